@@ -31,8 +31,7 @@ def to_consensus(room: Room) -> None:
 
 def test_a_question_is_answered(room: Room, visitor: Visitor) -> None:
     """It stands above the one field, with its terms; what is typed there is the answer, and goes back to who asked."""
-    room.open("AB")
-    page = visitor.visit(at(room))
+    page = visitor.opens(room)
     room.think().end("How many users are there?\n\n[QUESTION_FOR_USER: How many users? | in 2h | default: ten]\n")
     expect(page.locator("#question")).to_be_visible()
     expect(page.locator("#question-text")).to_contain_text("How many users?")
@@ -66,8 +65,7 @@ def test_a_question_runs_into_its_default(room: Room, visitor: Visitor) -> None:
 
 def test_the_result_is_approved(room: Room, visitor: Visitor) -> None:
     """A note says so, and the page too."""
-    room.open("AB")
-    page = visitor.visit(at(room))
+    page = visitor.opens(room)
     to_consensus(room)
     expect(page.locator("#outcome")).to_be_visible()
     page.get_by_role("button", name="Approve").click()
@@ -77,8 +75,7 @@ def test_the_result_is_approved(room: Room, visitor: Visitor) -> None:
 
 def test_a_rejected_result_makes_the_dialog_go_on(room: Room, visitor: Visitor) -> None:
     """The person's reason is a turn, somebody replies to it, and the outcome is gone from the page."""
-    room.open("AB")
-    page = visitor.visit(at(room))
+    page = visitor.opens(room)
     to_consensus(room)
     expect(page.locator("#outcome")).to_be_visible()
     calls = {who: len(mind.pids) for who, mind in room.minds.items()}
@@ -108,8 +105,7 @@ def unfold(page: Page, form: str) -> Locator:
 
 def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
     """After a question back, its text is shown as withdrawn."""
-    room.open("AB")
-    page = visitor.visit(at(room))
+    page = visitor.opens(room)
     room.think().end("Tabs are faster by half.\n")
     visitor.turn(2).get_by_role("button", name="Withdraw turn 2").click()
     page.locator("#strike-dialog").get_by_role("button", name="Withdraw it").click()
@@ -130,8 +126,7 @@ def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
 )
 def test_the_persons_hand(room: Room, visitor: Visitor, form: str, fields: dict[str, str], written: str) -> None:
     """Each of the forms writes its mark, and says what came of it."""
-    room.open("AB")
-    page = visitor.visit(at(room))
+    page = visitor.opens(room)
     room.think().end("I have an idea.\n\n[PROPOSAL: use tabs]\n")
     expect(visitor.turn(2)).to_be_visible()
     open_more(page)
@@ -149,8 +144,7 @@ def test_the_persons_hand(room: Room, visitor: Visitor, form: str, fields: dict[
 
 def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Visitor) -> None:
     """It never ran: there is nothing to start again, and the line is the one that the command prints."""
-    room.open("AB")
-    page = visitor.visit(at(room))
+    page = visitor.opens(room)
     open_more(page)
     form = unfold(page, "/invite")
     form.locator("[name=agent]").fill("C=Claude C")

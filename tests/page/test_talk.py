@@ -119,8 +119,7 @@ STREAMED = (
 
 def test_what_streams_looks_as_it_will(room: Room, visitor: Visitor) -> None:
     """No sign of Markdown is seen at any moment; nothing moves when the turn is committed but what names it."""
-    room.open("AB")
-    page = visitor.visit(at(room))
+    page = visitor.opens(room)
     page.evaluate(
         """() => {
             window.raw = [];
@@ -182,8 +181,7 @@ def test_a_line_marks_what_is_new(room: Room, visitor: Visitor, talk: Page) -> N
 
 def test_a_pause_is_one_thin_line(room: Room, visitor: Visitor) -> None:
     """Who did what and when, and nothing else until it is asked for."""
-    room.open("AB")
-    page = visitor.visit(at(room))
+    page = visitor.opens(room)
     page.locator("#pause").click()
     line = page.locator(".entry.thin")
     expect(line).to_contain_text("You paused")
