@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import Client
 
 from dialogd.cli import options
-from dialogd.mcp.server import make
 from tests.cli.command import Commands
+
+if TYPE_CHECKING:
+    from mcp import Client  # the SDK takes as long to import as all other tests together: only who talks to it does
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class Host:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """The SDK's own client, on a server in this process."""
+        from mcp import Client
+
+        from dialogd.mcp.server import make
+
         async with Client(make(options.settings_for())) as client:
             yield client
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from mcp import Client, StdioServerParameters
 
 from tests.cli.command import PATIENCE, until
 from tests.mcp.conftest import Host, call
@@ -43,6 +42,8 @@ def listening(host: Host) -> Iterator[int]:
 @pytest.mark.slow
 async def test_over_standard_input_and_output(host: Host) -> None:
     """As clients start it: what it prints is the protocol's alone."""
+    from mcp import Client, StdioServerParameters
+
     log = host.commands.begin("Tabs?")
     words = host.commands.words(["mcp"])
     server = StdioServerParameters(command=words[0], args=words[1:], env=host.commands.environment, cwd=host.folder)
@@ -57,6 +58,8 @@ async def test_over_standard_input_and_output(host: Host) -> None:
 @pytest.mark.slow
 async def test_over_http(host: Host) -> None:
     """With and without a handshake: the same tools. Other sites are refused by the daemons' guard."""
+    from mcp import Client
+
     log = host.commands.begin("Tabs?")
     foreign = ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"})
     with listening(host) as port:

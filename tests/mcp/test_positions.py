@@ -8,14 +8,17 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from mcp import Client
 
 from tests.cli.command import until
 from tests.mcp.conftest import Answer, Host, call
 from tests.support.standin import Answer as Standing
 from tests.support.standin import Fail, Say, Script, Seen, StandIn
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

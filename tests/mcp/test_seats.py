@@ -9,19 +9,20 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from mcp import Client, MCPError
 
 from dialogd.cli import options
 from dialogd.cli.launch import on_its_own
-from dialogd.mcp.server import Tools
 from dialogd.store.origin import start_of
 from tests.mcp.conftest import Answer, Host, call
 from tests.support.forked import fork
 from tests.support.pair import Pair, until
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 SUMMARY = "## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]"
 
@@ -69,6 +70,8 @@ async def test_two_hosts_hold_a_dialog_to_its_end(host: Host, room: Pair) -> Non
 
 async def test_who_stops_waiting_has_fetched_nothing(host: Host, room: Pair) -> None:
     """A wait that is cancelled hangs up at once: a turn that comes right after it was opened by nobody."""
+    from dialogd.mcp.server import Tools
+
     waiting = asyncio.create_task(Tools(options.settings_for()).wait_for_turn(agent="B"))
     calls = psutil.Process()
 
@@ -155,6 +158,8 @@ async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Ho
 
 async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp_path: Path) -> None:
     """Neither in the history nor in plan and transcript; the person's program sees them."""
+    from mcp import MCPError
+
     with Pair(tmp_path, "AB", launch=fork, backend="live") as room:
         room.begin("Tabs?", turn="A, B", setup='order = "parallel"')
         room.start()
@@ -177,6 +182,8 @@ async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp
 
 async def test_over_http_a_seat_is_known_by_its_connection(host: Host, room: Pair) -> None:
     """The server is no child of the session's: what counts is who is at the other end."""
+    from mcp import Client
+
     sit(room, "B")
     output = host.folder / "apart.out"
     server = on_its_own(host.commands.words(["mcp", "--http", "--port", "0"]), output, host.commands.environment)

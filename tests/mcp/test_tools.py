@@ -6,7 +6,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from mcp.types import TextResourceContents
 
 from dialogd import person
 from dialogd.cli import options
@@ -22,6 +21,8 @@ from tests.support.room import Room, opening
 
 def text_of(part: object) -> str:
     """The text of what a resource holds."""
+    from mcp.types import TextResourceContents
+
     assert isinstance(part, TextResourceContents)
     return part.text
 
