@@ -51,7 +51,7 @@ test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, propert
 chaos: .venv/.stamp ## daemons killed, frozen, misled, from many seeds (SEEDS=20 FIRST=1), a minute each
 	$(python) -m tests.faults.chaos --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
-bugs: .venv/.stamp ## plant the bugs of tests/bugs.toml in a copy, see the fast tests catch each (ARGS="--only fence")
+bugs: .venv/.stamp ## plant the bugs of tests/bugs.toml in a copy, see the tests named there catch each (ARGS="--only fence")
 	$(python) scripts/plant_bugs.py $(ARGS)
 
 test-clis: .venv/.stamp ## real coding agents from npm against a stand-in (CLIS="gemini opencode" for all four)

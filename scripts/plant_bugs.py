@@ -1,4 +1,4 @@
-"""Plant the bugs of tests/bugs.toml, one at a time, and see that the fast tests they name catch them.
+"""Plant the bugs of tests/bugs.toml, one at a time, and see that the tests they name catch them.
 
 Each bug is one piece of the package's text, found wherever it stands, and what takes its place in a copy. The tests
 run in the copy, as do all daemons that they start; the checkout is never touched. Before that the same tests must pass
@@ -26,7 +26,7 @@ import own_python  # noqa: F401 - another Python is told which one to use
 REPOSITORY = Path(__file__).resolve().parent.parent
 BUGS = REPOSITORY / "tests" / "bugs.toml"
 PACKAGE = "dialogd"
-FAST = "not (slow or ptrace or root or clis or browser)"
+ANYWHERE = "not (ptrace or root or clis or browser)"
 LEFT_OUT = (".*", "node_modules")
 PATIENCE = 300.0  # seconds for the tests of one bug
 FAILED = 1  # pytest's exit code where a test failed; all others say that nothing was tested
@@ -93,7 +93,7 @@ def copied(folder: Path) -> Path:
 def tested(root: Path, tests: Sequence[str]) -> tuple[int, str]:
     """Run these tests in the copy until one fails; pytest's exit code and what it said."""
     options = ["-q", "-x", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, "--tb=line", "-m", FAST, *tests]
+    command = [sys.executable, "-m", "pytest", *options, "--tb=line", "-m", ANYWHERE, *tests]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:

@@ -1,4 +1,4 @@
-"""tests/bugs.toml is no list of yesterday's: each bug can still be planted, and names fast tests that are there."""
+"""tests/bugs.toml is no list of yesterday's: each bug can still be planted, and names tests that are there."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ INSIDE = {CLAUDE: "CLAUDECODE", CODEX: "CODEX_THREAD_ID", OPENCODE: "OPENCODE"} 
 LONGEST_KNOCK = 400  # characters
 LARGEST = 64 * 1024  # bytes of a registration or a key
 TAIL = 256 * 1024  # bytes of a rollout in which the last begin or end of a turn is sought
-SETTLE = 0.2  # seconds in which a file that is being written is whole
+SETTLE = 2.0  # seconds after its last change in which a file may be half written
 CONNECT_SECONDS = 2.0
 QUEUE_SECONDS = 20.0
 ANSWER_SECONDS = 5.0  # in which a server of OpenCode answers, and
@@ -711,12 +711,19 @@ def _json(path: Path, *, is_public: bool = False) -> dict[str, Any]:
 
     Claude Code writes over it in place, so one that is half written is read again.
     """
-    until = time.monotonic() + SETTLE
     while (found := _object(_read(path, is_public=is_public))) is None:
-        if time.monotonic() > until:
+        if not _is_fresh(path):
             raise UnsafeFile(f"{path} is not what Claude Code writes there", fix="start that session anew")
         time.sleep(0.01)
     return found
+
+
+def _is_fresh(path: Path) -> bool:
+    """True while whoever writes this file may not be done; also where it is gone, which the next reading tells."""
+    try:
+        return 0 <= time.time() - path.stat().st_mtime < SETTLE
+    except OSError:
+        return True
 
 
 def _object(data: bytes) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import json
 import re
 import time
@@ -12,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from types import AsyncGeneratorType
 
 import pytest
 import pytest_asyncio
@@ -22,6 +22,7 @@ from dialogd.backends.service import Limiter, _quoted, retry_after
 from dialogd.errors import BackendError
 from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
 from tests.support.cases import cases
+from tests.support.pair import a_second
 from tests.support.standin import (
     Answer,
     Cut,
@@ -44,7 +45,7 @@ from tests.support.standin import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HALF = TEXT[:40]
-SILENCE = 0.2  # seconds that a stream may rest in these tests
+SILENCE = 0.2  # seconds that a stream may rest in these tests, where nothing else wants to run
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,16 @@ ALL_FAULTS = (
     Fault("window", Say(TEXT, "model_context_window_exceeded"), "cut", False, "window", TEXT, forms=("messages",)),
     Fault("unknown stop", Say(TEXT, "tired {x}"), "failed", True, "here: tired {x}", TEXT, whole=True, forms=FORMS[:2]),
 )  # fmt: skip
-ROWS = [pytest.param(form, fault, id=f"{form}: {fault.name}") for fault in ALL_FAULTS for form in fault.forms]
+ROWS = [
+    pytest.param(
+        form,
+        fault,
+        id=f"{form}: {fault.name}",
+        marks=[pytest.mark.slow] if isinstance(fault.answer, Hang | Stall) and form != FORMS[0] else [],
+    )
+    for fault in ALL_FAULTS
+    for form in fault.forms
+]
 
 
 LONG = (
@@ -160,8 +170,6 @@ class Desk:
         self.server = StandIn(self._answer)
         self._patient = {form: make(form, self.server) for form in FORMS}
         self._hurried = {form: make(form, self.server) for form in FORMS}
-        for backend in self._hurried.values():
-            backend.silence = SILENCE
 
     def _answer(self, seen: Seen) -> Answer:
         return self._script(seen)
@@ -172,6 +180,8 @@ class Desk:
         self._before = len(self.server.calls)
         rests = any(isinstance(answer, Hang | Stall) for answer in answers)
         backend = (self._hurried if rests else self._patient)[form]
+        if rests:
+            backend.silence = SILENCE * a_second()  # what was said before the rest must have arrived
         backend.limiter = Limiter("stand-in", form)
         backend.limiter.pause, backend.limiter.stagger = 0.01, 0.0
         return backend
@@ -250,11 +260,11 @@ async def test_a_reply_that_breaks_off_leaves_nothing_open(desk: Desk, form: str
     """What reads the stream is closed with the call, not when the garbage collector comes by."""
     gc.disable()
     try:
-        before = {id(one) for one in gc.get_objects() if inspect.isasyncgen(one)}
+        before = {id(one) for one in gc.get_objects() if type(one) is AsyncGeneratorType}
         found = await outcome(desk.against(form, ErrorEvent("server_error", "Oh", 40, TEXT, failed=True)))
         for _ in range(20):
             await asyncio.sleep(0)
-        left = [one for one in gc.get_objects() if inspect.isasyncgen(one) and id(one) not in before]
+        left = [one for one in gc.get_objects() if type(one) is AsyncGeneratorType and id(one) not in before]
         assert [one for one in left if one.ag_frame is not None] == []
         assert found.failed
     finally:

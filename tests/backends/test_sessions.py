@@ -208,6 +208,7 @@ def test_a_registration_that_anybody_may_have_written_is_refused(claude: Claude,
     session = only()
     spoil, reason = REGISTRATION[case]
     spoil(claude)
+    os.utime(claude.registration, (0, 0), follow_symlinks=False)  # nobody is writing it just now
     refused: list[DialogdError] = []
     assert running_sessions(refused) == ()
     assert [reason in str(error) for error in refused] == [True]
@@ -581,6 +582,7 @@ def test_a_server_of_another_user_is_none(config: Path, tmp_path: Path) -> None:
         assert of_key(f"opencode:{other.pid}:{started_at(other.pid)}:ses_one") is None
 
 
+@pytest.mark.slow
 def test_a_command_of_a_server_knows_its_session(opencode: open_sessions.OpenCode) -> None:
     """It is the one that is at work; where that does not tell, the list is shown. Variables alone make no session."""
     words, make = [sys.executable, "-c", WHO], opencode.session

@@ -212,6 +212,7 @@ def test_what_is_no_act_in_the_dialog_is_not_refused(dialogd: Commands) -> None:
         assert dialogd("run", "Spaces?", "--agents", "rehearsal,rehearsal", "--file", "held.md", "--no-plan").code == 0
 
 
+@pytest.mark.slow
 def test_ways_around_it(live: tuple[Pair, Shell, Shell]) -> None:
     """Children, orphans and those in a session of their own are known, down to what leaves everything behind."""
     pair, session, terminal = live

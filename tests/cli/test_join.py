@@ -124,21 +124,25 @@ def test_what_came_of_a_knock_is_told_in_status_page_and_plan(dialogd: Commands,
     assert typed(dialogd, session, "join", "B").code == 0
     dialogd("say", "What do you say?", "--to", "B")
     knocked(session, "turn 3 is yours")
-    unopened, port = "its session was knocked at one time, and has not opened the turn", seat(dialogd).port
-    until(lambda: unopened in dialogd("status").out, unopened)
+    unopened, port = r"its session was knocked at (one time|\w+ times), and has not opened the turn", seat(dialogd).port
+    until(lambda: re.search(unopened, dialogd("status").out), unopened)
     page = ask(port, "GET", "/page/state", seconds=PATIENCE)
-    assert unopened in str(page)
+    assert re.search(unopened, str(page))
     assert "keeps its own permissions" in str(page)
     assert typed(dialogd, session, "turn").code == 0
     until(lambda: "B thinks about turn 3" in dialogd("status").out, "the turn to be opened")
     assert typed(dialogd, session, "reply", given="Spaces, for they look the same everywhere.\n").code == 0
     plan = json.loads(dialogd("plan", "--json").out)
-    assert plan["metrics"]["live"] == {"B": {"turns": 1, "knocks": 1, "silent": 0}}
+    knocks = plan["metrics"]["live"]["B"]["knocks"]  # who is slow to open the turn is knocked at again
+    assert plan["metrics"]["live"] == {"B": {"turns": 1, "knocks": knocks, "silent": 0}}
+    assert knocks > 0
     written = dialogd("plan", "--out", "-").out
-    assert "1 turn, 1 knock, 0 silent" in written
+    assert f"1 turn, {knocks} knock" in written
+    assert ", 0 silent" in written
     assert "$0" not in written + dialogd("status").out + dialogd("cost").out
 
 
+@pytest.mark.slow
 def test_another_state_directory_makes_no_person_of_a_session(dialogd: Commands, session: Claude) -> None:
     """A command of the session's is the seat's, too, where nothing lists that seat; one beside it is the person's."""
     dialogd.begin("Tabs or spaces?")
@@ -153,6 +157,7 @@ def test_another_state_directory_makes_no_person_of_a_session(dialogd: Commands,
     assert dialogd("limit", "max_turns", "40").code == 0
 
 
+@pytest.mark.slow
 def test_a_budget_in_dollars_does_not_keep_a_session_out(dialogd: Commands, session: Claude) -> None:
     """What it spends is billed by its own program, and nobody here can count it."""
     dialogd.begin("Tabs or spaces?")
@@ -230,6 +235,7 @@ def test_a_session_that_cannot_be_asked_gets_no_seat(dialogd: Commands, session:
     until(lambda: not dialogd.daemons(), "the end of its daemon")
 
 
+@pytest.mark.slow
 def test_a_session_has_one_seat_and_a_seat_one_session(dialogd: Commands, session: Claude, other: Claude) -> None:
     """A second seat for a session, and a second session for a seat, are refused; the same again changes nothing."""
     dialogd.begin("Tabs or spaces?")
@@ -273,6 +279,7 @@ def test_outside_of_a_session_join_says_what_to_do(dialogd: Commands, session: C
     assert dialogd.daemons() == ()
 
 
+@pytest.mark.slow
 def test_an_unknown_seat_or_session_is_refused(dialogd: Commands, session: Claude) -> None:
     """The fix names those that there are."""
     dialogd.begin("Tabs or spaces?")
@@ -341,6 +348,7 @@ def untold(session: Claude, dialogd: Commands, *words: str) -> None:
     assert not [word for word in (*words, "is yours", str(dialogd.file)) if word in told]
 
 
+@pytest.mark.slow
 def test_a_session_whose_daemon_is_started_from_outside_agrees_first(dialogd: Commands, session: Claude) -> None:
     """By `start --session` nobody is seated who has not agreed; the seat has its own time all the same."""
     dialogd.begin("Tabs or spaces?")

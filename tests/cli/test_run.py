@@ -45,6 +45,7 @@ def leftovers(dialogd: Commands) -> list[Sequence[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_of_the_folder_is_run_that_bears_the_name_of_a_module(dialogd: Commands) -> None:
     """A project may have a `queue.py` of its own, and a stranger's project a `json.py` with a purpose."""
     for name in ("json", "queue", "secrets", "dialogd"):

@@ -101,7 +101,7 @@ def test_with_daemons_all_say_so_at_once(dialogd: Commands) -> None:
             assert all(line_of(data["text"]) == ["restore", "--file", str(pair.file)] for data in dropped)
             for daemon in (pair["A"], pair["B"]):
                 assert dropped[0]["text"][:60] in (daemon.health() or {})["warnings"][0]
-                assert "Turns 2 to 3: taken out of the file by a save" in daemon.said
+                pair.until(lambda d=daemon: "Turns 2 to 3: taken out of the file by a save" in d.said, "its log")  # type: ignore[misc]
                 state = send(daemon, "GET /page/state").json
                 assert state["warnings"][0].startswith("Turns 2 to 3: taken out")
             assert dialogd(*line_of(dropped[0]["text"])).code == 0

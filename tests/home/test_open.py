@@ -98,6 +98,7 @@ def test_it_ends_when_nobody_has_looked_for_a_while(tmp_path: Path) -> None:
         home.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_one_in_the_foreground(home: Home) -> None:
     """Exit code 0, at once; until then its address stood there, also where no terminal shows it."""
     with home.commands.background("open", "--foreground", "--port", "0") as process:
@@ -108,6 +109,7 @@ def test_ctrl_c_ends_the_one_in_the_foreground(home: Home) -> None:
     assert home.known == {}
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_is_not_taken_for_running(home: Home) -> None:
     """What it left behind says that it runs; the next is another."""
     home.open()

@@ -24,6 +24,7 @@ def test_what_a_short_command_imports_is_light(module: str, repository: Path) ->
     assert subprocess.check_output([sys.executable, "-c", program], cwd=repository, text=True) == "\n"
 
 
+@pytest.mark.slow
 def test_importing_the_whole_product_does_nothing(repository: Path, tmp_path: Path) -> None:
     """No output, no file, no thread: importing every module only defines things."""
     names = sorted(

@@ -314,7 +314,9 @@ def test_a_persons_notify_to_b_starts_a_who_owes_the_turn(tmp_path: Path) -> Non
         room.until(lambda: room.number == 3, "both turns")
 
 
-@pytest.mark.parametrize("begun", [True, False], ids=["while-it-thinks", "at-the-start"])
+@pytest.mark.parametrize(
+    "begun", [pytest.param(True, id="while-it-thinks"), pytest.param(False, id="at-the-start", marks=pytest.mark.slow)]
+)
 def test_500_notifies_at_once_make_one_call(room: Room, begun: bool) -> None:
     """Each is answered, at no great cost, and the backend is called once."""
     room.open()

@@ -19,13 +19,13 @@ DIALOGD = f"{shlex.quote(sys.executable)} -m dialogd"
 OWN = ("PATH", "PYTHONPATH", "DIALOGD_FILE", "DIALOGD_STATE_DIR")  # variables that a command needs, and no other
 
 _ORPHAN = """
-import os, sys
+import os, sys, time
 flags, words = sys.argv[1].split(","), sys.argv[2:]
+parent = os.getpid()
 if os.fork():
     os._exit(0)
-before = os.getppid()
-while os.getppid() == before and os.path.exists(f"/proc/{before}/fd/0"):
-    pass
+while os.getppid() == parent:
+    time.sleep(0.001)
 if "setsid" in flags:
     os.setsid()
 kept = {name: value for name, value in os.environ.items() if "bare" not in flags or name in %r}

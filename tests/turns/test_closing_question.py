@@ -247,7 +247,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.skipif(find_spec("acp") is None, reason="needs the package agent-client-protocol")
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+@pytest.mark.parametrize(("words", "is_meant"), [SAYINGS[0], pytest.param(*SAYINGS[1], marks=pytest.mark.slow)])
 async def test_an_acp_agent_is_sent_the_question_into_its_session(tmp_path: Path, words: str, is_meant: bool) -> None:
     """One session: the dialog, the question alone, then what is new."""
     path, log, program = await on_the_table(tmp_path), tmp_path / "log", tmp_path / "agent.py"

@@ -145,7 +145,7 @@ async def a_pair(
         yield agents
 
 
-@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("asks", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_a_turn_of_a_long_dialog_does_what_one_of_a_short_one_does(
     tmp_path: Path, asks: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

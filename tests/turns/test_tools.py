@@ -177,6 +177,7 @@ def test_a_call_waits_for_the_person_and_is_made_once_they_approve_it(tmp_path: 
         assert agents(world) == {"A": "idle", "B": "stopped"}
 
 
+@pytest.mark.slow
 def test_a_call_that_the_person_refuses_is_not_made(tmp_path: Path) -> None:
     """The refusal goes to the model, which answers without it; a second answer finds no call."""
     with World(tmp_path, ADD, Say(WORDS), tools="") as world:
@@ -313,6 +314,7 @@ def test_what_a_tool_gives_can_neither_forge_nor_flood_nor_leak(tmp_path: Path) 
         assert body.startswith("~~~~text\n")
 
 
+@pytest.mark.slow
 def test_a_server_gets_no_keys(tmp_path: Path) -> None:
     """Its environment is the clean one, and what its own table names; that is taken out of what it says."""
     token = "tok-0123456789abcdef0123456789"
@@ -449,6 +451,7 @@ def test_a_daemon_passes_the_answer_on_to_the_agent_that_asks(tmp_path: Path) ->
         world.pair.until(lambda: world.made == ["add 2 3"], "the call")
 
 
+@pytest.mark.slow
 def test_a_session_that_holds_a_seat_approves_nothing(tmp_path: Path) -> None:
     """What comes from its tree of processes is not the person's, at no daemon of the dialog; the call still waits."""
     with World(tmp_path, ADD, Say(WORDS), tools="") as world:
