@@ -44,9 +44,7 @@ test: .venv/.stamp ## the fast tests (about two minutes)
 	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis or browser)" $(apart) $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, properties in full; what cannot run here says why
-	$(pytest) --hypothesis-profile=full -m "($(slow)) and not clis and not browser" $(apart) $(ARGS)
-	@# 5: ARGS chose no property
-	$(pytest) --hypothesis-profile=full -n logical -m "hypothesis and not ($(slow) or clis or browser)" $(apart) $(ARGS) || test $$? = 5
+	$(pytest) --hypothesis-profile=full -n $(WORKERS) --dist worksteal -m "($(slow) or hypothesis) and not (clis or browser)" $(apart) $(ARGS)
 
 chaos: .venv/.stamp ## daemons killed, frozen, misled, from many seeds (SEEDS=20 FIRST=1), a minute each
 	$(python) -m tests.faults.chaos --seeds $(SEEDS) --first $(FIRST) $(ARGS)

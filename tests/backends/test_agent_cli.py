@@ -24,6 +24,7 @@ from dialogd.store.registry import Registry
 from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install
 from tests.clis.rig import ask, counting, prompt, request, turn
 from tests.support.backend_contract import BackendContract
+from tests.support.pair import PATIENCE
 from tests.support.standin import Hang, Say, Seen, StandIn
 
 
@@ -245,7 +246,7 @@ class TestTurns:
             second = prompt(turn(2, "A", "Reply of request 1.", re="1"), turn(3, "B", "No."))
             before = set(psutil.Process().children(recursive=True))
             call = asyncio.create_task(ask(backend, second, re="3"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while len(server.calls) < 2:
                     await asyncio.sleep(0.01)
             call.cancel()

@@ -18,6 +18,7 @@ from dialogd.backends.service import LEAST_TOKENS, MAX_TOKENS
 from dialogd.errors import BadInput
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome, request
 from tests.support.backend_contract import BackendContract, answer
+from tests.support.pair import PATIENCE
 from tests.support.standin import Answer, Fail, Say, Seen, StandIn, in_order
 
 OTHER = "sk-ant-other-9876543210fedcba9876543210"
@@ -285,13 +286,13 @@ async def test_a_cancelled_call_hangs_up(form: str) -> None:
     with StandIn(in_order(Say("word " * 1000, seconds=60))) as server:
         backend = make(form, server)
         call = asyncio.create_task(answer(backend, request()))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not server.calls:
                 await asyncio.sleep(0.01)
         call.cancel()
         await asyncio.wait((call,))
         assert call.cancelled()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             while server.open:
                 await asyncio.sleep(0.01)
         await backend.close()
@@ -306,7 +307,7 @@ async def test_calls_share_a_client_and_a_closed_backend_opens_another(form: str
             assert (await outcome(backend)).text == TEXT
         assert server.open == 1
         await backend.close()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             while server.open:
                 await asyncio.sleep(0.01)
         assert (await outcome(backend)).text == TEXT

@@ -17,6 +17,7 @@ from dialogd.protocol.grammar import parse
 from tests.support import open_sessions
 from tests.support.backend_contract import DIALOG
 from tests.support.open_sessions import Claude, started_at
+from tests.support.pair import PATIENCE, a_second
 
 QUESTION = Part("1", "## Turn 1, by the person\n\nPostgres or Redis?", "USER")
 
@@ -34,7 +35,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Claude]
 def seat(session: Claude, folder: Path, behind: str = "") -> Live:
     """The seat of that session; it looks often, and is soon impatient."""
     live = Live(Options(session=f"claude:{session.pid}:{started_at(session.pid)}{behind}", state=folder))
-    live.look, live.deaf, live.rest = 0.02, 0.3, 0.06
+    live.look, live.deaf, live.rest = 0.02, 0.3 * a_second(), 0.06
     return live
 
 
@@ -71,7 +72,7 @@ async def asked(live: Live, turn: Request | None = None) -> AsyncIterator[list[s
 
 async def until(condition: Callable[[], object], what: str) -> None:
     """Let the loop run until it is so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)
     assert condition(), what
@@ -135,7 +136,7 @@ async def test_a_reply_that_comes_as_the_seat_gives_up_counts(session: Claude, t
         await until(session.knocks, "the knock")
         opened = live.open()
         knocking = next(one for one in asyncio.all_tasks() if "_knock" in repr(one.get_coro()))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not knocking.done():
                 await asyncio.sleep(0)
         assert live.deliver(opened[0].debt, "Postgres.") == "taken"

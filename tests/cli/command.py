@@ -24,9 +24,9 @@ from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Registry, Running
 from tests.support.forked import begun
+from tests.support.pair import PATIENCE
 
 REPOSITORY = str(Path(__file__).resolve().parents[2])
-PATIENCE = 40.0  # seconds; a loaded machine is slow, not wrong
 
 
 def program(folder: Path, name: str, script: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Commands
+from tests.support.pair import PATIENCE
 
 ESCAPE = "\x1b[2J\x1b]0;owned\x07\u202e"
 HOSTILE = f"""# {ESCAPE}title
@@ -95,10 +96,10 @@ def listed(dialogd: Commands) -> str:
     words = dialogd.words(["templates"])
     try:
         done = subprocess.run(
-            words, cwd=dialogd.folder, env=dialogd.environment, capture_output=True, timeout=8, check=False
+            words, cwd=dialogd.folder, env=dialogd.environment, capture_output=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
-        pytest.fail("`dialogd templates` is still reading after 8 seconds")
+        pytest.fail("`dialogd templates` is still reading after a minute")
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 

@@ -16,6 +16,7 @@ from dialogd.store.logfile import LogFile
 from tests.logfile.agents import agent_at
 from tests.logfile.files import dialog_file, log_of, restore, times, turn
 from tests.logfile.moments import at, moments
+from tests.support.pair import PATIENCE
 
 Save = Callable[[Path, bytes], None]
 
@@ -246,5 +247,5 @@ async def test_whoever_hears_of_dropped_turns_and_asks_is_told_the_same(tmp_path
         await asyncio.sleep(0)
         path.write_bytes(old)
         await agent.look()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert "taken out of the file by a save" in await heard

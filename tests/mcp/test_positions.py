@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.command import until
+from tests.cli.command import PATIENCE, until
 from tests.mcp.conftest import Answer, Host, call
 from tests.support.standin import Answer as Standing
 from tests.support.standin import Fail, Say, Script, Seen, StandIn
@@ -176,9 +176,9 @@ async def test_a_question_to_the_person_comes_back_to_the_host(host: Host) -> No
     """It is answered over MCP, by a turn of the person's that says so, and the session goes on."""
     async with host.client() as client:
         asked = await call(client, "ask", question="Tabs?", agents=["rehearsal:ask", "rehearsal:ask"])
-        for _ in range(10):
-            if asked["questions"] or asked["status"] == "completed":
-                break
+        deadline = time.monotonic() + PATIENCE
+        while not asked["questions"] and asked["status"] != "completed":
+            assert time.monotonic() < deadline, asked
             await asyncio.sleep(0.2)
             asked = await call(client, "ask", session=asked["id"])
         assert asked["questions"], asked

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.server.serving import PATIENCE, Answer, sent
+from tests.server.serving import Answer, sent
 from tests.support.forked import fork
-from tests.support.pair import Daemon, Pair, until
+from tests.support.pair import PATIENCE, Daemon, Pair, until
 
 
 class Thinking:

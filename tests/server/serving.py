@@ -19,8 +19,7 @@ from starlette.routing import Route
 
 from dialogd.server.guard import Bounds
 from dialogd.server.serving import bind, make_server
-
-PATIENCE = 60.0  # seconds; Home takes its time to start daemons
+from tests.support.pair import PATIENCE
 
 
 @dataclass
@@ -98,7 +97,7 @@ def running(make: Make) -> Iterator[Site]:
         yield site
     finally:
         site.server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE)
         listener.close()
     assert not thread.is_alive()
 
@@ -109,7 +108,7 @@ def unguarded(site: Site, listener: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
+def until(true: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until `true()`; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -177,7 +176,7 @@ def sent(port: int, line: str, body: object = None, kind: str = "", **headers: s
         connection.close()
 
 
-def connect(port: int, seconds: float = 5.0) -> socket.socket:
+def connect(port: int, seconds: float = PATIENCE) -> socket.socket:
     """Open a connection."""
     return socket.create_connection(("127.0.0.1", port), timeout=seconds)
 

@@ -28,7 +28,7 @@ from tests.server.serving import (
     until,
 )
 from tests.support.cases import cases
-from tests.support.pair import a_second
+from tests.support.pair import PATIENCE, a_second
 
 MB = 1024 * 1024
 
@@ -179,7 +179,7 @@ class TestSlowClients:
             while not select.select([connection], [], [], 0.01)[0]:
                 connection.sendall(b"x")
             assert_refused(read_answer(connection), 408)
-            assert 0.3 < time.monotonic() - started < 8  # 900 drips would take nine seconds
+            assert 0.3 < time.monotonic() - started < 8 * a_second()  # 900 drips would take nine seconds and more
             assert not site.hits
 
     def test_a_refused_body_leaves_no_connection_behind(self) -> None:
@@ -200,10 +200,11 @@ class TestSlowClients:
 
     def test_an_idle_connection_outlives_the_deadline(self) -> None:
         """Peers keep one open; only unfinished requests have a deadline."""
-        with running(limited(Bounds(request_seconds=0.4))) as site, connect(site.port) as connection:
+        deadline = 0.4 * a_second()
+        with running(limited(Bounds(request_seconds=deadline))) as site, connect(site.port) as connection:
             connection.sendall(request(site.port))
             assert read_answer(connection).status == 200
-            time.sleep(0.6)
+            time.sleep(1.5 * deadline)
             connection.sendall(request(site.port))
             assert read_answer(connection).status == 200
 
@@ -231,7 +232,7 @@ class TestSlowClients:
 
     def test_a_burst_of_honest_calls_is_answered_in_full(self) -> None:
         """400 connections opened at once, more than the cap, lose none."""
-        with running(limited(Bounds(connections=256))) as site, ExitStack() as stack:
+        with running(limited(Bounds(connections=256, request_seconds=PATIENCE))) as site, ExitStack() as stack:
             connections = [stack.enter_context(connect(site.port)) for _ in range(400)]
             for connection in connections:
                 connection.sendall(request(site.port, "POST /notify", "Connection: close"))
@@ -245,13 +246,13 @@ class TestHints:
     def test_a_hint_alone_is_taken_and_answered_as_the_app_would(self) -> None:
         """Again and again on one connection, also after it has been idle for long; other requests go between."""
         taken: list[bytes] = []
-        limits = Bounds(request_seconds=0.4)
+        limits = Bounds(request_seconds=0.4 * a_second())
         with running(hinted(taken, limits=limits)) as site, connect(site.port) as connection:
             for _ in range(2):
                 connection.sendall(a_hint(site))
                 answer = read_answer(connection)
                 assert (answer.status, answer.body) == (202, b'{"status":"accepted"}')
-                time.sleep(0.6)
+                time.sleep(1.5 * limits.request_seconds)
                 connection.sendall(request(site.port))
                 health = read_answer(connection)
                 assert health.status == 200

@@ -20,6 +20,7 @@ from tests.cli.command import Commands
 from tests.server.daemon_process import Room, listening, send
 from tests.server.serving import Site
 from tests.support.cases import cases
+from tests.support.pair import a_second
 
 
 class Unnamed(Room):
@@ -320,7 +321,7 @@ async def test_who_says_of_itself_what_never_ends_or_makes_no_sense_says_nothing
         for peer in odd.values():
             await stack.enter_async_context(peer)
         peers = Peers("A", {name: peer.url for name, peer in odd.items()})
-        async with asyncio.timeout(ANSWER + 2):
+        async with asyncio.timeout(ANSWER + 2 * a_second()):
             assert await peers.healths(None, "/tmp/dialog.md") == dict.fromkeys(odd)
         assert peers.reachable == dict.fromkeys(odd, False)
         await peers.close()

@@ -334,7 +334,7 @@ def test_500_notifies_at_once_make_one_call(room: Room, begun: bool) -> None:
 
 
 async def _at_once(port: int, count: int) -> list[str]:
-    """The status lines of so many notifies on connections of their own; all answered in ten seconds."""
+    """The status lines of so many notifies on connections of their own; all answered."""
 
     async def one() -> str:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -345,7 +345,7 @@ async def _at_once(port: int, count: int) -> list[str]:
             writer.close()
             await writer.wait_closed()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         return await asyncio.gather(*(one() for _ in range(count)))
 
 

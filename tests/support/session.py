@@ -74,7 +74,7 @@ class Shell:
         self.pid = self.process.pid
         if within is not None:
             known = folder / f"typed-{within.pid}.pid"
-            until(known.exists, "a shell in a shell", seconds=30)
+            until(known.exists, "a shell in a shell")
             self.pid = int(known.read_text())
         self.type(f"export CLAUDE_CODE_MESSAGING_SOCKET={folder}/{self.pid}.sock CLAUDECODE=1")
 
@@ -103,7 +103,7 @@ class Shell:
 
     def end(self, file: Path) -> Came:
         """What the line came to that was begun with this."""
-        until(file.exists, f"the end of {file}", seconds=30)
+        until(file.exists, f"the end of {file}")
         return Came(int(file.read_text()), file.with_name(f"{file.name}.out").read_text())
 
     def run(self, line: str) -> Came:

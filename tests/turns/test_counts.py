@@ -27,6 +27,7 @@ from dialogd.protocol.text import redact
 from dialogd.store import disk
 from dialogd.store.logfile import LogFile
 from tests.logfile.files import OPENING, log_of
+from tests.support.pair import PATIENCE
 
 SHORT, LONG, LOOKED_AT = 60, 200, 4  # turns before the ones that are counted, and how many are
 CALLS = {
@@ -165,7 +166,7 @@ async def test_a_turn_of_a_long_dialog_does_what_one_of_a_short_one_does(
             me = agents[dialog.state.owing == ("B",)]
             await me.step()  # the turn
             await me.step()  # what it sees then
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await heard.wait()
             heard.clear()
             counts = Counter(into)

@@ -15,7 +15,7 @@ from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of
 from tests.support.forked import fork
 from tests.support.minds import consensus
-from tests.support.pair import Pair
+from tests.support.pair import Pair, a_second
 from tests.support.standin import Answer, Hang, Seen, StandIn
 
 KEYS = {
@@ -55,7 +55,7 @@ def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
         Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=fork) as pair,
     ):
         pair.hold(TOPIC)
-        pair.until(lambda: pair.outcome, "the end", seconds=40)
+        pair.until(lambda: pair.outcome, "the end")
         assert pair.outcome == "CONSENSUS_REACHED"
         assert keys_seen(server, "/messages") == {"ANTHROPIC_API_KEY"}
         assert keys_seen(server, "/completions") == {"OPENAI_API_KEY"}
@@ -74,7 +74,7 @@ def test_two_models_hold_a_council(tmp_path: Path) -> None:
         Pair(tmp_path, backend={"A": "anthropic", "B": "grok"}, environment=services(server), launch=fork) as pair,
     ):
         pair.hold(TOPIC, turn="A, B", setup=setup)
-        pair.until(lambda: pair.outcome, "the end", seconds=40)
+        pair.until(lambda: pair.outcome, "the end")
         assert pair.outcome == "DECIDED"
         dialog = pair.dialog()
     first = [entry for entry in dialog.entries if entry.frame and entry.re == "1"]
@@ -94,7 +94,7 @@ def test_three_of_three_houses_agree(tmp_path: Path) -> None:
         Pair(tmp_path, "ABC", backend=backends, environment=services(server), launch=fork) as pair,
     ):
         pair.hold(TOPIC)
-        pair.until(lambda: pair.outcome, "the end", seconds=40)
+        pair.until(lambda: pair.outcome, "the end")
         dialog = pair.dialog()
     assert dialog.state.outcome is not None
     assert {entry.by for entry in dialog.turns} == {"USER", "A", "B", "C"}
@@ -114,10 +114,10 @@ def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
         Pair(tmp_path, "A", backend="anthropic", environment=services(server), launch=fork) as pair,
     ):
         pair.hold(TOPIC)
-        pair.until(lambda: said, "the first call", seconds=20)
+        pair.until(lambda: said, "the first call")
         person.say(log_of(pair.file), "Consider Redis too.")
         pair["A"].notify()
-        pair.until(lambda: pair.number >= 3, "an answer", seconds=20)
+        pair.until(lambda: pair.number >= 3, "an answer")
         dialog = pair.dialog()
     assert "Consider Redis too." in said[1]
     assert [entry.by for entry in dialog.turns][:3] == ["USER", "USER", "A"]
@@ -164,12 +164,12 @@ def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, backend: str
         Pair(tmp_path, "A", backend=backend, environment=services(server), launch=fork) as pair,
     ):
         pair.hold(TOPIC)
-        pair.until(lambda: server.calls, "the call", seconds=20)
+        pair.until(lambda: server.calls, "the call")
         family = [psutil.Process(pair["A"].pid), *psutil.Process(pair["A"].pid).children(recursive=True)]
         began = time.monotonic()
         pair["A"].ask("POST", "/stop", {})
         assert pair["A"].wait() == 0
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < a_second()
         assert not [process for process in family if process.is_running()]
         dialog = pair.dialog()
     assert dialog is not None

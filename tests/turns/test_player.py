@@ -29,7 +29,7 @@ def test_a_heading_carries_the_familys_name_where_nobody_named_the_agent(tmp_pat
         pair.start()
         begin(pair, f"A = Ann @ {pair.url('A')}, B @ {pair.url('B')}")
         pair.notify()
-        pair.until(lambda: pair.number >= 3, "a turn of each", seconds=40)
+        pair.until(lambda: pair.number >= 3, "a turn of each")
         dialog = pair.dialog()
     assert [entry.name for entry in dialog.turns[1:3]] == ["Ann", "GPT B"]
 
@@ -46,7 +46,7 @@ def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path) -> None:
         Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server), launch=fork) as pair,
     ):
         pair.hold(TOPIC)
-        pair.until(lambda: pair.number >= 2, "a turn", seconds=20)
+        pair.until(lambda: pair.number >= 2, "a turn")
         prompt = server.calls[0].prompt
     assert "~~~text\n# CLAUDE.md\n\nSessions stand in table s_17.\n@secret.txt\n~~~" in prompt
     assert "hidden" not in prompt
@@ -76,7 +76,7 @@ def test_a_price_that_is_given_counts(tmp_path: Path) -> None:
         Pair(tmp_path, "A", backend="gpt", flags=flags, environment=services(server), launch=fork) as pair,
     ):
         pair.hold(TOPIC)
-        pair.until(lambda: pair.number >= 2, "a turn", seconds=20)
+        pair.until(lambda: pair.number >= 2, "a turn")
         dialog = pair.dialog()
     assert dialog.state.spent["A"].usd == 2.0
 
@@ -89,7 +89,7 @@ def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Pat
         Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server), launch=fork) as pair,
     ):
         pair.hold(TOPIC)
-        pair.until(lambda: pair.outcome, "the end", seconds=20)
+        pair.until(lambda: pair.outcome, "the end")
         assert pair.outcome == "STOPPED"
         assert "[STOPPED: budget: A's own budget of $5.00" in pair.file.read_text()
         pair.until(lambda: "A stops at $5.00" in pair["A"].said, "the line in the log")

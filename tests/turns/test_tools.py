@@ -88,7 +88,7 @@ class World:
 
     def turn(self) -> str:
         """The body of A's turn, once it stands in the file."""
-        self.pair.until(lambda: self.pair.number == 2, "the turn of A", seconds=40)
+        self.pair.until(lambda: self.pair.number == 2, "the turn of A")
         dialog = self.pair.dialog()
         return dialog.entries[-1].body
 
@@ -100,7 +100,7 @@ class World:
             found[:] = (self.pair["A"].health() or {}).get("calls", [])
             return bool(found)
 
-        self.pair.until(look, "a call that waits", seconds=40)
+        self.pair.until(look, "a call that waits")
         return found[0]
 
     @property
@@ -262,7 +262,7 @@ def test_a_call_under_way_when_the_daemon_is_killed_is_never_made_again(tmp_path
 
     with World(tmp_path, script=script) as world:
         world.begin()
-        world.pair.until(lambda: world.made, "the call", seconds=40)
+        world.pair.until(lambda: world.made, "the call")
         server = int(world.made[0].split()[1])
         world.pair["A"].kill()
         until(lambda: not is_alive(server), "the end of the server")
@@ -288,7 +288,7 @@ def test_calls_that_were_made_before_a_crash_are_not_made_again(tmp_path: Path) 
 
     with World(tmp_path, script=script) as world:
         world.begin()
-        world.pair.until(lambda: len(world.service.calls) == 2, "the second request", seconds=40)
+        world.pair.until(lambda: len(world.service.calls) == 2, "the second request")
         world.pair["A"].kill()
         killed = True
         world.pair.start("A")
@@ -357,7 +357,7 @@ def test_a_turn_whose_budget_is_spent_calls_no_more(tmp_path: Path) -> None:
     answers = (replace(ADD, say="I look it up first.", tokens_in=900_000), Say(WORDS))
     with World(tmp_path, *answers) as world:
         world.begin(budget="$1")
-        world.pair.until(lambda: "AGENT_ERROR" in world.pair.file.read_text(encoding="utf-8"), "the error", seconds=40)
+        world.pair.until(lambda: "AGENT_ERROR" in world.pair.file.read_text(encoding="utf-8"), "the error")
         assert "budget does not pay for another request" in world.pair.file.read_text(encoding="utf-8")
         assert world.turn() == WORDS
         assert len(world.service.calls) == 2
@@ -537,9 +537,9 @@ def test_a_draft_keeps_the_calls_that_were_made_for_it(tmp_path: Path) -> None:
     answers = in_order(ADD, Say(WORDS, seconds=600), Say("Redis, then."))
     with World(tmp_path, script=answers) as world:
         world.begin()
-        world.pair.until(lambda: len(world.service.calls) == 2, "the second request", seconds=40)
+        world.pair.until(lambda: len(world.service.calls) == 2, "the second request")
         dialogd(world, "say", "Rather Redis.", "--to", "A")
-        world.pair.until(lambda: "Redis, then." in world.pair.file.read_text(encoding="utf-8"), "the turn", seconds=40)
+        world.pair.until(lambda: "Redis, then." in world.pair.file.read_text(encoding="utf-8"), "the turn")
         assert "tickets.add" in world.service.calls[2].prompt
         assert world.made == ["add 2 3"]
 
@@ -551,9 +551,9 @@ def test_a_draft_that_was_asked_about_keeps_the_calls(tmp_path: Path) -> None:
     answers = in_order(ADD, unclear, Say("[PASS]", seconds=600), Say("Redis, then."))
     with World(tmp_path, script=answers) as world:
         world.begin()
-        world.pair.until(lambda: len(world.service.calls) == 3, "the question", seconds=40)
+        world.pair.until(lambda: len(world.service.calls) == 3, "the question")
         dialogd(world, "say", "Rather Redis.", "--to", "A")
-        world.pair.until(lambda: "Redis, then." in world.pair.file.read_text(encoding="utf-8"), "the turn", seconds=40)
+        world.pair.until(lambda: "Redis, then." in world.pair.file.read_text(encoding="utf-8"), "the turn")
         shown = world.service.calls[3].prompt
         assert WORDS in shown
         assert "tickets.add" in shown
