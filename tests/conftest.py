@@ -53,10 +53,11 @@ def no_personal_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 @pytest.fixture(scope="session", autouse=True)
-def ctrl_c_means_something() -> None:
-    """Started in the background by a script, tests inherit that Ctrl-C is ignored, and so would what they start."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def signals_mean_something() -> None:
+    """Started in the background by a script or `nohup`, tests inherit that Ctrl-C or a terminal's end is ignored."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")

@@ -432,8 +432,9 @@ class Judge:
 
 
 def _persons_words(entries: Iterable[Entry]) -> Counter[str]:
-    """How often each word stands in what the person said."""
-    return Counter(word for entry in entries if entry.by in ("", "USER") for word in entry.text.split())
+    """How often each word stands in what the person said, or nobody known did; an agent's torn turn quotes them."""
+    said = (re.sub(r"“[^”]*”?", "", entry.text) for entry in entries if entry.by in ("", "USER"))
+    return Counter(word for text in said for word in text.split())
 
 
 def read(path: Path) -> list[Entry]:

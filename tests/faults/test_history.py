@@ -111,6 +111,15 @@ def test_a_damaged_turn_is_nobodys(path: Path) -> None:
     assert "B-3 stands 0 times" in problems(path, ["B-3"])
 
 
+def test_what_a_torn_turn_quotes_is_not_said_again(path: Path) -> None:
+    """An editor cut an agent's turn off in the middle: the person's word in it is a quotation, and stands once."""
+    judge, said = Judge(), path.read_bytes() + b"\nConsider W-1 too.\n\nTURN: A\n"
+    judge.words.add("W-1")
+    torn = naive(said, "A", "You say: \u201cConsider W-1 too\u201d. I do.", last="TURN: B")[:-12]
+    assert [found for found in judge.close(said + torn) if "W-1" in found] == []
+    assert "W-1 stands 2 times" in judge.close(said + b"\nConsider W-1 too.\n\nTURN: A\n")
+
+
 def test_an_appender_that_keeps_the_rules_passes(path: Path) -> None:
     """The one that is used below is wrong in nothing but what it is told to do wrong."""
     path.write_bytes(path.read_bytes() + naive(path.read_bytes(), "A", last="TURN: B"))
