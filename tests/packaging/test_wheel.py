@@ -119,15 +119,8 @@ def test_it_works_by_uvx(wheel: Path, tmp_path: Path) -> None:
     works(uvx, "--isolated", "--from", str(wheel), "dialogd", cwd=tmp_path)
 
 
-def test_it_works_by_pip(wheel: Path, tmp_path: Path) -> None:
-    """`pip install WHEEL` into an empty environment: nothing is missing."""
-    venv.create(tmp_path / "venv", with_pip=True)
-    fetched(str(tmp_path / "venv/bin/pip"), "install", "--quiet", str(wheel), cwd=tmp_path)
-    works(str(tmp_path / "venv/bin/dialogd"), cwd=tmp_path)
-
-
 def test_it_works_by_pipx(wheel: Path, tmp_path: Path) -> None:
-    """`pipx install WHEEL`."""
+    """`pipx install WHEEL`, which is pip's `install` into an empty environment: nothing is missing."""
     pipx = shutil.which("pipx")
     if pipx is None:
         venv.create(tmp_path / "venv", with_pip=True)

@@ -66,13 +66,13 @@ def test_marks_are_only_text(room: Room, visitor: Visitor, part: int) -> None:
     is_unharmed(page)
 
 
-@pytest.mark.parametrize("vector", [VECTORS[0], VECTORS[3], VECTORS[8], '"><img src=x onerror=window.hacked=1>'])
-def test_names_headings_and_topics_are_only_text(room: Room, visitor: Visitor, vector: str) -> None:
-    """An agent's name, a title and a topic that are markup."""
-    agents = f"A = {vector} @ {room.url('A')}, B = Bob @ {room.url('B')}"
-    text = room.opening(vector, "A", agents=agents).replace("# Claude Autonomous Dialog", f"# {vector}", 1)
+def test_names_headings_and_topics_are_only_text(room: Room, visitor: Visitor) -> None:
+    """An agent's name, a title, headings and a topic that are markup, each in its own way."""
+    first, second, third, fourth = VECTORS[0], VECTORS[3], VECTORS[8], '"><img src=x onerror=window.hacked=1>'
+    agents = f"A = {first} @ {room.url('A')}, B = {fourth} @ {room.url('B')}"
+    text = room.opening(second, "A", agents=agents).replace("# Claude Autonomous Dialog", f"# {third}", 1)
     room.file.write_text(
-        f"{text}\n---\n\n## Turn 2 — {vector}\n\nHello.\n\nTURN: A\n\n---\n\n## {vector}\n\n{vector}\n\nTURN: B\n"
+        f"{text}\n---\n\n## Turn 2 — {first}\n\nHello.\n\nTURN: A\n\n---\n\n## {second}\n\n{third}\n\nTURN: B\n"
     )
     room.start("A")
     page = visitor.visit(at(room))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from dialogd.config import start_command
@@ -113,33 +112,35 @@ def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
     assert "[STRIKE: 2" in room.text
 
 
-@pytest.mark.parametrize(
-    ("form", "fields", "written"),
-    [
-        ("/veto", {"proposal": "P1", "reason": "too slow"}, "[VETO: P1 | too slow]"),
-        ("/say", {"text": "Use both.", "instead": "P1"}, "[PROPOSAL P2: Use both."),
-        ("/limit", {"value": "40"}, "[LIMIT: max_turns 40]"),
-        ("/invite", {"agent": "C=Claude C"}, "[INVITE: C = Claude C @ http://localhost:"),
-        ("/leave", {}, "[LEAVE: A]"),
-        ("/step", {}, "[STEP: on]"),
-    ],
+FORMS: tuple[tuple[str, dict[str, str], str], ...] = (
+    ("/limit", {"value": "40"}, "[LIMIT: max_turns 40]"),
+    ("/step", {}, "[STEP: on]"),
+    ("/invite", {"agent": "C=Claude C"}, "[INVITE: C = Claude C @ http://localhost:"),
+    ("/say", {"text": "Use both.", "instead": "P1"}, "[PROPOSAL P2: Use both."),
+    ("/veto", {"proposal": "P2", "reason": "too slow"}, "[VETO: P2 | too slow]"),
+    ("/leave", {}, "[LEAVE: A]"),
 )
-def test_the_persons_hand(room: Room, visitor: Visitor, form: str, fields: dict[str, str], written: str) -> None:
+
+
+def test_the_persons_hand(room: Room, visitor: Visitor) -> None:
     """Each of the forms writes its mark, and says what came of it."""
     page = visitor.opens(room)
     room.think().end("I have an idea.\n\n[PROPOSAL: use tabs]\n")
     expect(visitor.turn(2)).to_be_visible()
-    open_more(page)
-    box = unfold(page, form)
-    for name, value in fields.items():
-        field = box.locator(f'[name="{name}"]')
-        if field.evaluate("one => one.localName") == "select":
-            field.select_option(value)
-        else:
-            field.fill(value)
-    box.get_by_role("button").click()
-    room.until(lambda: written in room.text, written)
-    expect(box.locator(".result")).not_to_be_empty()
+    for form, fields, written in FORMS:
+        open_more(page)
+        box = unfold(page, form)
+        for name, value in fields.items():
+            field = box.locator(f'[name="{name}"]')
+            if field.evaluate("one => one.localName") == "select":
+                field.select_option(value)
+            else:
+                field.fill(value)
+        box.get_by_role("button").click()
+        room.until(lambda written=written: written in room.text, written)
+        expect(box.locator(".result")).not_to_be_empty()
+        page.keyboard.press("Escape")
+        expect(page.locator("#more")).to_be_hidden()
 
 
 def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Visitor) -> None:
