@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from dialogd.errors import DialogdError, NotInstalled
 from dialogd.protocol.text import visible
 from dialogd.views.export import HASHES, PROPOSALS, RECORDS, Document, Piece, anchor_of
-from dialogd.views.markup import parsed
+from dialogd.views.markup import bounded, parsed
 
 if TYPE_CHECKING:
     import typst
@@ -179,10 +179,16 @@ def said(text: str, anchors: Collection[str] = (), below: int = 2) -> str:
 
     Its headings stand `below` levels below those that they say they are.
     """
-    tokens = parsed(visible(text))
+    head, rest = bounded(visible(text))
+    tokens = parsed(head)
     if tokens is None or _is_deep(tokens):
-        return f"#raw(block: true, {string(text)})\n"
-    return "#[#{\n" + "".join(_Writer(anchors, below).written(tokens)) + "}]\n\n"
+        return _as_written(text)
+    written = "#[#{\n" + "".join(_Writer(anchors, below).written(tokens)) + "}]\n\n"
+    return f"{written}{_as_written(rest)}" if rest else written
+
+
+def _as_written(text: str) -> str:
+    return f"#raw(block: true, {string(text)})\n"
 
 
 def _is_deep(tokens: Iterable[Token]) -> bool:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from html import escape, unescape
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-LARGEST = 200_000  # characters of one text that are rendered; a longer one is shown as it stands
+LARGEST = 200_000  # characters of one text that are rendered; what follows is shown as it stands
+MOST_SIGNS = 10_000  # likewise, ends of lines included: signs are what takes time, and an essay has few
+MOST_CELLS = 20_000  # of a text's tables: a row of two characters may stand for hundreds
 
 _TAGS = frozenset(
     {
@@ -67,10 +70,16 @@ def rendered(text: str) -> str:
     Where Markdown would hide some of it, it is shown as written.
     """
     text = visible(text)
-    tokens = parsed(text)
+    head, rest = bounded(text)
+    tokens = parsed(head)
     if tokens is None:
-        return f'<pre><code class="as-written">{escape(text)}</code></pre>'
-    return _reduced(parser().renderer.render(list(_told(tokens)), parser().options, {}))
+        return _as_written(text)
+    html = _reduced(parser().renderer.render(list(_told(tokens)), parser().options, {}))
+    return f"{html}{_as_written(rest)}" if rest else html
+
+
+def _as_written(text: str) -> str:
+    return f'<pre><code class="as-written">{escape(text)}</code></pre>'
 
 
 def _reduced(rendered: str) -> str:
@@ -186,13 +195,28 @@ def _without_code(block: str) -> str:
 # -- what can be seen --------------------------------------------------------------------------------------------------
 
 
+_SIGN = re.compile(r"[!-/:-@\[-`{-~\n]")
+_DELIMITERS = re.compile(r"^[ \t>:|-]*-[ \t:|-]*$", re.M)
+
+
+def bounded(text: str) -> tuple[str, str]:
+    """The text's beginning, which is rendered, up to a whole line where there is one, and the rest, which is not."""
+    ends = (match.end() for match in islice(_SIGN.finditer(text), MOST_SIGNS, None))
+    end = min(LARGEST, next(ends, len(text)))
+    if end >= len(text):
+        return text, ""
+    end = text.rfind("\n", 0, end) + 1 or end
+    return text[:end], text[end:]
+
+
 def parsed(text: str) -> list[Token] | None:
     """The tokens of a text; None where Markdown would hide some of it, so that it is shown as written.
 
     Hidden would be: cells beyond a table's last column, links without words, lists and quotes
-    nested too deeply.
+    nested too deeply. So is a text with far too many cells.
     """
-    if len(text) > LARGEST:
+    columns = max((row.count("|") + 1 for row in _DELIMITERS.findall(text)), default=0)
+    if columns * text.count("\n") > MOST_CELLS:
         return None
     tokens = parser().parse(text)
     missing = Counter(_plain(text))

@@ -27,7 +27,7 @@ from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
 from dialogd.store.archive import attachments_of
 from dialogd.views.export import FORMATS, draw_up, export, file_name
-from dialogd.views.export_pdf import as_pdf, in_words, missing, unshown
+from dialogd.views.export_pdf import as_pdf, in_words, missing, said, unshown
 from dialogd.views.markup import parsed, to_html
 from dialogd.views.plan import Plan
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
@@ -221,7 +221,7 @@ HIDING: Mapping[str, bool] = {
     HOSTILE["quotes"]: True,
     HOSTILE["lists"]: True,
     '[x]: https://a.example "everybody sees this"\n\n[a][x], **and so on**': False,
-    "x" * 200_001: True,
+    "x" * 200_001: False,
     "## 1. Title\n\n**2. bold**, see **3.**\n\n1. one\n2. two\n   1. three\n\n- [x] done": False,
     "<https://a.example/%20b> [é](https://a.example/é?b=1&amp;c) `&amp;` 100%25 &copy; 日本": False,
     "```python and more\n1. &lt;\n```\n\n[a](https://b.example 'title')": False,
@@ -244,6 +244,40 @@ def test_every_letter_of_a_text_can_be_read_in_its_html(text: str) -> None:
     """As it stands where Markdown would hide some; titles of links and what follows a fence as text beside them."""
     found = filter(str.isalnum, unquote("".join(Page(to_html(text)).texts.values())))
     assert lost(letters(unquote(text)), "".join(found)) == ""
+
+
+def many(text: str) -> str:
+    """A hundred thousand characters of it."""
+    return text * (100_000 // len(text))
+
+
+COSTLY = {
+    "openers": many("!["),
+    "emphasis": many("*a_"),
+    "lists in lists": many("- - - - a\n"),
+    "rows": "|" + "a|" * 300 + "\n|" + "-|" * 300 + "\n" + many("|\n"),
+}
+
+
+@cases("shape", COSTLY)
+def test_of_a_text_of_signs_only_the_beginning_is_rendered_and_the_rest_shown_as_written(shape: str) -> None:
+    """Each sign costs time, and a row of two characters many cells; nothing of the text is left out."""
+    text = COSTLY[shape]
+    rendered, begins, rest = to_html(text).partition('<pre><code class="as-written">')
+    assert begins
+    assert len(rest) > 80_000
+    assert rendered.count("<") < 40_000
+    assert said(text).count("raw(block: true") == 1
+    found = filter(str.isalnum, "".join(Page(to_html(text)).texts.values()))
+    assert lost(letters(text), "".join(found)) == ""
+
+
+def test_a_long_document_is_rendered_whole() -> None:
+    """Headings, lists and code of a hundred thousand characters are no attack."""
+    text = many(
+        "## A part\n\n" + "Some words of a sentence, and more of them. " * 20 + "\n\n- one\n- two\n\n`code`\n\n"
+    )
+    assert "as-written" not in to_html(text)
 
 
 def test_what_turns_the_direction_of_writing_is_shown_as_a_sign() -> None:
