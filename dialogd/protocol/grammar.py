@@ -505,8 +505,10 @@ def _is_settled_here(data: bytes, cursor: _Cursor) -> bool:
     known = cursor.known + len(cursor.entries)
     if known:
         return cursor.settled[2] == known
-    head = lines_of(data[: cursor.pos])
-    return _ANY_HEADING.match(data, cursor.pos) is not None and first_open_fence(head) == len(head)
+    if _ANY_HEADING.match(data, cursor.pos) is None:
+        return False
+    lines = lines_of(data[: _next_framed(data, cursor.pos)])[:-1]
+    return first_open_fence(lines) >= data.count(b"\n", 0, cursor.pos)  # none that the header opens may yet be closed
 
 
 def _firm_lines(region: bytes) -> int:

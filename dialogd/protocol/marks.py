@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import enum
 import re
+from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from types import MappingProxyType
 
 from dialogd.protocol.model import Mark
@@ -130,6 +132,10 @@ _BY_HAND = re.compile(r"([^\[]*\[[ \t]*+)([A-Za-z]+(?:[ \t-]++[A-Za-z]+)+)((?::.
 _TRIED = re.compile(r"[\s*_`#+-]*+(?:\d{1,3}[.)]\s++)?[*_`]*+\[\s*+([A-Za-z][A-Za-z_ -]{1,30})")
 _BRACKETS = re.compile(r"\[([A-Z][A-Z_]{2,39})(?:: ?(.*))?\]")
 FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
+_PARTS = re.compile(r"[ \t]*#{1,6}[ \t]*(?:turn|note|user|system)\b|[ \t*_`]*turn[*_`]*[ \t]*:", re.I)
+PARTED = (
+    100  # lines like these in a fence of the person's: if it waited for its end for ever, nothing behind it settled
+)
 SUMMARY = re.compile(r"[ \t]*(?:#{1,6}[ \t]*)?[*_]{0,3}(?:final[ \t]+)?consensus[ \t]+summary[*_:. \t]*(.*)", re.I)
 _HIDES = re.compile(r"\s*<(?:(!--)|(think|thinking|thought|reasoning|scratchpad|analysis)>)", re.I)
 
@@ -177,9 +183,9 @@ def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[i
     """Lines, with their indices, that stand in no code fence.
 
     An opening fence that nothing closes hides all that follows; with `forgiving` (text of the person) it
-    hides nothing.
+    hides nothing, and holds at most `PARTED` headings of entries and `TURN:` lines.
     """
-    for index, is_open in _outside_fences(lines):
+    for index, is_open in _outside_fences(lines, forgiving=forgiving):
         if is_open and not forgiving:
             return
         if not is_open:
@@ -187,17 +193,24 @@ def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[i
 
 
 def first_open_fence(lines: Sequence[str]) -> int:
-    """The index of the first line that opens a fence which nothing closes, else how many lines there are."""
-    return next((index for index, is_open in _outside_fences(lines) if is_open), len(lines))
+    """The index of the person's first line whose fence may yet be closed, else how many lines there are."""
+    opening = [index for index, is_open in _outside_fences(lines, forgiving=True) if is_open]
+    parted = _parted(lines) if opening else ()
+    return next((index for index in opening if parted[-1] - parted[index] <= PARTED), len(lines))
 
 
-def _outside_fences(lines: Sequence[str]) -> Iterator[tuple[int, bool]]:
+def _parted(lines: Sequence[str]) -> Sequence[int]:
+    """How many headings of entries and `TURN:` lines stand before each line, and in all."""
+    return [*accumulate((_PARTS.match(line) is not None for line in lines), initial=0)]
+
+
+def _outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[int, bool]]:
     """The lines in no closed fence; True for one that opens a fence which nothing closes."""
     fences = [FENCE.fullmatch(line) if "```" in line or "~~~" in line else None for line in lines]
     if not any(fences):
         yield from ((index, False) for index in range(len(lines)))
         return
-    longest = _longest_closings(fences)
+    longest = _longest_closings(fences, _parted(lines) if forgiving else [0] * (len(lines) + 1))
     index = 0
     while index < len(lines):
         fence = fences[index]
@@ -212,14 +225,20 @@ def _outside_fences(lines: Sequence[str]) -> Iterator[tuple[int, bool]]:
         index += 1
 
 
-def _longest_closings(fences: Sequence[re.Match[str] | None]) -> dict[str, list[int]]:
-    """By kind: how long the longest closing fence is from each line on, so that nobody searches for one in vain."""
+def _longest_closings(fences: Sequence[re.Match[str] | None], parted: Sequence[int]) -> dict[str, list[int]]:
+    """By kind: how long the longest closing fence is within reach of each line, so that nobody seeks one in vain."""
     longest = {"`": [0] * (len(fences) + 1), "~": [0] * (len(fences) + 1)}
-    for index in range(len(fences) - 1, -1, -1):
-        fence = fences[index]
-        for kind, lengths in longest.items():
-            closes = fence is not None and _closes(fence, kind)
-            lengths[index] = max(lengths[index + 1], len(fence[1]) if fence and closes else 0)
+    for kind, lengths in longest.items():
+        ahead: deque[tuple[int, int]] = deque()  # where those stand, and how long: each is longer than all before it
+        for index in range(len(fences) - 1, -1, -1):
+            fence = fences[index]
+            if fence is not None and _closes(fence, kind):
+                while ahead and ahead[0][1] <= len(fence[1]):
+                    ahead.popleft()
+                ahead.appendleft((index, len(fence[1])))
+            while ahead and parted[ahead[-1][0]] - parted[index] > PARTED:
+                ahead.pop()
+            lengths[index] = ahead[-1][1] if ahead else 0
     return longest
 
 

@@ -212,6 +212,9 @@ def _unfenced(texts: list[str]) -> list[int]:
         if fence is not None:
             closing = re.compile(rf" {{0,3}}{re.escape(fence[1][0])}{{{len(fence[1])},}}\s*")
             end = next((n for n in range(at + 1, len(texts)) if closing.fullmatch(texts[n])), None)
+            parts = re.compile(r"[ \t]*#{1,6}[ \t]*(turn|note|user|system)\b|[ \t*_`]*turn[*_`]*[ \t]*:", re.I)
+            if end is not None and sum(parts.match(text) is not None for text in texts[at:end]) > 100:
+                end = None
         if end is None:
             outside.append(at)
         at = at + 1 if end is None else end + 1

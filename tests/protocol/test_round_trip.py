@@ -263,6 +263,29 @@ def test_what_is_settled_is_not_read_again() -> None:
     assert (len(known.tail), len(grown.tail)) == (0, 0)
 
 
+def by_hand(turns: int, first: int = 2) -> str:
+    """So many turns as people type them, of five lines each."""
+    numbers = range(first, first + turns)
+    return "".join(f"\n## Turn {n} - {'BA'[n % 2]}\n\nWords.\nTURN: {'AB'[n % 2]}\n" for n in numbers)
+
+
+@cases("where", ["header", "turn"])
+def test_a_fence_that_nothing_closes_keeps_fifty_turns_open_and_no_more(where: str) -> None:
+    """Of text that people typed; what it comes to is the same in pieces, and a closing fence may come just in time."""
+    opening_, began = ("```\n", "") if where == "header" else ("", "```\n")
+    head = f"# D\n\n{opening_}## Turn 1 - User\n{began}Why?\nTURN: B\n"
+    data = (head + by_hand(300)).encode()
+    known = parse(data)
+    assert len(known.entries) == 301
+    assert len(known.tail) < 100
+    grown = read_on(known, by_hand(1, first=302).encode())
+    assert all(new is old for new, old in zip(grown.entries[:300], known.entries, strict=False))
+    assert read_in_pieces(data, list(range(0, len(data), 401))) == known
+    fence = f"\n```\n{by_hand(1, first=250)}"
+    assert len(parse((head + by_hand(48) + fence).encode()).turns) < 10
+    assert len(parse((head + by_hand(60) + fence).encode()).turns) == 62
+
+
 @cases("end", ["TURN: B", "TURN: B\n", "TURN: A, B \n\n \n", "TURN: USER"])
 def test_a_turn_line_of_its_own_at_the_end_of_a_reply_is_taken_off(end: str) -> None:
     """The daemon writes that line; agents that copy what they see leave nothing of it, and their marks stand last."""

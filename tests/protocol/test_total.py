@@ -151,7 +151,8 @@ HEADERS: dict[str, Callable[[int], bytes]] = {
     "commas": lambda n: b"Agents: " + b"a," * n * 8 + b"\n",
     "brackets": lambda n: b"Agents: " + b"a(" * n * 5 + b"\n",
     "an agent of blanks": lambda n: b"Agents: a" + b" " * n * 10 + b"b@c\n",
-    "headings in a fence": lambda n: b"```\n" + b"## Turn 1 - User\n" * n + b"```\n",
+    "headings in fences": lambda n: (b"```\n" + b"## Turn 1 - User\n" * 9 + b"```\n") * (n // 9),
+    "headings in no fence": lambda n: b"```\n" + b"## Turn 1 - User\n" * n + b"```\n",
     "setups": lambda n: b"## Setup\n" * n * 3,
     "half a setup": lambda n: b"## Setup\n" + b"```toml\n" * n,
 }
