@@ -83,7 +83,7 @@ def _stances(
 ) -> dict[str, str]:
     """The stances of one turn by proposal; an objection beats a yes in the same reply.
 
-    Whoever objects is against what others have proposed; against its own among all `made`, where it names it first.
+    Whoever objects is against what others have proposed, never against its own among all `made`: that is conceded.
     """
     stances = {proposal.ref: FOR for proposal in raised.get(entry.id, ())}
     for mark in entry.all("AGREE"):
@@ -98,9 +98,9 @@ def _stances(
         named = marks.objected(mark)
         stances |= dict.fromkeys(named or [ref for ref in answered if ref not in stances], CONCEDED)
     for mark in entry.all("OBJECTION"):
-        about = (*_named(entry, raised), [text] if text else [])
+        about = (marks.objected(mark), *_named(entry, raised), [text] if text else [])
         others = ([ref for ref in refs if not _is_by(entry.by, ref, made)] for refs in about)
-        stances |= dict.fromkeys(marks.objected(mark) or tuple(next(filter(None, others), [])), AGAINST)
+        stances |= dict.fromkeys(next(filter(None, others), []), AGAINST)
     return stances
 
 

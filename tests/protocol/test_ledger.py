@@ -114,14 +114,16 @@ def test_an_objection_to_nothing_named_is_against_the_text_on_the_table() -> Non
         ("[OBJECTION: a copy proves nothing]\n[RE: turn 2]", []),
         ("[OBJECTION: a copy proves nothing]\n[RE: P1, P2]", ["P2"]),
         ("[OBJECTION: a copy proves nothing]\n[RE: 2, 3]", ["P2"]),
-        ("[OBJECTION: P1 proves nothing]", ["P1"]),
+        ("[OBJECTION: P1 proves nothing]", []),
+        ("[OBJECTION: P1 is not slower]\n[RE: P2]", ["P2"]),
+        ("[OBJECTION: P1, P2 prove nothing]", ["P2"]),
     ],
 )
 def test_whoever_defends_its_own_proposal_with_an_objection_is_still_for_it(line: str, against: list[str]) -> None:
-    """The objection is to something else; against its own it is by number, or by conceding."""
+    """The objection is to something else, whatever it names: whoever gives its own up concedes it."""
     held = latest(positions(talk("[PROPOSAL: Postgres]", "[PROPOSAL: Redis]", f"No.\n{line}").dialog))
     assert [ref for (agent, ref), held_ in held.items() if (agent, held_.stance) == ("A", "against")] == against
-    assert (held["A", "P1"].stance == "for") is (against != ["P1"])
+    assert held["A", "P1"].stance == "for"
 
 
 def test_an_objection_beside_ones_own_text_is_no_word_against_it() -> None:
@@ -177,15 +179,15 @@ def test_a_first_position_is_never_flagged() -> None:
 
 
 def test_agents_that_swap_positions_without_evidence_are_both_flagged() -> None:
-    """One was for it and is against, the other the reverse, in the same exchange."""
+    """One was for it and gives it up, the other was against it, in the same exchange."""
     room = talk(
         "[PROPOSAL: Postgres]",
         "Dear.\n[OBJECTION: P1, dear]",
-        "Dear indeed.\n[OBJECTION: P1, dear]",
+        "Dear indeed.\n[CONCEDE: P1, dear]",
         "Cheap, then.\n[AGREE: P1 | cheap]",
     )
     flagged = [(p.agent, p.stance, p.turn) for p in positions(room.dialog) if p.flagged]
-    assert flagged == [("A", "against", 4), ("B", "for", 5)]
+    assert flagged == [("A", "conceded", 4), ("B", "for", 5)]
 
 
 def test_the_latest_position_of_each_agent_on_each_proposal() -> None:

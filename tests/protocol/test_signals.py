@@ -178,7 +178,7 @@ def test_a_change_of_position_without_a_cause_is_noticed(setup: str) -> None:
 def test_agents_that_swap_positions_are_noticed_one_after_the_other() -> None:
     """The latest change is the one that is said."""
     lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[OBJECTION: P1, dear]"]
-    room = talk(*lines, f"{said(3, 'A')}\n[OBJECTION: P1, dear]", f"{said(4)}\n[AGREE: P1]")
+    room = talk(*lines, f"{said(3, 'A')}\n[CONCEDE: P1, dear]", f"{said(4)}\n[AGREE: P1]")
     assert [agents for agents, _ in of("flip", room)] == [("B",)]
     assert of("flip", room)[0][1].startswith("B is now for P1, ")
 
