@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
@@ -183,6 +183,7 @@ def _which(gone: Sequence[Part]) -> str:
 # -- Where an agent stands in the turn it owes, and what this turn is for ---------------------------------------------
 
 SHOWN = 10  # proposals that whoever has to decide is shown
+VOTES = 20  # votes that an agent is asked for in one turn
 WORDS = "200 to 400 words"
 
 
@@ -295,14 +296,25 @@ class _Now:
             yield _quoted(f"The text {ref}:", standing.proposal.text)
 
     def _to_vote(self) -> Iterator[str]:
-        for poll in self.state.polls.open if self.me in self.header.voters else ():
-            proposal = self.proposal(poll.ref)
-            if proposal is None or any(ballot.agent == self.me for ballot in poll.ballots):
-                continue
-            line = f"`[VOTE: {poll.ref} approve | your reason]`, or `reject`, or `abstain`."
+        for ref, text in self.polls():
+            line = f"`[VOTE: {ref} approve | your reason]`, or `reject`, or `abstain`."
             if self.rules.objections:
                 line += " To approve, name your strongest remaining objection too: `[RESERVATION: …]`."
-            yield _quoted(f"The proposal {poll.ref} waits for your vote: {line}", proposal.text)
+            yield _quoted(f"The proposal {ref} waits for your vote: {line}", text)
+        if (left := len(self._unvoted()) - VOTES) > 0:
+            yield f"{left} more proposals wait for your vote; you are asked once you have voted on these."
+
+    def polls(self) -> list[tuple[str, str]]:
+        """The oldest proposals that wait for this agent's vote and that it may know of, each with its text."""
+        refs = self._unvoted()
+        latest = {proposal.ref: proposal for proposal in self.table.proposals} if refs else {}
+        known = (latest[ref] for ref in refs if ref in latest and is_shown(self.dialog, latest[ref].entry, self.me))
+        return [(proposal.ref, proposal.text) for proposal in islice(known, VOTES)]
+
+    def _unvoted(self) -> list[str]:
+        """The proposals on which this agent has still to vote."""
+        polls = self.state.polls.open if self.me in self.header.voters else ()
+        return [poll.ref for poll in polls if all(ballot.agent != self.me for ballot in poll.ballots)]
 
     def _to_decide(self) -> Iterator[str]:
         """An escalated decision, when it is this agent's."""
@@ -589,14 +601,13 @@ def _to_decide_on(dialog: Dialog, me: str) -> Iterator[Part]:
     state, now = dialog.state, _Now(dialog, me)
     if me not in dialog.header.voters:
         return
-    polls = [poll.ref for poll in state.polls.open if all(ballot.agent != me for ballot in poll.ballots)]
+    texts = dict(now.polls())
     standing = state.table.standing
     if standing is not None and dialog.header.rules.verdict == "mutual" and not standing.signed_by(me):
-        polls.append(standing.proposal.ref)
-    for ref in dict.fromkeys(polls):
-        proposal = now.proposal(ref)
-        if proposal is not None:
-            yield Part(f"text-{ref}", f"## The text of {ref}, in full\n\n{fenced(proposal.text)}")
+        proposal = now.proposal(standing.proposal.ref)
+        texts |= {proposal.ref: proposal.text} if proposal is not None else {}
+    for ref, text in texts.items():
+        yield Part(f"text-{ref}", f"## The text of {ref}, in full\n\n{fenced(text)}")
 
 
 def _nameless(dialog: Dialog, mark: Mark) -> Mark:

@@ -361,6 +361,9 @@ def _flip(dialog: Dialog, recent: list[Entry]) -> Signal | None:
 _STANCES = {"for": "for", "against": "against", "open": "undecided on", "conceded": "giving up"}
 
 
+NAMED = 20  # proposals in one sentence
+
+
 def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
     """Who may vote, and does not: it spoke twice since it could see the proposal, or was absent from two votes."""
     table, polls = dialog.state.table, dialog.state.polls
@@ -371,7 +374,8 @@ def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
         unvoted = [poll for poll in polls.open if all(ballot.agent != agent for ballot in poll.ballots)]
         late = [poll.ref for poll in unvoted if sum(turn >= poll.turn for turn in saw) >= 2]
         if late:
-            yield Signal("absent_vote", f"{agent} spoke twice and has not voted on {_names(late)}", (agent,))
+            named = late if len(late) <= NAMED else [*late[:NAMED], f"{len(late) - NAMED} more"]
+            yield Signal("absent_vote", f"{agent} spoke twice and has not voted on {_names(named)}", (agent,))
         elif len(last) == 2 and all(who is not None and agent in who[1].split(", ") for who in absent):
             refs = _names(decision.ref for decision in last)
             yield Signal("absent_vote", f"{agent} was absent from the votes on {refs}", (agent,))

@@ -21,6 +21,7 @@ from tests.protocol.texts import texts
 from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden") / "prompt.md"
+VOTED = '## Setup\n\n```toml\nverdict = "vote"\n```'
 SEALED = "## Setup\n\n```toml\nsealed = true\n```"
 SUMMARY = "## Consensus Summary\nPostgres.\n\n[CONSENSUS_REACHED]"
 
@@ -193,6 +194,26 @@ def test_a_text_that_everybody_sees_is_offered_for_signing() -> None:
     room = Room(opening("A", "B"))
     room.says("A", SUMMARY)
     assert "The text P1 waits for your signature" in room.thinks("B")
+
+
+def test_of_many_open_votes_the_oldest_are_asked_for_and_the_others_counted() -> None:
+    """A turn costs what it adds: neither the words nor the work of a prompt grow with all that was ever proposed."""
+
+    def asked(turns: int) -> str:
+        told = "\n".join(
+            f"\n## Turn {n} - {'AB'[n % 2]}\n\n[PROPOSAL: {n}]\n\nTURN: {'BA'[n % 2]}" for n in range(2, turns)
+        )
+        dialog = parse(f"{opening('A', 'B', more=VOTED)}{told}\n".encode())
+        made = prompt.Prompts().turn(dialog, dialog.header.agents[1 - turns % 2])
+        assert len(made.texts) == min(turns - 2, 20)
+        return made.now
+
+    few, many = asked(22), asked(602)
+    assert re.findall(r"The proposal (P\d+) waits for your vote", few) == [f"P{n}" for n in range(1, 21)]
+    assert "more proposals wait" not in few
+    assert re.findall(r"The proposal (P\d+) waits for your vote", many) == [f"P{n}" for n in range(1, 21)]
+    assert "580 more proposals wait for your vote" in many
+    assert len(many) < len(few) + 500
 
 
 def test_the_answers_of_a_round_are_not_shown_to_who_still_owes_one() -> None:
