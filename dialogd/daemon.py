@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import resource
 import signal
 import socket
@@ -23,7 +24,7 @@ from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
 from dialogd.agent.player import player, prepare
 from dialogd.alerts import Alerts, chosen
-from dialogd.backends.seats import remember_start
+from dialogd.backends.seats import Cast, remember_start
 from dialogd.config import Settings, default_port
 from dialogd.errors import BadInput, DialogdError, NotADialog
 from dialogd.memory import Memory
@@ -50,10 +51,11 @@ CLOSE_WAIT = 0.5  # seconds that a stop leaves for the disk before it answers
 HALT_WAIT = 0.3  # seconds that a stop leaves for the alerts of an end just before it, and for the lock
 
 
-def serve(settings: Settings, peers: Mapping[str, str]) -> int:
+def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None) -> int:
     """Run one agent's daemon until it is stopped; gives the exit code, 0 for any ordered end.
 
-    `peers` are addresses by agent id that count before the header's. Raises `AlreadyRunning` for a taken port or
+    `peers` are addresses by agent id that count before the header's. With the `cast` of the `run` that started it, it
+    ends by itself a while after its dialog, where that process is gone. Raises `AlreadyRunning` for a taken port or
     seat, `BadInput` for settings that make no sense or an id that the dialog does not know.
     """
     _allow_many_files()
@@ -86,7 +88,8 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.behavior)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
             remember = partial(remember_start, state, own, peers=peers)
-            await Daemon(agent, listener, port, state, alerts, plans, registry.renew, remember).run()
+            daemon = Daemon(agent, listener, port, state, alerts, plans, registry.renew, remember)
+            await daemon.run(cast)
 
         asyncio.run(run())
     return 0
@@ -170,8 +173,8 @@ class Daemon:
         self._later: list[asyncio.Future[Any]] = []  # what follows from entries outside of the file
         agent.followers.append(self)
 
-    async def run(self) -> None:
-        """Serve until a signal or a stop."""
+    async def run(self, cast: Cast | None = None) -> None:
+        """Serve until a signal or a stop; left behind by the `run` of this cast, until a while after the dialog."""
         running = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
@@ -181,6 +184,7 @@ class Daemon:
         watching = asyncio.create_task(watch(agent.file.path, self._touched))
         comparing = asyncio.create_task(compare(lambda: agent.on_disk(agent.file.compare), self._touched))
         listing = asyncio.create_task(self._stay_listed())
+        leaving = asyncio.create_task(self._outlive(cast)) if cast is not None else None
         self._loop = asyncio.create_task(self._supervised())
         agent.hub.publish("ready", id=agent.me, port=self.port, file=str(agent.file.path), backend=agent.backend.name)
         if shared_with_group(agent.file.path):
@@ -194,6 +198,8 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
         listing.cancel()
+        if leaving is not None:
+            leaving.cancel()
         while self._later:  # what follows from a late end comes later
             late, self._later = self._later, []
             await asyncio.gather(*late)
@@ -220,6 +226,19 @@ class Daemon:
                 if said != str(error):
                     self.agent.hub.publish("warning", text=f"this daemon is not listed as running: {error}")
                 said = str(error)
+
+    async def _outlive(self, cast: Cast) -> None:
+        """End when the dialog has been over for a while, with nothing new in it, and nobody is left to end this."""
+        run, last, since = int(cast.by.partition(":")[0]), None, 0.0
+        while True:
+            await asyncio.sleep(min(self.agent.behavior.poll, cast.linger / 4))
+            dialog = self.agent.dialog
+            if os.getppid() == run or dialog is None or dialog.state.outcome is None or dialog is not last:
+                last, since = dialog, time.monotonic()
+            elif time.monotonic() - since > cast.linger:
+                reporting.say(f"the dialog is over, and what started this daemon is gone (pid {run})")
+                self._over.set()
+                return
 
     def _signalled(self, number: signal.Signals) -> None:
         """End in order, and say what ended this daemon."""

@@ -21,7 +21,7 @@ from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Said, whose
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, one_line, redact, unescape
+from dialogd.protocol.text import clean, is_blank, one_line, redact, unescape
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
@@ -64,7 +64,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
     """
     words = redact(clean(text), secrets)[0].strip("\n")
     proposes = proposal or bool(instead.strip())
-    if not words.strip():
+    if is_blank(words):
         raise BadInput("there is nothing to say", fix='give the words: dialogd say "Consider Redis too"')
     if proposes and (note or len(words) > LONGEST):
         what = "a note proposes nothing" if note else f"a proposal has at most {LONGEST:,} characters"
@@ -302,7 +302,7 @@ def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:
 
     def make(dialog: Dialog) -> Draft:
         lifecycle.refuse(dialog, "reject")
-        if not words.strip():
+        if is_blank(words):
             raise BadInput("a rejection needs a reason", fix='say what is wrong: dialogd reject "It forgets …"')
         turn = reopened(dialog.header, dialog.state)
         return Draft(USER, "User", dialog.state.number + 1, words, (mark,), turn)

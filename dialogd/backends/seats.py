@@ -18,6 +18,7 @@ from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
 
 CAST = "cast.json"  # in the dialog's folder
+LINGER = 3_600.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,15 @@ class Seat:
 class Cast:
     """The agents of one dialog as `run` started them; `pace` as it was given, "" for the default.
 
-    `by` is the process that runs them (`process_key`), "" for none.
+    `by` is the process that runs them (`process_key`), "" for none. Once it is gone, they stay for `linger` seconds
+    after the end of their dialog.
     """
 
     dialog: str
     seats: tuple[Seat, ...]
     pace: str = ""
     by: str = ""
+    linger: float = LINGER
 
     def with_ports(self, ports: Sequence[int]) -> Cast:
         """The same cast at these ports."""
@@ -92,8 +95,9 @@ def saved_cast(state: StateDir, file: Path) -> Cast | None:
     found = read_json(state.dialog(file) / CAST)
     try:
         seats = ({key: row[key] for key in Seat.__dataclass_fields__ if key in row} for row in found["seats"])
-        return Cast(found["dialog"], tuple(Seat(**row) for row in seats), found["pace"], found.get("by", ""))
-    except (TypeError, KeyError):
+        linger = float(found.get("linger", LINGER))
+        return Cast(found["dialog"], tuple(Seat(**row) for row in seats), found["pace"], found.get("by", ""), linger)
+    except (TypeError, KeyError, ValueError):
         return None
 
 

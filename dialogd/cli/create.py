@@ -25,7 +25,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Participant
 from dialogd.protocol.rules import THRESHOLDS
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import redact
+from dialogd.protocol.text import is_blank, redact
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.templates.library import template
@@ -96,7 +96,7 @@ def usual_ports(seats: Sequence[Seat]) -> list[int]:
 def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], settings: Settings | None = None) -> Opening:
     """Put together what the file is to say: as asked, else by `settings`, else by the template. Raises `BadInput`."""
     settings = settings or Settings()
-    if not wanted.topic.strip():
+    if is_blank(wanted.topic):
         raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
     if wanted.unattended and (wanted.step or len(seats) < 2):
         why = "--step waits for you after every turn" if wanted.step else "one agent alone agrees to nothing"
@@ -159,7 +159,7 @@ def _question(wanted: Wanted) -> str:
     text = wanted.question
     if wanted.question_file is not None:
         text = options.typed("-") if wanted.question_file == "-" else _text(wanted.question_file)[0]
-    if text is not None and not text.strip():
+    if text is not None and is_blank(text):
         raise BadInput("the question is empty", fix="write one, or leave it out: then the topic is the question")
     return text or wanted.topic
 

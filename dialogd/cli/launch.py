@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -310,28 +311,24 @@ BEGIN_LOOK = 0.1
 LAST_WORDS = 2_000  # characters of what a process printed last
 
 
-def run_apart(state: StateDir, question: str, words: Sequence[str], variables: Mapping[str, str] = NONE) -> Path:
+def run_apart(
+    state: StateDir, question: str, words: Sequence[str], variables: Mapping[str, str] = NONE, name: str = ""
+) -> Path:
     """Have a new dialog run by `dialogd run` with these options, and give its file once it is written.
 
     Its process belongs to nobody: it goes on when the program that asked ends. `variables` are set for it beside the
-    environment. Raises `Refused` with what `run` said where it did not begin.
+    environment; `name` tells its file from others. Raises `Refused` with what `run` said where it did not begin.
     """
-    file = state.sessions / f"dialog-{secrets.token_hex(4)}.md"
+    file = state.sessions / f"dialog-{name or secrets.token_hex(4)}.md"
     log = LogFile(file, Journals(state.dialog(file)))
-    asked, output = (file.with_suffix(suffix) for suffix in (".question", ".out"))
 
     def is_written() -> bool:
         with suppress(FileNotFoundError, NotADialog), log.locked():  # who makes a file holds its lock until it is whole
             return bool(log.read().entries)
         return False
 
-    asked.touch(mode=0o600)
-    asked.write_text(question, encoding="utf-8", errors="replace")
-    run = ["run", "--file", str(file), *words, "--question-file", str(asked), "--", one_line(question, TOPIC)]
-    try:
-        _apart(state, run, file, output, variables, is_written)
-    finally:
-        asked.unlink(missing_ok=True)
+    run = ["run", "--file", str(file), *words, "--question-file", "-", "--", one_line(question, TOPIC)]
+    _apart(state, run, file, file.with_suffix(".out"), variables, is_written, given=question)
     return file
 
 
@@ -354,10 +351,14 @@ def _apart(
     output: Path,
     variables: Mapping[str, str],
     is_there: Callable[[], bool],
+    given: str = "",
 ) -> None:
-    """Start `dialogd WORDS` as a process that belongs to nobody, note which it is, and wait until `is_there`."""
+    """Start `dialogd WORDS` as a process that belongs to nobody, note which it is, and wait until `is_there`.
+
+    It reads `given` from its standard input.
+    """
     before = output.stat().st_size if output.exists() else 0
-    pid = on_its_own([*PROGRAM, *words], output, without_tokens(os.environ) | dict(variables))
+    pid = on_its_own([*PROGRAM, *words], output, without_tokens(os.environ) | dict(variables), given)
     known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
     write_json(state.sessions / f"{file.stem}.json", known)
     _wait(is_there, pid, output, before)
@@ -381,13 +382,16 @@ def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
         yield file, runs
 
 
-def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str]) -> int:
-    """Start a program in a session of its own, child of nobody; returns its process id."""
-    script = 'out=$1; shift; umask 077; "$@" </dev/null >>"$out" 2>&1 & echo $!'
-    done = subprocess.run(
-        ["/bin/sh", "-c", script, "sh", str(output), *words],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment, start_new_session=True,
-    )  # fmt: skip
+def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str], given: str = "") -> int:
+    """Start a program in a session of its own, child of nobody, that reads `given`; returns its process id."""
+    script = 'exec 3<&0; out=$1; shift; umask 077; "$@" <&3 3<&- >>"$out" 2>&1 & echo $!'
+    with tempfile.TemporaryFile() as source:  # it has no name: nothing is left, whoever is killed
+        source.write(given.encode("utf-8", "replace"))
+        source.seek(0)
+        done = subprocess.run(
+            ["/bin/sh", "-c", script, "sh", str(output), *words],
+            stdin=source, capture_output=True, text=True, check=False, env=environment, start_new_session=True,
+        )  # fmt: skip
     if done.returncode or not done.stdout.strip().isdigit():
         raise DialogdError(f"nothing can be started: {done.stderr.strip()}", fix="look at the limits of processes")
     return int(done.stdout)

@@ -19,7 +19,7 @@ import typer
 from dialogd import person
 from dialogd.backends import Options, auto, load_backend
 from dialogd.backends.auto import family_of
-from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
+from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import holder_of, program_of
 from dialogd.cli import options
 from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
@@ -323,7 +323,7 @@ def _perform(
     """Start all daemons, show the dialog to its end, stop them; returns the exit code."""
     file = shlex.quote(str(settings.file))
     show = LiveView(settings, hint="Ctrl-C stops the dialog", is_run=True)
-    agents = Daemons(settings, cast)
+    agents = Daemons(settings, dataclasses.replace(cast, linger=stay if 0 < stay < inf else LINGER))
     port = cast.seats[0].port
     for label, text in (
         ("file", file),

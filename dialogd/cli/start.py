@@ -15,7 +15,7 @@ import typer
 
 from dialogd import person
 from dialogd.backends.auto import family_of
-from dialogd.backends.seats import saved_cast, start_flags
+from dialogd.backends.seats import Cast, saved_cast, start_flags
 from dialogd.cli import options
 from dialogd.cli.cast import AGREES, LIVE, SEATS, warn_of_twins
 from dialogd.cli.client import daemons, healths
@@ -117,7 +117,9 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     settings = options.settings_for(file, id=agent, plan=plan, no_plan=no_plan, **flags)
     if not settings.id:
         raise BadInput("which agent should this daemon speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
-    _check_caller(settings)
+    cast = _cast_of_run(settings)
+    if cast is None:
+        person.own_words(options.log_of(settings), "start", settings.id)
     urls = peers(settings, peer or ())
     is_of_session = settings.backend == LIVE and bool(settings.session)
     if is_of_session and not is_inside(os.getpid(), settings.session):
@@ -133,21 +135,20 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
 
     if sys.stderr.isatty():  # nobody reads it where `run` starts agents, and it costs them time
         _warn(settings)
-    code = serve(settings, urls)
+    code = serve(settings, urls, cast)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # taking the SDKs apart in memory would take longer than all else that a stop does
 
 
-def _check_caller(settings: Settings) -> None:
-    """Raise `Refused` where a session that holds a seat of this dialog would start another agent of it.
+def _cast_of_run(settings: Settings) -> Cast | None:
+    """The cast of the `run` or `ask` that this process was started by; None where somebody else did.
 
-    Not so where its own `run` or `ask` does, which began the dialog.
+    A session that holds a seat of the dialog starts no other agent of it, but by a `run` or `ask` of its own.
     """
     cast = saved_cast(StateDir(settings.state_dir), settings.file)
-    if cast is None or not cast.by or cast.by != process_key(os.getppid()):
-        person.own_words(options.log_of(settings), "start", settings.id)
+    return cast if cast is not None and cast.by and cast.by == process_key(os.getppid()) else None
 
 
 def detached(settings: Settings, urls: Mapping[str, str]) -> Running:

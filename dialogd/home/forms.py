@@ -220,6 +220,7 @@ class Start(BaseModel):
     project: Place = Field(default="", description="the folder that agents without one of their own work in")
     rehearsal: bool = Field(default=False, description="scripted lines in every seat: no model is asked, nobody pays")
     unattended: bool = Field(default=False, description="nothing waits for the person; every path has an end")
+    key: Name = Field(default="", description="any name of your own: asked again with the same, nothing starts twice")
 
 
 class Estimate(BaseModel):

@@ -7,12 +7,13 @@ and the rest are numbers, times and paths of the person's own folders.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 
@@ -35,7 +36,7 @@ from dialogd.memory.index import read_dialog
 from dialogd.protocol import units
 from dialogd.protocol.model import Limits
 from dialogd.protocol.money import DEFAULT_CAP
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import is_blank, one_line
 from dialogd.store.disk import read_json
 from dialogd.store.folders import StateDir
 from dialogd.templates.library import DEFAULT_TEMPLATE, load, places, template
@@ -69,6 +70,7 @@ class Offers:
         self.linger = linger
         self._found: tuple[float, dict[str, Found]] = (0.0, {})
         self._looking = Lock()
+        self._starting = Lock()  # with a key
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
@@ -222,16 +224,32 @@ class Offers:
         return forms.Estimate(words=words or _unbilled(seats, choices), low=low, high=high, calls=calls, notes=notes)
 
     def start(self, asked: forms.Start) -> forms.Started:
-        """Begin the dialog, and give its page once that answers. Raises `DialogdError`."""
+        """Begin the dialog, but one that was begun with the same key, and give its page once that answers.
+
+        Raises `DialogdError`.
+        """
+        with self._starting if asked.key else nullcontext():
+            file = self._begun(asked) or self._begin(asked)
+        dialog = read_dialog(file)
+        port = int(dialog.header.agents[0].url.rpartition(":")[2])
+        url = f"http://localhost:{port}/" if _ready(port, dialog.id) else ""
+        return forms.Started(id=dialog.id, file=str(file), url=url)
+
+    def _begun(self, asked: forms.Start) -> Path | None:
+        """The file of the dialog that was begun with this key, also by a Home before. Raises `Refused`."""
+        found = next(self.state.sessions.glob(f"dialog-{_digest(asked.key)}-*.md"), None) if asked.key else None
+        if found is not None and found.stem != f"dialog-{_named(asked)}":
+            with concerning("key"):
+                raise Refused(f"another dialog was begun with this key: {found}", fix="take a new key for a new dialog")
+        return found
+
+    def _begin(self, asked: forms.Start) -> Path:
+        """Begin the dialog, and give its file. Raises `DialogdError`."""
         settings, wanted = self._checked(asked)
         draw_up(wanted, wanted.seats(), usual_ports(wanted.seats()), settings)  # what is wrong is said at once
         variables = {"DIALOGD_PROJECT": str(settings.project)} if settings.project else {}
-        file = run_apart(
-            self.state, asked.question, [*_words(wanted), "--linger", f"{self.linger:g} seconds"], variables
-        )
-        dialog = read_dialog(file)
-        port = int(dialog.header.agents[0].url.rpartition(":")[2])
-        return forms.Started(id=dialog.id, file=str(file), url=f"http://localhost:{port}/" if _ready(port) else "")
+        words = [*_words(wanted), "--linger", f"{self.linger:g} seconds"]
+        return run_apart(self.state, asked.question, words, variables, _named(asked))
 
     def go_on(self, one: OnDisk | None) -> forms.Started:
         """Have a dialog go on whose agents are gone. Raises `DialogdError`."""
@@ -240,13 +258,13 @@ class Offers:
         if not one.running:
             continue_apart(self.settings, one.file, ["--linger", f"{self.linger:g} seconds"])
         port = next((daemon.port for daemon in daemons(self.settings, one.file)), 0)
-        url = f"http://localhost:{port}/" if port and _ready(port) else ""
+        url = f"http://localhost:{port}/" if port and _ready(port, one.dialog.id) else ""
         return forms.Started(id=one.dialog.id, file=str(one.file), url=url)
 
     def _checked(self, asked: forms.Start) -> tuple[Settings, Wanted]:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""
         with concerning("question"):
-            if not asked.question.strip():
+            if is_blank(asked.question):
                 raise BadInput("the question is empty", fix="write what the agents are to discuss")
             if "\0" in asked.question:
                 raise BadInput("the question is not text: it holds a zero byte", fix="write it in words")
@@ -394,11 +412,21 @@ def _unbilled(seats: Sequence[Seat], choices: Mapping[str, auto.Choice]) -> str:
     return f"nothing by the token: {' and '.join(payers)}" if payers else "nothing: nobody bills for it"
 
 
-def _ready(port: int) -> bool:
-    """Wait until a daemon answers there; False where that takes long, as a coding agent's first start does."""
+def _named(asked: forms.Start) -> str:
+    """What the dialog's file is called by: key and form; "" without a key."""
+    return f"{_digest(asked.key)}-{_digest(asked.model_dump_json())}" if asked.key else ""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _ready(port: int, dialog: str) -> bool:
+    """Wait until a daemon of it answers there; False where that takes long, as a coding agent's first start does."""
     until = time.monotonic() + READY
     while time.monotonic() < until:
-        if (answer := ask(port, "GET", "/health", seconds=1)) is not None and answer[0] == 200:
+        answer = ask(port, "GET", "/health", seconds=1)
+        if answer is not None and answer[0] == 200 and answer[1].get("dialog") == dialog:
             return True
         time.sleep(0.05)
     return False

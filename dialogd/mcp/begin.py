@@ -18,6 +18,7 @@ from dialogd.cli.launch import run_apart
 from dialogd.config import Settings
 from dialogd.errors import BadInput, Refused
 from dialogd.protocol import units
+from dialogd.protocol.text import is_blank
 from dialogd.store.folders import StateDir
 from dialogd.templates.library import find, names, template
 
@@ -75,7 +76,7 @@ def begin(settings: Settings, asked: NewSession) -> Path:
 
     Its process belongs to nobody: it goes on when the program that asked ends, and ends with the dialog.
     """
-    if not asked.question.strip():
+    if is_blank(asked.question):
         raise BadInput("the question is empty", fix="say what the agents are to discuss")
     for path in asked.context:
         inside(path)

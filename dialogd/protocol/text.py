@@ -43,6 +43,14 @@ def visible(text: str) -> str:
     return _UNSEEN.sub("\ufffd", clean(text))
 
 
+_NOTHING = re.compile(r"[\s\ufffd\u200c\u200d\ufe00-\ufe0f]*")
+
+
+def is_blank(text: str) -> bool:
+    """True where nothing of it can be seen."""
+    return _NOTHING.fullmatch(visible(text)) is not None
+
+
 def escape(text: str) -> str:
     """Put one backslash before each line that would read as structure."""
     return _ESCAPE.sub(r"\1\\\2", text)

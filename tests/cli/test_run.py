@@ -176,6 +176,35 @@ def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Com
 
 
 @pytest.mark.slow
+def test_daemons_that_a_killed_run_leaves_are_listed_and_end_a_while_after_their_dialog(dialogd: Commands) -> None:
+    """Nobody is left to end them: not before the dialog has ended, and without a word from anybody then."""
+    words = ["run", "Tabs?", "--agents", "rehearsal:ask,rehearsal:ask", "--pace", "0", "--linger", "1 second"]
+    with dialogd.background(*words) as process:
+        until(lambda: owing(dialogd) == ("USER",), "the question", lambda: dialogd.output)
+        process.kill()
+        process.wait()
+        facts = dialogd("status", "--json").json
+        assert {one["id"] for one in facts["daemons"]} == {"A", "B"}, facts
+        assert dialogd("say", "to go back").code == 0
+        until(lambda: dialogd.daemons() == () and leftovers(dialogd) == [], "the daemons' end", dialogd.file.read_text)
+        dialog = dialog_of(dialogd)
+        assert dialog is not None
+        assert dialog.state.outcome is not None
+        assert dialog.state.outcome.name == "CONSENSUS_REACHED"
+
+
+@pytest.mark.slow
+def test_daemons_that_a_killed_run_leaves_are_stopped_like_others(dialogd: Commands) -> None:
+    """After the end of their dialog, for a while, and by one command."""
+    with dialogd.background("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay") as process:
+        until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
+        process.kill()
+        process.wait()
+        assert dialogd("stop").code == 0
+        assert (dialogd.daemons(), leftovers(dialogd)) == ((), [])
+
+
+@pytest.mark.slow
 def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
     """`[STOPPED]` in the file, exit code 130, every process gone, also in the middle of a call."""
     with dialogd.background("run", "Tabs?", "--agents", "rehearsal:slow=60,rehearsal", "--pace", "0") as process:

@@ -9,6 +9,7 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -236,6 +237,43 @@ def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) ->
     assert "codex cannot be used here" in found.problem["detail"]
     assert found.problem["fix"] == "install codex"
     assert home.dialogs() == []
+
+
+@pytest.mark.slow
+def test_a_start_that_is_repeated_with_its_key_begins_one_dialog(home: Home) -> None:
+    """Also where both come at once; a key is for one form, and without one each is a dialog."""
+    home.open()
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda _: home.start(rehearsal=True, key="k-1"), range(2))
+    assert first.status == second.status == 201, first.text + second.text
+    assert first.json == second.json
+    assert len(home.dialogs()) == 1
+    other = home.start(rehearsal=True, key="k-1", max_turns=9)
+    assert (other.status, other.json["field"]) == (409, "key")
+    assert "new key" in other.json["fix"]
+    assert len({home.start(rehearsal=True)["id"] for _ in range(2)}) == 2
+
+
+@pytest.mark.slow
+def test_a_home_that_is_killed_amid_a_start_leaves_the_question_nowhere_else_and_the_next_begins_nothing_twice(
+    home: Home,
+) -> None:
+    """The dialog begins all the same; asked again with its key, the next Home shows it."""
+    home.open()
+    asked = {"question": "Tabs, or the spaces of Xyzzy?", "rehearsal": True, "key": "k-1"}
+    sessions = home.commands.state.sessions
+    with ThreadPoolExecutor() as pool:
+        pool.submit(home.ask, "/start", asked)
+        until(lambda: list(sessions.glob("dialog-*")), "the beginning")
+        home.kill()
+    until(lambda: list(sessions.glob("*.md")), "the dialog")
+    holding = [path for path in sessions.iterdir() if path.is_file() and b"Xyzzy" in path.read_bytes()]
+    assert {path.suffix for path in holding} <= {".md", ".out"}, holding
+    home.open()
+    begun = home.ask("/start", asked)
+    assert begun.status == 201, begun.text
+    assert [str(path) for path in sessions.glob("*.md")] == [begun["file"]]
+    assert begun["id"] in {row["id"] for row in home.dialogs()}
 
 
 @pytest.mark.slow

@@ -62,6 +62,7 @@ def test_a_form_starts_nothing(shared: Home) -> None:
     ("asked", "field"),
     [
         ({"question": " \n "}, "question"),
+        ({"question": "\u200b \u2060\n\u200d\ufeff"}, "question"),
         ({"question": "Tabs\0or spaces?"}, "question"),
         ({"template": "no-such"}, "template"),
         ({"template": "../../etc/passwd"}, "template"),

@@ -138,6 +138,7 @@ async def test_nobody_may_ask_for_more_than_the_settings_allow_or_choose_what_ru
         files = {path.name for path in host.folder.rglob("*")}
         wrong = [
             (await call(client, "ask", question=" "), "question is empty"),
+            (await call(client, "ask", question="\u200b \u2060"), "question is empty"),
             (await call(client, "ask", question="x", agents=["nobody"]), "rehearsal"),
             (await call(client, "ask", question="x", agents=["command:touch pwned"]), "runs a program"),
             (await call(client, "ask", question="x", agents=["rehearsal"] * 11), "10 may take part"),

@@ -478,7 +478,7 @@ def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
     replies(room, "A", "yes\n[VOTE: P2 approve | simple]")
     outcome = room.dialog.state.outcome
     assert outcome.name == "DECIDED"
-    for text, instead in (("", ""), ("x", "P9"), ("x", "nothing")):
+    for text, instead in (("", ""), ("\u200b \u2060", ""), ("x", "P9"), ("x", "nothing")):
         with pytest.raises(BadInput):
             person.say(room.log, text, proposal=True, instead=instead)
 

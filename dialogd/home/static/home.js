@@ -355,6 +355,14 @@ const size = (bytes) => (bytes < 1000 ? plural(bytes, "byte") : bytes < 1e6 ? `$
 
 // -- Start --------------------------------------------------------------------------------------------------------------
 
+// The same form sent again, because no answer came, is the same dialog.
+let lately = {};
+function keyed(body) {
+  const form = JSON.stringify(body);
+  if (lately.form !== form) lately = { form, key: crypto.randomUUID() };
+  return { ...body, key: lately.key };
+}
+
 async function start(rehearsal) {
   if (field("rehearse-go").disabled) return undefined; // one is being started: a key that is held down starts no other
   const body = rehearsal ? { question: field("question").value.trim() || EXAMPLE, template: chosenTemplate(), rehearsal } : wanted();
@@ -369,7 +377,7 @@ async function start(rehearsal) {
   say("Starting");
   let [answer, url] = [null, ""];
   try {
-    answer = await ask("/start", { body, seconds: 180 });
+    answer = await ask("/start", { body: keyed(body), seconds: 180 });
     if (answer.ok) url = own(answer.facts.url) || (await follow(answer.facts));
   } catch (error) {
     answer = { ok: false, facts: error.facts ?? { detail: "Home does not answer", fix: "see under Running whether it has begun; start Home again in a terminal: dialogd open" } };
@@ -383,6 +391,7 @@ async function start(rehearsal) {
     say(refusal(answer.facts));
     return undefined;
   }
+  lately = {};
   if (!rehearsal) field("question").value = "";
   context = rehearsal ? context : [];
   keep();
