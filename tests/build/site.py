@@ -63,9 +63,9 @@ class Site(Pair):
         self.gate, self.rules, self.person = gate, rules, person
         command = shlex.join([sys.executable, str(ACTOR), str(self.script), str(self.log)])
         own = ["--repo", str(self.repo)]
-        flags = {"M": own, "L": [*own, "--gate", gate] if gate else own}
+        self.own_flags = {"M": own, "L": [*own, "--gate", gate] if gate else own}
         (folder / "talk").mkdir()
-        super().__init__(folder, "ML", command=command, flags=flags, environment=environment)
+        super().__init__(folder, "ML", command=command, flags=self.own_flags, environment=environment)
         self.file = folder / "talk" / "dialog.md"
 
     def open(self, *agents: str) -> None:

@@ -62,3 +62,82 @@ def test_a_task_that_fails_three_times_goes_to_the_person(tmp_path: Path) -> Non
         site.until_end()
         assert [task.state for task in site.tasks] == [APPROVED, APPROVED]
         assert site.calls.count("review 001.1") == 1
+
+
+def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
+    """What was approved is carried to the new base, tested and reviewed again; what conflicts is done again."""
+    again = {"show.py": "import ages\n\n\ndef show(text):\n    print('age', ages.read(text))\n"}
+    with Site(tmp_path, {**USUAL, "002.2": again}) as site:
+        site.open()
+        site.confirm()
+        site.until_end()
+        trees = [task.tree for task in site.tasks]
+        (site.repo / "show.py").write_text("print('by the person')\n")
+        git(site.repo, "add", "-A")
+        git(site.repo, "commit", "-q", "-m", "The person goes on")
+        moved = git(site.repo, "rev-parse", "HEAD")
+        site.types(f"## Turn 99 — User\n\n[TASK: all | rebase | {moved}]\n\nTURN: L")
+        site.until(lambda: site.text.count("[DECIDED]") == 2, "the second end")
+        first, second = site.tasks
+        assert (first.base, second.base) == (moved, first.commit)
+        assert [first.state, second.state] == [APPROVED, APPROVED]
+        assert first.tree not in trees
+        assert site.calls.count("work 001.1") == 1
+        assert site.calls.count("work 002.1") == 2
+        assert "| conflict show.py]" in site.text
+
+
+def test_what_the_person_changes_in_the_worktree_is_not_lost(tmp_path: Path) -> None:
+    """It goes into the commit of the turn that ends next, and the reviewer sees it."""
+    script = {**USUAL, "001.1": {**READ, "run": "while [ ! -e note.txt ]; do sleep 0.05; done"}}
+    with Site(tmp_path, script) as site:
+        site.open()
+        site.confirm()
+        site.until(lambda: "work 001.1" in site.calls, "the lead to work")
+        (folder,) = (tmp_path / "repo.dialogd").glob("task-001-*")
+        (folder / "note.txt").write_text("Mind leap years.\n")
+        site.until_end()
+        assert "note.txt" in git(site.repo, "show", "--stat", site.tasks[0].commit)
+        (review,) = site.prompts("review 001.1")
+        assert "+Mind leap years." in review
+
+
+def test_without_a_gate_a_tree_is_untested_and_says_so(tmp_path: Path) -> None:
+    """In the record, in the approval, and to the reviewer."""
+    with Site(tmp_path, gate="") as site:
+        site.open()
+        site.confirm()
+        site.until_end()
+        assert "[GATE: 001 | untested |" in site.text
+        assert "| gate untested | score 86]" in site.text
+        (review,) = site.prompts("review 001.1")
+        assert "It is untested" in review
+
+
+def test_another_command_in_the_file_runs_nowhere(tmp_path: Path) -> None:
+    """The gate is what the person gave the daemon: who writes the file makes nobody run anything."""
+    with Site(tmp_path) as site:
+        site.gate = f"touch {tmp_path / 'ran'}"
+        site.open()
+        site.confirm()
+        site.until(lambda: "started with" in str(site["L"].health()), "the lead's daemon to say so")
+        assert not (tmp_path / "ran").exists()
+        assert "assigned" not in site.text
+
+
+def test_a_daemon_that_was_told_no_repository_does_nothing(tmp_path: Path) -> None:
+    """It says which flag it lacks."""
+    with Site(tmp_path) as site:
+        site.own_flags["L"] = []
+        site.open()
+        site.confirm()
+        site.until(lambda: "--repo" in str((site["L"].health() or {}).get("waiting")), "the lead's daemon to say so")
+
+
+def test_with_nobody_at_the_table_a_build_comes_to_its_end(tmp_path: Path) -> None:
+    """Nothing waits for the person."""
+    reviews = {f"review 001.{number}": "no" for number in (1, 2, 3)}
+    with Site(tmp_path, {**USUAL, **reviews, "001.2": {}, "001.3": {}}, person="absent") as site:
+        site.open()
+        site.until_end()
+        assert [task.state for task in site.tasks] == ["dropped", APPROVED]
