@@ -356,7 +356,7 @@ class Daemon:
     def _sum_up(self) -> None:
         agent, dialog = self.agent, self.agent.dialog
         outcome = dialog.state.outcome if dialog else None
-        end = f"; the dialog ended with {outcome.name}" if outcome else ""
+        end = f"; the dialog is over: {outcome.words}" if outcome else ""
         tally = agent.tally
         reporting.say(
             f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s thinking, {tally.bill.words}{end}",

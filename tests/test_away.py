@@ -69,7 +69,7 @@ def test_only_what_came_since_is_news(voted: Room) -> None:
     assert [entry.id for entry in after(voted.dialog, 4)] == ["5"]
     assert away(voted.dialog, 5).turns == 0
     voted.types("\n## Note — User\n\n[LIMIT: max_turns 40]\n")
-    assert texts(voted, "limits", 5) == ["LIMIT max_turns 40"]
+    assert texts(voted, "limits", 5) == ["limit: max_turns 40"]
 
 
 def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
@@ -88,7 +88,7 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     voted.say("eu")
     assert away(voted.dialog, 4).asked_you == ()
     voted.stop()
-    assert texts(voted, "ended") == ["STOPPED"]
+    assert texts(voted, "ended") == ["The dialog was stopped"]
 
 
 def test_what_everybody_signed_settles_the_objections_before_it() -> None:
@@ -118,10 +118,10 @@ def test_what_the_person_rejected_is_not_told_as_decided() -> None:
     agreed = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
     room = Room(opening("A", "B"), A=[agreed], B=["[AGREE: P1]", "[PROPOSAL: Redis]"])
     room.run()
-    assert [text.partition(";")[0] for text in texts(room, "decided")] == ["P1 approved (mutual): Postgres."]
+    assert [text.partition(";")[0] for text in texts(room, "decided")] == ["P1 approved: Postgres."]
     room.reject("It forgets the migration.")
     assert texts(room, "decided") == []
-    assert texts(room, "rejected", 3) == ["P1 approved (mutual): Postgres.; because: It forgets the migration."]
+    assert texts(room, "rejected", 3) == ["P1 approved: Postgres.; because: It forgets the migration."]
     assert texts(room, "rejected", 4) == texts(room, "withdrawn") == []
     assert "\nrejected by you:\n  turn 4, User: P1" in as_text(away(room.dialog, 0))
 
@@ -131,14 +131,15 @@ def test_an_end_is_told_with_what_opened_the_dialog_again() -> None:
     room = Room(opening("A", "B"))
     room.types("\n## Turn 2 — Claude A\n\n[CONSENSUS_REACHED]\n\nTURN: B\n")
     assert texts(room, "ended") == []
-    for cause in ("budget", "size"):
+    ends = {"budget": "The budget was reached", "size": "The file is as large as it may get"}
+    for cause, words in ends.items():
         room.types(f"\n## Note — System\n\n[STOPPED: {cause}: it is full]\n")
-        assert texts(room, "ended", room.dialog.state.number) == [f"STOPPED {cause}: it is full"]
+        assert texts(room, "ended", room.dialog.state.number) == [f"{words}, and the dialog ended: it is full"]
         room.say("Go on.")
     number = room.dialog.state.number
     assert texts(room, "ended") == [
-        f"STOPPED budget: it is full, opened again in turn {number - 1}",
-        f"STOPPED size: it is full, opened again in turn {number}",
+        f"{ends['budget']}, and the dialog ended: it is full, opened again in turn {number - 1}",
+        f"{ends['size']}, and the dialog ended: it is full, opened again in turn {number}",
     ]
     assert texts(room, "errors") == []
 
@@ -156,7 +157,7 @@ def test_a_change_by_a_vote_is_told_with_the_reason_of_the_vote() -> None:
     assert texts(room, "changed") == [
         "P1: for → against, voting with the reason: dear",
         "P2: for → against, naming no cause",
-        "P3: for → against, because of EVIDENCE: iozone, 90 a second",
+        "P3: for → against, iozone, 90 a second",
     ]
 
 
@@ -166,9 +167,9 @@ def test_errors_and_people_and_withdrawals_are_news() -> None:
     room.step("A")
     room.types("\n## Note — System\n\n[AGENT_ERROR: B | no key | set one]\n")
     room.types("\n## Note — User\n\n[VETO: P1]\n\n## Note — User\n\n[INVITE: C = Carol @ http://localhost:3003]\n")
-    assert texts(room, "errors") == ["AGENT_ERROR B; no key; set one"]
-    assert texts(room, "people") == ["INVITE C = Carol @ http://localhost:3003"]
-    assert texts(room, "withdrawn") == ["VETO P1"]
+    assert texts(room, "errors") == ["failure: Claude B; no key; set one"]
+    assert texts(room, "people") == ["invited: C = Carol @ http://localhost:3003"]
+    assert texts(room, "withdrawn") == ["ruled out: P1"]
     assert "turn 2, A: P1 Redis (withdrawn)" in as_text(away(room.dialog, 0))
 
 

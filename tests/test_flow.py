@@ -12,6 +12,8 @@ from dialogd.protocol.grammar import parse
 from dialogd.views.flow import Message, as_mermaid, as_svg, flow, label
 from dialogd.views.steps import changed, decisions, facts, steps
 from tests.examples import examples
+from tests.plans.ends import ROOMS as ENDS
+from tests.plans.ends import file_of
 from tests.support.cases import cases
 from tests.support.room import Room, opening
 
@@ -146,7 +148,7 @@ def test_everybody_is_called_by_name() -> None:
     assert (second.from_name, second.to_names, second.to_agent) == ("Claude A", ("Claude B (B)",), "B")
     assert "participant p3 as Claude B (B)" in as_mermaid(flow(room.dialog))
     assert ">Claude A</text>" in as_svg(flow(room.dialog))
-    assert "Claude A to Claude B (B): TEXT Hello." in as_svg(flow(room.dialog))
+    assert "Claude A to Claude B (B): said Hello." in as_svg(flow(room.dialog))
 
 
 def test_what_gives_somebody_the_turn_by_name_asks_for_a_response() -> None:
@@ -207,8 +209,8 @@ def test_mermaid_names_everybody_by_an_alias() -> None:
     room.types("\n## Note — User\n\n[PAUSED]\n")
     assert as_mermaid(flow(room.dialog)) == (
         "sequenceDiagram\n    participant p1 as User\n    participant p2 as Claude A\n    participant p3 as Claude B\n"
-        "    p1->>p2: TEXT Where should user sessions live?\n    p2->>p3: PROPOSAL P1 e#110;d#59; #35;1\n"
-        "    Note over p1,p3: User: PAUSED\n"
+        "    p1->>p2: said Where should user sessions live?\n    p2->>p3: proposal P1 e#110;d#59; #35;1\n"
+        "    Note over p1,p3: User: paused\n"
     )
 
 
@@ -220,6 +222,17 @@ def test_the_picture_has_the_agents_in_their_order_and_labels_in_words() -> None
     assert ">Proposal P1</text>" in drawn
     assert ">keep sessions in Postgres</text>" in drawn
     assert "TEXT</text>" not in drawn
+
+
+@cases("kind", [kind for kind in ENDS if kind != "time"])
+def test_no_picture_of_a_dialog_names_a_type_or_calls_an_agent_by_its_letter(kind: str) -> None:
+    """In labels and in what a pointer shows, in the picture and in Mermaid's: words, and in decisions names."""
+    messages = flow(parse(file_of(kind)))
+    kinds = {message.message_type for message in messages}
+    for drawn in (as_svg(messages), as_mermaid(messages)):
+        text = re.sub(r' class="[^"]*"', "", drawn)
+        assert not re.search(rf"\b(?:{'|'.join(kinds)})\b", text), text
+        assert not re.search(r"(?<!Claude )\b[ABC] in turn \d|mutual", text), text
 
 
 def test_the_picture_is_sound_and_styles_and_runs_nothing() -> None:

@@ -136,7 +136,7 @@ def _hit(hit: Hit, screen: Screen) -> str:
 def _page(row: Row, decisions: Sequence[PastDecision], dialog: Dialog) -> Iterator[str]:
     """The dialog as text for a terminal: its result, then every entry."""
     yield f"{line(row.topic)}  ({row.id})"
-    yield line(row.headline)
+    yield line(f"{'REHEARSAL, no model was asked: ' if row.is_rehearsal else ''}{row.headline}")
     yield f"{when(row)} · {', '.join(row.agents)} · {units.many(row.turns, 'turn')} · {cost(row)}"
     for name, value in (("file", row.file), ("archive", row.archive)):
         if value:

@@ -293,7 +293,7 @@ def _former_cast(settings: Settings, pace: str | None) -> Cast:
     if dialog.state.outcome is not None:
         where = shlex.quote(str(settings.file))
         raise Refused(
-            f"the dialog {ended(dialog.state.outcome)}",
+            f"the dialog {ended(dialog)}",
             fix=f'open it again first: dialogd say --file {where} "…"; or begin another: dialogd run TOPIC',
         )
     cast = saved_cast(StateDir(settings.state_dir), settings.file)
@@ -372,7 +372,8 @@ def _watch(show: LiveView, agents: Daemons, interrupt: Interrupt, *, stay: float
         if show.outcome is not None and show.outcome != told:
             told = show.outcome
             until = "" if stay == inf else f", or {in_words(stay)} without anything new do"
-            show.say(f"{ended(told)}; the page stays, to approve or reject: Ctrl-C ends it and the daemons{until}")
+            what = "the page stays, to approve or reject: Ctrl-C ends it and the daemons"
+            show.say(f"{show.how_it_ended}; {what}{until}")
         if show.outcome is None or show.feed.dialog is not last:
             last, since = show.feed.dialog, time.monotonic()
         elif time.monotonic() - since > stay:
@@ -395,7 +396,7 @@ def _close(show: LiveView, *, stay: float) -> int:
         raise NotRunning(f"{show.settings.file} is gone", fix="dialogd run TOPIC begins another dialog") from None
     show.news()
     outcome, turns = dialog.state.outcome, dialog.state.number
-    how = ended(outcome) if outcome else "not ended"
+    how = ended(dialog) if outcome else "not ended"
     show.say(f"{how} (turn {turns} was the last)")
     if dialog.is_rehearsed:
         show.say("REHEARSAL: the lines were scripted, and nobody will recall them; how to get a model: dialogd doctor")

@@ -26,6 +26,7 @@ from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, start_command
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.memory import keep
+from dialogd.protocol.certificate import where
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.interventions import free_port
 from dialogd.protocol.model import ANY, USER
@@ -182,7 +183,7 @@ def done(settings: Settings, dialog: Dialog, what: str) -> None:
 def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
     state = dialog.state
     if state.outcome is not None:
-        return f"the dialog {ended(state.outcome)}"
+        return f"the dialog {ended(dialog)}"
     agents = [who for who in state.owing if who != USER]
     if not agents:
         return 'the next turn is yours: dialogd say "…"'
@@ -333,7 +334,7 @@ def approve(file: options.FileOption = None) -> None:
         leave_plan(settings, after)
     what = "it was approved already" if before.state.approved else "approved"
     outcome = after.state.outcome
-    show(plain(f"{what}: {outcome.name}, entry {outcome.entry}" if outcome else what))
+    show(plain(f"{what}: {outcome.words}, in {where(outcome.entry)}" if outcome else what))
 
 
 def reject(reason: Reason, file: options.FileOption = None) -> None:

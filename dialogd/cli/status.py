@@ -89,7 +89,7 @@ class Situation:
         """Why the dialog stands where it stands, one sentence each; never empty."""
         state = self.dialog.state
         if state.outcome is not None:
-            return (ended(state.outcome),)
+            return (ended(self.dialog),)
         held = self._held()
         busy = {agent: text for agent in self.healths if (text := self._thinking(agent))}
         if held is not None:
@@ -184,11 +184,11 @@ def may_call(call: Mapping[str, Any], file: Path) -> str:
     return line(f"{call.get('agent')} wants to call {what}; {left} left: {words}, or with --refuse")
 
 
-def ended(outcome: Outcome) -> str:
-    """How it ended, in words."""
-    reason = f": {outcome.reason}" if outcome.reason else ""
-    by = f" by {whose(outcome.via)}" if outcome.via else ""
-    return line(f"ended with {outcome.name}{by}{reason}")
+def ended(dialog: Dialog) -> str:
+    """How it ended, in words: those of the plan, of exports and of the pages."""
+    from dialogd.views.plan import YOU, Plan
+
+    return line(f"ended, {Plan(dialog, person=YOU).headline}")
 
 
 AGREED = ("CONSENSUS_REACHED", "DECIDED")
@@ -253,7 +253,8 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
         yield from (("vote", _vote(_poll(dialog, poll))) for poll in state.polls.open if not is_over)
         for one in _decisions_now(dialog)[-LATEST:]:
             reason = f"; {one.reason}" if one.reason else ""
-            yield "decided", f"{one.ref} {one.outcome} ({one.method}): {one.evidence}{reason}"
+            how = "" if one.method == "mutual" else f" ({one.method})"  # who signed is told behind it
+            yield "decided", f"{one.ref} {one.outcome}{how}: {one.evidence}{reason}"
         if state.escalation.to and not is_over:
             yield "decides", _you(state.escalation.to) + (f": {state.escalation.why}" if state.escalation.why else "")
         if state.table.blocking:
@@ -273,7 +274,7 @@ def result(dialog: Dialog) -> Iterator[tuple[str, str]]:
     if note is not None:
         yield "approved", f"by you{when(note.frame.at) if note.frame else ''}"
     if before is not None:
-        yield "rejected", f"{before.outcome} in {where(before.ended_in)}, by you{when(before.at)}: {before.reason}"
+        yield "rejected", f"what ended in {where(before.ended_in)}, by you{when(before.at)}: {before.reason}"
 
 
 def when(at: str) -> str:

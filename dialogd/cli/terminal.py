@@ -65,6 +65,7 @@ _STYLES = {
 }  # fmt: skip
 AGENT_COLOURS = ("cyan", "magenta", "green", "blue", "bright cyan", "bright magenta", "bright green", "bright blue")
 
+BAR = "│ "  # before the lines of a quotation
 READABLE = 88  # cells of a line of a document, however wide the terminal
 Span = tuple[str, tuple[str, ...]]  # text and its styles
 
@@ -102,9 +103,11 @@ _MARKED = re.compile(
     r"|_(?P<under>[^\s_](?:[^_\n]*[^\s_])?)_)(?!\w)"
 )
 _MARKED_STYLES = {"code": "cyan", "bold": "bold", "star": "italic", "under": "italic"}
-_BEGINNING = re.compile(r"[ \t]*(?:(?P<head>#{1,6})[ \t]+|(?P<item>[-*+]|\d{1,3}[.)])[ \t]+|(?P<quote>>)[ \t]?)(?=\S)")
+_BEGINNING = re.compile(r"[ \t]*(?:(?P<head>#{1,6})|(?P<item>[-*+]|\d{1,3}[.)]))[ \t]+(?=\S)")
+_QUOTE = re.compile(r"[ \t]{0,3}>[ \t]?")
 _FENCE = re.compile(r"[ \t]{0,3}(?P<fence>`{3,}|~{3,})[^`]*")
 _LABELLED = re.compile(r"\*\*[^*]+:\*\* ")  # such lines stand below each other
+_HEAD = re.compile(r" +|\S+ {2,}|-- |>> ")
 _RULE = re.compile(r"[ \t]*(?:-[ \t]*){3,}|[ \t]*(?:\*[ \t]*){3,}")
 
 
@@ -147,6 +150,22 @@ def _words(text: str, styles: tuple[str, ...]) -> Iterator[tuple[str, tuple[str,
         ends_in_blank = piece[-1].isspace() if piece else ends_in_blank
 
 
+def folded(text: str, cells: int) -> str:
+    """A line broken between its words, at most so many cells wide; what follows stands below its first words.
+
+    A word that is too long stays whole: it may be a path that somebody copies.
+    """
+    head = (_HEAD.match(text) or [""])[0]
+    first, *words = text[len(head) :].split(" ")
+    rows = [head + first]
+    for word in words:
+        if width(f"{rows[-1]} {word}") > cells:
+            rows.append(" " * len(head) + word)
+        else:
+            rows[-1] += f" {word}"
+    return "\n".join(rows)
+
+
 def _beginning(word: str, cells: int) -> str:
     """As much of a word as fits, one character at least."""
     used = 0
@@ -160,50 +179,56 @@ def _beginning(word: str, cells: int) -> str:
 def markdown(text: str, cells: int, margin: str = "") -> Iterator[list[Span]]:
     """A text in Markdown as lines for a terminal so many cells wide: paragraphs, headings, lists, quotations, code.
 
-    Every line begins with `margin`. Tables and all else stand as they are written.
+    Every line begins with `margin`. Tables, HTML and all else stand as they are written: rich, which drops tags, would
+    show less than the text says.
     """
     for first, words, styles in _blocks(text.split("\n")):
         if styles == ("code",):
             rest = words or " "
             while rest:
-                head = _beginning(rest, max(cells - width(margin) - 2, 8))
-                yield [(f"{margin}  {head}".rstrip(), ("cyan",))]
+                head = _beginning(rest, max(cells - width(margin + first) - 2, 8))
+                yield [(f"{margin}{first}  {head}".rstrip(), ("cyan",))]
                 rest = rest[len(head) :]
         elif styles == ("raw",):
-            yield [(margin + words if words else "", ("dim",) if words and not words.strip("─") else ())]
+            row = f"{margin}{first}{words}".rstrip() if first or words else ""
+            yield [(row, ("dim",) if words and not words.strip("─") else ())]
         else:
-            hang = first if first.startswith("│") else " " * width(first)
+            bar = BAR * first.startswith(BAR)
+            hang = bar + " " * (width(first) - width(bar))
             yield from wrapped(words, cells, first=margin + first, rest=margin + hang, styles=styles)
 
 
 def _blocks(rows: Iterable[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """What a text consists of: what stands before it (`• `), its words, their style; `code` and `raw` are one line."""
-    fence, held, now = "", list[str](), ("", tuple[str, ...]())
-    for row in (row.rstrip("\r").expandtabs(4) for row in rows):
+    fence, held, now, before = "", list[str](), ("", tuple[str, ...]()), ""
+    for written in (row.rstrip("\r").expandtabs(4) for row in rows):
+        quote = _QUOTE.match(written) if before or not fence else None
+        bar, row = (BAR, written[quote.end() :]) if quote else ("", written)
         opening, block, bare = _FENCE.fullmatch(row), _BEGINNING.match(row), row.strip()
         is_raw = not bare or bare.startswith("|") or _RULE.fullmatch(row) is not None
-        if held and (fence or opening or block or is_raw or now[1] or _LABELLED.match(bare)):
+        if held and (fence or opening or block or is_raw or now[1] or bar != before or _LABELLED.match(bare)):
             yield now[0], " ".join(held), now[1]
             held = []
+        fence, before = fence if bar == before else "", bar  # a quotation that ends closes its code
         if fence and not (bare.startswith(fence) and not bare.strip(fence[0])):
-            yield "", row, ("code",)
+            yield bar, row, ("code",)
         elif fence or opening:
             fence = "" if fence else str(opening and opening["fence"])
         elif is_raw:
-            yield "", "─" * 8 if _RULE.fullmatch(row) else row.rstrip(), ("raw",)
+            yield bar, "─" * 8 if _RULE.fullmatch(row) else row.rstrip(), ("raw",)
         else:
-            now = _begins(row, block) if block else now if held else ("", ())
+            now = _begins(bar, row, block) if block else now if held else (bar, ())
             held.append(row[block.end() :].strip() if block else bare)
     if held:
         yield now[0], " ".join(held), now[1]
 
 
-def _begins(row: str, block: re.Match[str]) -> tuple[str, tuple[str, ...]]:
-    """What stands before a heading, an item of a list or a quotation, and the style of its words."""
+def _begins(bar: str, row: str, block: re.Match[str]) -> tuple[str, tuple[str, ...]]:
+    """What stands before a heading or an item of a list, quoted or not, and the style of its words."""
+    if block["head"]:
+        return bar, ("bold",)
     indent = " " * (len(row) - len(row.lstrip()))
-    if block["item"]:
-        return f"{indent}{'•' if block['item'] in '-*+' else block['item']} ", ()
-    return ("│ ", ()) if block["quote"] else ("", ("bold",))
+    return f"{bar}{indent}{'•' if block['item'] in '-*+' else block['item']} ", ()
 
 
 def show(text: str = "") -> None:
@@ -251,15 +276,8 @@ class Screen:
 
     def document(self, text: str) -> None:
         """Print a document in Markdown, laid out for reading."""
-        from rich.console import Console
-        from rich.markdown import Markdown
-        from rich.theme import Theme
-
-        console = Console(
-            width=min(self.columns, READABLE), force_terminal=self.is_terminal, highlight=False,
-            color_system="standard" if self.has_colour else None, theme=Theme({"markdown.code": "cyan"}),
-        )  # fmt: skip
-        console.print(Markdown(plain(text), justify="left", hyperlinks=False))
+        for spans in markdown(plain(text), min(self.columns, READABLE)):
+            self.write(*spans)
 
     def write(self, *spans: Span | str) -> None:
         """Print finished text above the live line, without control characters."""

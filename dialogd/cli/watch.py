@@ -31,6 +31,7 @@ from dialogd.cli.terminal import (
     as_json,
     colour_of,
     fit,
+    folded,
     line,
     markdown,
     plain,
@@ -52,6 +53,7 @@ from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
+from dialogd.views.sentences import by_name
 
 LOOK = 0.1  # seconds between two looks at the file
 ASK = 1.0  # seconds between two questions to the daemons
@@ -151,10 +153,12 @@ _STYLES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def shown_mark(mark: Mark, cells: int) -> Iterator[list[Span]]:
-    """A mark that counts, in words, without hashes."""
+def shown_mark(mark: Mark, cells: int, names: Mapping[str, str]) -> Iterator[list[Span]]:
+    """A mark that counts, in words, without hashes; a decision with names for ids."""
     name = f"{mark.name.replace('_', ' ').capitalize()} {mark.ref}".strip()
     fields = [field for field in mark.fields if field and not _HASH.fullmatch(field)]
+    if mark.name == "DECISION":  # what everybody signed is told by who signed it
+        fields = [by_name(field, lambda who: names.get(who, who)) for field in fields if field != "mutual"]
     text = _HASH.sub(lambda found: found[0][:6] + "…", plain(" · ".join(fields)))
     styles = _STYLES.get(mark.name, ())
     yield from wrapped(f"{name}: {text}" if text else name, cells, first=MARGIN + SIGN, rest=MARGIN * 2, styles=styles)
@@ -180,7 +184,7 @@ def shown_entry(entry: Entry, names: Mapping[str, str], cells: int) -> Iterator[
         yield []
     for mark in own:
         if mark.name not in _SMALL:
-            yield from shown_mark(mark, cells)
+            yield from shown_mark(mark, cells, names)
     small = [f"{mark.name.replace('_', ' ').lower()} {mark.value or mark.ref}" for mark in own if mark.name in _SMALL]
     small += [f"next: {', '.join(names.get(who, who) for who in entry.turn)}"] if entry.turn else []
     if small:
@@ -481,6 +485,7 @@ class LiveView:
         self._held_up = ("", 0.0)
         self._told = ""
         self._ended: Outcome | None = None
+        self._told_of: tuple[Dialog | None, str] = (None, "")
         self._calls: set[str] = set()
 
     def __enter__(self) -> LiveView:
@@ -500,6 +505,14 @@ class LiveView:
     def outcome(self) -> Outcome | None:
         """How the dialog ended, as last seen."""
         return self.feed.dialog.state.outcome if self.feed.dialog else None
+
+    @property
+    def how_it_ended(self) -> str:
+        """The same in words; "" while it goes on."""
+        dialog = self.feed.dialog
+        if dialog is not self._told_of[0]:
+            self._told_of = (dialog, ended(dialog) if dialog is not None and dialog.state.outcome else "")
+        return self._told_of[1]
 
     def listen(self, seconds: float) -> None:
         """Wait so long, and do what is typed meanwhile. Raises `BrokenPipeError` once nobody reads any more."""
@@ -546,9 +559,11 @@ class LiveView:
             self._show_situation(self.situation)
         self._show_line()
 
-    def say(self, text: str) -> None:
-        """A line about the dialog, not of it."""
-        self.screen.write((text, ("yellow",)))
+    def say(self, text: str, *styles: str) -> None:
+        """A line about the dialog, not of it; in a terminal it is broken between words."""
+        cells = min(self.screen.columns, WIDEST) - 1
+        rows = [folded(row, cells) if self.screen.is_terminal else row for row in text.split("\n")]
+        self.screen.write(("\n".join(rows), (*styles, "yellow")))
 
     def _print(self, entry: Entry) -> None:
         """A rule, heading, account and text of a finished entry."""
@@ -580,11 +595,11 @@ class LiveView:
             can_type = self.keyboard.can_type
             typed = ("type it here, or " if self.is_run else "press a, or ") if can_type else ""
             answer = f'{typed}dialogd say --file {shlex.quote(str(self.settings.file))} "…"'
-            self.screen.write((f">> your turn: {needed}\n   answer: {answer}\n", ("bold", "yellow")))
+            self.say(f">> your turn: {needed}\n   answer: {answer}\n", "bold")
         self._called_for = debts
         for call in news_of(situation.calls(), self._calls):
             self.screen.bell()
-            self.screen.write((f">> {may_call(call, self.settings.file)}\n", ("bold", "yellow")))
+            self.say(f">> {may_call(call, self.settings.file)}\n", "bold")
         outcome, before = dialog.state.outcome, self._ended
         self._ended = outcome
         if outcome not in (None, before) and not self.is_run and (step := what_next(self.settings, dialog)):
@@ -601,7 +616,7 @@ class LiveView:
         elif self.feed.dialog is None:
             self.screen.live(fit(f"waiting for {line(str(self.settings.file))}", cells))
         elif self.outcome is not None:
-            self.screen.live(fit(f"{ended(self.outcome)} · {hint}", cells) if self.keyboard.can_type else "")
+            self.screen.live(fit(f"{self.how_it_ended} · {hint}", cells) if self.keyboard.can_type else "")
         elif self.situation is not None and self.screen.is_terminal:
             older = time.monotonic() - self.listener.heard.at if self.listener.heard else 0.0
             self.screen.live(live_line(self.situation, self.listener.writing, older=older, cells=cells, hint=hint))
@@ -787,7 +802,7 @@ def _as_lines(settings: Settings, *, follow: bool) -> Outcome | None:
     while True:
         outcome, dialog = teller.look(), teller.feed.dialog
         if outcome is not None and dialog is not None and outcome != before:
-            end = {"outcome": outcome.name, "by": outcome.by, "reason": outcome.reason, "text": ended(outcome)}
+            end = {"outcome": outcome.name, "by": outcome.by, "reason": outcome.reason, "text": ended(dialog)}
             tell("end", {**end, "next": what_next(settings, dialog)})
         before = outcome
         if outcome is not None and not follow:

@@ -20,9 +20,10 @@ from dialogd.home.forms import Dialogs, Listed, Player, State
 from dialogd.memory import Memory, Row
 from dialogd.memory.index import read_dialog
 from dialogd.memory.memory import row_of
+from dialogd.memory.recall import excerpt
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import clean, one_line
 from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
@@ -33,7 +34,6 @@ from dialogd.views.flow import words_of
 PAGE = 50  # dialogs of one answer
 WORDS = 300  # characters of what is said of one
 FOUND = 200  # entries that a search of the archive looks at
-AROUND = 60  # characters before the words that a search found
 STATES: tuple[State, ...] = ("starting", "running", "waiting", "asleep", "ended")
 OPEN = "open"  # all but what has ended
 RANK: Mapping[State, int] = {"waiting": 0, "starting": 1, "running": 1, "asleep": 2, "ended": 3}
@@ -162,12 +162,10 @@ class Listing:
 def _said(dialog: Dialog, wanted: Sequence[str]) -> str:
     """A piece of the newest entry that holds all these words, which are in lower case; "" where none does."""
     for entry in reversed(dialog.entries):
-        text = " ".join(words_of(entry).split())
-        lower = text.casefold()
+        text = words_of(entry)
+        lower = " ".join(text.split()).casefold()
         if not entry.is_struck and all(word in lower for word in wanted):
-            start = text.rfind(" ", 0, max(lower.find(wanted[0]) - AROUND, 0)) + 1
-            piece = one_line(text[start:], 3 * AROUND)
-            return f"…{piece}" if start else piece
+            return excerpt(clean(text), wanted)
     return ""
 
 
@@ -211,7 +209,7 @@ def _ended(row: Row) -> str:
     """How a dialog ended, in a sentence: what was agreed, else why it was not."""
     if row.outcome in AGREED and row.decided:
         return f"{AGREED[row.outcome]}: {row.decided}"
-    return row.headline.partition("no model was asked: ")[2] or row.headline
+    return row.headline
 
 
 def _kept(row: Row) -> Listed:

@@ -85,7 +85,9 @@ def reason_of(dialog: Dialog | None, around: Around) -> str:
         return "nothing has been written yet"
     outcome = dialog.state.outcome
     if outcome is not None:
-        return f"ended with {outcome.name}" + (f": {outcome.reason}" if outcome.reason else "")
+        from dialogd.views.plan import Plan
+
+        return f"ended, {Plan(dialog).headline}"
     if not around.healths and not around.is_starting:
         return "no daemon runs, so nobody answers"
     return lifecycle.in_words(dialog)

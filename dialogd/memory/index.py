@@ -18,16 +18,18 @@ from dialogd.errors import BadInput
 from dialogd.memory.decided import Made, decided
 from dialogd.memory.values import Row, iso, moment, written
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import total
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import distrust
 from dialogd.store.lock import Lock
+from dialogd.views.flow import FOLDED
 from dialogd.views.plan import Plan
+from dialogd.views.sentences import by_name
 
-SCHEMA = 7
+SCHEMA = 8
 NAME = "index.sqlite"
 LOCK = "index.lock"  # held by whoever makes an index or throws one away
 
@@ -266,14 +268,25 @@ def _topic(dialog: Dialog, entries: Sequence[Entry]) -> str:
 
 def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[SearchedEntry]:
     """What agents and the person said, without withdrawn turns and quotes by `--recall`."""
+    names = {entry.by: entry.name for entry in entries if entry.frame is not None and entry.name}
     for entry in entries:
         if entry.by == SYSTEM or entry.is_struck:
             continue
         body = _whole(entry.body, attachments) if entry.number != 1 else _BLOCK.sub("", entry.body)
-        marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame is not None else ""
+        saying = [mark for mark in entry.marks if mark.name not in FOLDED] if entry.frame is not None else []
+        marks = "\n".join(_in_words(mark, names) for mark in saying)
         text = clean(f"{body}\n{marks}").replace("\ufffd", " ").strip()
         if text:
             yield SearchedEntry(entry.id, int(entry.id.partition(".")[0]), entry.by, moment(entry), text)
+
+
+def _in_words(mark: Mark, names: Mapping[str, str]) -> str:
+    """A mark as it is searched and shown: without brackets, capitals and hashes; a decision with names for ids."""
+    name = f"{mark.name.replace('_', ' ').capitalize()} {mark.ref}".strip()
+    fields = mark.fields if mark.name != "CONSENSUS_PROPOSED" else ()
+    if mark.name == "DECISION":  # what everybody signed is told by who signed it
+        fields = tuple(by_name(field, lambda who: names.get(who, who)) for field in fields if field != "mutual")
+    return ": ".join(filter(None, (name, "; ".join(fields))))
 
 
 def _whole(body: str, attachments: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
@@ -58,9 +59,13 @@ def as_match(term: str) -> str:
 # -- Searching what was said ------------------------------------------------------------------------------------------
 
 _FROM, _TO = "\x02", "\x03"  # no text in the index has them: it was cleaned
-SNIPPET = 24  # words
+WIDEST, BEFORE = 200, 60  # characters of an excerpt, and of them before the first word that was looked for
+# What formats a text: at the beginning of a line, and among its words.
+_SIGNS = re.compile(
+    r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+][ \t]+)+|\*{2,}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)|`+|~{3,}", re.M
+)
 
-_ROW = "d.rehearsal, e.dialog, d.topic, e.entry, e.turn, e.agent, e.at"
+_ROW = "d.rehearsal, e.dialog, d.topic, e.entry, e.turn, e.agent, e.at, d.facts"
 
 
 def search(
@@ -74,7 +79,7 @@ def search(
     if not wanted:
         return ()
     query = (
-        f"SELECT {_ROW}, snippet(entry_fts, 0, '{_FROM}', '{_TO}', '…', {SNIPPET}) FROM entry_fts"
+        f"SELECT {_ROW}, highlight(entry_fts, 0, '{_FROM}', '{_TO}') FROM entry_fts"
         " JOIN entry e ON e.key = entry_fts.rowid JOIN dialog d ON d.id = e.dialog"
         " WHERE entry_fts MATCH ? AND (? = '' OR e.agent = ? COLLATE NOCASE)"
         " AND (? = '' OR COALESCE(NULLIF(e.at, ''), d.at) >= ?)"
@@ -88,17 +93,35 @@ def search(
     return ()
 
 
-def _hit(row: tuple[int, str, str, str, int, str, str, str]) -> Hit:
-    rehearsal, dialog, topic, entry, turn, agent, at, marked = row
-    plain, spans, start = "", [], 0
-    for piece in re.split(f"([{_FROM}{_TO}])", " ".join(marked.split())):
-        if piece == _FROM:
-            start = len(plain)
-        elif piece == _TO:
-            spans.append((start, len(plain)))
-        else:
-            plain += piece
-    return Hit(dialog, topic, entry, turn, agent, at, plain, tuple(spans), bool(rehearsal))
+def _hit(row: tuple[int, str, str, str, int, str, str, str, str]) -> Hit:
+    rehearsal, dialog, topic, entry, turn, agent, at, facts, marked = row
+    told = json.loads(facts)
+    name = dict(zip(told["agents"], told["names"], strict=False)).get(agent, "")
+    return Hit(dialog, topic, entry, turn, agent, at, *_excerpt(marked), bool(rehearsal), name)
+
+
+def excerpt(text: str, words: Sequence[str]) -> str:
+    """The passage of a text that holds most of these words, without the signs of Markdown."""
+    wanted = "|".join(map(re.escape, words)) or "(?!)"
+    return _excerpt(re.sub(wanted, lambda found: f"{_FROM}{found[0]}{_TO}", text, flags=re.IGNORECASE))[0]
+
+
+def _excerpt(marked: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The passage with most of what is marked in the text, between whole words, and where the marked words lie."""
+    plain, spans = "", list[tuple[int, int]]()
+    for piece in re.split(f"({_FROM}[^{_TO}]*{_TO})", " ".join(_SIGNS.sub("", marked).split())):
+        word = piece.strip(_FROM + _TO)
+        spans += [(len(plain), len(plain) + len(word))] if word != piece else []
+        plain += word
+    firsts = [start for start, _ in spans] or [0]
+    within = [bisect_left(firsts, at + WIDEST - BEFORE) - place for place, at in enumerate(firsts)]
+    best = firsts[within.index(max(within))]
+    start = plain.rfind(" ", 0, best - BEFORE) + 1 if best > BEFORE else 0
+    end = max(start + WIDEST, next((stop for begin, stop in spans if begin == best), 0))
+    end = len(plain) if end >= len(plain) else max(plain.rfind(" ", 0, end + 1), start) or end
+    left, right = "…" * (start > 0), "…" * (end < len(plain))
+    inside = [(a - start + len(left), b - start + len(left)) for a, b in spans if start <= a and b <= end]
+    return f"{left}{plain[start:end]}{right}", tuple(inside)
 
 
 # -- Recalling decisions ----------------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ class Hit:
     """An entry that holds the words. `entry` is its id (`7`, or `7.2` for a note), `turn` its number, 0 for the topic.
 
     `spans` are the places of the words in `snippet`, from and up to. `is_rehearsal`: lines of its dialog were scripted.
+    `name` is what the agent is called, "" where nobody knows.
     """
 
     dialog: str
@@ -125,6 +126,7 @@ class Hit:
     snippet: str
     spans: tuple[tuple[int, int], ...]
     is_rehearsal: bool = False
+    name: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""

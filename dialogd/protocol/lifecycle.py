@@ -84,10 +84,10 @@ def where(dialog: Dialog) -> str:
 
 
 def in_words(dialog: Dialog) -> str:
-    """The state and why, in plain words: `over: it ended with STOPPED`."""
+    """The state and why, in plain words: `over: the dialog was stopped`."""
     outcome = dialog.state.outcome
     if outcome is not None:
-        return f"{where(dialog)}: it ended with {outcome.name}"
+        return f"{where(dialog)}: {outcome.words}"
     still = "paused" if dialog.state.paused else "" if set(dialog.state.owing) - {USER} else "it waits for you"
     if not dialog.state.has_spoken:
         return f"{where(dialog)}: {'paused; ' if dialog.state.paused else ''}no agent has spoken yet"
@@ -154,7 +154,7 @@ def refuse(dialog: Dialog, operation: str) -> None:
         return
     cannot = f"cannot {_IN_WORDS.get(operation, operation)}"
     if dialog.state.outcome is not None:
-        raise Refused(f"{cannot}: the dialog is {in_words(dialog)}", fix=_OPEN_AGAIN)
+        raise Refused(f"{cannot}: the dialog is {where(dialog)}", fix=_OPEN_AGAIN)
     if operation == "floor":
         order = dialog.header.rules.order
         raise Refused(

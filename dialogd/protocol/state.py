@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from dialogd.protocol.build import Tasks
@@ -310,6 +311,21 @@ class Questions:
         return self.askers[-1] if self.open and self.askers else ""
 
 
+ENDS: Mapping[str, str] = MappingProxyType(
+    {
+        "CONSENSUS_REACHED": "everyone agreed to the same text",
+        "DEADLOCK": "no agreement is in sight",
+        "DECIDED": "the rule of this dialog has decided",
+        "MAX_TURNS_REACHED": "the limit of turns was reached",
+        "STOPPED": "the dialog was stopped",
+        "time": "the time was over",
+        "budget": "the budget was reached",
+        "size": "the file is as large as it may get",
+        "error": "an error broke it off",
+    }
+)  # in words, by the mark's name, or by the cause of a stop
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a dialog ended: the outcome mark's name, who wrote it, where, and why in words.
@@ -328,6 +344,11 @@ class Outcome:
         """What stopped the dialog, `time`, `size`, `budget` or `error`; "" for the person, and for every other end."""
         cause = self.reason.partition(":")[0] if self.name == "STOPPED" else ""
         return cause if cause in ("time", "size", "budget", "error") else ""
+
+    @property
+    def words(self) -> str:
+        """How it ended, in a few words."""
+        return ENDS.get(self.cause or self.name, self.name)
 
     @property
     def why(self) -> str:

@@ -404,9 +404,7 @@ def _signed(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Ite
     if held is not None:
         yield from held if signs else ()
         return
-    everybody = "everybody" if set(dialog.header.voters) <= set(signers) else "everybody who is left"
-    why = f"{_signatures(dialog.header, standing)} | {everybody} signed this very text"
-    yield Mark("DECISION", f"approved | mutual | {why}", ref)
+    yield Mark("DECISION", f"approved | mutual | {_signatures(dialog.header, standing)}", ref)
 
 
 def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> tuple[Mark, ...] | None:

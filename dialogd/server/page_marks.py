@@ -16,6 +16,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
 from dialogd.views.flow import first_words
 from dialogd.views.plan import listed
+from dialogd.views.sentences import by_name, ending
 
 BLOCK, LINE, REMARK, SMALL = "block", "line", "remark", "small"
 RECENT = 1000  # of the last entries: those in which it is looked for who stands behind which proposal
@@ -24,12 +25,6 @@ MOST_STANDINGS = 200  # proposals, the latest ones
 _CHOICES = {"approve": ("vote for", "good"), "reject": ("vote against", "bad"), "abstain": ("abstain on", "")}
 _DECIDES = {"approve": ("decide for", "good"), "reject": ("decide against", "bad")}
 _OUTCOME_TONES = {"approved": "good", "rejected": "bad", "undecided": "asks"}
-_ENDS = {
-    "CONSENSUS_REACHED": "Everyone agreed: the dialog has ended",
-    "DECIDED": "The rule of this dialog has decided: it has ended",
-    "MAX_TURNS_REACHED": "The limit of turns was reached: the dialog has ended",
-}
-_STOPS = {"time": "The time was over", "budget": "The budget was reached", "size": "The file is as large as it may get"}
 _LIMITS = {"max_turns": "turns", "max_rounds": "rounds", "max_message": "characters of one message"}
 _LABELS = {
     "CONCEDE": "Concedes",
@@ -211,16 +206,10 @@ def _small(mark: Mark, words: str) -> MarkShown:
 
 def _end(mark: Mark, who: str) -> MarkShown:
     """How a dialog ended."""
-    if mark.name == "STOPPED":
-        cause, colon, why = mark.value.partition(": ")
-        if colon and cause in _STOPS:
-            return _line(mark, "", f"{_STOPS[cause]}: the dialog has ended", why)
-        if colon and cause == "error":
-            return _line(mark, "", "The dialog has ended", why, tone="bad")
-        return _line(mark, who, "stopped the dialog", mark.value) if who else _line(mark, "", "Stopped", mark.value)
-    if mark.name == "DEADLOCK":
-        return _line(mark, "", "No agreement is in sight: the dialog has ended", mark.value)
-    return _line(mark, "", _ENDS[mark.name], mark.value)
+    says, why = ending(mark)
+    if who and mark.name == "STOPPED" and why == mark.value:  # not for a cause of the daemons'
+        return _line(mark, who, "stopped the dialog", why)
+    return _line(mark, "", says, why, tone="bad" if mark.value.startswith("error:") else "")
 
 
 def _proposal(mark: Mark, who: str, _talk: Talk) -> MarkShown:
@@ -262,12 +251,8 @@ def _vote(mark: Mark, who: str, talk: Talk) -> MarkShown:
 def _decision(mark: Mark, _who: str, talk: Talk) -> MarkShown:
     outcome, _, evidence, reason = (*mark.fields, "", "", "", "")[:4]
     what = "{} is" if mark.ref else "It is"
-    ids = "|".join(re.escape(one) for one in sorted(talk.names, key=len, reverse=True)) or "(?!)"
-    # Ids of agents stand where turns are told, and in the brackets behind a count of votes.
-    evidence = re.sub(rf"\b({ids})(?= in turn\b)", lambda found: talk.name(found[1]), evidence)
-    in_brackets = re.compile(rf"(?<=\()(?:{ids})(?:, (?:{ids}))*(?=\))")
-    evidence = in_brackets.sub(lambda found: ", ".join(map(talk.name, found[0].split(", "))), evidence)
-    words = ". ".join(f"{part[:1].upper()}{part[1:]}" for part in (evidence.rstrip("."), reason) if part)
+    told = by_name(evidence, talk.name).rstrip(".")
+    words = ". ".join(f"{part[:1].upper()}{part[1:]}" for part in (told, reason) if part)
     return MarkShown(mark, BLOCK, f"{what} {outcome}", named=mark.ref, text=words, tone=_OUTCOME_TONES.get(outcome, ""))
 
 

@@ -164,18 +164,6 @@ def cost(spent: Spent) -> str:
 
 # -- Where a dialog stands, for the page ------------------------------------------------------------------------------
 
-OUTCOMES = {
-    "CONSENSUS_REACHED": "Everyone agreed to the same text.",
-    "DEADLOCK": "No agreement is in sight.",
-    "DECIDED": "The rule of this dialog has decided.",
-    "MAX_TURNS_REACHED": "The limit of turns was reached.",
-    "time": "The time was over.",
-    "budget": "The budget was reached.",
-    "size": "The file is as large as it may get.",
-    "STOPPED": "The dialog was stopped.",
-}
-
-
 _REOPEN = "A word of yours opens it again; turns, rounds and time are counted anew, and a budget can be raised."
 _REHEARSAL = "A rehearsal, no model is asked. "
 
@@ -418,7 +406,7 @@ def _offered(dialog: Dialog) -> Iterator[Offered]:
 def _ended(outcome: Outcome) -> str:
     if outcome.via:
         return f"The dialog was stopped by {whose(outcome.via)}, not by you."
-    return OUTCOMES.get(outcome.cause) or OUTCOMES.get(outcome.name, outcome.name)
+    return f"{outcome.words[0].upper()}{outcome.words[1:]}."
 
 
 def _outcome(dialog: Dialog) -> Ended | None:

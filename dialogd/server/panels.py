@@ -25,7 +25,7 @@ from dialogd.memory.index import read_dialog
 from dialogd.memory.values import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
-from dialogd.protocol.model import turn_number
+from dialogd.protocol.model import USER, turn_number
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
@@ -36,10 +36,11 @@ from dialogd.server.page_entries import as_shown, cast, presentable, template
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
 from dialogd.views.digest import MOST, away, since_turn
-from dialogd.views.flow import Message, as_svg, flow
+from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, as_svg, called, flow, names_of
 from dialogd.views.markup import safe, to_html
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
+from dialogd.views.sentences import by_name, cause
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
 MOST_ROWS = 100  # rows of a table, unless all are asked for
@@ -191,7 +192,7 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
         left_out=[len(rows) - len(rows[:most]), len(changes) - len(changes[:most])],
         flagged=sum(position.flagged for position, _ in changes),
         stances=_STANCES,
-        cause=_cause,
+        cause=cause,
         votes=_VOTES,
         weak=assessed(dialog),
         noticed=signals(dialog) if dialog.state.outcome is None else (),  # their advice is for those who go on
@@ -204,17 +205,12 @@ _VOTES = {"approve": "for", "reject": "against", "abstain": "neither"}
 _STATES = {"unchosen": "not chosen", "vetoed": "ruled out by you", "cleared": "objected to", "undecided": "left open"}
 
 
-def _why(decision: board.Decided) -> str:
+def _why(decision: board.Decided, name: Callable[[str], str]) -> str:
     """What stands behind a decision, without what the list of signatures above it says already."""
+    evidence, reason = by_name(decision.evidence, name), decision.reason
     if decision.method == "mutual":
-        return "; ".join(filter(None, (decision.evidence.partition("; ")[2], decision.superseded)))
-    return "; ".join(filter(None, (decision.evidence, decision.reason, decision.superseded)))
-
-
-def _cause(written: str) -> str:
-    """What a change of mind gives as its cause, for people."""
-    words = re.sub(r"(^|; )RE: ", r"\1answering ", re.sub(r"(^|; )EVIDENCE: ", r"\1", written))
-    return re.sub(r"answering (\d)", r"answering turn \1", words)
+        evidence, reason = evidence.partition("; ")[2], ""
+    return "; ".join(filter(None, (evidence, reason, decision.superseded)))
 
 
 def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str, Any]]:
@@ -239,7 +235,7 @@ def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str
             "decision": decision,
             "decided": turn_number(decision.entry) if decision else None,
             "how": method(decision.method) if decision else "",
-            "why": _why(decision) if decision else "",
+            "why": _why(decision, cast(dialog).name) if decision else "",
             "positions": {agent: position for (agent, ref), position in held.items() if ref == made.ref},
             "votes": votes.get(made.ref, {}),
             "signed": _signed(dialog, made, decision),
@@ -285,7 +281,8 @@ def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str
         older=first or None,
         newer=min(end + PAGE, len(found)) if end < len(found) else None,
         agents=_in_order({message.from_agent: message.from_name for message in every}, cast(dialog).seats),
-        kinds=sorted({message.message_type for message in every}),
+        kinds=sorted({message.message_type for message in every}, key=called),
+        called=called,
         agent=agent,
         kind=kind,
         query=urlencode({"agent": agent, "kind": kind}),
@@ -306,7 +303,17 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     spent = in_dollars(news.spent).replace("unknown", "cost unknown") if news.spent.entries else ""
     is_asked = bool(dialog.state.questions.text) and dialog.state.outcome is None  # then the words are an agent's
     needed = news.needed if is_asked else _COMMAND.sub(lambda match: _BUTTONS[match[1]], news.needed)
-    return fragment("away", news=news, needed=needed, spent=spent, most=MOST, choices=choices, chosen=since)
+    names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: ""}
+    return fragment(
+        "away",
+        news=news,
+        needed=needed,
+        spent=spent,
+        most=MOST,
+        choices=choices,
+        chosen=since,
+        who=lambda by: names.get(by, by),
+    )
 
 
 def result_piece(dialog: Dialog, path: str) -> str:
@@ -470,9 +477,21 @@ def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, 
     for daemon in Registry(memory.state).running():
         pages.setdefault(daemon.file, []).append((daemon.id, f"http://{host}:{daemon.port}/"))
     values["rows"] = [
-        (row, _cost(row), pages.get(row.file, ()) if row.state == "running" else ()) for row in rows[:LISTED]
+        (row, _cost(row), _named(row, pages.get(row.file, ())) if row.state == "running" else ())
+        for row in rows[:LISTED]
     ]
     return fragment("history", **values, more=len(rows) > LISTED)
+
+
+def _named(row: Row, pages: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pages of a dialog with its agents' names for their ids."""
+    names = _names(row)
+    return [(names.get(who, who), url) for who, url in pages]
+
+
+def _names(row: Row) -> Mapping[str, str]:
+    """What the agents of an earlier dialog are called, by id."""
+    return {USER: YOU, **dict(zip(row.agents, row.names, strict=False))}
 
 
 def _cost(row: Row) -> str:
@@ -494,7 +513,8 @@ def _pieces(hit: Hit) -> Iterator[tuple[str, bool]]:
 def _recall(memory: Memory, question: str) -> str:
     memory.dialogs(0)  # what ended without a daemon is taken in first
     found = memory.recall(question, RECALLED) if question else []
-    return fragment("recall", q=question, agent="", since="", decisions=found)
+    names = {made.dialog: _names(memory.dialog(made.dialog)) for made in found}
+    return fragment("recall", q=question, agent="", since="", decisions=found, names=names, method=method)
 
 
 def _earlier(memory: Memory, wanted: str, start: int | None, entry: str) -> str:
@@ -509,6 +529,8 @@ def _earlier(memory: Memory, wanted: str, start: int | None, entry: str) -> str:
         row=row,
         cost=_cost(row),
         decisions=memory.decisions(row.id),
+        names={row.id: _names(row)},
+        method=method,
         verdicts=memory.verdicts(row.id)[::-1],
         entries=[safe(as_shown(one, first + at, players, is_past=True).html) for at, one in enumerate(shown)],
         first=first,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
+from types import MappingProxyType
 
 from dialogd.errors import BadInput
 from dialogd.protocol import board, marks, questions, units
@@ -18,7 +19,8 @@ from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, clock_at
-from dialogd.views.flow import ASKING, Message, flow
+from dialogd.views.flow import ASKING, Message, called, first_words, flow, names_of
+from dialogd.views.sentences import by_name, cause, ending
 
 TIMES = "how long ago (90m, 2h, 7d), today, yesterday, or a time (2026-11-21T19:00)"
 
@@ -153,7 +155,7 @@ def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
     """What happened in the entries after turn `since`; 0 is the whole dialog. `zone` is the reader's clock."""
     entries, messages = after(dialog, since), flow(dialog)
     ids = {entry.id for entry in entries}
-    said = [message for message in messages if message.payload["entry"] in ids]
+    said, names = [message for message in messages if message.payload["entry"] in ids], names_of(dialog)
     ledger, opened = positions(dialog), reopenings(dialog)
     refused, made = rejections_in(opened), board.decisions(dialog, opened)
     return Away(
@@ -169,8 +171,8 @@ def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
         conceded=_of(said, "CONCEDE"),
         asked=_of(said, "QUESTION"),
         answered=tuple(_answers(messages, ids)),
-        errors=_of(said, *_TROUBLE),
-        people=_of(said, "INVITE", "LEAVE"),
+        errors=_of(said, *_TROUBLE, names=names),
+        people=_of(said, "INVITE", "LEAVE", names=names),
         limits=_of(said, "LIMIT", "STEP", "PAUSED", "RESUMED"),
         withdrawn=_of(said, "STRIKE", "VETO"),
         spent=_spent(dialog, entries),
@@ -197,32 +199,37 @@ def _item(message: Message, text: str = "") -> Item:
     return Item(said["turn"], message.from_agent, words, message.timestamp, said["is_withdrawn"])
 
 
-def _of(said: Sequence[Message], *kinds: str, is_open: bool = False) -> tuple[Item, ...]:
-    """The messages of these types, in words; with more than one type each names its own."""
+def _of(
+    said: Sequence[Message], *kinds: str, is_open: bool = False, names: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Item, ...]:
+    """The messages of these types, in words; with more than one type each says its own. `names` are told for ids."""
     return tuple(
-        _item(m, _words(m, named=len(kinds) > 1))
+        _item(m, _words(m, named=len(kinds) > 1, names=names))
         for m in said
         if m.message_type in kinds and (m.payload["is_open"] or not is_open)
     )
 
 
-def _words(message: Message, *, named: bool) -> str:
-    text = one_line(message.payload["text"].replace(" | ", "; "), WIDTH)
+def _words(message: Message, *, named: bool, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    head, *rest = message.payload["text"].split(" | ")
+    text = one_line("; ".join((names.get(head, head), *rest)), WIDTH)
     if message.message_type == "QUESTION":
         to = f"to {message.to_agent}: " if message.to_agent else ""
         return f"{to}{text}{' (open)' if message.payload['is_open'] else ''}"
-    return f"{message.message_type} {text}".strip() if named else text
+    return ": ".join(filter(None, (called(message.message_type), text))) if named else text
 
 
 def _ended(dialog: Dialog, said: Sequence[Message], opened: Mapping[str, Reopening]) -> Iterator[Item]:
     """The ends, each with what reopened the dialog, and the person's approvals."""
-    ends = {entry.id: end.name for entry in dialog.entries if (end := entry.ending) is not None}
+    ends = {entry.id: end for entry in dialog.entries if (end := entry.ending) is not None}
     for message in said:
-        ends_it = ends.get(message.payload["entry"]) == message.message_type
-        if ends_it or message.message_type == "APPROVED":
-            again = opened.get(message.payload["entry"]) if ends_it else None
+        end = ends.get(message.payload["entry"])
+        if end is not None and end.name == message.message_type:
+            again = opened.get(message.payload["entry"])
             then = f", opened again in {where(again.by)}" if again else ""
-            yield _item(message, _words(message, named=True) + then)
+            yield _item(message, one_line(": ".join(filter(None, ending(end))), WIDTH) + then)
+        elif message.message_type == "APPROVED":
+            yield _item(message, _words(message, named=True))
 
 
 def _decided(
@@ -231,10 +238,11 @@ def _decided(
     """The decisions of these entries, with what they are about; none of an end that the person rejected."""
     wanted = ids - {rejection.ended_in for rejection in refused}
     times = {entry.id: entry.frame.at if entry.frame else "" for entry in dialog.entries if entry.id in wanted}
-    texts = _texts(dialog)
+    texts, names = _texts(dialog), names_of(dialog)
     for decision in made:
         if decision.entry in times:
-            words = _about(texts, decision) + (f"; {one_line(decision.evidence, 80)}" if decision.evidence else "")
+            behind = one_line(by_name(decision.evidence, lambda who: names.get(who, who)), WIDTH // 2)
+            words = "; ".join(filter(None, (_about(texts, decision), behind)))
             words += f"; {decision.superseded}" if decision.superseded else ""
             yield Item(int(decision.entry.split(".")[0]), "System", words, times[decision.entry])
 
@@ -245,10 +253,10 @@ def _texts(dialog: Dialog) -> dict[str, str]:
 
 
 def _about(texts: Mapping[str, str], decision: board.Decided) -> str:
-    """What was decided, how, about which text: `P1 approved (vote): Postgres`."""
+    """What was decided, how, about which text: `P1 approved (vote): Postgres`; of what all signed, who did says how."""
     text = texts.get(decision.ref, "")
-    words = f"{decision.ref} {decision.made} ({decision.method})".strip()
-    return f"{words}: {one_line(text, WIDTH // 2)}" if text else words
+    words = f"{decision.ref} {decision.made}{'' if decision.method == 'mutual' else f' ({decision.method})'}".strip()
+    return f"{words}: {one_line(first_words(text), WIDTH // 2)}" if text else words
 
 
 def _rejected(
@@ -300,7 +308,7 @@ def _changed(entries: Sequence[Entry], ledger: Sequence[Position], since: int) -
 def _why(position: Position, entry: Entry) -> str:
     """The cause of a change; else the reason of its vote, which cannot be checked."""
     if position.cause:
-        return f"because of {one_line(position.cause, WIDTH // 2)}"
+        return one_line(cause(position.cause), WIDTH // 2)
     vote = marks.read_vote(entry.marks).get(position.ref)
     return f"voting with the reason: {one_line(vote.reason, WIDTH // 2)}" if vote and vote.reason else "naming no cause"
 

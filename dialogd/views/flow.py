@@ -17,6 +17,7 @@ from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
 from dialogd.protocol.text import one_line, redact, visible
+from dialogd.views.sentences import by_name, tried
 
 SUMMARY = 120  # characters
 FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
@@ -76,6 +77,39 @@ def first_words(text: str) -> str:
 
 TEXT = "TEXT"  # the type of a turn without marks that say something
 USER_NAME, SYSTEM_NAME = "User", "System"
+
+# What people read for a type, where its own name is no word for it.
+_CALLED = {
+    TEXT: "said",
+    "CONCEDE": "concession",
+    "AGREE": "agreement",
+    "DECIDE": "ruling",
+    "CONSENSUS_REACHED": "agreed",
+    "PASS": "nothing to add",
+    "TO": "handed on",
+    "ESCALATE": "to be decided",
+    questions.NAME: "question to the person",
+    "CONSENSUS_PROPOSED": "text to sign",
+    "REFUSED": "did not count",
+    "SEALED": "sealed answer",
+    "STALLED": "no answer in time",
+    "AGENT_ERROR": "failure",
+    "DIGEST": "earlier turns summed up",
+    "MAX_TURNS_REACHED": "out of turns",
+    "STEP": "step mode",
+    "SKIP": "passed over",
+    "RETRY": "asked again",
+    "STRIKE": "withdrawn",
+    "VETO": "ruled out",
+    "INVITE": "invited",
+    "LEAVE": "left",
+}
+
+
+def called(message_type: str) -> str:
+    """A type of message in words: `AGENT_ERROR` is a failure."""
+    return _CALLED.get(message_type) or message_type.replace("_", " ").lower()
+
 
 ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
 _NAMING = frozenset({"PROPOSAL", "CONSENSUS_PROPOSED"})  # their ref is their own number
@@ -204,6 +238,10 @@ class _Walk:
             text = next((p.text for p in self.proposals.get(entry.id, ()) if p.ref == ref), "")
         own = ref or ", ".join(refs)
         words = LEADING.sub("", text, count=1) if refs else text
+        if kind == "DECISION":  # what everybody signed is told by who signed it
+            words = text.replace(" | mutual | ", " | ", 1)
+        elif kind == "REFUSED":
+            words = tried(text)
         speaker = SYSTEM_NAME if _is_daemons(mark) else _name(entry.by)
         cited = refs or (() if speaker == SYSTEM_NAME else cited_by(entry))
         return _Said(entry, self.turn, kind, speaker, own or ", ".join(cited), text, first_words(words), cited)
@@ -280,7 +318,7 @@ def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str]) -> 
         correlation_id=one.root.id if one.answers and one.root else "",
         requires_response=one.kind in ASKING or is_task,
         payload=Payload(
-            summary=one.summary,
+            summary=by_name(one.summary, lambda who: names.get(who, who)) if one.kind == "DECISION" else one.summary,
             reference=one.reference,
             text=one.text,
             turn=one.turn,
@@ -371,9 +409,9 @@ def _arrows(message: Message, lanes: dict[str, str]) -> Iterator[str]:
 
 
 def title(message: Message) -> str:
-    """A message in one line: its type, reference and summary."""
+    """A message in one line: what it is, its reference and summary."""
     said = message.payload
-    parts = [message.message_type, said["reference"], said["summary"]]
+    parts = [called(message.message_type), said["reference"], said["summary"]]
     suffix = " (withdrawn)" if said["is_withdrawn"] else " (open)" if said["is_open"] else ""
     return " ".join(part for part in parts if part) + suffix
 
@@ -434,7 +472,7 @@ def _message(message: Message, y: int, lanes: dict[str, int], width: int) -> str
     states = (" is-open" if said["is_open"] else "") + (" is-withdrawn" if said["is_withdrawn"] else "")
     to = f" to {', '.join(message.to_names) or 'all'}"
     whole = f"{message.from_name}{to}: {title(message)}"
-    kind = "" if message.message_type == TEXT else message.message_type.replace("_", " ").capitalize()
+    kind = "" if message.message_type == TEXT else called(message.message_type).capitalize()
     head = " ".join(filter(None, (kind, said["reference"] if kind else "", states.strip().replace("is-", "· "))))
     lines = [line for line in (one_line(head, 40), one_line(said["summary"], (width - 16) // LETTER)) if line]
     x = max(8, min(min([at, *ends]) + 8, width - 8 - LETTER * max(map(len, lines), default=0)))

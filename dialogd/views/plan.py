@@ -34,6 +34,7 @@ from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
 from dialogd.protocol.state import Dialog, Outcome, Spent, account
 from dialogd.protocol.table import Decision, Proposal
 from dialogd.protocol.units import dollars, in_words, many, seconds_between
+from dialogd.views.sentences import by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,9 +559,8 @@ class Plan:
 
     @property
     def headline(self) -> str:
-        """The outcome and why, in one line; that of a rehearsal says so first."""
-        rehearsal = "REHEARSAL, no model was asked: " if self.dialog.is_rehearsed else ""
-        return rehearsal + ": ".join(filter(None, (self.ending, self.because)))
+        """The outcome and why, in one line. That nobody thought about it in a rehearsal is for its reader to say."""
+        return ": ".join(filter(None, (self.ending, self.because)))
 
     @property
     def ending(self) -> str:
@@ -597,7 +597,7 @@ class Plan:
             why = f"{limit} ended it {decided}{f'; {IN_WORDS_ALONE}' if by_words else ''}"
             return _ENDINGS[outcome.cause or outcome.name], why
         if outcome.failed:
-            return "broken off by an error", outcome.why
+            return "broken off by an error", self._failed(outcome.why)
         by = whose(outcome.via) if outcome.via else self.person if outcome.by == USER else "a daemon"
         return f"stopped by {by} before an agreement", reason
 
@@ -611,15 +611,23 @@ class Plan:
         text = f"{self.name(', '.join(signed))} signed the same text{f', {agreed.ref}' if agreed.ref else ''}"
         return f"{text}; left out, being absent: {self.name(left)}" if left else text
 
+    def _failed(self, why: str) -> str:
+        """Why nobody could go on: the record names those by id who were given up, and what was decided without them."""
+        gone = [self.name(agent.id) for agent in self.dialog.header.agents if agent.id in self.dialog.state.absent]
+        if not gone:
+            return why
+        what, without, who = why.partition("; absent: ")[0].partition(" without ")
+        return f"{what}{without}{self.name(who)}, because {listed(gone)} failed, or gave no answer in time, twice"
+
     def _how(self, decision: PlanDecision) -> str:
         """What was decided, and by whose voices where there was a vote."""
         if not decision.ref:
             who, turn = position(decision.evidence)
             is_named = decision.outcome == "approved" and who
             told = f"the position of {self.name(who)} in turn {turn}"
-            return told if is_named else f"{decision.outcome}, {decision.evidence}"
+            return told if is_named else f"{decision.outcome}, {self.rests_on(decision)}"
         if decision.method != "vote" or not decision.votes:
-            return f"{decision.ref} was {decision.outcome}, {decision.evidence}"
+            return f"{decision.ref} was {decision.outcome}, {self.rests_on(decision)}"
         sides = {"approve": "for it", "reject": "against", "abstain": "abstaining"}
         voices = [
             f"{listed([self.name(vote.agent) for vote in decision.votes if vote.choice == choice])} {words}"
@@ -627,6 +635,10 @@ class Plan:
             if any(vote.choice == choice for vote in decision.votes)
         ]
         return f"{decision.ref} was {decision.outcome}; {', '.join(voices)}"
+
+    def rests_on(self, decision: PlanDecision) -> str:
+        """Who stands behind a decision, as its record says it, by name."""
+        return by_name(decision.evidence, self.name)
 
     def _waiting(self) -> str:
         """Who is waited for."""
@@ -1082,7 +1094,7 @@ class Plan:
             basis=f"the first vote of each voter on {decision.ref}",
             choices=tuple(first.values()),
             verdict=f"{verdict}, {counts['approve']} for and {counts['reject']} against",
-            outcome=f"{decision.made}: {decision.evidence}",
+            outcome=f"{decision.made}: {by_name(decision.evidence, self.name)}",
             same=verdict == decision.made,
             first=cost(entry for entry in self.dialog.entries if turn_number(entry.id) <= until),
             remark=f"{listed(changed)} changed the vote" if changed else UNCHANGED,

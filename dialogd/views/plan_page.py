@@ -142,9 +142,11 @@ def _votes(plan: Plan) -> Iterator[str]:
     for d in plan.decisions:
         yield f"### {d.ref or 'A position'}: {d.stands}"
         by = f"Proposed by {_name(plan, d.by)}. " if d.by else ""
-        how = f"{d.made.capitalize()} in turn {d.turn}, {inline(method(d.method))}"
+        # What everybody signed is told by who signed it.
+        by_rule = "" if d.method == "mutual" and d.evidence else f", {inline(method(d.method))}"
+        how = f"{d.made.capitalize()} in turn {d.turn}{by_rule}"
         left = f"; superseded: {d.superseded}" if d.superseded else ""
-        why = "; ".join(filter(None, (inline(d.evidence) if d.method != "mutual" else "", inline(d.reason))))
+        why = "; ".join(filter(None, (inline(plan.rests_on(d)), inline(d.reason))))
         yield f"{by}{how}{f': {why}' if why else ''}{left}."
         weight = ("weight",) if any(v.weight != 1 for v in d.votes) else ()
         rows = [
@@ -330,7 +332,7 @@ def markdown(plan: Plan) -> str:
 
 def first_screen(plan: Plan) -> str:
     """What a person must know: the page without the record below it."""
-    kind = "REHEARSAL, no plan" if plan.dialog.is_rehearsed else "Plan"
+    kind = "A rehearsal, no plan" if plan.dialog.is_rehearsed else "Plan"
     title = f"# {kind}: {inline(plan.task, 120) or 'a dialog without a topic'}"
     return "\n\n".join([title, *summary(plan), *_synthesis(plan)])
 
@@ -437,7 +439,7 @@ def _signers(plan: Plan, agreed: Agreed) -> str:
 
 def _decision(plan: Plan, d: PlanDecision) -> str:
     what, how = f"**{d.ref or 'A position'} was {d.outcome}**", f"in turn {d.turn}, {inline(method(d.method))}"
-    said, text = inline(d.evidence) or "no evidence named", f": {inline(d.text)}" if d.text else ""
+    said, text = inline(plan.rests_on(d)) or "no evidence named", f": {inline(d.text)}" if d.text else ""
     if d.rejected_in:
         return f"- {what} by the person in turn {d.rejected_in}{text} ({d.made} {how}: {said}; {inline(d.reason)})"
     return f"- {what} {how}{text} ({said}{f'; superseded: {d.superseded}' if d.superseded else ''})"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from dialogd.protocol import marks, questions
-from dialogd.protocol.model import SYSTEM, Entry, Mark
+from dialogd.protocol.model import OUTCOMES, SYSTEM, Entry, Mark
 from dialogd.protocol.seal import own_words
+from dialogd.protocol.state import Outcome
 
 Name = Callable[[str], str]  # what is called how: an agent's id, USER, SYSTEM
 
@@ -35,13 +36,6 @@ _SAID = {
 }
 _ABOUT = {"VETO": "ruled out", "STRIKE": "withdrew turn", "SKIP": "passed over", "RETRY": "asked again"}
 _CHOSE = {"approve": "for", "reject": "against", "abstain": ""}
-_ENDS = {
-    "CONSENSUS_REACHED": "Everybody agreed, and the dialog ended",
-    "DECIDED": "The rule of the dialog decided, and it ended",
-    "DEADLOCK": "No agreement was in sight, and the dialog ended",
-    "MAX_TURNS_REACHED": "The limit of turns or rounds ended the dialog",
-    "STOPPED": "The dialog was stopped",
-}
 _LIMITS = {"max_turns": "turns", "max_rounds": "rounds", "max_time": "time in all", "timeout": "time for a turn"}
 
 
@@ -64,8 +58,8 @@ def _sentence(mark: Mark, who: str, name: Name, entry: Entry) -> str:
     """One mark; "" for those that say something about the others of their entry."""
     if mark.name in ("RE", "CONFIDENCE"):
         return ""
-    if entry.turn is None and mark.name in _ENDS:
-        return _with(_ENDS[mark.name], _deadlock(mark) if mark.name == "DEADLOCK" else mark.value)
+    if entry.turn is None and mark.name in OUTCOMES:
+        return _with(*ending(mark))
     if mark.name in _WORDS:
         return _WORDS[mark.name](mark, who, name)
     if mark.name in _ABOUT:
@@ -123,19 +117,41 @@ def _deadlock(mark: Mark) -> str:
     return f"it turns on {crux}" + (f"; what would settle it: {'; '.join(test)}" if test else "") if crux else ""
 
 
-def _decision(mark: Mark, _who: str, _name: Name) -> str:
-    outcome, how, *why = (*mark.fields, "")
-    about = mark.ref or "a position"
-    return _with(f"{about} was {outcome}{f' ({_HOW.get(how, how)})' if how else ''}", "; ".join(filter(None, why)))
+def ending(mark: Mark) -> tuple[str, str]:
+    """How a dialog ended with that mark, in words, and why, as far as the mark says it."""
+    end = Outcome(mark.name, "", "", mark.value)
+    why = _deadlock(mark) if mark.name == "DEADLOCK" else end.why
+    then = ", and the dialog ended" if end.cause or mark.name != "STOPPED" else ""
+    return f"{end.words[0].upper()}{end.words[1:]}{then}", why
+
+
+def _decision(mark: Mark, _who: str, name: Name) -> str:
+    outcome, how, evidence, *why = (*mark.fields, "", "", "")
+    about, told = mark.ref or "a position", by_name(evidence, name)
+    # What everybody signed is told by who signed it.
+    by = f" ({_HOW.get(how, how)})" if how and how != "mutual" else ""
+    return _with(f"{about} was {outcome}{by}", "; ".join(filter(None, (told, *why))))
 
 
 _HOW = {
-    "mutual": "everybody signed",
     "vote": "by vote",
     "judge": "by the judge",
     "moderator": "by the moderator",
     "review": "after its review",
 }
+_ID = r"(?<![^\s,;:()|])[^\s,;:()|]{1,64}(?![^\s,;:()|])"  # whole words only: a long one is read once
+_IDS = re.compile(rf"{_ID}(?= in turns? \d)|(?<=\(){_ID}(?:, {_ID})*(?=\))|(?<=absent: ){_ID}(?:, {_ID})*")
+
+
+def by_name(evidence: str, name: Name) -> str:
+    """What a decision rests on, with names for ids: where turns are told, voices counted, absent ones left out."""
+    return _IDS.sub(lambda found: ", ".join(map(name, found[0].split(", "))), evidence)
+
+
+def cause(written: str) -> str:
+    """What a change of mind gives as its cause."""
+    words = re.sub(r"(^|; )RE: ", r"\1answering ", re.sub(r"(^|; )EVIDENCE: ", r"\1", written))
+    return re.sub(r"answering (\d)", r"answering turn \1", words)
 
 
 def _limit(mark: Mark, who: str, name: Name) -> str:
@@ -158,8 +174,12 @@ def _failed(mark: Mark, _who: str, name: Name) -> str:
 
 def _refused(mark: Mark, who: str, _name: Name) -> str:
     what, *why = mark.fields
-    tried = re.sub(r"\b([A-Z]+_)*[A-Z]+\b", lambda match: match[0].replace("_", " ").lower(), what, count=1)
-    return _with(f"this did not count: {tried}", "; ".join(why))
+    return _with(f"this did not count: {tried(what)}", "; ".join(why))
+
+
+def tried(mark: str) -> str:
+    """A mark that did not count, as its record has it, with its name in words."""
+    return re.sub(r"\b([A-Z]+_)*[A-Z]+\b", lambda match: match[0].replace("_", " ").lower(), mark, count=1)
 
 
 _WORDS: Mapping[str, Callable[[Mark, str, Name], str]] = MappingProxyType(

@@ -78,12 +78,12 @@ def test_stop_closes_and_archives_and_a_word_opens_again(dialogd: Commands) -> N
     assert (status["phase"], status["outcome"]["name"], status["waiting"]) == (
         "ended",
         "STOPPED",
-        ["ended with STOPPED: dialogd stop"],
+        ["ended, stopped by you before an agreement: dialogd stop"],
     )
     for words in (["skip", "A"], ["retry", "A"], ["floor"]):
         refused = dialogd(*words)
         assert refused.code == 1
-        assert "the dialog is over: it ended with STOPPED" in refused.err
+        assert "the dialog is over" in refused.err
         assert "fix: open it again with a turn of yours: dialogd say" in refused.err
     opened = dialogd("say", "I disagree, because tabs", "--turns", "10")
     assert opened.out.startswith("turn 2 is yours; the dialog is open again; A owes")

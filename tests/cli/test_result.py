@@ -32,8 +32,8 @@ def test_a_result_is_taken_or_rejected_by_a_command(dialogd: Commands) -> None:
     assert [done.code for done in early] == [1, 1]
     assert "error: cannot approve: the dialog is not begun: no agent has spoken yet\n  fix: " in early[0].err
     dialogd.file.write_text(ended().text, encoding="utf-8")
-    assert dialogd("approve").out == "approved: CONSENSUS_REACHED, entry 3\n"
-    assert dialogd("approve").out == "it was approved already: CONSENSUS_REACHED, entry 3\n"
+    assert dialogd("approve").out == "approved: everyone agreed to the same text, in turn 3\n"
+    assert dialogd("approve").out == "it was approved already: everyone agreed to the same text, in turn 3\n"
     facts = dialogd("status", "--json").json
     assert (facts["approved"], facts["questions"]) == (True, [])
     assert re.search(r"^  approved by you on \d{4}-\d\d-\d\d at \d\d:\d\d UTC$", dialogd("status").out, re.MULTILINE)
@@ -50,7 +50,7 @@ def test_a_result_is_taken_or_rejected_by_a_command(dialogd: Commands) -> None:
         "[REJECTED: It forgets the migration.]",
     ]
     assert dialog.entries[-1].body == "It forgets\nthe migration."
-    assert "  rejected CONSENSUS_REACHED in turn 3, by you on " in dialogd("status").out
+    assert "  rejected what ended in turn 3, by you on " in dialogd("status").out
 
 
 def test_a_rejected_result_is_recalled_as_rejected(dialogd: Commands) -> None:

@@ -19,6 +19,7 @@ from dialogd.cli.client import ask
 from dialogd.cli.launch import run_apart
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
+from dialogd.views.plan import Plan
 from tests.cli.command import PATIENCE, Commands, until
 from tests.support.minds import consensus
 from tests.support.standin import StandIn
@@ -99,7 +100,7 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
         assert dialogd.output.startswith(head)
         for turn in dialog.turns:
             assert dialogd.output.count(f"Turn {turn.number} · {turn.name}\n") == 1
-        assert f"ended with CONSENSUS_REACHED: {dialog.state.outcome.reason} (turn" in dialogd.output
+        assert f"ended, {Plan(dialog).headline} (turn" in dialogd.output
         assert f"\nnext   dialogd approve --file {dialogd.file}, or dialogd reject" in dialogd.output
         assert (leftovers(dialogd), dialogd.daemons()) == ([], ())
     cast = saved_cast(dialogd.state, dialogd.file)
@@ -131,8 +132,8 @@ def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Com
     assert "\n**Outcome:** REHEARSAL, consensus on P2" in text
     assert state[1]["outcome"]["words"].startswith("A rehearsal, no model is asked. ")
     plan = next(dialogd.folder.glob("collaboration_plan_*.md")).read_text(encoding="utf-8")
-    assert plan.startswith("# REHEARSAL, no plan: Tabs?\n\n**Outcome:** REHEARSAL, no model was asked: agreed")
-    assert "\nREHEARSAL: the lines were scripted" in dialogd.output.partition("\nended with")[2]
+    assert plan.startswith("# A rehearsal, no plan: Tabs?\n\n**Outcome:** agreed")
+    assert "\nREHEARSAL: the lines were scripted" in dialogd.output.partition("\nended, ")[2]
     assert "REHEARSAL: " in dialogd("status").out
     asked_for = dialogd("run", "Spaces?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--max-turns", "2")
     assert "no model is here" not in asked_for.err
@@ -214,7 +215,7 @@ def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
         assert leftovers(dialogd) == []
         dialog = dialog_of(dialogd)
         assert (dialog.state.outcome.name, dialog.state.outcome.by) == ("STOPPED", "USER")
-        assert "ended with STOPPED: interrupted by the person" in dialogd.output
+        assert "ended, stopped by you before an agreement: interrupted by the person" in dialogd.output
 
 
 def test_what_cannot_be_played_is_refused_before_anything_is_written(dialogd: Commands) -> None:
@@ -235,7 +236,7 @@ def test_a_deadlock_is_exit_code_4(dialogd: Commands) -> None:
     words = ["run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0"]
     with dialogd.background(*words) as process:
         assert process.wait(40) == 4, dialogd.output
-        assert "ended with DEADLOCK" in dialogd.output
+        assert "ended, no agreement: a deadlock, called by Claude A and Claude B" in dialogd.output
 
 
 @pytest.mark.slow

@@ -199,7 +199,7 @@ def test_a_question_rings_and_is_answered(dialogd: Commands) -> None:
         facts = {"ms": "6120", "model": "m-1", "in": "812", "out": "240", "usd": "0.0061"}
         agent_turn(dialogd.log, "Hm.\x1b[31m", Mark("QUESTION_FOR_USER", "soft or hard?"), turn=("USER",), **facts)
         terminal.until("your turn: A asks you: soft or hard?")
-        assert f'press a, or dialogd say --file {dialogd.file} "…"' in terminal.seen
+        assert f'press a, or dialogd say --file {dialogd.file} "…"' in " ".join(terminal.seen.split())
         assert "\a" in terminal.seen
         assert "\x1b[1;36mTurn 2 · Claude A\x1b[0m" in terminal.seen
         assert "6.1 s · 812 in, 240 out · $0.0061 · m-1" in terminal.seen

@@ -13,7 +13,7 @@ import pytest
 
 from dialogd import person
 from dialogd.cli.client import ask
-from dialogd.cli.terminal import as_json, markdown, plain, width
+from dialogd.cli.terminal import as_json, folded, markdown, plain, width
 from dialogd.cli.watch import Feed
 from dialogd.protocol.model import Draft, Mark
 from dialogd.store.journal import PERSON, Journals
@@ -94,6 +94,22 @@ def test_a_turn_is_light_markdown_wrapped_at_words(cells: int) -> None:
     assert (styles["words"], styles["bold"], styles["x = 1"]) == (("italic",), ("bold",), ("cyan",))
     assert " ".join(" ".join(texts).split()).startswith("Some words that are bold and x = 1, and so many of them that")
     assert "".join(texts[-3:]).replace(" ", "").endswith("a" * 80)
+
+
+def test_a_quotation_keeps_its_bar_before_paragraphs_lists_and_code_and_tags_are_shown() -> None:
+    """As a plan quotes the agreed text: items hang behind their bullet, lines of a paragraph flow; no tag is lost."""
+    text = "> - **one** thing that goes on\n> - two\n>\n> a\n> b\n> ```\n> x = 1\n> ```\nout of <b>it</b>"
+    shown = ["".join(words for words, _ in line) for line in markdown(text, 20)]
+    expected = ["│ • one thing that", "│   goes on", "│ • two", "│", "│ a b", "│   x = 1", "out of <b>it</b>"]
+    assert shown == expected
+
+
+def test_a_remark_is_broken_between_words_and_never_within_a_path() -> None:
+    """What follows stands below the first words; a path longer than the line stays whole, to be copied."""
+    path = "/tmp/" + "x" * 60
+    rows = folded(f"next   dialogd approve --file {path}, or dialogd reject", 50).split("\n")
+    assert rows == ["next   dialogd approve --file", f"       {path},", "       or dialogd reject"]
+    assert folded("-- one two", 8) == "-- one\n   two"
 
 
 @cases("word", ["漢" * 20_000, "a" * 20_000, "漢"])

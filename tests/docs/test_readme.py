@@ -77,7 +77,7 @@ def test_make_demo_ends_in_a_consensus(demo: tuple[subprocess.CompletedProcess[s
     """The first command of the README holds a whole dialog, without a key."""
     done, dialog = demo
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "ended with CONSENSUS_REACHED" in done.stdout
+    assert "ended, agreed: " in done.stdout
     assert dialog.rstrip().endswith("[CONSENSUS_REACHED]")
 
 

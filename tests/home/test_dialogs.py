@@ -97,6 +97,7 @@ def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their
         port = page_of(file)
         until(lambda: "[CONSENSUS_REACHED]" in file.read_text().partition("## Turn 2")[2], "the end", file.read_text)
         health = ask(port, "GET", "/health", seconds=PATIENCE)
+        assert health is not None
         assert health[0] == 200
         home.open()
         row = home.row(begun["id"])
@@ -120,6 +121,7 @@ def test_a_result_that_is_rejected_is_discussed_again_and_the_while_begins_anew(
         turns = int(str(ended(home, begun["id"])["turns"]))
         port = page_of(Path(begun["file"]))
         answer = ask(port, "POST", "/reject", {"reason": "tell me more"}, seconds=PATIENCE)
+        assert answer is not None
         assert answer[0] < 300, answer
         until(lambda: int(home.row(begun["id"])["turns"]) > turns + 1, "more turns")
         ended(home, begun["id"])

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dialogd import person
+from dialogd.memory.recall import excerpt
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf
 from tests.support.past import Past
@@ -42,6 +43,26 @@ def test_all_words_first_then_some(shelf: Shelf) -> None:
     assert "*".join(both[0].snippet[a:b] for a, b in both[0].spans) == "Green*turquoise"
     assert {hit.dialog for hit in search("green license")} == {STOPPED.id, LICENSE.id}
     assert search("zebra") == search("") == search("?!") == []
+
+
+def test_an_excerpt_begins_with_a_whole_word_and_has_no_sign_of_markdown(shelf: Shelf) -> None:
+    """The passage with most of the words, between blanks, wherever they stand; marks in words, the agent by name."""
+    text = (
+        f"## A __heading__\n\n> **{'before-the-end ' * 20}**\n- `co-operate` with turquoise and violet {'later ' * 60}"
+    )
+    room = Room(opening("A", "B"), A=[f"{text}\n\n[PROPOSAL: turquoise]"], B=["No.\n\n[PASS]"])
+    room.run()
+    shelf.put(room)
+    (hit,) = shelf.memory.search("operate violet")
+    assert [hit.snippet[a:b] for a, b in hit.spans] == ["operate", "violet"]
+    inside = hit.snippet.strip("…")
+    assert (hit.snippet[0], hit.snippet[-1]) == ("…", "…")
+    assert set(inside.split()) <= {"before-the-end", "co-operate", "with", "turquoise", "and", "violet", "later"}
+    assert 150 < len(hit.snippet) < 210
+    assert (hit.name, hit.agent) == ("Claude A", "A")
+    (head,) = shelf.memory.search("heading")
+    assert head.snippet.startswith("A heading before-the-end")
+    assert "Proposal P1: turquoise" in excerpt("x" * 900 + "\nProposal P1: turquoise", ["turquoise"])
 
 
 def test_only_some_agents_and_only_some_time(shelf: Shelf) -> None:

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
-from tests.server.daemon_process import Room
-
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Without these it looks for its maker's hosts at every start.
 SWITCHES = (
@@ -46,11 +44,6 @@ class Visitor:
         """Open a daemon's page."""
         self.page.goto(url, wait_until="domcontentloaded")
         return self.page
-
-    def opens(self, room: Room, agents: str = "AB", **keys: Any) -> Page:
-        """Open the page of A's daemon, once these agents know a dialog."""
-        room.open(agents, **keys)
-        return self.visit(f"http://localhost:{room.a.port}/")
 
     @contextmanager
     def learns_of_others(self) -> Iterator[None]:
@@ -124,15 +117,6 @@ def open_visitor(browser: Browser, **options: Any) -> Visitor:
     context.on("page", lambda opened: _watch(visitor, opened))
     _watch(visitor, page)
     return visitor
-
-
-@contextmanager
-def visiting(browser: Browser, **options: Any) -> Iterator[Visitor]:
-    """The same, closed in the end; nothing has gone wrong on its pages by then."""
-    visitor = open_visitor(browser, **options)
-    yield visitor
-    visitor.context.close()
-    visitor.is_clean()
 
 
 def _asked_for(visitor: Visitor) -> Callable[[Request], None]:

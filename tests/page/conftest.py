@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.page.browser import Visitor, launched, program, visiting
+from tests.page.browser import Visitor, launched, open_visitor, program
 from tests.server.daemon_process import Room
 
 if TYPE_CHECKING:
@@ -37,15 +37,19 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def visitor(browser: Browser) -> Iterator[Visitor]:
     """A person before a browser; at the end nothing on the page has gone wrong."""
-    with visiting(browser) as visitor:
-        yield visitor
+    visitor = open_visitor(browser)
+    yield visitor
+    visitor.context.close()
+    visitor.is_clean()
 
 
 @pytest.fixture
 def phone(browser: Browser) -> Iterator[Visitor]:
     """A person with a phone of 390 pixels."""
-    with visiting(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as visitor:
-        yield visitor
+    visitor = open_visitor(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    yield visitor
+    visitor.context.close()
+    visitor.is_clean()
 
 
 @pytest.fixture

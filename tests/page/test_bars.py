@@ -93,7 +93,8 @@ def test_nobody_is_writing_when_another_daemon_is_gone(room: Room, visitor: Visi
 def test_nobody_is_writing_after_a_stop(room: Room, visitor: Visitor) -> None:
     """The dialog has ended in the middle of a reply: no card stays."""
     visitor.expected = GONE
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().say("I was about to say ")
     expect(page.locator("#live")).to_contain_text("I was about to say")
     room.a.ask("POST", "/stop", {"reason": "lunch"})
@@ -137,7 +138,8 @@ def test_a_dialog_that_has_rested_goes_on_by_a_button(room: Room, visitor: Visit
 
 def test_one_sentence_says_what_happens_and_what_is_needed(room: Room, visitor: Visitor) -> None:
     """While somebody writes, while the dialog is paused, when it is the person's turn, and after the end."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     sentence = page.locator("#phase-words")
     typing = room.think()
     expect(sentence).to_have_text("Claude A is writing turn 2. Nothing is needed of you.")
@@ -156,7 +158,8 @@ def test_one_sentence_says_what_happens_and_what_is_needed(room: Room, visitor: 
 
 def test_enter_sends_and_shift_enter_breaks_the_line(room: Room, visitor: Visitor) -> None:
     """The button says whom it interrupts; a note interrupts nobody, and says so too."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     typing = room.think()
     button = page.locator("#say-send")
     expect(button).to_have_text("Send · interrupts Claude A")
@@ -176,7 +179,8 @@ def test_enter_sends_and_shift_enter_breaks_the_line(room: Room, visitor: Visito
 
 def test_enter_belongs_to_an_input_method_while_it_composes(room: Room, visitor: Visitor) -> None:
     """It confirms the characters; the next Enter sends them."""
-    page = visitor.opens(room, "AB", turn="USER")
+    room.open("AB", turn="USER")
+    page = visitor.visit(at(room))
     page.locator("#say-text").focus()
     keys = visitor.context.new_cdp_session(page)
     keys.send("Input.imeSetComposition", {"text": "空白", "selectionStart": 2, "selectionEnd": 2})
@@ -195,6 +199,7 @@ def test_on_a_phone_enter_breaks_the_line(room: Room, phone: Visitor) -> None:
     room.open("AB", turn="USER")
     page = phone.visit(at(room))
     box = page.locator("#say").bounding_box()
+    assert box is not None
     assert 844 - (box["y"] + box["height"]) < 20
     page.locator("#say-text").tap()
     page.keyboard.type("One")
@@ -207,7 +212,8 @@ def test_on_a_phone_enter_breaks_the_line(room: Room, phone: Visitor) -> None:
 
 def test_names_are_completed_by_keyboard(room: Room, visitor: Visitor) -> None:
     """`@`, an arrow and Enter name who replies; Escape closes the list and keeps the sign."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     field, names = page.locator("#say-text"), page.get_by_role("listbox", name="Names")
     field.focus()
     page.keyboard.type("@")
@@ -237,7 +243,8 @@ def draft(page: Page, words: str, options: str) -> None:
 
 def test_a_draft_goes_into_the_composer(room: Room, visitor: Visitor) -> None:
     """Behind what was typed, to whom it is meant; one in the place of a proposal becomes a proposal."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("I have an idea.\n\n[PROPOSAL: use tabs]\n")
     expect(visitor.turn(2)).to_be_visible()
     page.locator("#say-text").fill("Look:")
@@ -267,6 +274,7 @@ def test_the_sheet_is_small_and_knows_the_ids(room: Room, phone: Visitor) -> Non
     expect(phone.turn(2)).to_be_visible()
     open_more(page)
     box = page.locator("#more").bounding_box()
+    assert box is not None
     assert box["height"] < 844
     assert page.evaluate("document.getElementById('more').scrollHeight <= document.getElementById('more').clientHeight")
     veto = unfold(page, "/veto").locator("select option")
@@ -283,7 +291,8 @@ def test_the_sheet_is_small_and_knows_the_ids(room: Room, phone: Visitor) -> Non
 
 def test_the_title_says_that_the_reader_is_needed(room: Room, visitor: Visitor) -> None:
     """Of whoever is asked, and once it has ended."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     typing = room.think()
     expect(page).to_have_title("Tabs or spaces?")
     typing.end("How many?\n\n[QUESTION_FOR_USER: How many users?]\n")
@@ -308,7 +317,8 @@ def test_notifications_come_when_they_were_asked_for(room: Room, browser: Browse
         };
         document.hasFocus = () => false;"""
     )
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("[QUESTION_FOR_USER: How many users?]\n")
     expect(page).to_have_title("(!) Tabs or spaces?")
     assert page.evaluate("window.told") == []

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from dialogd.protocol.marks import MARKS
-from tests.page.browser import Visitor, visiting
+from tests.page.browser import Visitor, open_visitor
 from tests.page.payloads import bodies
 from tests.page.test_hostile import is_unharmed
 from tests.page.test_live import at
@@ -80,8 +80,10 @@ def phone(browser: Browser) -> Iterator[Visitor]:
     """A person with a phone of 390 pixels, who lets the page use the clipboard."""
     rights = ["clipboard-read", "clipboard-write"]
     screen = {"width": 390, "height": 844}
-    with visiting(browser, viewport=screen, has_touch=True, is_mobile=True, permissions=rights) as visitor:
-        yield visitor
+    visitor = open_visitor(browser, viewport=screen, has_touch=True, is_mobile=True, permissions=rights)
+    yield visitor
+    visitor.context.close()
+    visitor.is_clean()
 
 
 def ended(room: Room, kind: str, agents: str = "A") -> None:
@@ -110,6 +112,8 @@ def test_every_end_is_told_first(room: Room, phone: Visitor, kind: str) -> None:
     assert PROTOCOL.search(card.inner_text()) is None
     head = page.locator("#top").bounding_box()
     box = card.locator("h2").bounding_box()
+    assert head is not None
+    assert box is not None
     assert head["y"] + head["height"] <= box["y"] < head["y"] + head["height"] + 120
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
 
@@ -142,6 +146,7 @@ def test_a_dialog_goes_on_with_so_many_turns(room: Room, phone: Visitor) -> None
     card.locator("#continue-form").get_by_role("button", name="Go on").click()
     expect(card).to_be_hidden()
     dialog = room.dialog()
+    assert dialog is not None
     assert dialog.turns[4].body == "Settle how long thirty days are."
     assert dialog.state.limits.max_turns - dialog.state.counted >= 3 - 1
     expect(phone.turn(5)).to_contain_text("Settle how long")
@@ -156,6 +161,7 @@ def test_a_budget_is_raised_with_the_words_that_go_on(room: Room, phone: Visitor
     card.locator("#continue-form").get_by_role("button", name="Go on").click()
     expect(card).to_be_hidden()
     dialog = room.dialog()
+    assert dialog is not None
     assert dialog.state.limits.budget == 5.0
     assert dialog.state.outcome is None
 
@@ -196,7 +202,8 @@ def test_after_a_stop_the_card_tells_what_the_page_knows(room: Room, visitor: Vi
     """Its daemons end with it: what happened, what was proposed, the file and the commands, each to be copied."""
     visitor.expected = ("ERR_", "403", "503")
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("Tabs.\n\n[PROPOSAL: tabs, four wide]\n")
     room.minds["B"].call(1)
     expect(page.locator("#t2 .stands")).to_contain_text("Claude A")

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, Response, expect
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry, process_started
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
-from tests.page.browser import Visitor, visiting
+from tests.page.browser import Visitor, open_visitor
 from tests.page.payloads import VECTORS, bodies, names
 from tests.page.test_looks import barriers
 from tests.server.daemon_process import Room, send
@@ -177,10 +177,10 @@ def unfold(page: Page) -> None:
 def looks(browser: Browser) -> Iterator[Visitor]:
     """A person with each theme at each width, one after the other."""
     for theme, width in LOOKS:
-        with visiting(
-            browser, bypass_csp=True, color_scheme=theme, viewport={"width": width, "height": 844}
-        ) as visitor:
-            yield visitor
+        visitor = open_visitor(browser, bypass_csp=True, color_scheme=theme, viewport={"width": width, "height": 844})
+        yield visitor
+        visitor.context.close()
+        visitor.is_clean()
 
 
 def is_within(page: Page) -> bool:

@@ -84,7 +84,8 @@ def test_names_headings_and_topics_are_only_text(room: Room, visitor: Visitor) -
 
 def test_text_that_is_being_written_is_only_text(room: Room, visitor: Visitor) -> None:
     """Also before anybody has sanitised it: what streams is never markup."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     typing = room.think()
     typing.say(f"<img src=x onerror={RUN}> <script>{RUN}</script> ![x]({OUTSIDE}/x.png) and more words \n")
     expect(page.locator("#live")).to_contain_text("<script>")
@@ -97,7 +98,8 @@ def test_text_that_is_being_written_is_only_text(room: Room, visitor: Visitor) -
 @pytest.mark.parametrize("part", range(2))
 def test_three_hundred_texts_are_only_text_while_they_are_written(room: Room, visitor: Visitor, part: int) -> None:
     """Word by word, in every way that Markdown has: what has only begun is no more than what is whole."""
-    page = visitor.opens(room, "AB", max_message=200_000)
+    room.open("AB", max_message=200_000)
+    page = visitor.visit(at(room))
     typing = room.think()
     texts = bodies()[part::2]
     for number, text in enumerate(texts):
@@ -121,7 +123,8 @@ SEEN = "keep \ufffdsergtsoP\ufffd"
 
 def test_agents_write_nothing_to_each_other_that_the_person_does_not_see(room: Room, visitor: Visitor) -> None:
     """Neither in what Markdown leaves out, nor by characters that turn others round: in turns, marks, panels, live."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     typing = room.think()
     typing.say(f"{TURNED} and more words \n\n{HIDDEN}\n\n")
     expect(page.locator("#live")).to_contain_text(SEEN)

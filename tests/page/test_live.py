@@ -77,7 +77,8 @@ def test_what_is_being_written_by_another_daemon_is_shown(room: Room, visitor: V
 
 def test_saying_something_interrupts_the_call_under_way(room: Room, visitor: Visitor) -> None:
     """The call ends, the person's words stand in the dialog, and the agent is asked anew."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     typing = room.think()
     typing.say("I was about to say ")
     expect(page.locator("#live")).to_contain_text("I was about to say")
@@ -92,7 +93,8 @@ def test_saying_something_interrupts_the_call_under_way(room: Room, visitor: Vis
 
 def test_what_is_being_sent_is_not_sent_again(room: Room, visitor: Visitor) -> None:
     """Enter pressed twice while the daemon waits for the file, with a new state of the dialog between: one turn."""
-    page = visitor.opens(room, "AB", turn="USER")
+    room.open("AB", turn="USER")
+    page = visitor.visit(at(room))
     button = page.locator("#say-send")
     room.until(lambda: page.evaluate("import('/page/head.js').then((head) => head.now() !== null)"), "the state")
     with Lock(room.file.with_name(f"{room.file.name}.lock")).held():
@@ -110,7 +112,8 @@ def test_what_is_being_sent_is_not_sent_again(room: Room, visitor: Visitor) -> N
 
 def test_an_at_sign_names_who_replies(room: Room, visitor: Visitor) -> None:
     """`@B` at the beginning passes the turn to B."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     say(page, "@B What do you say?")
     room.minds["B"].call(1).end("Spaces.\n")
     expect(visitor.turn(3)).to_contain_text("Spaces.")
@@ -120,7 +123,8 @@ def test_an_at_sign_names_who_replies(room: Room, visitor: Visitor) -> None:
 def test_a_refused_text_is_not_lost(room: Room, visitor: Visitor) -> None:
     """The reason and the fix stand beside it; a reload keeps what was typed."""
     visitor.expected = ("400",)
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     say(page, "@Nobody Are you there?")
     expect(page.locator("#say-result")).to_contain_text("Nobody")
     expect(page.locator("#say-text")).to_have_value("@Nobody Are you there?")
@@ -131,7 +135,8 @@ def test_a_refused_text_is_not_lost(room: Room, visitor: Visitor) -> None:
 
 def test_pause_and_resume(room: Room, visitor: Visitor) -> None:
     """Paused, nobody replies; the same button goes on."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     page.locator("#pause").click()
     expect(page.locator("#phase-words")).to_contain_text("aused")
     assert room.dialog().state.paused
@@ -143,7 +148,8 @@ def test_pause_and_resume(room: Room, visitor: Visitor) -> None:
 
 def test_retry_and_skip(room: Room, visitor: Visitor) -> None:
     """A is passed over; B, whose turn it is then, is asked once more while it thinks."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     first = room.think("A")
     page.locator('#agents [data-agent="A"]').hover()
     page.locator('[data-agent="A"] [data-do="skip"]').click()
@@ -159,7 +165,8 @@ def test_retry_and_skip(room: Room, visitor: Visitor) -> None:
 def test_stop_asks_first_and_ends_everything(room: Room, visitor: Visitor) -> None:
     """Keep going changes nothing; Stop it ends the call, the dialog and the daemons, and the page says so."""
     visitor.expected = ("ERR_", "403", "503")  # daemons that go, and the probe for one that stays
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think()
     page.locator("#stop").click()
     page.get_by_role("button", name="Keep going").click()
@@ -228,7 +235,8 @@ def test_when_its_daemon_dies_the_page_goes_on_with_another(room: Room, visitor:
 def test_another_dialog_in_the_file_takes_the_place_of_the_first(room: Room, visitor: Visitor) -> None:
     """The page begins anew; nothing of the old one is left."""
     visitor.expected = ("status of", "ERR_")  # what is asked about the old dialog while the new one takes its place
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("Tabs.\n")
     expect(visitor.turn(2)).to_be_visible()
     room.begin("Vim or Emacs?")

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from dialogd.protocol.model import Mark
-from tests.page.browser import AXE, Visitor, open_visitor, visiting
+from tests.page.browser import AXE, Visitor, open_visitor
 from tests.page.test_live import at
 from tests.page.test_person import to_consensus
 from tests.page.written import fill, prose
@@ -27,8 +27,10 @@ MARKS = (
 @pytest.fixture(params=["light", "dark"])
 def reader(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Visitor]:
     """A person with a theme; axe may be put into the page."""
-    with visiting(browser, bypass_csp=True, color_scheme=request.param) as visitor:
-        yield visitor
+    visitor = open_visitor(browser, bypass_csp=True, color_scheme=request.param)
+    yield visitor
+    visitor.context.close()
+    visitor.is_clean()
 
 
 def barriers(page: Page) -> list[Any]:
@@ -122,7 +124,8 @@ def test_five_agents_take_one_line_on_a_phone(tmp_path: Path, phone: Visitor) ->
 
 def test_the_keyboard_reaches_everything(room: Room, visitor: Visitor) -> None:
     """Skip link first; single keys work outside of fields and are only letters inside them."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("Look:\n\n```python\nx = 1\n```\n")
     expect(visitor.turn(2)).to_be_visible()
     page.evaluate("document.body.focus()")
@@ -165,7 +168,8 @@ def test_a_focus_in_a_bar_moves_nothing(room: Room, visitor: Visitor) -> None:
 def test_code_is_copied(room: Room, browser: Browser) -> None:
     """The button beside a code block puts its text into the clipboard."""
     visitor = open_visitor(browser, permissions=["clipboard-read", "clipboard-write"])
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("Look:\n\n```python\nx = 1\ny = 2\n```\n")
     button = visitor.turn(2).get_by_role("button", name="Copy this code")
     expect(button).to_be_attached()

@@ -30,7 +30,8 @@ def to_consensus(room: Room) -> None:
 
 def test_a_question_is_answered(room: Room, visitor: Visitor) -> None:
     """It stands above the one field, with its terms; what is typed there is the answer, and goes back to who asked."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("How many users are there?\n\n[QUESTION_FOR_USER: How many users? | in 2h | default: ten]\n")
     expect(page.locator("#question")).to_be_visible()
     expect(page.locator("#question-text")).to_contain_text("How many users?")
@@ -64,7 +65,8 @@ def test_a_question_runs_into_its_default(room: Room, visitor: Visitor) -> None:
 
 def test_the_result_is_approved(room: Room, visitor: Visitor) -> None:
     """A note says so, and the page too."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     to_consensus(room)
     expect(page.locator("#outcome")).to_be_visible()
     page.get_by_role("button", name="Approve").click()
@@ -74,7 +76,8 @@ def test_the_result_is_approved(room: Room, visitor: Visitor) -> None:
 
 def test_a_rejected_result_makes_the_dialog_go_on(room: Room, visitor: Visitor) -> None:
     """The person's reason is a turn, somebody replies to it, and the outcome is gone from the page."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     to_consensus(room)
     expect(page.locator("#outcome")).to_be_visible()
     calls = {who: len(mind.pids) for who, mind in room.minds.items()}
@@ -104,7 +107,8 @@ def unfold(page: Page, form: str) -> Locator:
 
 def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
     """After a question back, its text is shown as withdrawn."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("Tabs are faster by half.\n")
     visitor.turn(2).get_by_role("button", name="Withdraw turn 2").click()
     page.locator("#strike-dialog").get_by_role("button", name="Withdraw it").click()
@@ -124,7 +128,8 @@ FORMS: tuple[tuple[str, dict[str, str], str], ...] = (
 
 def test_the_persons_hand(room: Room, visitor: Visitor) -> None:
     """Each of the forms writes its mark, and says what came of it."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     room.think().end("I have an idea.\n\n[PROPOSAL: use tabs]\n")
     expect(visitor.turn(2)).to_be_visible()
     for form, fields, written in FORMS:
@@ -145,7 +150,8 @@ def test_the_persons_hand(room: Room, visitor: Visitor) -> None:
 
 def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Visitor) -> None:
     """It never ran: there is nothing to start again, and the line is the one that the command prints."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     open_more(page)
     form = unfold(page, "/invite")
     form.locator("[name=agent]").fill("C=Claude C")

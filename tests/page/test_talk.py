@@ -119,7 +119,8 @@ STREAMED = (
 
 def test_what_streams_looks_as_it_will(room: Room, visitor: Visitor) -> None:
     """No sign of Markdown is seen at any moment; nothing moves when the turn is committed but what names it."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     page.evaluate(
         """() => {
             window.raw = [];
@@ -181,7 +182,8 @@ def test_a_line_marks_what_is_new(room: Room, visitor: Visitor, talk: Page) -> N
 
 def test_a_pause_is_one_thin_line(room: Room, visitor: Visitor) -> None:
     """Who did what and when, and nothing else until it is asked for."""
-    page = visitor.opens(room)
+    room.open("AB")
+    page = visitor.visit(at(room))
     page.locator("#pause").click()
     line = page.locator(".entry.thin")
     expect(line).to_contain_text("You paused")

@@ -85,6 +85,7 @@ def test_tasks_wait_for_the_person_and_then_go_in_order_of_their_dependencies() 
     assert (first.base, second.base) == ("b000", first.commit)
     assert second.after == (1,)
     assert [m.value for m in build.dialog.entries[-1].marks] == [""]
+    assert build.dialog.state.outcome is not None
     assert build.dialog.state.outcome.name == "DECIDED"
     assert f"[APPROVED: task-001 | tree {first.tree} | gate {'f' * 64} | score 86]" in build.text
 

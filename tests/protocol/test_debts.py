@@ -420,7 +420,7 @@ def test_a_note_does_not_open_an_ended_dialog() -> None:
     room.say("Just a remark.", note=True)
     room.types("\n[SKIP: A]\n\n[RETRY: B]\n")
     assert (room.outcome, room.owing) == ("STOPPED", ())
-    with pytest.raises(Refused, match="ended with STOPPED"):
+    with pytest.raises(Refused, match="the dialog is over"):
         room.retry("A")
 
 

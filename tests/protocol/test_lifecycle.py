@@ -140,7 +140,9 @@ def test_what_a_state_does_not_allow_is_refused_by_its_name(name: str) -> None:
         if operation in lifecycle.allowed(dialog):
             lifecycle.refuse(dialog, operation)
             continue
-        with pytest.raises(Refused, match=f"cannot {operation}: the dialog is {lifecycle.PLAIN[phase]}: ") as refused:
+        with pytest.raises(
+            Refused, match=f"cannot {operation}: the dialog is {lifecycle.PLAIN[phase]}(: |$)"
+        ) as refused:
             lifecycle.refuse(dialog, operation)
         assert refused.value.fix
 
@@ -150,7 +152,7 @@ def test_a_refusal_says_what_to_do_next() -> None:
     with pytest.raises(Refused) as ended:
         lifecycle.refuse(in_state("collapsed"), "retry")
     assert (str(ended.value), ended.value.fix) == (
-        "cannot retry: the dialog is over: it ended with STOPPED",
+        "cannot retry: the dialog is over",
         'open it again with a turn of yours: dialogd say "…"',
     )
     with pytest.raises(Refused) as early:
@@ -172,7 +174,7 @@ def test_nothing_is_paused_after_the_end() -> None:
     stage = room()
     stage.stop()
     before = stage.text
-    with pytest.raises(Refused, match="cannot pause: the dialog is over: it ended with STOPPED"):
+    with pytest.raises(Refused, match="cannot pause: the dialog is over"):
         stage.pause()
     assert stage.text == before
 

@@ -317,7 +317,7 @@ def test_a_stop_is_told_before_bye(room: Room) -> None:
     room.a.wait()
     assert [event.data["marks"] for event in rest if event.kind == "note"] == [["[STOPPED: lunch]"]]
     assert rest[-1].kind == "bye"
-    assert "ended with STOPPED" in room.a.said
+    assert "the dialog is over: the dialog was stopped" in room.a.said
 
 
 def test_a_client_that_reconnects_hears_what_it_missed(room: Room) -> None:

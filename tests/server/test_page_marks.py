@@ -58,7 +58,7 @@ THIN = {
     "a default": ("SYSTEM", Mark("DEFAULT_TAKEN", "ten"), "No answer came in time, so this counts ten"),
     "a last round": ("SYSTEM", Mark("ROUND", "closing | time"), "The last round time"),
     "a stop": ("USER", Mark("STOPPED", "lunch"), "You stopped the dialog lunch"),
-    "the limit": ("SYSTEM", Mark("MAX_TURNS_REACHED"), "The limit of turns was reached: the dialog has ended"),
+    "the limit": ("SYSTEM", Mark("MAX_TURNS_REACHED"), "The limit of turns was reached, and the dialog ended"),
 }
 
 

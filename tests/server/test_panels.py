@@ -13,7 +13,8 @@ import pytest
 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.text import UNSEEN
-from dialogd.views.flow import flow
+from dialogd.views.flow import called, flow
+from tests.plans.ends import file_of
 from tests.plans.scenes import AGREED, CLEANUP, FILES, FOR_POSTGRES, LAST, POSTGRES, SIGNED, setup
 from tests.server.daemon_process import Answer, Room, listening, send
 from tests.support.pair import Daemon
@@ -151,7 +152,7 @@ def test_votes_stand_beside_their_proposals_with_their_reasons(room: Room) -> No
     words = positions(room)
     assert "Claude B against since turn 3 voted against in turn 3: a second reader on the only database" in words
     assert "Claude C for since turn 4 voted for in turn 4:" in words
-    assert "Approved in turn 5, by vote: 2 for (C, A), 1 against (B); at least 67% for it" in words
+    assert "Approved in turn 5, by vote: 2 for (Claude C, Claude A), 1 against (Claude B); at least 67% for it" in words
     assert "never a verdict" in words
 
 
@@ -218,11 +219,7 @@ def test_the_flow_shows_every_message_once_as_a_picture_and_as_a_table(room: Roo
         seen[:0] = [(row[1], row[3], row[6]) for row in rows]
         older = [link for link in links(page) if int(link.rpartition("before=")[2]) == len(messages) - len(seen)]
         path = older[0] if len(seen) < len(messages) else ""
-    kinds = {"TEXT": "said"}
-    assert seen == [
-        (m.from_name, kinds.get(m.message_type, m.message_type.lower().replace("_", " ")), str(m.payload["turn"]))
-        for m in messages
-    ]
+    assert seen == [(m.from_name, called(m.message_type), str(m.payload["turn"])) for m in messages]
     only = piece(room.a, "/page/flow?agent=B&kind=CRITIQUE").rows[1:]
     assert {row[3] for row in only} == {"critique"}
     assert all("Claude B" in (row[1], *row[2].split(", ")) for row in only)
@@ -311,6 +308,30 @@ def test_an_earlier_dialog_is_listed_found_recalled_read_and_judged(room: Room) 
     assert one.of("div", **{"data-at": "past-3"})
     assert "no <b>calls</b> at night" in one.words
     assert not [own for own in one.of("button") if own.get("value") not in ("worked", "failed")]  # to be read only
+
+
+def test_lists_and_results_call_agents_by_name_and_a_rehearsal_one(room: Room) -> None:
+    """In the list, its excerpts, an earlier dialog and the result: no bare letter, no capitals, one plain sentence."""
+    room.file.write_bytes(file_of("rehearsal"))
+    number = parse(room.file.read_bytes()).id
+    result = piece(room.a, "/page/result").words
+    archived(room, "one")
+    room.file.unlink()
+    paths = ("history", "history?q=expired", f"history/{number}")
+    listed, found, one = (piece(room.a, f"/page/{path}").words.partition("What was said")[0] for path in paths)
+    for words in (result, listed, found, one):
+        assert "REHEARSAL" not in words
+        assert not re.search(r"(?<!Claude )\b[AB]\b(?:,| in turn)", words), words
+    assert "Claude A, Claude B" in listed
+    assert "turn 4, Claude A" in found
+    assert "Agreed: Claude A and Claude B signed the same text, P2." in one
+    for words in (result, one):
+        assert "A rehearsal. No model was asked; these lines were written in advance." in words
+    assert "rehearsal" in listed
+    (room.state_dir / "archive" / "one.md").unlink()  # of the same id
+    archived(room, "two", file_of("consensus"))
+    for path in ("recall?q=sessions", f"history/{number}"):
+        assert "; Claude A in turn 4 (reservation: " in " ".join(piece(room.a, f"/page/{path}").words.split())
 
 
 def test_a_search_is_narrowed_to_who_said_it_and_when(room: Room) -> None:

@@ -59,7 +59,7 @@ class Past:
         text = f"That is what I read out of this.\n\n## Consensus Summary\n\n{self.decision}"
         proposed = Mark("CONSENSUS_PROPOSED", digest(same_text(self.decision)), "P1")
         evidence = f"signed by {who} in turn {number}, {other} in turn {number + 1}"
-        decided = Mark("DECISION", f"approved | mutual | {evidence} | everybody signed this very text", "P1")
+        decided = Mark("DECISION", f"approved | mutual | {evidence}", "P1")
         agrees = (Mark("AGREE", "P1 | it holds"), decided, Mark("CONSENSUS_REACHED"))
         return [
             *drafts,

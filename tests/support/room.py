@@ -266,6 +266,7 @@ class Room:
     def _worked(self, what: build.Due, task: build.Task) -> Draft:
         """The note of the lead's daemon: a worktree without files, or the next of `gates`."""
         rules = self.dialog.header.rules.build
+        assert rules is not None
         if what is build.Due.GATE:
             state = self.gates.pop(0) if self.gates else "passed"
             if state == "asked":
