@@ -328,10 +328,9 @@ def test_lists_and_results_call_agents_by_name_and_a_rehearsal_one(room: Room) -
     for words in (result, one):
         assert "A rehearsal. No model was asked; these lines were written in advance." in words
     assert "rehearsal" in listed
-    (room.state_dir / "archive" / "one.md").unlink()  # of the same id
-    archived(room, "two", file_of("consensus"))
-    for path in ("recall?q=sessions", f"history/{number}"):
-        assert "; Claude A in turn 4 (reservation: " in " ".join(piece(room.a, f"/page/{path}").words.split())
+    archived(room, "two", file_of("consensus"))  # a rehearsal is not recalled
+    recalled = " ".join(piece(room.a, "/page/recall?q=sessions").words.split())
+    assert "everybody signed the same text; Claude A in turn 4 (reservation: " in recalled
 
 
 def test_a_search_is_narrowed_to_who_said_it_and_when(room: Room) -> None:
