@@ -629,10 +629,9 @@ class Worktrees:
         if there is None or entry is None or there.mode != entry.mode or there == entry or there.mode == _LINK:
             return there == entry
         with folder.opened(path) as fd:
-            name = os.fsdecode(path)
-            words = ("hash-object", f"--path={name}", "--stdin-paths")
-            stdin = f"/dev/fd/{fd}\n".encode()
-            return self.git.run(*words, work_tree=checkout.path, stdin=stdin, keep=(fd,)).decode().strip() == entry.id
+            words = ("hash-object", "--stdin", f"--path={os.fsdecode(path)}")
+            own = self.git.run(*words, work_tree=checkout.path, stdin=b"".join(_read(fd)))
+        return own.decode().strip() == entry.id
 
 
 # -- Names ------------------------------------------------------------------------------------------------------------
@@ -742,6 +741,9 @@ def _summary(changes: Sequence[FileDiff]) -> str:
 def _patches(git: Git, base: str, commit: str, changes: Sequence[FileDiff], limit: int) -> Iterator[str | None]:
     """The patch of each change, in order; None where it is longer than `limit` bytes could be."""
     most = 4 * limit
+    if limit <= 0:
+        yield from (None for _ in changes)
+        return
     with git.reading(*_DIFF, "-p", "--full-index", base, commit) as out:
         starts = out.readline(CHUNK)
         starts = out.readline(CHUNK) if not starts.startswith(b"diff --git ") else starts

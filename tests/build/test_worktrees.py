@@ -1,0 +1,602 @@
+"""Worktrees of tasks on real repositories: what is there is what is committed, and nothing of anybody's is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dialogd.build.worktrees import Conflict, Submission, Worktree, Worktrees, base_of, task_name
+from dialogd.errors import BadInput, DialogdError, UnsafeFile
+from tests.build.repos import Repo, a_repo, tree, write
+from tests.support.cases import cases
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """A repository with one commit of three files."""
+    return a_repo(tmp_path)
+
+
+def opened(repo: Repo, number: int = 1, title: str = "first") -> tuple[Worktrees, Worktree]:
+    """The worktree of a task on the person's branch."""
+    trees = Worktrees(repo.path)
+    return trees, trees.open(number, title, base_of(repo.path).commit)
+
+
+def refused(do: Callable[[], object], words: str) -> str:
+    """What to do about a refusal; it must be one, in these words, and one line."""
+    with pytest.raises(DialogdError, match=words) as error:
+        do()
+    assert "\n" not in f"{error.value}{error.value.fix}"
+    return error.value.fix
+
+
+# -- The base ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_base_is_what_is_committed_and_says_what_is_not(repo: Repo) -> None:
+    """Branch, commit and tree as git says; edits, new and staged files are named, and the checkout stays as it is."""
+    repo.write({"a.txt": "edited\n", "new file.txt": "x", "folder/deep": "y"})
+    (repo.path / "src" / "c.py").unlink()
+    repo.write({"staged.txt": "s"})
+    repo.git("add", "staged.txt")
+    (repo.path / "src" / "b.py").touch()  # only its time differs
+    before, index = tree(repo.path), (repo.path / ".git" / "index").read_bytes()
+    base = base_of(repo.path)
+    assert (base.branch, base.commit) == ("main", repo.git("rev-parse", "HEAD"))
+    assert base.tree == repo.git("rev-parse", "HEAD^{tree}")
+    assert base.uncommitted == ("a.txt", "folder/", "new file.txt", "src/c.py", "staged.txt")
+    assert (tree(repo.path), (repo.path / ".git" / "index").read_bytes()) == (before, index)
+
+
+def test_what_stands_in_the_way_of_a_base_is_said(repo: Repo, tmp_path: Path) -> None:
+    """A detached head, a merge, rebase or pick under way, submodules, no commit: each with what to do."""
+    first = repo.git("rev-parse", "HEAD")
+    repo.git("switch", "-q", "-c", "side")
+    repo.commit({"a.txt": "side\n"})
+    repo.git("switch", "-q", "main")
+    repo.commit({"a.txt": "main\n"})
+    for words in (["merge", "side"], ["rebase", "side"], ["cherry-pick", "side"]):
+        repo.git(*words, may_fail=True)
+        if words[0] == "rebase":
+            assert "switch" in refused(lambda: base_of(repo.path), "no branch is checked out")
+        else:
+            assert "--abort" in refused(lambda: base_of(repo.path), f"a {words[0]} is under way")
+        repo.git(words[0], "--abort")
+    repo.git("switch", "-q", "--detach", first)
+    assert "switch" in refused(lambda: base_of(repo.path), "no branch is checked out")
+    repo.git("switch", "-q", "main")
+    repo.git("update-index", "--add", "--cacheinfo", f"160000,{first},vendor/lib")
+    repo.git("commit", "-q", "-m", "a submodule")
+    assert "without submodules" in refused(lambda: base_of(repo.path), r"submodules \(vendor/lib\)")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    repo.git("init", "-q", cwd=empty)
+    assert "commit something" in refused(lambda: base_of(empty), "no commit yet")
+
+
+# -- Opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worktree_is_made_beside_the_checkout_and_opened_again(repo: Repo) -> None:
+    """The person's alone, with the base's files; git by hand sees it clean; opening it again changes nothing."""
+    repo.write({"a.txt": "not committed\n"})
+    trees, worktree = opened(repo, 3, "Über: the Lexer's -- 2nd try!")
+    assert worktree.path == repo.path.parent / "a project.dialogd" / "task-003-uber-the-lexer-s-2nd-try"
+    assert worktree.path.parent.stat().st_mode & 0o777 == 0o700
+    assert worktree.branch == f"dialogd/{worktree.path.name}"
+    assert tree(worktree.path) == {"a.txt": b"one\ntwo\n", "src/b.py": b"x = 1\n" * 20, "src/c.py": b"y = 2\n"}
+    assert repo.git("status", "--porcelain", "-b", cwd=worktree.path) == f"## {worktree.branch}"
+    assert repo.git("rev-parse", "--absolute-git-dir", cwd=worktree.path) == str(worktree.git_dir)
+    assert repo.git("status", "--porcelain") == " M a.txt"
+    write(worktree.path, {"a.txt": "half-made\n"})
+    assert trees.open(3, "Über: the Lexer's -- 2nd try!", worktree.base) == worktree
+    assert (worktree.path / "a.txt").read_text() == "half-made\n"
+    repo.git("fsck", "--strict")
+
+
+def test_names_of_tasks_are_short_and_plain() -> None:
+    """Whatever the title: letters, digits and dashes, no longer than a folder's name may be."""
+    for title, name in {
+        "": "task-007", "../../etc": "task-007-etc", "-rf *": "task-007-rf", "日本": "task-007",
+        "a\nb": "task-007-a-b", "word " * 30: "task-007-" + "-".join(["word"] * 8), "x" * 300: "task-007-" + "x" * 40,
+    }.items():  # fmt: skip
+        assert task_name(7, title) == name
+
+
+def test_what_is_there_already_is_not_taken(repo: Repo, tmp_path: Path) -> None:
+    """A branch, a folder, a worktree of another build, a branch checked out elsewhere: clear words, nothing changed."""
+    base = base_of(repo.path).commit
+    other = repo.commit({"x": "x"})
+    repo.git("branch", "dialogd/task-001-first", other)
+    trees = Worktrees(repo.path, build="one")
+    assert "git branch -m" in refused(lambda: trees.open(1, "first", base), "not of this task")
+    assert repo.git("rev-parse", "dialogd/task-001-first") == other
+    write(trees.root, {"task-002-second/mine.txt": "mine"})
+    assert "move it away" in refused(lambda: trees.open(2, "second", base), "is no worktree of")
+    assert tree(trees.root / "task-002-second") == {"mine.txt": b"mine"}
+    trees.open(3, "third", base)
+    again = Worktrees(repo.path, build="two")
+    assert "git worktree remove" in refused(lambda: again.open(3, "third", base), "another build")
+    repo.git("worktree", "add", "-q", "-b", "dialogd/task-004-fourth", str(tmp_path / "elsewhere"), base)
+    assert "worktree remove" in refused(lambda: trees.open(4, "fourth", base), "is checked out in .*elsewhere")
+    (trees.root / "task-005-fifth").symlink_to(tmp_path)
+    with pytest.raises(UnsafeFile):
+        trees.open(5, "fifth", base)
+
+
+def test_the_folder_of_worktrees_is_the_persons_alone(repo: Repo, tmp_path: Path) -> None:
+    """Inside the checkout, a symlink, or writable by others: refused."""
+    base = base_of(repo.path).commit
+    for inside in (repo.path / "trees", repo.path / ".git" / "trees"):
+        with pytest.raises(BadInput):
+            Worktrees(repo.path, inside)
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    with pytest.raises(UnsafeFile):
+        Worktrees(repo.path, tmp_path / "link").open(1, "first", base)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UnsafeFile):
+        Worktrees(repo.path, tmp_path / "open").open(1, "first", base)
+
+
+def test_a_branch_that_somebody_moved_is_told_and_nothing_lost(repo: Repo) -> None:
+    """A commit by hand, a reset, another branch checked out: the next step says so, and how to go on; then it does."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"b.txt": "agent\n"})
+    tip = trees.submit(worktree, 1, "2:abc", "one").commit
+    write(worktree.path, {"b.txt": "hand\n"})
+    repo.git("commit", "-q", "-a", "-m", "by hand", cwd=worktree.path)
+    for do in (
+        lambda: trees.open(1, "first", worktree.base),
+        lambda: trees.submit(worktree, 1, "3:def", "two"),
+        lambda: trees.keep(worktree, "kept"),
+        lambda: trees.carry(worktree, [tip], worktree.base),
+    ):
+        assert f"reset --soft {tip[:12]}" in refused(do, f"somebody moved {worktree.branch}")
+    repo.git("reset", "-q", "--soft", tip, cwd=worktree.path)
+    submission = trees.submit(worktree, 1, "3:def", "two")
+    assert repo.git("show", f"{submission.commit}:b.txt") == "hand"
+    repo.git("switch", "-q", "-c", "mine", cwd=worktree.path)
+    assert "switch dialogd/task-001-first" in refused(lambda: trees.keep(worktree, "x"), "another branch")
+
+
+def test_a_branch_that_was_deleted_starts_anew_and_its_commits_stay(repo: Repo) -> None:
+    """The person takes worktree and branch away: the task starts from its base, and what was there has a name still."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"b.txt": "agent\n"})
+    tip = trees.submit(worktree, 1, "2:abc", "one").commit
+    repo.git("worktree", "remove", "--force", str(worktree.path))
+    repo.git("branch", "-q", "-D", worktree.branch)
+    assert tree(trees.open(1, "first", worktree.base).path) == tree(repo.path)
+    assert tip in repo.git("for-each-ref", "--format=%(objectname)", "refs/dialogd/")
+
+
+def test_a_worktree_that_was_removed_comes_back_with_its_commits(repo: Repo) -> None:
+    """The folder is gone, whether git knows it or not: it is made again from the branch."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"b.txt": "agent\n"})
+    trees.submit(worktree, 1, "2:abc", "one")
+    repo.git("worktree", "remove", "--force", str(worktree.path))
+    assert (trees.open(1, "first", worktree.base).path / "b.txt").read_text() == "agent\n"
+    worktree.path.rename(worktree.path.with_name("gone"))
+    assert (trees.open(1, "first", worktree.base).path / "b.txt").read_text() == "agent\n"
+    assert repo.git("status", "--porcelain", cwd=worktree.path) == ""
+
+
+# -- Committing -------------------------------------------------------------------------------------------------------
+
+ODD = {
+    "with blanks .txt": b"x\n",
+    "line\nbreak": b"y\n",
+    "-dash --all": b"z\n",
+    "tab\tquote\"back\\slash'": b"q\n",
+    "ünïcödé-日本-🙂": b"u\n",
+    ":(top)magic*?[a]": b"m\n",
+    "#hash": b"h\n",
+    "src/deep/er/and/deeper/x": b"d\n",
+    "crlf.txt": b"a\r\nb\r\n",
+    "mixed.bat": b"a\r\nb\nc\rd",
+    "nul.bin": bytes(range(256)) * 300,
+    "empty": b"",
+    "no line end": b"no line end",
+}
+
+
+def test_what_stands_there_is_what_is_committed(repo: Repo, tmp_path: Path) -> None:
+    """Odd names, line ends, binary and large files, modes, links: tree, export and worktree are the same bytes."""
+    repo.commit({".gitattributes": "* text=auto\n*.bat text eol=crlf\n", "old.bat": b"a\r\nb\n"}, "attributes")
+    trees, worktree = opened(repo)
+    assert (worktree.path / "old.bat").read_bytes() == repo.git("show", "HEAD:old.bat").encode() + b"\n"
+    assert trees.keep(worktree, "nothing to keep") == ""
+    write(worktree.path, ODD)
+    write(worktree.path, {"large.bin": os.urandom(3_000_000), "build/out": "ignored", ".gitignore": "build/\n"})
+    raw = os.fsencode(worktree.path) + b"/not\xffutf8"
+    Path(os.fsdecode(raw)).write_bytes(b"raw\n")
+    (worktree.path / "a.txt").chmod(0o755)
+    (worktree.path / "src" / "b.py").unlink()
+    (worktree.path / "src" / "b.py").symlink_to("/etc/passwd")
+    (worktree.path / "dangling").symlink_to("../../../nowhere\nelse")
+    (worktree.path / "folder").symlink_to("src")
+    submission = trees.submit(worktree, 1, "2:abc", "odd")
+    trees.export(submission.commit, tmp_path / "exported")
+    there = {name: content for name, content in tree(worktree.path).items() if name != "build/out"}
+    assert tree(tmp_path / "exported") == there
+    assert os.access(tmp_path / "exported" / "a.txt", os.X_OK)
+    assert not os.access(tmp_path / "exported" / "src" / "c.py", os.X_OK) or os.geteuid() == 0
+    listed = repo.git("ls-tree", "-r", "-z", submission.commit).split("\0")
+    modes = {line.partition("\t")[2]: line[:6] for line in listed if line}
+    assert set(modes) == set(there)
+    assert (modes["a.txt"], modes["src/b.py"], modes["folder"]) == ("100755", "120000", "120000")
+    assert repo.git("show", f"{submission.commit}:src/b.py") == "/etc/passwd"
+    assert trees.keep(worktree, "nothing to keep") == ""
+    repo.git("fsck", "--strict")
+
+
+def test_the_numbers_of_a_submission_are_gits(repo: Repo) -> None:
+    """Files and lines as `git diff` counts them, renames once; the same read from the commit alone."""
+    trees, worktree = opened(repo)
+    (worktree.path / "src" / "b.py").rename(worktree.path / "moved.py")
+    write(worktree.path, {"a.txt": "one\nTWO\nthree\n", "new\nname.txt": "1\n2\n3\n", "bin": b"\0\1\2"})
+    (worktree.path / "src" / "c.py").unlink()
+    submission = trees.submit(worktree, 1, "2:abc", "numbers")
+    between = (worktree.base, submission.commit)
+    stat = repo.git("diff", "--shortstat", *between)
+    assert [int(number) for number in re.findall(r"\d+", stat)] == [
+        submission.files_changed, submission.lines_added, submission.lines_deleted,
+    ]  # fmt: skip
+    states = [line[0] for line in repo.git("diff", "--name-status", *between).split("\n")]
+    assert (submission.files_added, submission.files_modified) == (states.count("A"), len(states) - 3)
+    assert sorted(states) == ["A", "A", "D", "M", "R"]
+    assert submission.tree == repo.git("rev-parse", f"{submission.commit}^{{tree}}")
+    assert trees.submission_of(submission.commit, worktree.base) == submission
+    assert submission.branch_name == worktree.branch
+
+
+def test_a_commit_whose_turn_was_not_written_is_adopted(repo: Repo) -> None:
+    """The same debt again: no second commit, whatever was edited since; another one gets its own, also an empty one."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"b.txt": "one\n"})
+    first = trees.submit(worktree, 1, "2:abc", "done\n\nDialogd-Debt: 9:fff")
+    write(worktree.path, {"b.txt": "edited since\n"})
+    kept = trees.keep(worktree, "kept")
+    assert trees.submit(worktree, 1, "2:abc", "again") == first
+    assert trees.submit(worktree, 1, "9:fff", "not by its text").commit not in (first.commit, kept)
+    empty = trees.submit(worktree, 1, "4:abc", "")
+    assert (empty.files_changed, empty.lines_added) == (1, 1)
+    messages = repo.git("log", "--reverse", "--format=%B%x00", f"{worktree.base}..{worktree.branch}").split("\0")
+    assert [message.strip().split("\n") for message in messages if message.strip()] == [
+        ["done", "", "Dialogd-Debt: 9:fff", "", "Dialogd-Task: 001", "Dialogd-Debt: 2:abc"],
+        ["kept", "", "Dialogd-Task: 001", "Dialogd-Kept: true"],
+        ["not by its text", "", "Dialogd-Task: 001", "Dialogd-Debt: 9:fff"],
+        ["task-001-first", "", "Dialogd-Task: 001", "Dialogd-Debt: 4:abc"],
+    ]
+
+
+def test_tasks_stack_in_one_line(repo: Repo) -> None:
+    """The next task starts from the approved commit; its numbers are its own, and nothing of the first is adopted."""
+    trees, one = opened(repo)
+    write(one.path, {"b.txt": "one\n"})
+    first = trees.submit(one, 1, "2:abc", "one")
+    two = trees.open(2, "second", first.commit)
+    write(two.path, {"c.txt": "two\n"})
+    second = trees.submit(two, 2, "2:abc", "two")
+    assert second.files_changed == 1
+    assert trees.is_ancestor(first.commit, second.commit)
+    assert not trees.is_ancestor(second.commit, first.commit)
+    assert trees.submission_of(first.commit, one.base).branch_name == one.branch
+    assert trees.submission_of(second.commit, first.commit).branch_name == two.branch
+
+
+@cases(
+    "plant, words",
+    [
+        (lambda path: write(path / "src" / ".git", {"HEAD": "ref: refs/heads/x\n", "config": ""}), r"src/\.git"),
+        (lambda path: (path / "src" / ".git").symlink_to("/tmp"), r"src/\.git"),
+        (lambda path: write(path, {"src/.git": "gitdir: /elsewhere\n"}), r"src/\.git"),
+        (lambda path: write(path, {"new/.GiT/config": ""}), r"new/\.GiT"),
+        (lambda path: write(path, {"new/git~1": ""}), "git~1"),
+        (lambda path: write(path, {"new/.g\u200cit/config": ""}), r"\.g"),
+        (lambda path: os.mkfifo(path / "src" / "pipe"), ""),
+        (lambda path: ((path / "src" / "b.py").unlink(), os.mkfifo(path / "src" / "b.py")), "neither a file nor"),
+        (lambda path: ((path / ".git").unlink(), write(path, {".git": "gitdir: /elsewhere\n"})), r"\.git was changed"),
+        (lambda path: (path / ".git").unlink(), r"\.git is no file any more"),
+        (lambda path: ((path / ".git").unlink(), write(path, {".git/HEAD": "x"})), r"\.git is no file any more"),
+        (lambda path: ((path / ".git").rename(path / "g"), (path / ".git").symlink_to("g")), r"\.git is no file any"),
+    ],
+)
+def test_what_an_agent_plants_is_refused_and_named(tmp_path: Path, plant: Callable[[Path], object], words: str) -> None:
+    """A repository inside, a name that a file system takes for `.git`, a `.git` that leads elsewhere, a pipe."""
+    folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    folder.mkdir()
+    repo = a_repo(folder)
+    trees, worktree = opened(repo)
+    write(worktree.path, {"new/b.txt": "x"})
+    plant(worktree.path)
+    before = repo.git("rev-parse", worktree.branch)
+    if words:
+        for do in (lambda: trees.submit(worktree, 1, "2:abc", "x"), lambda: trees.keep(worktree, "x")):
+            refused(do, words)
+        assert repo.git("rev-parse", worktree.branch) == before
+    else:
+        assert trees.submit(worktree, 1, "2:abc", "x").files_changed == 1
+
+
+def test_symlinks_out_of_the_tree_are_links_and_never_followed(repo: Repo, tmp_path: Path) -> None:
+    """A folder that became a link to one outside: the link is committed, nothing of what lies behind it."""
+    write(tmp_path, {"secret/b.py": "key = 'secret'\n", "secret/more": "secret"})
+    trees, worktree = opened(repo)
+    (worktree.path / "src").rename(tmp_path / "was")
+    (worktree.path / "src").symlink_to(tmp_path / "secret")
+    submission = trees.submit(worktree, 1, "2:abc", "x")
+    assert repo.git("ls-tree", "-r", "--name-only", submission.commit) == "a.txt\nsrc"
+    assert "secret'" not in "".join(file.patch for file in trees.diff(worktree.base, submission.commit, 9999).files)
+    trees.export(submission.commit, tmp_path / "exported")
+    assert (tmp_path / "exported" / "src").is_symlink()
+    assert tree(tmp_path / "secret") == {"b.py": b"key = 'secret'\n", "more": b"secret"}
+
+
+def test_a_file_that_nobody_could_review_is_refused(repo: Repo) -> None:
+    """Larger than 100 MiB, though it takes no room on the disk: named, before it is read."""
+    trees, worktree = opened(repo)
+    with (worktree.path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    assert ".gitignore" in refused(lambda: trees.submit(worktree, 1, "2:abc", "x"), r"huge is larger than 100 MiB")
+
+
+def test_a_person_who_edits_meanwhile_takes_part(repo: Repo) -> None:
+    """Edits between the steps are committed with the next one; what git was told by hand is no matter."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"b.txt": "agent\n"})
+    trees.submit(worktree, 1, "2:abc", "one")
+    write(worktree.path, {"b.txt": "staged\n"})
+    repo.git("add", "b.txt", cwd=worktree.path)
+    repo.git("rm", "-q", "--cached", "a.txt", cwd=worktree.path)
+    write(worktree.path, {"b.txt": "hand\n"})
+    assert trees.open(1, "first", worktree.base) == worktree
+    assert (worktree.path / "b.txt").read_text() == "hand\n"
+    submission = trees.submit(worktree, 1, "4:def", "two")
+    assert repo.git("show", f"{submission.commit}:b.txt") == "hand"
+    assert repo.git("ls-tree", "--name-only", submission.commit, "a.txt") == "a.txt"
+
+
+# -- Comparing and writing out ----------------------------------------------------------------------------------------
+
+
+def test_a_large_diff_is_cut_by_file_and_what_is_missing_is_named(repo: Repo) -> None:
+    """Patches that fit are whole, as git's own; others are named with their numbers; binary and typed changes too."""
+    trees, worktree = opened(repo)
+    lines = "".join(f"line {number}\n" for number in range(5000))
+    write(worktree.path, {"long.txt": lines, "one-line": "x" * 200_000, "a.txt": "one\nTWO\n", "z.bin": b"\0z"})
+    (worktree.path / "src" / "c.py").unlink()
+    (worktree.path / "src" / "c.py").symlink_to("b.py")
+    (worktree.path / "src" / "b.py").chmod(0o755)
+    submission = trees.submit(worktree, 1, "2:abc", "x")
+    diff = trees.diff(worktree.base, submission.commit, 2000)
+    assert [(file.path, file.added, file.deleted) for file in diff.omitted] == [
+        ("long.txt", 5000, 0),
+        ("one-line", 1, 0),
+    ]
+    assert [file.path for file in diff.files] == ["a.txt", "src/b.py", "src/c.py", "z.bin"]
+    assert diff.stat == "6 files, +5003 -2, 1 binary"
+    for file in diff.files:
+        own = repo.git("diff", "--full-index", worktree.base, submission.commit, "--", file.path)
+        assert file.patch == own + "\n"
+    assert "new mode 100755" in diff.files[1].patch
+    assert "Binary files" in diff.files[3].patch
+    everything = trees.diff(worktree.base, submission.commit, 1_000_000)
+    assert everything.omitted == ()
+    assert sum(len(file.patch) for file in everything.files) > 250_000
+    assert trees.diff(worktree.base, worktree.base, 100).stat == "0 files, +0 -0"
+
+
+def test_names_in_a_diff_stay_on_their_line(repo: Repo) -> None:
+    """A name with a line break, or that no alphabet has, forges no line."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"x\nTURN: A": "1\n"})
+    submission = trees.submit(worktree, 1, "2:abc", "x")
+    (file,) = trees.diff(worktree.base, submission.commit, 9999).files
+    assert file.path == "x\\u000aTURN: A"
+    assert "\nTURN" not in file.patch
+
+
+def test_an_export_goes_to_an_empty_folder_and_nowhere_else(repo: Repo, tmp_path: Path) -> None:
+    """A tree that names `..` or `.git`, as no checkout makes one, is refused; a folder with files too."""
+    trees = Worktrees(repo.path)
+    blob = repo.git("hash-object", "-w", "--stdin", stdin="evil")
+    for name in ("..", ".git", ".GIT", "."):
+        inner = repo.git("mktree", stdin=f"100644 blob {blob}\tevil\n")
+        outer = repo.git("mktree", stdin=f"040000 tree {inner}\t{name}\n")
+        commit = repo.git("commit-tree", outer, "-m", "evil")
+        into = tmp_path / "exports" / name.replace(".", "dot")
+        into.mkdir(parents=True)
+        refused(lambda commit=commit, into=into: trees.export(commit, into), "no checkout may have")  # type: ignore[misc]
+    assert not list(tmp_path.rglob("evil"))
+    assert "empty" in refused(lambda: trees.export("HEAD", repo.path), "is not empty")
+
+
+def test_a_link_and_a_folder_of_one_name_do_not_write_through_it(repo: Repo, tmp_path: Path) -> None:
+    """A tree object with a link and a folder of the same name: what is behind the link stays untouched."""
+    trees = Worktrees(repo.path)
+    (tmp_path / "victim").mkdir()
+    blob, link = (repo.git("hash-object", "-w", "--stdin", stdin=text) for text in ("evil", str(tmp_path / "victim")))
+    inner = bytes.fromhex(repo.git("mktree", stdin=f"100644 blob {blob}\tevil\n"))
+    data = b"120000 a\0" + bytes.fromhex(link) + b"40000 a\0" + inner
+    (tmp_path / "data").write_bytes(data)
+    outer = repo.git("hash-object", "-t", "tree", "-w", "--literally", str(tmp_path / "data"))
+    commit = repo.git("commit-tree", outer, "-m", "evil")
+    with pytest.raises(DialogdError):
+        trees.export(commit, tmp_path / "exported")
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+def test_files_that_the_gate_is_made_of_are_named(repo: Repo) -> None:
+    """Scripts of the command, and what known programs read, in any folder; what is not there is not."""
+    files = ("Makefile", "sub/Makefile", "ci/test.sh", "package.json", "pyproject.toml", "tests/conftest.py", "go.mod")
+    commit = repo.commit(dict.fromkeys(files, "x\n"))
+    trees = Worktrees(repo.path)
+    for command, names in {
+        "make test": ("Makefile", "sub/Makefile"),
+        "FOO=1 ./ci/test.sh --fast": ("ci/test.sh",),
+        "sh -c 'cd sub && npm test; bash ci/test.sh'": ("ci/test.sh", "package.json"),
+        "python3.11 -m pytest -q": ("pyproject.toml", "tests/conftest.py"),
+        "true": (),
+        "it's broken": (),
+    }.items():
+        assert trees.files_of_gate(command, commit) == names, command
+
+
+# -- Another base -----------------------------------------------------------------------------------------------------
+
+
+def a_moved_base(repo: Repo) -> tuple[Worktrees, Worktree, Submission, str]:
+    """A task with a submission and a kept commit, and a base that moved meanwhile."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"b.txt": "agent\n"})
+    (worktree.path / "src" / "c.py").unlink()
+    submission = trees.submit(worktree, 1, "2:abc", "one")
+    onto = repo.commit({"other.txt": "o\n", "src/b.py": "x = 1\n" * 19 + "x = 2\n", "sub/x": "y\n"}, "meanwhile")
+    return trees, worktree, submission, onto
+
+
+def test_a_task_is_carried_to_another_base(repo: Repo) -> None:
+    """Its commits again on the new base, files and branch with them; the old ones keep a name; twice is once."""
+    trees, worktree, submission, onto = a_moved_base(repo)
+    carried = trees.carry(worktree, [submission.commit], onto)
+    assert isinstance(carried, Submission)
+    assert (carried.base, carried.files_changed, carried.lines_added) == (onto, 2, 1)
+    assert repo.git("rev-parse", f"{carried.commit}^") == onto
+    assert repo.git("status", "--porcelain", cwd=worktree.path) == ""
+    assert tree(worktree.path) == {
+        "a.txt": b"one\ntwo\n", "b.txt": b"agent\n", "other.txt": b"o\n",
+        "src/b.py": b"x = 1\n" * 19 + b"x = 2\n", "sub/x": b"y\n",
+    }  # fmt: skip
+    assert trees.carry(worktree, [submission.commit], onto) == carried
+    again = trees.open(1, "first", onto)
+    assert trees.submit(again, 1, "2:abc", "the same debt") == carried
+    assert submission.commit in repo.git("for-each-ref", "--format=%(objectname)", "refs/dialogd/")
+
+
+def test_a_conflict_is_named_and_changes_nothing(repo: Repo) -> None:
+    """The same line on both sides: which commit, which file; branch, files and edits are as they were."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"a.txt": "one\nagent\n"})
+    submission = trees.submit(worktree, 1, "2:abc", "one")
+    onto = repo.commit({"a.txt": "one\nperson\n"})
+    before = (tree(worktree.path), repo.git("rev-parse", worktree.branch))
+    assert trees.carry(worktree, [submission.commit], onto) == Conflict(submission.commit, ("a.txt",))
+    assert (tree(worktree.path), repo.git("rev-parse", worktree.branch)) == before
+    write(worktree.path, {"a.txt": "edited\n"})
+    assert "commit them" in refused(lambda: trees.carry(worktree, [submission.commit], onto), "edits that are in no")
+
+
+# -- The person's branch ----------------------------------------------------------------------------------------------
+
+
+def test_the_persons_branch_goes_forward_with_its_checkout(repo: Repo) -> None:
+    """Files and index as if git had done it, edits elsewhere stay; twice is once."""
+    trees, worktree = opened(repo)
+    (worktree.path / "src" / "b.py").rename(worktree.path / "src" / "moved.py")
+    write(worktree.path, {"new/x": "x\n"})
+    to = trees.submit(worktree, 1, "2:abc", "one").commit
+    repo.write({"a.txt": "mine\n", "untracked": "mine\n"})
+    (repo.path / "src" / "c.py").touch()
+    for _ in range(2):
+        assert trees.forward("main", to) == repo.path
+        assert repo.git("rev-parse", "main") == repo.git("rev-parse", "HEAD") == to
+        assert repo.git("status", "--porcelain") == " M a.txt\n?? untracked"
+    assert (repo.path / "a.txt").read_text() == "mine\n"
+    assert not (repo.path / "src" / "b.py").exists()
+
+
+@cases(
+    "mine, words",
+    [
+        ({"a.txt": "mine\n"}, "edits are in the way: a.txt"),
+        ({"new/x": "mine\n"}, "in the way: new/x"),
+        ({"build/out": "ignored, and mine\n"}, "in the way: build/out"),
+        ({"new": "a file where a folder comes"}, "in the way: new/x"),
+        ({"folder/mine": "a folder where a file comes"}, "in the way: folder"),
+    ],
+)
+def test_files_of_the_person_are_not_written_over(tmp_path: Path, mine: dict[str, str], words: str) -> None:
+    """An edit, an untracked or ignored file, a folder in the way: refused and named, with nothing changed."""
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    folder.mkdir()
+    repo = a_repo(folder, {"a.txt": "one\n", ".git-keep": "", ".gitignore": "build/\n"})
+    trees, worktree = opened(repo)
+    write(
+        worktree.path, {"a.txt": "agent\n", "new/x": "x\n", "folder": "f\n", ".gitignore": "", "build/out": "agent\n"}
+    )
+    to = trees.submit(worktree, 1, "2:abc", "one").commit
+    repo.write(mine)
+    before, head = tree(repo.path), repo.git("rev-parse", "HEAD")
+    assert "stash" in refused(lambda: trees.forward("main", to), words)
+    assert (tree(repo.path), repo.git("rev-parse", "HEAD")) == (before, head)
+
+
+def test_what_is_already_as_it_will_be_is_no_edit(repo: Repo) -> None:
+    """A kill between files, index and branch leaves part of it done: the same call completes it."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"a.txt": "agent\n", "new/x": "x\n"})
+    (worktree.path / "src" / "c.py").unlink()
+    (worktree.path / "src" / "b.py").chmod(0o755)
+    to = trees.submit(worktree, 1, "2:abc", "one").commit
+    repo.write({"a.txt": "agent\n", "new/x": "x\n"})
+    (repo.path / "src" / "c.py").unlink()
+    assert trees.forward("main", to) == repo.path
+    assert repo.git("status", "--porcelain") == ""
+    assert repo.git("rev-parse", "HEAD") == to
+
+
+def test_line_ends_and_links_of_the_persons_checkout_are_kept(repo: Repo) -> None:
+    """Files come as the attributes say, as git by hand would write them; a link stays a link."""
+    repo.commit({".gitattributes": "*.bat text eol=crlf\n", "x.bat": "a\n"})
+    trees, worktree = opened(repo)
+    write(worktree.path, {"x.bat": "a\nb\n"})
+    (worktree.path / "a.txt").unlink()
+    (worktree.path / "a.txt").symlink_to("x.bat")
+    trees.forward("main", trees.submit(worktree, 1, "2:abc", "one").commit)
+    assert (repo.path / "x.bat").read_bytes() == b"a\r\nb\r\n"
+    assert (repo.path / "a.txt").is_symlink()
+    assert repo.git("status", "--porcelain") == ""
+
+
+def test_what_only_the_persons_git_can_do_is_left_to_it(repo: Repo) -> None:
+    """Filters and sparse checkouts: refused, with the command that does it by hand."""
+    repo.commit({".gitattributes": "*.psd filter=lfs\n", "x.psd": "a\n"})
+    trees, worktree = opened(repo)
+    write(worktree.path, {"x.psd": "b\n"})
+    to = trees.submit(worktree, 1, "2:abc", "one").commit
+    assert f"merge --ff-only {to[:12]}" in refused(lambda: trees.forward("main", to), r"through a filter.*x\.psd")
+    repo.git("sparse-checkout", "set", "--no-cone", "/a.txt", "/.gitattributes")
+    assert "merge --ff-only" in refused(lambda: trees.forward("main", to), "sparse checkout")
+
+
+def test_a_branch_is_moved_where_it_is_checked_out_or_nowhere(repo: Repo, tmp_path: Path) -> None:
+    """Another branch in the checkout stays untouched; a linked checkout comes along; a base that moved is refused."""
+    trees, worktree = opened(repo)
+    write(worktree.path, {"b.txt": "agent\n"})
+    one = trees.submit(worktree, 1, "2:abc", "one").commit
+    write(worktree.path, {"b.txt": "more\n"})
+    two = trees.submit(worktree, 1, "4:abc", "two").commit
+    repo.git("switch", "-q", "-c", "mine")
+    assert trees.forward("main", one) is None
+    assert repo.git("rev-parse", "main") == one
+    assert not (repo.path / "b.txt").exists()
+    linked = tmp_path / "linked"
+    repo.git("worktree", "add", "-q", str(linked), "main")
+    assert trees.forward("main", two) == linked
+    assert (linked / "b.txt").read_text() == "more\n"
+    assert repo.git("status", "--porcelain", cwd=linked) == ""
+    repo.commit({"c.txt": "moved\n"})
+    assert "rebase" in refused(lambda: trees.forward("mine", two), "mine has moved")
+    assert "name the branch" in refused(lambda: trees.forward("none", two), "there is no branch none")
+    base = base_of(linked)
+    assert base.branch == "main"
+    beside = Worktrees(linked)
+    assert beside.open(9, "from a linked checkout", base.commit).path.parent == tmp_path / "linked.dialogd"
