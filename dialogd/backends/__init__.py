@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from dialogd.errors import BadInput
+from dialogd.errors import BackendError, BadInput
 
 if TYPE_CHECKING:
     from dialogd.backends.parts import Prompt
@@ -89,21 +89,54 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (canary.py)
+WRITING = frozenset({"claude-code", "codex", "command"})  # those that can work in a folder and write nowhere else
 WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they call the tools of the person's servers
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A worktree in which a coding agent may write, and nowhere else.
+    """A git worktree that a turn may change: in `path`, and nowhere else.
 
-    `git_dir` and `common_dir` are where git keeps what belongs to it; those and the `forbidden` paths (the dialog with
-    what lies beside it, the state directory) it must not be able to write.
+    `git_dir` and `common_dir` are where git keeps the worktree and the repository. `forbidden` is what an agent must
+    never write, whatever else it may: dialog file, lock, their folder, state directory, shared temporary folder, home.
     """
 
     path: Path
     git_dir: Path
     common_dir: Path
     forbidden: tuple[Path, ...] = ()
+
+    @property
+    def guarded(self) -> tuple[Path, ...]:
+        """Everything outside that must stay as it is."""
+        return (self.git_dir, self.common_dir, *self.forbidden)
+
+    def check(self, own: Sequence[Path] = ()) -> None:
+        """Raise `BackendError` when something guarded lies where the agent could write: in `path`, or one of `own`."""
+        if not self.path.is_dir():
+            raise BackendError(f"there is no worktree at {self.path}", fix="go on with `dialogd build --continue`")
+        for root in (path.resolve() for path in (self.path, *own)):
+            for path in self.guarded:
+                if path.resolve().is_relative_to(root):
+                    raise BackendError(
+                        f"{path} lies in {root}, where the agent could write it",
+                        fix="keep the dialog, its state directory and git's own folders outside of worktrees",
+                        kind="unsafe",
+                    )
+
+    def confined(self, command: Sequence[str], own: Sequence[Path] = (), read: Sequence[Path] = ()) -> list[str]:
+        """The words that run `command` in the sandbox: `path` and `own` can be written, the network is open.
+
+        `read`, and what the words name, is there to be read, even if it lies in a shared temporary folder.
+        """
+        from dialogd.build.sandbox import confined
+
+        roots = [path.resolve() for path in (self.path, *own)]
+        named = [Path(word).resolve() for word in command if word.startswith("/") and Path(word).exists()]
+        there = [*(path.resolve() for path in read), *named, *(path.parent for path in named)]
+        there = [path for path in there if not any(path.is_relative_to(root) for root in roots)]
+        fixed = [*there, *self.guarded, self.path / ".git"]
+        return confined(command, cwd=self.path, writable=roots, read_only=fixed, network=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +148,7 @@ class Request:
     `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and `tokens` how
     many tokens it may use, None without a budget. `reads` are the tokens that its recent calls have read. `until` is
     when the turn times out (monotonic). `tools` are what the model may call, for a backend in `WITH_TOOLS`; None where
-    there are none. `workspace` is where a turn of a build does its work; None where nothing may be written.
+    there are none. `workspace` is where a backend in `WRITING` may write; None: nowhere.
     """
 
     dialog: Dialog
@@ -264,6 +297,16 @@ class Prepared(Protocol):
     """A backend that has to prove something before its first call; `prepare` raises `BackendError` when it cannot."""
 
     async def prepare(self) -> None: ...
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """A backend in `WRITING`: `prepare_to_write` raises `BackendError` of kind `unsafe` when it proves no such thing.
+
+    It is awaited at the start, takes seconds the first time, and again nothing.
+    """
+
+    async def prepare_to_write(self) -> None: ...
 
 
 def kind_of(name: str) -> Kind:

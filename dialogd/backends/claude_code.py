@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Usage
-from dialogd.backends.canary import Run, Sandbox
+from dialogd.backends.canary import Order, Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, ended, table
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json, write_json
 
 TOOLS = "Read,Grep,Glob"
+EDITING = f"{TOOLS},Edit,Write"
+LENT = ("oauthAccount", "primaryApiKey", "userID")  # of its settings, what belongs to a login
 _DIALOG = json.dumps(f"{INTRO}\n\n#")[1:-1].encode()  # how a dialog begins in a session's file
 _SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -112,17 +114,28 @@ class ClaudeCode(AgentCLI):
     events = _Events
     at_files = True
     joins = True
-    levels = 2  # older versions do not know --restricted
+    levels = writes = 2  # older versions do not know --restricted
     confined = 2
+    logins = (".credentials.json",)
+    settings_files = (
+        "settings.json",
+        "settings.local.json",
+        "CLAUDE.md",
+        ".claude.json",
+        "hooks/planted",
+        "agents/x.md",
+    )
     longest = 8_000_000
     lost = "No conversation found"
     log_in = "run `claude` once and type /login, or set ANTHROPIC_API_KEY"
 
     def arguments(self, run: Run) -> list[str]:
-        """One run that prints events. The strictest flags that still read."""
-        words = ["-p", "--output-format", "stream-json", "--verbose", "--tools", TOOLS, "--permission-mode", "dontAsk"]
-        if not self.options.trust_project:
-            words += ["--restricted"] if self.level == 0 else ["--setting-sources", ""]
+        """One run that prints events. The strictest flags that still read, or edit, but run no command."""
+        words = ["-p", "--output-format", "stream-json", "--verbose", "--permission-mode", "dontAsk"]
+        words += ["--tools", EDITING, "--allowedTools", "Edit(./**)"] if run.way else ["--tools", TOOLS]
+        if run.way or not self.options.trust_project:
+            level = run.way.level if run.way else self.level
+            words += ["--restricted"] if level == 0 else ["--setting-sources", ""]
             words += ["--strict-mcp-config", "--disable-slash-commands"]
         words += ["--system-prompt-file", str(run.system)]
         words += ["--model", self.chosen] if self.chosen else []
@@ -161,8 +174,10 @@ class ClaudeCode(AgentCLI):
 
     def session_file(self, session: str) -> Path | None:
         """One file per session, in a folder named after the directory that it ran in."""
-        projects = self.folder(self.environment) / "projects"
-        return next(projects.glob(f"*/{session}.jsonl"), None) if _SESSION.fullmatch(session) else None
+        if not _SESSION.fullmatch(session):
+            return None
+        found = (path for folder in self.folders() for path in folder.glob(f"projects/*/{session}.jsonl"))
+        return next(found, None)
 
     def joined(self) -> str:
         """The person's session; for `last` the newest one of the project, from then on the same.
@@ -201,6 +216,29 @@ class ClaudeCode(AgentCLI):
     def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
         """Its tool that reads."""
         return "Read", {"file_path": str(path)}
+
+    def makes(self, path: Path, text: str) -> Sequence[Order]:
+        """Its tools that write. What is there must have been read for both of them."""
+        return (
+            ("Write", {"file_path": str(path), "content": text}),
+            ("Read", {"file_path": str(path)}),
+            ("Write", {"file_path": str(path), "content": text}),
+            ("Edit", {"file_path": str(path), "old_string": "", "new_string": text}),
+        )
+
+    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
+        """What it has for running and fetching."""
+        return (
+            ("Bash", {"command": f"touch {sandbox.project}/bash", "description": "make a file"}),
+            ("WebFetch", {"url": f"{sandbox.url}/made", "prompt": "what is there"}),
+        )
+
+    def furnish(self, home: Path) -> None:
+        """Its settings, made anew each time, with what belongs to a login and nothing else."""
+        folder = self.folder(self.environment)
+        kept = read_json((folder if self.environment.get("CLAUDE_CONFIG_DIR") else folder.parent) / ".claude.json")
+        known = table(kept)
+        write_json(home / ".claude.json", {name: known[name] for name in LENT if name in known and not self.paid})
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """Hooks and a server, as a project may contain them; nothing when the person trusts it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Usage
-from dialogd.backends.canary import Run, Sandbox
-from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, table
+from dialogd.backends.canary import Order, Run, Sandbox
+from dialogd.backends.coding_agent import TEMPORARY, AgentCLI, Event, Output, counts, table
 from dialogd.errors import BadInput
 from dialogd.store.disk import read_json
 
@@ -67,7 +68,9 @@ class Codex(AgentCLI):
     own = ("CODEX_HOME",)
     keeps = ("CODEX_HOME", "", ".codex")
     events = _Events
-    levels = 2
+    levels = writes = 2
+    logins = ("auth.json",)
+    settings_files = ("config.toml", "hooks.json", "AGENTS.md", "rules/default.rules", "skills/planted/SKILL.md")
     longest = 1_000_000
     lost = r"thread/(fork|resume) failed|no rollout found"
     log_in = "run `codex login`, or set OPENAI_API_KEY"
@@ -75,7 +78,8 @@ class Codex(AgentCLI):
     def arguments(self, run: Run) -> list[str]:
         """One run that prints events. Of the person's configuration only model and effort are kept."""
         words = ["exec", "--json", "--skip-git-repo-check", "--ignore-user-config", "--ignore-rules"]
-        words += ["-s", "read-only"] if self.level else []
+        level = run.way.level if run.way else self.level
+        words += ["-s", "workspace-write" if run.way else "read-only"] if level else []
         words += ["-m", self.chosen] if self.chosen else []
         for key, value in self._config(run).items():
             words += ["-c", f"{key}={value}"]
@@ -93,13 +97,19 @@ class Codex(AgentCLI):
             "check_for_update_on_startup": "false",
             **{f"features.{name}": "false" for name in _OFF},
         }
-        if self.level == 0:
+        if (run.way.level if run.way else self.level) == 0:
             binaries = self.path.parents[2] if self.path.suffix == ".js" else self.path.parent
-            reads = {":minimal": "read", ":workspace_roots": {".": "read"}, str(binaries): "read"}
+            inside = {".": "write", ".git": "read"} if run.way else {".": "read"}
+            reads: dict[str, Any] = {":minimal": "read", ":workspace_roots": inside, str(binaries): "read"}
+            if run.way and run.way.boxed:
+                reads[TEMPORARY] = "write"
             config |= {"default_permissions": '"dialogd"', "permissions.dialogd.filesystem": _toml(reads)}
+        elif run.way:
+            settings = {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": not run.way.boxed, "network_access": False}
+            config |= {f"sandbox_workspace_write.{name}": _toml(value) for name, value in settings.items()}
         if self.effort:
             config["model_reasoning_effort"] = _toml(self.effort)
-        if self.options.trust_project:
+        if self.options.trust_project and not run.way:
             config["projects"] = _toml({str(self.project): {"trust_level": "trusted"}})
         if self.paid:
             provider = {  # one of its own, for the built-in one tries websockets first
@@ -142,8 +152,10 @@ class Codex(AgentCLI):
 
     def session_file(self, session: str) -> Path | None:
         """One file per thread, in folders by its day."""
-        rollouts = (self.folder(self.environment) / "sessions").glob(f"*/*/*/rollout-*-{session}.jsonl")
-        return next(rollouts, None) if re.fullmatch(r"[0-9a-f-]{36}", session) else None
+        if not re.fullmatch(r"[0-9a-f-]{36}", session):
+            return None
+        name = f"sessions/*/*/*/rollout-*-{session}.jsonl"
+        return next((path for folder in self.folders() for path in folder.glob(name)), None)
 
     def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Its ways to write and to leave the sandbox."""
@@ -158,6 +170,27 @@ class Codex(AgentCLI):
     def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
         """It reads by commands."""
         return "exec_command", {"cmd": f"cat {path}"}
+
+    def makes(self, path: Path, text: str) -> Sequence[Order]:
+        """Commands, and its tool for patches."""
+        folder, name = shlex.quote(str(path.parent)), shlex.quote(str(path))
+        patch = f"*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"
+        return (
+            ("exec_command", {"cmd": f"mkdir -p {folder}; echo {text} > {name}"}),
+            ("exec", f"text(JSON.stringify(await tools.apply_patch({json.dumps(patch)})))"),
+        )
+
+    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
+        """Other files in the place of what is there, more rights, and the network."""
+        path, url = sandbox.workspace.common_dir / "escalated", f"{sandbox.url}/made"
+        pinned = [shlex.quote(str(path)) for path in sandbox.guarded()]
+        fetch = f"curl -sS -m 3 {url} || python3 -c 'import urllib.request as u; u.urlopen(\"{url}\", timeout=3)'"
+        more = {"sandbox_permissions": "require_escalated", "justification": "x"}
+        return (
+            *(("exec_command", {"cmd": f"mv {name} {name}.old; ln -s /dev/null {name}"}) for name in pinned),
+            ("exec_command", {"cmd": f"touch {path}", **more}),
+            ("exec_command", {"cmd": fetch}),
+        )
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """A server, as a project may contain one; nothing when the person trusts it."""

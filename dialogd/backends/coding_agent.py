@@ -19,11 +19,12 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dialogd.backends import Found, Options, Request, Tool, Usage
-from dialogd.backends.canary import Proof, Run, Sandbox, prove
+from dialogd.backends import Found, Options, Request, Tool, Usage, Workspace
+from dialogd.backends.canary import Order, Proof, Run, Sandbox, Way, prove, prove_writing
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
 from dialogd.backends.parts import Prompt, tokens_of
@@ -34,7 +35,7 @@ from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
 from dialogd.store.child import Child, not_started
-from dialogd.store.disk import read_json, write_json
+from dialogd.store.disk import read_json, write_json, write_over
 from dialogd.store.leftovers import note_made
 
 VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs needs several
@@ -53,6 +54,8 @@ NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy",
 
 Event = Mapping[str, Any]
 
+TEMPORARY = "/var/tmp"  # in a sandbox; Codex keeps links to itself in no folder below this
+_WRITERS = "claude-code, codex or command"
 _PASSWORD = re.compile(r"://[^/@:]*:([^/@]+)@")  # of an address
 _JOINER = "\u2060"  # a word joiner: no CLI takes `@` and this for the name of a file
 
@@ -239,6 +242,9 @@ class AgentCLI:
     joins     True when it can go on from a session of the person's
     levels    how many ways of reading only it has, the strictest first; the canary picks the first that holds
     confined  the levels below this one keep it from reading outside the project
+    writes    how many ways of writing in one folder only it has, likewise
+    logins    the files of its folder that hold a login: lent to the folder of its own that it has in a sandbox of ours
+    settings_files  the files of its folder by which something would run in the person's next session
     longest   characters that a prompt may have
     lost      what it says, as an expression, when a session is not there
     """
@@ -257,6 +263,9 @@ class AgentCLI:
     joins: ClassVar[bool] = False
     levels: ClassVar[int] = 1
     confined: ClassVar[int] = 1
+    writes: ClassVar[int] = 0
+    logins: ClassVar[tuple[str, ...]] = ()
+    settings_files: ClassVar[tuple[str, ...]] = ()
     longest: ClassVar[int] = 1_000_000
     lost: ClassVar[str] = ""
     log_in: ClassVar[str] = ""
@@ -289,6 +298,7 @@ class AgentCLI:
                 raise BadInput(f"--{option} {value!r} begins like a flag", fix=f"name a {option}")
         self._sessions = Sessions(options.state / f"{self.name}-sessions.json" if options.state else None)
         self._proof: Proof | None = None
+        self._writing: Proof | None = None
         self._one = asyncio.Lock()
 
     # What a CLI says of itself
@@ -318,6 +328,17 @@ class AgentCLI:
     def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
         """The tool call that reads a file."""
         raise NotImplementedError
+
+    def makes(self, path: Path, text: str) -> Sequence[Order]:
+        """The tool calls that write a text to a file: the first makes it where it is not, with its folder."""
+        raise NotImplementedError
+
+    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
+        """Further tool calls by which the canary tries to get out of a workspace, or to fetch."""
+        return ()
+
+    def furnish(self, home: Path) -> None:
+        """Put what it needs, besides logins, into the folder of its own that it has in a sandbox of ours."""
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """Files of a hostile project, by path: each makes `marker` if the CLI lets it."""
@@ -386,14 +407,18 @@ class AgentCLI:
         """Where the key goes, "" for the vendor's own address."""
         return self.options.base_url or self.options.variables.get(self.address, "") if self.address else ""
 
-    def double(self, sandbox: Sandbox, level: int) -> Self:
-        """The same backend, with the same flags, for the canary: a fake key, another home, another project."""
+    def double(self, sandbox: Sandbox, level: int, *, writes: bool = False) -> Self:
+        """The same backend, with the same flags, for the canary: a fake key, another home, another project.
+
+        Where it `writes`, nobody trusts the project: the agent itself can put hooks there.
+        """
         options = replace(
             self.options,
             model=self.chosen,
             effort=self.effort,
             project=sandbox.project,
-            state=sandbox.home,
+            state=sandbox.home.parent / "agent" if writes else sandbox.home,
+            trust_project=self.options.trust_project and not writes,
             resume="",
             base_url=sandbox.url,
             variables={self.key: "sk-ant-test-canary"},
@@ -422,17 +447,44 @@ class AgentCLI:
             self.model = self.model or proof.model
             self.price = self._price() or price_of(proof.model, self.vendor)  # it may know models by words of its own
 
+    async def prepare_to_write(self) -> None:
+        """Prove, once per version and flags, that it writes in a workspace and nowhere else. Takes seconds.
+
+        Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
+        """
+        if self._writing is None:
+            proof = await prove_writing(self)
+            if not proof.safe:
+                raise BackendError(
+                    f"{self.program} {proof.version} is not used where it may write: {proof.why}",
+                    fix=f"install bubblewrap, or another version of {self.program}; or let {_WRITERS} write",
+                    kind="unsafe",
+                )
+            self._writing = proof
+            self.model = self.model or proof.model
+            self.price = self._price() or price_of(proof.model, self.vendor)
+
+    async def _way(self, workspace: Workspace) -> Way:
+        """How it may write in a workspace."""
+        await self.prepare_to_write()
+        assert self._writing is not None
+        boxed = self._writing.boxed
+        workspace.check([self.boxed_home] if boxed else [])
+        return Way(workspace, self._writing.level, boxed)
+
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Run the CLI once and yield what it used and which tools ran, then its reply. Raises `BackendError`."""
         async with self._one:
-            await self.prepare()
-            prompt = request.prompt()
-            basis = digest(f"{prompt.system}\0{self.project}\0{self.options.resume}")  # what a session is begun under
+            way = None if request.workspace is None else await self._way(request.workspace)
+            if way is None:
+                await self.prepare()
+            prompt, project = request.prompt(), self.project if way is None else way.workspace.path
+            basis = digest(f"{prompt.system}\0{project}\0{self.options.resume}")  # what a session is begun under
             chosen = plan(prompt, request.agent.id, basis, self._sessions.points)
             while True:
                 reader = self.events(self)
                 try:
-                    async with aclosing(self._attempt(prompt, chosen, request, reader)) as usages:
+                    async with aclosing(self._attempt(prompt, chosen, request, reader, way)) as usages:
                         async for usage in usages:
                             yield usage
                     break
@@ -456,13 +508,13 @@ class AgentCLI:
             yield reply
 
     async def _attempt(
-        self, prompt: Prompt, chosen: Continuation, request: Request, reader: Output
+        self, prompt: Prompt, chosen: Continuation, request: Request, reader: Output, way: Way | None
     ) -> AsyncGenerator[Usage | Tool, None]:
         """One run of the CLI, whose output `reader` takes. Yields what was used and what ran; raises `BackendError`."""
         if chosen.after and not self.forks and not request.question:
             self._sessions.drop(chosen.after.session)  # from here on it has heard what it may never answer
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.state, ignore_cleanup_errors=True) as folder:
-            run = self._run_for(prompt, chosen, request, Path(folder))
+            run = replace(self._run_for(prompt, chosen, request, Path(folder)), way=way)
             try:
                 async with aclosing(self.run(run, reader, chosen.after.usage if chosen.after else None)) as usages:
                     async for usage in usages:
@@ -475,7 +527,7 @@ class AgentCLI:
         system = folder / "system.md"
         system.write_text(prompt.system, encoding="utf-8", errors="replace", newline="\n")
         text, session, join = chosen.text, chosen.after.session if chosen.after else "", False
-        if not session and self.options.resume:
+        if not session and self.options.resume and request.workspace is None:
             # The person's session goes on under the system prompt that it began with.
             session, join, text = self.joined(), True, f"{prompt.system}\n\n{chosen.text}"
         if len(text) > self.longest:
@@ -493,13 +545,7 @@ class AgentCLI:
     async def run(self, run: Run, reader: Output, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
         """Run the CLI once. Yields what was used so far, and which tools run. Raises `BackendError`."""
         reader.folder = run.folder
-        own = {**self.settings(run), "TMPDIR": str(run.folder)}
-        environment = {**self.environment, **own, **self.options.environment}
-        command = [str(self._path), *self.arguments(run)]
-        try:
-            child = Child(command, run.text.encode("utf-8", "replace"), environment, self.project)
-        except OSError as error:
-            raise not_started(error, command[0]) from error
+        child = self._start(run)
         used = guess = Usage(self.model, tokens_of(run.text), 0, estimated=True)
         try:
             yield guess
@@ -511,6 +557,8 @@ class AgentCLI:
                     yield (used := now)
         finally:
             code = await child.end()
+            if run.way is not None and run.way.boxed:
+                self._give_back()
         if child.errno is not None:
             raise BackendError(f"cannot run {self.program!r}: {os.strerror(child.errno)}", fix="install it again")
         said = last_line(child.stderr, self.secrets)
@@ -524,6 +572,21 @@ class AgentCLI:
         yield spent
         if reader.failure is not None:
             raise reader.failure
+
+    def _start(self, run: Run) -> Child:
+        own = {**self.settings(run), "TMPDIR": str(run.folder)}
+        environment = {**self.environment, **own, **self.options.environment}
+        command, folder = [str(self._path), *self.arguments(run)], self.project
+        if run.way is not None:
+            folder = run.way.workspace.path
+        if run.way is not None and run.way.boxed:
+            self._lend()
+            command = run.way.workspace.confined(command, [self.boxed_home], [self.path.parent, run.folder])
+            environment |= {self.keeps[0]: str(self.boxed_home), "TMPDIR": TEMPORARY}
+        try:
+            return Child(command, run.text.encode("utf-8", "replace"), environment, folder)
+        except OSError as error:
+            raise not_started(error, command[0]) from error
 
     def _lost(self, run: Run) -> BackendError:
         if run.join:
@@ -545,6 +608,46 @@ class AgentCLI:
                 kind="auth",
             )
         return error
+
+    # A folder of its own, where a sandbox keeps it from writing in the person's
+
+    @property
+    def boxed_home(self) -> Path:
+        """Where it keeps its sessions then, and a login that is lent to it."""
+        return self.state / f"{self.name}-home"
+
+    def folders(self) -> tuple[Path, ...]:
+        """The folders in which it may keep sessions: the person's, and that one."""
+        return self.folder(self.environment), self.boxed_home
+
+    def _lend(self) -> None:
+        """Copy the person's login there: the file itself must be replaced when it is renewed, which no sandbox allows.
+
+        What it renewed in a run whose daemon was killed is given back before.
+        """
+        self.boxed_home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._give_back()
+        for name in self.logins:
+            theirs = None if self.paid else _bytes(self.folder(self.environment) / name)
+            with suppress(OSError):
+                if theirs is None:
+                    (self.boxed_home / name).unlink(missing_ok=True)
+                else:
+                    write_over(theirs, self.boxed_home / name)
+                    write_over(_sha(theirs), self.boxed_home / f"{name}.lent")
+        self.furnish(self.boxed_home)
+
+    def _give_back(self) -> None:
+        """Give a login that was renewed back to the person, unless theirs was renewed too."""
+        for name in self.logins:
+            ours, theirs = _bytes(self.boxed_home / name), _bytes(self.folder(self.environment) / name)
+            lent = _bytes(self.boxed_home / f"{name}.lent")
+            if ours is None or theirs is None or _sha(theirs) != lent or _sha(ours) == lent:
+                continue
+            if table(read_json(self.boxed_home / name)):  # whole
+                with suppress(OSError):
+                    write_over(ours, self.folder(self.environment) / name)
+                    write_over(_sha(ours), self.boxed_home / f"{name}.lent")
 
     async def close(self) -> None:
         """Forget what is kept in memory."""
@@ -583,6 +686,17 @@ class AgentCLI:
 
     def _price(self) -> Price | None:
         return price_of(self.model, self.vendor, self.options.price) if self.model or self.options.price else None
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _sha(data: bytes) -> bytes:
+    return sha256(data).hexdigest().encode()
 
 
 # -- The version of a program -----------------------------------------------------------------------------------------

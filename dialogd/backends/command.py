@@ -31,7 +31,7 @@ class Command:
 
     No shell is involved. The environment is clean: `PASSED_ON`, `LC_*`, `options.environment`, and
     `DIALOGD_AGENT`, `DIALOGD_TURN`. It is told the dialog as its agent may see it, not the file. Whatever the command
-    starts ends with it.
+    starts ends with it. With a workspace it runs there, in a sandbox that lets it write nowhere else.
     Raises `BadInput` for a command that is empty, unreadable or not there.
     """
 
@@ -65,6 +65,8 @@ class Command:
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Stream what the command prints. Raises `BackendError` for everything else than text and exit code 0."""
+        if request.workspace is not None:
+            await self.prepare_to_write()
         child = self._start(request)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         parts: list[str] = []
@@ -89,6 +91,15 @@ class Command:
             )
         self._judge(child, code, "".join(parts))
 
+    async def prepare_to_write(self) -> None:
+        """Make sure of the sandbox that keeps it to one folder: it has no manners of its own that could be proved."""
+        from dialogd.build.sandbox import INSTALL, missing
+
+        if lacking := missing():
+            raise BackendError(
+                f"{self._words[0]!r} is not used where it may write: {lacking}", fix=INSTALL, kind="unsafe"
+            )
+
     async def close(self) -> None:
         """Nothing is kept between replies."""
 
@@ -100,10 +111,15 @@ class Command:
             "DIALOGD_TURN": str(request.turn),
             "DIALOGD_QUESTION": request.question,
         }
+        words, folder = [program, *self._words[1:]], self._project
+        if request.workspace is not None:
+            request.workspace.check()
+            read = [] if folder is None else [folder]
+            words, folder = request.workspace.confined(words, read=read), request.workspace.path
+            environment["TMPDIR"] = "/tmp"
         prompt = request.prompt().text.encode("utf-8", "replace")
         try:
-            folder = request.workspace.path if request.workspace is not None else self._project
-            return Child([program, *self._words[1:]], prompt, environment, folder)
+            return Child(words, prompt, environment, folder)
         except OSError as error:
             raise not_started(error, program) from error
 

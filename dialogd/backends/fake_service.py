@@ -23,10 +23,10 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "re
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of one of the agent's tools."""
+    """A call of one of the agent's tools; a free text as its input is for Responses only."""
 
     tool: str
-    input: Mapping[str, Any]
+    input: Mapping[str, Any] | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,13 @@ class ModelRequest:
 class FakeService:
     """Serves at `url` until the end of the `with`; `script` answers each request with a call or a text, one at a time.
 
-    What asks no model gets a count of tokens, or a 404.
+    What asks no model gets a count of tokens, or a 404. `fetched` are the paths of whatever was got or asked for there.
     """
 
     def __init__(self, script: Callable[[ModelRequest], ToolCall | str]) -> None:
         self._script = script
         self._lock = threading.Lock()
+        self.fetched: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *given: _Handler(self, *given))
         self._server.daemon_threads, self._server.block_on_close = True, False
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -88,6 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(counted if stream is None else stream, "application/json" if stream is None else "text/event-stream")
 
     def do_GET(self) -> None:
+        self._service.fetched.append(self.path)
         self._send(b"{}", "application/json", 404)
 
     do_HEAD = do_GET
@@ -176,8 +178,11 @@ def _chat(model: str, answer: ToolCall | str) -> Iterator[Json | str]:
 
 def _responses(model: str, answer: ToolCall | str) -> Iterator[Json]:
     if isinstance(answer, ToolCall):
-        call = {"name": answer.tool, "arguments": json.dumps(answer.input), "call_id": _new("call")}
-        item: Json = {"id": _new("fc"), "type": "function_call", "status": "completed", **call}
+        item: Json = {"id": _new("fc"), "status": "completed", "name": answer.tool, "call_id": _new("call")}
+        if isinstance(answer.input, str):
+            item |= {"type": "custom_tool_call", "input": answer.input}
+        else:
+            item |= {"type": "function_call", "arguments": json.dumps(answer.input)}
     else:
         content = [{"type": "output_text", "text": answer, "annotations": []}]
         item = {"id": _new("msg"), "type": "message", "role": "assistant", "status": "completed", "content": content}

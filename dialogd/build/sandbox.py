@@ -75,6 +75,7 @@ def confined(
     rules.update((path.resolve(), "--bind") for path in writable)
     rules.update((path.resolve(), "--ro-bind") for path in visible if path.exists())
     rules.update((path.resolve(), "--tmpfs") for path in (*shared, *hidden) if path.exists())
+    rules.pop(Path("/"), None)  # which is to be read as it is
     words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", *([] if network else ["--unshare-net"])]
     words += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]

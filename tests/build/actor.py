@@ -1,9 +1,10 @@
 """A scripted agent of a build, as the `command` backend runs it: what it does follows from its prompt and a script.
 
-    python actor.py SCRIPT.json LOG
+    python actor.py SCRIPT.json PORT
 
 The script, by task and iteration: for the lead files to write (null deletes one) or `run`, a shell command; for the
-moderator `yes`, `no` or a whole reply. What it was asked for is noted in the log, a line for each call.
+moderator `yes`, `no` or a whole reply. What it was asked for is told to who listens at the port: where it works it may
+write nothing but its worktree.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,8 +40,9 @@ def main() -> None:
         if "Plan now" in now
         else "else"
     )
-    with Path(sys.argv[2]).open("a") as log:
-        log.write(json.dumps({"kind": kind, "step": step, "prompt": asked}) + "\n")
+    with socket.create_connection(("127.0.0.1", int(sys.argv[2]))) as log:
+        log.sendall(json.dumps({"kind": kind, "step": step, "prompt": asked}).encode() + b"\n")
+        log.recv(1)
     if is_question:
         forms = re.findall(r"\[DECIDE: P\d+ approve\]", asked)
         print(forms[0] if forms else "[PASS]")

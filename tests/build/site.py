@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,27 @@ def repository(folder: Path) -> Path:
     return folder
 
 
+class Listener(socketserver.ThreadingTCPServer):
+    """Notes what the agents tell, a line for each call, and says so to them when it is written."""
+
+    daemon_threads = True
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.lock = log, threading.Lock()
+        super().__init__(("127.0.0.1", 0), _Line)
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+
+class _Line(socketserver.StreamRequestHandler):
+    server: Listener
+
+    def handle(self) -> None:
+        line = self.rfile.readline()
+        with self.server.lock, self.server.log.open("ab") as log:
+            log.write(line)
+        self.wfile.write(b".")
+
+
 class Site(Pair):
     """A repository, a moderator M and a lead L at one build."""
 
@@ -61,12 +84,18 @@ class Site(Pair):
         self.script, self.log = folder / "script.json", folder / "calls.jsonl"
         self.script.write_text(json.dumps(script))
         self.gate, self.rules, self.person = gate, rules, person
-        command = shlex.join([sys.executable, str(ACTOR), str(self.script), str(self.log)])
+        self.listener = Listener(self.log)
+        command = shlex.join([sys.executable, str(ACTOR), str(self.script), str(self.listener.server_address[1])])
         own = ["--repo", str(self.repo)]
         self.own_flags = {"M": own, "L": [*own, "--gate", gate] if gate else own}
         (folder / "talk").mkdir()
         super().__init__(folder, "ML", command=command, flags=self.own_flags, environment=environment)
         self.file = folder / "talk" / "dialog.md"
+
+    def __exit__(self, *given: Any) -> None:
+        super().__exit__(*given)
+        self.listener.shutdown()
+        self.listener.server_close()
 
     def open(self, *agents: str) -> None:
         """Write the dialog, start the daemons, and let it go."""
