@@ -23,11 +23,14 @@ from tests.support.cases import cases
 SHIPPED = {
     "pair", "feature-design", "code-review", "architecture-debate", "test-cases", "system-design", "brainstorm",
     "design-review", "debate", "council", "contemplator", "mirror", "relay", "pyramid", "circle", "swarm", "healing",
+    "build",
 }  # fmt: skip
 
 
 def begun(name: str, agents: str | None = None, **more: object) -> Opening:
     """A dialog from that template, as it is asked for on the command line."""
+    if name == "build":
+        more = {"build": {"repo": "/code", "branch": "main", "base": "0" * 40}, "tasks": 3, **more}
     wanted = Wanted("Tabs or spaces?", template=name, agents=agents, **more)  # type: ignore[arg-type]
     seats = wanted.seats()
     return draw_up(wanted, seats, usual_ports(seats))
@@ -53,7 +56,7 @@ def test_a_shipped_template_reads_without_a_word(name: str) -> None:
         assert found.skill.overview
         assert found.skill.success
         assert found.skill.errors
-        assert found.terms.max_rounds
+        assert found.terms.max_rounds or found.terms.rules.build
     assert {part.role.personality for part in found.terms.cast} <= {"", *PERSONALITIES}
     assert not set(found.terms.rules.kinds) & set(MARKS), "a kind that is called like a mark would be that mark"
 
@@ -90,6 +93,8 @@ def test_a_shipped_template_can_decide(name: str) -> None:
             case "judge":
                 assert header.judge
                 assert header.judge not in header.speakers
+            case "build":
+                assert {header.rules.build.moderator, header.rules.build.lead} == set(header.speakers) == {"M", "L"}
         assert any(header.rules.role(who).may(PROPOSE) for who in header.speakers)
 
 
@@ -113,7 +118,7 @@ def test_nothing_in_a_shipped_template_reads_as_a_turn_or_an_end(name: str) -> N
 
 def test_phases_take_no_more_rounds_than_there_are() -> None:
     """Where rounds are limited every phase is reached."""
-    for name in sorted(SHIPPED - {DEFAULT_TEMPLATE}):
+    for name in sorted(SHIPPED - {DEFAULT_TEMPLATE, "build"}):
         found = template(name).terms
         assert sum(phase.rounds for phase in found.rules.phases) == found.max_rounds, name
 
@@ -459,3 +464,19 @@ def test_the_default_is_the_pair() -> None:
     found: Template = template()
     assert (found.name, found.terms.rules.order, found.terms.rules.verdict) == ("pair", "alternate", "mutual")
     assert (found.terms.max_turns, found.timeout) == (20, 300.0)
+
+
+def test_a_build_has_room_for_every_attempt_of_the_tasks_that_are_expected() -> None:
+    """Question, plan, an attempt and a review each, an improvement, the summary; a template names no repository."""
+    assert [begun("build", tasks=n).max_turns for n in (1, 3)] == [2 + 6 + 7 + 1, 2 + 18 + 7 + 1]
+    rules = begun("build", build={"repo": "/code", "iterations": 1, "cycles": 0}).rules.build
+    assert rules is not None
+    assert (rules.moderator, rules.lead, rules.repo, rules.iterations, rules.pass_score) == ("M", "L", "/code", 1, 80)
+    with pytest.raises(BadInput, match="carries work out in a repository") as caught:
+        draw_up(Wanted("Tabs?", template="build"), Wanted("Tabs?", template="build").seats(), [1, 2])
+    assert "dialogd build" in caught.value.fix
+    wrong = {"gate: make": "nothing that a template may say", "lead: Nobody": "are not the two agents"}
+    for line, why in wrong.items():
+        text = template("build").text.replace("  lead: Tech Lead", f"  lead: Tech Lead\n  {line}")
+        text = text if "gate" in line else template("build").text.replace("  lead: Tech Lead", f"  {line}")
+        assert any(why in problem.what for problem in parse("build", text).terms.problems), line

@@ -45,18 +45,18 @@ def read_cast(agents: str | None, each: Sequence[str] | None, template: Template
     if each:
         seats = _each(each, template)
     elif agents is not None:
-        seats = _dealt(agents, template.terms.least if template else 1)
+        seats = _dealt(agents, template.terms.least if template else 1, template.ids if template else SEATS)
     else:
-        seats = tuple(Seat(seat) for seat in SEATS[: template.seats if template else 2])
+        seats = tuple(Seat(seat) for seat in (template.ids[: template.seats] if template else SEATS[:2]))
     return seats if template is None else _in_their_seats(seats, template)
 
 
-def _dealt(agents: str, least: int) -> tuple[Seat, ...]:
+def _dealt(agents: str, least: int, ids: str) -> tuple[Seat, ...]:
     """One seat for each backend of the list, which is repeated until there are enough."""
     listed = [part.strip() for part in agents.split(",") if part.strip()]
     if not 0 < len(listed) <= len(SEATS):
         raise BadInput(f"--agents names {len(listed)} agents", fix="name 1 to 26: --agents rehearsal,rehearsal")
-    seats = SEATS[: max(len(listed), least)]
+    seats = (ids + SEATS.translate(dict.fromkeys(map(ord, ids))))[: max(len(listed), least)]
     return tuple(_part(seat, listed[index % len(listed)]) for index, seat in enumerate(seats))
 
 
@@ -82,7 +82,7 @@ def _each(each: Sequence[str], template: Template | None) -> tuple[Seat, ...]:
 
 def _cast(template: Template | None) -> tuple[Seat, ...]:
     """The seats that a template has when nobody is named, with their names."""
-    seats = SEATS[: template.seats] if template else ""
+    seats = template.ids[: template.seats] if template else ""
     parts = [(seat, template.part(index) if template else None) for index, seat in enumerate(seats)]
     return tuple(Seat(seat, title=part.name if part else "") for seat, part in parts)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -21,6 +21,7 @@ from dialogd.config import FIRST_PORT, Settings
 from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.memory import keep
 from dialogd.protocol import units
+from dialogd.protocol.build import expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Participant
 from dialogd.protocol.rules import THRESHOLDS
@@ -34,12 +35,17 @@ from dialogd.templates.opening import MOST_OF_A_FILE, Context, Opening, begins, 
 TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
 MOST_OF_A_QUESTION = 500  # characters that are looked up
 BEHIND = 16 * 1024  # bytes behind the cut of a file that are read too, so that no secret is known by its half only
+OF_BUILDS = ("build", "tasks", "along")  # what is asked for by `dialogd build` alone
 MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a limit, and prompts carry them all
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A new dialog as it was asked for: beside the topic, the options of every command that makes one."""
+    """A new dialog as it was asked for: beside the topic, the options of every command that makes one.
+
+    Of a build `build` holds what is said of it, by the names of its rules, `tasks` how many tasks are expected, `along`
+    what goes along beside the files.
+    """
 
     topic: str
     question: options.Question = None
@@ -59,6 +65,9 @@ class Wanted:
     template: options.TemplateName = None
     budget: options.Budget = None
     recall: options.Recall = None
+    build: Mapping[str, str | int] = field(default_factory=dict)
+    tasks: int = 0
+    along: tuple[Context, ...] = ()
 
     def seats(self) -> tuple[Seat, ...]:
         """Its agents."""
@@ -68,7 +77,7 @@ class Wanted:
 def asks_for_a_dialog(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Wanted` in the place of its parameter `wanted`, which it is called with."""
     hints = get_type_hints(Wanted, include_extras=True)
-    asked = [f for f in fields(Wanted) if f.name != "topic"]
+    asked = [f for f in fields(Wanted) if f.name not in ("topic", *OF_BUILDS)]
 
     @wraps(command)
     def with_options(topic: str | None = None, **given: Any) -> None:
@@ -105,6 +114,9 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
             fix="leave one of the two out" if wanted.step else "name two agents: --agents claude,codex",
         )
     chosen = template(wanted.template)
+    if chosen.terms.rules.build is not None and not wanted.build:
+        what = f"the template {chosen.name} carries work out in a repository, and none is named"
+        raise BadInput(what, fix='dialogd build "goal" --repo DIR')
     try:
         budget, tokens = units.budget(wanted.budget) if wanted.budget is not None else units.NO_BUDGET
     except ValueError as error:
@@ -127,15 +139,20 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
         allow_defaults=wanted.allow_defaults,
         unattended=wanted.unattended,
         break_cycles=wanted.break_cycles,
-        context=_context(wanted.context or ()),
+        context=(*_context(wanted.context or ()), *wanted.along),
         budget=budget,
         tokens=tokens,
         max_rounds=wanted.max_rounds or settings.max_rounds or chosen.terms.max_rounds,
         rehearsed=tuple(s.id for s in seats if family_of(s.backend) == LAST_RESORT),
         max_time=chosen.terms.max_time if wanted.max_time is None else options.duration(wanted.max_time, "--max-time"),
         thresholds={key: set_ for key in THRESHOLDS if (set_ := getattr(settings, key)) is not None},
+        build=wanted.build,
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
+    if opening.rules.build is not None and wanted.max_turns is None:
+        max_turns = 2 + most_turns(
+            opening.rules.build, expected(wanted.tasks)
+        )  # question and plan come before the work
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
 
 

@@ -374,6 +374,8 @@ def _patterns() -> Iterator[forms.Pattern]:
         seen.add(place.name)
         with suppress(BadInput):
             one = load(place).usable()
+            if one.terms.rules.build is not None:  # it needs a repository
+                continue
             yield forms.Pattern(
                 name=place.name,
                 sentence=one_line(one.description, 300),

@@ -79,6 +79,11 @@ class Template:
         return max(self.terms.least, min(len(self.terms.cast) or 2, most))
 
     @property
+    def ids(self) -> str:
+        """The ids of its seats, a letter each: those of a build are M and L."""
+        return "ML" if self.terms.rules.build else string.ascii_uppercase
+
+    @property
     def is_fixed(self) -> bool:
         """True when exactly the described agents take part."""
         return self.terms.most is not None and self.terms.least == self.terms.most
@@ -118,8 +123,12 @@ class Template:
         """The rules of a dialog between agents of these ids, in the order of the seats."""
         parts = {agent: part for seat, agent in enumerate(ids) if (part := self.part(seat)) is not None}
         judge = next((agent for agent, part in parts.items() if part.name == self.terms.judge), "")
+        build = self.terms.rules.build
+        if build is not None:
+            by_name = {part.name: agent for agent, part in parts.items()}
+            build = replace(build, moderator=by_name.get(build.moderator, ""), lead=by_name.get(build.lead, ""))
         roles = {agent: part.role for agent, part in parts.items() if part.role != Role()}
-        rules = replace(self.terms.rules, judge=judge, roles=MappingProxyType(roles))
+        rules = replace(self.terms.rules, judge=judge, build=build, roles=MappingProxyType(roles))
         return replace(rules, template="") if self.name == DEFAULT_TEMPLATE else rules
 
     def opening(self, topic: str, question: str) -> str:

@@ -41,7 +41,7 @@ class Opening:
 
     `budget` (US dollars) and `tokens` are the budget of all agents together; None: no limit. `recalled` is a block
     quote of earlier decisions, without effect. `rehearsed` are the agents whose lines are scripted.
-    `thresholds` override the template's, by the names of `Rules`.
+    `thresholds` override the template's, by the names of `Rules`; so does `build` those of a build.
     """
 
     topic: str
@@ -65,11 +65,15 @@ class Opening:
     max_rounds: int | None = None
     max_time: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    build: Mapping[str, str | int] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def rules(self) -> Rules:
         """Its rules of decision."""
-        return replace(self.template.rules([agent.id for agent in self.agents]), **dict(self.thresholds))  # type: ignore[arg-type]
+        rules = replace(self.template.rules([agent.id for agent in self.agents]), **dict(self.thresholds))  # type: ignore[arg-type]
+        if rules.build is not None:
+            rules = replace(rules, build=replace(rules.build, **dict(self.build)))  # type: ignore[arg-type]
+        return rules
 
     @property
     def header(self) -> Header:

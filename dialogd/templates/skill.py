@@ -12,7 +12,7 @@ from typing import Any
 
 from dialogd.protocol import units
 from dialogd.protocol.marks import outside_fences
-from dialogd.protocol.rules import PERMISSIONS, STANDARD, Board
+from dialogd.protocol.rules import PERMISSIONS, STANDARD, Board, Build
 from dialogd.protocol.text import clean, one_line, redact
 
 LONGEST = 2_000  # code points of one text
@@ -120,6 +120,21 @@ def read_permissions(value: Value) -> tuple[str, frozenset[str]]:
     if not wanted:
         raise ValueError("no permission is named")
     return "", wanted
+
+
+def build(value: Value) -> Build:
+    """The rules of a build, a table: `moderator` and `lead` are names of its cast; neither repository nor command."""
+    if not isinstance(value, Mapping):
+        raise ValueError("a build names its moderator and its lead")
+    read = {"moderator": text, "lead": text, "iterations": count, "cycles": _limit, "pass_score": _limit}
+    values: dict[str, Any] = {}
+    for key, said in value.items():
+        if key not in read:
+            raise ValueError(f"{key!r} is nothing that a template may say of a build{_meant(key, [*read])}")
+        values[key] = read[key](said)
+    if not values.get("moderator") or not values.get("lead"):
+        raise ValueError("a build names its moderator and its lead")
+    return Build(**values)
 
 
 def board(value: Value) -> Board:

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dialogd.protocol.rules import (
+    BUILD,
+    BUILDS,
     CONVERGENCE_THRESHOLD,
     NAME,
     ORDERS,
@@ -18,6 +20,7 @@ from dialogd.protocol.rules import (
     USUAL,
     VERDICTS,
     WINNERS,
+    Build,
     Kind,
     Phase,
     Role,
@@ -34,6 +37,7 @@ from dialogd.templates.skill import (
     Span,
     Value,
     board,
+    build,
     count,
     flag,
     integer,
@@ -81,6 +85,7 @@ KEYS: Mapping[str, tuple[Read, str]] = MappingProxyType(
         "auto_propose_threshold": (count, "auto_propose_threshold: 3"),
         "guidelines": (text, "guidelines: what the moderator goes by"),
         "board": (board, "board: with indented lines such as `round_limit: 5`"),
+        "build": (build, "build: with indented lines `moderator: NAME` and `lead: NAME`"),
     }
 )
 
@@ -100,8 +105,8 @@ class CastMember:
 class Terms:
     """What a template fixes. `least` to `most` agents take part (None: any number); durations in seconds.
 
-    `rules` names no agents: roles stand in `cast`, `judge` and `first` hold names of the cast. None: not fixed.
-    `problems` must be fixed before it is used, `notes` say what is ignored.
+    `rules` names no agents: roles stand in `cast`; `judge`, `first` and a build's two hold names of the cast. None: not
+    fixed. `problems` must be fixed before it is used, `notes` say what is ignored.
     """
 
     cast: tuple[CastMember, ...] = ()
@@ -167,6 +172,7 @@ def terms_of(skill: Skill) -> Terms:
     least, most = _span(reader, len(cast))
     rules = _rules(reader, skill)
     _opening(reader, skill)
+    _two_of_the_cast(reader, rules, cast)
     limits: dict[str, Any] = {key: reader.take(key, None) for key in ("max_turns", "max_rounds", "max_time", "timeout")}
     terms = Terms(
         cast=cast,
@@ -186,13 +192,17 @@ def terms_of(skill: Skill) -> Terms:
 def _rules(reader: _Values, skill: Skill) -> Rules:
     usual, is_review = Rules(), reader.take("review", default=False)
     values = {key: reader.take(key, getattr(usual, key)) for key in _OF_RULES}
+    made: Build | None = reader.take("build", None)
+    if made is not None:
+        values |= {"order": BUILDS, "verdict": BUILDS}
     return Rules(
         **values,
         template=one_line(skill.name, 100),
         review=is_review,
         convergence_threshold=reader.take("convergence_threshold", CONVERGENCE_THRESHOLD),
         phases=tuple(_phases(skill)),
-        kinds=MappingProxyType(_kinds(reader, skill, REVIEW if is_review else {})),
+        build=made,
+        kinds=MappingProxyType(_kinds(reader, skill, BUILD if made else REVIEW if is_review else {})),
         success=tuple(one_line(point, LONGEST) for point in skill.success),
         errors=tuple(one_line(point, LONGEST) for point in skill.errors),
     )
@@ -293,6 +303,17 @@ def _judge(reader: _Values, rules: Rules, cast: Sequence[CastMember]) -> str:
         line = reader.front["judge" if wanted else "verdict"].line
         reader.problem(line, f"judge: no agent is called {wanted or 'Judge'}", "describe one below `## Agents`")
     return name
+
+
+def _two_of_the_cast(reader: _Values, rules: Rules, cast: Sequence[CastMember]) -> None:
+    """Note a problem where the moderator and the lead of a build are not two agents of the cast."""
+    known = [part.name for part in cast]
+    if rules.build is not None and {rules.build.moderator, rules.build.lead} != {*known}:
+        reader.problem(
+            reader.front["build"].line,
+            f"build: {rules.build.moderator} and {rules.build.lead} are not the two agents of it",
+            "describe both, and nobody else, below `## Agents`",
+        )
 
 
 def _first(reader: _Values, cast: Sequence[CastMember]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from tests.support.room import Room
 GOLDEN = Path(__file__).with_name("golden") / "templates"
 UPDATE = bool(os.environ.get("UPDATE_GOLDENS"))
 STARTED = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
+HELD = [name for name in names() if name != "build"]  # which needs a repository, and a person who confirms
 ENDS = {
     "mutual": {"CONSENSUS_REACHED", "MAX_TURNS_REACHED"},
     "vote": {"DECIDED", "MAX_TURNS_REACHED"},
@@ -72,7 +73,7 @@ def play(room: Room, most: int = 80) -> None:
     raise AssertionError("still going on")
 
 
-@cases("name", names())
+@cases("name", HELD)
 def test_a_template_holds_a_dialog_to_its_end(name: str) -> None:
     """Rehearsed agents come to the end that the template's rule knows, with nothing refused, in the reviewed words."""
     room = begun(name)
@@ -92,12 +93,12 @@ def test_a_template_holds_a_dialog_to_its_end(name: str) -> None:
 
 def test_every_golden_is_that_of_a_template() -> None:
     """No file is left over from a template that is gone."""
-    assert sorted(path.stem for path in GOLDEN.glob("*.md")) == list(names())
+    assert sorted(path.stem for path in GOLDEN.glob("*.md")) == HELD
 
 
 def test_an_observer_and_a_judge_get_no_turn_before_the_end() -> None:
     """In every template, who takes no part has said nothing until the last word is theirs."""
-    for name in names():
+    for name in HELD:
         room = begun(name)
         play(room)
         rules = room.dialog.header.rules
