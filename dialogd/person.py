@@ -655,7 +655,7 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
     def make(dialog: Dialog) -> Draft | None:
         rules = rules_of_build(dialog)
         lifecycle.refuse(dialog, "tasks")
-        wanted = _tasks(dialog, named) if named.strip() or act == "drop" else _waiting(dialog, act)
+        wanted = tasks_named(dialog, named) if named.strip() or act == "drop" else _waiting(dialog, act)
         able, done = _FROM[act]
         if wrong := next((task for task in wanted if task.state not in able | done), None):
             raise Refused(f"cannot {act} task {wrong.id}: it is {wrong.state}", fix=_ways(dialog))
@@ -664,8 +664,9 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
             return None
         mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {_WORDS[act]}", short.replace("|", "/"))
         after = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
-        marks = (mark, *_room(rules, dialog, after.tasks))
-        if act == "drop" and any(task.state in _UNDER_WAY for task in new):
+        is_turn = act == "drop" and any(task.state in _UNDER_WAY for task in new)
+        marks = (mark, *_room(rules, dialog, after.tasks, turn=is_turn))
+        if is_turn:
             turn = (build.next_turn(rules, after.tasks),)
             return Draft(USER, "User", dialog.state.number + 1, whole, marks, turn)
         return note_of(*marks, body=whole)
@@ -695,7 +696,7 @@ def change_task(
     def make(dialog: Dialog) -> Draft | None:
         rules_of_build(dialog)
         lifecycle.refuse(dialog, "tasks")
-        (task, *others) = _tasks(dialog, named)
+        (task, *others) = tasks_named(dialog, named)
         if others or not any(texts):
             what = "several tasks cannot be changed at once" if others else "nothing is to be changed"
             raise BadInput(what, fix=f"dialogd tasks change {task.id} --description TEXT")
@@ -756,7 +757,7 @@ def rebase(log: LogFile, commit: str) -> Dialog:
             return None
         mark = Mark("TASK", f"all | rebase | {commit}")
         after = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
-        room = _room(rules, dialog, after.tasks)
+        room = _room(rules, dialog, after.tasks, turn=True)
         return Draft(USER, "User", dialog.state.number + 1, "", (mark, *room), (rules.lead,))
 
     return write(log, "build rebase", make)
@@ -796,7 +797,9 @@ def carry_on(log: LogFile, budget: str = "") -> Dialog:
             )
         after = foreseen(dialog.header, state, Said("", 0, USER, "", "", marks, ()))
         turn = (build.next_turn(rules, after.tasks),)
-        return Draft(USER, "User", state.number + 1, "Go on.", (*marks, *_room(rules, dialog, after.tasks)), turn)
+        return Draft(
+            USER, "User", state.number + 1, "Go on.", (*marks, *_room(rules, dialog, after.tasks, turn=True)), turn
+        )
 
     return write(log, "build --continue", make)
 
@@ -808,7 +811,7 @@ def rules_of_build(dialog: Dialog) -> Build:
     return dialog.header.rules.build
 
 
-def _tasks(dialog: Dialog, named: str) -> list[build.Task]:
+def tasks_named(dialog: Dialog, named: str) -> list[build.Task]:
     """The tasks that these numbers mean: `001, 3`; `all`. Raises `BadInput` for one that is none."""
     known = dialog.state.tasks
     if named.strip().casefold() == "all":
@@ -832,20 +835,27 @@ def _waiting(dialog: Dialog, act: str) -> list[build.Task]:
     return found
 
 
-def _ways(dialog: Dialog) -> str:
-    """What the person can do with the tasks as they stand."""
-    rules = rules_of_build(dialog)
+def ways(dialog: Dialog) -> str:
+    """The commands for what a build asks the person now; "" where it asks nothing."""
+    rules = dialog.header.rules.build
+    if rules is None or dialog.state.outcome is not None:
+        return ""
     what, task = build.due(rules, dialog.state.tasks)
-    ways = {
+    found = {
         build.Due.CONFIRM: "dialogd tasks confirm, change or drop",
         build.Due.STUCK: f"dialogd tasks retry, drop{' or accept' if task and task.state == build.STUCK else ''}",
-        build.Due.ALLOW: "dialogd tasks gate run, or untested",
+        build.Due.ALLOW: "dialogd tasks gate run, or dialogd tasks gate untested",
     }
-    return ways.get(what, "see how they stand: dialogd tasks")
+    return found.get(what, "")
 
 
-def _room(rules: Build, dialog: Dialog, after: build.Tasks) -> tuple[Mark, ...]:
-    """The LIMIT that leaves room for every attempt of every task; () where there is enough."""
+def _ways(dialog: Dialog) -> str:
+    """What the person can do with the tasks as they stand."""
+    return ways(dialog) or "see how they stand: dialogd tasks"
+
+
+def _room(rules: Build, dialog: Dialog, after: build.Tasks, *, turn: bool = False) -> tuple[Mark, ...]:
+    """The LIMIT that leaves room for every attempt of every task, beside a `turn` of the person's; () where it is."""
     used = 0 if dialog.state.outcome else dialog.state.counted
-    most = used + 1 + build.most_turns(rules, after)
+    most = used + turn + build.most_turns(rules, after)
     return (Mark("LIMIT", f"max_turns {most}"),) if most > dialog.state.limits.max_turns else ()

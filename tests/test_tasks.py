@@ -60,7 +60,7 @@ def test_more_tasks_than_there_are_turns_for_raise_the_limit() -> None:
     person.tasks(build.log, "confirm")
     rules = build.dialog.header.rules.build
     assert rules is not None
-    most = build.dialog.state.counted + 1 + 12 * 2 * 3 + 1
+    most = build.dialog.state.counted + 12 * 2 * 3 + 1
     assert last(build)[1] == f"[LIMIT: max_turns {most}]"
     assert build.dialog.state.limits.max_turns == most
     assert most_turns(rules, expected(12)) == 12 * 2 * 3 + 1

@@ -3,7 +3,8 @@
 Files, trees and commits are worked on from a *clean room*: a git directory of dialogd's own inside the repository's
 one (`.git/dialogd`), with the repository's objects and none of its settings, attributes, hooks or names. What has to
 do with names (branches, worktrees) is asked of the repository itself, by the few commands that run nothing but hooks
-and with hooks switched off. Nothing is inherited from the environment, and nothing reaches the network.
+and with hooks switched off. Nothing is inherited from the environment, and nothing reaches the network, but by `push`,
+which is the person's own git, for their word.
 """
 
 from __future__ import annotations
@@ -428,3 +429,23 @@ def checkout_at(repo: Path) -> Checkout:
     if top.resolve() != path:
         raise Refused(f"{shown(path)} is a folder of the repository {shown(top)}", fix=f"name {shown(top)} itself")
     return Checkout(path, git_dir.resolve(), common.resolve())
+
+
+# -- What the person publishes ----------------------------------------------------------------------------------------
+
+
+def remotes(repo: Path) -> dict[str, str]:
+    """The remotes of the repository by name, each with where it is; only read."""
+    git = Git(checkout_at(repo).common_dir)
+    listed = git.names("config", "--local", "-z", "--get-regexp", r"^remote\..*\.url$", codes=(0, 1)).out
+    pairs = (row.partition("\n") for row in listed.decode("utf-8", "replace").split("\0") if row)
+    return {name[len("remote.") : -len(".url")]: url for name, _, url in pairs}
+
+
+def push(repo: Path, remote: str, branch: str) -> None:
+    """Push a branch as the person would: by their own git, with their settings, keys and hooks."""
+    words = ["git", "push", "--", remote, f"refs/heads/{branch}:refs/heads/{branch}"]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(words, cwd=repo, env=own, capture_output=True, check=False)
+    if done.returncode:
+        raise failure("push", Done(done.returncode, b"", done.stderr.decode("utf-8", "backslashreplace")))

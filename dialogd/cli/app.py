@@ -31,6 +31,7 @@ GROUPS = {
         "open": Located("open:open_home", "Open the page on which dialogs are found, and started."),
         "run": Located("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
         "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
+        "build": Located("build:build", "Have a goal carried out in a repository, task by task."),
         "new": Located("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
         "start": Located("start:start", "Run one agent's daemon, in a terminal of its own."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
@@ -65,6 +66,7 @@ GROUPS = {
     "See": {
         "status": Located("status:status", "Show how the dialog stands, or what you missed."),
         "watch": Located("watch:watch", "Watch a dialog live, until it ends."),
+        "tasks": Located("build:tasks", "Show a build's tasks; confirm, change, drop, accept them."),
         "board": Located("see:board", "Show what was contributed, proposed and decided."),
         "flow": Located("see:flow", "Show who said what to whom, one line per message."),
         "replay": Located("see:replay", "Step through a dialog: what each entry changed."),
@@ -101,12 +103,11 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 
 HELP = """\b
 AI agents hold a dialog with each other and with you, in one Markdown file.
-Try: dialogd run "Where should user sessions live?"
+Try: dialogd run "Where should user sessions live?", dialogd COMMAND --help
 """
 EPILOG = """\b
 Options: --version --debug -h --help --install-completion --show-completion
 Exit codes: 0 ok, 1 failure, 2 usage, 3 not running, 4 no decision, 130 Ctrl-C
-More about each command: dialogd COMMAND --help
 """
 
 
@@ -192,7 +193,6 @@ class _Top(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, each with its line, beside the group that it belongs to; the epilog has the options."""
-        formatter.write_paragraph()
         for group, commands in GROUPS.items():
             for number, (name, command) in enumerate(commands.items()):
                 formatter.write(f"{'' if number else group:8}{name:13}{command.line}\n")

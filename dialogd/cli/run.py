@@ -8,7 +8,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from textwrap import shorten
@@ -29,17 +29,18 @@ from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interrupt
 from dialogd.cli.open import browse
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
-from dialogd.cli.status import AGREED, ended, exit_code, next_step
+from dialogd.cli.status import AGREED, ended, exit_code, next_step, onwards
 from dialogd.cli.terminal import plain, remark
 from dialogd.cli.watch import LOOK, LiveView
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.model import USER, Participant
+from dialogd.protocol.model import USER, Limits, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.units import budget_line, in_words
 from dialogd.store.folders import StateDir
 from dialogd.store.origin import is_inside
+from dialogd.templates.library import template
 from dialogd.templates.opening import Opening, warnings
 
 Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
@@ -165,17 +166,17 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     with interruptible() as interrupt:
         if go_on:
             settings = options.settings_for(file or topic, pace=pace, plan=plan, no_plan=no_plan)
-            cast = _former_cast(settings, pace)
+            cast = former_cast(settings, pace)
             if wanted.unattended:
                 person.leave(options.log_of(settings), USER)
-            raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=lasts, opens=opens))
+            raise typer.Exit(perform(settings, cast, interrupt, is_new=False, stay=lasts, opens=opens))
         if topic is None:
             raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
         settings = options.settings_for(file, pace=pace, plan=plan, no_plan=no_plan)
         settings, cast = new_cast(
             settings, wanted, pace or "", replace=replace, prices=price or (), trust_project=trust_project
         )
-        raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=lasts, opens=opens))
+        raise typer.Exit(perform(settings, cast, interrupt, is_new=True, stay=lasts, opens=opens))
 
 
 def new_cast(
@@ -187,11 +188,15 @@ def new_cast(
     prices: Sequence[str] = (),
     trust_project: bool = False,
     seat_timeout: str = person.SEAT_TIMEOUT,
+    agree: Callable[[Opening], None] | None = None,
 ) -> tuple[Settings, Cast]:
-    """Choose backends, file and ports, and write the dialog; `seat_timeout` is of open sessions."""
+    """Choose backends, file and ports, and write the dialog; `seat_timeout` is of open sessions.
+
+    `agree` is shown what it will be before anything is written, and raises where that is not wanted.
+    """
     asked = priced(wanted.seats(), prices)
     seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
-    seats = _trusting(seats) if trust_project else seats
+    seats = _building(_trusting(seats) if trust_project else seats, wanted)
     _try_backends(seats, choices, settings)
     ports = usual_ports(seats)
     explicit = settings.origin("file") != "default"
@@ -208,12 +213,30 @@ def new_cast(
         settings = options.settings_for(str(own), pace=pace or None, plan=settings.plan)
     elif daemons(settings, settings.file):
         _busy(settings)
+    rehearses = any(choices[seat.id].is_last_resort(seat.backend or settings.backend) for seat in asked)
+    if agree is not None:
+        _present(opening, seats, choices, settings, rehearses=rehearses)
+        agree(opening)
     copy = create(options.log_of(settings), settings, opening, replace=replace)
     for seat in (seat for seat in seats if seat.session):
         person.seat(options.log_of(settings), seat.id, program_of(seat.session), seat_timeout)
     if copy is not None:
         remark(f"note: the dialog that stood there is kept as {copy}")
-    if any(choices[seat.id].is_last_resort(seat.backend or settings.backend) for seat in asked):
+    if agree is None:
+        _present(opening, seats, choices, settings, rehearses=rehearses)
+    return settings, Cast(opening.dialog, seats, pace).with_ports(ports)
+
+
+def _present(
+    opening: Opening,
+    seats: tuple[Seat, ...],
+    choices: Mapping[str, auto.Choice],
+    settings: Settings,
+    *,
+    rehearses: bool,
+) -> None:
+    """Print who takes part, what may prevent a decision, and what it may cost."""
+    if rehearses:
         remark("\n".join(auto.NO_MODEL))
     _introduce(seats, choices, settings)
     for seat in seats:
@@ -223,7 +246,6 @@ def new_cast(
         remark(f"warning: {warning}")
     if text := estimate_of(opening, seats, choices, settings):
         remark(text)
-    return settings, Cast(opening.dialog, seats, pace).with_ports(ports)
 
 
 def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
@@ -247,8 +269,19 @@ def with_budget(
     if opening.budget is not None or opening.tokens is not None or not any(c.is_metered for c in choices.values()):
         return opening
     known = prices_of(seats, choices, settings)
-    usd, tokens = (DEFAULT_CAP, None) if None not in known.values() else (None, DEFAULT_TOKENS)
+    more = max(opening.max_turns / Limits().max_turns, 1.0) if opening.rules.build is not None else 1.0
+    usd, tokens = (DEFAULT_CAP * more, None) if None not in known.values() else (None, round(DEFAULT_TOKENS * more))
     return dataclasses.replace(opening, budget=usd, tokens=tokens)
+
+
+def _building(seats: tuple[Seat, ...], wanted: Wanted) -> tuple[Seat, ...]:
+    """The seats, those of a build with the repository that they may read or work on, and what tests it."""
+    if not wanted.build:
+        return seats
+    repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])
+    lead = template(wanted.template).rules([seat.id for seat in seats]).build
+    is_lead = {seat.id: lead is not None and seat.id == lead.lead for seat in seats}
+    return tuple(dataclasses.replace(s, repo=repo, gate=gate if is_lead[s.id] else "") for s in seats)
 
 
 def _trusting(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
@@ -287,7 +320,7 @@ def _is_vacant(settings: Settings) -> bool:
         return False
 
 
-def _former_cast(settings: Settings, pace: str | None) -> Cast:
+def former_cast(settings: Settings, pace: str | None) -> Cast:
     """The cast of the dialog to continue, introduced, at free ports. Raises `Refused`, `NotRunning`."""
     dialog = options.dialog_at(options.log_of(settings))
     if dialog.state.outcome is not None:
@@ -317,7 +350,7 @@ def _busy(settings: Settings) -> None:
     )
 
 
-def _perform(
+def perform(
     settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: float, opens: bool = False
 ) -> int:
     """Start all daemons, show the dialog to its end, stop them; returns the exit code."""
@@ -400,13 +433,16 @@ def _close(show: LiveView, *, stay: float) -> int:
     show.say(f"{how} (turn {turns} was the last)")
     if dialog.is_rehearsed:
         show.say("REHEARSAL: the lines were scripted, and nobody will recall them; how to get a model: dialogd doctor")
-    if outcome is not None and outcome.name == "DECIDED" and (decided := certify(dialog)) is not None:
+    is_build = dialog.header.rules.build is not None
+    if outcome is not None and outcome.name == "DECIDED" and not is_build and (decided := certify(dialog)) is not None:
         text = f"{decided.ref}: {decided.text}".removeprefix(": ")
         show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")
     show.say(f"file   {show.settings.file}")
     keep_ended(show.settings, dialog)
     if (page := leave_plan(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
+    if outcome is not None and outcome.name in AGREED and (way := onwards(dialog, show.settings.file)):
+        show.say(f"build  {way}")
     if outcome is not None and outcome.name in AGREED and not stay:
         show.say("page   closed with the daemons; --stay keeps both until Ctrl-C")
     if step := next_step(dialog, show.settings.file):

@@ -21,7 +21,7 @@ from dialogd.cli.client import ask, daemons, healths, in_parallel, notify
 from dialogd.cli.launch import is_free
 from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended
-from dialogd.cli.status import ended
+from dialogd.cli.status import AGREED, ended, onwards
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, start_command
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
@@ -186,7 +186,8 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
         return f"the dialog {ended(dialog)}"
     agents = [who for who in state.owing if who != USER]
     if not agents:
-        return 'the next turn is yours: dialogd say "…"'
+        way = person.ways(dialog) or 'dialogd say "…"'
+        return f"the next turn is yours: {way}"
     names = " and ".join(filter(None, (", ".join(agents[:-1]), agents[-1])))
     owing = f"{names} {'owes' if len(agents) == 1 else 'owe'} the next turn"
     asleep = next((who for who in agents if who not in running and who != ANY), "")
@@ -335,6 +336,8 @@ def approve(file: options.FileOption = None) -> None:
     what = "it was approved already" if before.state.approved else "approved"
     outcome = after.state.outcome
     show(plain(f"{what}: {outcome.words}, in {where(outcome.entry)}" if outcome else what))
+    if outcome is not None and outcome.name in AGREED and (way := onwards(after, settings.file)):
+        remark(f"next: {way}")
 
 
 def reject(reason: Reason, file: options.FileOption = None) -> None:

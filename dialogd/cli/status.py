@@ -25,6 +25,7 @@ from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
 from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.board import as_of_now, rejected, reopenings
+from dialogd.protocol.build import APPROVED
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.interventions import strikes, vetoes
@@ -209,6 +210,17 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
     first = f"dialogd limit max_size 2MB{named}, then " if what.startswith(("max_size", "stopped size")) else ""
     return f'dialogd plan{named} says where it stands; {first}dialogd say "…"{more}{named}{go_on} opens it again'
+
+
+def onwards(dialog: Dialog, file: Path) -> str:
+    """How what was agreed is carried out, or what was built is taken over; "" where there is nothing of either."""
+    if dialog.header.rules.build is not None:
+        ready = any(task.state == APPROVED for task in dialog.state.tasks.all)
+        return shlex.join(["dialogd", "build", "merge", *file_words(file)]) if ready else ""
+    if dialog.is_rehearsed:
+        return ""
+    once = "" if dialog.state.approved else ", once you have approved it"
+    return f"dialogd build --from {dialog.id} --repo DIR carries it out{once}"
 
 
 # -- How a dialog stands by its own rules -----------------------------------------------------------------------------

@@ -595,6 +595,8 @@ class LiveView:
             can_type = self.keyboard.can_type
             typed = ("type it here, or " if self.is_run else "press a, or ") if can_type else ""
             answer = f'{typed}dialogd say --file {shlex.quote(str(self.settings.file))} "…"'
+            if ways := person.ways(dialog):
+                answer = f"{ways} --file {shlex.quote(str(self.settings.file))}; or {answer}"
             self.say(f">> your turn: {needed}\n   answer: {answer}\n", "bold")
         self._called_for = debts
         for call in news_of(situation.calls(), self._calls):

@@ -15,11 +15,11 @@ from dialogd.cli.app import build
 from tests.cli.command import Commands, until
 
 GROUPS = {
-    "Begin": "open run ask new start templates",
+    "Begin": "open run ask build new start templates",
     "Speak": "say pass floor",
     "Join": "join accept sessions turn reply",
     "Steer": "pause resume step retry skip invite leave veto strike approve-call limit restore stop",
-    "See": "status watch board flow replay cost logs",
+    "See": "status watch tasks board flow replay cost logs",
     "Result": "plan export approve reject verify conform",
     "Past": "list show search recall outcome memory",
     "Setup": "doctor config init mcp alerts",

@@ -21,6 +21,7 @@ from dialogd.agent.reporting import LOG_FILES, LOG_SIZE
 from dialogd.backends import BACKENDS
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.cli import app as command_line
+from dialogd.cli.build import Shorthand
 from dialogd.config import SETTINGS, load
 from dialogd.conform import CHECKS
 from dialogd.errors import DialogdError
@@ -33,6 +34,7 @@ from dialogd.server.guard import Bounds
 from dialogd.server.routes import create_app
 from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
+from tests.protocol.test_build import room as build
 
 COMMANDS, CONFIGURATION, PROTOCOL = DOCS / "commands.md", DOCS / "configuration.md", DOCS / "protocol.md"
 RULES, TEMPLATES = DOCS / "rules.md", DOCS / "templates.md"
@@ -243,6 +245,9 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
     for command, line in given.items():
         assert sorted(json.loads(sandbox.done(line))) == sorted(codes(rows[command])), command
     (entry,) = json.loads(sandbox.done("dialogd show ./dialog.md --json"))["entries"]
+    (sandbox.folder / "build.md").write_bytes(build().paper.data)
+    told = json.loads(sandbox.done("dialogd tasks --file build.md --json"))
+    assert sorted({*told, *told["due"], *told["tasks"][0]}) == sorted(set(codes(rows["tasks"])))
     assert sorted(entry) == sorted(codes(rows["show"].partition("(each")[2].partition(")")[0]))
     assert set(json.loads(sandbox.done("dialogd config show --json"))) == {setting.name for setting in SETTINGS}
     daemon = sandbox.start("dialogd start A --port 0 --detach")
@@ -271,6 +276,8 @@ def test_commands_that_are_shown_exist_with_their_options(document: Any) -> None
         command, words = top, shlex.split(line.replace("…", " "), comments=True)[1:]
         while words and not words[0].startswith("-") and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
+        if isinstance(command, Shorthand):
+            command = next(iter(command.commands.values()))
         options = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
         used = {word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)}
         unknown = getattr(command, "commands", None) and words and not words[0].startswith("-")

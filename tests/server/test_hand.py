@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dialogd.protocol.grammar import parse
+from tests.protocol.test_build import room as build
 from tests.server.daemon_process import Room, listening, send
 from tests.support.pair import until
 
@@ -101,3 +102,32 @@ def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Pa
         assert send(room.a, "POST /reject", {"reason": said}).status == 200
         assert "[REJECTED: x" in room.text
         assert secret[:12] not in room.text
+
+
+def test_the_routes_of_a_build_write_what_the_person_says_of_its_tasks(tmp_path: Path) -> None:
+    """Each word on tasks and on the gate, once; what is wrong is refused with a fix and leaves the file alone."""
+    planned = build()
+    with Room(tmp_path, "ML") as room:
+        room.file.write_bytes(planned.paper.data)
+        room.start("M")
+        room.until(lambda: "no_dialog" not in str(room["M"].health()), "M to read the dialog")
+        for body, said in (
+            ({"act": "change", "tasks": 2, "description": "print years"}, "[TASK: 002 | changed | print years]"),
+            ({"act": "drop", "tasks": "2", "reason": "not now"}, "[TASK: 002 | dropped | not now]"),
+            ({"act": "confirm"}, "[TASK: 001 | confirmed]"),
+        ):
+            answer = send(room["M"], "POST /tasks", body)
+            assert (answer.status, answer.json["status"]) == (200, "ok"), answer.json
+            assert room.text.count(said) == 1
+        assert parse(room.file.read_bytes()).state.owing == ("L",)
+        before = room.text
+        for path, body, status in (
+            ("tasks", {"act": "confirm", "tasks": "9"}, 400),
+            ("tasks", {"act": "accept"}, 409),
+            ("tasks", {"act": "approve"}, 422),
+            ("gate", {"how": "run"}, 409),
+            ("gate", {"how": "skip"}, 422),
+        ):
+            refused = send(room["M"], f"POST /{path}", body)
+            assert (refused.status in (status, 400), bool(refused.problem["fix"])) == (True, True), refused.json
+        assert room.text == before

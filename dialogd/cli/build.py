@@ -1,0 +1,571 @@
+"""`dialogd build` and `dialogd tasks`: from a goal, or an approved plan, to reviewed commits by the person's word."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsons
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from dialogd import person
+from dialogd.build.git import checkout_at, push, remotes, shown
+from dialogd.build.worktrees import Base, Worktrees, base_of
+from dialogd.cli import options
+from dialogd.cli.client import daemons
+from dialogd.cli.create import Wanted
+from dialogd.cli.launch import interruptible
+from dialogd.cli.run import Continue, Linger, Prices, Shows, Stay, former_cast, new_cast, perform
+from dialogd.cli.speak import done
+from dialogd.cli.status import AGREED, ended
+from dialogd.cli.terminal import plain, remark, show
+from dialogd.config import file_words
+from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
+from dialogd.protocol import build as tasks_of
+from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task
+from dialogd.protocol.certificate import certify
+from dialogd.protocol.rules import Build
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import one_line
+from dialogd.protocol.units import budget_line, in_words, many
+from dialogd.templates.opening import Context, Opening
+
+TEMPLATE = "build"
+EXPECTED = 3  # tasks, where nobody says how many
+
+
+class Shorthand(TyperGroup):
+    """A group in which what begins with none of its commands is meant for the first of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the first command's name before words that name none."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+build = typer.Typer(
+    cls=Shorthand,
+    help="Have a goal carried out in a repository, task by task.\n\n"
+    "`dialogd build GOAL --repo DIR` begins it, for short of `dialogd build run`: planned, confirmed by you, carried"
+    " out in worktrees of their own, tested, reviewed with a score.",
+    rich_markup_mode=None,
+)
+tasks = typer.Typer(
+    cls=Shorthand,
+    help="Show a build's tasks; confirm, change, drop, accept them.\n\n"
+    "`dialogd tasks` alone shows them, for short of `dialogd tasks list`.",
+    rich_markup_mode=None,
+)
+
+# -- `dialogd build GOAL` ---------------------------------------------------------------------------------------------
+
+Goal = Annotated[
+    str | None, typer.Argument(metavar="GOAL", help="What is to be done, in a line; with --continue: the file.")
+]
+Repo = Annotated[str, typer.Option(metavar="DIR", help="Your repository. Default: the folder that you are in.")]
+Gate = Annotated[str, typer.Option(metavar="CMD", help="What tests a task, such as 'make test'. Default: nothing.")]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="DIALOG|PLAN", help="Carry out what this dialog decided and you approved."),
+]
+Pair = Annotated[
+    list[str] | None,
+    typer.Option("--agent", metavar="SPEC", help="M=BACKEND[:MODEL], who plans and reviews, or L=…, who works."),
+]
+Two = Annotated[str | None, typer.Option(metavar="LIST", help="Both backends: the moderator's, the tech lead's.")]
+Iterations = Annotated[int, typer.Option(min=1, metavar="N", help="Attempts that a task has. Default: 3.")]
+PassScore = Annotated[int, typer.Option(min=0, max=100, metavar="N", help="Points that a review needs. Default: 80.")]
+Cycles = Annotated[int, typer.Option(min=0, metavar="N", help="Improvements after the tasks. Default: 1.")]
+Expected = Annotated[int, typer.Option("--tasks", min=1, metavar="N", help="How many tasks to expect. Default: 3.")]
+GateTime = Annotated[str, typer.Option(metavar="TIME", help="How long the gate may take. Default: 15 minutes.")]
+Patience = Annotated[str | None, typer.Option(metavar="TIME", help="How long one reply may take. Default: 30 minutes.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: you have seen what will be done.")]
+
+
+@build.command("run")
+def run(  # noqa: PLR0913 - every option of the command is an argument
+    goal: Goal = None,
+    *,
+    repo: Repo = ".",
+    gate: Gate = "",
+    decided: From = None,
+    agents: Two = None,
+    agent: Pair = None,
+    iterations: Iterations = 3,
+    pass_score: PassScore = 80,
+    cycles: Cycles = 1,
+    expected: Expected = EXPECTED,
+    gate_timeout: GateTime = "",
+    question: options.Question = None,
+    question_file: options.QuestionFile = None,
+    context: options.ContextFiles = None,
+    timeout: Patience = None,
+    budget: options.Budget = None,
+    price: Prices = None,
+    unattended: options.Unattended = False,
+    yes: Yes = False,
+    pace: options.Pace = None,
+    file: options.FileOption = None,
+    replace: options.Replace = False,
+    go_on: Continue = False,
+    stay: Stay = False,
+    linger: Linger = None,
+    opens: Shows = False,
+    plan: options.Plan = None,
+    no_plan: options.NoPlan = False,
+) -> None:
+    """Have a goal carried out: planned, built, tested, reviewed.
+
+    A moderator splits it into tasks, you confirm them, a tech lead carries each out in a worktree of its own, the gate
+    tests it, the moderator reviews it with a score. Your checkout is not touched; nothing is pushed or merged by
+    itself. It says what it will be, and asks, before it starts.
+    """
+    lasts = inf if stay else options.duration(linger, "--linger") if linger is not None else 0.0
+    with interruptible() as interrupt:
+        settings = options.settings_for(file or (goal if go_on else None), pace=pace, plan=plan, no_plan=no_plan)
+        if go_on:
+            log = options.log_of(settings)
+            person.rules_of_build(options.dialog_at(log))
+            after = person.carry_on(log, budget or "")
+            if unattended:
+                after = person.leave(log, "USER")
+            if daemons(settings, settings.file):
+                done(settings, after, "its daemons run")
+                return
+            cast = former_cast(settings, pace)
+            raise typer.Exit(perform(settings, cast, interrupt, is_new=False, stay=lasts, opens=opens))
+        topic, said, along = _goal(goal, decided)
+        rules = _rules(Path(repo), gate, iterations, pass_score, cycles, gate_timeout)
+        wanted = Wanted(
+            topic,
+            question=said or question,
+            question_file=question_file,
+            agents=agents,
+            agent=agent,
+            timeout=timeout,
+            context=context,
+            unattended=unattended,
+            template=TEMPLATE,
+            budget=budget,
+            build=rules,
+            tasks=expected,
+            along=along,
+        )
+
+        def agree(opening: Opening) -> None:
+            for row in _will_be(opening, expected):
+                remark(row)
+            ask("Start it?", yes=yes)
+
+        settings, cast = new_cast(settings, wanted, pace or "", replace=replace, prices=price or (), agree=agree)
+        raise typer.Exit(perform(settings, cast, interrupt, is_new=True, stay=lasts, opens=opens))
+
+
+def _rules(
+    repo: Path, gate: str, iterations: int, pass_score: int, cycles: int, gate_timeout: str
+) -> Mapping[str, str | int]:
+    """What the Setup says of the build. Raises what is in the way in the repository."""
+    folder = Path.cwd() / repo.expanduser()
+    base = base_of(folder)
+    for row in _uncommitted(base):
+        remark(row)
+    if "\n" in gate:
+        raise BadInput("the gate's command has more than one line", fix="write a script, and name it: --gate ./check")
+    limit = int(options.duration(gate_timeout, "--gate-timeout")) if gate_timeout else 900
+    return {
+        "repo": str(checkout_at(folder).path),
+        "branch": base.branch,
+        "base": base.commit,
+        "gate": " ".join(gate.split()),
+        "gate_timeout": max(limit, 1),
+        "iterations": iterations,
+        "pass_score": pass_score,
+        "cycles": cycles,
+    }
+
+
+def _uncommitted(base: Base) -> Iterator[str]:
+    """The note on what the checkout holds beyond its commit."""
+    if base.uncommitted:
+        few = ", ".join(base.uncommitted[:5]) + (" …" if len(base.uncommitted) > 5 else "")
+        yield f"note: not committed, and no part of it: {few}"
+
+
+def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Context, ...]]:
+    """Topic, question, and what goes along. Raises `BadInput`, `Refused` for what nobody has approved."""
+    if decided is None:
+        if not goal or not goal.strip():
+            raise BadInput("what is to be built?", fix='name the goal: dialogd build "sort by date" --repo DIR')
+        return goal, "", ()
+    from dialogd.views.plan import Plan
+    from dialogd.views.plan_page import first_screen
+
+    dialog = _source(decided)
+    agreed = certify(dialog)
+    outcome = dialog.state.outcome
+    if outcome is None or outcome.name not in AGREED or agreed is None or not agreed.text.strip():
+        how = ended(dialog) if outcome else "it has not ended"
+        raise Refused(
+            f"dialog {dialog.id} decided nothing that could be carried out: {how}",
+            fix='name one that ended in agreement (dialogd list), or say the goal: dialogd build "goal"',
+        )
+    if not dialog.state.approved:
+        raise Refused(
+            f"you have not approved what dialog {dialog.id} decided",
+            fix="read it, and approve it first: dialogd approve --file F",
+        )
+    page = first_screen(Plan(dialog, decided))
+    words = f"{goal}\n\n" if goal else ""
+    said = f"{words}Carry out what dialog {dialog.id} decided:\n\n{agreed.text}"
+    return goal or dialog.header.topic, said, (Context(f"plan of {dialog.id}", page, len(page.encode())),)
+
+
+def _source(named: str) -> Dialog:
+    """The dialog that a file, a plan of it, or an id means. Raises `BadInput`."""
+    from dialogd.cli.past import open_memory
+    from dialogd.memory.index import read_dialog
+
+    path = Path(named).expanduser()
+    if not path.exists():
+        if "/" in named:
+            raise BadInput(f"{named} does not exist", fix="name a dialog's file, its plan or its id: dialogd list")
+        return read_dialog(open_memory().dialog_path(named))
+    try:
+        return read_dialog(path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}", fix="check the path") from error
+    except NotADialog as error:
+        facts = path.with_suffix(".json")
+        try:
+            known = jsons.loads(facts.read_text(encoding="utf-8"))
+            file, ident = Path(known["file"]), str(known["dialog"])
+        except (OSError, ValueError, KeyError, TypeError):
+            fix = "name the dialog's file, its plan or its id: dialogd list"
+            raise BadInput(f"{path} is neither a dialog nor the plan of one", fix=fix) from error
+        try:
+            dialog = read_dialog(file)
+            if dialog.id == ident:
+                return dialog
+        except (DialogdError, OSError):
+            pass
+        return read_dialog(open_memory().dialog_path(ident))
+
+
+def _will_be(opening: Opening, expected: int) -> Iterator[str]:
+    """What the build will be, before anything is started."""
+    rules = opening.rules.build
+    assert rules is not None
+    attempts, better = many(rules.iterations, "attempt"), many(rules.cycles, "improvement")
+    yield f"goal    {one_line(opening.topic, 200)}"
+    yield f"repo    {rules.repo}: from {rules.branch} at {rules.base[:12]}; its checkout is not touched"
+    yield f"gate    {rules.gate or 'none: nothing is tested, and every approval says so'}"
+    yield f"turns   at most {opening.max_turns}: {many(expected, 'task')} of up to {attempts}, {better}, a summary"
+    yield f"time    at most {in_words(opening.timeout)} for a turn, {in_words(rules.gate_timeout)} for the gate"
+    yield f"budget  {budget_line(opening.budget, opening.tokens) or 'no limit'}"
+    yield (
+        "person  nobody: tasks are taken as proposed, and dropped where they fail"
+        if opening.unattended
+        else "person  you confirm the tasks, and decide where one fails; nothing is merged without your word"
+    )
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """The person's word. Raises `Refused` where it is not given, and where nobody can be asked."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refused("your word is needed, and nobody can be asked here", fix="say it with the command: --yes")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().casefold() not in ("y", "yes"):
+        raise Refused("nothing was done", fix="say y, or --yes, once you agree")
+
+
+# -- What becomes of the work -----------------------------------------------------------------------------------------
+
+Onto = Annotated[str, typer.Option(metavar="BRANCH", help="Another branch than the one the work started from.")]
+Numbers = Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Numbers, such as 001 3.")]
+Number = Annotated[str, typer.Argument(metavar="TASK", help="Its number, such as 003.")]
+Because = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why; agents are told.")]
+
+
+@build.command("merge")
+def merge(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -> None:
+    """Fast-forward your branch to the last approved commit.
+
+    Says what it will do, and asks. Where the branch has moved since, nothing is done: `dialogd build rebase` has the
+    tasks tested and reviewed again.
+    """
+    settings, log, dialog = options.opened(file)
+    rules = person.rules_of_build(dialog)
+    person.admitted(log, "build merge")
+    state = dialog.state.tasks
+    ready = [task for task in state.all if task.state == APPROVED]
+    last = next((task for task in ready if task.commit == state.base), None)
+    if last is None:
+        what = "merged already" if any(task.state == MERGED for task in state.all) else "approved"
+        raise Refused(
+            f"nothing to merge: {'all is' if what != 'approved' else 'no task is'} {what}", fix="dialogd tasks"
+        )
+    trees, branch = Worktrees(Path(rules.repo), build=dialog.id), onto or rules.branch
+    at = trees.git.ref(f"refs/heads/{branch}")
+    if not at:
+        raise Refused(f"{rules.repo} has no branch {branch}", fix="name one that it has: --onto BRANCH")
+    if trees.tree_of(last.commit) != last.tree:
+        fix = "have it submitted and reviewed again: dialogd build rebase"
+        raise Refused(f"commit {last.commit[:12]} does not have the tree that was approved", fix=fix)
+    if not trees.is_ancestor(at, last.commit):
+        raise Refused(
+            f"{branch} has moved since: {at[:12]} is not part of what was approved",
+            fix=shlex.join(["dialogd", "build", "rebase", *file_words(settings.file)]),
+        )
+    diff = trees.diff(at, last.commit, 0)
+    names = ", ".join(f"{task.id}{'' if task.gate == 'passed' else ' (untested)'}" for task in ready)
+    remark(f"{rules.repo}: {branch} goes from {at[:12]} to {last.commit[:12]}, a fast-forward")
+    remark(f"with tasks {names}; {diff.stat}")
+    ask("Merge?", yes=yes)
+    where = trees.forward(branch, last.commit)
+    after = person.merged(log, last.commit)
+    here = f" and its files in {shown(where)}" if where else "; it is checked out nowhere"
+    done(settings, after, f"{branch} is at {last.commit[:12]}{here}")
+
+
+@build.command("rebase")
+def rebase(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -> None:
+    """Carry approved tasks to where your branch is now.
+
+    Each is tested and reviewed again there: an approval is for one tree and no other. A turn of yours, which opens a
+    build again that had ended.
+    """
+    settings, log, dialog = options.opened(file)
+    rules = person.rules_of_build(dialog)
+    trees, branch = Worktrees(Path(rules.repo), build=dialog.id), onto or rules.branch
+    at = trees.git.ref(f"refs/heads/{branch}")
+    if not at:
+        raise Refused(f"{rules.repo} has no branch {branch}", fix="name one that it has: --onto BRANCH")
+    waiting = [task for task in dialog.state.tasks.all if task.state == APPROVED]
+    if waiting and trees.is_ancestor(at, waiting[-1].commit):
+        words = shlex.join(["dialogd", "build", "merge", *file_words(settings.file)])
+        raise Refused(f"{branch} has not moved: what was approved stands on it", fix=f"take it over: {words}")
+    if waiting:
+        numbers = ", ".join(task.id for task in waiting)
+        remark(
+            f"tasks {numbers} are carried to {branch} at {at[:12]}; their approvals end, and they are reviewed again"
+        )
+        ask("Rebase?", yes=yes)
+    after = person.rebase(log, at)
+    done(settings, after, f"tasks go on from {at[:12]}")
+    if not daemons(settings, settings.file):
+        remark(f"start its agents: {shlex.join(['dialogd', 'build', '--continue', *file_words(settings.file)])}")
+
+
+@build.command("pr")
+def pr(
+    task: Number,
+    remote: Annotated[str, typer.Option(metavar="NAME", help="Which remote, where there are several.")] = "",
+    yes: Yes = False,
+    file: options.FileOption = None,
+) -> None:
+    """Push a task's branch, and open a pull request by `gh`.
+
+    Says what it will run, and asks. Only of a task that is approved; the branch holds the tasks before it too.
+    """
+    _, log, dialog = options.opened(file)
+    rules = person.rules_of_build(dialog)
+    person.admitted(log, "build pr")
+    (one,) = person.tasks_named(dialog, task)
+    if one.state not in (APPROVED, MERGED):
+        raise Refused(f"task {one.id} is {one.state}, not approved", fix="dialogd tasks says how it stands")
+    repo = Path(rules.repo)
+    trees = Worktrees(repo, build=dialog.id)
+    if trees.git.ref(f"refs/heads/{one.branch}") != one.commit or trees.tree_of(one.commit) != one.tree:
+        what = f"the branch {one.branch} is not at the commit that was approved"
+        raise Refused(what, fix=f"put it back: git branch -f {one.branch} {one.commit[:12]}")
+    if shutil.which("gh") is None:
+        raise NotInstalled("`gh` is not on PATH", fix=f"install it (cli.github.com), or push {one.branch} yourself")
+    known = remotes(repo)
+    chosen = remote or ("origin" if "origin" in known else next(iter(known), ""))
+    if chosen not in known:
+        what = f"there is no remote {chosen}" if chosen else "the repository has no remote"
+        raise Refused(what, fix=f"name one of: {', '.join(known)}" if known else "git remote add origin URL")
+    title, body = one_line(f"{one.description}", 100), "\n".join(_request(one, rules, dialog))
+    words = ["gh", "pr", "create", "--head", one.branch, "--base", rules.branch, "--title", title, "--body", body]
+    remark(f"git push {chosen} {one.branch}   ({one.commit[:12]} to {known[chosen]})")
+    remark(f"gh pr create --head {one.branch} --base {rules.branch} --title {shlex.quote(title)}")
+    ask("Publish it?", yes=yes)
+    push(repo, chosen, one.branch)
+    ran = subprocess.run(words, cwd=repo, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        said = " ".join(ran.stderr.split())[:300] or f"exit code {ran.returncode}"
+        raise Refused(f"the branch is pushed, and gh said: {said}", fix="`gh auth status` and `gh pr create` say more")
+    show(plain(ran.stdout.strip() or "done"))
+
+
+def _request(task: Task, rules: Build, dialog: Dialog) -> Iterator[str]:
+    """The text of a pull request: what was asked for, and what was said of it."""
+    yield task.description
+    yield ""
+    yield from (f"- {one}" for one in task.criteria)
+    tested = f"gate `{rules.gate}` {task.gate}" if task.gate in ("passed", "failed", "timeout") else "untested"
+    by = "by you" if task.reviewer == "USER" else f"by {task.reviewer}"
+    yield f"\nApproved {by} with {task.score} points, {tested}; tree {task.tree}, dialog {dialog.id}, task {task.id}."
+    before = [one.id for one in dialog.state.tasks.all if one.state == APPROVED and one.number != task.number]
+    if before:
+        yield f"Tasks stack: this branch may hold tasks {', '.join(before)} too."
+
+
+# -- `dialogd tasks` --------------------------------------------------------------------------------------------------
+
+
+@tasks.command("list")
+def list_tasks(file: options.FileOption = None, json: options.JsonOption = False) -> None:
+    """Show the tasks: state, score, attempts, branch."""
+    settings, _, dialog = options.opened(file)
+    rules = person.rules_of_build(dialog)
+    state = dialog.state.tasks
+    what, task = tasks_of.due(rules, state)
+    facts = {
+        "dialog": dialog.id,
+        "file": str(settings.file),
+        "due": None
+        if dialog.state.outcome
+        else {"what": what.value[0], "by": _whose(what, rules), "task": task and task.id},
+        "tasks": [_facts(one) for one in state.all],
+    }
+    options.answer(facts, _table(dialog, rules), json=json)
+
+
+def _whose(what: tasks_of.Due, rules: Build) -> str:
+    return {"moderator": rules.moderator, "lead": rules.lead}.get(what.by, what.by)
+
+
+def _facts(task: Task) -> dict[str, object]:
+    """A task as programs are told of it; null for what is not known yet."""
+    known = dataclasses.asdict(task)
+    kept = (
+        "state",
+        "why",
+        "description",
+        "iteration",
+        "branch",
+        "base",
+        "commit",
+        "tree",
+        "gate",
+        "author",
+        "reviewer",
+    )
+    return {
+        "id": task.id,
+        **{key: known[key] or None for key in kept},
+        "criteria": list(task.criteria),
+        "after": [f"{number:03}" for number in task.after],
+        "hours": task.hours,
+        "score": task.score,
+        "untested": task.gate == "untested",
+        "improvement": dict(task.asks) or None,
+    }
+
+
+def _table(dialog: Dialog, rules: Build) -> Iterator[str]:
+    """The tasks as people read them, and what waits for them."""
+    listed = [task for task in dialog.state.tasks.all if not (task.state == "dropped" and task.why == "replaced")]
+    if not listed:
+        yield "no task is proposed yet"
+    for task in listed:
+        state = f"{task.state}, untested" if task.gate == "untested" and task.commit else task.state
+        score = f"{task.score} of 100" if task.score is not None else ""
+        attempt = f"attempt {task.iteration} of {rules.iterations}" if task.iteration else ""
+        after = f"after {', '.join(f'{number:03}' for number in task.after)}" if task.after else ""
+        facts = ", ".join(filter(None, (score, attempt, after, f"{task.hours:g} h" if task.hours else "", task.branch)))
+        yield f"{task.id}  {state:20}  {one_line(task.description, 100)}"
+        if facts:
+            yield f"     {facts}"
+        if task.state == PROPOSED:
+            yield from (f"     - {one}" for one in task.criteria)
+        elif task.why:
+            yield f"     {one_line(task.why, 200)}"
+    if dialog.state.outcome is not None:
+        yield f"\n{ended(dialog)}"
+    elif question := tasks_of.question(rules, dialog.state.tasks):
+        yield f"\n{question}"
+
+
+@tasks.command("confirm")
+def confirm(task: Numbers = None, file: options.FileOption = None) -> None:
+    """Confirm proposed tasks, so that the work begins. Default: all of them."""
+    _said("confirm", task, "", file)
+
+
+@tasks.command("change")
+def change(
+    task: Number,
+    description: Annotated[str, typer.Option("--description", "-d", metavar="TEXT", help="What is to be done.")] = "",
+    criterion: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="What must be true of it; repeat it for more.")
+    ] = None,
+    after: Annotated[str, typer.Option(metavar="TASKS", help="Which come first: 1,2 or none.")] = "",
+    hours: Annotated[str, typer.Option(metavar="N", help="Your estimate.")] = "",
+    file: options.FileOption = None,
+) -> None:
+    """Change what a task asks for, before it is begun."""
+    settings, log, before = options.opened(file)
+    secrets, criteria = options.own_secrets(), criterion or ()
+    new = person.change_task(
+        log, task, description=description, criteria=criteria, after=after, hours=hours, secrets=secrets
+    )
+    done(settings, new, "changed" if new.state.tasks != before.state.tasks else "it was so already")
+
+
+@tasks.command("drop")
+def drop(task: Numbers = None, why: Because = "", file: options.FileOption = None) -> None:
+    """Drop tasks: they are not carried out. Who works on one is interrupted."""
+    _said("drop", task, why, file)
+
+
+@tasks.command("retry")
+def retry(task: Numbers = None, file: options.FileOption = None) -> None:
+    """Have a task tried again that failed, with all its attempts. Default: the one that waits for you."""
+    _said("retry", task, "", file)
+
+
+@tasks.command("accept")
+def accept(task: Numbers = None, file: options.FileOption = None) -> None:
+    """Approve a task yourself that its reviewer did not. Default: the one that waits for you."""
+    _said("accept", task, "", file)
+
+
+@tasks.command("gate")
+def gate(
+    how: Annotated[
+        str, typer.Argument(metavar="run|untested", help="Run it all the same, or have it reviewed untested.")
+    ],
+    file: options.FileOption = None,
+) -> None:
+    """Say what becomes of the gate where there is no sandbox.
+
+    It runs what the agent wrote, as you. Your word is for the tree that waits, and for no other.
+    """
+    settings, log, _ = options.opened(file)
+    done(settings, person.gate(log, how), "the gate runs" if how == "run" else "it is reviewed untested")
+
+
+def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> None:
+    """Carry out the person's word on tasks, and print what came of it."""
+    settings, log, before = options.opened(file)
+    after = person.tasks(log, act, ", ".join(named or ()), why, secrets=options.own_secrets())
+    old = {task.number: task.state for task in before.state.tasks.all}
+    new = [task.id for task in after.state.tasks.all if old.get(task.number) != task.state]
+    what = {"confirm": "confirmed", "drop": "dropped", "retry": "tried again", "accept": "accepted"}[act]
+    grown = after.state.limits.max_turns
+    room = f"; max_turns is {grown} from here on" if grown != before.state.limits.max_turns else ""
+    done(settings, after, f"{', '.join(new)} {what}{room}" if new else f"{what} already")
