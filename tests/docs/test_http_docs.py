@@ -139,7 +139,7 @@ def test_every_kind_of_a_failure_is_named() -> None:
 def test_every_status_of_an_error_has_its_row() -> None:
     """The errors, the guard's refusals and what the framework answers."""
     trees = [DialogdError, *DialogdError.__subclasses__()]
-    refused = {n.value for c in calls("Refusal", "server") for n in ast.walk(c.args[0]) if isinstance(n, ast.Constant)}
+    refused = {n.value for c in calls("Denial", "server") for n in ast.walk(c.args[0]) if isinstance(n, ast.Constant)}
     listed = {int(code) for row in table(section(PAGE, "Errors")) for code in re.findall(r"\d{3}", row[0])}
     backend, version = 502, 505  # never an answer of a route; no client of today
     assert {e.http_status for e in trees} | refused | {404, 405, 422} == listed | {backend, version}
