@@ -35,6 +35,7 @@ from dialogd.protocol.state import Dialog, Question
 from dialogd.protocol.text import redact
 from dialogd.protocol.units import Zone
 from dialogd.store.child import Child
+from dialogd.store.origin import HOOK
 
 if TYPE_CHECKING:
     import httpx2
@@ -418,6 +419,7 @@ class CommandAlert:
 
     def _start(self, alert: Alert) -> Child:
         environment = clean_environment(os.environ) | {key: os.environ[key] for key in SCREEN if key in os.environ}
+        environment[HOOK] = self.name
         found = shutil.which(self.target, path=environment.get("PATH", os.defpath))
         if found is None:
             raise DialogdError(

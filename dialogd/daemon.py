@@ -75,7 +75,8 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
         is_json = settings.log_format == "json"
         reporting.set_up_logging(settings.id, log_file, json_lines=is_json, debug=settings.debug, secrets=secrets)
         plans = place(file, state, settings.plan) if settings.plan else None
-        stack.enter_context(registry.entry(settings.id, port, file, log_file, plans, settings.session.rstrip("?")))
+        session, repo = settings.session.rstrip("?"), str(settings.repo or "")
+        stack.enter_context(registry.entry(settings.id, port, file, log_file, plans, session, repo))
         hub = Hub(reporting.say_event, secrets=secrets)
         own = dataclasses.replace(settings, file=file)
         remember_start(state, own, present, peers)

@@ -378,12 +378,13 @@ def _not_theirs(act: str, origin: Origin, *, is_here: bool) -> Refused:
             f"cannot {what}: a session holds a seat, and which program asks for this could not be found out",
             fix="do it in a terminal of your own" + ("" if act in IN_TERMINALS else f": dialogd {act}"),
         )
+    who = "session" if origin.seat.session else "agent"
     holds = f"holds seat {origin.seat.id}" + ("" if is_here else f" of the dialog at {origin.seat.file}")
     speaks = "; what the seat has to say goes into its turn: dialogd turn, dialogd reply" if act == "say" else ""
     page = "" if act in IN_TERMINALS else ", or on the page"
     return Refused(
-        f"cannot {what} from here: this comes from the session that {holds}, and is for the person alone",
-        fix=f"do it in a terminal of your own that this session did not start{page}{speaks}",
+        f"cannot {what} from here: this comes from the {who} that {holds}, and is for the person alone",
+        fix=f"do it in a terminal of your own that this {who} did not start{page}{speaks}",
     )
 
 

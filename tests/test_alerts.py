@@ -28,6 +28,7 @@ from dialogd.config import load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
 from dialogd.protocol.units import clock_at
+from dialogd.store.origin import HOOK
 from tests.server.daemon_process import Room, send
 from tests.support.pair import a_second, until
 from tests.support.room import Room as Paper
@@ -272,7 +273,8 @@ def test_a_command_gets_json_on_stdin_and_no_key(tmp_path: Path, monkeypatch: py
     arguments, environment, fact = json.loads(out.read_text())
     assert arguments[1:] == ["$(touch /tmp/never)", ";", "ls"]
     assert (environment["DISPLAY"], "ANTHROPIC_API_KEY" in environment) == (":7", False)
-    assert not any(name.startswith("DIALOGD_") for name in environment)
+    assert [name for name in environment if name.startswith("DIALOGD_")] == [HOOK]
+    assert environment[HOOK] == "on_question"
     assert fact == json.loads(trial().json)
 
 

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from dialogd import person
 from dialogd.build.git import checkout_at, push, remotes, shown
+from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Base, Worktrees, base_of
 from dialogd.cli import options
 from dialogd.cli.client import daemons
@@ -268,6 +269,9 @@ def _will_be(opening: Opening, expected: int) -> Iterator[str]:
     yield f"goal    {one_line(opening.topic, 200)}"
     yield f"repo    {rules.repo}: from {rules.branch} at {rules.base[:12]}; its checkout is not touched"
     yield f"gate    {rules.gate or 'none: nothing is tested, and every approval says so'}"
+    if rules.gate and (why := missing()):
+        asked = "every tree is untested" if opening.unattended else "you are asked for each tree"
+        yield f"        no sandbox here, so {asked}: {why}"
     yield f"turns   at most {opening.max_turns}: {many(expected, 'task')} of up to {attempts}, {better}, a summary"
     yield f"time    at most {in_words(opening.timeout)} for a turn, {in_words(rules.gate_timeout)} for the gate"
     yield f"budget  {budget_line(opening.budget, opening.tokens) or 'no limit'}"

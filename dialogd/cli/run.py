@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from dialogd import person
-from dialogd.backends import Options, auto, load_backend
+from dialogd.backends import WRITING, Options, auto, load_backend
 from dialogd.backends.auto import family_of
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import holder_of, program_of
@@ -281,6 +281,12 @@ def _building(seats: tuple[Seat, ...], wanted: Wanted) -> tuple[Seat, ...]:
     repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])
     lead = template(wanted.template).rules([seat.id for seat in seats]).build
     is_lead = {seat.id: lead is not None and seat.id == lead.lead for seat in seats}
+    mute = next((seat for seat in seats if is_lead[seat.id] and seat.backend.partition(":")[0] not in WRITING), None)
+    if mute is not None:
+        raise BadInput(
+            f"{mute.backend} cannot work as {mute.id} ({mute.title}): it writes no files, or not in one folder alone",
+            fix=f"name another: --agent {mute.id}=BACKEND, one of {', '.join(sorted(WRITING))}",
+        )
     return tuple(dataclasses.replace(s, repo=repo, gate=gate if is_lead[s.id] else "") for s in seats)
 
 

@@ -3,6 +3,8 @@
 A session that holds a seat runs under the person's name, so no user id tells the two apart. What does is the tree of
 processes, and what a process keeps of it when its parents are gone: its environment, its terminal, its group. Who
 leaves all of that behind is any other program of the same user, and cannot be told from the person.
+
+An agent that works on a build runs commands too: what its daemon started is the agent's, but for hooks of the person.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,6 +32,7 @@ Address = tuple[str, int]
 CLAUDE, CODEX, OPENCODE = "claude", "codex", "opencode"
 CLAUDE_SOCKET = "CLAUDE_CODE_MESSAGING_SOCKET"  # Claude Code gives its commands a socket that is called PID.sock
 CODEX_THREAD = "CODEX_THREAD_ID"  # Codex gives its commands the thread that they run in
+HOOK = "DIALOGD_HOOK"  # daemons give it to the hooks that they start: what these do the person does
 OPENCODE_PID = "OPENCODE_PID"  # OpenCode gives its commands the pid of the server that runs them
 
 
@@ -108,22 +112,36 @@ def is_start(pid: int, started: str) -> bool:
 
 
 def seat_of(pid: int, running: Collection[Running]) -> Running | None:
-    """The live seat whose session the process belongs to, None for none.
+    """The live seat whose session the process belongs to, or the agent of a build that it works for; None for none.
 
     It belongs to a session that is among its ancestors, or among those of the leaders of its process group and of its
     terminal session; whose mark an environment on the way there holds; or in whose terminal it is, below nothing that
     the session is below: then its parents are gone.
     """
     seats = [(one, key) for one in running if one.session and (key := read_key(one.session)) is not None]
-    if not seats:
+    builders = {one.pid: one for one in running if one.repo}
+    if not seats and not builders:
         return None
-    roots = [pid, *_leaders(pid)]
-    lines = list(dict.fromkeys(one for root in roots for one in _line(root)))
+    ancestry = [_line(root) for root in (pid, *_leaders(pid))]
+    for child, parent in (pair for line in ancestry for pair in pairwise(line)):
+        if parent.pid in builders and not _is_hook(child):
+            return builders[parent.pid]
+    lines = list(dict.fromkeys(one for line in ancestry for one in line))
     for process in lines:
         for seat, key in seats:
             if _is_of(process, key):
                 return seat
     return next((seat for seat, key in seats if _is_left_behind(pid, key)), None)
+
+
+def _is_hook(process: psutil.Process) -> bool:
+    """True when a daemon started the process as a hook of the person's: nobody below it can say that of it."""
+    import psutil
+
+    try:
+        return HOOK in process.environ()
+    except (psutil.Error, OSError):
+        return False
 
 
 def is_inside(pid: int, session: str) -> bool:
@@ -246,7 +264,7 @@ def connected(theirs: Address, ours: Address) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an act comes from: the person, the session of `seat`, or where nobody could find out (`is_unknown`)."""
+    """Where an act comes from: the person, the session or agent of `seat`, or nobody could find out (`is_unknown`)."""
 
     seat: Running | None = None
     is_unknown: bool = False
@@ -270,7 +288,7 @@ def origin_of(pids: Sequence[int], folder: Path) -> Origin:
     Daemons are told apart: what they ask of one another was decided by whoever asked them.
     """
     running = seated(folder)
-    if not any(one.session for one in running):
+    if not any(one.session or one.repo for one in running):
         return Origin()
     if not pids:
         return Origin(is_unknown=True)
@@ -280,9 +298,9 @@ def origin_of(pids: Sequence[int], folder: Path) -> Origin:
 
 
 def seated(folder: Path) -> tuple[Running, ...]:
-    """The daemons that run, while one of them speaks for a session; none where nobody does. Changes nothing."""
+    """The daemons that run, while one of them speaks for a session or works on a build; else none. Changes nothing."""
     listed = [daemon for path in sorted(folder.glob("*.json")) if (daemon := registered(path)) is not None]
-    if not any(one.session for one in listed):
+    if not any(one.session or one.repo for one in listed):
         return ()
     return tuple(one for one in listed if one.is_alive())
 

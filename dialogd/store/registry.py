@@ -25,7 +25,7 @@ class Running:
     """A registered daemon. `created` is its process's start time, so that a reused pid is not mistaken for it.
 
     `plans` is the folder where it leaves the plan of a dialog that ends, "" where it leaves none; `session` the open
-    session that it speaks for (`claude:PID:START`), "" for none.
+    session that it speaks for (`claude:PID:START`), "" for none; `repo` the repository of the build that it works on.
     """
 
     id: str
@@ -36,6 +36,7 @@ class Running:
     log: str = ""
     plans: str = ""
     session: str = ""
+    repo: str = ""
 
     @property
     def url(self) -> str:
@@ -106,13 +107,13 @@ class Registry:
 
     @contextmanager
     def entry(
-        self, agent: str, port: int, file: Path, log: Path, plans: Path | None = None, session: str = ""
+        self, agent: str, port: int, file: Path, log: Path, plans: Path | None = None, session: str = "", repo: str = ""
     ) -> Iterator[Running]:
         """Be listed as running."""
         import psutil
 
         created = psutil.Process().create_time()
-        me = Running(agent, port, str(file), os.getpid(), created, str(log), str(plans or ""), session)
+        me = Running(agent, port, str(file), os.getpid(), created, str(log), str(plans or ""), session, repo)
         self._list(me)
         self._me = me
         try:

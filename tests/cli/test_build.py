@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import pytest
 
+from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Worktrees
 from dialogd.protocol import build
 from dialogd.protocol.build import Task
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
+from dialogd.store.origin import HOOK
+from dialogd.store.registry import Running
 from tests.cli.command import Commands, program, until
 from tests.cli.test_from_seats import ALONE, seated, this_process
 from tests.protocol.test_build import PLAN, no, yes
@@ -96,12 +106,12 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     """Repository, gate, turns, time, budget; without the person's word nothing begins."""
     (repo / "notes.txt").write_text("mine")
     words = ["build", "Print ages", "--repo", str(repo), "--gate", "make test", "--tasks", "2", "--budget", "$3"]
-    done = dialogd(*words, "--agents", "rehearsal,rehearsal")
+    done = dialogd(*words, "--agents", "rehearsal,command:cat")
     assert done.code == 1
     for line in (
         "note: not committed, and no part of it: notes.txt\n",
         "M (Moderator): rehearsal",
-        "L (Tech Lead): rehearsal",
+        "L (Tech Lead): command",
         "goal    Print ages\n",
         f"repo    {repo}: from main at {git(repo, 'rev-parse', 'HEAD')[:12]}; its checkout is not touched\n",
         "gate    make test\n",
@@ -112,7 +122,10 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     ):
         assert line in done.err, (line, done.err)
     assert not dialogd.file.exists()
-    assert "gate    none: nothing is tested" in dialogd("build", "x", "--repo", str(repo)).err
+    plain = ["build", "x", "--repo", str(repo), "--agent", "L=command:cat"]
+    assert "gate    none: nothing is tested" in dialogd(*plain).err
+    mute = dialogd(*plain[:-1], "L=rehearsal", "--yes")
+    assert (mute.code, "rehearsal cannot work as L" in mute.err, "claude-code" in mute.err) == (2, True, True)
 
 
 def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Path) -> None:
@@ -135,7 +148,7 @@ def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Pa
 
 def test_only_what_was_decided_and_approved_is_carried_out(dialogd: Commands, repo: Path) -> None:
     """By file, plan or id; the agreed text is the goal, the plan goes along; else it is refused with the way there."""
-    place = ["--repo", str(repo), "--agents", "rehearsal,rehearsal"]
+    place = ["--repo", str(repo), "--agents", "rehearsal,command:cat"]
     source, out = dialogd.folder / "talk.md", dialogd.folder / "plans"
     run = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--file", str(source), "--no-plan")
     assert run.code == 0, run.err
@@ -152,6 +165,16 @@ def test_only_what_was_decided_and_approved_is_carried_out(dialogd: Commands, re
     for named, why in ((str(dialogd.folder / "open.md"), "it has not ended"), ("./none.md", "does not exist")):
         done = dialogd("build", "--from", named, *place)
         assert (done.code in (1, 2), why in done.err) == (True, True), done.err
+
+
+def test_an_approval_says_how_to_go_on(dialogd: Commands) -> None:
+    """What was agreed is offered to be carried out; a rehearsal is not."""
+    dialogd.begin("Tabs?")
+    with dialogd.file.open("a") as typed:
+        typed.write("\n## Turn 2 — Claude A\n\n## Consensus Summary\n\nUse tabs.\n\n[CONSENSUS_REACHED]\n")
+    done = dialogd("approve")
+    dialog = parse(dialogd.file.read_bytes())
+    assert (done.code, done.err) == (0, f"next: dialogd build --from {dialog.id} --repo DIR carries it out\n")
 
 
 def test_the_tasks_are_shown_and_decided_on(dialogd: Commands, repo: Path) -> None:
@@ -250,6 +273,10 @@ def test_a_pull_request_is_opened_by_gh_for_what_was_approved(dialogd: Commands,
     room.confirmed().at(dialogd)
     task, stuck = room.dialog.state.tasks.all
     path = {"PATH": f"{dialogd.folder / 'bin'}:{os.environ['PATH']}"}
+    (dialogd.folder / "only").mkdir()
+    (dialogd.folder / "only" / "git").symlink_to(shutil.which("git") or "")
+    without = dialogd("build", "pr", "1", "--yes", PATH=str(dialogd.folder / "only"))
+    assert (without.code, "`gh` is not on PATH" in without.err) == (1, True)
     program(dialogd.folder, "gh", f'printf "%s\\n" "$@" >{dialogd.folder}/asked; echo https://example.org/pull/7')
     refused = dialogd("build", "pr", "2", "--yes", **path)
     assert (refused.code, f"task {stuck.id} is stuck, not approved" in refused.err) == (1, True)
@@ -289,6 +316,114 @@ def test_no_seat_confirms_accepts_allows_or_merges(dialogd: Commands, repo: Path
                 continue
             assert (done.code, ALONE in done.err) == (1, True), (words, done)
     assert (dialogd.file.read_bytes(), git(repo, "rev-parse", "main")) == (before, main)
+
+
+@contextmanager
+def working(dialogd: Commands, repo: Path) -> Iterator[None]:
+    """List this process as the daemon of a lead that works on a build."""
+    me = psutil.Process()
+    running = Running("L", 1, str(dialogd.file), me.pid, me.create_time(), repo=str(repo))
+    entry = dialogd.state.registry / "1-L.json"
+    entry.write_text(json.dumps(asdict(running)))
+    try:
+        yield
+    finally:
+        entry.unlink()  # before what is left of daemons is ended
+
+
+def test_what_an_agent_of_a_build_runs_is_not_the_person(dialogd: Commands, repo: Path) -> None:
+    """Whatever its daemon started may not decide on its tasks, but for a hook of the person's, and what it runs."""
+    room = Built(repo)
+    room.run()
+    room.at(dialogd)
+    before = dialogd.file.read_bytes()
+
+    def below(line: str, **variables: str) -> int:
+        """The exit code of a shell's child."""
+        environment = {**dialogd.environment, **variables}
+        shell = ["sh", "-c", f"{line}; exit $?"]
+        return subprocess.run(shell, env=environment, cwd=dialogd.folder, capture_output=True, check=False).returncode
+
+    with working(dialogd, repo):
+        refused = dialogd("tasks", "confirm")
+        assert (refused.code, ALONE in refused.err, "the agent that holds seat L" in refused.err) == (1, True, True)
+        assert dialogd.file.read_bytes() == before
+        first, second = (shlex.join(dialogd.words(["tasks", "confirm", number])) for number in "12")
+        assert [below(first), below(first, **{HOOK: "on_question"})] == [1, 0]
+        assert below(f"{HOOK}=1 {second}") == 1  # what its own child says of itself
+    assert marks(dialogd) == ["[TASK: 001 | confirmed]"]
+
+
+MODERATOR = r"""
+import re, sys
+
+prompt = sys.stdin.read()
+now = prompt.split("# Your turn")[-1]
+score = "[SCORE: code quality 22 | test coverage 18 | security 18 | documentation 8 | acceptance criteria 22]"
+if "Answer with one line" in now:
+    print(f"[DECIDE: P{max(map(int, re.findall('DECIDE: P([0-9]+)', now)))} approve]")
+elif "Plan now" in now:
+    print("[TASK_PROPOSED: read ages | works | none | 1 h]\n[TASK_PROPOSED: print ages | works | after 1 | 1 h]")
+elif "Review this submission now" in now:
+    ref = re.findall(r"You decide on (P[0-9]+)", now)[-1]
+    print(f"Read.\n\n{score}\n[DECIDE: {ref} approve]")
+else:
+    print("Both ages are read and printed.")
+"""
+LEAD = r"""
+import pathlib, sys, urllib.error, urllib.request
+
+now = sys.stdin.read().split("The task, iteration")[-1]
+name = "print" if "print ages" in now else "read"
+pathlib.Path(f"{name}.py").write_text("# done\n")
+port, said = pathlib.Path(sys.argv[1]).read_text().strip(), "nobody asked"
+acts = {"tasks": b'{"act": "drop", "tasks": "all"}', "approve": b"{}", "limit": b'{"name": "max_turns", "value": 9}'}
+for path, body in acts.items():
+    try:
+        urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/{path}", body, method="POST"))
+        said = "it was let"
+    except urllib.error.HTTPError as error:
+        said = f"refused with {error.code}"
+    print(f"{path}: {said}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=f"no sandbox here: {missing()}")
+def test_a_goal_is_carried_out_and_merged_also_after_everything_was_killed(dialogd: Commands, repo: Path) -> None:
+    """Two tasks, one after the other; killed in between, `--continue` goes on; the agent decides nothing itself."""
+    scripts = {name: dialogd.folder / f"{name}.py" for name in "ML"}
+    scripts["M"].write_text(MODERATOR)
+    scripts["L"].write_text(LEAD)
+    port = dialogd.folder / "port"
+    port.write_text("1")
+    agents = ["--agent", f"M=command:{sys.executable} {scripts['M']}"]
+    agents += ["--agent", f"L=command:{sys.executable} {scripts['L']} {port}"]
+    words = ["build", "Print ages", "--repo", str(repo), "--gate", "test -e read.py", "--cycles", "0", "--yes"]
+
+    def state() -> build.Tasks:
+        return parse(dialogd.file.read_bytes()).state.tasks
+
+    def states() -> list[str]:
+        return [task.state for task in state().all] if dialogd.file.exists() else []
+
+    with dialogd.background(*words, *agents, "--pace", "0") as process:
+        until(lambda: states() == ["proposed", "proposed"], "a plan", lambda: dialogd.output)
+        port.write_text(str(next(one.port for one in dialogd.daemons() if one.id == "M")))
+        assert dialogd("tasks", "confirm").code == 0
+        until(lambda: states()[:1] == ["approved"], "the first task", lambda: dialogd.output)
+        process.kill()
+        dialogd.end_daemons()
+    dialog = parse(dialogd.file.read_bytes())
+    said = next(entry.body for entry in dialog.entries if entry.by == "L")
+    assert said.split("\n")[:3] == [f"{path}: refused with 409" for path in ("tasks", "approve", "limit")]
+    with dialogd.background("build", "--continue", "--file", str(dialogd.file)) as process:
+        assert process.wait(60) == 0, dialogd.output
+        assert f"build  dialogd build merge --file {dialogd.file}" in dialogd.output
+    assert [task.state for task in state().all] == ["approved", "approved"]
+    assert dialogd("build", "merge", "--yes").code == 0
+    assert {"read.py", "print.py"} <= {path.name for path in repo.iterdir()}
+    assert git(repo, "log", "--format=%s").split("\n")[:2] == ["Task 002: print ages", "Task 001: read ages"]
 
 
 PLANS = """#!/bin/sh
