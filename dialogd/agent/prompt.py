@@ -223,6 +223,8 @@ class _Now:
                 "It is a sealed first answer: nobody sees the others' before all have given theirs. Give your own"
                 " position with [CONFIDENCE: …], your reasons, and what would change your mind."
             )
+        if self.rules.build is not None:
+            return "Say what matters to who reads it next."
         if not self.reads_all:
             return "Say what your own work comes to, and end with your position or the next step."
         return "Answer the last points of the others, and end with your position or the next step."

@@ -24,7 +24,7 @@ def main() -> None:
     """Answer one prompt."""
     script, asked = json.loads(Path(sys.argv[1]).read_text()), sys.stdin.read()
     now = asked[asked.rindex("# Your turn") :] if "# Your turn" in asked else asked
-    task = re.search(r"(\d{3}): ", now)
+    task = re.search(r"^(\d{3}): ", now, re.MULTILINE)
     attempt = re.search(r"iteration (\d+) of", now)
     ref = re.search(r"You decide on (P\d+)", now)
     step = f"{task[1]}.{attempt[1]}" if task and attempt else ""
