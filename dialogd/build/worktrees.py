@@ -3,10 +3,10 @@
 What stands in a worktree is what is committed, byte for byte: files are read here, without following a symlink and
 without a conversion, and git is handed their content. What `.gitignore` names does not take part.
 
-Three names keep what a kill could lose. `refs/dialogd/<task>/tip` is the last commit made here, and `…/before` the one
-before it; with the branch they are set together, so a branch that stands elsewhere was moved by somebody. Beside git's
-own files of the worktree stands `dialogd`, the tree that its files were written from: where that is not the tip's, the
-files are brought there first, except those that somebody edited.
+Three names keep what a kill could lose. `refs/dialogd/<build>/<task>/tip` is the last commit made here, and `…/before`
+the one before it; with the branch they are set together, so a branch that stands elsewhere was moved by somebody.
+Beside git's own files of the worktree stands `dialogd`, the tree that its files were written from: where that is not
+the tip's, the files are brought there first, except those that somebody edited.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -190,7 +191,7 @@ def _copied_index(git: Git, checkout: Checkout) -> Iterator[Path]:
 class Worktrees:
     """The worktrees of a build, in a folder of their own beside the checkout (`root`, by default NAME.dialogd).
 
-    `build` names the build, such as the dialog's id: a worktree of another one is not taken for its own.
+    `build` names the build, such as the dialog's id: what another one made is not taken for its own.
     """
 
     def __init__(self, repo: Path, root: Path | None = None, *, build: str = "") -> None:
@@ -198,6 +199,7 @@ class Worktrees:
         self.git = Git(self.checkout.common_dir, here=self.checkout.git_dir)
         path = self.checkout.path
         self.root = root.absolute() if root else path.with_name(f"{path.name}.dialogd")
+        self._own = f"refs/dialogd/{re.sub(r'[^A-Za-z0-9]+', '-', build) or 'own'}"
         self.build = build
         for place in (path, self.checkout.common_dir):
             if self.root.resolve().is_relative_to(place):
@@ -206,11 +208,11 @@ class Worktrees:
     def open(self, number: int, title: str, base: str) -> Worktree:
         """The worktree of a task, made from the commit `base`, or as it is there; what a kill left half is made whole.
 
-        Nothing that is there already is overwritten: a branch or a folder of that name that is not this task's is an
-        error, and so is a branch that somebody moved.
+        It keeps the name that it was made with, whatever the title is now. Nothing that is there already is written
+        over: where a branch or a folder has the name, another one is taken. A branch that somebody moved is an error.
         """
         base = self.git.commit(base)
-        name = task_name(number, title)
+        name = self._name(number, title)
         branch = f"refs/heads/dialogd/{name}"
         self._make_root()
         self._make_branch(name, branch, base)
@@ -263,7 +265,8 @@ class Worktrees:
     def carry(self, worktree: Worktree, commits: Sequence[str], onto: str) -> Submission | Conflict:
         """Make a task's commits anew on another base, as a cherry-pick would, and bring branch and folder there.
 
-        The commits that were there stay under `refs/dialogd/<task>/<id>`.
+        The commits that were there keep a name, `refs/dialogd/<build>/<task>/<id>`. From then on `onto` is the base to
+        open the worktree with.
         """
         tip, onto = self._settle(worktree), self.git.commit(onto)
         if self._snapshot(worktree, tip) != self.tree_of(tip):
@@ -276,7 +279,7 @@ class Worktrees:
                 return picked
             at = picked
         if at != tip:
-            kept = _kept(worktree.name, tip)
+            kept = self._ref(worktree.name, tip)
             self._advance(worktree, tip, at, (kept, tip, self.git.ref(kept)))
             self._settle(replace(worktree, base=onto))
         return self._submission(at, onto, worktree.branch)
@@ -346,24 +349,35 @@ class Worktrees:
             problem = f"{shown(self.root)} can be written by others"
             raise UnsafeFile(problem, fix=f"take that away: chmod 700 '{shown(self.root)}'")
 
+    def _name(self, number: int, title: str) -> str:
+        """The name that the task has, or else the first that is free."""
+        for ref in self.git.names("for-each-ref", "--format=%(refname)", f"{self._own}/").out.decode().split():
+            name = ref.removeprefix(f"{self._own}/").partition("/")[0]
+            if f"{name}-".startswith(f"task-{number:03}-"):
+                return name
+        names = chain([plain := task_name(number, title)], (f"{plain}-{count}" for count in range(2, 1000)))
+        return next(name for name in names if self._is_free(name))
+
+    def _is_free(self, name: str) -> bool:
+        return not self.git.ref(f"refs/heads/dialogd/{name}") and not os.path.lexists(self.root / name)
+
     def _make_branch(self, name: str, branch: str, base: str) -> None:
         """Have the task's branch, and the names that say where it stands."""
-        git = self.git
-        tip_name, before_name = _tip(name), _before(name)
-        tip, before, at = git.ref(tip_name), git.ref(before_name), git.ref(branch)
-        if at and tip:
+        git, tip_name, before_name = self.git, self._ref(name, "tip"), self._ref(name, "before")
+        tip = git.ref(tip_name)
+        if git.ref(branch) and tip:
             return  # whether they agree is looked at with the worktree
-        if at and at != base:
-            problem = f"there is a branch {_short(branch)} already, at {at[:12]}, which is not of this task"
-            raise Refused(problem, fix=f"give it another name: git branch -m {_short(branch)} NAME")
         if git.ref("refs/heads/dialogd"):
             raise Refused("a branch `dialogd` is in the way", fix="give it another name: git branch -m dialogd NAME")
-        changes = [(before_name, base, before), (tip_name, base, tip)]
+        changes = [(before_name, base, git.ref(before_name)), (tip_name, base, tip)]
         if tip not in ("", base):  # somebody deleted the branch: its work is not lost
-            changes.append((_kept(name, tip), tip, git.ref(_kept(name, tip))))
-        if not at:
-            changes.append((branch, base, ""))
-        git.update(f"dialogd: {name} starts", *changes)
+            kept = self._ref(name, tip)
+            changes.append((kept, tip, git.ref(kept)))
+        git.update(f"dialogd: {name} starts", *changes, (branch, base, ""))
+
+    def _ref(self, name: str, what: str) -> str:
+        """A name of ours for a commit of a task: `tip`, `before`, or its id."""
+        return f"{self._own}/{name}/{what}"
 
     def _make_worktree(self, path: Path, branch: str) -> Path:
         """Have git's worktree at the path, without its files; the git directory that it has."""
@@ -432,7 +446,9 @@ class Worktrees:
         if git.names("symbolic-ref", "--quiet", "HEAD", git_dir=git_dir, codes=(0, 1)).out.decode().strip() != branch:
             problem = f"another branch than {worktree.branch} is checked out in {shown(path)}"
             raise Refused(problem, fix=f"go back: git -C '{shown(path)}' switch {worktree.branch}")
-        tip, before, at = git.ref(_tip(worktree.name)), git.ref(_before(worktree.name)), git.ref(branch)
+        tip, before, at = (
+            git.ref(name) for name in (self._ref(worktree.name, "tip"), self._ref(worktree.name, "before"), branch)
+        )
         if at != tip and at and at == before:
             git.update("dialogd: what was interrupted", (branch, tip, at), git_dir=git_dir)
         elif at != tip or not tip:
@@ -454,14 +470,9 @@ class Worktrees:
     def _files_from(self, worktree: Worktree) -> str:
         """The tree that the worktree's files were written from; the empty one where they were not yet."""
         try:
-            build, _, tree = (worktree.git_dir / "dialogd").read_text(encoding="utf-8").rstrip("\n").rpartition("\n")
+            return (worktree.git_dir / "dialogd").read_text(encoding="ascii").strip()
         except FileNotFoundError:
             return self.git.nothing
-        if build != self.build:
-            problem = f"{shown(worktree.path)} is the worktree of another build"
-            fix = f"when that one is not needed: git worktree remove, and git branch -m {worktree.branch} NAME"
-            raise Refused(problem, fix=fix)
-        return tree
 
     def _written(self, worktree: Worktree, tree: str) -> None:
         """Note that the files are those of a tree; git's own index, which was made anew, tells them as unchanged."""
@@ -469,7 +480,7 @@ class Worktrees:
         self.git.run("update-index", "-q", "--refresh", codes=(0, 1), work_tree=worktree.path, index=index)
         with _storing(worktree.git_dir):
             index.replace(worktree.git_dir / "index")
-            write_over(f"{self.build}\n{tree}\n".encode(), worktree.git_dir / "dialogd")
+            write_over(f"{tree}\n".encode(), worktree.git_dir / "dialogd")
 
     def _index(self, worktree: Worktree, *, is_new: bool = True) -> Path:
         """An index of our own, beside git's."""
@@ -527,11 +538,11 @@ class Worktrees:
 
     def _advance(self, worktree: Worktree, tip: str, commit: str, *more: tuple[str, str, str]) -> None:
         """Set the branch, and the names that say where it stands."""
-        name, before = worktree.name, self.git.ref(_before(worktree.name))
+        name, before_name = worktree.name, self._ref(worktree.name, "before")
         self.git.update(
             f"dialogd: {name}",
-            (_before(name), tip, before),
-            (_tip(name), commit, tip),
+            (before_name, tip, self.git.ref(before_name)),
+            (self._ref(name, "tip"), commit, tip),
             *more,
             (f"refs/heads/{worktree.branch}", commit, tip),
             git_dir=worktree.git_dir,
@@ -647,18 +658,6 @@ def task_name(number: int, title: str) -> str:
             break
         short += f"-{word}"
     return f"task-{number:03}{short or ('-' + words[0][:40] if words else '')}"
-
-
-def _tip(name: str) -> str:
-    return f"refs/dialogd/{name}/tip"
-
-
-def _before(name: str) -> str:
-    return f"refs/dialogd/{name}/before"
-
-
-def _kept(name: str, commit: str) -> str:
-    return f"refs/dialogd/{name}/{commit[:16]}"
 
 
 def _short(ref: str) -> str:

@@ -109,24 +109,33 @@ def test_names_of_tasks_are_short_and_plain() -> None:
 
 
 def test_what_is_there_already_is_not_taken(repo: Repo, tmp_path: Path) -> None:
-    """A branch, a folder, a worktree of another build, a branch checked out elsewhere: clear words, nothing changed."""
+    """A branch, a folder, a link, a task of another build: all stay as they are, and the task gets another name."""
     base = base_of(repo.path).commit
-    other = repo.commit({"x": "x"})
-    repo.git("branch", "dialogd/task-001-first", other)
+    repo.git("branch", "dialogd/task-001-first", other := repo.commit({"x": "x"}))
     trees = Worktrees(repo.path, build="one")
-    assert "git branch -m" in refused(lambda: trees.open(1, "first", base), "not of this task")
-    assert repo.git("rev-parse", "dialogd/task-001-first") == other
-    write(trees.root, {"task-002-second/mine.txt": "mine"})
-    assert "move it away" in refused(lambda: trees.open(2, "second", base), "is no worktree of")
-    assert tree(trees.root / "task-002-second") == {"mine.txt": b"mine"}
-    trees.open(3, "third", base)
+    write(trees.root, {"task-001-first-2/mine.txt": "mine"})
+    (trees.root).chmod(0o700)
+    (trees.root / "task-001-first-3").symlink_to(tmp_path)
+    one = trees.open(1, "first", base)
+    write(one.path, {"b.txt": "one\n"})
+    tip = trees.submit(one, 1, "2:abc", "one").commit
+    two = Worktrees(repo.path, build="two").open(1, "first", base)
+    assert [one.path.name, two.path.name] == ["task-001-first-4", "task-001-first-5"]
+    assert repo.git("rev-parse", "dialogd/task-001-first", one.branch, two.branch).split() == [other, tip, base]
+    assert tree(trees.root / "task-001-first-2") == {"mine.txt": b"mine"}
+    repo.git("worktree", "remove", "--force", str(two.path))
+    assert Worktrees(repo.path, build="two").open(1, "first", base) == two
+    repo.git("worktree", "remove", "--force", str(two.path))
+    repo.git("worktree", "add", "-q", str(tmp_path / "elsewhere"), two.branch)
     again = Worktrees(repo.path, build="two")
-    assert "git worktree remove" in refused(lambda: again.open(3, "third", base), "another build")
-    repo.git("worktree", "add", "-q", "-b", "dialogd/task-004-fourth", str(tmp_path / "elsewhere"), base)
-    assert "worktree remove" in refused(lambda: trees.open(4, "fourth", base), "is checked out in .*elsewhere")
-    (trees.root / "task-005-fifth").symlink_to(tmp_path)
-    with pytest.raises(UnsafeFile):
-        trees.open(5, "fifth", base)
+    assert "worktree remove" in refused(lambda: again.open(1, "first", base), "is checked out in .*elsewhere")
+
+
+def test_a_task_keeps_its_worktree_when_its_title_changes(repo: Repo) -> None:
+    """The person rewords a task that was begun: it goes on where it was; a longer number is another task."""
+    trees, worktree = opened(repo)
+    assert trees.open(1, "reworded", worktree.base) == worktree
+    assert trees.open(11, "first", worktree.base).path.name == "task-011-first"
 
 
 def test_the_folder_of_worktrees_is_the_persons_alone(repo: Repo, tmp_path: Path) -> None:

@@ -67,6 +67,20 @@ def test_the_protocol_neither_opens_nor_prints() -> None:
     assert calls == []
 
 
+def test_only_one_module_runs_git() -> None:
+    """What protects git from a repository's programs stands in `dialogd/build/git.py`; nobody goes around it."""
+    runs = {
+        path
+        for path, text in texts("dialogd")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.List | ast.Tuple)
+        and node.elts
+        and isinstance(node.elts[0], ast.Constant)
+        and node.elts[0].value == "git"
+    }
+    assert runs == {"dialogd/build/git.py"}
+
+
 def test_nothing_of_one_machine_is_in_the_tree() -> None:
     """No path of the machine it was written on."""
     machine = re.compile(rb"(?<![\w.])/(" + b"|".join([b"work", b"root", b"farm"]) + rb")/\w")
