@@ -27,9 +27,9 @@ from dialogd.cli.launch import interruptible
 from dialogd.cli.run import Continue, Linger, Prices, Shows, Stay, former_cast, new_cast, perform
 from dialogd.cli.speak import done
 from dialogd.cli.status import AGREED, ended
-from dialogd.cli.terminal import plain, remark, show
+from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import file_words
-from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
+from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused, StorageError
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task
 from dialogd.protocol.certificate import certify
@@ -37,6 +37,7 @@ from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import budget_line, in_words, many
+from dialogd.store.disk import fix, why, write_over
 from dialogd.templates.opening import Context, Opening
 
 TEMPLATE = "build"
@@ -352,7 +353,6 @@ def rebase(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -
     """
     settings, log, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
-    person.admitted(log, "build rebase")
     trees, branch = Worktrees(Path(rules.repo), build=dialog.id), onto or rules.branch
     at = trees.git.ref(f"refs/heads/{branch}")
     if not at:
@@ -426,6 +426,44 @@ def _request(task: Task, rules: Build, dialog: Dialog) -> Iterator[str]:
     before = [one.id for one in dialog.state.tasks.all if one.state == APPROVED and one.number != task.number]
     if before:
         yield f"Tasks stack: this branch may hold tasks {', '.join(before)} too."
+
+
+@build.command("bundle")
+def bundle(
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The file to write.")],
+    *,
+    key: Annotated[str, typer.Option(metavar="KEY", help="The SSH key that signs it: ~/.ssh/id_ed25519.")],
+    file: options.FileOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    json: options.JsonOption = False,
+) -> None:
+    """Write this build's approvals to a signed file, for elsewhere.
+
+    `dialogd verify --commit C --bundle OUT --allowed-signers F` checks a commit by it where the dialog is not. It has
+    the dialog's whole text in it, and only approvals that hold here, by file and journals.
+    """
+    from dialogd.build.approvals import bundled
+    from dialogd.cli.outcome import judging
+
+    settings = options.settings_for(file)
+    person.admitted(options.log_of(settings), "build bundle")
+    asked = judging(file, untested=True)
+    judge = asked.judge
+    holding = [approval for approval in judge.approvals if not judge.doubts(approval)]
+    if asked.against or not holding:
+        found = [doubt for approval in judge.approvals for doubt in judge.doubts(approval)]
+        reason = next(iter((*asked.against, *found)), "nothing was approved")
+        raise Refused(f"no approval holds: {reason}", fix="dialogd verify and dialogd tasks say more")
+    target = Path.cwd() / Path(out).expanduser()
+    if (target.exists() or target.is_symlink()) and not force:
+        raise BadInput(f"{target} is there already", fix="name another file, or write over it with --force")
+    made = bundled(judge, holding, Path(key).expanduser())
+    try:
+        write_over(made, target)
+    except OSError as error:
+        raise StorageError(f"{target} cannot be written: {why(error)}", fix=fix(error)) from error
+    facts = {"file": str(target), "approvals": [approval.as_json() for approval in holding]}
+    options.answer(facts, [*(f"{line(one.words)}: tree {one.task.tree}" for one in holding), str(target)], json=json)
 
 
 # -- `dialogd tasks` --------------------------------------------------------------------------------------------------

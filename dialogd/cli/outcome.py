@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
@@ -50,6 +50,7 @@ from dialogd.views.plan_page import first_screen, markdown
 if TYPE_CHECKING:
     from dialogd.backends.auto import Choice
     from dialogd.backends.prices import Price
+    from dialogd.build.approvals import Judge
     from dialogd.templates.opening import Opening
     from dialogd.views.plan import Synthesis
 
@@ -503,11 +504,32 @@ Strict = Annotated[
 ]
 
 
-def verify(
+Commit = Annotated[
+    str | None, typer.Option("--commit", metavar="C", help="Is this commit's tree one that a build approved?")
+]
+InRepo = Annotated[str, typer.Option("--repo", metavar="DIR", help="The commit's repository. Default: this folder.")]
+FromBundle = Annotated[
+    str | None, typer.Option("--bundle", metavar="F", help="Judge by a signed bundle: dialogd build bundle.")
+]
+Signers = Annotated[
+    str | None, typer.Option("--allowed-signers", metavar="F", help="Who may sign it: see ssh-keygen(1).")
+]
+PrePush = Annotated[bool, typer.Option("--pre-push", help="As a hook: each commit that git says it pushes, on stdin.")]
+Untested = Annotated[bool, typer.Option("--untested", help="A tree that no gate tested will do.")]
+
+
+def verify(  # noqa: PLR0913 - every option of the command is an argument
     path: options.FileArgument = None,
+    *,
     file: options.FileOption = None,
     certificate: Kept = None,
     strict: Strict = False,
+    commit: Commit = None,
+    repo: InRepo = ".",
+    bundle: FromBundle = None,
+    allowed_signers: Signers = None,
+    pre_push: PrePush = False,
+    untested: Untested = False,
     json: options.JsonOption = False,
 ) -> None:
     """Check that no entry was altered after it was written.
@@ -517,7 +539,29 @@ def verify(
 
     With --strict each line that breaks the protocol is named, in a sentence: numbering, `TURN:` lines, marks and who
     may write them, escaping, seals, a turn that answers no open debt, an end that does not follow from the rules.
+
+    With --commit: exit code 0 only when exactly that commit's tree was approved in a build, on the base that it comes
+    from, by others than its author, with its gate green or your word on "untested", in a sound file; else 1, with the
+    reasons. With --bundle it needs no dialog here; without a signature by one of --allowed-signers that is "integrity
+    only", and 1. See docs/approvals.md.
     """
+    if commit is not None or pre_push:
+        if certificate is not None or strict:
+            raise BadInput("--certificate and --strict are about the file alone", fix="leave out --commit, or these")
+        if commit is not None and pre_push:
+            raise BadInput("--pre-push reads the commits itself", fix="leave --commit or --pre-push out")
+        if bundle is not None and (path or file):
+            raise BadInput("a bundle has its own copy of the dialog", fix="name the dialog or --bundle, not both")
+        if allowed_signers is not None and bundle is None:
+            raise BadInput("--allowed-signers is for --bundle", fix="name the bundle: --bundle F")
+        asked = (
+            judging(path or file, untested=untested)
+            if bundle is None
+            else _judging_elsewhere(bundle, allowed_signers, untested=untested)
+        )
+        _answer_commits(asked, repo, _pushed() if pre_push else [("", str(commit))], json=json)
+    if bundle is not None or allowed_signers is not None or untested:
+        raise BadInput("this is about commits", fix="name one: --commit HEAD")
     settings = options.settings_for(path or file)
     if not settings.file.exists():
         raise BadInput(
@@ -528,6 +572,77 @@ def verify(
     found = _verified(settings, kept, strict=strict)
     options.answer(found.facts(settings.file), list(found.rows()), json=json)
     raise typer.Exit(0 if found.is_sound else 1)
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What commits are held against; `against` are reasons that concern all of them, `by` says whose word it is."""
+
+    judge: Judge
+    against: tuple[str, ...]
+    by: str
+
+
+def judging(file: str | None, *, untested: bool) -> Judging:
+    """The judge of commits by the dialog that is here: the file and its journals. Raises `BadInput` without one."""
+    from dialogd.build.approvals import Judge
+
+    settings = options.settings_for(file)
+    if not settings.file.exists():
+        raise BadInput(
+            f"there is no file {settings.file}", fix="name the build's dialog, or a bundle of it: --bundle F"
+        )
+    found, known = _verified(settings, None, strict=False), _remembered(options.log_of(settings).journals)
+    gone = "something that was written is no longer in the file: dialogd verify says what"
+    judge = Judge(settings.file.read_bytes(), known, untested=untested)
+    return Judging(judge, (gone,) if found.missing else (), f"by {settings.file} and its journals")
+
+
+def _judging_elsewhere(bundle: str, signers: str | None, *, untested: bool) -> Judging:
+    """The judge of commits by a bundle."""
+    from dialogd.build.approvals import Judge, opened
+
+    held = opened(Path(bundle).expanduser(), Path(signers).expanduser() if signers else None)
+    against = () if held.signer else (f"integrity only: {held.why}",)
+    return Judging(Judge(held.data, untested=untested), against, f"signed by {held.signer}")
+
+
+def _pushed() -> list[tuple[str, str]]:
+    """What git tells a pre-push hook: each name that is pushed, and its commit; deleted ones are none."""
+    pushed = []
+    for row in filter(None, map(str.strip, sys.stdin)):
+        words = row.split(" ")
+        if len(words) != 4:
+            raise BadInput(f"no line of a pre-push hook: {line(row)[:80]!r}", fix="call it from .git/hooks/pre-push")
+        _, local, name, _ = words
+        if local.strip("0"):
+            pushed.append((name, local))
+    return pushed
+
+
+def _answer_commits(asked: Judging, repo: str, names: Sequence[tuple[str, str]], *, json: bool) -> NoReturn:
+    """Say of each commit whether it was approved, and end with exit code 0 where all were."""
+    from dialogd.build.git import Git, checkout_at
+
+    checkout = checkout_at(Path.cwd() / Path(repo).expanduser())
+    git, found = Git(checkout.common_dir, here=checkout.git_dir), []
+    for name, commit in names:
+        judged = asked.judge.judge(git, commit)
+        why = (*judged.why, *asked.against)
+        found.append((name, replace(judged, why=why, approval=None if why else judged.approval), judged.approval))
+    rows = []
+    for name, judged, approval in found:
+        title = f"commit {judged.commit[:12]}{f' for {line(name)}' if name else ''}, tree {judged.tree[:12]}"
+        if judged.approval is not None:
+            rows.append(f"{title}: approved as {line(judged.approval.words)}; {line(asked.by)}")
+            continue
+        rows.append(f"{title}: not approved")
+        rows += [f"  its tree is that of {line(approval.words)}"] if approval is not None else []
+        rows += [f"  {line(reason)}" for reason in judged.why]
+    facts = [{"ref": name or None, **judged.as_json()} for name, judged, _ in found]
+    is_good = all(judged.approval is not None for _, judged, _ in found)
+    options.answer({"approved": is_good, "commits": facts}, rows or ["nothing is pushed"], json=json)
+    raise typer.Exit(0 if is_good else 1)
 
 
 @dataclass(frozen=True)
@@ -716,6 +831,7 @@ def _certified(c: Certificate) -> Iterator[str]:
     if len(rows) > TEXT_LINES:
         yield f"  | … {len(rows) - TEXT_LINES} more lines in {where(c.stands_in)}"
     yield f"  hash {c.sha or 'none'}, {c.entries} entries from {c.chain[0]} to {c.chain[1]}"
+    yield from (f"  tree {tree.tree} of task {tree.task}, commit {tree.commit}" for tree in c.trees)
     for signer in c.signers:
         place = f"turn {signer.turn}" if signer.turn else "no turn"
         objection = f"; strongest remaining objection: {line(signer.reservation)}" if signer.reservation else ""

@@ -1,14 +1,15 @@
-"""Who stands behind a decision, and in which turn: read from what the deciding entry records, found in the file."""
+"""Who stands behind a decision or an approved tree, and in which turn: from what entries record, found in the file."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dialogd.protocol import marks
+from dialogd.protocol import build, marks
+from dialogd.protocol.build import Task, Tasks
 from dialogd.protocol.fold import fold, steps
 from dialogd.protocol.interventions import refs_in, turns_in
 from dialogd.protocol.marks import read_reply, same_text, summary_of
@@ -98,6 +99,16 @@ def stands(entry: Entry, ref: str, method: str) -> bool:
 
 # -- Certificates -----------------------------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A git tree that came of a decision: of which task, and the commit with which it was submitted."""
+
+    task: str
+    tree: str
+    commit: str
+
+
 RECORDS = "a certificate records, it does not authenticate: whoever can write the file can write a frame"
 
 
@@ -108,7 +119,7 @@ class Certificate:
     `method` is mutual, vote, moderator, decide, judge, person or by hand. `decided_in` and `stands_in` are ids of
     entries, `decided_at` wall time; `chain` is the hash of the first entry and of the deciding one, `links` those of
     all `entries` up to it, `header` the hash of the header, which no frame covers. `ref` is "" where the text is no
-    proposal; `text` is "" where it no longer stands in the file.
+    proposal; `text` is "" where it no longer stands in the file. `trees` are those that a build had approved by then.
     """
 
     ref: str
@@ -126,11 +137,13 @@ class Certificate:
     stands_in: str = ""
     header: str = ""
     links: tuple[str, ...] = ()
+    trees: tuple[Tree, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The certificate as it is kept: the fields by name, and what it is worth."""
         facts = asdict(self)
         lists = {"chain": list(self.chain), "links": list(self.links), "signers": list(facts["signers"])}
+        lists["trees"] = list(facts["trees"])
         return {**facts, **lists, "note": RECORDS}
 
     @property
@@ -259,7 +272,141 @@ def _drawn_up(dialog: Dialog, index: int, core: _Core) -> Certificate:
         stands_in=proposal.entry if proposal else "",
         header=digest(dialog.header.text),
         links=links,
+        trees=tuple(
+            Tree(one.task.id, one.task.tree, one.task.commit)
+            for one in approvals(until(dialog, index + 1))
+            if not one.void
+        ),
     )
+
+
+# -- Approvals: who stands behind a tree that a build made ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """That the tree of `task` was approved, and the entries on which that rests.
+
+    root       the commit that the first task of this line of work started from
+    submitted  the entry that submitted the tree; `tested` has what the gate said of it
+    vouched    the entry with the person's word on an untested tree, `approved` the one that approved it
+    void       where, and why, it does not count any more: "" while it does
+    """
+
+    task: Task
+    root: str
+    submitted: Entry
+    tested: Entry
+    approved: Entry
+    vouched: Entry | None = None
+    void: str = ""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries on which it rests, in the order of the file."""
+        found = (self.submitted, self.tested, *([self.vouched] if self.vouched else []), self.approved)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def words(self) -> str:
+        """What was approved, by whom: `task 003, by M in turn 9, score 86, gate passed`."""
+        by = "the person" if self.task.reviewer == USER else self.task.reviewer
+        score = "no score" if self.task.score is None else f"score {self.task.score}"
+        return f"task {self.task.id}, by {by} in {where(self.approved.id)}, {score}, gate {self.task.gate}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts, for programs."""
+        task = self.task
+        return {
+            "task": task.id, "tree": task.tree, "commit": task.commit, "base": task.base, "root": self.root,
+            "gate": task.gate, "gate_log": task.log or None, "score": task.score, "author": task.author,
+            "reviewer": task.reviewer, "state": task.state, "void": self.void or None,
+            "entries": [entry.id for entry in self.entries],
+        }  # fmt: skip
+
+
+def approvals(dialog: Dialog) -> tuple[Approval, ...]:
+    """Every approval of a tree that follows from the file, in order, also those that are void by now."""
+    if dialog.header.rules.build is None:
+        return ()
+    found: list[Approval] = []
+    roots: dict[str, str] = {}
+    said: dict[tuple[int, str], Entry] = {}  # the last entry that submitted, tested, vouched for a task
+    for entry, _, before, after in steps(dialog):
+        for task in after.tasks.all if after.tasks is not before.tasks else ():
+            was = before.tasks.of(task.number) or Task(task.number, "")
+            if task.entries[1] == entry.id and was.entries[1] != entry.id:
+                said = {key: value for key, value in said.items() if key[0] != task.number}
+                said[task.number, "submitted"] = entry
+            if task.gate != was.gate and task.gate:
+                said[task.number, "tested"] = entry
+                if entry.by == USER:
+                    said[task.number, "vouched"] = entry
+            is_new = task.state == build.APPROVED and was.state not in (build.APPROVED, build.MERGED)
+            if is_new and (submitted := said.get((task.number, "submitted"))) is not None:
+                root = roots.setdefault(task.commit, roots.get(task.base, task.base))
+                tested, vouched = said.get((task.number, "tested"), submitted), said.get((task.number, "vouched"))
+                found.append(Approval(task, root, submitted, tested, entry, vouched))
+        found = [_voided(approval, after.tasks, entry) for approval in found]
+    return tuple(found)
+
+
+def _voided(approval: Approval, now: Tasks, entry: Entry) -> Approval:
+    """The approval after an entry: void once its task is no longer approved; merged is approved too."""
+    task = now.of(approval.task.number)
+    if approval.void or (task is not None and task.tree == approval.task.tree and task.state in _STANDING):
+        return approval if task is None or approval.void else replace(approval, task=task)
+    return replace(approval, void=f"the work was moved to another base in {where(entry.id)}")
+
+
+_STANDING = frozenset({build.APPROVED, build.MERGED})
+
+
+def doubts(
+    dialog: Dialog, approval: Approval, faulty: Mapping[str, str], known: Collection[str] | None, *, untested: bool
+) -> Iterator[str]:
+    """Why an approval does not hold, in words; nothing where it does.
+
+    `faulty` says by an entry's hash which rule of the protocol it breaks, `known` has the hashes that journals
+    remember, None where there are none to ask. `untested` is the word of who asks on a tree that no gate tested.
+    """
+    task, rules = approval.task, dialog.header.rules.build
+    if approval.void:
+        yield f"its approval as task {task.id} is void: {approval.void}"
+    by, made = approval.approved.by, approval.approved.marks
+    if by == task.author:
+        yield f"{by}, who wrote it, approved it"
+    elif by != USER and (rules is None or by != rules.moderator):
+        yield f"{by} approved it, who does not review"
+    if by != USER and build.approval(task, task.score) not in made:
+        yield f"{where(approval.approved.id)} has no APPROVED record of this tree"
+    if task.gate not in build.GREEN:
+        yield f"its gate {'ran out of time' if task.gate == 'timeout' else 'failed' if task.gate else 'was not run'}"
+    elif task.gate == "untested" and not (untested or by == USER or approval.vouched):
+        yield "no gate tested it, and the person has not said that this will do"
+    for entry in approval.entries:
+        yield from _unproved(entry, faulty, known)
+    for entry in dialog.entries:
+        if entry.condition in (Condition.EDITED, Condition.DAMAGED) and entry not in approval.entries:
+            yield f"{_named(entry)} was {'edited' if entry.condition is Condition.EDITED else 'cut or overwritten'}"
+        elif known is not None and entry.frame and entry.chain not in known and entry not in approval.entries:
+            yield f"{_named(entry)} is in no journal here: forged, or written on another machine"
+        if not entry.linked:
+            yield f"the chain is broken at {_named(entry)}: what stood before it was changed, removed or inserted"
+
+
+def _unproved(entry: Entry, faulty: Mapping[str, str], known: Collection[str] | None) -> Iterator[str]:
+    """What is wrong with an entry on which an approval rests."""
+    if entry.condition is Condition.BY_HAND:
+        yield f"{where(entry.id)}, on which it rests, is typed by hand: anybody could have"
+    elif entry.condition is not Condition.SOUND:
+        yield f"{where(entry.id)}, on which it rests, was changed after it was written"
+    elif known is not None and entry.chain not in known:
+        yield f"{where(entry.id)}, on which it rests, is in no journal here: forged, or written on another machine"
+    elif entry.by == USER and entry.via:
+        yield f"{where(entry.id)}, on which it rests, is by a session, not by the person"
+    elif entry.chain in faulty:
+        yield f"{where(entry.id)}, on which it rests, breaks the protocol: {faulty[entry.chain]}"
 
 
 # -- What was changed since something was agreed, in words ------------------------------------------------------------
@@ -436,6 +583,9 @@ def _same_decision(saved: Mapping[str, Any], now: Certificate) -> Iterator[Chang
         more = [f"… {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
         diff = "\n".join([*lines[:DIFF_LINES], *more])
         yield Change(f"the agreed text{place} is not what it was:\n{diff}")
+    trees = facts["trees"]
+    if saved.get("trees", trees) != trees:
+        yield Change("the trees that came of it are not those that they were")
     yield from _same_signers(saved, now.signers)
 
 

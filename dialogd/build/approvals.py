@@ -1,0 +1,270 @@
+"""Does a commit have a tree that was approved? Judged by git and the dialog file, here or from a signed bundle."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dialogd.build.git import Git, shown
+from dialogd.build.worktrees import tree_of
+from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
+from dialogd.protocol.build import fields_of, value_of
+from dialogd.protocol.certificate import Approval, approvals, doubts, where
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.strict import faults
+from dialogd.protocol.text import one_line
+
+# -- A commit beside the file -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A commit and its tree: `approval` is the one that holds, None without one, and `why` the reasons."""
+
+    commit: str
+    tree: str
+    approval: Approval | None
+    why: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts, for programs."""
+        approval = self.approval.as_json() if self.approval else None
+        return {"commit": self.commit, "tree": self.tree, "approved": bool(approval), "approval": approval,
+                "reasons": list(self.why)}  # fmt: skip
+
+
+class Judge:
+    """Holds commits against the bytes of a dialog file.
+
+    `known` has the hashes of the entries that the journals here remember, None elsewhere, where a signature answers
+    for them; `untested` is the word of who asks on trees that no gate tested. Raises `NotADialog`.
+    """
+
+    def __init__(self, data: bytes, known: Collection[str] | None = None, *, untested: bool = False) -> None:
+        self.data = data
+        self.dialog: Dialog = parse(data)
+        self.approvals = approvals(self.dialog)
+        self._known = known
+        self._untested = untested
+        self._faulty = {fault.chain: one_line(fault.words, 200) for fault in faults(data) if fault.chain}
+
+    def judge(self, git: Git, name: str) -> Judged:
+        """Whether that commit has a tree that was approved, on the base on which it was. Raises `Refused` for none."""
+        commit = git.commit(name)
+        tree = tree_of(git, commit)
+        found = [approval for approval in self.approvals if approval.task.tree == tree]
+        why: list[str] = []
+        for approval in reversed(found):
+            reasons = [*self.doubts(approval), *self._elsewhere(git, approval, commit)]
+            if not reasons:
+                return Judged(commit, tree, approval)
+            why += reasons
+        return Judged(commit, tree, None, tuple(dict.fromkeys(why)) or tuple(self._unknown(git, commit, tree)))
+
+    def doubts(self, approval: Approval) -> tuple[str, ...]:
+        """Why an approval does not hold, whatever the commit; () where it does."""
+        return tuple(doubts(self.dialog, approval, self._faulty, self._known, untested=self._untested))
+
+    def _elsewhere(self, git: Git, approval: Approval, commit: str) -> Iterator[str]:
+        """Why a commit with that very tree is not what was approved: it comes from another base."""
+        root = approval.root
+        if git.done("cat-file", "-e", f"{root}^{{commit}}", codes=(0, 1, 128)).code:
+            yield f"the base {root[:12]} is not in this repository: another one, or a clone that is too shallow"
+            return
+        if git.done("merge-base", "--is-ancestor", root, commit, codes=(0, 1)).code:
+            yield f"it comes from another base than {root[:12]}, on which this tree was approved"
+            return
+        if git.run("rev-list", "--min-parents=2", "--max-count=1", commit, f"^{root}").strip():
+            yield "a merge is in it: what was approved was no merge; fast-forward or squash"
+            return
+        own = {*self._submitted(), *_on_the_way(git, approval)}
+        for other in git.run("rev-list", commit, f"^{root}").decode().split():
+            if other != commit and tree_of(git, other) not in own:
+                yield f"it comes from another base: commit {other[:12]} before it is no part of that work"
+                return
+
+    def _submitted(self) -> Iterator[str]:
+        """The trees that were submitted, in records of daemons."""
+        for entry in self.dialog.entries:
+            if not entry.by_hand:
+                yield from (value_of(mark, "tree") for mark in entry.all("TASK") if "submitted" in fields_of(mark))
+
+    def _unknown(self, git: Git, commit: str, tree: str) -> Iterator[str]:
+        """Why no approval is of this tree."""
+        tasks = self.dialog.state.tasks.all
+        task = next((task for task in reversed(tasks) if task.tree == tree), None)
+        if task is not None:
+            yield f"it is what task {task.id} submitted, which is {task.state}" + (f": {task.why}" if task.why else "")
+        elif tree in self._submitted():
+            yield "it is an attempt that was submitted, and not approved"
+        claims = [
+            entry for entry in self.dialog.entries if tree in {value_of(m, "tree") for m in entry.all("APPROVED")}
+        ]
+        yield from (
+            f"an APPROVED record in {where(entry.id)} names it, and does not follow from the file" for entry in claims
+        )
+        if not task and not claims:
+            yield f"no approval is of the tree {tree}"
+            last = next((one for one in reversed(self.approvals) if not one.void), None)
+            if last is not None and (names := _apart(git, last.task.tree, tree)):
+                yield f"it differs from what was approved as task {last.task.id} in {names}"
+        if len(git.run("rev-list", "--parents", "--max-count=1", commit).split()) > 2:
+            yield "it is a merge, and no merge was approved"
+
+
+def _on_the_way(git: Git, approval: Approval) -> Iterator[str]:
+    """The trees of the commits that led to the approved one, where they are here."""
+    end = approval.task.commit
+    if not git.done("cat-file", "-e", f"{end}^{{commit}}", codes=(0, 1, 128)).code:
+        for commit in git.run("rev-list", end, f"^{approval.root}").decode().split():
+            yield tree_of(git, commit)
+
+
+def _apart(git: Git, approved: str, tree: str) -> str:
+    """The files in which two trees differ, in words; "" where one of them is not here."""
+    done = git.done("diff-tree", "-r", "-z", "--name-only", "--no-ext-diff", approved, tree, codes=(0, 128))
+    names = [shown(name) for name in done.out.split(b"\0") if name]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+# -- Bundles: for where the file is not -------------------------------------------------------------------------------
+
+NAMESPACE = "dialogd"  # of signatures: one that was made for something else is none
+KIND = "dialogd approvals 1"
+LONGEST = 64 * 1024 * 1024  # bytes of a bundle
+PATIENCE = 120.0  # seconds for ssh-keygen: a key may ask for its passphrase, or for a touch
+
+
+def bundled(judge: Judge, holding: Collection[Approval], key: Path) -> bytes:
+    """A bundle of these approvals: the dialog file, by which anybody can judge them again, signed with an SSH key.
+
+    Raises `DialogdError` where the key cannot sign.
+    """
+    facts: dict[str, Any] = {
+        "kind": KIND,
+        "dialog": judge.dialog.id,
+        "approvals": [approval.as_json() for approval in holding],
+        "file": base64.b64encode(judge.data).decode(),
+        "sha256": hashlib.sha256(judge.data).hexdigest(),
+    }
+    if not key.is_file():
+        raise BadInput(f"there is no key {key}", fix="name an SSH key: --key ~/.ssh/id_ed25519")
+    signed = _ssh_keygen("-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key), stdin=_canonical(facts))
+    if signed.returncode:
+        raise Refused(f"{key} did not sign: {_last_line(signed.stderr)}", fix="name an SSH key that you can use")
+    return _canonical({**facts, "signature": signed.stdout.decode()})
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What a bundle holds: the dialog file's bytes, and who signed it, "" for nobody who may: then `why` says why."""
+
+    data: bytes
+    signer: str
+    why: str = ""
+
+
+def opened(path: Path, allowed: Path | None) -> Bundle:
+    """The bundle at that path; `allowed` is an allowed-signers file (ssh-keygen(1)), without which nobody may sign.
+
+    Raises `BadInput` for what is no bundle, `Refused` for one that was changed.
+    """
+    facts = _read(path)
+    signature = facts.pop("signature", "")
+    try:
+        data = base64.b64decode(facts["file"], validate=True)
+        listed = [(str(one["task"]), str(one["tree"])) for one in facts["approvals"]]
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        raise _no_bundle(path) from None
+    changed = "take it anew from where it was made: dialogd build bundle"
+    if hashlib.sha256(data).hexdigest() != facts.get("sha256"):
+        raise Refused(f"{path} was changed: the file in it is not the one it was made of", fix=changed)
+    try:
+        there = [(one.task.id, one.task.tree) for one in approvals(parse(data)) if not one.void]
+    except NotADialog:
+        raise _no_bundle(path) from None
+    if not set(listed) <= set(there):
+        raise Refused(f"{path} was changed: it lists approvals that do not follow from its file", fix=changed)
+    return Bundle(data, *_signer(facts, signature, allowed))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LONGEST:
+            raise BadInput(f"{path} is larger than {LONGEST // 1024**2} MiB", fix="name a bundle of dialogd")
+        facts = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}", fix="name a bundle: --bundle F") from None
+    except (ValueError, RecursionError):
+        raise _no_bundle(path) from None
+    if not isinstance(facts, dict) or facts.get("kind") != KIND:
+        raise _no_bundle(path)
+    return facts
+
+
+def _no_bundle(path: Path) -> BadInput:
+    return BadInput(f"{path} is no bundle of approvals", fix="make one where the dialog is: dialogd build bundle OUT")
+
+
+def _signer(facts: dict[str, Any], signature: object, allowed: Path | None) -> tuple[str, str]:
+    """Who signed, "" for nobody who may, and why."""
+    if not isinstance(signature, str) or not signature:
+        return "", "it is not signed"
+    if allowed is None:
+        return "", "nobody was named who may sign it: --allowed-signers F"
+    if not allowed.is_file():
+        raise BadInput(
+            f"there is no file {allowed}", fix="name one of lines like: release@example.org ssh-ed25519 AAAA"
+        )
+    with tempfile.TemporaryDirectory(prefix="dialogd-") as folder:
+        kept = Path(folder, "signature")
+        kept.write_text(signature, encoding="utf-8", errors="replace")
+        who = ("-f", str(allowed), "-n", NAMESPACE, "-s", str(kept))
+        payload = _canonical(facts)
+        found = _ssh_keygen("-Y", "find-principals", *who, stdin=payload)
+        for name in found.stdout.decode("utf-8", "replace").split("\n") if not found.returncode else ():
+            if name and not _ssh_keygen("-Y", "verify", "-I", name, *who, stdin=payload).returncode:
+                return shown(name), ""
+        intact = _ssh_keygen("-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(kept), stdin=payload)
+    if intact.returncode:
+        return "", "its signature does not fit: it was changed after it was signed"
+    return "", "whoever signed it is not among those who may"
+
+
+def _canonical(facts: dict[str, Any]) -> bytes:
+    """The facts as JSON in its one form: names in order, no blanks, ASCII."""
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+
+
+def _ssh_keygen(*words: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
+    """What ssh-keygen says; nothing of the environment but what it needs to find a key's agent."""
+    wanted = ("PATH", "HOME", "SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "DISPLAY", "WAYLAND_DISPLAY")
+    environment = {name: os.environ[name] for name in wanted if name in os.environ}
+    try:
+        return subprocess.run(
+            ["ssh-keygen", *words],
+            input=stdin,
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE,
+            env={**environment, "LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        raise NotInstalled("ssh-keygen is not installed", fix="install OpenSSH 8.2 or newer") from None
+    except subprocess.TimeoutExpired:
+        raise DialogdError(f"ssh-keygen took longer than {PATIENCE:g} s", fix="try again; see ssh-add -l") from None
+
+
+def _last_line(said: bytes) -> str:
+    rows = [row for row in shown(said.replace(b"\n", b"\x1e")).split("\\u001e") if row.strip()]
+    return rows[-1].strip() if rows else "it does not say why"

@@ -1,0 +1,414 @@
+"""An approval is of one tree, on one base: `dialogd verify --commit` beside real git, and signed bundles of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dialogd import person
+from dialogd.build.approvals import Judge
+from dialogd.build.sandbox import missing
+from dialogd.protocol.build import Task, approval
+from dialogd.protocol.certificate import certify, differences
+from dialogd.protocol.grammar import joint, render
+from dialogd.protocol.model import SYSTEM, Draft, Mark
+from tests.build.site import Site, git
+from tests.cli.command import Commands, Done
+from tests.protocol.test_build import confirm, no, room, yes
+from tests.support.cases import cases
+from tests.support.room import Room
+
+
+@dataclass(frozen=True)
+class Built:
+    """A build that came to its end: its repository, its dialog, its tasks."""
+
+    folder: Path
+    repo: Path
+    file: Path
+    tasks: tuple[Task, ...]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Two tasks, one after the other, approved."""
+    if why := missing():
+        pytest.skip(f"needs a sandbox: {why}")
+    folder = tmp_path_factory.mktemp("built")
+    with Site(folder) as site:
+        site.open()
+        site.confirm()
+        site.until_end()
+        tasks = site.tasks
+    return Built(folder, site.repo, site.file, tasks)
+
+
+class Checked(Commands):
+    """The command, in a clone of the repository of a build, which may be changed."""
+
+    def __init__(self, folder: Path, built: Built) -> None:
+        super().__init__(folder)
+        self.built = built
+        self.repo = folder / "clone"
+        subprocess.run(["git", "clone", "-q", "--mirror", built.repo, self.repo / ".git"], check=True)
+        self.git("config", "core.bare", "false")
+        self.git("remote", "remove", "origin")
+        self.git("reset", "-q", "--hard", "main")
+        self.environment |= {"DIALOGD_STATE_DIR": str(built.folder / "state"), "DIALOGD_FILE": str(built.file)}
+
+    def git(self, *words: str) -> str:
+        """What git says in the clone."""
+        return git(self.repo, *words)
+
+    def commit(self, tree: str, *parents: str, message: str = "Reworded") -> str:
+        """A commit of that tree."""
+        named = [word for parent in parents for word in ("-p", parent)]
+        return self.git("commit-tree", tree, *named, "-m", message)
+
+    def judged(self, commit: str, *words: str, file: Path | None = None) -> Done:
+        """What `dialogd verify --commit` says of it."""
+        named = [] if file is None else [str(file)]
+        return self("verify", *named, "--repo", str(self.repo), "--commit", commit, *words)
+
+
+@pytest.fixture
+def here(tmp_path: Path, built: Built) -> Iterator[Checked]:
+    """The command beside a clone."""
+    commands = Checked(tmp_path, built)
+    yield commands
+    commands.end_daemons()
+
+
+def test_the_approved_commit_holds_and_so_do_its_reworded_and_squashed_forms(here: Checked) -> None:
+    """The tree is what was approved, on the base on which it was; who, the score and the gate are said."""
+    first, second = here.built.tasks
+    base = first.base
+    reworded = here.commit(second.tree, here.commit(first.tree, base))
+    squashed = here.commit(second.tree, base, message="All of it")
+    for commit, task in ((first.commit, first), (second.commit, second), (reworded, second), (squashed, second)):
+        done = here.judged(commit)
+        assert done.code == 0, done.out + done.err
+        assert f"approved as task {task.id}, by M in turn " in done.out
+        assert "score 86, gate passed" in done.out
+    facts = here.judged(squashed, "--json").json
+    assert facts["approved"] is True
+    assert facts["commits"][0]["approval"] | {"entries": []} == {
+        "task": "002", "tree": second.tree, "commit": second.commit, "base": first.commit, "root": base,
+        "gate": "passed", "gate_log": second.log, "score": 86, "author": "L", "reviewer": "M", "state": "approved",
+        "void": None, "entries": [],
+    }  # fmt: skip
+
+
+def one_byte_more(here: Checked) -> str:
+    """The approved files, and one byte."""
+    here.git("checkout", "-q", "-b", "more", here.built.tasks[1].commit)
+    with (here.repo / "ages.py").open("a") as file:
+        file.write("\n")
+    here.git("commit", "-q", "-a", "-m", "A byte")
+    return here.git("rev-parse", "HEAD")
+
+
+def moved_base(here: Checked) -> str:
+    """The same commits on a base that moved."""
+    here.git("checkout", "-q", "-b", "moved", "main")
+    (here.repo / "other.txt").write_text("another\n")
+    here.git("add", "-A")
+    here.git("commit", "-q", "-m", "The base moves")
+    here.git("cherry-pick", here.built.tasks[0].commit)
+    return here.git("rev-parse", "HEAD")
+
+
+def taken_back(here: Checked) -> str:
+    """The approved tree as it stands, on a base with a commit that it silently takes back."""
+    here.git("checkout", "-q", "-b", "back", "main")
+    (here.repo / "other.txt").write_text("another\n")
+    here.git("add", "-A")
+    here.git("commit", "-q", "-m", "The person's work")
+    return here.commit(here.built.tasks[1].tree, "back")
+
+
+def no_ancestor(here: Checked) -> str:
+    """The approved tree without any history."""
+    return here.commit(here.built.tasks[1].tree)
+
+
+def merge_of_two(here: Checked) -> str:
+    """A merge of an approved commit with another: a tree that nobody saw."""
+    here.git("checkout", "-q", "-b", "one", here.built.tasks[0].commit)
+    (here.repo / "other.txt").write_text("another\n")
+    here.git("add", "-A")
+    here.git("commit", "-q", "-m", "Aside")
+    here.git("merge", "-q", "--no-edit", here.built.tasks[1].commit)
+    return here.git("rev-parse", "HEAD")
+
+
+def merge_of_both(here: Checked) -> str:
+    """A merge of both approved commits, with the very tree of one."""
+    first, second = here.built.tasks
+    return here.commit(second.tree, first.commit, second.commit)
+
+
+def before(here: Checked) -> str:
+    """The commit that it all started from: nobody approved that."""
+    return here.built.tasks[0].base
+
+
+REFUSED: list[tuple[Callable[[Checked], str], str]] = [
+    (one_byte_more, "it differs from what was approved as task 002 in ages.py"),
+    (moved_base, "it differs from what was approved as task 002 in other.txt, show.py"),
+    (taken_back, "it comes from another base: commit"),
+    (no_ancestor, "it comes from another base than"),
+    (merge_of_two, "it is a merge, and no merge was approved"),
+    (merge_of_both, "a merge is in it"),
+    (before, "no approval is of the tree"),
+]
+
+
+def test_any_other_tree_base_or_merge_is_refused_with_the_reason(here: Checked) -> None:
+    """Exit code 1, never 0, and in words why."""
+    for make, why in REFUSED:
+        done = here.judged(make(here))
+        assert done.code == 1, make.__name__
+        assert "not approved" in done.out, make.__name__
+        assert why in done.out, (make.__name__, done.out)
+    nothing = here.judged("nowhere")
+    assert nothing.code == 1
+    assert "is no commit of" in nothing.err
+
+
+# -- What stands behind an approval -----------------------------------------------------------------------------------
+
+
+def doubted(of: Room, *, untested: bool = False) -> list[str]:
+    """What is wrong with each approval of a file, whoever keeps a journal."""
+    judge = Judge(of.paper.data, untested=untested)
+    return ["; ".join(judge.doubts(one)) for one in judge.approvals]
+
+
+def forge(of: Room, who: str, *, number: int = 0, task: int = 1) -> None:
+    """Somebody adds a perfect frame in which `who` approves a task with the first one's tree."""
+    dialog = of.dialog
+    first, wanted = dialog.state.tasks.all[0], dialog.state.tasks.all[task - 1]
+    record = Mark("APPROVED", approval(first, 86).value.replace("task-001", f"task-{wanted.id}"))
+    marks = (Mark("TASK", f"{wanted.id} | approved | score 86 | iteration 1"), record)
+    draft = Draft(
+        who, who, number, "", marks, ("L",), (("re", dialog.last.id if dialog.last else ""), ("at", of.paper.at))
+    )
+    of.paper.data += joint(dialog) + render(draft, dialog.last.chain if dialog.last else "")
+
+
+def test_an_approval_needs_the_reviewer_a_green_gate_and_records_that_were_written_by_daemons() -> None:
+    """A build that came to its end has approvals without a doubt."""
+    assert doubted(confirm(room(yes("P1"), yes("P2"), "Both.\n"))) == ["", ""]
+
+
+FORGED = {
+    "the author": ("L", 4, 1, "L, who wrote it, approved it"),
+    "nobody who reviews": (SYSTEM, 0, 1, "SYSTEM approved it, who does not review"),
+}
+
+
+@cases("name, case", list(FORGED.items()))
+def test_a_forged_approval_is_refused(name: str, case: tuple[str, int, int, str]) -> None:
+    """Whoever can write a frame is not the reviewer, and what does not follow from the rules is named."""
+    who, number, task, why = case
+    build = confirm(room(no("P1"), no("P2"), no("P3")))
+    forge(build, who, number=number and build.dialog.state.number + 1, task=task)
+    (found,) = doubted(build)
+    assert why in found
+    assert "breaks the protocol" in found
+
+
+def test_an_approval_for_another_task_is_none() -> None:
+    """A record that names task 002 and what task 001 submitted follows from nothing."""
+    build = confirm(room(no("P1"), no("P2"), no("P3")))
+    forge(build, "M", number=build.dialog.state.number + 1, task=2)
+    assert doubted(build) == []
+
+
+def test_records_that_are_typed_are_none() -> None:
+    """The person's own marks are not those of daemons."""
+    build = confirm(room(no("P1"), no("P2"), no("P3")))
+    first = build.dialog.state.tasks.all[0]
+    build.types(f"\n[TASK: 001 | approved | score 99 | iteration 1]\n{approval(first, 99)}\n")
+    assert doubted(build) == []
+
+
+def test_what_no_journal_remembers_is_refused() -> None:
+    """A perfect forgery, by the reviewer, in the right place."""
+    build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
+    chains = {entry.chain for entry in build.dialog.entries}
+    judge = Judge(build.paper.data, chains)
+    assert [*judge.doubts(judge.approvals[0])] == []
+    approved = judge.approvals[0].approved
+    forged = Judge(build.paper.data, chains - {approved.chain})
+    assert "is in no journal here" in "; ".join(forged.doubts(forged.approvals[0]))
+
+
+def test_the_person_s_word_counts_where_a_daemon_wrote_it_down() -> None:
+    """Accepted by the command is the person's; typed into the file it could be anybody's."""
+    typed, said = (confirm(room(no("P1"), no("P2"), no("P3"))) for _ in range(2))
+    confirm(typed, "[TASK: 001 | accepted]")
+    assert "is typed by hand: anybody could have" in doubted(typed)[0]
+    person.tasks(said.log, "accept", "001")
+    assert doubted(said)[0] == ""
+
+
+def test_an_untested_tree_needs_the_person_s_word() -> None:
+    """In the dialog, by accepting it, or of whoever asks."""
+    build = room(yes("P1"), yes("P2"), "Both.\n")
+    build.gates = ["untested", "passed"]
+    confirm(build)
+    assert doubted(build) == ["no gate tested it, and the person has not said that this will do", ""]
+    assert doubted(build, untested=True) == ["", ""]
+
+
+def test_another_base_voids_what_was_approved_on_the_old_one() -> None:
+    """What was approved is told as void, with where; what is approved again is not."""
+    build = confirm(room(yes("P1"), yes("P2"), "Both.\n", yes("P3"), yes("P4"), "Again.\n"))
+    build.types("\n## Turn 99 — User\n\n[TASK: all | rebase | c999]\n\nTURN: L\n")
+    build.run()
+    found = doubted(build)
+    assert ["is void: the work was moved to another base in turn 99" in one for one in found] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert {one.root for one in Judge(build.paper.data).approvals} == {"b000", "c999"}
+
+
+def test_the_certificate_names_the_trees_that_came_of_it() -> None:
+    """By task, tree and commit; one kept elsewhere shows that a tree became another."""
+    build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
+    found = certify(build.dialog)
+    assert found is not None
+    kept = json.loads(json.dumps(found.as_json()))
+    assert kept["trees"] == [
+        {"task": one.id, "tree": one.tree, "commit": one.commit} for one in build.dialog.state.tasks.all
+    ]
+    assert [change.words for change in differences(kept, build.dialog) if change.is_harm] == []
+    kept["trees"][1]["tree"] = "1" * 40
+    harm = [change.words for change in differences(kept, build.dialog) if change.is_harm]
+    assert harm == ["the trees that came of it are not those that they were"]
+
+
+def test_one_word_changed_anywhere_is_refused() -> None:
+    """Also in an entry on which the approval does not rest."""
+    build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
+    build.paper.data = build.paper.data.replace(b"Two steps.", b"Two stops.")
+    assert all("was edited" in one for one in doubted(build))
+
+
+def test_an_approval_in_a_file_that_was_tampered_with_is_refused(here: Checked) -> None:
+    """Beside git: the reason is told, and where the records are gone nothing is approved."""
+    built, first = here.built, here.built.tasks[0]
+    whole = built.file.read_bytes()
+    try:
+        for change, why in (
+            (whole.replace(b"score 86", b"score 96"), "was changed after it was written"),
+            (whole[: whole.index(b"[APPROVED: task-001")], "which is submitted"),
+        ):
+            built.file.write_bytes(change)
+            done = here.judged(first.commit)
+            assert done.code == 1
+            assert why in done.out, done.out
+    finally:
+        built.file.write_bytes(whole)
+    elsewhere = here.folder / "copy.md"
+    elsewhere.write_bytes(whole)
+    done = here.judged(first.commit, file=elsewhere)
+    assert done.code == 0 or "is in no journal here" in done.out
+
+
+# -- Bundles and hooks ------------------------------------------------------------------------------------------------
+
+
+def key(folder: Path, name: str) -> Path:
+    """An SSH key, and `NAME.allowed`, by which its owner may sign."""
+    path = folder / name
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", path], check=True)
+    public = Path(f"{path}.pub").read_text()
+    (folder / f"{name}.allowed").write_text(f"{name}@example.org {public}")
+    (folder / f"{name}.only-git").write_text(f'{name}@example.org namespaces="git" {public}')
+    return path
+
+
+def changed(bundle: Path, **facts: object) -> Path:
+    """The bundle with these facts in place of its own."""
+    path = bundle.with_name("changed.json")
+    path.write_text(json.dumps({**json.loads(bundle.read_text()), **facts}))
+    return path
+
+
+def test_a_signed_bundle_answers_where_the_dialog_is_not(here: Checked) -> None:
+    """Signed by somebody who may: 0. Not signed, by a stranger, for something else, or changed: never 0."""
+    good, _ = key(here.folder, "good"), key(here.folder, "other")
+    bundle, task = here.folder / "bundle.json", here.built.tasks[1]
+    made = here("build", "bundle", str(bundle), "--key", str(good))
+    assert made.code == 0, made.err
+    assert f"tree {task.tree}" in made.out
+    assert here("build", "bundle", str(bundle), "--key", str(good)).code == 2  # it is there already
+    here.environment |= {"DIALOGD_STATE_DIR": str(here.folder / "none"), "DIALOGD_FILE": str(here.folder / "none.md")}
+
+    def judged(path: Path, allowed: str, commit: str = task.commit) -> Done:
+        return here.judged(
+            commit, "--bundle", str(path), *(["--allowed-signers", str(here.folder / allowed)] if allowed else [])
+        )
+
+    done = judged(bundle, "good.allowed")
+    assert done.code == 0, done.out + done.err
+    assert "signed by good@example.org" in done.out
+    refused = judged(bundle, "good.allowed", one_byte_more(here))
+    assert (refused.code, "it differs from what was approved" in refused.out) == (1, True)
+    facts = json.loads(bundle.read_text())
+    text = base64.b64decode(facts["file"])
+    edit = text.replace(b"score 86", b"score 96")
+    forged = {"file": base64.b64encode(edit).decode(), "sha256": hashlib.sha256(edit).hexdigest()}
+    harms: Sequence[tuple[dict[str, object], str, str]] = (
+        ({}, "", "integrity only: nobody was named who may sign it"),
+        ({}, "other.allowed", "integrity only: whoever signed it is not among those who may"),
+        ({}, "good.only-git", "integrity only: whoever signed it is not among those who may"),
+        ({"signature": ""}, "good.allowed", "integrity only: it is not signed"),
+        ({"dialog": "another"}, "good.allowed", "it was changed after it was signed"),
+        (forged, "good.allowed", "it was changed after it was signed"),
+        ({"sha256": "0" * 64}, "good.allowed", "was changed: the file in it is not the one"),
+        ({"approvals": [{"task": "001", "tree": "1" * 40}]}, "good.allowed", "approvals that do not follow"),
+        ({"kind": "something"}, "good.allowed", "is no bundle of approvals"),
+    )
+    for facts_of_it, allowed, why in harms:
+        done = judged(changed(bundle, **facts_of_it), allowed)
+        assert done.code != 0, why
+        assert why in done.out + done.err, (why, done.out + done.err)
+
+
+def test_a_hook_lets_only_approved_trees_be_pushed(here: Checked) -> None:
+    """By git itself, to a remote: an approved commit goes, any other stays, a deletion is none."""
+    remote = here.folder / "remote.git"
+    subprocess.run(["git", "init", "-q", "--bare", remote], check=True)
+    here.git("remote", "add", "origin", str(remote))
+    hook = here.repo / ".git" / "hooks" / "pre-push"
+    hook.parent.mkdir(exist_ok=True)
+    variables = " ".join(
+        f"{name}='{here.environment[name]}'" for name in ("DIALOGD_STATE_DIR", "PYTHONPATH", "HOME", "DIALOGD_FILE")
+    )
+    hook.write_text(f"#!/bin/sh\nexec env {variables} {sys.executable} -m dialogd verify --pre-push\n")
+    hook.chmod(0o755)
+    approved, other = here.built.tasks[1].commit, one_byte_more(here)
+
+    def push(*refs: str) -> int:
+        return subprocess.run(["git", "-C", here.repo, "push", "-q", "origin", *refs], check=False).returncode
+
+    assert push(f"{approved}:refs/heads/main") == 0
+    assert push(f"{other}:refs/heads/main") != 0
+    assert push(f"{approved}:refs/heads/second", f"{other}:refs/heads/third") != 0
+    assert git(remote, "for-each-ref", "--format=%(objectname) %(refname)") == f"{approved} refs/heads/main"
+    assert push(":refs/heads/main") == 0
