@@ -6,6 +6,7 @@ import pytest
 
 from dialogd import person
 from dialogd.errors import BadInput, Refused
+from dialogd.protocol import build as tasks_of
 from dialogd.protocol.build import (
     APPROVED,
     ASSIGNED,
@@ -18,7 +19,8 @@ from dialogd.protocol.build import (
     expected,
     most_turns,
 )
-from dialogd.protocol.model import USER
+from dialogd.protocol.model import USER, Mark
+from dialogd.store.logfile import Addition
 from tests.protocol.test_build import PLAN, is_due, no, room, states, yes
 from tests.support.room import Room
 
@@ -188,6 +190,28 @@ def test_a_stopped_build_is_carried_on_where_it_stood() -> None:
     assert states(build) == [APPROVED, APPROVED]
     with pytest.raises(Refused, match="cannot continue"):
         person.carry_on(build.log)
+
+
+def test_a_task_that_could_not_be_gone_on_with_is_tried_again() -> None:
+    """Once its cause is mended, the build is continued: the same attempt, on the same branch."""
+    made = room()
+    made.scripts["L"] = []
+    person.tasks(made.log, "confirm")
+    made.run()
+    failed = made.dialog.state.tasks.all[0]
+    note = tasks_of.error_note(failed, "StorageError", "the disk is full", made.paper.at, is_unattended=False)
+    made.paper.append(lambda _: Addition(note))
+    assert (states(made)[0], made.dialog.state.owing) == ("error", (USER,))
+    person.carry_on(made.log)
+    assert last(made) == ["[TASK: 001 | retry]"]
+    again = made.dialog.state.tasks.all[0]
+    assert (again.state, again.branch, made.dialog.state.owing) == (ASSIGNED, failed.branch, ("L",))
+
+
+def test_only_what_emphasizes_a_whole_field_is_no_part_of_it() -> None:
+    """A criterion may begin with a command in backticks; bold around a field is decoration."""
+    mark = Mark("TASK_PROPOSED", "**print ages** | `ages.py FILE` prints them; `-h` helps | `none` | 1 h")
+    assert tasks_of.fields_of(mark) == ("print ages", "`ages.py FILE` prints them; `-h` helps", "none", "1 h")
 
 
 def test_a_dialog_without_tasks_says_so() -> None:

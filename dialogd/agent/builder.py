@@ -220,8 +220,9 @@ class Builder:
         diff = trees.diff(task.base, task.commit, DIFF_SHOWN)
         where = f"Base {task.base}, tree {task.tree}."
         yield f"# The submission of task {task.id}, as git tells it\n\n{where}\n\n{diff.stat}"
-        if rules.gate and (own := trees.files_of_gate(rules.gate, task.commit)):
-            touched = sorted({one.path for one in _files(diff)} & set(own))
+        if rules.gate:
+            own = {name for end in (task.base, task.commit) for name in trees.files_of_gate(rules.gate, end)}
+            touched = sorted(_names(diff) & own)
             if touched:
                 yield (
                     f"It changes files that the gate `{rules.gate}` is made of: {', '.join(touched)}. A green gate says"
@@ -229,7 +230,7 @@ class Builder:
                 )
         attempts = _attempts(dialog, task)
         if len(attempts) > 1:
-            since = {one.path for one in _files(trees.diff(attempts[-2], task.commit, 0))}
+            since = _names(trees.diff(attempts[-2], task.commit, 0))
             rows = [
                 f"- {one.number} ({one.severity}, {one.file or 'no file'}): "
                 + ("resolved" if one.resolved_in else "touched since" if one.file in since else "not touched since")
@@ -248,6 +249,11 @@ class Builder:
 
 def _files(diff: Diff) -> Sequence[FileDiff]:
     return (*diff.files, *diff.omitted)
+
+
+def _names(diff: Diff) -> set[str]:
+    """All files that differ, a renamed one by both its names."""
+    return {name for one in _files(diff) for name in (one.path, one.old_path) if name}
 
 
 def _attempts(dialog: Dialog, task: Task) -> list[str]:

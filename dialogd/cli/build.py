@@ -353,6 +353,7 @@ def rebase(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -
     """
     settings, log, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
+    person.admitted(log, "build rebase")
     trees, branch = Worktrees(Path(rules.repo), build=dialog.id), onto or rules.branch
     at = trees.git.ref(f"refs/heads/{branch}")
     if not at:

@@ -137,6 +137,7 @@ Prices = Annotated[
     ),
 ]
 INTERRUPTED = 130
+LEADS = ("codex", "claude-code")  # what works in a build where nobody says who; the moderator is often a Claude
 TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file and the plan have all of it
 
 
@@ -194,7 +195,7 @@ def new_cast(
 
     `agree` is shown what it will be before anything is written, and raises where that is not wanted.
     """
-    asked = priced(wanted.seats(), prices)
+    asked = priced(_with_a_lead(wanted.seats(), wanted, settings), prices)
     seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
     seats = _building(_trusting(seats) if trust_project else seats, wanted)
     _try_backends(seats, choices, settings)
@@ -274,20 +275,39 @@ def with_budget(
     return dataclasses.replace(opening, budget=usd, tokens=tokens)
 
 
+def _with_a_lead(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tuple[Seat, ...]:
+    """The seats; of a build the lead is a coding agent that is here, where nobody says who is to work.
+
+    Of two it is one of another family than the moderator's, where that is known.
+    """
+    lead = _lead(seats, wanted)
+    if lead is None or lead.backend or settings.origin("backend") != "default" or settings.command:
+        return seats
+    found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url, settings.state_dir)
+    here = [name for name in LEADS if found[name].here]
+    others = {family_of(seat.backend) for seat in seats if seat is not lead}
+    chosen = next((name for name in here if family_of(name) not in others), next(iter(here), ""))
+    return tuple(dataclasses.replace(seat, backend=chosen) if seat is lead else seat for seat in seats)
+
+
+def _lead(seats: tuple[Seat, ...], wanted: Wanted) -> Seat | None:
+    """Who works, of a build; None for any other dialog."""
+    rules = template(wanted.template).rules([seat.id for seat in seats]).build if wanted.build else None
+    return next((seat for seat in seats if rules is not None and seat.id == rules.lead), None)
+
+
 def _building(seats: tuple[Seat, ...], wanted: Wanted) -> tuple[Seat, ...]:
     """The seats, those of a build with the repository that they may read or work on, and what tests it."""
-    if not wanted.build:
+    lead = _lead(seats, wanted)
+    if lead is None:
         return seats
-    repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])
-    lead = template(wanted.template).rules([seat.id for seat in seats]).build
-    is_lead = {seat.id: lead is not None and seat.id == lead.lead for seat in seats}
-    mute = next((seat for seat in seats if is_lead[seat.id] and seat.backend.partition(":")[0] not in WRITING), None)
-    if mute is not None:
+    if lead.backend.partition(":")[0] not in WRITING:
         raise BadInput(
-            f"{mute.backend} cannot work as {mute.id} ({mute.title}): it writes no files, or not in one folder alone",
-            fix=f"name another: --agent {mute.id}=BACKEND, one of {', '.join(sorted(WRITING))}",
+            f"{lead.backend} cannot work as {lead.id} ({lead.title}): it writes no files, or not in one folder alone",
+            fix=f"name another: --agent {lead.id}=BACKEND, one of {', '.join(sorted(WRITING))}",
         )
-    return tuple(dataclasses.replace(s, repo=repo, gate=gate if is_lead[s.id] else "") for s in seats)
+    repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])
+    return tuple(dataclasses.replace(seat, repo=repo, gate=gate if seat is lead else "") for seat in seats)
 
 
 def _trusting(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:

@@ -26,6 +26,7 @@ GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tr
 RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
 
 _HAND = frozenset({"confirmed", "dropped", "changed", "retry", "accepted", "merged", "rebase"})
+_EMPHASIS = re.compile(r"\A([*_`]{1,3})([^*_`]*)\1\Z")
 _NUMBERS = re.compile(r"\d{1,6}")
 _HOURS = re.compile(r"\d{1,4}(?:\.\d{1,2})?")
 _PART = re.compile(r"(.+?)[ :=]+(\d{1,3})(?:\.\d+)?(?: ?/ ?\d{1,3})?")
@@ -182,8 +183,8 @@ def reviewing(build: Build, tasks: Tasks, me: str) -> Task | None:
 
 
 def fields_of(mark: Mark) -> tuple[str, ...]:
-    """A mark's fields, split at every bar, without emphasis."""
-    return tuple(part.strip(" \t*_`") for part in mark.value.split("|"))
+    """A mark's fields, split at every bar, without emphasis around the whole of one."""
+    return tuple(_EMPHASIS.sub(r"\2", part.strip(" \t")) for part in mark.value.split("|"))
 
 
 def value_of(mark: Mark, key: str) -> str:

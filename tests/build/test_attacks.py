@@ -112,6 +112,19 @@ def test_a_change_of_what_the_gate_is_made_of_is_shown_first(tmp_path: Path) -> 
         assert "It changes files that the gate `make test` is made of: Makefile" in review
 
 
+def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> None:
+    """A lead that moves the tests' settings away: the reviewer is told, though no such file is left."""
+    with Site(tmp_path, {**USUAL, "001.1": {**READ, "run": "mv setup.cfg notes.txt"}}) as site:
+        (site.repo / "setup.cfg").write_text("[tests]\nfail_under = 90\n")
+        git(site.repo, "add", "-A")
+        git(site.repo, "commit", "-q", "-m", "Settings")
+        site.open()
+        site.confirm()
+        site.until(lambda: "review 001.1" in site.calls, "the review")
+        (review,) = site.prompts("review 001.1")
+        assert "is made of: setup.cfg" in review
+
+
 def test_the_gate_sees_neither_network_nor_home_nor_dialog(tmp_path: Path) -> None:
     """What an agent wrote runs over a copy, from which nothing comes back."""
     home = tmp_path / "home"

@@ -128,6 +128,19 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     assert (mute.code, "rehearsal cannot work as L" in mute.err, "claude-code" in mute.err) == (2, True, True)
 
 
+def test_who_works_is_a_coding_agent_that_is_here(dialogd: Commands, repo: Path) -> None:
+    """Where nobody names the lead, a key of a service is not enough: it must be able to write in one folder alone."""
+    path = {"PATH": f"{dialogd.folder / 'bin'}:/usr/bin:/bin", "DIALOGD_BACKEND": ""}
+    keys = {"XAI_API_KEY": "xai-test-0123456789abcdef", "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
+    words = ["build", "x", "--repo", str(repo), "--agent", "M=command:cat"]
+    program(dialogd.folder, "codex", 'echo "codex-cli 1.2.3"')
+    assert "L (Tech Lead): codex" in dialogd(*words, **path, **keys).err
+    program(dialogd.folder, "claude", 'echo "9.8.7 (Claude Code)"')
+    twin = [*words[:-1], "M=gpt"]
+    found = dialogd(*twin, ANTHROPIC_API_KEY="sk-ant-test-0123456789", **path, **keys)
+    assert "L (Tech Lead): claude-code" in found.err
+
+
 def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Path) -> None:
     """No repository, none with a commit, no goal: an error with its fix, and no file."""
     (tmp_path / "plain").mkdir()
@@ -311,9 +324,6 @@ def test_no_seat_confirms_accepts_allows_or_merges(dialogd: Commands, repo: Path
     ]  # fmt: skip
     with seated(dialogd, this_process(), agent="L"):
         for words, done in zip(lines, dialogd.all(lines), strict=True):
-            if words == ["build", "rebase", "--yes"]:
-                assert "has not moved" in done.err
-                continue
             assert (done.code, ALONE in done.err) == (1, True), (words, done)
     assert (dialogd.file.read_bytes(), git(repo, "rev-parse", "main")) == (before, main)
 
