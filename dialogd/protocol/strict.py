@@ -337,6 +337,8 @@ class _Judge:
         """Why this writer may not write that mark; "" when it may."""
         entry, row = self.entry, MARKS.get(mark.name)
         said = f"`{self._short(mark)}` stands in {self.name}"
+        if row is None and mark.name == "FINDING" and self.before.header.rules.build is not None:
+            return ""  # the daemon's own, beside the gate's result
         if row is None:  # a kind of the dialog's own
             return f"{said}: only agents and the person write that" if entry.by == SYSTEM and not mark.line else ""
         if entry.by == USER:

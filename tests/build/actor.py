@@ -12,52 +12,49 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 SCORE = "[SCORE: code quality 20 | test coverage 18 | security 18 | documentation 8 | acceptance criteria 22]"
+
+
+def read(asked: str, *, is_question: bool = False) -> tuple[str, str, str]:
+    """What a prompt asks for (`plan`, `work`, `review`, `question`, `else`), task and iteration, what is decided on."""
+    now = asked[max(asked.rfind("# Your turn"), 0) :]
+    task = re.search(r"^(\d{3}): ", now, re.MULTILINE)
+    attempt = re.search(r"iteration (\d+) of", now)
+    ref = re.search(r"You decide on (P\d+)", now)
+    step = f"{task[1]}.{attempt[1]}" if task and attempt else ""
+    kind = "work" if "Carry out this task" in now else "plan" if "Plan now" in now else "else"
+    return "question" if is_question else "review" if ref else kind, step, ref[1] if ref else ""
+
+
+def said(script: Mapping[str, Any], asked: str, *, is_question: bool = False) -> str:
+    """The reply to a prompt that asks for no work."""
+    kind, step, ref = read(asked, is_question=is_question)
+    if kind == "question":
+        forms = re.findall(r"\[DECIDE: P\d+ approve\]", asked)
+        return forms[-1] if forms else "[PASS]"
+    if kind == "review":
+        return _review(script.get(f"review {step}", "yes"), ref)
+    if kind == "plan":
+        return str(script["plan"])
+    if "Name the one improvement" in asked:
+        return str(script.get("improvement", "Nothing more.\n\n[PASS]"))
+    return str(script.get("summary", "It is built.")) if "Sum up what was built" in asked else "I see."
 
 
 def main() -> None:
     """Answer one prompt."""
     script, asked = json.loads(Path(sys.argv[1]).read_text()), sys.stdin.read()
-    now = asked[asked.rindex("# Your turn") :] if "# Your turn" in asked else asked
-    task = re.search(r"^(\d{3}): ", now, re.MULTILINE)
-    attempt = re.search(r"iteration (\d+) of", now)
-    ref = re.search(r"You decide on (P\d+)", now)
-    step = f"{task[1]}.{attempt[1]}" if task and attempt else ""
     is_question = bool(os.environ.get("DIALOGD_QUESTION"))
-    kind = (
-        "question"
-        if is_question
-        else "review"
-        if ref
-        else "work"
-        if "Carry out this task" in now
-        else "plan"
-        if "Plan now" in now
-        else "else"
-    )
-    with socket.create_connection(("127.0.0.1", int(sys.argv[2]))) as log:
-        log.sendall(json.dumps({"kind": kind, "step": step, "prompt": asked}).encode() + b"\n")
-        log.recv(1)
-    if is_question:
-        forms = re.findall(r"\[DECIDE: P\d+ approve\]", asked)
-        print(forms[0] if forms else "[PASS]")
-    elif kind == "work":
-        print(_work(script.get(step, {})))
-    elif ref is not None:
-        print(_review(script.get(f"review {step}", "yes"), ref[1]))
-    elif kind == "plan":
-        print(script["plan"])
-    elif "Name the one improvement" in now:
-        print(script.get("improvement", "Nothing more.\n\n[PASS]"))
-    elif "Sum up what was built" in now:
-        print(script.get("summary", "It is built."))
-    else:
-        print("I see.")
+    kind, step, _ = read(asked, is_question=is_question)
+    with Path(sys.argv[2]).open("a") as log:
+        log.write(json.dumps({"kind": kind, "step": step, "prompt": asked}) + "\n")
+    print(_work(script.get(step, {})) if kind == "work" else said(script, asked, is_question=is_question))
 
 
 def _work(step: dict[str, object]) -> str:

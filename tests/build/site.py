@@ -68,7 +68,7 @@ class _Line(socketserver.StreamRequestHandler):
 
 
 class Site(Pair):
-    """A repository, a moderator M and a lead L at one build."""
+    """A repository, a moderator M and a lead L at one build: scripted, or these `backend`s."""
 
     def __init__(
         self,
@@ -79,6 +79,7 @@ class Site(Pair):
         rules: Sequence[str] = ("cycles = 0",),
         person: str = "",
         environment: Mapping[str, str] | None = None,
+        backend: Mapping[str, str] | None = None,
     ) -> None:
         self.repo = repository(folder / "repo")
         self.script, self.log = folder / "script.json", folder / "calls.jsonl"
@@ -89,7 +90,8 @@ class Site(Pair):
         own = ["--repo", str(self.repo)]
         self.own_flags = {"M": own, "L": [*own, "--gate", gate] if gate else own}
         (folder / "talk").mkdir()
-        super().__init__(folder, "ML", command=command, flags=self.own_flags, environment=environment)
+        named = {"backend": backend} if backend else {"command": command}
+        super().__init__(folder, "ML", flags=self.own_flags, environment=environment, **named)
         self.file = folder / "talk" / "dialog.md"
 
     def __exit__(self, *given: Any) -> None:
@@ -97,7 +99,7 @@ class Site(Pair):
         self.listener.shutdown()
         self.listener.server_close()
 
-    def open(self, *agents: str) -> None:
+    def open(self) -> None:
         """Write the dialog, start the daemons, and let it go."""
         base = git(self.repo, "rev-parse", "HEAD")
         lines = [
@@ -118,7 +120,10 @@ class Site(Pair):
             'permissions = ["READ_ALL", "POST"]',
         ]
         self.begin("Read and print ages.", setup="\n".join(lines), max_turns=60)
-        self.start("".join(agents))
+        for daemon in self.daemons.values():
+            daemon.start()
+        for daemon in self.daemons.values():
+            daemon.until_ready(120)  # a coding agent is tried first
         self.notify()
 
     # -- what has come of it --------------------------------------------------------------------------------------
