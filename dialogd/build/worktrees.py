@@ -831,10 +831,11 @@ def _storing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        name = error.filename if isinstance(error.filename, (str, bytes)) else path
-        raise StorageError(
-            f"{shown(name)}: {why(error)}", fix="make room or give the right to it, and try again"
-        ) from error
+        name = error.filename if isinstance(error.filename, str | bytes) else path
+        where = shown(os.fsencode(name))
+        if isinstance(error, PermissionError):
+            raise Refused(f"{where}: {why(error)}", fix="give yourself the right to it: chmod u+rwX") from error
+        raise StorageError(f"{where}: {why(error)}", fix="make room, and try again") from error
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -1019,11 +1020,15 @@ class _Folder:
     def _at(self, path: bytes, do: Callable[[bytes, int], T], *, make: bool = False) -> T:
         """Do something with a path's last name and its folder, which is made where it is missing and may be."""
         parent, _, name = path.rpartition(b"/")
-        if parent != self._last[0]:
-            self._forget()
-            if parent:
-                self._last = (parent, self._below(parent, make))
-        return do(name, self._last[1])
+        try:
+            if parent != self._last[0]:
+                self._forget()
+                if parent:
+                    self._last = (parent, self._below(parent, make))
+            return do(name, self._last[1])
+        except OSError as error:
+            error.filename = os.fsencode(self.root) + b"/" + path
+            raise
 
     def _below(self, parent: bytes, make: bool) -> int:
         """A folder, opened step by step."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,24 @@ def refused(do: Callable[[], object], words: str) -> str:
         do()
     assert "\n" not in f"{error.value}{error.value.fix}"
     return error.value.fix
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """The superuser too may not do what a file's mode forbids: for a while, this thread cannot go around it."""
+    if os.geteuid() != 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, before = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, before) == 0
+    less = (ctypes.c_uint32 * 6)(*before)
+    less[0] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(header, less) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(header, before) == 0
 
 
 # -- The base ---------------------------------------------------------------------------------------------------------
@@ -355,6 +376,18 @@ def test_a_file_that_nobody_could_review_is_refused(repo: Repo) -> None:
     with (worktree.path / "huge").open("wb") as file:
         file.truncate(1 << 40)
     assert ".gitignore" in refused(lambda: trees.submit(worktree, 1, "2:abc", "x"), r"huge is larger than 100 MiB")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and sys.platform != "linux", reason="the superuser may read everything here")
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    """An agent takes its own rights away: no full disk, for which a daemon would wait, but a refusal that names it."""
+    repo = a_repo(tmp_path)
+    trees, worktree = opened(repo)
+    write(worktree.path, {"new/locked": "x"})
+    (worktree.path / "new" / "locked").chmod(0)
+    with without_privileges():
+        fix = refused(lambda: trees.submit(worktree, 1, "2:abc", "x"), "task-001-first/new/locked: permission denied")
+    assert "chmod" in fix
 
 
 def test_a_person_who_edits_meanwhile_takes_part(repo: Repo) -> None:
