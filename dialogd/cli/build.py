@@ -132,43 +132,44 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     itself. It says what it will be, and asks, before it starts.
     """
     lasts = inf if stay else options.duration(linger, "--linger") if linger is not None else 0.0
-    with interruptible() as interrupt:
-        settings = options.settings_for(file or (goal if go_on else None), pace=pace, plan=plan, no_plan=no_plan)
-        if go_on:
-            log = options.log_of(settings)
-            person.rules_of_build(options.dialog_at(log))
-            after = person.carry_on(log, budget or "")
-            if unattended:
-                after = person.leave(log, "USER")
-            if daemons(settings, settings.file):
-                done(settings, after, "its daemons run")
-                return
-            cast = former_cast(settings, pace)
+    settings = options.settings_for(file or (goal if go_on else None), pace=pace, plan=plan, no_plan=no_plan)
+    if go_on:
+        log = options.log_of(settings)
+        person.rules_of_build(options.dialog_at(log))
+        after = person.carry_on(log, budget or "")
+        if unattended:
+            after = person.leave(log, "USER")
+        if daemons(settings, settings.file):
+            done(settings, after, "its daemons run")
+            return
+        cast = former_cast(settings, pace)
+        with interruptible() as interrupt:
             raise typer.Exit(perform(settings, cast, interrupt, is_new=False, stay=lasts, opens=opens))
-        topic, said, along = _goal(goal, decided)
-        rules = _rules(Path(repo), gate, iterations, pass_score, cycles, gate_timeout)
-        wanted = Wanted(
-            topic,
-            question=said or question,
-            question_file=question_file,
-            agents=agents,
-            agent=agent,
-            timeout=timeout,
-            context=context,
-            unattended=unattended,
-            template=TEMPLATE,
-            budget=budget,
-            build=rules,
-            tasks=expected,
-            along=along,
-        )
+    topic, said, along = _goal(goal, decided)
+    rules = _rules(Path(repo), gate, iterations, pass_score, cycles, gate_timeout)
+    wanted = Wanted(
+        topic,
+        question=said or question,
+        question_file=question_file,
+        agents=agents,
+        agent=agent,
+        timeout=timeout,
+        context=context,
+        unattended=unattended,
+        template=TEMPLATE,
+        budget=budget,
+        build=rules,
+        tasks=expected,
+        along=along,
+    )
 
-        def agree(opening: Opening) -> None:
-            for row in _will_be(opening, expected):
-                remark(row)
-            ask("Start it?", yes=yes)
+    def agree(opening: Opening) -> None:
+        for row in _will_be(opening, expected):
+            remark(row)
+        ask("Start it?", yes=yes)
 
-        settings, cast = new_cast(settings, wanted, pace or "", replace=replace, prices=price or (), agree=agree)
+    settings, cast = new_cast(settings, wanted, pace or "", replace=replace, prices=price or (), agree=agree)
+    with interruptible() as interrupt:
         raise typer.Exit(perform(settings, cast, interrupt, is_new=True, stay=lasts, opens=opens))
 
 

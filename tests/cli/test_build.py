@@ -28,6 +28,7 @@ from tests.cli.command import Commands, program, until
 from tests.cli.test_from_seats import ALONE, seated, this_process
 from tests.protocol.test_build import PLAN, no, yes
 from tests.support.room import Room, opening
+from tests.support.terminal import Terminal
 
 AGENTS = """
 [roles.M]
@@ -126,6 +127,21 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     assert "gate    none: nothing is tested" in dialogd(*plain).err
     mute = dialogd(*plain[:-1], "L=rehearsal", "--yes")
     assert (mute.code, "rehearsal cannot work as L" in mute.err, "claude-code" in mute.err) == (2, True, True)
+
+
+def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
+    """In a terminal: n, and Ctrl-C at the question, leave nothing behind."""
+    words = dialogd.words(["build", "x", "--repo", str(repo), "--agents", "rehearsal,command:cat"])
+    for typed, said in (("n\r", "nothing was done"), ("\x03", "Start it? [y/N]")):
+        terminal = Terminal(words, dialogd.environment, dialogd.folder)
+        try:
+            terminal.until("Start it? [y/N]")
+            terminal.press(typed)
+            until(lambda terminal=terminal: terminal.has_ended, "its end", lambda terminal=terminal: terminal.text)
+            assert said in terminal.text
+        finally:
+            terminal.close()
+        assert (dialogd.file.exists(), dialogd.daemons()) == (False, ())
 
 
 def test_who_works_is_a_coding_agent_that_is_here(dialogd: Commands, repo: Path) -> None:

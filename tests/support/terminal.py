@@ -53,6 +53,17 @@ class Terminal:
         self.until(line[-40:])
         os.write(self._end, b"\r")
 
+    def press(self, keys: str) -> None:
+        """Type these keys, whatever is shown."""
+        os.write(self._end, keys.encode())
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the program is gone, or is about to be."""
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return True
+
     def kill(self) -> None:
         """End the program at once."""
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
