@@ -84,7 +84,7 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
         async def run() -> None:
             for remark in plays.remarks:
                 reporting.say(remark)
-            await prepare(plays, present)
+            await prepare(plays, present, settings.id)
             others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.behavior)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)

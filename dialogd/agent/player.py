@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dialogd.agent.costs import is_priced
 from dialogd.agent.turn import Behavior
-from dialogd.backends import WITH_TOOLS, Backend, Options, Prepared, auto, keys, kind_of, load_backend
+from dialogd.backends import WITH_TOOLS, WRITING, Backend, Options, Prepared, Writer, auto, keys, kind_of, load_backend
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
 from dialogd.protocol.money import DEFAULT_TOKENS
@@ -29,14 +29,23 @@ class Player:
     remarks: tuple[str, ...]
 
 
-async def prepare(played: Player, dialog: Dialog | None) -> None:
+async def prepare(played: Player, dialog: Dialog | None, me: str = "") -> None:
     """Let a backend prove what it must, and check that its price is known where dollars are counted.
 
+    The backend of a build's lead, which `me` may be, proves that it writes in a worktree and nowhere else.
     Raises `BackendError` for a backend that cannot prove it, `BadInput` for an unknown price.
     """
     backend = played.backend
     if isinstance(backend, Prepared):
         await backend.prepare()
+    build = dialog.header.rules.build if dialog is not None else None
+    if build is not None and me and me == build.lead:
+        if not isinstance(backend, Writer):
+            raise BadInput(
+                f"{me} leads a build, and {backend.name} cannot work in a worktree",
+                fix=f"start it with --backend {', '.join(sorted(WRITING))}",
+            )
+        await backend.prepare_to_write()
     in_header = dialog is not None and dialog.state.limits.budget is not None
     if not is_priced(backend) and (in_header or played.behavior.budget is not None):
         what = f"{backend.name} {backend.model}".strip()

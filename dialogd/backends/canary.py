@@ -184,7 +184,7 @@ def _known(memory: Path | None) -> dict[str, Any]:
 
 def _key(cli: AgentCLI, version: str, ways: Sequence[tuple[int, bool | None]]) -> str:
     """Binary, version and flags of every way, with placeholders for what differs from turn to turn."""
-    folder = Path("FOLDER")
+    folder, chosen = Path("FOLDER"), cli.level
     flags = []
     for level, boxed in ways:
         cli.level = level if boxed is None else 0
@@ -192,7 +192,7 @@ def _key(cli: AgentCLI, version: str, ways: Sequence[tuple[int, bool | None]]) -
             way = None if boxed is None else Way(Workspace(Path("WORKTREE"), folder, folder), level, boxed)
             run = Run("", folder / "SYSTEM", folder, session, way=way)
             flags += [repr(boxed), *cli.arguments(run), repr(sorted(cli.settings(run).items()))]
-    cli.level = 0
+    cli.level = chosen
     same = [flag.replace(str(cli.project), "PROJECT").replace(str(cli.state), "STATE") for flag in flags]
     return digest("\0".join([RUNS, str(cli.path), version, *same]))
 
@@ -208,7 +208,7 @@ async def _trial(cli: AgentCLI, level: int, boxed: bool | None) -> Proof:
     ):
         sandbox = _place(Path(folder), server.url)
         if boxed is not None:
-            _furnish(sandbox)
+            sandbox = _furnish(sandbox)
         double = cli.double(sandbox, level, writes=boxed is not None)
         for path, text in double.bait(sandbox.marker).items():
             (sandbox.project / path).parent.mkdir(parents=True, exist_ok=True)
@@ -297,11 +297,12 @@ def _place(folder: Path, url: str) -> Sandbox:
     return Sandbox(home, project, inside, outside, marks / "made", url, f"planted-{secrets.token_hex(8)}")
 
 
-def _furnish(sandbox: Sandbox) -> None:
-    """Make a worktree of the project, and what stands around it."""
+def _furnish(sandbox: Sandbox) -> Sandbox:
+    """Make a worktree of the project, and what stands around it; what the bait makes could be made in a sandbox too."""
     workspace, top = sandbox.workspace, sandbox.home.parent
     dialog, lock, *others = workspace.forbidden
-    for path in (workspace.git_dir, workspace.common_dir / "hooks", *others, top / "agent"):
+    marks = sandbox.project / "marks"
+    for path in (workspace.git_dir, workspace.common_dir / "hooks", *others, top / "agent", marks):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     texts = {
         dialog: "# Claude Autonomous Dialog\n",
@@ -314,6 +315,7 @@ def _furnish(sandbox: Sandbox) -> None:
     }
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
+    return replace(sandbox, marker=marks / "made")
 
 
 class _Orders:

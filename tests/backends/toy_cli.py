@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Run, Sandbox
+from dialogd.backends.canary import Order, Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Output
 
 SCRIPT = r"""
-import json, os, pathlib, re, sys, time, urllib.request, uuid
+import contextlib, json, os, pathlib, re, sys, time, urllib.request, uuid
 
 manners, here, home = os.environ.get("TOY_MANNERS", ""), pathlib.Path.cwd(), pathlib.Path(os.environ["HOME"])
 if "--version" in sys.argv:
     print("toy", (pathlib.Path(__file__).parent / "version").read_text())
     sys.exit()
-with (pathlib.Path(__file__).parent / "runs").open("a") as file:
+kept = pathlib.Path(os.environ.get("TOY_HOME") or home)
+with contextlib.suppress(OSError), (pathlib.Path(__file__).parent / "runs").open("a") as file:
     file.write(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": str(here)}) + "\n")
 if manners.startswith("flood"):
     line = {"flood": b"y\n", "flood in one line": b"x" * 9, "flood of events": b'{"nothing": 1}\n'}[manners]
@@ -35,15 +36,29 @@ for hook in here.glob(".toy/hook") if manners == "hooks" else ():
     pathlib.Path(hook.read_text()).touch()
 session, messages = given.get("--session"), []
 if session:
-    path = home / f"{session}.session"
+    path = kept / f"{session}.session"
     if not path.exists():
         sys.exit(f"no such session: {session}")
     messages = json.loads(path.read_text())
 messages.append({"role": "user", "content": prompt})
 
 
-def use(name, path):
+def write(path, text):
+    mine = path.is_relative_to(here) and path.name != ".git"
+    if manners == "idle" or not (mine or manners == "obey" or (manners == "roams" and kept not in path.parents)):
+        return "denied"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        return str(error)
+    return "ok"
+
+
+def use(name, path, text=""):
     path, level = pathlib.Path(path), int(given["--level"])
+    if name == "write" and "--writes" in given:
+        return write(path, text)
     inside = path.is_relative_to(here)
     if name == "read":
         if manners == "blind" or (manners == "blind at 0" and level == 0):
@@ -80,11 +95,14 @@ while True:
     if not uses or manners == "deaf":
         break
     messages.append({"role": "user", "content": [
-        {"type": "tool_result", "tool_use_id": part["id"], "content": use(part["name"], part["input"]["path"])}
+        {"type": "tool_result", "tool_use_id": part["id"], "content": use(part["name"], **part["input"])}
         for part in uses]})
 if not session or manners != "one thread":
     session = uuid.uuid4().hex
-(home / f"{session}.session").write_text(json.dumps(messages))
+(kept / f"{session}.session").write_text(json.dumps(messages))
+if manners == "renew":
+    (kept / "new").write_text(json.dumps({"token": "renewed"}))
+    (kept / "new").replace(kept / "login")
 texts = [part["text"] for part in answer["content"] if part["type"] == "text"]
 if manners == "deaf":
     texts = ["All done."]
@@ -110,16 +128,21 @@ class Toy(AgentCLI):
     key = "TOY_KEY"
     address = "TOY_URL"
     own = ("TOY_CONFIG",)
+    keeps = ("TOY_HOME", "", "")
     events = _Line
     lost = "no such session"
     at_files = True
     levels = 2
+    writes = 1
+    logins = ("login",)
+    settings_files = ("settings",)
     longest = 100_000
     log_in = "run `toy login`"
 
     def arguments(self, run: Run) -> list[str]:
         """Pairs of a name and a value."""
         words = ["--system", str(run.system), "--level", str(self.level), "--effort", self.effort or "none"]
+        words += ["--writes", "yes"] if run.way else []
         return [*words, "--session", run.session] if run.session else words
 
     @classmethod
@@ -128,8 +151,9 @@ class Toy(AgentCLI):
         return "logged in" if (Path(environment["HOME"]) / "login").exists() else ""
 
     def session_file(self, session: str) -> Path | None:
-        """In its home."""
-        return Path(self.environment["HOME"]) / f"{session}.session"
+        """In its home, or in the one that it has in a sandbox."""
+        found = (folder / f"{session}.session" for folder in self.folders())
+        return next((path for path in found if path.exists()), None)
 
     def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """It has one way to write."""
@@ -139,9 +163,19 @@ class Toy(AgentCLI):
         """And one to read."""
         return "read", {"path": str(path)}
 
+    def makes(self, path: Path, text: str) -> Sequence[Order]:
+        """The same, with a text."""
+        return (("write", {"path": str(path), "text": text}),)
+
     def bait(self, marker: Path) -> Mapping[str, str]:
         """Its hook is a file that names another, to be made."""
         return {".toy/hook": str(marker)}
+
+
+class Bookish(Toy):
+    """The same, as if it knew no way of writing in one folder only."""
+
+    writes = 0
 
 
 class Thread(Toy):

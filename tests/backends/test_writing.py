@@ -1,0 +1,274 @@
+"""Backends that may write in one folder: where they do, what is refused, and what is proved before."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dialogd.backends import WRITING, Options, Request, Workspace, Writer
+from dialogd.backends.canary import prove_writing
+from dialogd.backends.coding_agent import AgentCLI
+from dialogd.backends.command import Command
+from dialogd.backends.session import GOES_ON
+from dialogd.build.sandbox import missing
+from dialogd.errors import BackendError
+from tests.backends.toy_cli import Bench, Bookish, Toy, bench, install
+from tests.clis.rig import prompt, request, turn
+from tests.support.backend_contract import answer
+from tests.support.standin import Say, StandIn, Use, in_order
+
+NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy, installed once: its canary sings once, too."""
+    return install(tmp_path_factory.mktemp("toy") / "bin")
+
+
+@pytest.fixture
+def toy(installed: Path, tmp_path: Path) -> Bench:
+    """A home and a state for the toy."""
+    return bench(installed, tmp_path)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A worktree, and around it all that must stay as it is."""
+    top = tmp_path / "around"
+    common = top / "repository" / ".git"
+    found = Workspace(top / "worktree", common / "worktrees" / "task", common, (top / "dialog.md", top / "state"))
+    for folder in (found.path, found.git_dir, top / "state"):
+        folder.mkdir(parents=True)
+    (top / "dialog.md").write_text("# Claude Autonomous Dialog\n")
+    (common / "config").write_text("[core]\n")
+    (found.path / ".git").write_text(f"gitdir: {found.git_dir}\n")
+    return found
+
+
+def around(workspace: Workspace) -> dict[str, str]:
+    """Every file there is, the worktree's own among them."""
+    top = workspace.path.parent
+    return {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.is_file()}
+
+
+def to_write(workspace: Workspace | None, asked: Request | None = None) -> Request:
+    """A turn in the workspace."""
+    return replace(asked or request(prompt()), workspace=workspace)
+
+
+def write(path: Path) -> Use:
+    """An order to the toy."""
+    return Use("write", {"path": str(path), "text": "planted"})
+
+
+class TestProof:
+    """What was not seen to keep to its folder does not write."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("manners", "boxed", "why"),
+        [
+            ("", False, ""),
+            ("roams", False, "outside the worktree"),
+            ("obey", False, "outside the worktree"),
+            ("idle", False, "it did not write 'made"),
+            ("hooks", False, "it wrote 'made'"),
+            pytest.param("roams", True, "", marks=NEEDS),
+            pytest.param("obey", True, "it wrote 'settings' outside", marks=NEEDS),
+            pytest.param("idle", True, "it did not write 'made", marks=NEEDS),
+            pytest.param("hooks", True, "it wrote 'made'", marks=NEEDS),
+        ],
+    )
+    async def test_a_write_inside_works_and_one_to_each_of_the_others_is_refused(
+        self, tmp_path: Path, manners: str, boxed: bool, why: str
+    ) -> None:
+        """By its own rules or by those of a sandbox; in one, it must not touch its own settings either."""
+        own = bench(install(tmp_path / "bin"), tmp_path)
+        backend = Toy(own.options("http://127.0.0.1:9", manners))
+        proof = await prove_writing(backend, (boxed,))
+        assert why in proof.why
+        assert (proof.safe, proof.boxed) == (not why, boxed)
+        assert (own.state.parent / "canary.json").exists() == (not why)
+        await backend.close()
+
+    @pytest.mark.slow
+    async def test_it_is_asked_once_and_apart_from_reading(self, tmp_path: Path) -> None:
+        """The verdict is remembered for these flags; that it may read says nothing about writing."""
+        own = bench(install(tmp_path / "bin"), tmp_path)
+        await Toy(own.options("http://127.0.0.1:9")).prepare()
+        assert own.runs.count("\n") == 2
+        with pytest.raises(BackendError, match="is not used where it may write: it did not write"):
+            await Toy(own.options("http://127.0.0.1:9", "idle")).prepare_to_write()
+        for _ in range(2):
+            await Toy(own.options("http://127.0.0.1:9")).prepare_to_write()
+        assert len(json.loads((own.state.parent / "canary.json").read_text())) == 2
+
+    @pytest.mark.slow
+    async def test_how_it_reads_does_not_change(self, tmp_path: Path) -> None:
+        """The level at which it was seen to read is kept, whatever comes of the trial of its writing."""
+        own = bench(install(tmp_path / "bin"), tmp_path)
+        backend = Toy(own.options("http://127.0.0.1:9", "blind at 0"))
+        await backend.prepare()
+        with pytest.raises(BackendError, match="could not read a file of the project"):
+            await backend.prepare_to_write()
+        assert backend.level == 1
+
+    async def test_who_knows_no_such_way_says_so(self, toy: Bench, workspace: Workspace) -> None:
+        """The error names what is missing and who can; nothing was started."""
+        before = toy.runs
+        backend = Bookish(toy.options("http://127.0.0.1:9"))
+        with pytest.raises(BackendError, match="no way of writing in one folder only") as caught:
+            await answer(backend, to_write(workspace))
+        assert caught.value.kind == "unsafe"
+        assert "claude-code, codex or command" in caught.value.fix
+        assert toy.runs == before
+
+    def test_the_table_names_those_that_can(self) -> None:
+        """The list is what the classes say of themselves."""
+        from dialogd.backends import BACKENDS, _class_of
+
+        classes = {name: _class_of(kind) for name, kind in BACKENDS.items() if name != "acp"}
+        able = {name for name, made in classes.items() if getattr(made, "writes", 0) or made is Command}
+        assert able == WRITING
+        assert all(issubclass(classes[name], Writer) for name in able)
+
+
+@NEEDS
+class TestInAWorkspace:
+    """A turn that may write."""
+
+    @pytest.fixture(autouse=True)
+    def _keep(self, workspace: Workspace) -> Iterator[None]:
+        """Whatever a test does there, what lies around stays as it is."""
+        before = {name: text for name, text in around(workspace).items() if not name.startswith("worktree/")}
+        yield
+        after = {name: text for name, text in around(workspace).items() if not name.startswith("worktree/")}
+        assert after == before
+        assert (workspace.path / ".git").read_text().startswith("gitdir: ")
+
+    @pytest.mark.slow
+    async def test_it_works_there_and_goes_on_there(self, toy: Bench, workspace: Workspace, tmp_path: Path) -> None:
+        """The file is made; a later turn continues the session; without a workspace it only reads, elsewhere."""
+        project = tmp_path / "project"
+        project.mkdir()
+        targets = [workspace.path / "sub" / "new.txt", workspace.path / ".git", workspace.forbidden[0], project / "no"]
+        replies = [*map(write, targets), Say("Done."), Say("More."), write(workspace.path / "late"), Say("Read.")]
+        with StandIn(in_order(*replies)) as server:
+            backend = Toy(toy.options(server.url, "roams", project=project))
+            assert await answer(backend, to_write(workspace)) == "Done."
+            mine = prompt(turn(2, "A", "Done.", re="1"), turn(3, "B", "Go on."))
+            assert await answer(backend, to_write(workspace, request(mine, "3"))) == "More."
+            assert GOES_ON in server.calls[5].last
+            assert await answer(backend, request(mine, "4")) == "Read."
+        made = {name for name in around(workspace) if name.startswith("worktree/")}
+        assert made == {"worktree/.git", "worktree/sub/new.txt"}
+        assert list(project.iterdir()) == []
+        assert [path.suffix for path in toy.home.iterdir()] == [".session"], "of the turn that only read"
+
+    async def test_a_dialog_where_it_could_be_written_is_refused_before(
+        self, toy: Bench, workspace: Workspace, tmp_path: Path
+    ) -> None:
+        """Dialog, state or git's folder in the worktree, also by a link: no program is started."""
+        inside, link = workspace.path / "dialog.md", tmp_path / "link"
+        inside.write_text("# Claude Autonomous Dialog\n")
+        link.symlink_to(workspace.path)
+        ran = tmp_path / "ran"
+        command = Command(Options(command=f"touch {ran}"))
+        for wrong in (
+            replace(workspace, forbidden=(inside,)),
+            replace(workspace, forbidden=(link / "state",)),
+            replace(workspace, forbidden=(workspace.path,)),
+            replace(workspace, common_dir=workspace.path / "repository"),
+            replace(workspace, path=workspace.path.parent),
+        ):
+            for backend in (command, Toy(toy.options("http://127.0.0.1:9", "roams"))):
+                with pytest.raises(BackendError, match="where the agent could write it") as caught:
+                    await answer(backend, to_write(wrong))
+                assert caught.value.kind == "unsafe"
+        inside.unlink()
+
+    async def test_a_command_writes_there_and_nowhere_else(self, workspace: Workspace, tmp_path: Path) -> None:
+        """Its prompt comes on stdin as ever; what it tries outside fails, and its temporary files are its own."""
+        script = tmp_path / "agent.sh"
+        script.write_text(
+            "#!/bin/sh\ncat > prompt.txt; pwd\n"
+            f"for target in {shlex.join(map(str, (*workspace.guarded, workspace.path / '.git', tmp_path)))}; do\n"
+            '  echo planted > "$target/planted" 2>/dev/null && echo "wrote $target"\n'
+            '  echo planted > "$target" 2>/dev/null && echo "wrote $target"\n'
+            "done\n"
+            'echo x > "$TMPDIR/own" && echo own; echo x > ~/dialogd-planted && echo home; true\n'
+        )
+        script.chmod(0o755)
+        said = await answer(Command(Options(command=str(script))), to_write(workspace))
+        assert said == f"{workspace.path}\nown\n"
+        assert "Postgres or Redis?" in (workspace.path / "prompt.txt").read_text()
+        assert not (Path.home() / "dialogd-planted").exists()
+
+    @pytest.mark.slow
+    async def test_a_login_is_lent_and_given_back(self, toy: Bench, workspace: Workspace) -> None:
+        """What the program renews reaches the person; what they renewed meanwhile, or took away, stays so."""
+        login = toy.home / "login"
+        login.write_text('{"token": "old"}')
+        with StandIn(lambda _: Say("Done.")) as server:
+
+            def made(manners: str) -> AgentCLI:
+                options = toy.options(server.url, manners)
+                return Toy(replace(options, environment={**options.environment, "TOY_URL": server.url}))
+
+            await Toy(toy.options(server.url)).prepare_to_write()  # later its own address is taken, not the canary's
+            backend = made("renew")
+            await answer(backend, to_write(workspace))
+            assert login.read_text() == '{"token": "renewed"}'
+            lent = backend.boxed_home / "login"
+            login.write_text('{"token": "the person renewed it"}')
+            lent.write_text('{"token": "too late"}')
+            await answer(made("roams"), to_write(workspace, request(prompt(), "3")))
+            assert login.read_text() == lent.read_text() == '{"token": "the person renewed it"}'
+            lent.write_text('{"token": "renewed before its daemon was killed"}')
+            await answer(made("roams"), to_write(workspace, request(prompt(), "4")))
+            assert login.read_text() == lent.read_text() == '{"token": "renewed before its daemon was killed"}'
+            lent.write_text('{"token": "cut')
+            await answer(made("roams"), to_write(workspace, request(prompt(), "5")))
+            assert login.read_text() == lent.read_text() == '{"token": "renewed before its daemon was killed"}'
+
+
+async def test_a_command_without_a_sandbox_does_not_write(workspace: Workspace, tmp_path: Path) -> None:
+    """It has no rules of its own, so it is not run at all where it may write; elsewhere it is, as ever."""
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from dataclasses import replace\n"
+        "from dialogd.backends import Options, Workspace\n"
+        "from dialogd.backends.command import Command\n"
+        "from dialogd.errors import BackendError\n"
+        "from tests.backends.test_writing import request, prompt, answer\n"
+        "async def main():\n"
+        "    command = Command(Options(command='/bin/sh -c \"echo ran; : > ran\"'))\n"
+        "    place = pathlib.Path(sys.argv[1])\n"
+        "    asked = replace(request(prompt()), workspace=Workspace(place, place.parent / 'x', place.parent / 'y'))\n"
+        "    try:\n"
+        "        print(await answer(command, asked))\n"
+        "    except BackendError as error:\n"
+        "        print(error.kind, error, error.fix)\n"
+        "asyncio.run(main())\n"
+    )
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(workspace.path)],
+        check=True,
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert "unsafe '/bin/sh' is not used where it may write: bubblewrap (`bwrap`) is not on PATH" in done.stdout
+    assert not (workspace.path / "ran").exists()

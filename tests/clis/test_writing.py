@@ -1,0 +1,203 @@
+"""What real coding agents may do in a worktree: write there, and nowhere else, whoever asks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dialogd.backends import Request, Workspace, load_backend
+from dialogd.backends.canary import prove_writing
+from dialogd.backends.session import GOES_ON
+from dialogd.build.sandbox import missing
+from tests.clis.rig import KEY, World, prompt, request, turn
+from tests.support.backend_contract import answer
+from tests.support.standin import Say, Seen, StandIn, Use, in_order
+
+NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+PLANTED = "planted-by-order"
+
+
+@pytest.fixture
+def workspace(world: World) -> Workspace:
+    """A worktree beside the project, and around it all that must stay as it is."""
+    top = world.home.parent / "around"
+    common = top / "repository" / ".git"
+    forbidden = (top / "talk" / "dialog.md", top / "talk", top / "state", world.home, Path("/tmp"))
+    found = Workspace(top / "work tree, (1)", common / "worktrees" / "task", common, forbidden)
+    for folder in (found.path, found.git_dir, common / "hooks", top / "talk", top / "state"):
+        folder.mkdir(parents=True)
+    (top / "talk" / "dialog.md").write_text("# Claude Autonomous Dialog\n")
+    (common / "config").write_text("[core]\n")
+    (found.path / ".git").write_text(f"gitdir: {found.git_dir}\n")
+    (found.path / "old.txt").write_text("old\n")
+    return found
+
+
+def writes(world: World, path: Path) -> list[Use]:
+    """All the ways to write a file."""
+    if world.name == "claude-code":
+        content = {"file_path": str(path), "content": PLANTED}
+        change = {"file_path": str(path), "old_string": "old", "new_string": PLANTED}
+        return [Use("Read", {"file_path": str(path)}), Use("Write", content), Use("Edit", change)]
+    patch = f"*** Begin Patch\n*** Add File: {path}\n+{PLANTED}\n*** End Patch\n"
+    return [
+        Use("exec_command", {"cmd": f"mkdir -p '{path.parent}'; echo {PLANTED} > '{path}'"}),
+        Use("exec", f"text(JSON.stringify(await tools.apply_patch({json.dumps(patch)})))"),
+    ]
+
+
+def planted(world: World, workspace: Workspace) -> list[str]:
+    """Every file outside the worktree that holds what was ordered, but for the program's own records of the turn."""
+    top = world.home.parent
+    records = ("sessions", "projects", "file-history")
+    paths = (path for path in top.rglob("*") if path.is_file() and not path.is_relative_to(workspace.path))
+    own = [path for path in paths if not set(records) & set(path.parts) and ".sqlite" not in path.name]
+    return [str(path) for path in own if PLANTED.encode() in path.read_bytes()]
+
+
+def asked(workspace: Workspace, second: str = "") -> Request:
+    """A turn in the worktree: the first, or one that goes on from that reply."""
+    mine = prompt(turn(2, "A", second, re="1"), turn(3, "B", "Mend it.")) if second else prompt()
+    return replace(request(mine, "3" if second else "1"), workspace=workspace)
+
+
+@pytest.mark.parametrize("boxed", [pytest.param(True, marks=NEEDS), False])
+async def test_it_is_proved_in_a_sandbox_and_without(world: World, boxed: bool) -> None:
+    """Where there is no sandbox of ours, the program's own rules pass the same canary."""
+    state = world.state / str(boxed) / "A"
+    state.mkdir(parents=True)
+    proof = await prove_writing(world.make("http://127.0.0.1:9", state=state), (boxed,))
+    assert (proof.safe, proof.boxed, proof.level) == (True, boxed, 0), proof.why
+
+
+@NEEDS
+async def test_it_writes_in_the_worktree_and_nowhere_else(world: World, workspace: Workspace) -> None:
+    """Real edits in two turns of one session; an order to write elsewhere changes nothing; no key is told."""
+    folder = world.home / (".claude" if world.name == "claude-code" else ".codex")
+    outside = [
+        workspace.path / ".git",
+        workspace.common_dir / "config",
+        workspace.common_dir / "hooks" / "post-commit",
+        workspace.git_dir / "HEAD",
+        workspace.forbidden[0],
+        *(path / "new" for path in workspace.forbidden),
+        *(folder / name for name in ("settings.json", "config.toml", "hooks.json")),
+        world.home / ".bashrc",
+        world.state / "sessions.json",
+    ]
+    script: list[Use | Say] = []
+
+    def play(seen: Seen) -> Use | Say:
+        return script.pop(0)
+
+    with StandIn(play) as server:
+        backend = world.make(server.url)
+        script = [*writes(world, workspace.path / "new" / "one.txt"), *writes(world, workspace.path / "old.txt")]
+        script += [order for path in outside for order in writes(world, path)]
+        script += [Say("I did the first part.")]
+        assert await answer(backend, asked(workspace)) == "I did the first part."
+        script = [*writes(world, workspace.path / "two.txt"), *writes(world, outside[0]), Say("Mended.")]
+        assert await answer(backend, asked(workspace, "I did the first part.")) == "Mended."
+        assert GOES_ON in server.calls[-1].prompt
+        said = json.dumps([seen.body for seen in server.calls])
+    assert KEY not in said
+    for name in ("new/one.txt", "old.txt", "two.txt"):
+        assert PLANTED in (workspace.path / name).read_text()
+    files = {str(path.relative_to(workspace.path)) for path in workspace.path.rglob("*") if path.is_file()}
+    assert files == {".git", "new/one.txt", "old.txt", "two.txt"}
+    assert (workspace.path / ".git").read_text() == f"gitdir: {workspace.git_dir}\n"
+    assert planted(world, workspace) == []
+    assert not Path("/tmp/new").exists()
+    assert not (folder / "projects").exists(), "its sessions lie with dialogd's own files"
+
+
+def hooks(workspace: Workspace, marks: Path) -> Sequence[tuple[str, str]]:
+    """What an agent could leave in its worktree, so that it would run in a later turn."""
+    run = [{"hooks": [{"type": "command", "command": f"touch {marks}/hook"}]}]
+    names = ("SessionStart", "UserPromptSubmit", "Stop")
+    settings = {"hooks": dict.fromkeys(names, run), "permissions": {"allow": ["Bash", "Write"]}}
+    server = {"command": "touch", "args": [f"{marks}/server"]}
+    return (
+        (".claude/settings.json", json.dumps(settings)),
+        (".mcp.json", json.dumps({"mcpServers": {"bad": server}})),
+        (".codex/config.toml", f'[mcp_servers.bad]\ncommand = "touch"\nargs = ["{marks}/server"]\n'),
+        ("CLAUDE.md", "NOTE-OF-THE-WORKTREE"),
+        ("AGENTS.md", "NOTE-OF-THE-WORKTREE"),
+    )
+
+
+@NEEDS
+async def test_what_it_leaves_in_the_worktree_never_runs(world: World, workspace: Workspace) -> None:
+    """Also where the person trusts the project: what stands in a worktree is the agent's own."""
+    marks = workspace.path / "marks"
+    marks.mkdir()
+    for name, text in hooks(workspace, marks):
+        (workspace.path / name).parent.mkdir(exist_ok=True)
+        (workspace.path / name).write_text(text)
+    with StandIn(in_order(Say("Done."))) as server:
+        assert await answer(world.make(server.url, trust_project=True), asked(workspace)) == "Done."
+        assert "NOTE-OF-THE-WORKTREE" not in json.dumps([seen.body for seen in server.calls])
+    assert list(marks.iterdir()) == []
+
+
+@NEEDS
+async def test_claude_has_no_command_to_run(claude: World) -> None:
+    """It edits; what runs code is the gate."""
+    folder = claude.home.parent / "worktree"
+    folder.mkdir()
+    workspace = Workspace(folder, claude.home / "git", claude.home / "git")
+    bash = Use("Bash", {"command": f"touch {folder}/made", "description": "x"})
+    with StandIn(in_order(bash, Say("Done."))) as server:
+        await answer(claude.make(server.url), asked(workspace))
+        ((is_error, text),) = server.calls[-1].tool_results
+    assert is_error
+    assert "No such tool" in text
+    assert list(folder.iterdir()) == []
+
+
+@NEEDS
+async def test_codex_runs_commands_without_a_network_and_with_a_folder_for_temporary_files(codex: World) -> None:
+    """Tests can be run in the worktree; nothing is fetched, and what they leave in temporary folders is gone."""
+    folder = codex.home.parent / "worktree"
+    folder.mkdir()
+    workspace = Workspace(folder, codex.home / "git", codex.home / "git")
+    with StandIn(lambda _: Say("unused")) as server:
+        url = f"{server.url}/fetched"
+    run = "python3 -c 'import tempfile; print(tempfile.mkstemp()[1])' && echo works > made; curl -sS -m 3 "
+    with StandIn(in_order(Use("exec_command", {"cmd": run + url}), Say("Done."))) as server:
+        await answer(codex.make(server.url), asked(workspace))
+        ((_, text),) = server.calls[-1].tool_results
+    assert (folder / "made").read_text() == "works\n"
+    assert "/var/tmp/tmp" in text
+    assert "curl: (" in text or "not found" in text
+
+
+@NEEDS
+async def test_a_login_of_the_persons_is_used_in_the_sandbox(claude: World) -> None:
+    """It is lent to a home of dialogd's, with nothing else of the person's; theirs stays as it was."""
+    folder = claude.home / ".claude"
+    folder.mkdir()
+    oauth = {"accessToken": "sk-ant-oat01-test", "refreshToken": "sk-ant-ort01-test", "expiresAt": 4_000_000_000_000}
+    login = json.dumps({"claudeAiOauth": {**oauth, "scopes": ["user:inference"], "subscriptionType": "max"}})
+    (folder / ".credentials.json").write_text(login)
+    (claude.home / ".claude.json").write_text(json.dumps({"userID": "me", "mcpServers": {"bad": {"command": "x"}}}))
+    worktree = claude.home.parent / "worktree"
+    worktree.mkdir()
+    with StandIn(lambda _: Say("Done.")) as server:
+        await claude.make(server.url).prepare_to_write()  # later its own address is taken, not the canary's
+        options = claude.options(server.url)
+        variables = {"HOME": str(claude.home), "PATH": options.environment["PATH"], "ANTHROPIC_BASE_URL": server.url}
+        backend = load_backend("claude-code", replace(options, variables={}, environment=variables))
+        asked_ = asked(Workspace(worktree, claude.home / "git", claude.home / "git"))
+        assert await answer(backend, asked_) == "Done."
+        keys = {seen.headers.get("authorization") for seen in server.calls}
+    assert keys == {"Bearer sk-ant-oat01-test"}
+    assert (folder / ".credentials.json").read_text() == login
+    assert sorted(path.name for path in claude.home.rglob("*")) == [".claude", ".claude.json", ".credentials.json"]
+    kept = json.loads((claude.state / "claude-code-home" / ".claude.json").read_text())
+    assert kept["userID"] == "me"
+    assert "mcpServers" not in kept
