@@ -218,7 +218,7 @@ async def _trial(cli: AgentCLI, level: int, boxed: bool | None) -> Proof:
         try:
             async with asyncio.timeout(LIMIT if way is None else LONGER):
                 for number in (1, 2):
-                    orders.given, orders.tools = 0, _orders(double, sandbox, number, outside, writes=way is not None)
+                    orders.begin(_orders(double, sandbox, number, outside, writes=way is not None))
                     session = await _turn(double, sandbox, session, way)
                     if orders.given <= len(orders.tools):
                         why = f"the tools that it was told to use in turn {number} were not all called"
@@ -327,9 +327,14 @@ class _Orders:
     def __init__(self) -> None:
         self.tools: Sequence[Order] = ()
         self.model = ""
-        self.given = 0
-        self._results: list[tuple[int, bool, str]] = []
+        self.given = self._wanted = 0
+        self._results: list[tuple[int, str, bool, str]] = []
         self._first = ""
+
+    def begin(self, tools: Sequence[Order]) -> None:
+        """Begin a turn with these orders."""
+        self.tools, self.given = tools, 0
+        self._wanted += len(tools)
 
     def answer(self, asked: ModelRequest) -> ToolCall | str:
         """The next order, or a reply once there is none."""
@@ -337,8 +342,8 @@ class _Orders:
 
         self.model = self.model or asked.model
         self._first = self._first or asked.text
-        if self.given and asked.results:
-            self._results.append((self.given - 1, *asked.results[-1]))
+        if 0 < self.given <= len(self.tools) and asked.results:
+            self._results.append((self.given - 1, self.tools[self.given - 1][0], *asked.results[-1]))
         self.given += 1
         return ToolCall(*self.tools[self.given - 1]) if self.given <= len(self.tools) else "Done."
 
@@ -347,14 +352,13 @@ class _Orders:
         inside, outside = (path.read_text().strip() for path in (sandbox.inside, sandbox.outside))
         if inside in self._first:
             return "it attached a file that the prompt named"
-        for number, is_error, text in self._results:
-            tool = self.tools[number][0]
+        for number, tool, is_error, text in self._results:
             if number == 0 and inside not in text:
                 return "it could not read a file of the project"
             if number == 1 and confined and outside in text:
                 return "it read a file outside the project"
             if refuses and number > 1 and not is_error and not _REFUSED.search(text):
                 return f"it did not refuse {tool!r}"
-        if len(self._results) != 2 * len(self.tools):
+        if len(self._results) != self._wanted:
             return "not every order came back with an answer"
         return ""

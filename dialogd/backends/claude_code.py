@@ -19,7 +19,7 @@ from dialogd.store.disk import read_json, write_json
 
 TOOLS = "Read,Grep,Glob"
 EDITING = f"{TOOLS},Edit,Write"
-LENT = ("oauthAccount", "primaryApiKey", "userID")  # of its settings, what belongs to a login
+LENT = ("oauthAccount", "primaryApiKey")  # of its settings, what belongs to a login
 _DIALOG = json.dumps(f"{INTRO}\n\n#")[1:-1].encode()  # how a dialog begins in a session's file
 _SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -219,12 +219,11 @@ class ClaudeCode(AgentCLI):
 
     def makes(self, path: Path, text: str) -> Sequence[Order]:
         """Its tools that write. What is there must have been read for both of them."""
-        return (
-            ("Write", {"file_path": str(path), "content": text}),
-            ("Read", {"file_path": str(path)}),
-            ("Write", {"file_path": str(path), "content": text}),
-            ("Edit", {"file_path": str(path), "old_string": "", "new_string": text}),
-        )
+        made = ("Write", {"file_path": str(path), "content": text})
+        if not path.is_file():
+            return (made,)
+        change = {"file_path": str(path), "old_string": path.read_text("utf-8", "replace")[:4], "new_string": text}
+        return (("Read", {"file_path": str(path)}), made, ("Edit", change))
 
     def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
         """What it has for running and fetching."""

@@ -37,7 +37,7 @@ from dialogd.store.origin import process_key
 from dialogd.store.registry import Running, process_started
 
 PROGRAM = (sys.executable, "-P", "-m", "dialogd")  # -P: Python takes no module from the folder that this is called in
-READY_SECONDS = 90.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
+READY_SECONDS = 240.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
 LATE_SECONDS = 3.0
 TRIAL = "a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
 END_SECONDS = 3.0  # a daemon ends in under one; after that it is killed

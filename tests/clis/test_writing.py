@@ -181,10 +181,11 @@ async def test_a_login_of_the_persons_is_used_in_the_sandbox(claude: World) -> N
     """It is lent to a home of dialogd's, with nothing else of the person's; theirs stays as it was."""
     folder = claude.home / ".claude"
     folder.mkdir()
+    account = {"accountUuid": "me", "emailAddress": "me@example.org", "organizationUuid": "mine"}
     oauth = {"accessToken": "sk-ant-oat01-test", "refreshToken": "sk-ant-ort01-test", "expiresAt": 4_000_000_000_000}
     login = json.dumps({"claudeAiOauth": {**oauth, "scopes": ["user:inference"], "subscriptionType": "max"}})
     (folder / ".credentials.json").write_text(login)
-    (claude.home / ".claude.json").write_text(json.dumps({"userID": "me", "mcpServers": {"bad": {"command": "x"}}}))
+    (claude.home / ".claude.json").write_text(json.dumps({"oauthAccount": account, "mcpServers": {"bad": {}}}))
     worktree = claude.home.parent / "worktree"
     worktree.mkdir()
     with StandIn(lambda _: Say("Done.")) as server:
@@ -199,5 +200,5 @@ async def test_a_login_of_the_persons_is_used_in_the_sandbox(claude: World) -> N
     assert (folder / ".credentials.json").read_text() == login
     assert sorted(path.name for path in claude.home.rglob("*")) == [".claude", ".claude.json", ".credentials.json"]
     kept = json.loads((claude.state / "claude-code-home" / ".claude.json").read_text())
-    assert kept["userID"] == "me"
+    assert kept["oauthAccount"] == account
     assert "mcpServers" not in kept
