@@ -24,6 +24,7 @@ from dialogd.cli import options
 from dialogd.cli.client import daemons
 from dialogd.cli.create import Wanted
 from dialogd.cli.launch import interruptible
+from dialogd.cli.outcome import judging
 from dialogd.cli.run import Continue, Linger, Prices, Shows, Stay, former_cast, new_cast, perform
 from dialogd.cli.speak import done
 from dialogd.cli.status import AGREED, ended
@@ -338,6 +339,9 @@ def merge(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) ->
     names = ", ".join(f"{task.id}{'' if task.gate == 'passed' else ' (untested)'}" for task in ready)
     remark(f"{rules.repo}: {branch} goes from {at[:12]} to {last.commit[:12]}, a fast-forward")
     remark(f"with tasks {names}; {diff.stat}")
+    asked = judging(file, untested=True)
+    for doubt in dict.fromkeys((*asked.judge.judge(trees.git, last.commit).why, *asked.against)):
+        remark(f"warning: `dialogd verify --commit {last.commit[:12]}` would refuse it: {doubt}")
     ask("Merge?", yes=yes)
     where = trees.forward(branch, last.commit)
     after = person.merged(log, last.commit)
@@ -445,7 +449,6 @@ def bundle(
     the dialog's whole text in it, and only approvals that hold here, by file and journals.
     """
     from dialogd.build.approvals import bundled
-    from dialogd.cli.outcome import judging
 
     settings = options.settings_for(file)
     person.admitted(options.log_of(settings), "build bundle")
