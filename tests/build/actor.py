@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -52,8 +53,9 @@ def main() -> None:
     script, asked = json.loads(Path(sys.argv[1]).read_text()), sys.stdin.read()
     is_question = bool(os.environ.get("DIALOGD_QUESTION"))
     kind, step, _ = read(asked, is_question=is_question)
-    with Path(sys.argv[2]).open("a") as log:
-        log.write(json.dumps({"kind": kind, "step": step, "prompt": asked}) + "\n")
+    with socket.create_connection(("127.0.0.1", int(sys.argv[2]))) as log:
+        log.sendall(json.dumps({"kind": kind, "step": step, "prompt": asked}).encode() + b"\n")
+        log.recv(1)
     print(_work(script.get(step, {})) if kind == "work" else said(script, asked, is_question=is_question))
 
 
