@@ -65,6 +65,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_a_lead_plants_is_run_by_nobody_of_ours(tmp_path: Path, name: str) -> None:
     """The person's own settings define a filter and a conversion; the tree names them; git by us runs neither."""
@@ -101,6 +102,7 @@ def test_what_a_lead_says_of_its_work_is_a_sentence(tmp_path: Path) -> None:
         assert faults(site.file.read_bytes()) == ()
 
 
+@pytest.mark.slow
 def test_a_change_of_what_the_gate_is_made_of_is_shown_first(tmp_path: Path) -> None:
     """A lead that makes the tests green by their command: the reviewer is told which files those are."""
     makefile = {**READ, "Makefile": "test:\n\ttrue\n"}
@@ -125,6 +127,7 @@ def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> N
         assert "is made of: setup.cfg" in review
 
 
+@pytest.mark.slow
 def test_the_gate_sees_neither_network_nor_home_nor_dialog(tmp_path: Path) -> None:
     """What an agent wrote runs over a copy, from which nothing comes back."""
     home = tmp_path / "home"
@@ -147,6 +150,7 @@ def test_the_gate_sees_neither_network_nor_home_nor_dialog(tmp_path: Path) -> No
         assert "left" not in git(site.repo, "ls-tree", "-r", "--name-only", site.tasks[1].commit).split()
 
 
+@pytest.mark.slow
 def test_a_lead_that_moves_its_branch_is_stopped_with_clear_words(tmp_path: Path) -> None:
     """Somebody moves the branch meanwhile: nothing is lost, and the person is asked."""
     script = {**USUAL, "001.1": {**READ, "run": f"touch started; while [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done"}}

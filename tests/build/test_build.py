@@ -37,6 +37,7 @@ def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:
         assert "negative ages are refused" in review
 
 
+@pytest.mark.slow
 def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
     """A red gate blocks, whatever the reviewer says; the next attempt is told why."""
     broken = {**READ, "ages.py": "def read(text):\n    return 4\n"}
@@ -51,6 +52,7 @@ def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
         assert "the gate failed" in again
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_three_times_goes_to_the_person(tmp_path: Path) -> None:
     """It waits; the person accepts what there is, and the work goes on from there."""
     reviews = {f"review 001.{number}": "no" for number in (1, 2, 3)}
@@ -64,6 +66,7 @@ def test_a_task_that_fails_three_times_goes_to_the_person(tmp_path: Path) -> Non
         assert site.calls.count("review 001.1") == 1
 
 
+@pytest.mark.slow
 def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
     """What was approved is carried to the new base, tested and reviewed again; what conflicts is done again."""
     again = {"show.py": "import ages\n\n\ndef show(text):\n    print('age', ages.read(text))\n"}
@@ -87,6 +90,7 @@ def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
         assert "| conflict show.py]" in site.text
 
 
+@pytest.mark.slow
 def test_what_the_person_changes_in_the_worktree_is_not_lost(tmp_path: Path) -> None:
     """It goes into the commit of the turn that ends next, and the reviewer sees it."""
     script = {**USUAL, "001.1": {**READ, "run": "while [ ! -e note.txt ]; do sleep 0.05; done"}}
@@ -102,6 +106,7 @@ def test_what_the_person_changes_in_the_worktree_is_not_lost(tmp_path: Path) -> 
         assert "+Mind leap years." in review
 
 
+@pytest.mark.slow
 def test_without_a_gate_a_tree_is_untested_and_says_so(tmp_path: Path) -> None:
     """In the record, in the approval, and to the reviewer."""
     with Site(tmp_path, gate="") as site:
@@ -125,6 +130,7 @@ def test_another_command_in_the_file_runs_nowhere(tmp_path: Path) -> None:
         assert "assigned" not in site.text
 
 
+@pytest.mark.slow
 def test_a_daemon_that_was_told_no_repository_does_nothing(tmp_path: Path) -> None:
     """It says which flag it lacks."""
     with Site(tmp_path) as site:
@@ -134,6 +140,7 @@ def test_a_daemon_that_was_told_no_repository_does_nothing(tmp_path: Path) -> No
         site.until(lambda: "--repo" in str((site["L"].health() or {}).get("waiting")), "the lead's daemon to say so")
 
 
+@pytest.mark.slow
 def test_with_nobody_at_the_table_a_build_comes_to_its_end(tmp_path: Path) -> None:
     """Nothing waits for the person."""
     reviews = {f"review 001.{number}": "no" for number in (1, 2, 3)}
