@@ -162,7 +162,8 @@ async def _proved(cli: AgentCLI, ways: Sequence[tuple[int, bool | None]], why: s
             proof = trial
         if trial.safe:
             break
-    if memory and proof.safe:
+    has_failed_boxed = not proof.boxed and any(boxed for _, boxed in ways)  # perhaps not the next time
+    if memory and proof.safe and not has_failed_boxed:
         others = {name: row for name, row in _known(memory).items() if name != key}
         write_json(memory, dict([*others.items(), (key, asdict(proof))][-KEPT:]))
     return proof

@@ -113,6 +113,15 @@ class TestProof:
             await Toy(own.options("http://127.0.0.1:9")).prepare_to_write()
         assert len(json.loads((own.state.parent / "canary.json").read_text())) == 2
 
+    @NEEDS
+    @pytest.mark.slow
+    async def test_without_the_sandbox_that_there_is_it_is_tried_anew_each_time(self, tmp_path: Path) -> None:
+        """What cannot work in a sandbox is used by its own rules, but nobody relies on that the next time."""
+        own = bench(install(tmp_path / "bin"), tmp_path)
+        for manners, boxed in (("shy", False), ("", True), ("shy", True)):
+            proof = await prove_writing(Toy(own.options("http://127.0.0.1:9", manners)))
+            assert (proof.safe, proof.boxed) == (True, boxed)
+
     @pytest.mark.slow
     async def test_how_it_reads_does_not_change(self, tmp_path: Path) -> None:
         """The level at which it was seen to read is kept, whatever comes of the trial of its writing."""

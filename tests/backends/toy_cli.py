@@ -45,7 +45,8 @@ messages.append({"role": "user", "content": prompt})
 
 def write(path, text):
     mine = path.is_relative_to(here) and path.name != ".git"
-    if manners == "idle" or not (mine or manners == "obey" or (manners == "roams" and kept not in path.parents)):
+    is_idle = manners == "idle" or (manners == "shy" and not os.listdir("/run"))
+    if is_idle or not (mine or manners == "obey" or (manners == "roams" and kept not in path.parents)):
         return "denied"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
