@@ -70,8 +70,9 @@ class TestConfined:
 
     async def test_it_has_neither_home_nor_dialog_nor_network(self, tree: Path, tmp_path: Path) -> None:
         """The home is empty, as are the folders it is kept from; what it writes anywhere but in the tree is gone."""
-        state, dialog = tmp_path / "state", tmp_path / "dialog.md"
-        state.mkdir()
+        around = tmp_path / "around"  # which would be there to be read
+        state, dialog = around / "state", around / "dialog.md"
+        state.mkdir(parents=True)
         for path in (state / "journal", dialog):
             path.write_text("SECRET")
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -82,7 +83,7 @@ class TestConfined:
                 f"{os.path.realpath(sys.executable)} -I -S -c 'import socket; "
                 f'socket.create_connection(("127.0.0.1", {server.getsockname()[1]}))\''
             )
-            gated, log = await gate(command, tree, hidden=[state, dialog], visible=[Path(sys.base_prefix)])
+            gated, log = await gate(command, tree, hidden=[state, dialog], visible=[around, Path(sys.base_prefix)])
         assert gated.state == "failed"
         assert "Connection refused" in log or "unreachable" in log
         assert "SECRET" not in log
