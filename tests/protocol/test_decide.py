@@ -333,4 +333,4 @@ def test_conversations_at_length(machine: type[Conversation]) -> None:
     """The same machines, many more runs."""
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(machine, settings=settings(max_examples=500, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=250, stateful_step_count=40, deadline=None))
