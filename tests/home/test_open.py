@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 
 from tests.cli.command import PATIENCE, until
 from tests.home.conftest import Home
+from tests.support.pair import a_second
 from tests.support.terminal import Terminal
 
 
@@ -76,11 +78,12 @@ def test_another_program_on_the_port_is_named_with_a_way_out(home: Home) -> None
 @pytest.mark.slow
 def test_it_ends_when_nobody_has_looked_for_a_while(tmp_path: Path) -> None:
     """A look puts the end off; what is refused is no look; then it is gone, and nothing says that it runs."""
-    home = Home(tmp_path, linger="3 seconds")
+    seconds = math.ceil(2 * a_second())
+    home = Home(tmp_path, linger=f"{seconds} seconds")
     try:
         home.open()
         pid, began = home.known["pid"], time.monotonic()
-        while time.monotonic() - began < 5:
+        while time.monotonic() - began < 1.6 * seconds:
             assert home.ask("/health").status == 200
             time.sleep(0.3)
 
