@@ -83,7 +83,7 @@ imports: .venv/.stamp ## who may import whom
 	.venv/bin/lint-imports --no-cache
 
 docs: .venv/.stamp ## links and commands of the documents
-	$(pytest) tests/docs
+	$(pytest) -n $(WORKERS) --dist worksteal tests/docs $(ARGS)
 
 bench: .venv/.stamp ## overhead per turn, beside the machine's own limit
 	$(python) scripts/bench_turns.py $(ARGS)
