@@ -721,7 +721,7 @@ def _json(path: Path, *, is_public: bool = False) -> dict[str, Any]:
 def _is_fresh(path: Path) -> bool:
     """True while whoever writes this file may not be done; also where it is gone, which the next reading tells."""
     try:
-        return 0 <= time.time() - path.stat().st_mtime < SETTLE
+        return abs(time.time() - path.stat().st_mtime) < SETTLE
     except OSError:
         return True
 
