@@ -180,7 +180,10 @@ class Builder:
             return note(GateResult("untested", task.tree, tail="No gate was given: this tree is untested."))
         from dialogd.build import gate
 
-        export = Path(tempfile.mkdtemp(prefix=".gate-", dir=trees.root))
+        mine = f".gate-{dialog.id}-"
+        for left in trees.root.glob(f"{mine}*"):  # of a gate that was killed
+            gate.remove(left)
+        export = Path(tempfile.mkdtemp(prefix=mine, dir=trees.root))
         is_allowed = task.gate == "run"
         try:
             await aside(lambda: trees.export(task.commit, export))

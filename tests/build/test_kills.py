@@ -75,6 +75,7 @@ def assert_whole(site: Site, *, may_ask_again: bool) -> None:
         assert records == 1, site.text
         assert git(site.repo, "rev-parse", task.branch) == task.commit
     assert second.base == first.commit
+    assert not list((site.folder / "repo.dialogd").glob(".gate-*"))
     assert git(site.repo, "fsck", "--no-dangling") == ""
     assert git(site.repo, "status", "--porcelain") == ""
     if not may_ask_again:
