@@ -40,6 +40,7 @@ from dialogd.protocol.text import one_line
 from dialogd.protocol.units import budget_line, in_words, many
 from dialogd.store.disk import fix, why, write_over
 from dialogd.templates.opening import Context, Opening
+from dialogd.views.tasks import events, look_into
 
 TEMPLATE = "build"
 EXPECTED = 3  # tasks, where nobody says how many
@@ -488,6 +489,9 @@ def list_tasks(file: options.FileOption = None, json: options.JsonOption = False
         if dialog.state.outcome
         else {"what": what.value[0], "by": _whose(what, rules), "task": task and task.id},
         "tasks": [_facts(one) for one in state.all],
+        "events": [dataclasses.asdict(one) for one in events(dialog, look_into(Path(rules.repo or ".")))]
+        if json
+        else [],
     }
     options.answer(facts, _table(dialog, rules), json=json)
 

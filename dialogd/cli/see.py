@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,9 +25,9 @@ from dialogd.config import Settings, load
 from dialogd.errors import BadInput, NotADialog, NotRunning
 from dialogd.protocol import board as views
 from dialogd.protocol.board import Contribution, Decided, Proposed
-from dialogd.protocol.grammar import who
+from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
-from dialogd.protocol.model import SYSTEM, USER
+from dialogd.protocol.model import SYSTEM
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
@@ -35,6 +35,7 @@ from dialogd.views.digest import since_turn
 from dialogd.views.flow import Message, as_mermaid, names_of
 from dialogd.views.flow import flow as messages_of
 from dialogd.views.steps import changed, decisions, facts, steps
+from dialogd.views.tasks import NAMES, Event, events, look_into
 
 WIDTH = 100  # columns
 WIDEST = 16  # of a column that is not the last
@@ -164,6 +165,7 @@ def _table(title: str, heads: str, rows: Iterable[Row]) -> Iterator[str]:
 LOOK = 0.1  # seconds between two looks at the file
 NO_TIME = "--:--:--"
 WIDEST_NAME = 30  # columns
+MOST_HEAD = 100_000  # bytes of a file in which the header of a build is looked for
 
 Agents = Annotated[
     list[str] | None,
@@ -178,7 +180,9 @@ Since = Annotated[
 Project = Annotated[
     str | None,
     typer.Option(
-        metavar="DIR", help="The dialog of this project: of its settings, or of an agent that works there; or its id."
+        metavar="DIR",
+        help="The dialog of this project: of its settings, a build in it, or an agent's that works there; or its id."
+        " Of a build: what happened to its tasks.",
     ),
 ]
 
@@ -197,7 +201,8 @@ def flow(
     """Show who said what to whom, one line per message.
 
     A message is a mark, or the text of a turn without marks. Questions that nobody has answered yet stand at the end.
-    With --json one array of messages; with --follow too, one object per line.
+    With --json one array of messages; with --follow too, one object per line. With --project the tasks of a build:
+    time, from and to, type, task, summary.
     """
     if mermaid and (json or follow):
         raise BadInput("--mermaid is a picture of what there is", fix="leave --json and --follow out")
@@ -206,18 +211,23 @@ def flow(
     settings = options.settings_for(path or file)
     log = options.log_of(settings if project is None else replace(settings, file=_file_of(project, settings)))
 
-    def wanted(dialog: Dialog) -> list[Message]:
-        names = {USER: "User", SYSTEM: "System"}
-        agents = {names.get(one, one) for name in agent or () if (one := _speaker(dialog, name))}
-        kinds = {_kind(dialog, name) for name in kind or ()}
+    def wanted(dialog: Dialog) -> list[Told]:
+        agents = {NAMES.get(one, one) for name in agent or () if (one := _speaker(dialog, name))}
         at = datetime.now().astimezone().isoformat()
         turn = since_turn(dialog, since, at, local) if since is not None else None
+        rules = dialog.header.rules.build
+        if project is not None and not mermaid and rules is not None:
+            every = [*map(_of_task, events(dialog, look_into(Path(rules.repo) if rules.repo else None)))]
+            kinds = {re.sub(r"[\s-]+", "_", name.strip()).upper() for name in kind or ()}
+        else:
+            every = [*map(_of_message, messages_of(dialog))]
+            kinds = {_kind(dialog, name) or "" for name in kind or ()}
         return [
-            m
-            for m in messages_of(dialog)
-            if (not agents or agents & {m.from_agent, *m.to_agent.split(", ")})
-            and (not kinds or m.message_type in kinds)
-            and (turn is None or m.payload["turn"] > turn)
+            told
+            for told in every
+            if (not agents or agents & {told.by, *told.to.split(", ")})
+            and (not kinds or told.kind in kinds)
+            and (turn is None or told.turn > turn)
         ]
 
     if follow:
@@ -225,12 +235,39 @@ def flow(
             _follow(log, wanted, json=json)
         return
     dialog = options.dialog_at(log)
-    messages = wanted(dialog)
+    told = wanted(dialog)
+    messages = [one.what for one in told if isinstance(one.what, Message)]
     if mermaid:
         show(plain(as_mermaid(messages).removesuffix("\n")))
         return
-    lines = [*_lines(dialog, messages), *_open(messages)] or ["nobody has said anything yet"]
-    options.answer([asdict(message) for message in messages], lines, json=json)
+    lines = [*_lines(dialog, told), *_open(messages)] or ["nobody has said anything yet"]
+    options.answer([asdict(one.what) for one in told], lines, json=json)
+
+
+class Told(NamedTuple):
+    """A message, or what happened to a task: what is filtered and shown of it."""
+
+    id: str
+    by: str
+    to: str
+    kind: str
+    turn: int
+    time: str
+    words: str
+    what: Message | Event
+
+
+def _of_message(message: Message) -> Told:
+    said = message.payload
+    state = "  (withdrawn)" if said["is_withdrawn"] else "  (open)" if said["is_open"] else ""
+    words = f"{line(' '.join(filter(None, [said['reference'], said['summary']])))}{state}"
+    by, to, kind = message.from_agent, message.to_agent, message.message_type
+    return Told(message.message_id, by, to, kind, said["turn"], message.timestamp, words, message)
+
+
+def _of_task(event: Event) -> Told:
+    words = line(f"{event.reference:8}  {event.summary}")
+    return Told(event.id, event.from_agent, event.to_agent, event.type, event.turn, event.time, words, event)
 
 
 def _file_of(project: str, settings: Settings) -> Path:
@@ -251,15 +288,27 @@ def _file_of(project: str, settings: Settings) -> Path:
     for row in known.dialogs(None, files=[settings.file]):
         cast = saved_cast(state, Path(row.file)) if row.file else None
         seats = cast.seats if cast is not None and cast.dialog == row.id else ()
-        if any(seat.project and folder == Path(seat.project).resolve() for seat in seats):
-            return Path(row.archive or row.file)
+        path = Path(row.archive or row.file)
+        if any(seat.project and folder == Path(seat.project).resolve() for seat in seats) or _builds(path, folder):
+            return path
     raise BadInput(
         f"no dialog is known of the project {project}",
         fix=f"name its file: dialogd flow FILE; or set `file` in {folder / 'dialogd.toml'}",
     )
 
 
-def _follow(log: LogFile, wanted: Callable[[Dialog], list[Message]], *, json: bool) -> None:
+def _builds(path: Path, folder: Path) -> bool:
+    """True for the file of a build in that repository."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(MOST_HEAD)
+        rules = parse(head).header.rules.build if b"[build]" in head else None
+    except (OSError, NotADialog):
+        return False
+    return rules is not None and bool(rules.repo) and folder == Path(rules.repo).resolve()
+
+
+def _follow(log: LogFile, wanted: Callable[[Dialog], list[Told]], *, json: bool) -> None:
     """Show what there is, then what comes, until the dialog ends."""
     shown: set[str] = set()
     dialog: Dialog | None = None
@@ -268,26 +317,24 @@ def _follow(log: LogFile, wanted: Callable[[Dialog], list[Message]], *, json: bo
         with suppress(FileNotFoundError, NotADialog):  # it may be about to be written
             dialog = log.read()
         if dialog is not None and dialog is not before:
-            fresh = [message for message in wanted(dialog) if message.message_id not in shown]
-            shown.update(message.message_id for message in fresh)
-            for text in [as_json(asdict(m), indent=None) for m in fresh] if json else _lines(dialog, fresh):
+            fresh = [told for told in wanted(dialog) if told.id not in shown]
+            shown.update(told.id for told in fresh)
+            for text in [as_json(asdict(t.what), indent=None) for t in fresh] if json else _lines(dialog, fresh):
                 show(text)
             if dialog.state.outcome is not None:
                 return
         time.sleep(LOOK)
 
 
-def _lines(dialog: Dialog, messages: Sequence[Message]) -> Iterator[str]:
-    names = names_of(dialog).values()
-    width = min(WIDEST_NAME, max(map(len, ["System", *map(line, names)])))
-    to = max([width, *(min(WIDEST_NAME, len(_to(m))) for m in messages)])
-    kind = max([8, *(len(line(m.message_type)) for m in messages)])
-    for message in messages:
-        said = message.payload
-        words = " ".join(filter(None, [said["reference"], said["summary"]]))
-        state = "  (withdrawn)" if said["is_withdrawn"] else "  (open)" if said["is_open"] else ""
-        head = f"{clock(message.timestamp)}  {line(message.from_name):>{width}} → {_to(message):{to}}"
-        yield plain(f"{head}  {line(message.message_type):{kind}}  {line(words)}{state}".rstrip())
+def _lines(dialog: Dialog, every: Sequence[Told]) -> Iterator[str]:
+    names = names_of(dialog)
+    rows = [(told, names.get(told.by, told.by), _to(told, names)) for told in every]
+    width = min(WIDEST_NAME, max(map(len, ["System", *map(line, names.values())])))
+    to = max([width, *(min(WIDEST_NAME, len(whom)) for _, _, whom in rows)])
+    kind = max([8, *(len(line(told.kind)) for told in every)])
+    for told, by, whom in rows:
+        head = f"{clock(told.time)}  {line(by):>{width}} → {whom:{to}}"
+        yield plain(f"{head}  {line(told.kind):{kind}}  {told.words}".rstrip())
 
 
 def _open(messages: Sequence[Message]) -> Iterator[str]:
@@ -297,12 +344,12 @@ def _open(messages: Sequence[Message]) -> Iterator[str]:
         yield ""
         yield f"open: {len(waiting)}"
     for message in waiting:
-        said = message.payload
-        yield plain(f"  turn {said['turn']}, {line(message.from_name)} → {_to(message)}: {line(said['text'])[:200]}")
+        said, to = message.payload, line(", ".join(message.to_names)) or "all"
+        yield plain(f"  turn {said['turn']}, {line(message.from_name)} → {to}: {line(said['text'])[:200]}")
 
 
-def _to(message: Message) -> str:
-    return line(", ".join(message.to_names)) or "all"
+def _to(told: Told, names: Mapping[str, str]) -> str:
+    return line(", ".join(names.get(who, who) for who in told.to.split(", "))) or "all"
 
 
 def clock(at: str) -> str:

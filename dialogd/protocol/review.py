@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from dialogd.protocol.model import Condition, Entry, Mark, Said
+from dialogd.protocol.model import SYSTEM, Condition, Entry, Mark, Said, turn_number
 from dialogd.protocol.rules import REVIEW
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Table
@@ -24,7 +24,10 @@ _NUMBER = re.compile(r"\D*([0-9]{1,6})\b.*")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding; `resolved` says how in the raiser's words, "" while it is open; `resolved_in` is that turn."""
+    """One finding; `resolved` says how in the raiser's words, "" while it is open; `resolved_in` is that turn.
+
+    `entry` is where it stands; what a build's daemon found stands in a note, of which `turn` is the turn before it.
+    """
 
     number: int
     by: str
@@ -37,11 +40,17 @@ class Finding:
     suggestion: str = ""
     resolved: str = ""
     resolved_in: int = 0
+    entry: str = ""
 
     @property
     def blocks(self) -> bool:
         """True while it stands in the way of an approval."""
-        return _word(self.severity) in REVIEW["FINDING"].blocks and not self.resolved_in
+        return self.blocks_after(0)
+
+    def blocks_after(self, turn: int) -> bool:
+        """True where it stood in the way of an approval after that turn; 0 for now."""
+        is_open = not self.resolved_in or 0 < turn < self.resolved_in
+        return _word(self.severity) in REVIEW["FINDING"].blocks and is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +107,12 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
         if entry.is_struck:
             continue
         if kind == "FINDING":
-            found.append(Finding(number, entry.by, entry.number, *_six(fields)))
+            found.append(Finding(number, entry.by, turn_number(entry.id), *_six(fields), entry=entry.id))
         elif kind == "RESOLVED" and fields and (match := _NUMBER.fullmatch(fields[0])):
             how = " | ".join(fields[1:]) or "resolved"
             found = [
                 replace(f, resolved=how, resolved_in=entry.number)
-                if (str(f.number), f.by) == (match[1].lstrip("0"), entry.by)
+                if str(f.number) == match[1].lstrip("0") and f.by in (entry.by, SYSTEM)
                 else f
                 for f in found
             ]
@@ -111,7 +120,9 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
 
 
 def score(dialog: Dialog) -> Score | None:
-    """The score of the review: the mean of the five parts; None where nobody gave one."""
+    """The score of the review: the mean of the five parts; None where nobody gave one, and in a build, task by task."""
+    if dialog.header.rules.build is not None:
+        return None
     last: dict[str, dict[str, float]] = {}
     for entry, kind, fields in _contributions(dialog):
         if kind == "SCORE" and not entry.is_struck and (parts := _parts(fields)):
@@ -133,7 +144,9 @@ def total_of(text: str) -> float | None:
 def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:
     """Entry, kind and fields of each mark of a review."""
     for entry in dialog.entries:
-        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED) or not entry.is_turn:
+        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
+            continue
+        if not entry.is_turn and (dialog.header.rules.build is None or entry.by != SYSTEM):
             continue
         for mark in (mark for mark in entry.written if mark.name in REVIEW):
             yield entry, mark.name, fields_of(mark)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TypedDict
 
-from dialogd.protocol import marks, questions
+from dialogd.protocol import build, marks, questions
 from dialogd.protocol.marks import MARKS, Who, prose
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark, whose
 from dialogd.protocol.review import total_of
+from dialogd.protocol.rules import Build
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
@@ -164,7 +165,8 @@ def flow(dialog: Dialog) -> tuple[Message, ...]:
         if entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED):
             walk.take(entry)
     names, vetoed = names_of(dialog), frozenset(dialog.state.table.vetoed)
-    return tuple(_finished(one, names, vetoed) for one in walk.said)
+    rules = dialog.header.rules.build
+    return tuple(_finished(one, names, vetoed, rules) for one in walk.said)
 
 
 @dataclass(slots=True, eq=False)
@@ -304,8 +306,11 @@ class _Walk:
         return not cited or not about.isdisjoint(cited)
 
 
-def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str]) -> Message:
+def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str], rules: Build | None) -> Message:
     entry = one.entry
+    score = None
+    if one.kind == "SCORE":
+        score = total_of(one.text) if rules is None else build.total(rules, [Mark("SCORE", one.text)])
     # What opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`.
     passes = one.speaker != SYSTEM_NAME and entry.is_turn and bool(set(entry.turn or ()) - {USER})
     is_task = passes and (entry.mark("TO") is not None or (entry.by == USER and one.kind == TEXT))
@@ -325,7 +330,7 @@ def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str]) -> 
             entry=entry.id,
             answers=one.answers.id if one.answers else "",
             confidence=confidence_of(entry) if one.speaker == entry.by else None,
-            score=total_of(one.text) if one.kind == "SCORE" else None,
+            score=score,
             is_open=one.is_open,
             is_withdrawn=entry.is_struck or (one.kind in _NAMING and one.reference in vetoed),
         ),

@@ -1,0 +1,261 @@
+"""What programs and `flow --project` are told of a build's tasks: the usual fields, as file, git and gate have them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dialogd import person
+from dialogd.errors import BackendError
+from dialogd.protocol import build
+from dialogd.protocol.model import Draft, Mark
+from dialogd.protocol.review import findings
+from dialogd.views.flow import flow
+from dialogd.views.tasks import Event, events, listed, look_into, rows
+from tests.cli.command import Commands
+from tests.cli.test_build import Built, git, repo
+from tests.protocol.test_build import GOOD, confirm, no, room, yes
+from tests.support.room import Room
+
+__all__ = ["repo"]  # a fixture
+FOUND = "[FINDING: blocking | logic | 001.py | 3 | ages may be negative | refuse them]"
+MENDED = "[RESOLVED: 1 | refused now]"
+
+
+def told(of: Room, kind: str, task: str = "", repository: Path | None = None) -> list[dict[str, Any]]:
+    """The fields of every event of that type."""
+    every = events(of.dialog, look_into(repository))
+    return [dict(e.fields) for e in every if e.type == kind and e.reference in (task, e.reference if not task else "")]
+
+
+def kinds(of: Room, task: str) -> list[str]:
+    """The types of all that happened to a task."""
+    return [event.type for event in events(of.dialog) if event.reference == task]
+
+
+def test_a_task_that_needs_two_iterations_is_told_in_the_usual_order_and_words() -> None:
+    """From proposal to completion, all with one correlation id; times, and from whom to whom."""
+    made = confirm(room(no("P1", FOUND), yes("P2", MENDED), yes("P3"), "Both.\n"))
+    assert kinds(made, "task-001") == [
+        "TASK_PROPOSED", "TASK_CONFIRMED", "AGENT_READY", "TASK_ASSIGNED",
+        "PR_SUBMITTED", "GATE", "PR_FEEDBACK",
+        "PR_SUBMITTED", "GATE", "PR_FEEDBACK", "PR_APPROVED", "TASK_COMPLETED",
+    ]  # fmt: skip
+    every = [event for event in events(made.dialog) if event.reference == "task-001"]
+    assert {event.correlation_id for event in every} == {f"{made.dialog.id}:task-001"}
+    assert len({event.id for event in events(made.dialog)}) == len(events(made.dialog))
+    ways = {event.type: (event.from_agent, event.to_agent) for event in every}
+    assert (ways["TASK_ASSIGNED"], ways["PR_SUBMITTED"], ways["GATE"]) == (("M", "L"), ("L", "M"), ("System", "M"))
+    assert (ways["TASK_PROPOSED"], ways["TASK_CONFIRMED"]) == (("M", "User"), ("User", "L"))
+    assert every[-1].time == "2026-11-21T19:00:00Z"
+
+
+def test_what_was_assigned_is_told_as_it_was_proposed() -> None:
+    """Number, description, criteria, what comes before it, the estimate."""
+    made = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
+    assert told(made, "TASK_ASSIGNED")[1] == {
+        "task_id": "002",
+        "description": "print ages",
+        "acceptance_criteria": ["uses task 1"],
+        "dependencies": ["001"],
+        "estimated_hours": 2.0,
+    }
+
+
+def test_a_review_is_told_with_its_sum_and_what_blocks() -> None:
+    """The score is the sum of the criteria; findings with their six fields; what blocks is told until resolved."""
+    made = confirm(room(no("P1", FOUND), yes("P2", MENDED), yes("P3"), "Both.\n"))
+    first, second, _ = told(made, "PR_FEEDBACK")
+    assert (first["score"], first["approved"], first["iteration"]) == (71, False, 1)
+    assert first["blocking_issues"] == ["ages may be negative"]
+    assert first["suggestions"] == ["refuse them"]
+    assert first["feedback"] == [
+        {
+            "severity": "blocking",
+            "category": "logic",
+            "file": "001.py",
+            "line": 3,
+            "issue": "ages may be negative",
+            "suggestion": "refuse them",
+        }
+    ]
+    assert first["criteria_scores"] == {
+        "code_quality": 5,
+        "test_coverage": 18,
+        "security": 18,
+        "documentation": 8,
+        "acceptance_criteria": 22,
+    }
+    assert (second["score"], second["approved"], second["blocking_issues"]) == (86, True, [])
+    completed = told(made, "TASK_COMPLETED", "task-001")[0]
+    assert (completed["final_score"], completed["total_iterations"], completed["approved"]) == (86, 2, True)
+    assert [m.payload["score"] for m in flow(made.dialog) if m.message_type == "SCORE"] == [71, 86, 86]
+
+
+def test_an_agents_claims_about_sums_are_not_taken_over() -> None:
+    """A total in the SCORE, points above a maximum, records in prose: none of them reaches a field."""
+    boast = GOOD.replace("]", " | total 100]").replace("documentation 8", "documentation 99")
+    made = confirm(room(f"[TASK: 001 | approved | score 100]\n{boast}\n[DECIDE: P1 approve]\n", yes("P2"), "Both.\n"))
+    assert told(made, "PR_FEEDBACK")[0]["score"] == 88
+    assert told(made, "TASK_COMPLETED")[0]["final_score"] == 88
+
+
+def test_what_git_knows_is_told_as_git_tells_it(repo: Path) -> None:
+    """Files and lines of a submission and the files a task added equal what the person's own git says of the commit."""
+    made = Built(repo, no("P1"), yes("P2"), yes("P3"), "Both.\n").confirmed()
+    for submitted in told(made, "PR_SUBMITTED", repository=repo):
+        numbers = git(repo, "diff", "--numstat", submitted["base"], submitted["commit"]).split("\n")
+        letters = git(repo, "diff", "--name-status", submitted["base"], submitted["commit"]).split("\n")
+        added, deleted = (sum(int(row.split("\t")[at]) for row in numbers) for at in (0, 1))
+        assert (submitted["lines_added"], submitted["lines_deleted"]) == (added, deleted)
+        assert submitted["files_changed"] == len(letters)
+        assert submitted["files_added"] == sum(row.startswith("A") for row in letters)
+        assert submitted["files_modified"] == sum(row.startswith("M") for row in letters)
+        assert submitted["tree"] == git(repo, "rev-parse", f"{submitted['commit']}^{{tree}}")
+        assert git(repo, "branch", "--contains", submitted["commit"], "--list", submitted["branch_name"])
+    assert [done["files_generated"] for done in told(made, "TASK_COMPLETED", repository=repo)] == [
+        ["001.py"],
+        ["002.py"],
+    ]
+
+
+def test_what_nobody_knows_is_null_and_never_left_out(repo: Path, tmp_path: Path) -> None:
+    """Without the repository the record's figures stay, the others are null; there is no pull request."""
+    made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed()
+    for where in (None, tmp_path / "gone"):
+        submitted = told(made, "PR_SUBMITTED", repository=where)[0]
+        assert (submitted["files_changed"], submitted["lines_added"], submitted["lines_deleted"]) == (1, 1, 0)
+        assert (submitted["files_added"], submitted["files_modified"]) == (None, None)
+        assert (submitted["pr_url"], submitted["pr_number"]) == (None, None)
+        assert told(made, "TASK_COMPLETED", repository=where)[0]["files_generated"] is None
+
+
+def test_the_gate_is_told_as_its_record_has_it() -> None:
+    """State, exit code, tree and the hash of its output."""
+    made = room(yes("P1"), yes("P2"), yes("P3"), "Both.\n")
+    made.gates = ["failed", "passed", "passed"]
+    confirm(made)
+    first = told(made, "GATE")[0]
+    assert (first["state"], first["exit_code"], first["log"]) == ("failed", 1, "f" * 64)
+    feedback = told(made, "PR_FEEDBACK")[0]
+    assert (feedback["approved"], feedback["score"]) == (False, 86)
+
+
+IMPROVE = "[IMPROVEMENT: performance | high | fewer reads | 3 h | read once | ages.py, show.py | one read; a test]"
+
+
+def test_an_improvement_is_told_with_its_reasons_and_its_end() -> None:
+    """Category, priority, impact, hours, rationale, files and criteria; its end has its own type."""
+    made = confirm(room(yes("P1"), yes("P2"), IMPROVE, yes("P3"), "All.\n", rules="cycles = 1"))
+    confirm(made, "[TASK: 003 | confirmed]")
+    assert told(made, "IMPROVEMENT_REQUESTED") == [
+        {
+            "improvement_id": "003",
+            "category": "performance",
+            "priority": "high",
+            "impact": "fewer reads",
+            "effort_hours": 3.0,
+            "priority_score": None,
+            "rationale": "read once",
+            "affected_files": ["ages.py", "show.py"],
+            "acceptance_criteria": ["one read", "a test"],
+        }
+    ]
+    (done,) = told(made, "IMPROVEMENT_COMPLETED")
+    assert (done["improvement_id"], done["final_score"], done["approved"]) == ("003", 86, True)
+
+
+def test_the_persons_word_is_told_as_theirs() -> None:
+    """Dropped, retried, accepted: from the person, with the end that it made."""
+    made = confirm(room(no("P1"), no("P2"), no("P3"), "Nothing.\n"))
+    assert kinds(made, "task-001")[-1] == "PR_FEEDBACK"
+    person.tasks(made.log, "accept", "1")
+    approved = [event for event in events(made.dialog) if event.type == "PR_APPROVED"]
+    assert [(event.from_agent, event.fields["approved_by"]) for event in approved] == [("User", "User")]
+    person.tasks(made.log, "drop", "2", "not now")
+    dropped = told(made, "TASK_COMPLETED", "task-002")[0]
+    assert (dropped["approved"], dropped["total_iterations"], dropped["files_generated"]) == (False, 0, [])
+
+
+class Odd(Built):
+    """A build whose daemon notes something of its own: findings with the second gate, an error where work begins."""
+
+    found: tuple[Mark, ...] = ()
+    error = ""
+
+    def _worked(self, what: build.Due, task: build.Task) -> Draft:
+        note, error = super()._worked(what, task), self.error
+        if what is build.Due.GATE and task.iteration == 2:
+            return replace(note, marks=(*note.marks, *self.found))
+        if what is build.Due.ASSIGN and error:
+            return build.error_note(task, "Refused", error, self.paper.at, is_unattended=False)
+        return note
+
+
+def test_an_error_is_told_with_what_it_kept(repo: Path) -> None:
+    """Type, message, the task; there is no stack trace; it can be gone on from while the dialog has not ended."""
+    odd = Odd(repo)
+    odd.error = "the branch was moved"
+    odd.confirmed()
+    assert told(odd, "AGENT_ERROR") == [
+        {
+            "error_type": "Refused",
+            "error_message": "the branch was moved",
+            "task_id": "001",
+            "task_description": "read ages",
+            "stack_trace": None,
+            "recoverable": True,
+            "context": None,
+        }
+    ]
+
+
+def test_a_backend_that_fails_is_told_with_the_task_that_it_kept(repo: Path) -> None:
+    """The agent's daemon says so; the task is the one that was worked on, on its branch."""
+    made = Built(repo)
+    made.scripts["L"] = [BackendError("no credit", fix="buy some", kind="limit")]
+    made.confirmed()
+    (error,) = told(made, "AGENT_ERROR")
+    assert (error["error_type"], error["task_id"], error["recoverable"]) == ("backend", "001", True)
+    assert error["context"] == {"iteration": 1, "branch_name": "dialogd/task-001"}
+
+
+def test_the_board_leaves_out_what_was_replaced(repo: Path) -> None:
+    """Each task once, in order, with its events and the diff of its last submission."""
+    made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed()
+    first, second = rows(made.dialog, look_into(repo, 1000))
+    assert [first.task.number, second.task.number] == [1, 2]
+    assert first.diff is not None
+    assert [one.path for one in first.diff.files] == ["001.py"]
+    assert "+# attempt 1" in first.diff.files[0].patch
+    assert listed(made.dialog.state.tasks.all) == list(made.dialog.state.tasks.all)
+    assert all(isinstance(event, Event) for event in first.events)
+
+
+def test_a_finding_of_the_daemons_counts_in_the_same_numbers(repo: Path) -> None:
+    """The note of a gate may hold one: it takes the next number, and the reviewer resolves it by that."""
+    mended = f"{MENDED}\n[RESOLVED: 2 | it is right so]"
+    odd = Odd(repo, no("P1", FOUND), yes("P2", mended), yes("P3"), "Both.\n")
+    odd.found = (Mark("FINDING", "medium | scope | other.py | | changed outside |"),)
+    odd.confirmed()
+    assert [(one.number, one.by, bool(one.resolved)) for one in findings(odd.dialog)] == [
+        (1, "M", True),
+        (2, "SYSTEM", True),
+    ]
+    assert [one["category"] for one in told(odd, "PR_FEEDBACK")[1]["feedback"]] == ["scope"]
+
+
+def test_the_commands_show_them(dialogd: Commands, repo: Path) -> None:
+    """`flow --project REPO` finds the build and shows it in the classic form; `tasks --json` has the same."""
+    Built(repo, no("P1"), yes("P2"), yes("P3"), "Both.\n").confirmed().at(dialogd)
+    done = dialogd("flow", "--project", str(repo), "--kind", "pr-submitted", "--json")
+    shown = dialogd("flow", "--project", str(repo)).out
+    assert "Claude M → Claude L  TASK_ASSIGNED" in shown
+    assert "PR_FEEDBACK" in shown
+    assert "task-002  approved, 1 iteration" in shown
+    every = json.loads(dialogd("tasks", "list", "--json").out)["events"]
+    assert [row["type"] for row in every][:2] == ["TASK_PROPOSED", "TASK_PROPOSED"]
+    assert [row for row in every if row["type"] == "PR_SUBMITTED"] == json.loads(done.out)
+    assert every[-1]["fields"]["files_generated"] == ["002.py"]
