@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings
 from dialogd.views.flow import flow
 from dialogd.views.tasks import Event, events, listed, look_into, rows
-from tests.cli.command import Commands
 from tests.cli.test_build import Built, git, repo
 from tests.protocol.test_build import GOOD, confirm, no, room, yes
 from tests.support.room import Room
@@ -245,17 +243,3 @@ def test_a_finding_of_the_daemons_counts_in_the_same_numbers(repo: Path) -> None
         (2, "SYSTEM", True),
     ]
     assert [one["category"] for one in told(odd, "PR_FEEDBACK")[1]["feedback"]] == ["scope"]
-
-
-def test_the_commands_show_them(dialogd: Commands, repo: Path) -> None:
-    """`flow --project REPO` finds the build and shows it in the classic form; `tasks --json` has the same."""
-    Built(repo, no("P1"), yes("P2"), yes("P3"), "Both.\n").confirmed().at(dialogd)
-    done = dialogd("flow", "--project", str(repo), "--kind", "pr-submitted", "--json")
-    shown = dialogd("flow", "--project", str(repo)).out
-    assert "Claude M → Claude L  TASK_ASSIGNED" in shown
-    assert "PR_FEEDBACK" in shown
-    assert "task-002  approved, 1 iteration" in shown
-    every = json.loads(dialogd("tasks", "list", "--json").out)["events"]
-    assert [row["type"] for row in every][:2] == ["TASK_PROPOSED", "TASK_PROPOSED"]
-    assert [row for row in every if row["type"] == "PR_SUBMITTED"] == json.loads(done.out)
-    assert every[-1]["fields"]["files_generated"] == ["002.py"]

@@ -476,3 +476,17 @@ def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd:
         moderator = json.loads((dialogd.state.dialog(dialogd.file) / "start-M.json").read_text())["flags"]
         assert (["--repo", str(repo)] in moderator, any(flag[0] == "--gate" for flag in moderator)) == (True, False)
         assert "001  proposed" in dialogd("tasks").out
+
+
+def test_what_happened_to_the_tasks_is_shown_in_the_classic_form(dialogd: Commands, repo: Path) -> None:
+    """`flow --project REPO` finds the build and shows it in the classic form; `tasks --json` has the same."""
+    Built(repo, no("P1"), yes("P2"), yes("P3"), "Both.\n").confirmed().at(dialogd)
+    done = dialogd("flow", "--project", str(repo), "--kind", "pr-submitted", "--json")
+    shown = dialogd("flow", "--project", str(repo)).out
+    assert "Claude M → Claude L  TASK_ASSIGNED" in shown
+    assert "PR_FEEDBACK" in shown
+    assert "task-002  approved, 1 iteration" in shown
+    every = json.loads(dialogd("tasks", "list", "--json").out)["events"]
+    assert [row["type"] for row in every][:2] == ["TASK_PROPOSED", "TASK_PROPOSED"]
+    assert [row for row in every if row["type"] == "PR_SUBMITTED"] == json.loads(done.out)
+    assert every[-1]["fields"]["files_generated"] == ["002.py"]
