@@ -266,7 +266,7 @@ def _of_message(message: Message) -> Told:
 
 
 def _of_task(event: Event) -> Told:
-    words = line(f"{event.reference:8}  {event.summary}")
+    words = f"{event.reference:8}  {line(event.summary)}"
     return Told(event.id, event.from_agent, event.to_agent, event.type, event.turn, event.time, words, event)
 
 

@@ -43,7 +43,8 @@ def render_page(state: PageState, dialog: Dialog | None) -> str:
     """The initial page: the dialog's state and last entries, readable without scripts."""
     shown = window(dialog, None, None, LAST)
     last = next((entry.index for entry in reversed(shown.entries) if entry.condition != "unfinished"), -1)
-    return template("page.html", state=state, shown=shown, last=last, safe=safe)
+    build = dialog is not None and dialog.header.rules.build is not None
+    return template("page.html", state=state, shown=shown, last=last, safe=safe, build=build)
 
 
 def page_headers() -> dict[str, str]:

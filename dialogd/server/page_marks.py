@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from dialogd.protocol import marks, questions
+from dialogd.protocol import build, marks, questions
 from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Mark, Said, whose
@@ -62,6 +62,7 @@ class Talk:
     names: Mapping[str, str] = field(default_factory=dict)
     proposals: Mapping[str, Proposal] = field(default_factory=dict)
     standings: Mapping[str, Stands] = field(default_factory=dict)
+    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that an entry proposes, by its id
 
     def name(self, who: str) -> str:
         """What somebody is called; the person is `you`."""
@@ -128,7 +129,10 @@ class EntryShown:
 def talk_of(dialog: Dialog) -> Talk:
     """What this dialog's marks are shown with."""
     names = {agent.id: agent.name for agent in (*dialog.header_as_written.agents, *dialog.header.agents)}
-    return Talk(names, {one.ref: one for one in dialog.state.table.proposals}, standings(dialog))
+    tasks: dict[str, tuple[str, ...]] = {}
+    for task in dialog.state.tasks.all:
+        tasks[task.entries[0]] = (*tasks.get(task.entries[0], ()), task.id)
+    return Talk(names, {one.ref: one for one in dialog.state.table.proposals}, standings(dialog), tasks)
 
 
 def standings(dialog: Dialog) -> Mapping[str, Stands]:
@@ -160,9 +164,12 @@ def in_ranks(entry: Said, body: str, talk: Talk) -> EntryShown:
     by = whose(entry.via) if entry.via else "" if entry.by == SYSTEM else talk.names.get(entry.by, entry.name)
     who = "You" if entry.by == USER and not entry.via else f"{by[:1].upper()}{by[1:]}"
     shown = [_shown(mark, entry, who, talk) for mark in entry.marks]
+    numbers = iter(talk.tasks.get(entry.id, ()))
     for at, one in enumerate(shown):
         name = one.mark.name
-        if name == "CONSENSUS_PROPOSED" and (summary := marks.summary_of(body)):
+        if name in ("TASK_PROPOSED", "IMPROVEMENT"):
+            shown[at] = replace(one, named=f"task {next(numbers, '')}".strip())
+        elif name == "CONSENSUS_PROPOSED" and (summary := marks.summary_of(body)):
             shown[at], body = replace(one, text=summary), marks.before_summary(body)
         elif name == "PROPOSAL" and entry.by == USER:
             words = re.sub(r"\AInstead of ((?:P\d+(?:, )?)+):\n\n", "", body)
@@ -283,6 +290,21 @@ def _veto(mark: Mark, who: str, talk: Talk) -> MarkShown:
 
 
 def _approved(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    if mark.value.startswith("task-"):
+        task, tree, gate, *score = (*mark.fields, "", "", "")[:4]
+        points = " of 100".join(("".join(score).removeprefix("score "), "")) if "".join(score)[-1:].isdigit() else ""
+        tested = (
+            "untested"
+            if gate == "gate untested"
+            else "its gate passed"
+            if re.fullmatch("gate [0-9a-f]{64}", gate)
+            else ""
+        )
+        terms = ", ".join(filter(None, (points, tested, "void for any other tree")))
+        says, facts = f"{_does(who, 'approve')} {{}}", f"{tree}; {gate}"
+        return MarkShown(
+            mark, BLOCK, says, who=who, named=task.replace("-", " "), terms=terms, facts=facts, tone="good"
+        )
     return MarkShown(mark, BLOCK, f"{_does(who, 'approve')} the result", who=who, text=mark.value, tone="good")
 
 
@@ -378,7 +400,96 @@ def _confidence(mark: Mark, _who: str, _talk: Talk) -> MarkShown:
     return _small(mark, f"{mark.value} sure" if sure is None else f"{sure:.0%} sure")
 
 
+def _asks_task(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    """A task that is proposed, or an improvement."""
+    asked = build.proposed(mark, 1_000_000, "")
+    kind = " ".join(filter(None, (asked.asks.get("category", ""), asked.asks.get("priority", ""))))
+    terms = (
+        kind,
+        asked.asks.get("impact", ""),
+        f"done when: {'; '.join(asked.criteria)}" if asked.criteria else "",
+        f"after {', '.join(f'{number:03}' for number in asked.after)}" if asked.after else "",
+        f"{asked.hours:g} h" if asked.hours else "",
+    )
+    says = f"{_does(who, 'propose')} {{}}" + (", an improvement" if asked.asks else "")
+    return MarkShown(
+        mark, BLOCK, says, who=who, named="a task", text=asked.description, terms=" · ".join(filter(None, terms))
+    )
+
+
+_SAID_OF_TASKS = {
+    "confirmed": "confirmed",
+    "dropped": "dropped",
+    "changed": "changed",
+    "retry": "asked for another try of",
+    "accepted": "accepted",
+    "merged": "took over",
+}
+
+
+def _task(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    """What became of a task, or what the person says of it."""
+    named, state, *rest = (*build.fields_of(mark), "", "")
+    state, rest = state.casefold(), [part for part in rest if part]
+    task = "all tasks" if named == "all" else f"task{'s' if ',' in named else ''} {named}"
+    facts = " · ".join(part for part in rest if part.split(" ")[0] in ("branch", "base", "commit", "tree"))
+    score = build.value_of(mark, "score")
+    points = f", {score} of 100" if score.isdecimal() else ""
+    why = ". ".join(
+        part for part in rest if part.split(" ")[0] not in ("branch", "base", "commit", "tree", "score", "iteration")
+    )
+    attempt = build.value_of(mark, "iteration")
+    if state == "submitted":
+        says = _does(who, "hand in {}") if who else "{} is handed in"
+        return MarkShown(mark, BLOCK, says, who=who, named=task, terms=f"attempt {attempt} · {why}", facts=facts)
+    if state == "changes":
+        says = f"{_does(who, 'send')} {{}} back{points}"
+        return MarkShown(mark, BLOCK, says, who=who, named=task, text=why, tone="bad")
+    if state == "stuck":
+        return MarkShown(mark, BLOCK, f"{{}} waits for you{points}", named=task, text=why, tone="asks")
+    if state == "assigned":
+        return _line(mark, "", f"The work on {task} begins, attempt {attempt}", facts=facts)
+    if state == "approved":
+        return _small(mark, f"{task} approved{points}")
+    if state == "error":
+        return _line(mark, "", f"{task.capitalize()} stopped by an error", ": ".join(rest), tone="bad")
+    if state == "rebase":
+        return _line(mark, who, "had what is approved carried to another base", facts=" ".join(rest))
+    if state in _SAID_OF_TASKS and who:
+        return _line(mark, who, f"{_SAID_OF_TASKS[state]} {task}", "" if state in ("changed", "merged") else why)
+    return _line(mark, "", f"{task.capitalize()}: {state}", why)
+
+
+_GATE_SAYS = {
+    "passed": ("The gate passed on {}", "good"),
+    "failed": ("The gate failed on {}", "bad"),
+    "timeout": ("The gate ran out of time on {}", "bad"),
+    "untested": ("{} is untested", "asks"),
+    "asked": ("May the gate run on {} without a sandbox?", "asks"),
+}
+
+
+def _gate(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    """What the tests said of a submission, or the person of the tests."""
+    named, state, *rest = (*build.fields_of(mark), "")
+    if who:
+        says = (
+            f"let the gate of task {named} run without a sandbox"
+            if state == "run"
+            else f"had task {named} reviewed untested"
+        )
+        return _line(mark, who, says, facts=" · ".join(rest))
+    says, tone = _GATE_SAYS.get(state, (f"The gate of {{}}: {state}", ""))
+    told = [part for part in rest if part and part.split(" ")[0] not in ("tree", "log")]
+    facts = " · ".join(part for part in rest if part.split(" ")[0] in ("tree", "log"))
+    return MarkShown(mark, BLOCK, says, named=f"task {named}", terms=", ".join(told), facts=facts, tone=tone)
+
+
 _WORDS: Mapping[str, Callable[[Mark, str, Talk], MarkShown]] = {
+    "TASK_PROPOSED": _asks_task,
+    "IMPROVEMENT": _asks_task,
+    "TASK": _task,
+    "GATE": _gate,
     "PROPOSAL": _proposal,
     "CONSENSUS_PROPOSED": _text,
     "OBJECTION": _objection,

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -20,16 +20,19 @@ from dialogd import person
 from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import aside
+from dialogd.errors import BadInput
 from dialogd.memory import Hit, Memory, Row
 from dialogd.memory.index import read_dialog
 from dialogd.memory.values import since as since_then
-from dialogd.protocol import board
+from dialogd.protocol import board, build
 from dialogd.protocol.certificate import recorded
 from dialogd.protocol.model import USER, turn_number
 from dialogd.protocol.money import in_dollars
+from dialogd.protocol.rules import Build
 from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
+from dialogd.protocol.text import visible
 from dialogd.protocol.units import dollars, in_words, many
 from dialogd.server import wire
 from dialogd.server.page_entries import as_shown, cast, presentable, template
@@ -41,6 +44,8 @@ from dialogd.views.markup import safe, to_html
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
 from dialogd.views.sentences import by_name, cause
+from dialogd.views.tasks import PATCHES, Look, look_into, rows
+from dialogd.views.tasks import Row as TaskRow
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
 MOST_ROWS = 100  # rows of a table, unless all are asked for
@@ -137,6 +142,10 @@ class Kept:
 def _dialog_routes(app: FastAPI, agent: Agent) -> None:
     kept = Kept(agent)
 
+    @cache
+    def look(limit: int = 0) -> Look:
+        return look_into(agent.builder.repo, limit)
+
     @app.get("/page/positions", response_class=HTMLResponse)
     async def positions(
         everything: Annotated[bool, Query(alias="all", description="all rows, not only the latest")] = False,
@@ -153,6 +162,19 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
     ) -> HTMLResponse:
         """Who said what to whom: the latest messages as a picture, and as a table."""
         return await kept.of(("flow", who, kind, before), lambda dialog: flow_piece(dialog, who, kind, before))
+
+    @app.get("/page/tasks", response_class=HTMLResponse)
+    async def tasks() -> HTMLResponse:
+        """The tasks of a build: how each stands, and what the person can say of it."""
+        path = str(agent.file.path)
+        return await kept.of("tasks", lambda dialog: tasks_piece(dialog, look(), path))
+
+    @app.get("/page/tasks/{number}", response_class=HTMLResponse)
+    async def task(
+        number: Annotated[int, PathField(ge=1, le=999_999, description="the number of a task")],
+    ) -> HTMLResponse:
+        """One task: its last review, what it changes as git tells it, what happened to it."""
+        return await kept.of(("task", number), lambda dialog: task_piece(dialog, number, look(), look(PATCHES)))
 
     @app.get("/page/away", response_class=HTMLResponse)
     async def digest(
@@ -292,6 +314,119 @@ def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str
 def _in_order(names: Mapping[str, str], seats: Mapping[str, int]) -> dict[str, str]:
     """Those names, the agents' in the order of their seats."""
     return dict(sorted(names.items(), key=lambda one: seats.get(one[0], len(seats))))
+
+
+# States of a task, and what its gate said, in words; and the look of their pills.
+_TASKS = {
+    "assigned": "being worked on",
+    "submitted": "in review",
+    "stuck": "waits for you",
+    "error": "stopped by an error",
+}
+_GATES = {
+    "": "not tested yet",
+    "passed": "gate passed",
+    "failed": "gate failed",
+    "timeout": "gate ran out of time",
+    "asked": "gate waits for you",
+    "run": "gate runs",
+    "untested": "untested",
+}
+_TONES = {
+    **dict.fromkeys(("approved", "merged", "passed"), "state-approved"),
+    **dict.fromkeys(("stuck", "error", "failed", "timeout"), "state-rejected"),
+    **dict.fromkeys(("proposed", "asked", "untested"), "state-open"),
+}
+
+
+class _Words(dict[str, str]):
+    """Words for names; a name that has none stands for itself."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+def tasks_piece(dialog: Dialog, look: Look, path: str) -> str:
+    """The board of a build's tasks."""
+    rules = dialog.header.rules.build
+    if rules is None:
+        return fragment("silent", query="")
+    found, known = rows(dialog, look), dialog.state.tasks
+    is_over = dialog.state.outcome is not None
+    return fragment(
+        "tasks",
+        rows=found,
+        done=sum(row.task.state in (build.APPROVED, build.MERGED) for row in found),
+        ready=any(row.task.state == build.APPROVED for row in found),
+        due="" if is_over else build.due(rules, known)[0].value[0],
+        needed="" if is_over else build.question(rules, known),
+        over=is_over,
+        merge=shlex.join(["dialogd", "build", "merge", "--file", path]),
+        **_of_tasks(rules),
+    )
+
+
+def _of_tasks(rules: Build) -> dict[str, Any]:
+    return {
+        "words": _Words(_TASKS),
+        "gates": _Words(_GATES),
+        "tones": {name: _TONES.get(name, "") for name in (*_STATES_OF_TASKS, *_GATES)},
+        "facts": lambda row: _task_facts(row, rules),
+    }
+
+
+_STATES_OF_TASKS = (
+    build.PROPOSED, build.CONFIRMED, build.ASSIGNED, build.SUBMITTED, build.STUCK, build.ERROR,
+    build.APPROVED, build.MERGED, build.DROPPED,
+)  # fmt: skip
+
+
+def _task_facts(task: TaskRow, rules: Build) -> str:
+    """Score, attempt, what comes before it, branch and size, on one line."""
+    one, diff = task.task, task.diff
+    parts = (
+        f"{one.score} of 100" if one.score is not None else "",
+        f"attempt {one.iteration} of {rules.iterations}" if one.iteration else "",
+        f"after {', '.join(f'{number:03}' for number in one.after)}" if one.after else "",
+        f"{one.hours:g} h" if one.hours else "",
+        one.branch,
+        diff.stat if diff else "",
+    )
+    return " · ".join(filter(None, parts))
+
+
+def task_piece(dialog: Dialog, number: int, figures: Look, patches: Look) -> str:
+    """One task with its diff, as text. Raises `BadInput` where there is none of that number."""
+    rules = dialog.header.rules.build
+    row = next((row for row in rows(dialog, figures) if row.task.number == number), None)
+    if rules is None or row is None:
+        raise BadInput(f"there is no task {number}", fix="look at them all: dialogd tasks")
+    names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: "dialogd"}
+    reviews = [event.fields for event in row.events if event.type == "PR_FEEDBACK"]
+    return fragment(
+        "task",
+        row=row,
+        task=row.task,
+        diff=patches(row.task.base, row.task.commit) if row.task.commit else None,
+        feedback=reviews[-1] if reviews else None,
+        criteria=rules.criteria,
+        who=lambda one: names.get(one, one),
+        called=lambda kind: kind.replace("PR_", "").replace("_", " ").lower(),
+        visible=visible,
+        lines=_patch_lines,
+        size=lambda file: "binary" if file.added is None else f"{file.status} +{file.added} -{file.deleted}",
+        **_of_tasks(rules),
+    )
+
+
+_LINES_OF_PATCH = {"+": "added", "-": "deleted", "@": "place"}
+
+
+def _patch_lines(patch: str) -> Iterator[tuple[str, str]]:
+    """The lines of a patch as text, each with what it does."""
+    for line in patch.removesuffix("\n").split("\n"):
+        is_head = line.startswith(("+++ ", "--- "))
+        yield ("" if is_head else _LINES_OF_PATCH.get(line[:1], "")), visible(line)
 
 
 def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:

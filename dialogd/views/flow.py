@@ -104,6 +104,8 @@ _CALLED = {
     "VETO": "ruled out",
     "INVITE": "invited",
     "LEAVE": "left",
+    "TASK_PROPOSED": "proposed task",
+    "GATE": "tests",
 }
 
 

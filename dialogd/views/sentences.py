@@ -27,7 +27,6 @@ _SAID = {
     "FINDING": "found",
     "RESOLVED": "took as mended",
     "SCORE": "scored",
-    "APPROVED": "approved the result",
     "REJECTED": "rejected the result",
     "PASS": "had nothing to add",
     "PAUSED": "paused the dialog",
@@ -172,6 +171,40 @@ def _failed(mark: Mark, _who: str, name: Name) -> str:
     return _with(f"{name(agent)} failed", "; ".join(why))
 
 
+def _approved(mark: Mark, who: str, _name: Name) -> str:
+    if not mark.value.startswith("task-"):
+        return _with(f"{who} approved the result", _plain(mark.value))
+    task, *rest = mark.fields
+    return _with(f"{who} approved {task.replace('-', ' ')}", "; ".join(rest))
+
+
+_BECAME = {
+    "assigned": "the work on {} began",
+    "submitted": "{} was handed in",
+    "changes": "{} was sent back",
+    "approved": "{} was approved",
+    "stuck": "{} was left to the person",
+    "error": "{} was stopped by an error",
+}
+
+
+def _task(mark: Mark, who: str, _name: Name) -> str:
+    named, state, *rest = (*mark.fields, "", "")
+    task = "all tasks" if named == "all" else f"task{'s' if ',' in named else ''} {named}"
+    told = "; ".join(part for part in rest if part and part.split(" ")[0] not in ("branch", "base", "commit", "tree"))
+    return _with(_BECAME.get(state, f"{who} said of {{}} “{state}”").format(task), told)
+
+
+def _gate(mark: Mark, who: str, _name: Name) -> str:
+    named, state, *rest = (*mark.fields, "", "")
+    told = "; ".join(part for part in rest if part and part.split(" ")[0] not in ("tree", "log"))
+    by = {
+        "run": f"{who} let the gate of task {named} run without a sandbox",
+        "asked": f"the gate of task {named} asked to run without a sandbox",
+    }
+    return _with(by.get(state, f"the gate of task {named}: {state}"), told)
+
+
 def _refused(mark: Mark, who: str, _name: Name) -> str:
     what, *why = mark.fields
     return _with(f"this did not count: {tried(what)}", "; ".join(why))
@@ -203,6 +236,11 @@ _WORDS: Mapping[str, Callable[[Mark, str, Name], str]] = MappingProxyType(
         "ROUND": lambda mark, _who, _: f"from here on: {_plain(mark.value)}",
         "DIGEST": lambda mark, _who, name: f"earlier turns were summed up by {name(mark.fields[0])}",
         "DEFAULT_TAKEN": lambda mark, _who, _: _with("nobody answered in time, so this counts", _plain(mark.value)),
+        "APPROVED": _approved,
+        "TASK": _task,
+        "GATE": _gate,
+        "TASK_PROPOSED": lambda mark, who, _: f"{who} proposed a task: {_plain(mark.value)}",
+        "IMPROVEMENT": lambda mark, who, _: f"{who} proposed an improvement: {_plain(mark.value)}",
         "STEP": lambda mark, who, _: f"{who} switched stopping after every turn {mark.value}",
     }
 )

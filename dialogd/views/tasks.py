@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,14 +62,20 @@ def look_into(repo: Path | None, limit: int = 0) -> Look:
     if repo is None:
         return nothing
 
-    @lru_cache(maxsize=256)
+    figures: dict[tuple[str, str], Diff] = {}  # a commit stays what it is; patches are large, and not kept
+
     def look(base: str, commit: str) -> Diff | None:
         from dialogd.build.worktrees import Worktrees
 
+        if (base, commit) in figures:
+            return figures[base, commit]
         try:
-            return Worktrees(repo).diff(base, commit, limit)
+            diff = Worktrees(repo).diff(base, commit, limit)
         except DialogdError:
             return None
+        if not limit:
+            figures[base, commit] = diff
+        return diff
 
     return look
 

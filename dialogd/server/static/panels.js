@@ -4,6 +4,7 @@ import { begin as beginAway } from "./away.js";
 import { fetchPiece, heading, pathOf, place, save } from "./fragments.js";
 
 const TABS = [
+  ...("build" in document.body.dataset ? [{ id: "tasks", title: "Tasks", path: "/page/tasks", follows: true }] : []),
   { id: "positions", title: "Positions", path: "/page/positions", follows: true },
   { id: "flow", title: "Flow", path: "/page/flow", follows: true },
   { id: "result", title: "Result", path: "/page/result", follows: true },
