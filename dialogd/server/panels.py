@@ -39,7 +39,7 @@ from dialogd.server.page_entries import as_shown, cast, presentable, template
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
 from dialogd.views.digest import MOST, away, since_turn
-from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, as_svg, called, flow, names_of
+from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, as_svg, called, flow, names_of, words_of
 from dialogd.views.markup import safe, to_html
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
@@ -474,6 +474,9 @@ def end_piece(dialog: Dialog, path: str) -> str:
     text = agreed or plan.on_the_table
     outcome = dialog.state.outcome
     is_deadlock = plan.outcome == "DEADLOCK"
+    rules = dialog.header.rules.build
+    if rules is not None:
+        return _end_of_build(dialog, plan, rules, path)
     sides = _sides(plan) if text is None and has_spoken(dialog) else []
     return fragment(
         "end",
@@ -496,6 +499,29 @@ def end_piece(dialog: Dialog, path: str) -> str:
         source=without_marks(text.text) if text is not None else first_screen(plan),
         kinds=KINDS,
         method=method,
+    )
+
+
+def _end_of_build(dialog: Dialog, plan: Plan, rules: Build, path: str) -> str:
+    """The card of a build that has ended: what became of its tasks, the moderator's summary, how to take it over."""
+    outcome, tasks = dialog.state.outcome, rows(dialog)
+    said = next((e for e in reversed(dialog.turns) if outcome is not None and e.id == outcome.entry), None)
+    words = words_of(said) if said is not None and said.by == rules.moderator else ""
+    ready = [row.task for row in tasks if row.task.state == build.APPROVED]
+    return fragment(
+        "end_of_build",
+        plan=plan,
+        title=build.ending(dialog.state.tasks)[1],
+        figures=_figures(plan),
+        failures=list(_failures(dialog)),
+        said=words,
+        rows=tasks,
+        untested=[task.id for task in ready if task.gate == "untested"],
+        merge=shlex.join(["dialogd", "build", "merge", "--file", path]) if ready else "",
+        advice=_ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else "",
+        players=cast(dialog),
+        source="\n".join(f"{row.task.id} {row.task.state}: {row.task.description}" for row in tasks),
+        **_of_tasks(rules),
     )
 
 

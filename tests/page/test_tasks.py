@@ -20,7 +20,8 @@ BIG = {"big.txt": "a line of a big file\n" * 20_000}
 def test_tasks_are_confirmed_followed_and_read_on_the_page(tmp_path: Path, visitor: Visitor) -> None:
     """Their tab stands first; one press confirms them; scores, gate and the very diff are there, and nothing runs."""
     script = {"plan": PLAN, "001.1": {**READ, **HOSTILE}, "002.1": {**PRINT, **BIG}}
-    with Site(tmp_path, script) as site:
+    site = Site(tmp_path, script)
+    with site:
         site.open("M", "L")
         site.until_due(Due.CONFIRM)
         page = visitor.visit(f"http://localhost:{site.daemons['M'].port}/")
@@ -36,6 +37,10 @@ def test_tasks_are_confirmed_followed_and_read_on_the_page(tmp_path: Path, visit
         expect(panel).to_contain_text("dialogd build merge")
         expect(page.locator("#log")).to_contain_text("hands in task 001")
         expect(page.locator("#log")).to_contain_text("The gate passed on task 001")
+        end = page.locator("#outcome")
+        expect(end.locator("h2").first).to_have_text("2 of 2 tasks approved")
+        expect(end).to_contain_text("It is built.")
+        expect(end).to_contain_text("dialogd build merge")
         panel.get_by_role("link", name="001").click()
         expect(panel.locator(".diff").filter(has_text="age = int(text)")).to_have_count(1)
         expect(panel).to_contain_text("<script>hacked = 1</script>")
