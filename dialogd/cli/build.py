@@ -147,8 +147,8 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
         cast = former_cast(settings, pace)
         with interruptible() as interrupt:
             raise typer.Exit(perform(settings, cast, interrupt, is_new=False, stay=lasts, opens=opens))
-    topic, said, along = _goal(goal, decided)
-    rules = _rules(Path(repo), gate, iterations, pass_score, cycles, gate_timeout)
+    topic, said, along, source = _goal(goal, decided)
+    rules = {**_rules(Path(repo), gate, iterations, pass_score, cycles, gate_timeout), "source": source}
     wanted = Wanted(
         topic,
         question=said or question,
@@ -205,12 +205,15 @@ def _uncommitted(base: Base) -> Iterator[str]:
         yield f"note: not committed, and no part of it: {few}"
 
 
-def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Context, ...]]:
-    """Topic, question, and what goes along. Raises `BadInput`, `Refused` for what nobody has approved."""
+def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Context, ...], str]:
+    """Topic, question, what goes along, and the id of the dialog that decided it.
+
+    Raises `BadInput`, `Refused` for what nobody has approved.
+    """
     if decided is None:
         if not goal or not goal.strip():
             raise BadInput("what is to be built?", fix='name the goal: dialogd build "sort by date" --repo DIR')
-        return goal, "", ()
+        return goal, "", (), ""
     from dialogd.views.plan import Plan
     from dialogd.views.plan_page import first_screen
 
@@ -231,7 +234,7 @@ def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Contex
     page = first_screen(Plan(dialog, decided))
     words = f"{goal}\n\n" if goal else ""
     said = f"{words}Carry out what dialog {dialog.id} decided:\n\n{agreed.text}"
-    return goal or dialog.header.topic, said, (Context(f"plan of {dialog.id}", page, len(page.encode())),)
+    return goal or dialog.header.topic, said, (Context(f"plan of {dialog.id}", page, len(page.encode())),), dialog.id
 
 
 def _source(named: str) -> Dialog:

@@ -16,7 +16,7 @@ from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.create import TOPIC
 from dialogd.cli.terminal import Screen, as_json, line, plain, remark, show
-from dialogd.errors import BadInput, DialogdError
+from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import units
 
 if TYPE_CHECKING:
@@ -252,8 +252,10 @@ class RecallCommand(TyperCommand):
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know, in your own words.")]
 MostRecalled = Annotated[int, typer.Option(min=1, metavar="N", help="How many decisions at most. Default: 3.")]
-Outcome = Annotated[str, typer.Argument(metavar="worked|failed", help="How it turned out.")]
-Why = Annotated[str, typer.Argument(metavar="WHY", help="What happened, in a sentence.")]
+Outcome = Annotated[
+    str | None, typer.Argument(metavar="[worked|failed]", help="How it turned out; of a build, git can say it.")
+]
+Why = Annotated[str, typer.Argument(metavar="[WHY]", help="What happened, in a sentence.")]
 
 
 def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption = False) -> None:
@@ -266,13 +268,63 @@ def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption
     _found(found, "nothing found: no earlier dialog decided anything about that", json=json)
 
 
-def outcome(which: Which, outcome: Outcome, why: Why, json: options.JsonOption = False) -> None:
-    """Record how a decision turned out: worked or failed. With a reason. What is said last counts."""
+def outcome(which: Which, outcome: Outcome = None, why: Why = "", json: options.JsonOption = False) -> None:
+    """Record how a decision turned out: worked or failed. With a reason. What is said last counts.
+
+    Of a build (`dialogd build`), or of a decision that one carried out, ID alone takes over what git says became of
+    it: its trees merged into your branch, or reverted there.
+    """
     known = open_memory()
     person.alone(known.state, "outcome")
+    if outcome is None:
+        outcome, why = _became(known, known.dialog(which))
     row = known.outcome(which, outcome.lower(), why)
     lines = [f"{row.id} {row.verdict.outcome}: {row.verdict.why}"] if row.verdict else []
     options.answer(row.as_json(), lines, json=json)
+
+
+def _became(known: Memory, row: Row) -> tuple[str, str]:
+    """What became of the trees of a build, or of the builds that carried a decision out. Raises `Refused`."""
+    from dialogd.build.approvals import fates
+    from dialogd.build.git import Git, checkout_at
+    from dialogd.protocol.certificate import approvals
+
+    found = []
+    for dialog in _builds(known, row):
+        rules = dialog.header.rules.build
+        if rules is not None and approvals(dialog):
+            checkout = checkout_at(Path(rules.repo))
+            git = Git(checkout.common_dir, here=checkout.git_dir)
+            found += [(fate, rules.branch) for fate in fates(git, approvals(dialog), rules.branch)]
+    if gone := next(((fate, branch) for fate, branch in found if fate.reverted), None):
+        fate, branch = gone
+        task = fate.approval.task
+        return "failed", f"reverted on {branch} by commit {fate.reverted}: task {task.id}, tree {task.tree}"
+    merged = [(fate, branch) for fate, branch in found if fate.commit]
+    if not merged:
+        what = "no build of it has approved anything" if not found else "none of its trees is on the branch"
+        words = f'dialogd outcome {row.id} worked "why"'
+        raise Refused(f"git does not say how {row.id} turned out: {what}", fix=f"merge it, or say it: {words}")
+    told = (f"task {f.approval.task.id} as commit {f.commit}, tree {f.approval.task.tree}" for f, _ in merged)
+    left = f"; not merged: {len(found) - len(merged)}" if len(found) > len(merged) else ""
+    return "worked", f"merged into {merged[0][1]}: {'; '.join(told)}{left}"
+
+
+def _builds(known: Memory, row: Row) -> Iterator[Dialog]:
+    """The dialog itself, where it is a build, and all that carried out what it decided; as they stand now."""
+    from dialogd.memory.index import read_dialog
+
+    for one in (row, *(other for other in known.archived() if other.id != row.id)):
+        for path in (one.file, one.archive):  # what came after the end stands only in the file
+            try:
+                dialog = read_dialog(Path(path)) if path else None
+            except (DialogdError, OSError):
+                continue
+            if dialog is not None and dialog.id == one.id:
+                rules = dialog.header.rules.build
+                if rules is not None and row.id in (one.id, rules.source):
+                    yield dialog
+                break
 
 
 @memory.command()

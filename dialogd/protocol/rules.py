@@ -218,6 +218,7 @@ class Build:
     """The rules of a build: `moderator` plans and reviews, `lead` carries out; both are agents' ids.
 
     repo          the repository; `branch` is the person's, `base` the commit from which the work starts
+    source        the id of the dialog whose decision it carries out, "" for none
     gate          the command that tests a tree, "" for none; `gate_timeout` in seconds
     iterations    attempts that a task has before the person decides; `cycles` of improvement after the tasks
     pass_score    points that a review needs; `criteria` are the most that each part may have, together 100
@@ -234,6 +235,7 @@ class Build:
     pass_score: int = 80
     cycles: int = 1
     criteria: Mapping[str, int] = field(default_factory=lambda: CRITERIA)
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -382,7 +384,7 @@ def _build(reader: _Reader, table: Mapping[str, Any] | None, ids: Mapping[str, s
     if not all(who.values()) or who["moderator"] == who["lead"]:
         reader.warnings.append("header: Setup: build names no two agents as moderator and lead; ignoring it")
         return None
-    words = {key: reader.take(table, key, _text, "", "build.") for key in ("repo", "branch", "base", "gate")}
+    words = {key: reader.take(table, key, _text, "", "build.") for key in ("repo", "branch", "base", "gate", "source")}
     criteria = reader.take(table, "criteria", _criteria, CRITERIA, "build.")
     return Build(
         **who,

@@ -194,6 +194,11 @@ def test_only_what_was_decided_and_approved_is_carried_out(dialogd: Commands, re
     for named, why in ((str(dialogd.folder / "open.md"), "it has not ended"), ("./none.md", "does not exist")):
         done = dialogd("build", "--from", named, *place)
         assert (done.code in (1, 2), why in done.err) == (True, True), done.err
+    words = ["--agents", "command:false,command:false", "--unattended", "--yes", "--pace", "0"]
+    dialogd("build", "--from", dialog.id, "--repo", str(repo), *words)
+    rules = parse(dialogd.file.read_bytes()).header.rules.build
+    assert rules is not None
+    assert rules.source == dialog.id
 
 
 def test_an_approval_says_how_to_go_on(dialogd: Commands) -> None:
@@ -490,3 +495,39 @@ def test_what_happened_to_the_tasks_is_shown_in_the_classic_form(dialogd: Comman
     assert [row["type"] for row in every][:2] == ["TASK_PROPOSED", "TASK_PROPOSED"]
     assert [row for row in every if row["type"] == "PR_SUBMITTED"] == json.loads(done.out)
     assert every[-1]["fields"]["files_generated"] == ["002.py"]
+
+
+def test_git_says_what_became_of_a_build_and_of_the_decision_it_carries_out(dialogd: Commands, repo: Path) -> None:
+    """Nothing before it is merged; then merged, reverted, and there again; a squashed commit counts too."""
+    decision = dialogd.folder / "decision.md"
+    talk = Room(opening("A", "B", keys=["Dialog: 0dec1d"]))
+    talk.says("A", "## Consensus Summary\n\nPrint ages.\n\n[CONSENSUS_REACHED]")
+    talk.says("B", "[AGREE: P1]")
+    decision.write_bytes(talk.paper.data)
+    made = Built(repo, yes("P1"), yes("P2"), "Both.\n", rules='cycles = 0\nsource = "0dec1d"').confirmed().at(dialogd)
+    first, second = made.dialog.state.tasks.all
+    dialogd.all([["list"], ["list"]])
+    dialogd("list", DIALOGD_FILE=str(decision))
+
+    def told(which: str = "3f9a1c") -> tuple[str, str]:
+        verdict = dialogd("outcome", which, "--json").json["verdict"]
+        return verdict["outcome"], verdict["why"]
+
+    early = dialogd("outcome", "3f9a1c")
+    assert (early.code, "none of its trees is on the branch" in early.err) == (1, True)
+    git(repo, "merge", "--quiet", "--ff-only", second.commit)
+    whole = (
+        f"task 001 as commit {first.commit}, tree {first.tree}; task 002 as commit {second.commit}, tree {second.tree}"
+    )
+    assert told() == ("worked", f"merged into main: {whole}")
+    assert told("0dec1d") == told()
+    git(repo, "revert", "--no-edit", "HEAD")
+    taken_back = git(repo, "rev-parse", "HEAD")
+    assert told() == ("failed", f"reverted on main by commit {taken_back}: task 002, tree {second.tree}")
+    git(repo, "revert", "--no-edit", "HEAD")
+    assert told()[0] == "worked"
+    git(repo, "reset", "--quiet", "--hard", first.base)
+    git(repo, "merge", "--quiet", "--squash", second.commit)
+    git(repo, "commit", "--quiet", "--message", "All of it")
+    squashed = git(repo, "rev-parse", "HEAD")
+    assert told()[1].count(f"as commit {squashed}") == 2
