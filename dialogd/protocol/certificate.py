@@ -345,7 +345,8 @@ def approvals(dialog: Dialog) -> tuple[Approval, ...]:
             is_new = task.state == build.APPROVED and was.state not in (build.APPROVED, build.MERGED)
             if is_new and (submitted := said.get((task.number, "submitted"))) is not None:
                 root = roots.setdefault(task.commit, roots.get(task.base, task.base))
-                tested, vouched = said.get((task.number, "tested"), submitted), said.get((task.number, "vouched"))
+                tested = said.get((task.number, "tested"), submitted)
+                vouched = said.get((task.number, "vouched")) if task.gate == "untested" else None
                 found.append(Approval(task, root, submitted, tested, entry, vouched))
         found = [_voided(approval, after.tasks, entry) for approval in found]
     return tuple(found)
