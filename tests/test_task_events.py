@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dialogd import person
 from dialogd.errors import BackendError
+from dialogd.memory.index import row_of
 from dialogd.protocol import build
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings
+from dialogd.server.page_marks import in_ranks, talk_of
+from dialogd.server.panels import end_piece
 from dialogd.views.flow import flow
+from dialogd.views.sentences import told as told_in_words
 from dialogd.views.tasks import Event, events, listed, look_into, rows
 from tests.cli.test_build import Built, git, repo
 from tests.protocol.test_build import GOOD, confirm, no, room, yes
@@ -243,3 +248,36 @@ def test_a_finding_of_the_daemons_counts_in_the_same_numbers(repo: Path) -> None
         (2, "SYSTEM", True),
     ]
     assert [one["category"] for one in told(odd, "PR_FEEDBACK")[1]["feedback"]] == ["scope"]
+
+
+def test_the_card_of_the_end_and_the_list_of_dialogs_tell_the_tasks(repo: Path) -> None:
+    """How many were approved, each with its score and gate, the summary, and the command that takes them over."""
+    made = Built(repo, yes("P1"), yes("P2"), "Both are *built*.\n").confirmed()
+    card = end_piece(made.dialog, "/x/dialog.md")
+    for words in ("2 of 2 tasks approved", "read ages", "86 of 100", "gate passed", "<em>built</em>"):
+        assert words in card
+    assert "dialogd build merge --file /x/dialog.md" in card
+    assert "worth it" not in card
+    assert row_of(made.dialog).decided == "2 of 2 tasks approved"
+
+
+def test_marks_of_a_build_are_told_in_words() -> None:
+    """In blocks on the page and as sentences in exports; nothing shows the name of a mark, or a tree in the talk."""
+    made = confirm(room(no("P1", FOUND), yes("P2", MENDED), yes("P3"), "Both.\n"))
+    talk = talk_of(made.dialog)
+    shown = [mark for entry in made.dialog.entries for mark in in_ranks(entry, entry.body, talk).marks]
+    said = [" ".join("".join(mark.parts).split()) for mark in shown]
+    for words in (
+        "propose task 001", "proposes task 001", "hands in task 001", "The gate passed on task 001",
+        "sends task 001 back, 71 of 100", "approves task 001", "confirmed all tasks",
+    ):  # fmt: skip
+        assert (words in said) is (words != "propose task 001"), (words, said)
+    assert not [mark for mark in shown if re.search("[0-9a-f]{20}", f"{mark.says}{mark.text}{mark.terms}")]
+    sentences = [one for entry in made.dialog.entries for one in told_in_words(entry, lambda who: who)]
+    for words in (
+        "001 was handed in: iteration 1",
+        "M approved task 001",
+        "The gate of task 001: passed",
+        "M proposed a task",
+    ):
+        assert any(words.casefold() in one.casefold() for one in sentences), (words, sentences)

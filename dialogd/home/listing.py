@@ -21,6 +21,7 @@ from dialogd.memory import Memory, Row
 from dialogd.memory.index import read_dialog
 from dialogd.memory.memory import row_of
 from dialogd.memory.recall import excerpt
+from dialogd.protocol.build import ending
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
@@ -126,6 +127,8 @@ class Listing:
         """A dialog that goes on, or whose daemons still run, as the list has it."""
         row, dialog = row_of(one.dialog, one.file), one.dialog
         state, words, waits = _stands(one, row)
+        if dialog.state.tasks.all and dialog.state.outcome is None:
+            words = f"{ending(dialog.state.tasks)[1]}; {words}"
         cast = saved_cast(self.state, one.file)
         seats = {seat.id: seat for seat in cast.seats} if cast is not None and cast.dialog == dialog.id else {}
         agents, models = [], dict(zip(row.agents, row.models, strict=False))

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from dialogd.errors import BadInput
 from dialogd.memory.decided import Made, decided
 from dialogd.memory.values import Row, iso, moment, written
+from dialogd.protocol.build import ending
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import total
@@ -211,6 +212,13 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
     return Facts(row, mine.chain if mine else "", (last, len(dialog.entries)), question, said, made)
 
 
+def _decided(dialog: Dialog, plan: Plan) -> str:
+    """What was decided, in a few words; of a build how many tasks were approved."""
+    if dialog.header.rules.build is not None:
+        return ending(dialog.state.tasks)[1] if plan.outcome == "DECIDED" else ""
+    return _gist(plan.agreed.text) if plan.agreed is not None else ""
+
+
 def row_of(dialog: Dialog) -> Row:
     """The row of a dialog, without the paths of its file and of a copy."""
     state, spent, entries = dialog.state, total(dialog.state.spent), _sound(dialog)
@@ -236,7 +244,7 @@ def row_of(dialog: Dialog) -> Row:
         is_rehearsal=dialog.is_rehearsed,
         names=tuple(one_line(agent.name, NAME_LENGTH) for agent in dialog.header.agents),
         models=tuple(models.get(agent.id, "") for agent in dialog.header.agents),
-        decided=_gist(plan.agreed.text) if plan.agreed is not None else "",
+        decided=_decided(dialog, plan),
     )
 
 

@@ -22,6 +22,7 @@ BLOCK, LINE, REMARK, SMALL = "block", "line", "remark", "small"
 RECENT = 1000  # of the last entries: those in which it is looked for who stands behind which proposal
 MOST_STANDINGS = 200  # proposals, the latest ones
 
+_SUBMISSION = re.compile(r"task-\d+, iteration \d+, tree ")
 _CHOICES = {"approve": ("vote for", "good"), "reject": ("vote against", "bad"), "abstain": ("abstain on", "")}
 _DECIDES = {"approve": ("decide for", "good"), "reject": ("decide against", "bad")}
 _OUTCOME_TONES = {"approved": "good", "rejected": "bad", "undecided": "asks"}
@@ -70,8 +71,12 @@ class Talk:
 
     def about(self, refs: Sequence[str]) -> str:
         """What these proposals say, in a few words; "" for a text that is signed, which stands above."""
-        made = [self.proposals[ref] for ref in refs if ref in self.proposals]
+        made = [self.proposals[ref] for ref in refs if ref in self.proposals and not self.is_submission(ref)]
         return " · ".join(f"“{first_words(one.text)}”" for one in made if not one.sha)
+
+    def is_submission(self, ref: str) -> bool:
+        """True for the number under which a task is reviewed: what it is stands at the task."""
+        return ref in self.proposals and _SUBMISSION.match(self.proposals[ref].text) is not None
 
     def named(self, ids: str) -> str:
         """The names of `A, B`."""
@@ -219,7 +224,9 @@ def _end(mark: Mark, who: str) -> MarkShown:
     return _line(mark, "", says, why, tone="bad" if mark.value.startswith("error:") else "")
 
 
-def _proposal(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+def _proposal(mark: Mark, who: str, talk: Talk) -> MarkShown:
+    if talk.is_submission(mark.ref):
+        return _small(mark, f"reviewed as {mark.ref}")
     says, ref = _does(who, "propose {}" if mark.ref else "propose"), mark.ref
     return MarkShown(mark, BLOCK, says, who=who, named=ref, ref=ref, text=mark.value, acts=bool(ref))
 
@@ -257,6 +264,8 @@ def _vote(mark: Mark, who: str, talk: Talk) -> MarkShown:
 
 def _decision(mark: Mark, _who: str, talk: Talk) -> MarkShown:
     outcome, _, evidence, reason = (*mark.fields, "", "", "", "")[:4]
+    if talk.is_submission(mark.ref):
+        return _small(mark, f"{mark.ref} {outcome}")
     what = "{} is" if mark.ref else "It is"
     told = by_name(evidence, talk.name).rstrip(".")
     words = ". ".join(f"{part[:1].upper()}{part[1:]}" for part in (told, reason) if part)

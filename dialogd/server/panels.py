@@ -44,7 +44,7 @@ from dialogd.views.markup import safe, to_html
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
 from dialogd.views.sentences import by_name, cause
-from dialogd.views.tasks import PATCHES, Look, look_into, rows
+from dialogd.views.tasks import PATCHES, Look, look_into, rows, why_of
 from dialogd.views.tasks import Row as TaskRow
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
@@ -361,6 +361,7 @@ def tasks_piece(dialog: Dialog, look: Look, path: str) -> str:
         due="" if is_over else build.due(rules, known)[0].value[0],
         needed="" if is_over else build.question(rules, known),
         over=is_over,
+        why_of=why_of,
         merge=shlex.join(["dialogd", "build", "merge", "--file", path]),
         **_of_tasks(rules),
     )
@@ -496,6 +497,7 @@ def end_piece(dialog: Dialog, path: str) -> str:
         failures=list(_failures(dialog)),
         advice=_ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else "",
         unattended=dialog.header.is_unattended,
+        build=f"dialogd build --from {dialog.id} --repo DIR" if agreed is not None else "",
         source=without_marks(text.text) if text is not None else first_screen(plan),
         kinds=KINDS,
         method=method,

@@ -413,6 +413,12 @@ class Row:
     diff: Diff | None = None
 
 
+def why_of(task: Task) -> str:
+    """Why a task stands as it does, in words, without what is told beside it."""
+    told = ("score ", "iteration ", "no score", "after ")
+    return "; ".join(part for part in task.why.split(" | ") if not part.startswith(told))
+
+
 def listed(tasks: Sequence[Task]) -> list[Task]:
     """The tasks without those that others took the place of."""
     return [task for task in tasks if not (task.state == DROPPED and task.why == "replaced")]

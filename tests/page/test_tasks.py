@@ -22,7 +22,7 @@ def test_tasks_are_confirmed_followed_and_read_on_the_page(tmp_path: Path, visit
     script = {"plan": PLAN, "001.1": {**READ, **HOSTILE}, "002.1": {**PRINT, **BIG}}
     site = Site(tmp_path, script)
     with site:
-        site.open("M", "L")
+        site.open()
         site.until_due(Due.CONFIRM)
         page = visitor.visit(f"http://localhost:{site.daemons['M'].port}/")
         panel = page.locator("#panel-tasks")
@@ -50,3 +50,4 @@ def test_tasks_are_confirmed_followed_and_read_on_the_page(tmp_path: Path, visit
         expect(panel).to_contain_text("Too long to be shown here")
         expect(panel).to_contain_text("big.txt")
         expect(panel.locator(".diff")).to_have_count(1)
+        page.goto("about:blank")  # its daemons end now
