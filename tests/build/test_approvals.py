@@ -179,6 +179,11 @@ def test_any_other_tree_base_or_merge_is_refused_with_the_reason(here: Checked) 
         assert done.code == 1, make.__name__
         assert "not approved" in done.out, make.__name__
         assert why in done.out, (make.__name__, done.out)
+    shallow, task = here.folder / "shallow", here.built.tasks[1]
+    source = f"file://{here.built.repo}"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", "--branch", task.branch, source, shallow], check=True)
+    done = here("verify", "--repo", str(shallow), "--commit", "HEAD")
+    assert (done.code, "a clone that is too shallow" in done.out) == (1, True), done.out + done.err
     nothing = here.judged("nowhere")
     assert nothing.code == 1
     assert "is no commit of" in nothing.err
