@@ -16,6 +16,8 @@ from dialogd.protocol.review import findings
 from dialogd.server.page_marks import in_ranks, talk_of
 from dialogd.server.panels import end_piece
 from dialogd.views.flow import flow
+from dialogd.views.plan import Plan
+from dialogd.views.plan_page import first_screen
 from dialogd.views.sentences import told as told_in_words
 from dialogd.views.tasks import Event, events, listed, look_into, rows
 from tests.cli.test_build import Built, git, repo
@@ -258,6 +260,10 @@ def test_the_card_of_the_end_and_the_list_of_dialogs_tell_the_tasks(repo: Path) 
         assert words in card
     assert "dialogd build merge --file /x/dialog.md" in card
     assert "worth it" not in card
+    plan = first_screen(Plan(made.dialog, "/x/dialog.md"))
+    assert "**Outcome:** decided: 2 of 2 tasks approved" in plan
+    assert "- **001 read ages**: approved, 86 of 100, 1 iteration, gate passed, tree" in plan
+    assert "worth it" not in plan
     assert row_of(made.dialog).decided == "2 of 2 tasks approved"
 
 

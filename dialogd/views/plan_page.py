@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dialogd.protocol.build import DROPPED
 from dialogd.protocol.certificate import where
 from dialogd.protocol.model import Entry, whose
 from dialogd.protocol.signals import hundredths
@@ -344,11 +345,30 @@ def summary(plan: Plan) -> Iterator[str]:
     if plan.findings or plan.score is not None:
         yield f"**Review:** {_review(plan)}"
     yield _byline(plan)
-    for section in (_decided, _positions, _dissent, _open, _next):
+    is_build = plan.dialog.header.rules.build is not None
+    for section in (_tasks, _dissent, _open) if is_build else (_decided, _positions, _dissent, _open, _next):
         yield from section(plan)
-    if plan.outcome and plan.course:
+    if plan.outcome and plan.course and not is_build:
         yield "## Was the debate worth it?"
         yield " ".join(map(inline, plan.course))
+
+
+def _tasks(plan: Plan) -> Iterator[str]:
+    """What became of the tasks of a build."""
+    yield "## Tasks"
+    rows = []
+    for task in plan.dialog.state.tasks.all:
+        if task.state == DROPPED and task.why == "replaced":
+            continue
+        facts = (
+            task.state,
+            f"{task.score} of 100" if task.score is not None else "",
+            many(task.iteration, "iteration") if task.iteration else "",
+            ("untested" if task.gate == "untested" else f"gate {task.gate}") if task.commit and task.gate else "",
+            f"tree {task.tree[:12]}" if task.tree else "",
+        )
+        rows.append(f"- **{task.id} {inline(task.description)}**: {', '.join(filter(None, facts))}")
+    yield "\n".join(rows) or "None was proposed."
 
 
 def _byline(plan: Plan) -> str:
