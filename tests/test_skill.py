@@ -241,9 +241,9 @@ def test_every_key_of_the_front_matter_is_read() -> None:
 
 
 def test_no_key_is_forgotten() -> None:
-    """Each key that is known stands in the example above."""
+    """Each key that is known stands in the example above, but for that of a build, which has a verdict of its own."""
     written = {key.replace("-", "_") for key in front_matter(FULL.split("\n")).values}
-    assert set(KEYS) <= written
+    assert set(KEYS) - {"build"} <= written
 
 
 WRONG = {

@@ -7,14 +7,23 @@ import shlex
 import socketserver
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dialogd.build.sandbox import missing
 from dialogd.protocol.build import Due, Task, due
 from tests.support.pair import Pair
 
+_HIDDEN = Path(tempfile.gettempdir()).resolve()
+# The sandbox hides shared temporary folders, and with them agents and programs that lie there.
+NO_SANDBOX = missing() or (
+    f"this checkout lies in {_HIDDEN}, which the sandbox hides"
+    if Path(__file__).resolve().is_relative_to(_HIDDEN)
+    else ""
+)
 ACTOR = Path(__file__).with_name("actor.py")
 GATE = "python3 -m unittest -q"
 PLAN = """[TASK_PROPOSED: read ages | negative ages are refused; there is a test | none | 1 h]

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.build.sandbox import missing
 from dialogd.protocol.build import APPROVED, Due
-from tests.build.site import READ, USUAL, Site, git
+from tests.build.site import NO_SANDBOX, READ, USUAL, Site, git
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"needs a sandbox: {missing()}")
+pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
 
 
 def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:

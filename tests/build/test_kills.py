@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.build.sandbox import missing
 from dialogd.protocol.build import APPROVED, Due
-from tests.build.site import READ, USUAL, Site, git
+from tests.build.site import NO_SANDBOX, READ, USUAL, Site, git
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(missing()), reason=f"needs a sandbox: {missing()}"),
+    pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}"),
 ]
 
 # Counts the calls of git; at those whose number stands in `kills` its caller is killed, before git or after it.
