@@ -15,12 +15,11 @@ import pytest
 
 from dialogd import person
 from dialogd.build.approvals import Judge
-from dialogd.build.sandbox import missing
 from dialogd.protocol.build import Task, approval
 from dialogd.protocol.certificate import certify, differences
 from dialogd.protocol.grammar import joint, render
 from dialogd.protocol.model import SYSTEM, Draft, Mark
-from tests.build.site import Site, git
+from tests.build.site import NO_SANDBOX, Site, git
 from tests.cli.command import Commands, Done
 from tests.protocol.test_build import confirm, no, room, yes
 from tests.support.cases import cases
@@ -40,8 +39,8 @@ class Built:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Two tasks, one after the other, approved."""
-    if why := missing():
-        pytest.skip(f"needs a sandbox: {why}")
+    if NO_SANDBOX:
+        pytest.skip(f"needs a sandbox: {NO_SANDBOX}")
     folder = tmp_path_factory.mktemp("built")
     with Site(folder) as site:
         site.open()
