@@ -749,8 +749,8 @@ def rebase(log: LogFile, commit: str) -> Dialog:
 
     def make(dialog: Dialog) -> Draft | None:
         rules, known = rules_of_build(dialog), dialog.state.tasks
-        if busy := next((task for task in known.all if task.state in _UNDER_WAY), None):
-            raise Refused(f"task {busy.id} is under way", fix="wait for its review, or drop it: dialogd tasks drop")
+        if busy := next((task for task in known.all if task.state in build.UNDER_WAY), None):
+            raise Refused(f"task {busy.id} is under way", fix="wait for its end, or drop it: dialogd tasks drop")
         approved = [task for task in known.all if task.state == build.APPROVED]
         if not approved:
             raise Refused("no task is approved, and nothing can be carried", fix=_ways(dialog))

@@ -22,6 +22,7 @@ PROPOSED, CONFIRMED, ASSIGNED, SUBMITTED, STUCK, ERROR = (
 APPROVED, MERGED, DROPPED = "approved", "merged", "dropped"
 UNDECIDED = "the reviewer did not decide, twice"
 DONE = frozenset({APPROVED, MERGED, DROPPED})
+UNDER_WAY = frozenset({ASSIGNED, SUBMITTED, STUCK, ERROR})  # at most one task is, and the base stays where it is then
 GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tree that is approved
 RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
 
@@ -130,7 +131,7 @@ class Tasks:
 
 def due(build: Build, tasks: Tasks) -> tuple[Due, Task | None]:
     """What is due, and of which task."""
-    current = next((task for task in tasks.all if task.state in (ASSIGNED, SUBMITTED, STUCK, ERROR)), None)
+    current = next((task for task in tasks.all if task.state in UNDER_WAY), None)
     if current is not None:
         if current.state in (STUCK, ERROR):
             return Due.STUCK, current
@@ -277,15 +278,24 @@ def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool) -> Ta
         tasks = _planned(build, tasks, said)
     for mark in said.marks:
         if mark.name == "TASK":
-            tasks = _task(tasks, said, mark)
+            tasks = _task(build, tasks, said, mark)
         elif mark.name == "GATE":
             tasks = _gate(tasks, said, mark)
-        elif mark.name == "APPROVED" and (task := tasks.of(number_of(mark))) is not None and not said.by_hand:
-            tasks = replace(tasks.with_(task, reviewer=said.by), base=task.commit)
+        elif mark.name == "APPROVED" and said.by == build.moderator and not said.by_hand:
+            task = tasks.of(number_of(mark))
+            if (
+                task is not None
+                and task.state == APPROVED
+                and not task.reviewer
+                and value_of(mark, "tree") == task.tree
+            ):
+                tasks = replace(tasks.with_(task, reviewer=said.by), base=task.commit)
     if is_unattended:
-        waiting = [task for task in tasks.all if task.state == PROPOSED]
-        for task in waiting:
-            tasks = tasks.with_(task, state=CONFIRMED)
+        for task in tasks.all:
+            if task.state == PROPOSED:
+                tasks = tasks.with_(task, state=CONFIRMED)
+            elif task.gate == "asked":  # the person left before they allowed it
+                tasks = tasks.with_(task, gate="")
     return tasks
 
 
@@ -323,12 +333,33 @@ def _named(tasks: Tasks, mark: Mark) -> Iterator[Task]:
     yield from filter(None, (tasks.of(int(number)) for number in dict.fromkeys(_NUMBERS.findall(head))))
 
 
-def _task(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
+def _follows(build: Build, tasks: Tasks, said: Said, task: Task, state: str) -> bool:
+    """True for a record of what is due of this task, by whose daemon it is.
+
+    What a struck turn did is missing: the records that came of it name what is not there any more.
+    """
+    what, current = due(build, tasks)
+    if said.by_hand or current != task:
+        return False
+    match state:
+        case "assigned":
+            return said.by == SYSTEM and what is Due.ASSIGN
+        case "submitted":
+            is_carried = said.by == SYSTEM and what is Due.ASSIGN and bool(task.carried)
+            return is_carried or (said.by == build.lead and what is Due.WORK)
+        case "error":
+            return said.by == SYSTEM and what in (Due.ASSIGN, Due.WORK, Due.GATE)
+        case "approved":
+            return said.by == build.moderator and what is Due.REVIEW and task.gate in GREEN
+    return said.by == build.moderator and what is Due.REVIEW
+
+
+def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     state = (*fields_of(mark), "")[1].casefold()
     if said.by == USER:
         return _by_hand(tasks, mark, state) if state in _HAND else tasks
     task = tasks.of(number_of(mark))
-    if said.by_hand or task is None:
+    if task is None or not _follows(build, tasks, said, task, state):
         return tasks
     rest = " | ".join(fields_of(mark)[2:])
     match state:
@@ -393,7 +424,8 @@ def _by_hand(tasks: Tasks, mark: Mark, state: str) -> Tasks:
     """After what the person says of tasks."""
     fields = (*fields_of(mark), *[""] * 6)
     if state == "rebase":
-        return _rebased(tasks, fields[2])
+        is_busy = any(task.state in UNDER_WAY for task in tasks.all)
+        return tasks if is_busy or not fields[2] else _rebased(tasks, fields[2])
     for task in list(_named(tasks, mark)):
         is_open, is_held = task.state in (PROPOSED, CONFIRMED), task.state in (STUCK, ERROR)
         if state == "confirmed" and task.state == PROPOSED:

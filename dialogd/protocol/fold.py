@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from dialogd.protocol import build, interventions, order
+from dialogd.protocol.build import Tasks
 from dialogd.protocol.marks import picked, round_of
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Said
 from dialogd.protocol.money import accounted
@@ -46,10 +47,13 @@ def foreseen(header: Header, state: State, said: Said) -> State:
 
 def _said(header: Header, state: State, said: Said) -> None:
     state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
+    before = state.tasks
     if header.rules.build is not None:
         state.tasks = build.folded(header.rules.build, state.tasks, said, is_unattended=header.is_unattended)
     if said.by == USER:
         _person(header, state, said)
+        if header.rules.build is not None and said.turn is None and said.ending is None:
+            _tasked(header.rules.build, before, state, said)
     elif said.is_turn:
         _agent(header, state, said)
     else:
@@ -82,16 +86,19 @@ def _person(header: Header, state: State, said: Said) -> None:
         state.debts, state.questions = state.debts.without(USER), replace(state.questions, open=())
     _proposed(header, state, said)
     _last_word(state, said)
-    if header.rules.build is not None and said.turn is None and said.ending is None:
-        _tasked(header.rules.build, state, said)
 
 
-def _tasked(rules: Build, state: State, said: Said) -> None:
-    """After the person's word on tasks, or on the gate: whose turn it is then."""
+def _tasked(rules: Build, before: Tasks, state: State, said: Said) -> None:
+    """After the person's word on tasks, or on the gate: whose turn it is then.
+
+    Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
+    """
     named = build.next_turn(rules, state.tasks)
     spoke = any(mark.name in ("TASK", "GATE") for mark in said.marks)
-    if spoke and named != USER and state.outcome is None and set(state.owing) <= {USER}:
-        state.debts, state.questions = state.debts.without(USER), replace(state.questions, open=())
+    (was, old), (now, new) = build.due(rules, before), build.due(rules, state.tasks)
+    is_other = was is not now or (old and old.number) != (new and new.number)
+    if spoke and named != USER and state.outcome is None and (is_other or set(state.owing) <= {USER}):
+        state.debts, state.questions = state.debts.without(*state.owing), replace(state.questions, open=())
         state.debts = state.debts.opened(said, (named,))
 
 

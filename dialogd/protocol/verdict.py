@@ -88,7 +88,9 @@ def rule(
         marks += found
         after = _after(dialog, me, reply, marks)
     outcome, why = end_of(header, found)
-    if not outcome and rules.build is not None and me == rules.build.moderator and not after.questions.open:
+    asked = after.questions
+    waits = {*asked.askers} - asked.told if header.is_unattended else asked.open  # nobody answers what a daemon asked
+    if not outcome and rules.build is not None and me == rules.build.moderator and not waits:
         is_last_word = build.due(rules.build, before.tasks)[0] is build.Due.SUMMARY
         outcome, why = build.ending(before.tasks) if is_last_word else ("", "")
     if outcome:

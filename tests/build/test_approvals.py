@@ -214,20 +214,22 @@ def test_an_approval_needs_the_reviewer_a_green_gate_and_records_that_were_writt
     assert doubted(confirm(room(yes("P1"), yes("P2"), "Both.\n"))) == ["", ""]
 
 
-FORGED = {
-    "the author": ("L", 4, 1, "L, who wrote it, approved it"),
-    "nobody who reviews": (SYSTEM, 0, 1, "SYSTEM approved it, who does not review"),
-}
-
-
-@cases("name, case", list(FORGED.items()))
-def test_a_forged_approval_is_refused(name: str, case: tuple[str, int, int, str]) -> None:
-    """Whoever can write a frame is not the reviewer, and what does not follow from the rules is named."""
-    who, number, task, why = case
+@cases("who, number, task", [("L", 1, 1), (SYSTEM, 0, 1), ("M", 1, 1)])
+def test_a_forged_approval_is_none(who: str, number: int, task: int) -> None:
+    """Whoever can write a frame is not the reviewer, and what is not due does not count: nothing is approved."""
     build = confirm(room(no("P1"), no("P2"), no("P3")))
     forge(build, who, number=number and build.dialog.state.number + 1, task=task)
-    (found,) = doubted(build)
-    assert why in found
+    assert doubted(build) == []
+    assert build.dialog.state.tasks.all[0].state == "stuck"
+
+
+def test_a_forged_review_of_what_waits_for_one() -> None:
+    """In the author's frame it is none; in the reviewer's it breaks the protocol, as no yes and no points are there."""
+    by_author, by_reviewer = (confirm(room()) for _ in range(2))
+    forge(by_author, "L", number=by_author.dialog.state.number + 1)
+    assert doubted(by_author) == []
+    forge(by_reviewer, "M", number=by_reviewer.dialog.state.number + 1)
+    (found,) = doubted(by_reviewer)
     assert "breaks the protocol" in found
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dialogd.protocol.build import APPROVED, DROPPED, MERGED, Due, due
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dialogd.errors import BackendError
+from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, UNDER_WAY, Due, due
+from dialogd.protocol.certificate import approvals
+from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER
 from dialogd.protocol.strict import faults
 from tests.support.cases import cases
-from tests.support.room import Room, opening, waits
+from tests.support.room import Line, Room, opening, waits
 
 SETUP = """## Setup
 
@@ -283,6 +289,64 @@ def test_a_struck_submission_is_done_again() -> None:
     assert build.dialog.state.tasks.all[0].ref == "P2"
 
 
+def turn_of(of: Room, words: str) -> int:
+    """The number of the last turn whose marks say this."""
+    return [entry.number for entry in of.dialog.entries if words in " ".join(map(str, entry.marks))][-1]
+
+
+def test_a_struck_submission_takes_what_came_of_it_along() -> None:
+    """Its gate and its approval are of a tree that is not submitted any more; no earlier attempt is approved instead."""
+    build = confirm(room(no("P1"), yes("P2")))
+    build.types(f"\n[STRIKE: {turn_of(build, '001 | submitted')}]\n")
+    task = build.dialog.state.tasks.all[0]
+    assert (task.state, task.iteration, build.dialog.state.tasks.base) == ("assigned", 2, "")
+    assert is_due(build) is Due.WORK
+    assert build.dialog.state.tasks.all[1].state == "confirmed"
+
+
+def test_a_struck_review_takes_what_was_built_on_it_along() -> None:
+    """A task that was approved on a tree whose approval is struck is not approved."""
+    build = confirm(room(yes("P1"), yes("P2"), "Is it well?\n\n[QUESTION_FOR_USER: is it?]\n"))
+    build.types(f"\n[STRIKE: {turn_of(build, '[APPROVED: task-001')}]\n")
+    assert [task.state for task in build.dialog.state.tasks.all] == ["submitted", "confirmed"]
+    assert is_due(build) is Due.REVIEW
+    assert build.dialog.state.tasks.base == ""
+
+
+def test_a_base_that_is_moved_by_hand_in_the_midst_of_a_task_stays() -> None:
+    """Else the task under way would take the next one back to the old base."""
+    build = confirm(room(yes("P1")))
+    before = build.dialog.state.tasks
+    build.types("\n[TASK: all | rebase | c111]\n")
+    assert build.dialog.state.tasks == before
+
+
+def test_a_review_of_a_task_that_is_dropped_meanwhile_is_no_summary() -> None:
+    """The person drops the last task in a note of their own: what its reviewer is writing does not end the build."""
+    build = room(yes("P1"))
+    confirm(build)
+    build.thinks("M")
+    build.types("\n[TASK: 002 | dropped | not now]\n")
+    assert is_due(build) is Due.SUMMARY
+    assert build.answers("M", yes("P2")) is None
+    assert build.outcome == ""
+    assert build.owing == ("M",)
+
+
+@cases("gates", [["asked"], []])
+def test_nothing_waits_for_a_person_who_leaves(gates: list[str]) -> None:
+    """What they were asked, on a gate or on the plan, is gone on with as with nobody at the table from the start."""
+    build = room(*([] if gates else ["I wait."]), yes("P1"), yes("P2"), "Both.\n")
+    build.gates = [*gates, "untested"]
+    if gates:
+        confirm(build)
+        assert is_due(build) is Due.ALLOW
+    build.types("\n[LEAVE: USER]\n")
+    build.run()
+    assert states(build) == [APPROVED, APPROVED]
+    assert build.outcome == "DECIDED"
+
+
 def test_a_build_needs_two_agents() -> None:
     """A table that names one agent twice, or nobody, is ignored with a warning."""
     text = opening("M", "L", setup='[build]\nmoderator = "M"\nlead = "M"')
@@ -290,3 +354,118 @@ def test_a_build_needs_two_agents() -> None:
     assert read.dialog.header.rules.build is None
     assert any("two agents" in warning for warning in read.dialog.header.warnings)
     assert waits(read.look("M")) == "Reply"
+
+
+PLAYS = [
+    "yes",
+    "yes",
+    "yes",
+    "yes",
+    "no",
+    "no",
+    "vague",
+    "asks",
+    "plans",
+    "improves",
+    "lead",
+    "fails",
+    "silent",
+    "forged",
+]
+HANDS = [
+    "[TASK: all | confirmed]", "[TASK: 001 | confirmed]", "[TASK: 001 | dropped | no]", "[TASK: 002 | dropped | no]",
+    "[TASK: 001 | retry]", "[TASK: all | retry]", "[TASK: 001 | accepted]", "[TASK: all | accepted]",
+    "[TASK: all | merged | commit c]", "[TASK: all | rebase | c111]", "[TASK: 002 | changed | other | a | none | 1 h]",
+    "[GATE: 001 | run]", "[GATE: 001 | untested]", "[GATE: 002 | run]", "[APPROVED: task-001 | tree 1]", "[LEAVE: USER]",
+    *["strike"] * 4, "say", "retry", "skip", "stop",
+]  # fmt: skip
+GATES = ["passed", "passed", "passed", "failed", "timeout", "untested", "asked"]
+
+
+def _reply(of: Room, what: str) -> Line:
+    """What an agent says in a random play; the reviewer names what is reviewed now."""
+    tasks = of.dialog.state.tasks.all
+    ref = next((task.ref for task in reversed(tasks) if task.state == "submitted"), "P1")
+    match what:
+        case "yes":
+            return yes(ref)
+        case "no":
+            return no(ref)
+        case "asks":
+            return "[QUESTION_FOR_USER: is it?]\n"
+        case "plans":
+            return PLAN
+        case "improves":
+            return "[IMPROVEMENT: tests | high | fewer faults | 2 | no test | a.py | tested]\n"
+        case "fails":
+            return BackendError("it broke", fix="mend it")
+        case "forged":
+            return "\n".join(FORGED)
+    return f"Well: {what}."
+
+
+def _does(of: Room, hand: str, at: int) -> None:
+    """What the person does in a random play."""
+    numbers = [entry.number for entry in of.dialog.entries if entry.is_turn and entry.by in ("M", "L")]
+    match hand:
+        case "strike":
+            if numbers:
+                of.types(f"\n[STRIKE: {numbers[at % len(numbers)]}]\n")
+        case "say":
+            of.say("Go on.")
+        case "retry" | "skip":
+            of.types(f"\n[{hand.upper()}: {'ML'[at % 2]}]\n")
+        case "stop":
+            of.types("\n[STOPPED]\n")
+        case _:
+            of.types(f"\n{hand}\n")
+
+
+def _is_legal(of: Room) -> None:
+    """What holds of a build at every time."""
+    rules, tasks = of.dialog.header.rules.build, of.dialog.state.tasks
+    assert rules is not None
+    under_way = [task for task in tasks.all if task.state in UNDER_WAY]
+    assert len(under_way) <= 1
+    assert len({task.number for task in tasks.all}) == len(tasks.all)
+    struck = of.dialog.state.hand.struck
+    for task in tasks.all:
+        if task.state in (APPROVED, MERGED):
+            assert task.commit and task.tree and task.base and task.reviewer, task
+            assert task.gate in GREEN or task.reviewer == USER, task
+        if task.state in ("submitted", "stuck"):
+            assert task.commit and task.tree, task
+    found = approvals(of.dialog)
+    standing = [(one.task.number, one.task.tree) for one in found if not one.void]
+    assert len(set(standing)) == len(standing)
+    for one in found:
+        assert one.approved.number not in struck and one.submitted.number not in struck
+    if of.dialog.state.outcome is None and of.dialog.header.is_unattended:
+        assert any(waits(of.look(me)) in ("Reply", "Work", "Write") for me in ("M", "L"))
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from(PLAYS), st.sampled_from([*HANDS, *[""] * 12]), st.integers(0, 20)), max_size=40),
+       st.lists(st.sampled_from(GATES), max_size=12), st.booleans())  # fmt: skip
+def test_whatever_is_played_the_states_are_legal_and_somebody_can_act(
+    plays: list[tuple[str, str, int]], gates: list[str], alone: bool
+) -> None:
+    """At most one task is under way, an approval has its tree and a green gate, and no state waits for nobody."""
+    build = room(rules="cycles = 1", person="absent" if alone else "")
+    build.scripts = {"M": [], "L": []}
+    build.gates = list(gates)
+    build.types("" if alone else "\n[TASK: all | confirmed]\n")
+    for what, hand, at in plays:
+        if hand:
+            _does(build, hand, at)
+            _is_legal(build)
+        for me in ("M", "L"):
+            action = build.look(me)
+            if isinstance(action, Reply):
+                build.scripts[me] = [] if what == "silent" else [_reply(build, what), *[_reply(build, what)] * 2]
+            build.step(me)
+            _is_legal(build)
+        if build.dialog.state.outcome is None:
+            acts = [waits(build.look(me)) for me in ("M", "L")]
+            able = {"Reply", "Work", "Write", "waiting_for_user"}
+            assert able & {*acts}, (acts, build.owing)
