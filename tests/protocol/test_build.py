@@ -295,7 +295,7 @@ def turn_of(of: Room, words: str) -> int:
 
 
 def test_a_struck_submission_takes_what_came_of_it_along() -> None:
-    """Its gate and its approval are of a tree that is not submitted any more; no earlier attempt is approved instead."""
+    """Its gate and approval are of a tree that is not submitted any more; no earlier attempt is approved instead."""
     build = confirm(room(no("P1"), yes("P2")))
     build.types(f"\n[STRIKE: {turn_of(build, '001 | submitted')}]\n")
     task = build.dialog.state.tasks.all[0]
@@ -376,8 +376,8 @@ HANDS = [
     "[TASK: all | confirmed]", "[TASK: 001 | confirmed]", "[TASK: 001 | dropped | no]", "[TASK: 002 | dropped | no]",
     "[TASK: 001 | retry]", "[TASK: all | retry]", "[TASK: 001 | accepted]", "[TASK: all | accepted]",
     "[TASK: all | merged | commit c]", "[TASK: all | rebase | c111]", "[TASK: 002 | changed | other | a | none | 1 h]",
-    "[GATE: 001 | run]", "[GATE: 001 | untested]", "[GATE: 002 | run]", "[APPROVED: task-001 | tree 1]", "[LEAVE: USER]",
-    *["strike"] * 4, "say", "retry", "skip", "stop",
+    "[GATE: 001 | run]", "[GATE: 001 | untested]", "[GATE: 002 | run]", "[APPROVED: task-001 | tree 1]",
+    "[LEAVE: USER]", *["strike"] * 4, "say", "retry", "skip", "stop",
 ]  # fmt: skip
 GATES = ["passed", "passed", "passed", "failed", "timeout", "untested", "asked"]
 
@@ -431,22 +431,25 @@ def _is_legal(of: Room) -> None:
     struck = of.dialog.state.hand.struck
     for task in tasks.all:
         if task.state in (APPROVED, MERGED):
-            assert task.commit and task.tree and task.base and task.reviewer, task
+            assert all((task.commit, task.tree, task.base, task.reviewer)), task
             assert task.gate in GREEN or task.reviewer == USER, task
         if task.state in ("submitted", "stuck"):
-            assert task.commit and task.tree, task
+            assert all((task.commit, task.tree)), task
     found = approvals(of.dialog)
     standing = [(one.task.number, one.task.tree) for one in found if not one.void]
     assert len(set(standing)) == len(standing)
     for one in found:
-        assert one.approved.number not in struck and one.submitted.number not in struck
+        assert not {one.approved.number, one.submitted.number} & struck
     if of.dialog.state.outcome is None and of.dialog.header.is_unattended:
         assert any(waits(of.look(me)) in ("Reply", "Work", "Write") for me in ("M", "L"))
 
 
 @settings(max_examples=150)
-@given(st.lists(st.tuples(st.sampled_from(PLAYS), st.sampled_from([*HANDS, *[""] * 12]), st.integers(0, 20)), max_size=40),
-       st.lists(st.sampled_from(GATES), max_size=12), st.booleans())  # fmt: skip
+@given(
+    st.lists(st.tuples(st.sampled_from(PLAYS), st.sampled_from([*HANDS, *[""] * 12]), st.integers(0, 20)), max_size=40),
+    st.lists(st.sampled_from(GATES), max_size=12),
+    st.booleans(),
+)
 def test_whatever_is_played_the_states_are_legal_and_somebody_can_act(
     plays: list[tuple[str, str, int]], gates: list[str], alone: bool
 ) -> None:
