@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dialogd import person
+from dialogd.agent.builder import Note
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Reporter
@@ -60,6 +61,7 @@ class Agent(Speaker):
         self._settled = asyncio.Condition()
         self._reporter = Reporter(hub, me)
         self._turn: Turn | None = None  # the latest one; what is left to do of it can be done yet
+        self._worked: tuple[object, Note] | None = None  # a build's work that is done; its note is not written yet
         self._highest = self._announced = 0
         self._full_reads = 0  # of the file, by when it held what is known: one more may have changed all of it
         self._lost: tuple[Lost, ...] = ()
@@ -150,24 +152,29 @@ class Agent(Speaker):
         rules = dialog.header.rules.build
         if rules is None or (why := self.builder.refuses(rules)):
             return Wait("build", why if rules is not None else "there is no build")
-        self.hub.agent(self.me, "executing", turn=dialog.state.number, reason=f"{work.due.value[0]} {work.task.id}")
-        try:
-            note = await self._while_open(work.debt, self.builder.work(dialog, work, aside))
-        except StorageError as error:
-            return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
-        finally:
-            self.hub.agent(self.me, "idle")
-        if note is None:
-            return work
+        key = (work.debt.key, work.due, work.task)
+        if self._worked is None or self._worked[0] != key:
+            self._worked = None
+            self.hub.agent(self.me, "executing", turn=dialog.state.number, reason=f"{work.due.value[0]} {work.task.id}")
+            try:
+                found = await self._while_open(work.debt, self.builder.work(dialog, work, aside))
+            except StorageError as error:
+                return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
+            finally:
+                self.hub.agent(self.me, "idle")
+            if found is None:
+                return work
+            self._worked = (key, found)
+        note = self._worked[1]
 
         def make(now: Dialog) -> Addition | None:
             again = decide(now, self.me, clock)
             is_same = isinstance(again, Work) and (again.debt.key, again.due, again.task) == key
             return Addition(note(now)) if is_same else None
 
-        key = (work.debt.key, work.due, work.task)
         written = await self.append(make)
         if written is not None:
+            self._worked = None
             await self._wrote(written)
         return work
 

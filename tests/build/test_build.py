@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,25 @@ def test_what_the_person_changes_in_the_worktree_is_not_lost(tmp_path: Path) -> 
         assert "note.txt" in git(site.repo, "show", "--stat", site.tasks[0].commit)
         (review,) = site.prompts("review 001.1")
         assert "+Mind leap years." in review
+
+
+@pytest.mark.slow
+def test_a_gate_that_ends_in_a_pause_is_not_run_again(tmp_path: Path) -> None:
+    """What it said is written once the dialog goes on."""
+    with Site(tmp_path, gate="cat /proc/sys/kernel/random/uuid; sleep 2") as site:
+        logs = tmp_path / "state" / "logs"
+        site.open()
+        site.confirm()
+        site.until(lambda: list((tmp_path / "repo.dialogd").glob(".gate-*")), "the gate to run")
+        site.types("[PAUSED]")
+        site.until(lambda: list(logs.glob("gate-*-001-1.log")), "the gate's end")
+        (log,) = logs.glob("gate-*-001-1.log")
+        said = log.read_bytes()
+        site.until(lambda: "paused" in str((site["L"].health() or {}).get("waiting")), "the lead's daemon to wait")
+        assert "[GATE: 001 |" not in site.text
+        site.types("[RESUMED]")
+        site.until(lambda: "[GATE: 001 | passed" in site.text, "the gate's result")
+        assert sha256(said).hexdigest() in site.text
 
 
 @pytest.mark.slow
