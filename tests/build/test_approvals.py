@@ -406,7 +406,7 @@ def test_a_hook_lets_only_approved_trees_be_pushed(here: Checked) -> None:
     variables = " ".join(
         f"{name}='{here.environment[name]}'" for name in ("DIALOGD_STATE_DIR", "PYTHONPATH", "HOME", "DIALOGD_FILE")
     )
-    hook.write_text(f"#!/bin/sh\nexec env {variables} {sys.executable} -m dialogd verify --pre-push\n")
+    hook.write_text(f"#!/bin/sh\nexec env {variables} '{sys.executable}' -m dialogd verify --pre-push\n")
     hook.chmod(0o755)
     approved, other = here.built.tasks[1].commit, one_byte_more(here)
 
