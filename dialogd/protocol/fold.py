@@ -53,13 +53,20 @@ def _said(header: Header, state: State, said: Said) -> None:
     if said.by == USER:
         _person(header, state, said)
         if header.rules.build is not None and said.turn is None and said.ending is None:
-            _tasked(header.rules.build, before, state, said)
+            here = interventions.effective(header, state.hand)  # who left by the same note is not asked
+            _tasked(here, header.rules.build, before, state, said)
     elif said.is_turn:
         _agent(header, state, said)
     else:
         _system(header, state, said)
     if state.debts.seals:
         state.debts = state.debts.unsealed()
+    if header.rules.build is not None:
+        here = interventions.effective(header, state.hand)
+        left = [who for who in state.owing if who not in (USER, ANY) and here.agent(who) is None]
+        if left:  # a build needs both: the person is told
+            state.debts = state.debts.without(*left)
+            state.debts = state.debts if state.debts.open else state.debts.opened(said, (USER,))
 
 
 # -- The person -------------------------------------------------------------------------------------------------------
@@ -88,7 +95,7 @@ def _person(header: Header, state: State, said: Said) -> None:
     _last_word(state, said)
 
 
-def _tasked(rules: Build, before: Tasks, state: State, said: Said) -> None:
+def _tasked(header: Header, rules: Build, before: Tasks, state: State, said: Said) -> None:
     """After the person's word on tasks, or on the gate: whose turn it is then.
 
     Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
@@ -97,7 +104,7 @@ def _tasked(rules: Build, before: Tasks, state: State, said: Said) -> None:
     spoke = any(mark.name in ("TASK", "GATE") for mark in said.marks)
     (was, old), (now, new) = build.due(rules, before), build.due(rules, state.tasks)
     is_other = was is not now or (old and old.number) != (new and new.number)
-    if spoke and named != USER and state.outcome is None and (is_other or set(state.owing) <= {USER}):
+    if spoke and header.agent(named) and state.outcome is None and (is_other or set(state.owing) <= {USER}):
         state.debts, state.questions = state.debts.without(*state.owing), replace(state.questions, open=())
         state.debts = state.debts.opened(said, (named,))
 

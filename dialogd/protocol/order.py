@@ -24,7 +24,7 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
         return (state.escalation.to,)
     if header.rules.build is not None:
         who = build.next_turn(header.rules.build, state.tasks)
-        return (USER,) if who in state.absent else (who,)
+        return (USER,) if who in state.absent or header.agent(who) is None else (who,)
     asking = {*state.questions.askers} - state.questions.told
     if after and after == header.judge and (len(state.table.judged) == 1 or after in asking):
         return (after,)
@@ -84,8 +84,9 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     if owing:
         return owing
     if (rules := header.rules.build) is not None:
-        who = build.next_turn(rules, state.tasks)
-        return (rules.moderator if who == USER else who,)  # what the person says of the plan is for who made it
+        who = build.next_turn(rules, state.tasks)  # what the person says of the plan is for who made it
+        here = [one for one in (who, rules.moderator, rules.lead) if header.agent(one)]
+        return (*here, header.agents[0].id)[:1]
     askers = tuple(who for who in state.questions.askers if header.agent(who))
     if header.rules.order != "parallel" and askers:
         return askers
@@ -120,12 +121,13 @@ def awaited(header: Header, state: State) -> tuple[str, ...]:
     rules, absent, one = header.rules, state.absent, header.judge
     able = header.voters
     here = [who for who in able if who not in absent]
+    if rules.build is not None:
+        both = (rules.build.moderator, rules.build.lead)
+        return tuple(who for who in both if who in absent or header.agent(who) is None)
     if not absent:
         return ()
     if one:
         return (one,) if one in absent else ()
-    if rules.build is not None:
-        return tuple(who for who in (rules.build.moderator, rules.build.lead) if who in absent)
     if rules.verdict == "moderator":
         able = tuple(agent.id for agent in header.agents if rules.role(agent.id).may(DECIDE, MODERATE))
         return able if able and set(able) <= absent else ()
@@ -157,7 +159,8 @@ def ways_out(header: Header, state: State) -> str:
     if standing is not None:
         signed = f"{standing.proposal.ref} is signed by {', '.join(who for who, _ in standing.signers)}; "
     are = "are" if len(names) > 1 else "is"
-    ways = [f"`retry {who}` asks it again, `leave {who}` goes on without it" for who in names]
+    again = "`retry {0}` asks it again" + ("" if header.rules.build else ", `leave {0}` goes on without it")
+    ways = [(again if header.agent(who) else "`invite {0}` has it back").format(who) for who in names]
     if standing is not None:
         ways.append(f"`approve` takes {standing.proposal.ref} as it stands")
     return f"{signed}{', '.join(names)} {are} absent, and nothing can be decided without: {', '.join(ways)}"

@@ -333,6 +333,26 @@ def test_a_review_of_a_task_that_is_dropped_meanwhile_is_no_summary() -> None:
     assert build.owing == ("M",)
 
 
+@cases("who, at", [("L", "before"), ("M", "before"), ("M", "work")])
+def test_who_left_is_waited_for_by_nobody(who: str, at: str) -> None:
+    """It is the person's turn; once they have the agent back, the build goes on."""
+    build = room(*([] if at == "before" else [None]))
+    if at == "work":
+        confirm(build)
+    build.types(f"\n[LEAVE: {who}]\n")
+    if at == "before":
+        build.types("\n[TASK: all | confirmed]\n")
+    build.scripts["M"] = ["I see."] * 3
+    build.run()
+    other = "M" if who == "L" else "L"
+    assert (build.owing, waits(build.look(other))) == ((USER,), "waiting_for_user")
+    build.types(f"\n[INVITE: {who} = Claude {who} @ http://localhost:9000]\n")
+    build.scripts["M"] = [yes("P1"), yes("P2"), "Both.\n"]
+    build.say("Go on.")
+    build.run()
+    assert build.outcome == "DECIDED"
+
+
 @cases("gates", [["asked"], []])
 def test_nothing_waits_for_a_person_who_leaves(gates: list[str]) -> None:
     """What they were asked, on a gate or on the plan, is gone on with as with nobody at the table from the start."""
