@@ -68,6 +68,9 @@ def registered(path: Path) -> Running | None:
         return None
 
 
+SEAT_WAIT = 1.0  # seconds
+
+
 class Registry:
     """The folder of running daemons. A daemon holds one seat and has one entry."""
 
@@ -93,7 +96,8 @@ class Registry:
 
     def _sit(self, agent: str, file: Path) -> None:
         name = f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat"
-        lock = Lock(self.folder / name, wait=0, per_process=True)
+        # A program that a killed daemon was just starting may hold its seat for a moment, until it has begun.
+        lock = Lock(self.folder / name, wait=SEAT_WAIT, per_process=True)
         try:
             lock.acquire()
         except StorageError as error:

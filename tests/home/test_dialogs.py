@@ -251,8 +251,9 @@ def test_a_start_that_is_repeated_with_its_key_begins_one_dialog(home: Home) -> 
     assert first.json == second.json
     assert len(home.dialogs()) == 1
     other = home.start(rehearsal=True, key="k-1", max_turns=9)
-    assert (other.status, other.json["field"]) == (409, "key")
-    assert "new key" in other.json["fix"]
+    problem = other.json_of("application/problem+json")
+    assert (other.status, problem["field"]) == (409, "key")
+    assert "new key" in problem["fix"]
     assert len({home.start(rehearsal=True)["id"] for _ in range(2)}) == 2
 
 
