@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -157,3 +159,28 @@ async def leaves_nothing_when_cancelled(world: World) -> None:
             await asyncio.wait((call,))
     assert call.cancelled()
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def path_for_codex(folder: Path, path: str) -> str:
+    """The PATH without a bubblewrap that Codex' own sandbox cannot use: it calls it with `--argv0`, new in 0.9.
+
+    Where that is too old, links to all other programs beside it stand in `folder`.
+    """
+    found = shutil.which("bwrap", path=path)
+    if (
+        found is None
+        or "--argv0" in subprocess.run([found, "--help"], capture_output=True, text=True, check=False).stdout
+    ):
+        return path
+    kept = []
+    for number, place in enumerate(dict.fromkeys(os.path.realpath(one) for one in path.split(os.pathsep) if one)):
+        if (Path(place) / "bwrap").exists():
+            links = folder / f"programs-{number}"
+            links.mkdir(parents=True, exist_ok=True)
+            for program in Path(place).iterdir():
+                if program.name != "bwrap" and not (links / program.name).is_symlink():
+                    (links / program.name).symlink_to(program)
+            kept.append(str(links))
+        else:
+            kept.append(place)
+    return os.pathsep.join(kept)

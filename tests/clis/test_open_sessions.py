@@ -22,7 +22,7 @@ import pytest
 from dialogd.backends.sessions import Session, knock, of_key, running_sessions, status
 from dialogd.protocol.grammar import parse
 from tests.clis.conftest import make_world
-from tests.clis.rig import KEY, PATH, World
+from tests.clis.rig import KEY, PATH, World, path_for_codex
 from tests.support.pair import until
 from tests.support.standin import Answer, Say, Seen, StandIn, Use
 from tests.support.terminal import Terminal
@@ -101,9 +101,11 @@ def codex_environment(world: World, url: str, model: str = "gpt-x") -> dict[str,
             ]
         )
     )
-    (world.home / ".profile").write_text(f'export PATH="{HERE}"\n')
+    here = path_for_codex(world.home, HERE)
+    (world.home / ".profile").write_text(f'export PATH="{here}"\n')
     environment = {
         **in_terminal(world),
+        "PATH": here,
         "OPENAI_API_KEY": KEY,
         "SHELL": "/bin/bash",
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clis.rig import path_for_codex
 from tests.support.standin import Say, Script, StandIn, Use, in_order
 
 pytestmark = [pytest.mark.clis, pytest.mark.slow]
@@ -26,7 +27,8 @@ def run(home: Path, script: Script, name: str, *words: str) -> tuple[subprocess.
     project = home / "project"
     project.mkdir()
     with StandIn(script, key="sk-test-1") as server:
-        variables = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
+        path = path_for_codex(home, os.environ["PATH"]) if name == "codex" else os.environ["PATH"]
+        variables = {"PATH": path, "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
         variables |= {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "sk-test-1", "OPENAI_API_KEY": "sk-test-1"}
         variables |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
         done = subprocess.run(
