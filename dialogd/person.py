@@ -836,16 +836,19 @@ def _waiting(dialog: Dialog, act: str) -> list[build.Task]:
     return found
 
 
-def ways(dialog: Dialog) -> str:
-    """The commands for what a build asks the person now; "" where it asks nothing."""
+def ways(dialog: Dialog, named: str = "") -> str:
+    """The command for what a build asks the person now, and what else it can be; "" where it asks nothing.
+
+    `named` stands behind it, such as ` --file F`.
+    """
     rules = dialog.header.rules.build
     if rules is None or dialog.state.outcome is not None:
         return ""
     what, task = build.due(rules, dialog.state.tasks)
     found = {
-        build.Due.CONFIRM: "dialogd tasks confirm, change or drop",
-        build.Due.STUCK: f"dialogd tasks retry, drop{' or accept' if task and task.state == build.STUCK else ''}",
-        build.Due.ALLOW: "dialogd tasks gate run, or dialogd tasks gate untested",
+        build.Due.CONFIRM: f"dialogd tasks confirm{named} (or change, drop)",
+        build.Due.STUCK: f"dialogd tasks retry{named} (or drop{', accept' * bool(task and task.state == build.STUCK)})",
+        build.Due.ALLOW: f"dialogd tasks gate run{named} (or gate untested)",
     }
     return found.get(what, "")
 

@@ -595,8 +595,8 @@ class LiveView:
             can_type = self.keyboard.can_type
             typed = ("type it here, or " if self.is_run else "press a, or ") if can_type else ""
             answer = f'{typed}dialogd say --file {shlex.quote(str(self.settings.file))} "…"'
-            if ways := person.ways(dialog):
-                answer = f"{ways} --file {shlex.quote(str(self.settings.file))}; or {answer}"
+            if ways := person.ways(dialog, f" --file {shlex.quote(str(self.settings.file))}"):
+                answer = f"{ways}; words of yours are a turn, and decide nothing: {answer}"
             self.say(f">> your turn: {needed}\n   answer: {answer}\n", "bold")
         self._called_for = debts
         for call in news_of(situation.calls(), self._calls):
