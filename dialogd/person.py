@@ -6,9 +6,10 @@ import logging
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dialogd.config import file_words
 from dialogd.errors import BadInput, Refused
@@ -26,6 +27,9 @@ from dialogd.store.folders import StateDir
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
 from dialogd.store.origin import Origin, origin_here
+
+if TYPE_CHECKING:
+    from dialogd.build.worktrees import Worktrees
 
 notices = logging.getLogger("dialogd.person")
 
@@ -738,6 +742,83 @@ def gate(log: LogFile, how: str) -> Dialog:
         return note_of(Mark("GATE", f"{task.id} | {how} | tree {task.tree}"))
 
     return write(log, "tasks gate", make)
+
+
+# -- What is approved, on the person's branch -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """What a merge, or a rebase, would do with approved `tasks` and a branch of the person's that is at `at`.
+
+    A merge moves the branch to `to`, a fast-forward of `size`; `doubts` are why `dialogd verify --commit` would refuse
+    that. A rebase carries the tasks to where the branch is, and moves nothing: its `to` is "".
+    """
+
+    branch: str
+    at: str
+    tasks: tuple[build.Task, ...]
+    to: str = ""
+    size: str = ""
+    doubts: tuple[str, ...] = ()
+
+
+def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
+    """What a merge would do: of all that is approved, into `onto`, by default the branch that the build began from.
+
+    Raises `Refused` where there is nothing to merge, or where the branch has moved since.
+    """
+    from dialogd.build.approvals import judge_here
+
+    judge, against = judge_here(log, untested=True)
+    known, (trees, branch, at) = judge.dialog.state.tasks, _branch(judge.dialog, repo, onto)
+    ready = tuple(task for task in known.all if task.state == build.APPROVED)
+    last = next((task for task in ready if task.commit == known.base), None)
+    if last is None:
+        is_done = any(task.state == build.MERGED for task in known.all)
+        what = "all is merged already" if is_done else "no task is approved"
+        raise Refused(f"nothing to merge: {what}", fix="dialogd tasks")
+    again = shlex.join(["dialogd", "build", "rebase", *file_words(log.path)])
+    if trees.tree_of(last.commit) != last.tree:
+        why = f"commit {last.commit[:12]} does not have the tree that was approved"
+        raise Refused(why, fix=f"have it submitted and reviewed again: {again}")
+    if not trees.is_ancestor(at, last.commit):
+        raise Refused(f"{branch} has moved since: {at[:12]} is not part of what was approved", fix=again)
+    doubts = dict.fromkeys((*judge.judge(trees.git, last.commit).why, *against))
+    return Takeover(branch, at, ready, last.commit, trees.diff(at, last.commit, 0).stat, tuple(doubts))
+
+
+def carried_over(log: LogFile, repo: Path, onto: str = "") -> Takeover:
+    """What a rebase would do. Raises `Refused` where the branch has not moved."""
+    dialog = log.read()
+    trees, branch, at = _branch(dialog, repo, onto)
+    waiting = tuple(task for task in dialog.state.tasks.all if task.state == build.APPROVED)
+    if waiting and trees.is_ancestor(at, waiting[-1].commit):
+        words = shlex.join(["dialogd", "build", "merge", *file_words(log.path)])
+        raise Refused(f"{branch} has not moved: what was approved stands on it", fix=f"take it over: {words}")
+    return Takeover(branch, at, waiting)
+
+
+def _branch(dialog: Dialog, repo: Path, onto: str) -> tuple[Worktrees, str, str]:
+    """The worktrees of the build, the person's branch, the commit at which that is. Raises `Refused` without one."""
+    from dialogd.build.worktrees import Worktrees
+
+    trees, branch = Worktrees(repo, build=dialog.id), onto or rules_of_build(dialog).branch
+    if not (at := trees.git.ref(f"refs/heads/{branch}")):
+        raise Refused(f"{repo} has no branch {branch}", fix="name one that it has: --onto BRANCH")
+    return trees, branch, at
+
+
+def merge(log: LogFile, repo: Path, what: Takeover) -> tuple[Dialog, Path | None]:
+    """Fast-forward the branch, and note it; gives the dialog and the checkout that came along, None for none.
+
+    Raises `Refused` where the branch cannot be fast-forwarded, with nothing done.
+    """
+    from dialogd.build.worktrees import Worktrees
+
+    admitted(log, "build merge")
+    where = Worktrees(repo, build=log.read().id).forward(what.branch, what.to)
+    return merged(log, what.to), where
 
 
 def rebase(log: LogFile, commit: str) -> Dialog:

@@ -24,6 +24,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.strict import faults
 from dialogd.protocol.text import one_line
+from dialogd.store.logfile import LogFile
 
 # -- A commit beside the file -----------------------------------------------------------------------------------------
 
@@ -121,6 +122,15 @@ class Judge:
                 yield f"it differs from what was approved as task {last.task.id} in {names}"
         if len(git.run("rev-list", "--parents", "--max-count=1", commit).split()) > 2:
             yield "it is a merge, and no merge was approved"
+
+
+def judge_here(log: LogFile, *, untested: bool = False) -> tuple[Judge, tuple[str, ...]]:
+    """The judge by file and journals, and what they say against every approval. Raises `NotADialog`."""
+    written = log.journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
+    judge = Judge(log.path.read_bytes(), log.journals.remembered(), untested=untested)
+    present = {entry.chain for entry in judge.dialog.entries}
+    gone = "something that was written is no longer in the file: dialogd verify says what"
+    return judge, (gone,) if any(chain not in present for _, chain, _ in written) else ()
 
 
 def _on_the_way(git: Git, approval: Approval) -> Iterator[str]:

@@ -319,38 +319,16 @@ def merge(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) ->
     settings, log, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
     person.admitted(log, "build merge")
-    state = dialog.state.tasks
-    ready = [task for task in state.all if task.state == APPROVED]
-    last = next((task for task in ready if task.commit == state.base), None)
-    if last is None:
-        what = "merged already" if any(task.state == MERGED for task in state.all) else "approved"
-        raise Refused(
-            f"nothing to merge: {'all is' if what != 'approved' else 'no task is'} {what}", fix="dialogd tasks"
-        )
-    trees, branch = Worktrees(Path(rules.repo), build=dialog.id), onto or rules.branch
-    at = trees.git.ref(f"refs/heads/{branch}")
-    if not at:
-        raise Refused(f"{rules.repo} has no branch {branch}", fix="name one that it has: --onto BRANCH")
-    if trees.tree_of(last.commit) != last.tree:
-        fix = "have it submitted and reviewed again: dialogd build rebase"
-        raise Refused(f"commit {last.commit[:12]} does not have the tree that was approved", fix=fix)
-    if not trees.is_ancestor(at, last.commit):
-        raise Refused(
-            f"{branch} has moved since: {at[:12]} is not part of what was approved",
-            fix=shlex.join(["dialogd", "build", "rebase", *file_words(settings.file)]),
-        )
-    diff = trees.diff(at, last.commit, 0)
-    names = ", ".join(f"{task.id}{'' if task.gate == 'passed' else ' (untested)'}" for task in ready)
-    remark(f"{rules.repo}: {branch} goes from {at[:12]} to {last.commit[:12]}, a fast-forward")
-    remark(f"with tasks {names}; {diff.stat}")
-    asked = judging(file, untested=True)
-    for doubt in dict.fromkeys((*asked.judge.judge(trees.git, last.commit).why, *asked.against)):
-        remark(f"warning: `dialogd verify --commit {last.commit[:12]}` would refuse it: {doubt}")
+    what = person.takeover(log, Path(rules.repo), onto)
+    names = ", ".join(f"{task.id}{'' if task.gate == 'passed' else ' (untested)'}" for task in what.tasks)
+    remark(f"{rules.repo}: {what.branch} goes from {what.at[:12]} to {what.to[:12]}, a fast-forward")
+    remark(f"with tasks {names}; {what.size}")
+    for doubt in what.doubts:
+        remark(f"warning: `dialogd verify --commit {what.to[:12]}` would refuse it: {doubt}")
     ask("Merge?", yes=yes)
-    where = trees.forward(branch, last.commit)
-    after = person.merged(log, last.commit)
+    after, where = person.merge(log, Path(rules.repo), what)
     here = f" and its files in {shown(where)}" if where else "; it is checked out nowhere"
-    done(settings, after, f"{branch} is at {last.commit[:12]}{here}")
+    done(settings, after, f"{what.branch} is at {what.to[:12]}{here}")
 
 
 @build.command("rebase")
@@ -363,22 +341,13 @@ def rebase(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -
     settings, log, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
     person.admitted(log, "build rebase")
-    trees, branch = Worktrees(Path(rules.repo), build=dialog.id), onto or rules.branch
-    at = trees.git.ref(f"refs/heads/{branch}")
-    if not at:
-        raise Refused(f"{rules.repo} has no branch {branch}", fix="name one that it has: --onto BRANCH")
-    waiting = [task for task in dialog.state.tasks.all if task.state == APPROVED]
-    if waiting and trees.is_ancestor(at, waiting[-1].commit):
-        words = shlex.join(["dialogd", "build", "merge", *file_words(settings.file)])
-        raise Refused(f"{branch} has not moved: what was approved stands on it", fix=f"take it over: {words}")
-    if waiting:
-        numbers = ", ".join(task.id for task in waiting)
-        remark(
-            f"tasks {numbers} are carried to {branch} at {at[:12]}; their approvals end, and they are reviewed again"
-        )
+    what = person.carried_over(log, Path(rules.repo), onto)
+    if what.tasks:
+        numbers, place = ", ".join(task.id for task in what.tasks), f"{what.branch} at {what.at[:12]}"
+        remark(f"tasks {numbers} are carried to {place}; their approvals end, and they are reviewed again")
         ask("Rebase?", yes=yes)
-    after = person.rebase(log, at)
-    done(settings, after, f"tasks go on from {at[:12]}")
+    after = person.rebase(log, what.at)
+    done(settings, after, f"tasks go on from {what.at[:12]}")
     if not daemons(settings, settings.file):
         remark(f"start its agents: {shlex.join(['dialogd', 'build', '--continue', *file_words(settings.file)])}")
 

@@ -38,7 +38,6 @@ from dialogd.protocol.units import dollars, many
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
 from dialogd.store.folders import StateDir
-from dialogd.store.journal import Journals, chain_of
 from dialogd.views import plan_files
 from dialogd.views.export import FORMATS, file_name, not_shown
 from dialogd.views.export import export as exported
@@ -585,17 +584,15 @@ class Judging:
 
 def judging(file: str | None, *, untested: bool) -> Judging:
     """The judge of commits by the dialog that is here: the file and its journals. Raises `BadInput` without one."""
-    from dialogd.build.approvals import Judge
+    from dialogd.build.approvals import judge_here
 
     settings = options.settings_for(file)
     if not settings.file.exists():
         raise BadInput(
             f"there is no file {settings.file}", fix="name the build's dialog, or a bundle of it: --bundle F"
         )
-    found, known = _verified(settings, None, strict=False), _remembered(options.log_of(settings).journals)
-    gone = "something that was written is no longer in the file: dialogd verify says what"
-    judge = Judge(settings.file.read_bytes(), known, untested=untested)
-    return Judging(judge, (gone,) if found.missing else (), f"by {settings.file} and its journals")
+    judge, against = judge_here(options.log_of(settings), untested=untested)
+    return Judging(judge, against, f"by {settings.file} and its journals")
 
 
 def _judging_elsewhere(bundle: str, signers: str | None, *, untested: bool) -> Judging:
@@ -742,7 +739,7 @@ def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: boo
     present = {entry.chain for entry in dialog.entries}
     return _Verified(
         dialog,
-        problems=[*_problems(dialog, _remembered(journals), is_open=strict)],
+        problems=[*_problems(dialog, journals.remembered(), is_open=strict)],
         missing=[_heading(text) for _, chain, text in written if chain not in present],
         aside=[str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))],
         odd=journals.odd(),
@@ -786,17 +783,6 @@ def _problems(dialog: Dialog, remembered: set[str], *, is_open: bool) -> Iterato
             verdict = BROKEN if not problem else f"{verdict}; {BROKEN}"
             problem = problem or "chain broken"
         yield problem, verdict
-
-
-def _remembered(journals: Journals) -> set[str]:
-    """The hashes of all entries that journals on this machine know, including set-aside ones."""
-    chains: set[str] = set()
-    for folder in (journals.folder, *journals.folder.glob("aside/*")):
-        for journal in Journals(folder).all():
-            for record in journal.records():
-                if record["kind"] == "intent":
-                    chains.add(chain_of(str(record["entry"]).encode("utf-8", "surrogatepass")))
-    return chains
 
 
 def _heading(text: str) -> str:

@@ -502,6 +502,16 @@ class Journals:
         """Number, hash and text of every turn known to have been committed, by number."""
         return sorted((n, chain, text) for journal in self.all() for n, chain, text, _ in journal.turns())
 
+    def remembered(self) -> set[str]:
+        """The hashes of all entries that journals here know, those that were set aside included."""
+        folders = (self.folder, *self.folder.glob("aside/*"))
+        records = (r for folder in folders for journal in Journals(folder).all() for r in journal.records())
+        return {
+            chain_of(str(record["entry"]).encode("utf-8", "surrogatepass"))
+            for record in records
+            if record["kind"] == "intent"
+        }
+
     def dropped(self, present: set[str]) -> list[str]:
         """The committed entries, as text, whose hash is not among `present`; oldest first."""
         return [text for _, chain, text in self.turns() if chain not in present]
