@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,26 @@ def repository(folder: Path) -> Path:
 
 
 class Listener(socketserver.ThreadingTCPServer):
-    """Notes what the agents tell, a line for each call, and says so to them when it is written."""
+    """Notes what the agents tell, a line for each call, and says so to them when it is written.
+
+    A call named in `held` (`work 001.1`) goes on once it is taken out, by `let_go`; the first one of a name in `lost`
+    never does.
+    """
 
     daemon_threads = True
 
     def __init__(self, log: Path) -> None:
-        self.log, self.lock = log, threading.Lock()
+        self.log, self.lock = log, threading.Condition()
+        self.held: set[str] = set()
+        self.lost: set[str] = set()
         super().__init__(("127.0.0.1", 0), _Line)
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def let_go(self) -> None:
+        """Have the calls go on that are held."""
+        with self.lock:
+            self.held.clear()
+            self.lock.notify_all()
 
 
 class _Line(socketserver.StreamRequestHandler):
@@ -71,9 +84,22 @@ class _Line(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         line = self.rfile.readline()
-        with self.server.lock, self.server.log.open("ab") as log:
-            log.write(line)
-        self.wfile.write(b".")
+        name = named(json.loads(line))
+        with self.server.lock:
+            is_lost = name in self.server.lost
+            self.server.lost.discard(name)
+            with self.server.log.open("ab") as log:
+                log.write(line)
+            self.server.lock.wait_for(lambda: name not in self.server.held)
+        with suppress(OSError):  # who asked may be dead by now
+            if is_lost:
+                self.rfile.read()  # until it is
+            self.wfile.write(b".")
+
+
+def named(call: Mapping[str, str]) -> str:
+    """What a call is called: `plan`, `work 001.1`, `review 001.1` …"""
+    return f"{call['kind']} {call['step']}".strip()
 
 
 class Site(Pair):
@@ -105,6 +131,7 @@ class Site(Pair):
 
     def __exit__(self, *given: Any) -> None:
         super().__exit__(*given)
+        self.listener.let_go()
         self.listener.shutdown()
         self.listener.server_close()
 
@@ -154,12 +181,12 @@ class Site(Pair):
     def calls(self) -> list[str]:
         """What the agents were asked for, in order: `plan`, `work 001.1`, `review 001.1` …"""
         rows = map(json.loads, self.log.read_text().splitlines()) if self.log.exists() else ()
-        return [f"{row['kind']} {row['step']}".strip() for row in rows if row["kind"] != "question"]
+        return [named(row) for row in rows if row["kind"] != "question"]
 
     def prompts(self, what: str) -> list[str]:
         """The prompts of the calls of that name."""
         rows = map(json.loads, self.log.read_text().splitlines())
-        return [row["prompt"] for row in rows if f"{row['kind']} {row['step']}".strip() == what]
+        return [row["prompt"] for row in rows if named(row) == what]
 
     @property
     def text(self) -> str:

@@ -184,7 +184,7 @@ class Pair:
     """Daemons that share one dialog file. Leaving the context kills what still runs.
 
     `backend` and `command` are the flags, one for all or by agent id, `flags` further words by agent id. `environment`
-    is added to what the daemons get.
+    is added to what the daemons get, and is all that they get from then on.
     With `told=False` all peers' addresses are dead: nobody hears a notification.
     """
 
@@ -206,7 +206,7 @@ class Pair:
         self.launch = launch
         self._told = told
         self._backend, self._command, self._flags = backend, command, flags or {}
-        self._environment = _environment(folder, self.state_dir, environment or {})
+        self.environment = _environment(folder, self.state_dir, environment or {})
         self._reserved: list[socket.socket] = []
         self._dead = self._port()
         self.daemons = {who: Daemon(who, self._port(), self._starter(who), folder / f"{who}.out") for who in agents}
@@ -232,7 +232,7 @@ class Pair:
         return port
 
     def _starter(self, agent: str) -> Callable[[Path], Process]:
-        return lambda output: self.launch(self.words(agent), self._environment, self.folder, output)
+        return lambda output: self.launch(self.words(agent), self.environment, self.folder, output)
 
     def url(self, agent: str) -> str:
         """Where others are told that `agent` listens."""

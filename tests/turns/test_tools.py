@@ -482,7 +482,7 @@ def test_a_waiting_call_is_told_to_those_who_watch(tmp_path: Path) -> None:
         call = world.asked()["call"]
         with subprocess.Popen(
             command(world, "watch", "--json"),
-            env=world.pair._environment,
+            env=world.pair.environment,
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             text=True,
@@ -586,7 +586,7 @@ def dialogd(world: World, *words: str) -> str:
     """What the command line says, of this dialog."""
     done = subprocess.run(
         command(world, *words),
-        env=world.pair._environment,  # the daemons' own
+        env=world.pair.environment,  # the daemons' own
         cwd=world.folder,
         capture_output=True,
         text=True,
