@@ -19,6 +19,7 @@ from dialogd.protocol.build import (
     expected,
     most_turns,
 )
+from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import USER, Mark
 from dialogd.store.logfile import Addition
 from tests.protocol.test_build import PLAN, is_due, no, room, states, yes
@@ -211,7 +212,7 @@ def test_a_task_that_could_not_be_gone_on_with_is_tried_again() -> None:
 def test_only_what_emphasizes_a_whole_field_is_no_part_of_it() -> None:
     """A criterion may begin with a command in backticks; bold around a field is decoration."""
     mark = Mark("TASK_PROPOSED", "**print ages** | `ages.py FILE` prints them; `-h` helps | `none` | 1 h")
-    assert tasks_of.fields_of(mark) == ("print ages", "`ages.py FILE` prints them; `-h` helps", "none", "1 h")
+    assert fields_of(mark) == ("print ages", "`ages.py FILE` prints them; `-h` helps", "none", "1 h")
 
 
 def test_a_dialog_without_tasks_says_so() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol import build
 from dialogd.protocol.build import Due, GateResult, Submission, Task
 from dialogd.protocol.decide import Work
+from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
@@ -23,8 +24,7 @@ from dialogd.protocol.text import one_line
 from dialogd.store.folders import StateDir
 
 if TYPE_CHECKING:
-    from dialogd.build.worktrees import Diff, FileDiff, Worktree, Worktrees
-    from dialogd.build.worktrees import Submission as Made
+    from dialogd.build.worktrees import Diff, Worktree, Worktrees
 
 Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does blocking work in a thread of its own
 Note = Callable[[Dialog], Draft]  # makes the note, in the dialog as it is once the lock is held
@@ -124,8 +124,7 @@ class Builder:
         trees, worktree = self._worktrees(dialog), self._worktree(dialog, task)
         title = one_line(f"Task {task.id}: {task.description}", LONGEST_TITLE)
         message = f"{title}\n\nIteration {task.iteration}."
-        made = trees.submit(worktree, task.number, f"{debt.re}:{debt.chain}", message)
-        return _told(trees, made)
+        return trees.submit(worktree, task.number, f"{debt.re}:{debt.chain}", message)
 
     # -- how it does that -----------------------------------------------------------------------------------------
 
@@ -164,8 +163,7 @@ class Builder:
             files = made.files
             trees.carry(worktree, (), base)
             return lambda _: build.assigned_note(task, worktree.branch, base, wall(), files)
-        submission = _told(trees, made)
-        return lambda now: build.carried_note(task, submission, now.state.table.next_ref, wall())
+        return lambda now: build.carried_note(task, made, now.state.table.next_ref, wall())
 
     async def _gated(self, dialog: Dialog, rules: Build, task: Task, aside: Aside) -> Note:
         """Run the gate over exactly the submitted commit, in a folder of its own."""
@@ -177,7 +175,7 @@ class Builder:
             return lambda _: build.gate_note(rules, task, result, found, wall())
 
         if not rules.gate:
-            return note(GateResult("untested", task.tree, tail="No gate was given: this tree is untested."))
+            return note(GateResult("untested", tail="No gate was given: this tree is untested."))
         from dialogd.build import gate
 
         mine = f".gate-{dialog.id}-"
@@ -192,13 +190,13 @@ class Builder:
         except NotInstalled as error:
             why = str(error)
             if dialog.header.is_unattended:
-                return note(GateResult("untested", task.tree, tail=f"The gate was not run: {why}."))
+                return note(GateResult("untested", tail=f"The gate was not run: {why}."))
             return lambda _: build.ask_gate_note(rules, task, why, wall())
         finally:
             await aside(lambda: gate.remove(export))
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"
         said = f"`{rules.gate}`, {where}:\n\n{fenced(ran.tail)}" if ran.tail.strip() else f"`{rules.gate}`, {where}."
-        return note(GateResult(ran.state, task.tree, ran.code, ran.seconds, ran.log_sha, said))
+        return note(replace(ran, tail=said))
 
     def _log(self, dialog: Dialog, task: Task) -> Path:
         return StateDir(self.state).logs / f"gate-{dialog.id}-{task.id}-{task.iteration}.log"
@@ -212,10 +210,9 @@ class Builder:
         before = _attempts(dialog, task)[:-1]
         if not before:
             return ()
-        changed = [one.path for one in _files(trees.diff(before[-1], task.commit, 0))]
-        known = [one.path for one in _files(trees.diff(task.base, before[-1], 0))]
-        named = [finding.file for finding in findings(dialog)]
-        return build.astray(known, changed, named)
+        changed = _names(trees.diff(before[-1], task.commit, 0))
+        known = _names(trees.diff(task.base, before[-1], 0))
+        return build.astray(changed - known - {finding.file for finding in findings(dialog)})
 
     def _submission(self, dialog: Dialog, rules: Build, task: Task) -> Iterator[str]:
         """What the reviewer is shown of the submission, as git tells it."""
@@ -250,13 +247,9 @@ class Builder:
             )
 
 
-def _files(diff: Diff) -> Sequence[FileDiff]:
-    return (*diff.files, *diff.omitted)
-
-
 def _names(diff: Diff) -> set[str]:
     """All files that differ, a renamed one by both its names."""
-    return {name for one in _files(diff) for name in (one.path, one.old_path) if name}
+    return {name for one in (*diff.files, *diff.omitted) for name in (one.path, one.old_path) if name}
 
 
 def _attempts(dialog: Dialog, task: Task) -> list[str]:
@@ -266,24 +259,7 @@ def _attempts(dialog: Dialog, task: Task) -> list[str]:
         for entry in dialog.entries
         for mark in entry.all("TASK")
         if build.number_of(mark) == task.number
-        and build.fields_of(mark)[1:2] == ("submitted",)
+        and fields_of(mark)[1:2] == ("submitted",)
         and build.value_of(mark, "base") == task.base
     ]
     return list(dict.fromkeys(found))
-
-
-def _told(trees: Worktrees, made: Made) -> Submission:
-    """A submission as the protocol has it."""
-    diff = trees.diff(made.base, made.commit, 0)
-    return Submission(
-        made.branch_name,
-        made.commit,
-        made.tree,
-        made.base,
-        tuple(one.path for one in _files(diff)),
-        made.files_added,
-        made.files_modified,
-        sum(one.status == "D" for one in _files(diff)),
-        made.lines_added,
-        made.lines_deleted,
-    )

@@ -18,9 +18,10 @@ from typing import Any
 from dialogd.build.git import Git, shown
 from dialogd.build.worktrees import tree_of
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
-from dialogd.protocol.build import fields_of, value_of
+from dialogd.protocol.build import value_of
 from dialogd.protocol.certificate import Approval, approvals, doubts, where
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.marks import fields_of
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.strict import faults
 from dialogd.protocol.text import one_line

@@ -11,13 +11,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
 
 from dialogd.build.sandbox import INSTALL, confined, homes, missing
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
+from dialogd.protocol.build import GateResult
 from dialogd.store.child import Child
 from dialogd.store.disk import fix, why, write_over
 
@@ -30,20 +29,6 @@ _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07
 _KEPT = ("PATH", "LANG", "TZ", "USER", "LOGNAME")  # of the environment, and LC_*
 
 
-@dataclass(frozen=True, slots=True)
-class Gated:
-    """How the gate ended. `code` is its exit code (128 + n after signal n), None where its time was over.
-
-    `seconds` it took; `tail` is the end of what it said, without colours; `log_sha` hashes the log, byte for byte.
-    """
-
-    state: Literal["passed", "failed", "timeout"]
-    code: int | None
-    seconds: float
-    tail: str
-    log_sha: str
-
-
 async def run(
     command: str,
     export: Path,
@@ -53,7 +38,7 @@ async def run(
     hidden: Sequence[Path] = (),
     visible: Sequence[Path] = (),
     as_person: bool = False,
-) -> Gated:
+) -> GateResult:
     """Run `command` by the shell in `export`, a folder of its own with the tree's files, and remove that folder.
 
     In the sandbox: `export` can be written, the home is empty, so are the shared temporary folders and `hidden` ones
@@ -88,8 +73,8 @@ async def run(
         await asyncio.to_thread(_write, data, log)
     finally:
         await asyncio.to_thread(remove, export)
-    state: Literal["passed", "failed", "timeout"] = "timeout" if not is_over else "failed" if code else "passed"
-    return Gated(state, code if is_over else None, time.monotonic() - began, _told(data), sha256(data).hexdigest())
+    state = "timeout" if not is_over else "failed" if code else "passed"
+    return GateResult(state, code if is_over else None, time.monotonic() - began, sha256(data).hexdigest(), _told(data))
 
 
 def remove(folder: Path) -> None:

@@ -30,6 +30,7 @@ from typing import NamedTuple, TypeVar
 
 from dialogd.build.git import CHUNK, Checkout, Git, checkout_at, shown
 from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
+from dialogd.protocol.build import Submission
 from dialogd.store.disk import why, write_over
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
@@ -66,21 +67,6 @@ class Worktree:
     def name(self) -> str:
         """The task's name, such as `task-003-short-title`."""
         return self.path.name
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A commit of a task, and what git says about it beside its base; renames count as one file."""
-
-    branch_name: str
-    commit: str
-    tree: str
-    base: str
-    files_changed: int
-    files_added: int
-    files_modified: int
-    lines_added: int
-    lines_deleted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +224,6 @@ class Worktrees:
                 return self._submission(commit, worktree.base, worktree.branch)
         commit = self._commit(worktree, tip, self._snapshot(worktree, tip), message, trailers)
         return self._submission(commit, worktree.base, worktree.branch)
-
-    def submission_of(self, commit: str, base: str) -> Submission:
-        """What git says about a commit beside its base; the branch is the task's that holds it, "" where none does."""
-        commit, base = self.git.commit(commit), self.git.commit(base)
-        names = self.git.names(
-            "for-each-ref", "--format=%(refname)", f"--contains={commit}", "refs/heads/dialogd/"
-        ).out.decode()
-        wanted = f"refs/heads/dialogd/task-{self._trailers(commit).get('Task', '')}-"
-        branch = next((name for name in sorted(names.split("\n")) if f"{name}-".startswith(wanted)), "")
-        return self._submission(commit, base, _short(branch))
 
     def diff(self, base: str, commit: str, limit: int) -> Diff:
         """What a commit changes, in patches of up to `limit` characters together; a file is in whole or only named."""
@@ -558,13 +534,11 @@ class Worktrees:
     def _submission(self, commit: str, base: str, branch: str) -> Submission:
         changes = _changes(self.git, base, commit)
         return Submission(
-            branch_name=branch,
-            commit=commit,
-            tree=tree_of(self.git, commit),
-            base=base,
-            files_changed=len(changes),
-            files_added=sum(change.status == "A" for change in changes),
-            files_modified=sum(change.status not in "AD" for change in changes),
+            branch,
+            commit,
+            tree_of(self.git, commit),
+            base,
+            files=len(changes),
             lines_added=sum(change.added or 0 for change in changes),
             lines_deleted=sum(change.deleted or 0 for change in changes),
         )

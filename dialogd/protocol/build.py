@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, USER, Draft, Mark, Said
 from dialogd.protocol.rules import Build
 
@@ -27,7 +28,6 @@ GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tr
 RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
 
 _HAND = frozenset({"confirmed", "dropped", "changed", "retry", "accepted", "merged", "rebase"})
-_EMPHASIS = re.compile(r"\A([*_`]{1,3})([^*_`]*)\1\Z")
 _NUMBERS = re.compile(r"\d{1,6}")
 _HOURS = re.compile(r"\d{1,4}(?:\.\d{1,2})?")
 _PART = re.compile(r"(.+?)[ :=]+(\d{1,3})(?:\.\d+)?(?: ?/ ?\d{1,3})?")
@@ -181,11 +181,6 @@ def reviewing(build: Build, tasks: Tasks, me: str) -> Task | None:
 
 
 # -- What the marks say -----------------------------------------------------------------------------------------------
-
-
-def fields_of(mark: Mark) -> tuple[str, ...]:
-    """A mark's fields, split at every bar, without emphasis around the whole of one."""
-    return tuple(_EMPHASIS.sub(r"\2", part.strip(" \t")) for part in mark.value.split("|"))
 
 
 def value_of(mark: Mark, key: str) -> str:
@@ -543,29 +538,26 @@ def ending(tasks: Tasks) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What git says of a submission: against `base`, on `branch`. Line counts leave out binary files."""
+    """What git says of a submission: against `base`, on `branch`; a renamed file is one, binary ones have no lines."""
 
     branch: str
     commit: str
     tree: str
     base: str
-    files: tuple[str, ...] = ()
-    files_added: int = 0
-    files_modified: int = 0
-    files_deleted: int = 0
+    files: int = 0
     lines_added: int = 0
     lines_deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What the gate said of a tree: `state` is passed, failed, timeout or untested; `log` the hash of its output.
+    """What the gate said of a tree: `state` is passed, failed, timeout or untested.
 
-    `code` is the exit code, None without one; `tail` the end of the output.
+    `code` is its exit code (128 + n after signal n), None where it was not run or its time was over. `seconds` it took;
+    `log` hashes its output, byte for byte; `tail` is the end of that, without colours.
     """
 
     state: str
-    tree: str
     code: int | None = None
     seconds: float = 0.0
     log: str = ""
@@ -574,7 +566,7 @@ class GateResult:
 
 def submitted(task: Task, made: Submission, ref: str, iteration: int) -> tuple[Mark, Mark]:
     """The records of a submission: what git knows, and the proposal under which it is reviewed."""
-    size = f"{len(made.files)} file{'' if len(made.files) == 1 else 's'} | +{made.lines_added} -{made.lines_deleted}"
+    size = f"{made.files} file{'' if made.files == 1 else 's'} | +{made.lines_added} -{made.lines_deleted}"
     where = f"branch {made.branch} | base {made.base} | commit {made.commit} | tree {made.tree}"
     return (
         Mark("TASK", f"{task.id} | submitted | iteration {iteration} | {where} | {size}"),
@@ -599,7 +591,7 @@ def carried_note(task: Task, made: Submission, ref: str, at: str) -> Draft:
 
 def gate_note(build: Build, task: Task, result: GateResult, findings: Sequence[Mark], at: str) -> Draft:
     """The note with the gate's result, which passes the turn to the reviewer; `findings` are the daemon's own."""
-    said = f"{task.id} | {result.state} | tree {result.tree}"
+    said = f"{task.id} | {result.state} | tree {task.tree}"
     if result.code is not None:
         said += f" | exit {result.code}"
     if result.log:
@@ -635,13 +627,9 @@ def error_note(task: Task, kind: str, message: str, at: str, *, is_unattended: b
     return Draft(SYSTEM, "System", marks=(*marks, ask), turn=(USER,), attributes=(("at", at),))
 
 
-def astray(before: Sequence[str], files: Sequence[str], named: Sequence[str]) -> tuple[Mark, ...]:
-    """The daemon's finding on a fix that changed files which neither the findings name nor the attempt before changed.
-
-    `before` are the files of the attempt before, `files` those that this one changed since, `named` those of findings.
-    """
-    known = {*before, *named}
-    other = [name for name in files if name not in known]
-    text = f"changed outside the findings it answers: {', '.join(other[:10])}" + (" …" if len(other) > 10 else "")
+def astray(other: Collection[str]) -> tuple[Mark, ...]:
+    """The daemon's finding on a fix that changed these files, which no finding names and no attempt before changed."""
+    names = sorted(other)
+    text = f"changed outside the findings it answers: {', '.join(names[:10])}" + (" …" if len(names) > 10 else "")
     safe = text.replace("|", "/")
-    return (Mark("FINDING", f"medium | scope | {other[0].replace('|', '/')} | | {safe} |"),) if other else ()
+    return (Mark("FINDING", f"medium | scope | {names[0].replace('|', '/')} | | {safe} |"),) if names else ()

@@ -22,6 +22,13 @@ from types import MappingProxyType
 from dialogd.protocol.model import Mark
 from dialogd.protocol.rules import CONTRIBUTIONS
 
+_EMPHASIS = re.compile(r"\A([*_`]{1,3})([^*_`]*)\1\Z")
+
+
+def fields_of(mark: Mark) -> tuple[str, ...]:
+    """A mark's fields, split at every bar, without emphasis around the whole of one."""
+    return tuple(_EMPHASIS.sub(r"\2", part.strip(" \t")) for part in mark.value.split("|"))
+
 
 class Who(enum.Flag):
     """Who may use a mark."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, Condition, Entry, Mark, Said, turn_number
 from dialogd.protocol.rules import REVIEW
 from dialogd.protocol.state import Dialog
@@ -82,11 +83,6 @@ def reviewed(table: Table, said: Said) -> Table:
             mine = ("".join(c for c in level(mark) if c.isdecimal()), said.by)
             table = replace(table, blocking=tuple(o for o in table.blocking if (str(o[0]), o[1]) != mine))
     return table
-
-
-def fields_of(mark: Mark) -> tuple[str, ...]:
-    """A mark's fields, split at every bar, without emphasis."""
-    return tuple(part.strip(" \t*_`") for part in mark.value.split("|"))
 
 
 def level(mark: Mark) -> str:

@@ -562,7 +562,7 @@ class _Judge:
             yield build.assigned_note(task, "", "", at)
         if what is Due.GATE:
             findings = self.entry.all("FINDING")
-            yield build.gate_note(rules, task, GateResult("", task.tree), findings, at)
+            yield build.gate_note(rules, task, GateResult(""), findings, at)
             yield build.ask_gate_note(rules, task, "", at)
         if what in (Due.ASSIGN, Due.GATE):
             yield build.error_note(task, "", "", at, is_unattended=before.header.is_unattended)

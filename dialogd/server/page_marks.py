@@ -438,7 +438,7 @@ _SAID_OF_TASKS = {
 
 def _task(mark: Mark, who: str, _talk: Talk) -> MarkShown:
     """What became of a task, or what the person says of it."""
-    named, state, *rest = (*build.fields_of(mark), "", "")
+    named, state, *rest = (*marks.fields_of(mark), "", "")
     state, rest = state.casefold(), [part for part in rest if part]
     task = "all tasks" if named == "all" else f"task{'s' if ',' in named else ''} {named}"
     facts = " · ".join(part for part in rest if part.split(" ")[0] in ("branch", "base", "commit", "tree"))
@@ -480,7 +480,7 @@ _GATE_SAYS = {
 
 def _gate(mark: Mark, who: str, _talk: Talk) -> MarkShown:
     """What the tests said of a submission, or the person of the tests."""
-    named, state, *rest = (*build.fields_of(mark), "")
+    named, state, *rest = (*marks.fields_of(mark), "")
     if who:
         says = (
             f"let the gate of task {named} run without a sandbox"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dialogd.errors import DialogdError
 from dialogd.protocol import build
 from dialogd.protocol.build import APPROVED, ASSIGNED, CONFIRMED, DROPPED, ERROR, MERGED, PROPOSED, Task, Tasks
+from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import Build
@@ -141,7 +142,7 @@ class _Told:
         if old is not None and task.gate and task.gate != old.gate:
             yield self._tested(entry, task)
         record = next((mark for mark in entry.all("TASK") if build.number_of(mark) == task.number), None)
-        state = build.fields_of(record)[1].casefold() if record and "|" in record.value else ""
+        state = fields_of(record)[1].casefold() if record and "|" in record.value else ""
         if entry.by == self.rules.moderator and state in _REVIEWED and old is not None:
             yield self._reviewed(entry, old, is_approved=state == "approved")
         if old is None or task.state == old.state:
@@ -266,7 +267,7 @@ class _Told:
         known = [one for one in self.findings if self.places[one.entry] <= end]
         score, points = build.total(self.rules, entry.marks), build.points(self.rules, entry.marks)
         mark = next(m for m in entry.all("TASK") if build.number_of(m) == task.number)
-        why = "; ".join(part for part in build.fields_of(mark)[2:] if not part.startswith(("iteration ", "score ")))
+        why = "; ".join(part for part in fields_of(mark)[2:] if not part.startswith(("iteration ", "score ")))
         verdict = "approved" if is_approved else why or "not approved"
         return self.event(
             "PR_FEEDBACK",
@@ -325,7 +326,7 @@ class _Told:
         )
 
     def _stopped(self, entry: Entry, old: Task, mark: Mark) -> Event:
-        _, _, kind, *words = (*build.fields_of(mark), "", "")
+        _, _, kind, *words = (*fields_of(mark), "", "")
         return self._error(entry, self.rules.lead, old, kind, " | ".join(filter(None, words)))
 
     def failures(self, entry: Entry, tasks: Tasks) -> Iterator[Event]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.protocol.build import APPROVED, Due
+from tests.build.actor import SCORE
 from tests.build.site import NO_SANDBOX, READ, USUAL, Site, git
 
 pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
@@ -167,3 +168,15 @@ def test_with_nobody_at_the_table_a_build_comes_to_its_end(tmp_path: Path) -> No
         site.open()
         site.until_end()
         assert [task.state for task in site.tasks] == ["dropped", APPROVED]
+
+
+@pytest.mark.slow
+def test_a_fix_that_takes_another_file_away_by_a_new_name_is_told(tmp_path: Path) -> None:
+    """A renamed file counts by both its names: the daemon's own finding names the one that nobody asked to change."""
+    asks = f"[FINDING: blocking | docs | notes.md | 1 | it is missing | write it]\n{SCORE}\n[DECIDE: REF reject | no]"
+    fixed = {"run": "mv README.md notes.md"}
+    with Site(tmp_path, {**USUAL, "review 001.1": asks, "001.2": fixed}, gate="true") as site:
+        site.open()
+        site.confirm()
+        site.until(lambda: "review 001.2" in site.calls, "the second review")
+        assert "changed outside the findings it answers: README.md" in site.text

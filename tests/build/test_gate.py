@@ -14,9 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.build.gate import HEAD, TAIL, Gated, remove, run
+from dialogd.build.gate import HEAD, TAIL, remove, run
 from dialogd.build.sandbox import missing
 from dialogd.errors import BadInput, NotInstalled, StorageError
+from dialogd.protocol.build import GateResult
 from tests.support.cases import cases
 
 NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
@@ -32,12 +33,12 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
-async def gate(command: str, tree: Path, limit: float = 60.0, **more: object) -> tuple[Gated, str]:
+async def gate(command: str, tree: Path, limit: float = 60.0, **more: object) -> tuple[GateResult, str]:
     """How a gate ended, and its whole log."""
     tree.mkdir(exist_ok=True)
     log = tree.parent / "log"
     gated = await run(command, tree, limit, log, **more)  # type: ignore[arg-type]
-    assert gated.log_sha == sha256(log.read_bytes()).hexdigest()
+    assert gated.log == sha256(log.read_bytes()).hexdigest()
     assert not tree.exists()
     return gated, log.read_text(errors="replace")
 

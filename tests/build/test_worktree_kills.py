@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.build.worktrees import Submission, Worktrees
+from dialogd.build.worktrees import Worktrees
 from dialogd.errors import DialogdError
+from dialogd.protocol.build import Submission
 from tests.build.repos import Repo, a_repo, tree, write
 
 REPOSITORY = Path(__file__).resolve().parents[2]

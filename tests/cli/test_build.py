@@ -81,9 +81,7 @@ class Built(Room):
     def _made(self, task: Task, base: str) -> build.Submission:
         worktree = self.trees.open(task.number, task.description, base)
         (worktree.path / f"{task.id}.py").write_text(f"# attempt {task.iteration}\n")
-        made = self.trees.submit(worktree, task.number, f"{self.dialog.state.number}:x", f"Task {task.id}")
-        files = (f"{task.id}.py",)
-        return build.Submission(made.branch_name, made.commit, made.tree, base, files, 1, 0, 0, 1, 0)
+        return self.trees.submit(worktree, task.number, f"{self.dialog.state.number}:x", f"Task {task.id}")
 
     def confirmed(self) -> Built:
         """The same, once the person has confirmed its tasks and everybody has done what they could."""

@@ -271,7 +271,7 @@ class Room:
             state = self.gates.pop(0) if self.gates else "passed"
             if state == "asked":
                 return build.ask_gate_note(rules, task, "there is none here", self.paper.at)
-            result = build.GateResult(state, task.tree, int(state != "passed"), 1.0, "f" * 64, "1 passed")
+            result = build.GateResult(state, int(state != "passed"), 1.0, "f" * 64, "1 passed")
             return build.gate_note(rules, task, result, (), self.paper.at)
         base = self.dialog.state.tasks.base or rules.base
         if task.carried:
@@ -283,7 +283,7 @@ class Room:
         """What git would say of a submission; each has a commit and a tree of its own."""
         self.made += 1
         commit, tree = f"{self.made:040x}", f"{self.made + 0xABC000:040x}"
-        return build.Submission(f"dialogd/task-{task.id}", commit, tree, base, ("a.py",), 1, 0, 0, 5, 0)
+        return build.Submission(f"dialogd/task-{task.id}", commit, tree, base, 1, 5, 0)
 
     def _submitted(self, now: Dialog, me: str) -> tuple[Mark, ...]:
         """The records of the lead's turn."""
