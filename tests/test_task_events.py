@@ -99,6 +99,15 @@ def test_a_review_is_told_with_its_sum_and_what_blocks() -> None:
     assert [m.payload["score"] for m in flow(made.dialog) if m.message_type == "SCORE"] == [71, 86, 86]
 
 
+def test_a_task_that_was_tried_again_is_told_with_all_its_iterations() -> None:
+    """After three failures and a retry its yes is the fourth iteration, not the first again."""
+    made = confirm(room(no("P1"), no("P2"), no("P3")))
+    made.scripts["M"] = [yes("P4"), yes("P5"), "Both.\n"]
+    confirm(made, "[TASK: 001 | retry]")
+    assert [one["iteration"] for one in told(made, "PR_SUBMITTED", "task-001")] == [1, 2, 3, 4]
+    assert [one["total_iterations"] for one in told(made, "TASK_COMPLETED", "task-001")] == [4]
+
+
 def test_an_agents_claims_about_sums_are_not_taken_over() -> None:
     """A total in the SCORE, points above a maximum, records in prose: none of them reaches a field."""
     boast = GOOD.replace("]", " | total 100]").replace("documentation 8", "documentation 99")

@@ -356,7 +356,8 @@ class _Now:
         if task is None or what not in (build.Due.WORK, build.Due.REVIEW):
             return
         lines = [f"{task.id}: {task.description}", *(f"- must be true: {one}" for one in task.criteria)]
-        yield _quoted(f"The task, iteration {task.iteration} of {self.rules.build.iterations}:", *lines)
+        last = build.last_attempt(self.rules.build, task)
+        yield _quoted(f"The task, iteration {task.iteration} of {last}:", *lines)
         if what is build.Due.REVIEW:
             tested = "It is untested: no gate was run" if task.gate == "untested" else f"Its gate said: {task.gate}"
             yield f"You decide on {task.ref}: `[DECIDE: {task.ref} approve | reason]`, or `reject`. {tested}."

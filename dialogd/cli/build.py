@@ -508,7 +508,7 @@ def _table(dialog: Dialog, rules: Build) -> Iterator[str]:
     for task in listed:
         state = f"{task.state}, untested" if task.gate == "untested" and task.commit else task.state
         score = f"{task.score} of 100" if task.score is not None else ""
-        attempt = f"attempt {task.iteration} of {rules.iterations}" if task.iteration else ""
+        attempt = f"attempt {task.iteration} of {tasks_of.last_attempt(rules, task)}" if task.iteration else ""
         after = f"after {', '.join(f'{number:03}' for number in task.after)}" if task.after else ""
         facts = ", ".join(filter(None, (score, attempt, after, f"{task.hours:g} h" if task.hours else "", task.branch)))
         yield f"{task.id}  {state:20}  {one_line(task.description, 100)}"

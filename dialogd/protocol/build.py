@@ -59,7 +59,8 @@ class Task:
 
     state      proposed, confirmed, assigned, submitted, stuck, error, approved, merged or dropped; `why` in words
     after      numbers of the tasks that come first; `hours` as estimated
-    iteration  which attempt it is, from 1
+    iteration  which attempt it is, from 1, counted on whatever happens; those up to `spent` are of earlier rounds: each
+               word of the person's to try it again, or on another base, begins a round
     base       the commit from which it started; `commit` and `tree` are what was submitted last
     ref        the proposal under which that is reviewed
     gate       what the gate said of that tree, "" before; `log` is the hash of its output
@@ -79,6 +80,7 @@ class Task:
     state: str = PROPOSED
     why: str = ""
     iteration: int = 0
+    spent: int = 0
     branch: str = ""
     base: str = ""
     commit: str = ""
@@ -165,8 +167,13 @@ def most_turns(build: Build, tasks: Tasks) -> int:
     """The most turns that it may take from here: every attempt of every known task, its reviews, the summary."""
     each = 2 * build.iterations
     open_ = [task for task in tasks.all if task.state not in DONE]
-    work = sum(each - 2 * max(task.iteration - 1, 0) for task in open_)
+    work = sum(each - 2 * max(task.iteration - task.spent - 1, 0) for task in open_)
     return (not tasks.all) + max(work, 0) + max(build.cycles - tasks.cycles, 0) * (1 + each) + 1
+
+
+def last_attempt(build: Build, task: Task) -> int:
+    """The number of the attempt after which the person decides."""
+    return task.spent + build.iterations
 
 
 def expected(count: int) -> Tasks:
@@ -360,9 +367,8 @@ def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     match state:
         case "assigned":
             new = {"branch": value_of(mark, "branch"), "base": value_of(mark, "base"), "carried": "", "gate": ""}
-            return tasks.with_(
-                task, state=ASSIGNED, iteration=task.iteration + 1, why=value_of(mark, "conflict"), **new
-            )
+            why, counted = value_of(mark, "conflict"), _counted(task, mark, task.iteration + 1)
+            return tasks.with_(task, state=ASSIGNED, why=why, **counted, **new)
         case "submitted":
             return _submitted(tasks, task, said, mark)
         case "changes":
@@ -374,6 +380,13 @@ def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
             was = task.state if state == ERROR or rest == UNDECIDED else ""
             return tasks.with_(task, state=state, why=rest, was=was, score=_score(mark) or task.score)
     return tasks
+
+
+def _counted(task: Task, mark: Mark, number: int) -> dict[str, int]:
+    """The attempt that a record is of: the `number` that is next; earlier versions began each round at 1 again."""
+    said = value_of(mark, "iteration")
+    number = int(said) if said.isdecimal() else number
+    return {"iteration": number, "spent": task.spent if number > task.spent else 0}
 
 
 def _score(mark: Mark) -> int | None:
@@ -388,7 +401,7 @@ def _submitted(tasks: Tasks, task: Task, said: Said, mark: Mark) -> Tasks:
     return tasks.with_(
         task,
         state=SUBMITTED,
-        iteration=task.iteration + is_carried,
+        **_counted(task, mark, task.iteration + is_carried),
         branch=value_of(mark, "branch") or task.branch,
         base=value_of(mark, "base") or task.base,
         commit=value_of(mark, "commit"),
@@ -438,8 +451,9 @@ def _by_hand(tasks: Tasks, mark: Mark, state: str) -> Tasks:
                 hours=_hours(hours) or task.hours,
             )
         elif state == "retry" and is_held:
-            again = {"state": task.was} if task.was else {"state": ASSIGNED, "iteration": 1, "gate": ""}
-            tasks = tasks.with_(task, was="", undecided=0, **again)
+            spent = task.iteration
+            anew = {"state": ASSIGNED, "iteration": spent + 1, "spent": spent, "gate": ""}
+            tasks = tasks.with_(task, **{"was": "", "undecided": 0, **({"state": task.was} if task.was else anew)})
         elif state == "accepted" and task.state == STUCK:
             tasks = replace(tasks.with_(task, state=APPROVED, reviewer=USER), base=task.commit)
         elif state == "merged" and task.state == APPROVED:
@@ -451,7 +465,7 @@ def _rebased(tasks: Tasks, base: str) -> Tasks:
     """After the person moved the base: what was approved on another one is gone through again, in its order."""
     for task in [task for task in tasks.all if task.state == APPROVED]:
         carried = f"{task.base}..{task.commit}"
-        tasks = tasks.with_(task, state=CONFIRMED, carried=carried, reviewer="", gate="", iteration=0)
+        tasks = tasks.with_(task, state=CONFIRMED, carried=carried, reviewer="", gate="", spent=task.iteration)
     return replace(tasks, base=base)
 
 
@@ -490,7 +504,7 @@ def records(build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str],
             approval(task, score),
         ]
     reason = "; ".join(why)
-    if task.iteration < build.iterations:
+    if task.iteration < last_attempt(build, task):
         return [Mark("TASK", f"{task.id} | changes | {said} | iteration {task.iteration} | {reason}")]
     times = f"{task.iteration} iteration{'' if task.iteration == 1 else 's'}"
     if is_unattended:

@@ -387,7 +387,7 @@ def _task_facts(task: TaskRow, rules: Build) -> str:
     one, diff = task.task, task.diff
     parts = (
         f"{one.score} of 100" if one.score is not None else "",
-        f"attempt {one.iteration} of {rules.iterations}" if one.iteration else "",
+        f"attempt {one.iteration} of {build.last_attempt(rules, one)}" if one.iteration else "",
         f"after {', '.join(f'{number:03}' for number in one.after)}" if one.after else "",
         f"{one.hours:g} h" if one.hours else "",
         one.branch,
