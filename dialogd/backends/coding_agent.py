@@ -34,7 +34,7 @@ from dialogd.backends.session import Continuation, Sessions, checkpoint, plan, s
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
-from dialogd.store.child import Child, not_started
+from dialogd.store.child import Child, not_started, too_greedy
 from dialogd.store.disk import read_json, write_json, write_over
 from dialogd.store.leftovers import note_made
 
@@ -561,6 +561,8 @@ class AgentCLI:
                 self._give_back()
         if child.errno is not None:
             raise BackendError(f"cannot run {self.program!r}: {os.strerror(child.errno)}", fix="install it again")
+        if child.passed:
+            raise too_greedy(child, self.program)
         said = last_line(child.stderr, self.secrets)
         if run.session and reader.text is None and re.search(self.lost, f"{reader.failure or ''} {said}"):
             raise self._lost(run)
@@ -576,15 +578,18 @@ class AgentCLI:
     def _start(self, run: Run) -> Child:
         own = {**self.settings(run), "TMPDIR": str(run.folder)}
         environment = {**self.environment, **own, **self.options.environment}
-        command, folder = [str(self._path), *self.arguments(run)], self.project
+        command, folder, limits = [str(self._path), *self.arguments(run)], self.project, None
         if run.way is not None:
             folder = run.way.workspace.path
         if run.way is not None and run.way.boxed:
+            from dialogd.build.sandbox import limits as most_of
+
             self._lend()
+            limits = most_of(folder, self.boxed_home)
             command = run.way.workspace.confined(command, [self.boxed_home], [self.path.parent, run.folder])
             environment |= {self.keeps[0]: str(self.boxed_home), "TMPDIR": TEMPORARY}
         try:
-            return Child(command, run.text.encode("utf-8", "replace"), environment, folder)
+            return Child(command, run.text.encode("utf-8", "replace"), environment, folder, limits)
         except OSError as error:
             raise not_started(error, command[0]) from error
 

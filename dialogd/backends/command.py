@@ -15,7 +15,7 @@ from dialogd.backends import Found, Options, Request, Tool, Usage
 from dialogd.backends.prices import Price, parse_price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
-from dialogd.store.child import STDERR_TAIL, Child, not_started
+from dialogd.store.child import STDERR_TAIL, Child, not_started, too_greedy
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes
 ERROR_LINE = 200  # characters of stderr's last line that an error quotes
@@ -111,15 +111,17 @@ class Command:
             "DIALOGD_TURN": str(request.turn),
             "DIALOGD_QUESTION": request.question,
         }
-        words, folder = [program, *self._words[1:]], self._project
+        words, folder, limits = [program, *self._words[1:]], self._project, None
         if request.workspace is not None:
+            from dialogd.build.sandbox import limits as most_of
+
             request.workspace.check()
             read = [] if folder is None else [folder]
             words, folder = request.workspace.confined(words, read=read), request.workspace.path
-            environment["TMPDIR"] = "/tmp"
+            environment["TMPDIR"], limits = "/tmp", most_of(request.workspace.path)
         prompt = request.prompt().text.encode("utf-8", "replace")
         try:
-            return Child(words, prompt, environment, folder)
+            return Child(words, prompt, environment, folder, limits)
         except OSError as error:
             raise not_started(error, program) from error
 
@@ -130,6 +132,8 @@ class Command:
                 f"cannot run {self._words[0]!r}: {os.strerror(child.errno)}",
                 fix="it must be a program for this machine, or a script whose first line names its interpreter (#!)",
             )
+        if child.passed:
+            raise too_greedy(child, repr(self._words[0]))
         said = last_line(child.stderr, self.secrets)
         if code != 0:
             raise BackendError(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 import stat
 import time
 from collections import deque
@@ -15,9 +16,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from dialogd.build.sandbox import INSTALL, confined, homes, missing
+from dialogd.build.sandbox import limits as limits_of
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
-from dialogd.store.child import Child
+from dialogd.store.child import Child, Limits
 from dialogd.store.disk import fix, why, write_over
 
 HEAD = 3 * 1024 * 1024  # bytes of output that a log keeps from its beginning
@@ -38,12 +40,14 @@ async def run(
     hidden: Sequence[Path] = (),
     visible: Sequence[Path] = (),
     as_person: bool = False,
+    limits: Limits | None = None,
 ) -> GateResult:
     """Run `command` by the shell in `export`, a folder of its own with the tree's files, and remove that folder.
 
     In the sandbox: `export` can be written, the home is empty, so are the shared temporary folders and `hidden` ones
     (dialog, state directory), there is no network; `visible` folders of the home can be read. After `limit` seconds
     it is ended with all that it started. `log` gets its output, at most `HEAD` + `TAIL` bytes.
+    What passes `limits`, by default those of `sandbox.limits`, is ended and has failed; the log's last line says so.
     `as_person` runs it without a sandbox, with the person's rights: only with their word for this very tree.
     Raises `NotInstalled` where there is no sandbox, and `StorageError` when the log cannot be written.
     """
@@ -57,7 +61,7 @@ async def run(
                 raise NotInstalled(f"the gate has no sandbox: {lacking}", fix=INSTALL)
             covered = [*homes(), *hidden]
             words = confined(words, cwd=export, writable=[export], read_only=visible, hidden=covered, network=False)
-        child = _start(words, export, as_person=as_person)
+        child = _start(words, export, limits, as_person=as_person)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit):
@@ -69,6 +73,9 @@ async def run(
         if child.errno is not None or (child.stderr.startswith(b"bwrap:") and not as_person):
             said = child.stderr.decode("utf-8", "replace").strip() or os.strerror(child.errno or 0)
             raise NotInstalled(f"the gate could not be started: {said[:200]}", fix=INSTALL)
+        if child.passed:
+            output.add(f"\n[ended by dialogd: {child.passed}]\n".encode())
+            code = 128 + signal.SIGKILL
         data = output.kept()
         await asyncio.to_thread(_write, data, log)
     finally:
@@ -117,13 +124,13 @@ class _Output:
         return bytes(self._head) + f"\n[{left_out:,} bytes are left out here]\n".encode() + rest[-TAIL:]
 
 
-def _start(words: Sequence[str], export: Path, *, as_person: bool) -> Child:
+def _start(words: Sequence[str], export: Path, limits: Limits | None, *, as_person: bool) -> Child:
     environment = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
     home = os.environ.get("HOME") or next(map(str, homes()), "/")
     environment |= {"HOME": home, "SHELL": SHELL, "TERM": "dumb", "CI": "true"}
     environment |= {} if as_person else {"TMPDIR": "/tmp"}
     try:
-        return Child(words, b"", environment, export)
+        return Child(words, b"", environment, export, limits or limits_of(export))
     except OSError as error:
         raise DialogdError(
             f"the gate could not be started: {why(error)}", fix="look at the limits of this machine (`ulimit -a`)"

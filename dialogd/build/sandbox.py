@@ -13,9 +13,14 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from dialogd.store.child import Limits
+
 TRIAL = 20.0  # seconds for the trial; it takes hundredths
 QUOTED = 200  # characters of what bubblewrap says
 ANYBODY = "1000"  # an id as good as any other
+TASKS = 2048  # processes and threads, or 256 for each processor, where that is more
+FILES = 65_536  # that a process may have open
+LEAST = 64 * 1024 * 1024  # bytes of the disk, however little is free
 INSTALL = "install bubblewrap (the program is `bwrap`); it needs user namespaces"
 
 # Sockets lie here, behind which stands what has no sandbox: the session's bus, containers, agents of keys.
@@ -53,6 +58,37 @@ def missing() -> str:
     return f"bubblewrap does not work here: {said or f'it exited {done.returncode}'}"
 
 
+def limits(*folders: Path) -> Limits:
+    """What programs may take that can write in these folders: half of the machine's memory, half of what is free."""
+    free = [found.f_bavail * found.f_frsize for found in map(os.statvfs, folders)]
+    return Limits(_tasks(), memory() // 2, max(min(free) // 2, LEAST), FILES, folders)
+
+
+@cache
+def memory() -> int:
+    """The memory of this machine, or of the container that this is, in bytes."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        with suppress(OSError, ValueError):  # "max"
+            found.append(int(path.read_text("ascii")))
+    return min(found)
+
+
+def _tasks() -> int:
+    return max(TASKS, 256 * (os.cpu_count() or 1))
+
+
+@cache
+def _sized() -> bool:
+    """True when bubblewrap can limit the folders that it keeps in memory: not before 0.7, nor where it is setuid."""
+    words = [shutil.which("bwrap") or "bwrap", "--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/tmp"]
+    try:
+        done = subprocess.run([*words, "/bin/sh", "-c", ":"], capture_output=True, check=False, timeout=TRIAL, env={})
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
 def confined(
     command: Sequence[str],
     *,
@@ -67,7 +103,8 @@ def confined(
     The whole system is there to be read. `writable` paths, which must exist, can be written; `hidden` folders are
     empty and keep nothing, hidden files cannot be opened. Of rules for a path and one above it the deeper counts, of
     two for the same path the stricter. /tmp, /dev, /proc, processes and, without `network`, the network are its own,
-    and /run, where sockets lie, is empty. It ends with whoever started it, and has no terminal.
+    and /run, where sockets lie, is empty. It ends with whoever started it, and has no terminal. Each folder that lies
+    in memory has a size; processes are counted by the kernel, but for the superuser's, which only a `Child` counts.
     """
     rules: dict[Path, str] = {}
     shared = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), _RUNNING}
@@ -81,15 +118,19 @@ def confined(
     words += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if os.getuid() == 0:  # the superuser's id cannot be passed on to a sandbox inside of this one, as Codex makes
         words += ["--uid", ANYBODY, "--gid", ANYBODY]
-    words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    size = ["--size", str(memory() // 4)] if _sized() else []
+    words += ["--ro-bind", "/", "/", "--dev", "/dev", *size, "--perms", "1777", "--tmpfs", "/dev/shm"]
+    words += ["--remount-ro", "/dev", "--proc", "/proc"]
     for path, kind in sorted(rules.items(), key=lambda rule: len(rule[0].parts)):
         if kind != "--tmpfs":
             words += [kind, str(path), str(path)]
         elif path.is_dir():
-            words += ["--perms", "0700", kind, str(path)]
+            words += [*size, "--perms", "0700", kind, str(path)]
         else:
             words += ["--ro-bind", os.devnull, str(path)]
-    return [*words, "--chdir", str(cwd.resolve()), "--", *command]
+    most = 2 * _tasks()  # more than a `Child` counts, so that it sees them
+    script = f'ulimit -u {most} 2>/dev/null || ulimit -p {most} 2>/dev/null; exec "$@"'  # each shell has one of them
+    return [*words, "--chdir", str(cwd.resolve()), "--", "/bin/sh", "-c", script, "sh", *command]
 
 
 def homes() -> tuple[Path, ...]:

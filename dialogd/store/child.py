@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +21,34 @@ STDERR_TAIL = 64 * 1024
 PATIENCE = 3.0  # seconds for the leash to end everything; it needs 0.3 as a rule
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a command and all that it starts may take together; where it takes more, it is ended.
+
+    `tasks` are processes and threads, `memory` bytes, `disk` bytes of each file system on which `folders` lie, and of
+    any one file; `files` may be open in one process.
+    """
+
+    tasks: int
+    memory: int
+    disk: int
+    files: int
+    folders: tuple[Path, ...]
+
+    def words(self) -> list[str]:
+        """The leash's words for it."""
+        numbers = f"--limits={self.tasks},{self.memory},{self.disk},{self.files}"
+        return [numbers, *(f"--folder={folder}" for folder in self.folders)]
+
+    def told(self, passed: str) -> str:
+        """What was passed, by its name, in words."""
+        return {
+            "tasks": f"it had more than {self.tasks:,} processes and threads",
+            "memory": f"it took more than {_size(self.memory)} of memory",
+            "disk": f"more than {_size(self.disk)} of the disk, or half of the files for which it had room, were taken",
+        }.get(passed, "the machine has no memory left")
+
+
 class Child:
     """A running command. Whoever made one awaits `end()`, whatever happens.
 
@@ -27,17 +56,31 @@ class Child:
     """
 
     def __init__(
-        self, command: Sequence[str], stdin: bytes | None, environment: Mapping[str, str], cwd: Path | None
+        self,
+        command: Sequence[str],
+        stdin: bytes | None,
+        environment: Mapping[str, str],
+        cwd: Path | None,
+        limits: Limits | None = None,
     ) -> None:
         """Start `command` (its first word is a path); `stdin` None: `write` says what comes, and when.
 
         Raises OSError when no process can be started.
         """
+        self.limits = limits
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(LEASH), str(theirs.fileno()), *command],
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(LEASH),
+                    str(theirs.fileno()),
+                    *(limits.words() if limits else ()),
+                    *command,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -111,7 +154,12 @@ class Child:
     @property
     def errno(self) -> int | None:
         """Why the command could not be started, or None when it was."""
-        return int(self._said) if self._said else None
+        return int(self._said) if self._said.isdigit() else None
+
+    @property
+    def passed(self) -> str:
+        """Which of its limits it passed, in words, and was ended for it; "" for none."""
+        return self.limits.told(self._said.decode()) if self.limits and self._said.isalpha() else ""
 
     def _leash_is_gone(self) -> bool:
         try:
@@ -173,6 +221,14 @@ class Child:
                 loop.remove_writer(fd)
 
 
+def too_greedy(child: Child, program: str) -> BackendError:
+    """The error of a program that passed its limits, for whoever made that `Child`."""
+    return BackendError(
+        f"{program} was ended: {child.passed}",
+        fix="look at what it left in its worktree, and ask again with `dialogd retry`",
+    )
+
+
 def not_started(error: OSError, program: str) -> BackendError:
     """The error of a machine that starts no process, for whoever makes a `Child`."""
     return BackendError(
@@ -180,6 +236,11 @@ def not_started(error: OSError, program: str) -> BackendError:
         fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
         retryable=True,
     )
+
+
+def _size(count: int) -> str:
+    """A number of bytes: `12.5 GiB`."""
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
 
 
 def _nonblocking(pipe: IO[bytes]) -> int:

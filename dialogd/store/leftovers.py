@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -216,7 +217,7 @@ def _leashed(process: psutil.Process) -> list[str] | None:
     words = process.cmdline()
     if len(words) < 5 or words[1:4] != ["-I", "-S", str(LEASH)] or not words[4].isdigit():
         return None
-    return words[5:]
+    return [*dropwhile(lambda word: word.startswith("--"), words[5:])]
 
 
 def _is_orphan(process: psutil.Process) -> bool:

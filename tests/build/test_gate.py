@@ -15,9 +15,10 @@ import psutil
 import pytest
 
 from dialogd.build.gate import HEAD, TAIL, remove, run
-from dialogd.build.sandbox import missing
+from dialogd.build.sandbox import limits, missing
 from dialogd.errors import BadInput, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
+from dialogd.store.child import Limits
 from tests.support.cases import cases
 
 NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
@@ -178,6 +179,85 @@ class TestConfined:
         with pytest.raises(StorageError, match="log"):
             await run("true", tree, 60.0, tmp_path / "none" / "log")
         assert not tree.exists()
+
+
+PYTHON = f"{os.path.realpath(sys.executable)} -I -S"
+SMALL = Limits(100, 150 << 20, 10 << 30, 50, ())
+BOMB = "b() { [ $1 = 0 ] && exec sleep 300; b $(($1 - 1)) & b $(($1 - 1)) & wait; }; b 8"  # 511 of them
+FILLS = """
+import asyncio, pathlib, sys
+from dataclasses import replace
+from dialogd.backends import Options, Workspace
+from dialogd.backends.command import Command
+from dialogd.build.gate import run
+from dialogd.errors import BackendError
+from tests.clis.rig import prompt, request
+from tests.support.backend_contract import answer
+
+async def main():
+    tree, fills = pathlib.Path(sys.argv[1], "tree"), "for n in 1 2 3; do head -c 60m /dev/zero > $n; done; sleep 300"
+    tree.mkdir()
+    gated = await run(fills, tree, 120.0, tree.parent / "log")
+    print(gated.state, gated.code, gated.tail)
+    tree.mkdir()
+    agent = Command(Options(command=f"/bin/sh -c '{fills}'"))
+    try:
+        await answer(agent, replace(request(prompt()), workspace=Workspace(tree, tree.parent / "a", tree.parent / "b")))
+    except BackendError as error:
+        print(error)
+
+asyncio.run(main())
+"""
+
+
+@NEEDS
+class TestLimits:
+    """What an agent wrote takes much, and the machine goes on."""
+
+    @cases(
+        "command, why",
+        [
+            (BOMB, "it had more than 100 processes and threads"),
+            (f"{PYTHON} -c 'import time; kept = bytearray(300 << 20); time.sleep(300)'", "150 MiB of memory"),
+        ],
+    )
+    async def test_a_bomb_is_ended_and_nothing_of_it_is_left(self, tree: Path, command: str, why: str) -> None:
+        """One of processes, one of memory: the gate has failed, and the end of what it said tells why."""
+        before = set(psutil.Process().children(recursive=True))
+        gated, log = await gate(f"echo begun; {command}", tree, 300.0, visible=[Path(sys.base_prefix)], limits=SMALL)
+        assert (gated.state, gated.code) == ("failed", 137)
+        assert why in log
+        assert gated.tail.endswith("]")
+        assert log.startswith("begun\n\n[ended by dialogd: ")
+        assert set(psutil.Process().children(recursive=True)) <= before
+
+    def test_what_fills_the_disk_is_ended(self, tmp_path: Path) -> None:
+        """A gate and an agent, on a disk of their own of 200 MiB: they may take half of it."""
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        script = 'mount -t tmpfs -o size=200m none "$1" && exec "$2" -c "$3" "$1"'
+        words = ["unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-c", script, "sh", str(disk)]
+        done = subprocess.run([*words, sys.executable, FILLS], capture_output=True, text=True, check=False, cwd=ROOT)
+        if "unshare" in done.stderr or "mount:" in done.stderr:
+            pytest.skip(done.stderr.strip())
+        gated, told = done.stdout.strip().split("\n\n") if "\n\n" in done.stdout else done.stdout.strip().split("\n")
+        assert gated.startswith("failed 137 [ended by dialogd: more than 100 MiB of the disk"), done.stderr
+        assert told.startswith("'/bin/sh' was ended: more than 100 MiB of the disk"), done.stderr
+
+    async def test_a_process_has_so_many_files_open_and_no_more(self, tree: Path) -> None:
+        """The kernel refuses one more; a test suite of a few thousand is within what is usual."""
+        opens = f"{PYTHON} -c 'kept = [open(\"/dev/null\") for _ in range(60)]'"
+        gated, log = await gate(opens, tree, visible=[Path(sys.base_prefix)], limits=SMALL)
+        assert (gated.state, "Too many open files" in log) == ("failed", True)
+        gated, log = await gate(opens, tree, visible=[Path(sys.base_prefix)])
+        assert (gated.state, log) == ("passed", "")
+
+    def test_they_are_shares_of_this_machine(self, tmp_path: Path) -> None:
+        """Half of its memory and of what is free on the least of the disks; more processes than tests start."""
+        most = limits(tmp_path, Path("/dev/shm"))
+        assert most.memory <= psutil.virtual_memory().total // 2
+        assert most.disk <= max(psutil.disk_usage("/dev/shm").total // 2, 64 << 20)
+        assert most.tasks >= max(2048, 256 * (os.cpu_count() or 1))
 
 
 async def test_as_the_person_it_runs_without_a_sandbox(tree: Path, tmp_path: Path) -> None:

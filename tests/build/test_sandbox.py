@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.build.sandbox import confined, homes, missing
+from dialogd.build.sandbox import confined, homes, limits, memory, missing
 from tests.support.cases import cases
 
 NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
@@ -88,6 +88,22 @@ class TestWrites:
         assert said.startswith("inside\n")
         assert (inside / "new").exists()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["inside", "secret"]
+
+    def test_folders_in_memory_have_a_size_and_processes_a_number(self, inside: Path, tmp_path: Path) -> None:
+        """The kernel refuses what is above; the folder of devices, which has no size of its own, keeps nothing."""
+        script = """
+            for folder in /tmp /dev/shm "$1"; do df -P -k "$folder" | tail -n 1; done
+            grep processes /proc/self/limits; echo x > /dev/null && echo usable; echo x > /dev/new
+        """
+        hidden = tmp_path / "hidden"
+        hidden.mkdir()
+        *sizes, number, usable, refused = sh(script, inside, hidden, hidden=[hidden]).strip().split("\n")
+        page = os.sysconf("SC_PAGE_SIZE")
+        assert len(sizes) == 3
+        assert all(int(line.split()[1]) * 1024 <= memory() // 4 + page for line in sizes)
+        assert "Read-only file system" in refused
+        assert usable == "usable"
+        assert number.split()[2:4] == [str(2 * limits(inside).tasks)] * 2
 
     def test_mounts_stay_as_they_are(self, inside: Path, tmp_path: Path) -> None:
         """Nothing inside has the right to mount, also not where the superuser starts it."""
