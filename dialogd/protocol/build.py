@@ -64,6 +64,7 @@ class Task:
     base       the commit from which it started; `commit` and `tree` are what was submitted last
     ref        the proposal under which that is reviewed
     gate       what the gate said of that tree, "" before; `log` is the hash of its output
+    score      what the review of that tree gave it, None before
     author     who submitted it; `reviewer` whose word approved it: an agent's id, or USER
     carried    the commits `base..commit` that are to be carried to another base; "" for none
     was        its state before an error, and before a review that did not decide
@@ -305,7 +306,9 @@ def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
     """After a turn of the moderator: the tasks that it proposes, in place of those that nobody has confirmed."""
     before, reviewed = due(build, tasks)
     if before is Due.REVIEW and reviewed is not None and said.mark("QUESTION_FOR_USER") is None:
-        tasks = tasks.with_(reviewed, undecided=reviewed.undecided + 1)  # what it decides follows among its marks
+        score = total(build, said.marks)  # what it decides follows among its marks
+        score = reviewed.score if score is None else score
+        tasks = tasks.with_(reviewed, undecided=reviewed.undecided + 1, score=score)
     new = [mark for mark in said.written if mark.name in ("TASK_PROPOSED", "IMPROVEMENT")]
     if said.is_struck:
         return replace(tasks, top=tasks.top + len(new))
@@ -410,6 +413,7 @@ def _submitted(tasks: Tasks, task: Task, said: Said, mark: Mark) -> Tasks:
         gate="",
         log="",
         carried="",
+        score=None,
         undecided=0,
         author=task.author if is_carried else said.by,
         entries=(task.entries[0], said.id, task.entries[2]),

@@ -265,6 +265,22 @@ def test_a_reviewer_that_never_decides_costs_two_turns() -> None:
     assert build.made == 2
 
 
+def test_a_score_is_of_the_tree_that_was_reviewed() -> None:
+    """A new submission has none; a review that gives points without deciding gives them to what it reviewed."""
+    build = room(no("P1"), None)
+    confirm(build)
+    assert [(task.state, task.iteration, task.score) for task in build.dialog.state.tasks.all[:1]] == [
+        ("submitted", 2, None)
+    ]
+    build.scripts["M"] = ["Hm.\n\n" + GOOD, "Hm again.\n\n" + GOOD]
+    build.confirms["M"] = ["I cannot say.", "I cannot say."]
+    build.run()
+    assert is_due(build) is Due.STUCK
+    confirm(build, "[TASK: 001 | accepted]")
+    assert [(task.state, task.score) for task in build.dialog.state.tasks.all[:1]] == [(APPROVED, 86)]
+    assert list(map(str, faults(build.paper.data))) == []
+
+
 def test_the_person_changes_and_drops_tasks() -> None:
     """Before the work begins, by lines of their own."""
     build = room(yes("P1"), "Done.\n")
