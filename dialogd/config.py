@@ -185,6 +185,11 @@ def file_words(file: Path) -> list[str]:
     return [] if file == DEFAULT_FILE else ["--file", str(file)]
 
 
+def file_flag(file: Path) -> str:
+    """The same behind a command that a shell reads: ` --file F`, or ""."""
+    return "".join(f" {shlex.quote(word)}" for word in file_words(file))
+
+
 def start_command(agent: str, file: Path, flags: Sequence[str] = ()) -> str:
     """The command that starts an agent's daemon on this file; `flags` name its backend, where known."""
     return shlex.join(["dialogd", "start", agent, *flags, *file_words(file)])
@@ -270,6 +275,12 @@ def _path(value: object, folder: Path) -> Path:
         return folder / Path(str(value)).expanduser()
     except RuntimeError:
         raise ValueError("names a user whose home is not known") from None
+
+
+def _paths(value: object, folder: Path) -> tuple[Path, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of paths")
+    return tuple(_path(one, folder) for one in value)
 
 
 _wait = _parsed(
@@ -488,6 +499,12 @@ class Settings:
     )
     gate: str = _setting(
         "", _line, "of a build's lead: the command that tests its work; no project may say it", is_users=True
+    )
+    gate_sees: tuple[Path, ...] = _setting(
+        (),
+        _paths,
+        "of a build's lead: folders in your home that its gate can read; no project may say it",
+        is_users=True,
     )
     tool_calls: int = _setting(10, _count_or_none, "calls of tools that one turn may make; 0: no tools are offered")
     plan: bool | Path = _setting(

@@ -917,26 +917,10 @@ def _waiting(dialog: Dialog, act: str) -> list[build.Task]:
     return found
 
 
-def ways(dialog: Dialog, named: str = "") -> str:
-    """The command for what a build asks the person now, and what else it can be; "" where it asks nothing.
-
-    `named` stands behind it, such as ` --file F`.
-    """
-    rules = dialog.header.rules.build
-    if rules is None or dialog.state.outcome is not None:
-        return ""
-    what, task = build.due(rules, dialog.state.tasks)
-    found = {
-        build.Due.CONFIRM: f"dialogd tasks confirm{named} (or change, drop)",
-        build.Due.STUCK: f"dialogd tasks retry{named} (or drop{', accept' * bool(task and task.state == build.STUCK)})",
-        build.Due.ALLOW: f"dialogd tasks gate run{named} (or gate untested)",
-    }
-    return found.get(what, "")
-
-
 def _ways(dialog: Dialog) -> str:
     """What the person can do with the tasks as they stand."""
-    return ways(dialog) or "see how they stand: dialogd tasks"
+    found = build.ways(rules_of_build(dialog), dialog.state.tasks, "") if dialog.state.outcome is None else ""
+    return found or "see how they stand: dialogd tasks"
 
 
 def _room(rules: Build, dialog: Dialog, after: build.Tasks, *, turn: bool = False) -> tuple[Mark, ...]:

@@ -204,7 +204,7 @@ def test_an_unfinished_dialog_says_who_is_waited_for() -> None:
 def test_a_question_for_the_person_is_what_comes_next() -> None:
     """Nothing else can go on before it is answered."""
     page = markdown(plan("[PROPOSAL: tabs]", "[QUESTION_FOR_USER: for whom?]"))
-    assert section(page, "Next steps").startswith("None were named. The dialog waits for your answer: `dialogd say`.\n")
+    assert section(page, "Next steps").startswith('None were named. The dialog waits for you: `dialogd say "…"`.\n')
     assert "**Claude B asks the person:** for whom? (turn 3)" in section(page, "Still open")
 
 

@@ -69,6 +69,22 @@ def test_more_tasks_than_there_are_turns_for_raise_the_limit() -> None:
     assert most_turns(rules, expected(12)) == 12 * 2 * 3 + 1
 
 
+def test_with_nobody_at_the_table_the_limit_of_turns_stays_and_its_end_says_what_is_done() -> None:
+    """Nobody confirms, and nobody has raised it; who comes back has the rest of the tasks done, with turns for them."""
+    many = "\n".join(f"[TASK_PROPOSED: step {n} | done | none | 1 h]" for n in range(5))
+    build = room(*(yes(f"P{n}") for n in range(1, 6)), "All.\n", plan=f"Many.\n\n{many}\n", person="absent", turns=8)
+    state = build.dialog.state
+    assert (build.outcome, state.outcome and state.outcome.reason) == (
+        "MAX_TURNS_REACHED",
+        "the limit of 8 turns; 3 of 5 tasks approved",
+    )
+    assert (states(build).count(APPROVED), state.limits.max_turns) == (3, 8)
+    person.carry_on(build.log)
+    assert build.dialog.state.limits.max_turns > 8
+    build.run()
+    assert (states(build), build.outcome) == ([APPROVED] * 5, "DECIDED")
+
+
 def test_a_task_under_way_is_dropped_by_a_turn_and_others_by_a_note() -> None:
     """Who works on it is interrupted; the next one begins at once, and the dropped one is not begun again."""
     build = room()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,15 +47,16 @@ NO_MATERIAL = Material()
 class Builder:
     """The hands of agent `me` in a build of the dialog `file`; `state` is the state directory.
 
-    `repo` and `gate` come from the flags of its daemon: a file alone makes no daemon read or run anything. Hidden from
-    the gate are the dialog with all that lies beside it, and the state directory. `is_busy` is True while something is
-    done that its peers must wait for.
+    `repo`, `gate` and what that `sees` of the home come from the flags of its daemon: a file alone makes no daemon read
+    or run anything. Hidden from the gate are the dialog with all that lies beside it, and the state directory.
+    `is_busy` is True while something is done that its peers must wait for.
     """
 
-    def __init__(self, me: str, repo: Path | None, gate: str, file: Path, state: Path) -> None:
+    def __init__(self, me: str, repo: Path | None, gate: str, sees: Sequence[Path], file: Path, state: Path) -> None:
         self.me = me
         self.repo = repo
         self.gate = gate
+        self.sees = sees
         self.file = file
         self.state = state
         self.is_busy = False
@@ -186,7 +187,10 @@ class Builder:
         try:
             await aside(lambda: trees.export(task.commit, export))
             limit, log = rules.gate_timeout, self._log(dialog, task)
-            ran = await gate.run(rules.gate, export, limit, log, hidden=self._hidden(), as_person=is_allowed)
+            sees = await aside(lambda: gate.readable(self.sees, self.file, self.state))
+            ran = await gate.run(
+                rules.gate, export, limit, log, hidden=self._hidden(), visible=sees, as_person=is_allowed
+            )
         except NotInstalled as error:
             why = str(error)
             if dialog.header.is_unattended:

@@ -140,6 +140,7 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         tool_calls=settings.tool_calls,
         repo=settings.repo,
         gate=settings.gate,
+        gate_sees=settings.gate_sees,
     )
 
 

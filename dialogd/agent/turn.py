@@ -79,7 +79,7 @@ class Behavior:
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
     one dialog; with `is_capped` the usual limits do where nobody and no header set one. `reads_files`: its tools can.
     The tools of `servers` are offered to it, and it may make `tool_calls` calls in one turn. `repo` is the repository
-    of a build, and `gate` the command that tests it.
+    of a build, `gate` the command that tests it, and `gate_sees` the folders of the home that it can read.
     """
 
     name: str = ""
@@ -99,6 +99,7 @@ class Behavior:
     tool_calls: int = 10
     repo: Path | None = None
     gate: str = ""
+    gate_sees: tuple[Path, ...] = ()
 
 
 # -- What an agent has for all its turns ------------------------------------------------------------------------------
@@ -129,7 +130,8 @@ class Speaker:
         self.has_kept = True
         self.disk = DiskThread()
         self.desk = Desk(me, hub.publish)
-        self.builder = Builder(me, behavior.repo, behavior.gate, file.path, file.journals.folder.parents[1])
+        own = (behavior.repo, behavior.gate, behavior.gate_sees)
+        self.builder = Builder(me, *own, file.path, file.journals.folder.parents[1])
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Run a blocking piece of work in the one thread that touches the disk."""

@@ -26,8 +26,8 @@ class Seat:
     """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet.
 
     `title` is what the template calls it, `price` what the person says its tokens cost; with `trust_project` what the
-    project contains may run. `session` is the key of the open session that it is. `repo` and `gate` are what the lead
-    of a build works on, and the command that tests it.
+    project contains may run. `session` is the key of the open session that it is. `repo` is what the lead of a build
+    works on, `gate` the command that tests it, `gate_sees` the folders of the home that it can read.
     """
 
     id: str
@@ -42,6 +42,7 @@ class Seat:
     session: str = ""
     repo: str = ""
     gate: str = ""
+    gate_sees: tuple[str, ...] = ()
 
     @property
     def is_known(self) -> bool:
@@ -64,6 +65,7 @@ class Seat:
             "price": self.price, "session": self.session, "repo": self.repo, "gate": self.gate,
         }  # fmt: skip
         words = [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
+        words += [part for folder in self.gate_sees for part in ("--gate-sees", folder)]
         return [*words, "--trust-project"] if self.trust_project else words
 
 
@@ -94,9 +96,10 @@ def saved_cast(state: StateDir, file: Path) -> Cast | None:
     """The cast that was kept for this file, None without one."""
     found = read_json(state.dialog(file) / CAST)
     try:
-        seats = ({key: row[key] for key in Seat.__dataclass_fields__ if key in row} for row in found["seats"])
+        rows = ({key: row[key] for key in Seat.__dataclass_fields__ if key in row} for row in found["seats"])
+        seats = tuple(Seat(**{**row, "gate_sees": tuple(row.get("gate_sees", ()))}) for row in rows)
         linger = float(found.get("linger", LINGER))
-        return Cast(found["dialog"], tuple(Seat(**row) for row in seats), found["pace"], found.get("by", ""), linger)
+        return Cast(found["dialog"], seats, found["pace"], found.get("by", ""), linger)
     except (TypeError, KeyError, ValueError):
         return None
 
@@ -124,6 +127,8 @@ def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[
             continue
         if value is False:
             yield ("--no-plan",) if one.name == "plan" else ()
+        elif isinstance(value, tuple):
+            yield from ((f"--{one.name.replace('_', '-')}", str(each)) for each in value)
         elif value is True:
             yield () if one.name == "plan" else (f"--{one.name.replace('_', '-')}",)
         else:

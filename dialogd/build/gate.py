@@ -84,6 +84,46 @@ async def run(
     return GateResult(state, code if is_over else None, time.monotonic() - began, sha256(data).hexdigest(), _told(data))
 
 
+def readable(folders: Sequence[Path], file: Path, state: Path) -> list[Path]:
+    """These folders as a gate may read them, for toolchains that lie in the home.
+
+    Raises `BadInput` for what is no folder; for a home, the folder of the dialog `file`, and what is above them; for
+    the `state` directory, what is in it and above it; and where anything lies that only its owner may read: so keys
+    and tokens are kept, and so are the folders that hold them.
+    """
+    found = []
+    for folder in folders:
+        path = folder.expanduser().resolve()
+        if not path.is_dir():
+            raise BadInput(f"{folder} is no folder", fix="name one that a toolchain lies in: --gate-sees ~/.pyenv")
+        holds = next((name for name, one in _kept_apart(file, state) if one.is_relative_to(path)), "")
+        if path.is_relative_to(state.resolve()):
+            holds = "dialogd's state"
+        if not holds and (private := _private(path)) is not None:
+            holds = f"what only you may read ({private})"
+        if holds:
+            fix = "name a folder below it, in which nothing is secret, such as ~/.cargo/bin"
+            raise BadInput(f"the gate must not see {path}: it holds {holds}", fix=fix)
+        found.append(path)
+    return found
+
+
+def _kept_apart(file: Path, state: Path) -> list[tuple[str, Path]]:
+    own = [("your home", home) for home in homes()]
+    return [*own, ("the dialog", file.parent.resolve()), ("dialogd's state", state.resolve())]
+
+
+def _private(folder: Path) -> Path | None:
+    """The first file or folder from there on that only its owner may read; None without one. Follows no links."""
+    for place, _, names in os.walk(folder):
+        for path in (Path(place), *(Path(place, name) for name in names)):
+            with suppress(OSError):
+                mode = path.lstat().st_mode
+                if not stat.S_ISLNK(mode) and not mode & 0o044:
+                    return path
+    return None
+
+
 def remove(folder: Path) -> None:
     """Remove a folder that a program has filled, also where it took its own rights away; follows no links."""
     with suppress(OSError):

@@ -31,7 +31,7 @@ GROUPS = {
         "open": Located("open:open_home", "Open the page on which dialogs are found, and started."),
         "run": Located("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
         "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
-        "build": Located("build:build", "Have a goal carried out in a repository, task by task."),
+        "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
         "new": Located("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
         "start": Located("start:start", "Run one agent's daemon, in a terminal of its own."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
@@ -66,7 +66,7 @@ GROUPS = {
     "See": {
         "status": Located("status:status", "Show how the dialog stands, or what you missed."),
         "watch": Located("watch:watch", "Watch a dialog live, until it ends."),
-        "tasks": Located("build:tasks", "Show a build's tasks; confirm, change, drop, accept them."),
+        "tasks": Located("work:tasks", "Show a build's tasks; confirm, change, drop, accept them."),
         "board": Located("see:board", "Show what was contributed, proposed and decided."),
         "flow": Located("see:flow", "Show who said what to whom, one line per message."),
         "replay": Located("see:replay", "Step through a dialog: what each entry changed."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -35,7 +35,6 @@ from dialogd.templates.opening import MOST_OF_A_FILE, Context, Opening, begins, 
 TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
 MOST_OF_A_QUESTION = 500  # characters that are looked up
 BEHIND = 16 * 1024  # bytes behind the cut of a file that are read too, so that no secret is known by its half only
-OF_BUILDS = ("build", "tasks", "along")  # what is asked for by `dialogd build` alone
 MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a limit, and prompts carry them all
 
 
@@ -44,10 +43,10 @@ class Wanted:
     """A new dialog as it was asked for: beside the topic, the options of every command that makes one.
 
     Of a build `build` holds what is said of it, by the names of its rules, `tasks` how many tasks are expected, `along`
-    what goes along beside the files.
+    what goes along beside the files, `gate_sees` what of the home its gate can read.
     """
 
-    topic: str
+    topic: str = ""
     question: options.Question = None
     question_file: options.QuestionFile = None
     agents: options.Agents = None
@@ -68,30 +67,37 @@ class Wanted:
     build: Mapping[str, str | int] = field(default_factory=dict)
     tasks: int = 0
     along: tuple[Context, ...] = ()
+    gate_sees: tuple[str, ...] = ()
 
     def seats(self) -> tuple[Seat, ...]:
         """Its agents."""
         return read_cast(self.agents, self.agent, template(self.template))
 
 
-def asks_for_a_dialog(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Wanted` in the place of its parameter `wanted`, which it is called with."""
-    hints = get_type_hints(Wanted, include_extras=True)
-    asked = [f for f in fields(Wanted) if f.name not in ("topic", *OF_BUILDS)]
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of each dataclass among its parameters, in its place; it is called with an instance.
 
-    @wraps(command)
-    def with_options(topic: str | None = None, **given: Any) -> None:
-        chosen = {field.name: given.pop(field.name) for field in asked}
-        command(topic, wanted=Wanted(topic or "", **chosen), **given)
-
+    Of the dataclass's fields those are options whose type describes one.
+    """
     own = get_type_hints(command, include_extras=True)
+    groups: dict[str, tuple[Any, list[str]]] = {}
     parameters: list[Parameter] = []
     for one in signature(command).parameters.values():
-        if one.name == "wanted":
-            how = Parameter.KEYWORD_ONLY
-            parameters += (Parameter(f.name, how, default=f.default, annotation=hints[f.name]) for f in asked)
-        else:
-            parameters.append(one.replace(annotation=own[one.name]))
+        kind = own[one.name]
+        if not is_dataclass(kind):
+            parameters.append(one.replace(annotation=kind))
+            continue
+        hints = get_type_hints(kind, include_extras=True)
+        asked = [each for each in fields(kind) if hasattr(hints[each.name], "__metadata__")]
+        groups[one.name] = (kind, [each.name for each in asked])
+        how = Parameter.KEYWORD_ONLY
+        parameters += (Parameter(f.name, how, default=f.default, annotation=hints[f.name]) for f in asked)
+
+    @wraps(command)
+    def with_options(*words: Any, **given: Any) -> None:
+        made = {name: kind(**{one: given.pop(one) for one in asked}) for name, (kind, asked) in groups.items()}
+        command(*words, **made, **given)
+
     with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {one.name: one.annotation for one in parameters}
     return with_options

@@ -26,8 +26,9 @@ from dialogd.backends.seats import Cast, Seat
 from dialogd.backends.sessions import knock, of_key, without_tokens
 from dialogd.cli.client import daemons, health, notify
 from dialogd.cli.terminal import plain, remark
-from dialogd.config import Settings
+from dialogd.config import Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, Refused
+from dialogd.protocol.lifecycle import continued
 from dialogd.protocol.text import one_line
 from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
@@ -293,9 +294,13 @@ class Daemons:
         """Restart a daemon that ended; returns a message. Raises `DialogdError` on its second end."""
         what = f"the daemon of {dead.id} ended unexpectedly ({died_of(dead.process.returncode)}); it said last:"
         if dead.id in self._died:
+            file = self.settings.file
+            again = continued(
+                LogFile(file, Journals(StateDir(self.settings.state_dir).dialog(file))).read(), file_flag(file)
+            )
             raise DialogdError(
                 f"{what}\n{dead.last_lines()}",
-                fix=f"it was restarted once already; look into {dead.output}, then `dialogd run --continue`",
+                fix=f"it was restarted once already; look into {dead.output}, then: {again}",
             )
         self._died.add(dead.id)
         self.children[dead.id] = self._spawn(next(seat for seat in self.cast.seats if seat.id == dead.id))

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from textwrap import shorten
@@ -21,10 +22,11 @@ from dialogd.backends import WRITING, Options, auto, load_backend
 from dialogd.backends.auto import family_of
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import holder_of, program_of
+from dialogd.build.gate import readable
 from dialogd.cli import options
 from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
-from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
+from dialogd.cli.create import Wanted, create, draw_up, takes_options, usual_ports, with_recalled
 from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interruptible, is_free
 from dialogd.cli.open import browse
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
@@ -46,7 +48,7 @@ from dialogd.templates.opening import Opening, warnings
 Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
 
 
-@asks_for_a_dialog
+@takes_options
 def new(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What it is about, in a line.")],
     *,
@@ -57,7 +59,7 @@ def new(
     json: options.JsonOption = False,
 ) -> None:
     """Write the file of a new dialog. A dialog that has ended is archived; one that has not is never overwritten."""
-    settings = options.settings_for(file)
+    settings, wanted = options.settings_for(file), dataclasses.replace(wanted, topic=topic)
     seats = wanted.seats()
     opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats), settings), wanted, settings)
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
@@ -122,62 +124,79 @@ def _start_line(settings: Settings, seat: Seat, agent: Participant) -> str:
 # -- `dialogd run` ----------------------------------------------------------------------------------------------------
 
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
-Continue = Annotated[bool, typer.Option("--continue", help="Start the cast of a dialog again that has not ended.")]
-Stay = Annotated[bool, typer.Option("--stay", help="Keep the daemons and the page after the end, until Ctrl-C.")]
-Linger = Annotated[
-    str | None, typer.Option(metavar="TIME", help="The same, but only so long after the end, such as 1 hour.")
-]
-Shows = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in your browser, where there is one.")]
-Prices = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--price",
-        metavar="[ID=]PRICE",
-        help="Dollars per million tokens, IN/OUT[/CACHED] or free: of one agent, or of all; repeat it.",
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How a dialog is held: where its file and its plan lie, who pays what, and how long its page stays."""
+
+    pace: options.Pace = None
+    file: options.FileOption = None
+    replace: options.Replace = False
+    go_on: Annotated[bool, typer.Option("--continue", help="Start the same agents again, and go on.")] = False
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the daemons and the page after the end, until Ctrl-C.")] = (
+        False
+    )
+    linger: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The same, but only so long after the end, such as 1 hour.")
+    ] = None
+    opens: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in your browser, where there is one.")
+    ] = False
+    plan: options.Plan = None
+    no_plan: options.NoPlan = False
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--price",
+            metavar="[ID=]PRICE",
+            help="Dollars per million tokens, IN/OUT[/CACHED] or free: of one agent, or of all; repeat it.",
+        ),
+    ] = None
+
+    @property
+    def lasts(self) -> float:
+        """For how many seconds after the end the page stays. Raises `BadInput`."""
+        return inf if self.stay else options.duration(self.linger, "--linger") if self.linger is not None else 0.0
+
+    def settings(self, named: str | None) -> Settings:
+        """The settings; to go on, the file may be `named` where something else is named otherwise."""
+        file = self.file or (named if self.go_on else None)
+        return options.settings_for(file, pace=self.pace, plan=self.plan, no_plan=self.no_plan)
+
+
 INTERRUPTED = 130
 LEADS = ("codex", "claude-code")  # what works in a build where nobody says who; the moderator is often a Claude
 TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file and the plan have all of it
 
 
-@asks_for_a_dialog
-def run(  # noqa: PLR0913 - every option of the command is an argument
-    topic: Topic = None,
-    *,
-    wanted: Wanted,
-    pace: options.Pace = None,
-    file: options.FileOption = None,
-    replace: options.Replace = False,
-    go_on: Continue = False,
-    stay: Stay = False,
-    linger: Linger = None,
-    opens: Shows = False,
-    plan: options.Plan = None,
-    no_plan: options.NoPlan = False,
-    price: Prices = None,
-    trust_project: options.TrustProject = False,
-) -> None:
+@takes_options
+def run(topic: Topic = None, *, wanted: Wanted, held: Held, trust_project: options.TrustProject = False) -> None:
     """Run a whole dialog: every agent, until it ends.
 
     Writes the file, starts a daemon per agent, and shows what they say. Ctrl-C stops the dialog and everything that was
     started. Takes /tmp/claude-dialog.md and ports 3001 … where they are free, else a file and ports of its own.
     """
-    lasts = inf if stay else options.duration(linger, "--linger") if linger is not None else 0.0
+    lasts = held.lasts
     with interruptible() as interrupt:
-        if go_on:
-            settings = options.settings_for(file or topic, pace=pace, plan=plan, no_plan=no_plan)
-            cast = former_cast(settings, pace)
+        settings = held.settings(topic)
+        if held.go_on:
+            cast = former_cast(settings, held.pace)
             if wanted.unattended:
                 person.leave(options.log_of(settings), USER)
-            raise typer.Exit(perform(settings, cast, interrupt, is_new=False, stay=lasts, opens=opens))
-        if topic is None:
+        elif topic is None:
             raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
-        settings = options.settings_for(file, pace=pace, plan=plan, no_plan=no_plan)
-        settings, cast = new_cast(
-            settings, wanted, pace or "", replace=replace, prices=price or (), trust_project=trust_project
-        )
-        raise typer.Exit(perform(settings, cast, interrupt, is_new=True, stay=lasts, opens=opens))
+        else:
+            wanted = dataclasses.replace(wanted, topic=topic)
+            settings, cast = new_cast(
+                settings,
+                wanted,
+                held.pace or "",
+                replace=held.replace,
+                prices=held.price or (),
+                trust_project=trust_project,
+            )
+        raise typer.Exit(perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens))
 
 
 def new_cast(
@@ -197,7 +216,7 @@ def new_cast(
     """
     asked = priced(_with_a_lead(wanted.seats(), wanted, settings), prices)
     seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
-    seats = _building(_trusting(seats) if trust_project else seats, wanted)
+    seats = _building(_trusting(seats) if trust_project else seats, wanted, settings)
     _try_backends(seats, choices, settings)
     ports = usual_ports(seats)
     explicit = settings.origin("file") != "default"
@@ -296,7 +315,7 @@ def _lead(seats: tuple[Seat, ...], wanted: Wanted) -> Seat | None:
     return next((seat for seat in seats if rules is not None and seat.id == rules.lead), None)
 
 
-def _building(seats: tuple[Seat, ...], wanted: Wanted) -> tuple[Seat, ...]:
+def _building(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tuple[Seat, ...]:
     """The seats, those of a build with the repository that they may read or work on, and what tests it."""
     lead = _lead(seats, wanted)
     if lead is None:
@@ -306,8 +325,10 @@ def _building(seats: tuple[Seat, ...], wanted: Wanted) -> tuple[Seat, ...]:
             f"{lead.backend} cannot work as {lead.id} ({lead.title}): it writes no files, or not in one folder alone",
             fix=f"name another: --agent {lead.id}=BACKEND, one of {', '.join(sorted(WRITING))}",
         )
+    sees = readable([Path(folder) for folder in wanted.gate_sees], settings.file, settings.state_dir)
     repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])
-    return tuple(dataclasses.replace(seat, repo=repo, gate=gate if seat is lead else "") for seat in seats)
+    work = dataclasses.replace(lead, gate=gate, gate_sees=tuple(map(str, sees)))
+    return tuple(dataclasses.replace(work if seat is lead else seat, repo=repo) for seat in seats)
 
 
 def _trusting(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
@@ -351,10 +372,10 @@ def former_cast(settings: Settings, pace: str | None) -> Cast:
     dialog = options.dialog_at(options.log_of(settings))
     if dialog.state.outcome is not None:
         where = shlex.quote(str(settings.file))
-        raise Refused(
-            f"the dialog {ended(dialog)}",
-            fix=f'open it again first: dialogd say --file {where} "…"; or begin another: dialogd run TOPIC',
-        )
+        fix = f'open it again first: dialogd say --file {where} "…"; or begin another: dialogd run TOPIC'
+        if dialog.header.rules.build is not None:
+            fix = next_step(dialog, settings.file)
+        raise Refused(f"the dialog {ended(dialog)}", fix=fix)
     cast = saved_cast(StateDir(settings.state_dir), settings.file)
     if cast is None or cast.dialog != dialog.id:
         state = StateDir(settings.state_dir)

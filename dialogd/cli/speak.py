@@ -23,9 +23,10 @@ from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import AGREED, ended, onwards
 from dialogd.cli.terminal import plain, remark, show
-from dialogd.config import Settings, start_command
+from dialogd.config import Settings, file_flag, start_command
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.memory import keep
+from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import where
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.interventions import free_port
@@ -186,8 +187,7 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
         return f"the dialog {ended(dialog)}"
     agents = [who for who in state.owing if who != USER]
     if not agents:
-        way = person.ways(dialog) or 'dialogd say "…"'
-        return f"the next turn is yours: {way}"
+        return f"the next turn is yours: {lifecycle.answer(dialog, file_flag(settings.file))}"
     names = " and ".join(filter(None, (", ".join(agents[:-1]), agents[-1])))
     owing = f"{names} {'owes' if len(agents) == 1 else 'owe'} the next turn"
     asleep = next((who for who in agents if who not in running and who != ANY), "")

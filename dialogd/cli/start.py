@@ -47,6 +47,10 @@ Role = Annotated[str | None, typer.Option(metavar="TEXT", help="The agent's role
 Project = Annotated[str | None, typer.Option(metavar="DIR", help="The folder the agent works in.")]
 Repo = Annotated[str | None, typer.Option(metavar="DIR", help="Of a build's lead: the repository that it works on.")]
 Gate = Annotated[str | None, typer.Option(metavar="CMD", help="Of a build's lead: the command that tests its work.")]
+GateSees = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DIR", help="Of a build's lead: a folder in your home that the gate can read; repeat it."),
+]
 MaxTokens = Annotated[int | None, typer.Option(min=16, metavar="N", help="Tokens one reply may have. Default: 8192.")]
 Effort = Annotated[str | None, typer.Option(metavar="LEVEL", help="How hard the model thinks: low, medium, high …")]
 BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="Another address of the service.")]
@@ -71,7 +75,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Say more in the log; show 
 # Options that are settings of the same name.
 OWN = (
     "port", "backend", "command", "model", "name", "role", "pace", "project", "max_tokens", "effort", "base_url", "api",
-    "session", "trust_project", "repo", "gate", "price", "budget", "digest", "log_format", "debug",
+    "session", "trust_project", "repo", "gate", "gate_sees", "price", "budget", "digest", "log_format", "debug",
 )  # fmt: skip
 
 
@@ -97,6 +101,7 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     trust_project: options.TrustProject = False,
     repo: Repo = None,
     gate: Gate = None,
+    gate_sees: GateSees = None,
     price: Price = None,
     budget: Budget = None,
     digest: Digest = False,

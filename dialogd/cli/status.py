@@ -20,7 +20,7 @@ from dialogd.backends.service import Hold, holds
 from dialogd.cli import options
 from dialogd.cli.client import daemons, healths
 from dialogd.cli.terminal import line
-from dialogd.config import Settings, file_words
+from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
 from dialogd.protocol import lifecycle, questions
@@ -203,13 +203,16 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     outcome, named = dialog.state.outcome, f" --file {shlex.quote(str(file))}"
     if outcome is None or dialog.state.approved:
         return ""
-    go_on = "" if is_running else f" and dialogd run --continue{named}"
+    go_on = "" if is_running else f" and {lifecycle.continued(dialog, named)}"
     if outcome.name in AGREED:
         return f'dialogd approve{named}, or dialogd reject "why"{named}{go_on}'
     what = f"{outcome.name} {outcome.reason}".lower()
     more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
     first = f"dialogd limit max_size 2MB{named}, then " if what.startswith(("max_size", "stopped size")) else ""
-    return f'dialogd plan{named} says where it stands; {first}dialogd say "…"{more}{named}{go_on} opens it again'
+    again = f'dialogd say "…"{more}{named}{go_on} opens it again'
+    if dialog.header.rules.build is not None and outcome.name != "DEADLOCK":
+        again = f"{lifecycle.continued(dialog, f'{more}{named}')} goes on"
+    return f"dialogd plan{named} says where it stands; {first}{again}"
 
 
 def onwards(dialog: Dialog, file: Path) -> str:
@@ -568,7 +571,7 @@ def _lines(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
     if step := next_step(dialog, situation.file, is_running=bool(situation.daemons)):
         rows.append(("next", step))
     if situation.needs_person():
-        rows.append(("answer", f'{shlex.join(["dialogd", "say", *file_words(situation.file)])} "…"'))
+        rows.append(("answer", lifecycle.answer(dialog, file_flag(situation.file))))
     yield line(dialog.header.topic) or "(without a topic)"
     yield from (f"  {label:8} {line(text)}" for label, text in rows)
 

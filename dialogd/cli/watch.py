@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import select
-import shlex
 import sys
 import threading
 import time
@@ -41,7 +40,7 @@ from dialogd.cli.terminal import (
     width,
     wrapped,
 )
-from dialogd.config import Settings, new_command
+from dialogd.config import Settings, file_flag, new_command
 from dialogd.errors import DialogdError
 from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import tolerant
@@ -592,11 +591,11 @@ class LiveView:
         debts = dialog.state.debts.open if needed else None
         if debts is not None and debts != self._called_for:
             self.screen.bell()
-            can_type = self.keyboard.can_type
-            typed = ("type it here, or " if self.is_run else "press a, or ") if can_type else ""
-            answer = f'{typed}dialogd say --file {shlex.quote(str(self.settings.file))} "…"'
-            if ways := person.ways(dialog, f" --file {shlex.quote(str(self.settings.file))}"):
-                answer = f"{ways}; words of yours are a turn, and decide nothing: {answer}"
+            answer = lifecycle.answer(dialog, file_flag(self.settings.file))
+            if self.keyboard.can_type and answer.startswith("dialogd say"):
+                answer = f"{'type it here' if self.is_run else 'press a'}, or {answer}"
+            elif self.keyboard.can_type:
+                answer += ", in another terminal; words that you type here are a turn of yours, and decide nothing"
             self.say(f">> your turn: {needed}\n   answer: {answer}\n", "bold")
         self._called_for = debts
         for call in news_of(situation.calls(), self._calls):

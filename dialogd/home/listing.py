@@ -193,7 +193,8 @@ def _stands(one: OnDisk, row: Row) -> tuple[State, str, bool]:
     if state.paused:
         return "waiting", "paused, until you resume it", True
     if state.questions.text:
-        return "waiting", f"{names.get(state.questions.asker, 'An agent')} asks you: {state.questions.text}", True
+        who = f"{names.get(state.questions.asker, 'an agent')} asks you: " if state.questions.asker else ""
+        return "waiting", f"{who}{state.questions.text}", True
     writing = [names[who] for who, said in one.healths.items() if said and said.get("working_on") and who in names]
     if writing:
         return "running", f"{' and '.join(writing)} {'is' if len(writing) == 1 else 'are'} writing", False

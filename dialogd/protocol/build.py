@@ -543,6 +543,16 @@ def question(build: Build, tasks: Tasks) -> str:
     return ""
 
 
+def ways(build: Build, tasks: Tasks, named: str) -> str:
+    """The command for what it asks, and what else it can be, with `named` behind it; "" where it asks nothing."""
+    what, task = due(build, tasks)
+    if what is Due.CONFIRM:
+        return f"dialogd tasks confirm{named} (or change, drop)"
+    if what is Due.STUCK and task is not None:
+        return f"dialogd tasks retry{named} (or drop {task.id}{', accept' if task.state == STUCK else ''})"
+    return f"dialogd tasks gate run{named} (or gate untested)" if what is Due.ALLOW else ""
+
+
 def ending(tasks: Tasks) -> tuple[str, str]:
     """The outcome of a build whose summary is given, and why."""
     done = [task for task in tasks.all if task.state in (APPROVED, MERGED)]

@@ -67,6 +67,14 @@ def _said(header: Header, state: State, said: Said) -> None:
         if left:  # a build needs both: the person is told
             state.debts = state.debts.without(*left)
             state.debts = state.debts if state.debts.open else state.debts.opened(said, (USER,))
+        state.questions = _of_build(header.rules.build, before, state)
+
+
+def _of_build(rules: Build, before: Tasks, state: State) -> Questions:
+    """The open questions; what the build itself asks is no agent's, and is what it waits for now."""
+    old, new = build.question(rules, before), build.question(rules, state.tasks)
+    asked = (replace(q, asker="", text=new) if q.text and q.text in (old, new) else q for q in state.questions.open)
+    return replace(state.questions, open=tuple(q for q in asked if q.asker or q.text))
 
 
 # -- The person -------------------------------------------------------------------------------------------------------
@@ -331,7 +339,7 @@ def _reason(said: Said, end: Mark) -> str:
     """Why the dialog ended, in words, as far as the entry says it."""
     if end.name == "STOPPED" or (end.name == "DEADLOCK" and end.value):
         return end.value
-    decisions = said.all("DECISION")
+    decisions = [mark for mark in said.all("DECISION") if mark.fields[1:2] != ("review",)]  # a task's ends no build
     decision = next((mark for mark in decisions if mark.fields[0] == "approved"), decisions[0] if decisions else None)
     if decision is not None:
         return f"{decision.ref} {', '.join(decision.fields)}".strip()

@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from dialogd.errors import Refused
+from dialogd.protocol import build
 from dialogd.protocol.model import SYSTEM, USER, whose
-from dialogd.protocol.order import is_takeable
+from dialogd.protocol.order import awaited, is_takeable
 from dialogd.protocol.state import Dialog
 
 Phase = Literal["dormant", "streaming", "converging", "collapsed"]
@@ -76,6 +77,25 @@ def _why_converging(dialog: Dialog) -> str:
         signers = ", ".join(who for who, _ in state.table.standing.signers) or "nobody yet"
         return f"the text {state.table.standing.proposal.ref} is to be signed; signed by {signers}"
     return ""
+
+
+def answer(dialog: Dialog, named: str = "") -> str:
+    """The command for what the dialog waits for from the person, and what else it can be.
+
+    `named` stands behind it, such as ` --file F`.
+    """
+    if dialog.state.outcome is None and (rules := dialog.header.rules.build) is not None:
+        if lacking := awaited(dialog.header, dialog.state):
+            return f"dialogd {'retry' if dialog.header.agent(lacking[0]) else 'invite'} {lacking[0]}{named}"
+        if ways := build.ways(rules, dialog.state.tasks, named):
+            asker = dialog.state.questions.asker
+            return f'{ways}; for {asker}: dialogd say{named} "…"' if asker else ways
+    return f'dialogd say{named} "…"'
+
+
+def continued(dialog: Dialog, named: str = "") -> str:
+    """The command that starts its agents again, and has a build go on that was stopped."""
+    return f"dialogd {'run' if dialog.header.rules.build is None else 'build'} --continue{named}"
 
 
 def where(dialog: Dialog) -> str:

@@ -245,12 +245,17 @@ def rows(dialog: Dialog, at: str, zone: Zone | None = None) -> list[str]:
     """Each open question in one line: who asks what, how long it is until the deadline, what counts then."""
     return [
         one_line(
-            f"{q.asker or 'a daemon'} asks: {q.said}"
+            f"{asker(dialog, q)} asks: {q.said}"
             + "".join(f"; {part}" for part in (left_in_words(q.by, at, zone), _default_in_words(dialog, q)) if part),
             2_000,
         )
         for q in dialog.state.questions.open
     ]
+
+
+def asker(dialog: Dialog, question: Question) -> str:
+    """Who asks, in words."""
+    return question.asker or ("a daemon" if dialog.header.rules.build is None else "the build")
 
 
 def facts(dialog: Dialog) -> list[dict[str, Any]]:

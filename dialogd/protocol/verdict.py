@@ -180,8 +180,9 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
 
 
 def turns_limit(state: State) -> str:
-    """The limit of turns in words; they are counted anew after a reopening."""
-    return f"the limit of {many(state.limits.max_turns, 'turn')}" + (f" {SINCE}" if state.base else "")
+    """The limit of turns in words, with what a build has come to; turns are counted anew after a reopening."""
+    done = f"; {build.ending(state.tasks)[1]}" if state.tasks.all else ""
+    return f"the limit of {many(state.limits.max_turns, 'turn')}" + (f" {SINCE}" if state.base else "") + done
 
 
 def onward(header: Header, before: State, after: State, me: str, *, is_decided: bool = False) -> Close:

@@ -17,7 +17,7 @@ from dialogd.backends.auto import COMMANDS, SCENARIOS
 from dialogd.backends.seats import start_again
 from dialogd.config import start_command
 from dialogd.person import now
-from dialogd.protocol import lifecycle, money
+from dialogd.protocol import build, lifecycle, money
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import ANY, USER, whose
@@ -214,7 +214,8 @@ class PageState(BaseModel):
     """Everything around the conversation; fields with a default keep it without a dialog.
 
     `words` says what happens, `needed` what is needed of the person, "" for nothing. `start` is what the button is
-    called that starts the dialog, or has it go on after a rest; "" where nothing waits for that.
+    called that starts the dialog, or has it go on after a rest; "" where nothing waits for that. `again` is the command
+    that starts its agents once they have ended, without its file.
     """
 
     version: str = __version__
@@ -225,6 +226,7 @@ class PageState(BaseModel):
     words: str
     needed: str = ""
     start: str = ""
+    again: str = ""
     phase: str = "no_dialog"
     dialog: str = ""
     topic: str = ""
@@ -278,6 +280,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         words=f"{_REHEARSAL if dialog.is_rehearsed and dialog.state.outcome is None else ''}{words}",
         needed=needed,
         start=start,
+        again=lifecycle.continued(dialog),
         phase=phase(dialog, thinking=any(a.state == "thinking" for a in agents)),
         dialog=dialog.id,
         topic=dialog.header.topic or dialog.header.title,
@@ -344,8 +347,11 @@ def _stand(
     if state.paused:
         by = whose(state.paused_via) if state.paused_via else "you"
         return f"Paused by {by}. {writing}".strip(), "Press Resume to go on."
+    rules, asker = dialog.header.rules.build, players.name(state.questions.asker)
+    if state.questions.text and rules is not None and build.ways(rules, state.tasks, ""):
+        return "The tasks wait for you.", f"Decide on them under Tasks{f', and answer {asker} below' if asker else ''}."
     if state.questions.text:
-        return f"{players.name(state.questions.asker)} asks you a question.", "Answer it below."
+        return f"{asker or 'The dialog'} asks you a question.", "Answer it below."
     if start:
         owing = _and([players.name(who) for who in state.owing if who not in (USER, ANY)]) or "the first agent"
         words = "Nobody has started this dialog yet." if start == "Start" else "This dialog has rested for a while."

@@ -9,11 +9,10 @@ from datetime import UTC, datetime, time, timedelta
 from types import MappingProxyType
 
 from dialogd.errors import BadInput
-from dialogd.protocol import board, marks, questions, units
+from dialogd.protocol import board, lifecycle, marks, questions, units
 from dialogd.protocol.board import AGAINST, Position, Rejection, Reopening, latest, positions, rejections_in, reopenings
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
-from dialogd.protocol.lifecycle import in_words
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.state import Dialog, Spent
@@ -176,7 +175,7 @@ def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
         limits=_of(said, "LIMIT", "STEP", "PAUSED", "RESUMED"),
         withdrawn=_of(said, "STRIKE", "VETO"),
         spent=_spent(dialog, entries),
-        now=one_line(in_words(dialog)),
+        now=one_line(lifecycle.in_words(dialog)),
         needed=_needed(dialog, zone),
     )
 
@@ -339,7 +338,9 @@ def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
         return "look at the result: `dialogd approve` takes it, `dialogd reject WHY` sends the agents back to it"
     if state.questions.text:
         words = questions.waiting(dialog, "", zone)
-        return one_line(f"answer {state.questions.asker}: {words}" if state.questions.asker else words)
+        said = f"answer {state.questions.asker}: {words}" if state.questions.asker else words
+        is_build = dialog.header.rules.build is not None
+        return one_line(f"{said}: `{lifecycle.answer(dialog)}`" if is_build else said)
     agents = dialog.header.agents
     me = next((who for who in state.owing if who != USER), agents[0].id if agents else "")
     action = decide(dialog, me, Clock(rest=1e9))

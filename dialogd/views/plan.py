@@ -29,6 +29,7 @@ from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number, whose
 from dialogd.protocol.money import total
+from dialogd.protocol.questions import asker
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
@@ -857,9 +858,9 @@ class Plan:
     @property
     def questions(self) -> tuple[Statement, ...]:
         """What the marks leave open, most pressing first."""
-        asked = self.dialog.state.questions.open
+        asked = ((asker(self.dialog, q), q) for q in self.dialog.state.questions.open)
         return (
-            *(Statement("QUESTION_FOR_USER", q.asker or "a daemon", turn_number(q.entry), q.said) for q in asked),
+            *(Statement("QUESTION_FOR_USER", who, turn_number(q.entry), q.said) for who, q in asked),
             *(() if self._now else self.crux),
             *self._unanswered(),
             *self._undecided(),

@@ -10,6 +10,7 @@ from typing import Any
 
 from dialogd.protocol.build import DROPPED
 from dialogd.protocol.certificate import where
+from dialogd.protocol.lifecycle import answer, continued
 from dialogd.protocol.model import Entry, whose
 from dialogd.protocol.signals import hundredths
 from dialogd.protocol.text import one_line, visible
@@ -346,7 +347,7 @@ def summary(plan: Plan) -> Iterator[str]:
         yield f"**Review:** {_review(plan)}"
     yield _byline(plan)
     is_build = plan.dialog.header.rules.build is not None
-    for section in (_tasks, _dissent, _open) if is_build else (_decided, _positions, _dissent, _open, _next):
+    for section in (_tasks, _dissent, _open, _next) if is_build else (_decided, _positions, _dissent, _open, _next):
         yield from section(plan)
     if plan.outcome and plan.course and not is_build:
         yield "## Was the debate worth it?"
@@ -553,8 +554,13 @@ def _page_findings(numbers: Sequence[str]) -> str:
 
 
 def _next(plan: Plan) -> Iterator[str]:
+    is_build = plan.dialog.header.rules.build is not None
+    if is_build and not _continue(plan):
+        return
     yield "## Next steps"
-    if not plan.steps:
+    if is_build:
+        yield _continue(plan)
+    elif not plan.steps:
         yield f"None were named. {_continue(plan)}".rstrip()
     elif plan.outcome == "DEADLOCK" and plan.experiments and plan.steps[0].text == plan.experiments[0].text:
         yield f"The experiment above. {_continue(plan)}"
@@ -567,10 +573,13 @@ def _continue(plan: Plan) -> str:
     """What the person can do about a dialog without an agreement."""
     if plan.outcome in ("CONSENSUS_REACHED", "DECIDED"):
         return ""
+    again = continued(plan.dialog)
     if not plan.outcome and plan.dialog.state.questions.text:
-        return "The dialog waits for your answer: `dialogd say`."
+        return f"The dialog waits for you: `{answer(plan.dialog)}`."
     if not plan.outcome:
-        return "The dialog can go on: `dialogd run --continue`, or a word of yours with `dialogd say`."
+        return f"The dialog can go on: `{again}`, or a word of yours with `dialogd say`."
+    if plan.dialog.header.rules.build is not None and plan.outcome != "DEADLOCK":
+        return f"The build can go on: `{again}`."
     return "A turn of yours opens the dialog again: `dialogd say`."
 
 

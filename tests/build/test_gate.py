@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.build.gate import HEAD, TAIL, remove, run
+from dialogd.build.gate import HEAD, TAIL, readable, remove, run
 from dialogd.build.sandbox import limits, missing
 from dialogd.errors import BadInput, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
@@ -42,6 +42,32 @@ async def gate(command: str, tree: Path, limit: float = 60.0, **more: object) ->
     assert gated.log == sha256(log.read_bytes()).hexdigest()
     assert not tree.exists()
     return gated, log.read_text(errors="replace")
+
+
+def test_a_gate_sees_toolchains_of_the_home_and_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the home, the dialog, the state, what holds one of them, nor where only their owner may read something."""
+    home, state = tmp_path / "home", tmp_path / "home" / ".state" / "dialogd"
+    monkeypatch.setenv("HOME", str(home))
+    for name in (".pyenv/bin", ".cargo/bin", ".ssh", ".aws", "work", ".state/dialogd/logs", "talk"):
+        (home / name).mkdir(parents=True)
+    (home / ".ssh").chmod(0o700)
+    for name in (".aws/credentials", ".cargo/credentials.toml"):
+        (home / name).touch(0o600)
+    (home / "work" / "key").symlink_to(home / ".aws" / "credentials")
+    (home / "tools").symlink_to(home / ".pyenv")
+    file = home / "talk" / "dialog.md"
+    for name, seen in ((".pyenv", ".pyenv"), (".cargo/bin", ".cargo/bin"), ("work", "work"), ("tools", ".pyenv")):
+        assert readable([home / name], file, state) == [(home / seen).resolve()]
+    wrong = {
+        "": "it holds your home", "..": "it holds your home", ".state": "it holds dialogd's state",
+        ".state/dialogd/logs": "it holds dialogd's state", "talk": "it holds the dialog",
+        ".ssh": r"only you may read .*\.ssh", ".aws": "only you may read .*credentials", ".cargo": "credentials.toml",
+        "none": "is no folder",
+    }  # fmt: skip
+    for name, why in wrong.items():
+        with pytest.raises(BadInput, match=why) as found:
+            readable([home / ".pyenv", home / name], file, state)
+        assert found.value.fix
 
 
 @NEEDS

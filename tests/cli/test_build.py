@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 
 from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Worktrees
+from dialogd.errors import BackendError
 from dialogd.protocol import build
 from dialogd.protocol.build import Task
 from dialogd.protocol.grammar import parse
@@ -120,11 +122,37 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
         "error: your word is needed, and nobody can be asked here\n  fix: say it with the command: --yes\n",
     ):
         assert line in done.err, (line, done.err)
+    secret = dialogd(*words, "--agents", "rehearsal,command:cat", "--gate-sees", str(dialogd.folder))
+    assert (secret.code, f"the gate must not see {dialogd.folder}: it holds " in secret.err) == (2, True), secret.err
     assert not dialogd.file.exists()
     plain = ["build", "x", "--repo", str(repo), "--agent", "L=command:cat"]
     assert "gate    none: nothing is tested" in dialogd(*plain).err
     mute = dialogd(*plain[:-1], "L=rehearsal", "--yes")
     assert (mute.code, "rehearsal cannot work as L" in mute.err, "claude-code" in mute.err) == (2, True, True)
+
+
+def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Commands) -> None:
+    """`--help` of both groups has the options of their short form, every default once, and their other commands."""
+    build, tasks, run = dialogd.all([["build", "--help"], ["tasks", "--help"], ["build", "run", "--help"]])
+    assert build.out.startswith("Usage: dialogd build [OPTIONS] [GOAL]\n")
+    for word in (
+        "--repo DIR",
+        "--gate CMD",
+        "--continue",
+        "--tasks N",
+        "Commands:\n",
+        "  merge ",
+        "  rebase ",
+        "  pr ",
+    ):
+        assert word in build.out
+    options = build.out.partition("Options:")[2].partition("Commands:")[0]
+    told = re.split(r"\n  -", options)
+    assert [one for one in told if one.casefold().count("default: ") > 1] == []
+    assert "What is to be decided" not in build.out
+    assert options.strip() == run.out.partition("Options:")[2].strip()
+    assert tasks.out.startswith("Usage: dialogd tasks [OPTIONS]\n")
+    assert ("--json" in tasks.out, "  confirm " in tasks.out, "  gate " in tasks.out) == (True, True, True)
 
 
 def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
@@ -245,6 +273,71 @@ def test_the_tasks_are_shown_and_decided_on(dialogd: Commands, repo: Path) -> No
         assert (done.code in (1, 2), why in done.err, "\n  fix: " in done.err) == (True, True, True), done
     dialogd.begin("Tabs?", "plain.md")
     assert "is no build" in dialogd("tasks", "--file", str(dialogd.folder / "plain.md")).err
+
+
+WAITS = {
+    "confirm": ("confirm, change or drop the proposed tasks: 001, 002", "dialogd tasks confirm{} (or change, drop)"),
+    "some": ("confirm, change or drop the proposed tasks: 002", "dialogd tasks confirm{} (or change, drop)"),
+    "stuck": ("task 001 is stuck: retry it, drop it, or accept", "dialogd tasks retry{} (or drop 001, accept)"),
+    "error": ("task 001 cannot go on: the disk is full", "dialogd tasks retry{} (or drop 001)"),
+    "allow": ("may the gate of task 001 run without a sandbox", "dialogd tasks gate run{} (or gate untested)"),
+    "absent": ("M is absent", "dialogd retry M{}"),
+    "agent": ("M asks: which file?", 'dialogd tasks confirm{} (or change, drop); for M: dialogd say{} "…"'),
+}
+
+
+def waiting(repo: Path, what: str) -> Built:
+    """A build that waits for the person for that."""
+    room = Built(repo, *map(no, ("P1", "P2", "P3")), yes("P1"))
+    if what == "agent":
+        room.scripts["M"] = [f"{PLAN}\n[QUESTION_FOR_USER: which file?]\n"]
+    if what == "absent":
+        room.scripts["M"] = [BackendError("exit code 1", fix="look at its log")] * 2
+    room.gates = {"allow": ["asked"], "error": ["error"]}.get(what, [])
+    room.run()
+    if what in ("some", "stuck", "error", "allow"):
+        room.types(f"\n[TASK: {'001' if what == 'some' else 'all'} | confirmed]\n")
+        room.run()
+    return room
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_what_a_build_waits_for_is_told_with_the_command_that_is_due(dialogd: Commands, repo: Path, what: str) -> None:
+    """`status`, `watch`, `tasks`, the plan, and what one missed say the same, and no agent asks what the build asks."""
+    waiting(repo, what).at(dialogd)
+    asked, command = WAITS[what]
+    named = f" --file {dialogd.file}"
+    typed = command.format(named, named)
+    status, tasks, away, plan = dialogd.all([["status"], ["tasks"], ["status", "--away"], ["plan"]])
+    assert asked in status.out
+    assert f"  answer   {typed}\n" in status.out
+    assert ("M asks:" in status.out) == (what == "agent")
+    if what != "absent":
+        assert f"\n  {typed}\n" in tasks.out
+    assert command.format("", "") in " ".join(away.out.split())
+    if what != "absent":
+        assert f"waits for you: `{command.format('', '')}`" in plan.out
+
+
+STOPS = {
+    "[STOPPED: interrupted by the person]": "dialogd build --continue{} goes on",
+    "[STOPPED: budget: $2.00 is spent]": "dialogd build --continue --budget AMOUNT{} goes on",
+    "[STOPPED: size: the limit]": "dialogd limit max_size 2MB{0}, then dialogd build --continue{0} goes on",
+}
+
+
+@pytest.mark.parametrize("end", STOPS)
+def test_a_build_that_was_stopped_goes_on_as_a_build(dialogd: Commands, repo: Path, end: str) -> None:
+    """What to type next is `dialogd build --continue`, wherever it is said; never `run`."""
+    room = waiting(repo, "confirm").at(dialogd)
+    room.types(f"\n{end}\n")
+    room.at(dialogd)
+    named = f" --file {dialogd.file}"
+    done = dialogd.all([["status"], ["watch"], ["run", "--continue"]])
+    for one in done:
+        assert STOPS[end].format(named) in one.out + one.err, one
+        assert "run --continue" not in one.out + one.err
+    assert "The build can go on: `dialogd build --continue`." in dialogd("plan").out
 
 
 def test_untested_work_says_so(dialogd: Commands, repo: Path) -> None:
@@ -468,7 +561,10 @@ def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd:
     planner = dialogd.folder / "plans.sh"
     planner.write_text(PLANS)
     planner.chmod(0o755)
+    tools = dialogd.folder / "tools"
+    tools.mkdir()
     words = ["build", "Print ages", "--repo", str(repo), "--gate", "true", "--yes", "--pace", "0"]
+    words += ["--gate-sees", str(tools)]
     agents = ["--agent", f"M=command:{planner}", "--agent", "L=command:cat"]
     with dialogd.background(*words, *agents):
         until(lambda: dialogd.file.exists() and b"TASK_PROPOSED: read" in dialogd.file.read_bytes(), "a plan",
@@ -476,6 +572,7 @@ def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd:
         flags = json.loads((dialogd.state.dialog(dialogd.file) / "start-L.json").read_text())["flags"]
         assert ["--repo", str(repo)] in flags
         assert ["--gate", "true"] in flags
+        assert ["--gate-sees", str(tools)] in flags
         moderator = json.loads((dialogd.state.dialog(dialogd.file) / "start-M.json").read_text())["flags"]
         assert (["--repo", str(repo)] in moderator, any(flag[0] == "--gate" for flag in moderator)) == (True, False)
         assert "001  proposed" in dialogd("tasks").out

@@ -21,7 +21,7 @@ from dialogd.agent.reporting import LOG_FILES, LOG_SIZE
 from dialogd.backends import BACKENDS
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.cli import app as command_line
-from dialogd.cli.build import Shorthand
+from dialogd.cli.work import Shorthand
 from dialogd.config import SETTINGS, load
 from dialogd.conform import CHECKS
 from dialogd.errors import DialogdError

@@ -53,13 +53,13 @@ def no(ref: str, more: str = "", score: str = POOR) -> str:
     return f"{more}\n\n{score}\n[DECIDE: {ref} reject | the test is missing]\n"
 
 
-def room(*reviews: str, plan: str = PLAN, rules: str = "cycles = 0", person: str = "") -> Room:
+def room(*reviews: str, plan: str = PLAN, rules: str = "cycles = 0", person: str = "", turns: int = 60) -> Room:
     """A build whose moderator plans, then says these reviews; the lead always answers that it is done."""
     setup = SETUP.format(rules)
     if person:
         setup = setup.replace("[build]", f'person = "{person}"\n\n[build]')
     made = Room(
-        opening("M", "L", keys=["Max Turns: 60"], more=setup, question="Read and print ages."),
+        opening("M", "L", keys=[f"Max Turns: {turns}"], more=setup, question="Read and print ages."),
         M=[plan, *reviews],
         L=["Done."] * 20,
     )

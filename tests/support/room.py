@@ -57,7 +57,7 @@ class Room:
     `prompts`, `questions` (for a new body) and `asked` (closing questions) are what they were asked; `confirms` is what
     an agent answers to its closing questions, one after the other: without it, it means what it wrote. `drafts` is
     what came too late, `held` what waits because somebody is typing, `attachments` what was too long, by name. `gates`
-    are what the gate of a build says, one after the other: "passed" without it.
+    are what the gate of a build says, one after the other: "passed" without it; "error" stops the task.
     """
 
     def __init__(self, text: str | bytes, **scripts: Sequence[Line]) -> None:
@@ -271,6 +271,8 @@ class Room:
             state = self.gates.pop(0) if self.gates else "passed"
             if state == "asked":
                 return build.ask_gate_note(rules, task, "there is none here", self.paper.at)
+            if state == "error":
+                return build.error_note(task, "disk", "the disk is full", self.paper.at, is_unattended=False)
             result = build.GateResult(state, int(state != "passed"), 1.0, "f" * 64, "1 passed")
             return build.gate_note(rules, task, result, (), self.paper.at)
         base = self.dialog.state.tasks.base or rules.base

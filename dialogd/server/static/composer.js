@@ -87,7 +87,7 @@ function explain() {
   const facts = now();
   const words = text.value.trimStart();
   const to = addressed(words)?.agent;
-  const asks = [...new Set((facts?.questions ?? []).map((one) => one.name))];
+  const asks = [...new Set((facts?.questions ?? []).map((one) => one.name))].filter(Boolean); // what nobody asks is decided elsewhere
   const busy = (facts?.agents ?? []).filter((agent) => ["thinking", "executing"].includes(agent.state)).map((agent) => agent.name);
   const isAnswer = asks.length > 0 && !note.checked && !instead;
   const verb = note.checked ? "Add the note" : instead ? "Suggest" : isAnswer ? "Answer" : "Send";

@@ -69,13 +69,14 @@ function tellWithout(ended) {
     make("h3", { text: "What now" }),
     make("p", { text: "Its daemons have ended with it, and this page can fetch no more. All that was said stands in the file:" }),
     boxed(file),
-    ...Object.entries(LATER).flatMap(([words, about]) => [make("p", { text: about }), boxed(`dialogd ${words} --file ${file}`)]),
+    ...LATER.flatMap(([words, about]) => [make("p", { text: about }), boxed(`${words || now()?.again} --file ${file}`)]),
     make("p", { id: "outcome-source", hidden: true, text: source.join("\n\n") }),
   );
   dress(piece);
 }
 
-const LATER = { "run --continue": "To go on with the same agents, in a terminal:", plan: "To read what came of it:", "export --to html": "To make a document of it:" };
+// "": the command that starts its agents again.
+const LATER = [["", "To go on with the same agents, in a terminal:"], ["dialogd plan", "To read what came of it:"], ["dialogd export --to html", "To make a document of it:"]];
 const boxed = (words) => make("div", { class: "code" }, make("pre", { text: words }));
 
 // A reader at the end sees the card from its top; one who reads further up is told that there is one.

@@ -230,7 +230,7 @@ function renderQuestion(facts, isFirst) {
     return make("li", { text: one.text || "See above." }, ...take);
   }));
   if (isFirst || !asked.length) return;
-  say(`${names} asks you: ${asked.map((one) => one.text).join(" / ")}`);
+  say(`${names || "The dialog"} asks you: ${asked.map((one) => one.text).join(" / ")}`);
 }
 
 // The calls of tools that wait for a yes or a no.

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,18 +22,20 @@ from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Base, Worktrees, base_of
 from dialogd.cli import options
 from dialogd.cli.client import daemons
-from dialogd.cli.create import Wanted
+from dialogd.cli.create import Wanted, takes_options
 from dialogd.cli.launch import interruptible
 from dialogd.cli.outcome import judging
-from dialogd.cli.run import Continue, Linger, Prices, Shows, Stay, former_cast, new_cast, perform
+from dialogd.cli.run import Held, former_cast, new_cast, perform
 from dialogd.cli.speak import done
 from dialogd.cli.status import AGREED, ended
 from dialogd.cli.terminal import line, plain, remark, show
-from dialogd.config import file_words
+from dialogd.config import file_flag, file_words
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused, StorageError
 from dialogd.protocol import build as tasks_of
+from dialogd.protocol import lifecycle
 from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task
 from dialogd.protocol.certificate import certify
+from dialogd.protocol.model import USER
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
@@ -47,7 +49,7 @@ EXPECTED = 3  # tasks, where nobody says how many
 
 
 class Shorthand(TyperGroup):
-    """A group in which what begins with none of its commands is meant for the first of them."""
+    """A group in which what begins with none of its commands is meant for the first of them, whose help is its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the first command's name before words that name none."""
@@ -55,19 +57,16 @@ class Shorthand(TyperGroup):
             args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the first command's help, and what else there is."""
+        first = next(iter(self.commands.values()))
+        first.format_help(type(ctx)(first, parent=ctx.parent, info_name=ctx.info_name), formatter)
+        self.format_commands(ctx, formatter)
 
-build = typer.Typer(
-    cls=Shorthand,
-    help="Have a goal carried out in a repository, task by task.\n\n"
-    "`dialogd build GOAL --repo DIR` begins it, for short of `dialogd build run`: planned, confirmed by you, carried"
-    " out in worktrees of their own, tested, reviewed with a score.",
-    rich_markup_mode=None,
-)
+
+build = typer.Typer(cls=Shorthand, help="Have a goal carried out in a repository, task by task.", rich_markup_mode=None)
 tasks = typer.Typer(
-    cls=Shorthand,
-    help="Show a build's tasks; confirm, change, drop, accept them.\n\n"
-    "`dialogd tasks` alone shows them, for short of `dialogd tasks list`.",
-    rich_markup_mode=None,
+    cls=Shorthand, help="Show a build's tasks; confirm, change, drop, accept them.", rich_markup_mode=None
 )
 
 # -- `dialogd build GOAL` ---------------------------------------------------------------------------------------------
@@ -75,127 +74,139 @@ tasks = typer.Typer(
 Goal = Annotated[
     str | None, typer.Argument(metavar="GOAL", help="What is to be done, in a line; with --continue: the file.")
 ]
-Repo = Annotated[str, typer.Option(metavar="DIR", help="Your repository. Default: the folder that you are in.")]
-Gate = Annotated[str, typer.Option(metavar="CMD", help="What tests a task, such as 'make test'. Default: nothing.")]
-From = Annotated[
-    str | None,
-    typer.Option("--from", metavar="DIALOG|PLAN", help="Carry out what this dialog decided and you approved."),
-]
-Pair = Annotated[
-    list[str] | None,
-    typer.Option("--agent", metavar="SPEC", help="M=BACKEND[:MODEL], who plans and reviews, or L=…, who works."),
-]
-Two = Annotated[str | None, typer.Option(metavar="LIST", help="Both backends: the moderator's, the tech lead's.")]
-Iterations = Annotated[int, typer.Option(min=1, metavar="N", help="Attempts that a task has. Default: 3.")]
-PassScore = Annotated[int, typer.Option(min=0, max=100, metavar="N", help="Points that a review needs. Default: 80.")]
-Cycles = Annotated[int, typer.Option(min=0, metavar="N", help="Improvements after the tasks. Default: 1.")]
-Expected = Annotated[int, typer.Option("--tasks", min=1, metavar="N", help="How many tasks to expect. Default: 3.")]
-GateTime = Annotated[str, typer.Option(metavar="TIME", help="How long the gate may take. Default: 15 minutes.")]
-Patience = Annotated[str | None, typer.Option(metavar="TIME", help="How long one reply may take. Default: 30 minutes.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: you have seen what will be done.")]
 
 
-@build.command("run")
-def run(  # noqa: PLR0913 - every option of the command is an argument
-    goal: Goal = None,
-    *,
-    repo: Repo = ".",
-    gate: Gate = "",
-    decided: From = None,
-    agents: Two = None,
-    agent: Pair = None,
-    iterations: Iterations = 3,
-    pass_score: PassScore = 80,
-    cycles: Cycles = 1,
-    expected: Expected = EXPECTED,
-    gate_timeout: GateTime = "",
-    question: options.Question = None,
-    question_file: options.QuestionFile = None,
-    context: options.ContextFiles = None,
-    timeout: Patience = None,
-    budget: options.Budget = None,
-    price: Prices = None,
-    unattended: options.Unattended = False,
-    yes: Yes = False,
-    pace: options.Pace = None,
-    file: options.FileOption = None,
-    replace: options.Replace = False,
-    go_on: Continue = False,
-    stay: Stay = False,
-    linger: Linger = None,
-    opens: Shows = False,
-    plan: options.Plan = None,
-    no_plan: options.NoPlan = False,
-) -> None:
-    """Have a goal carried out: planned, built, tested, reviewed.
+def _number(least: int, about: str, name: str = "", most: int | None = None) -> Any:
+    """An option that takes a number, whose default is told in its text."""
+    return typer.Option(*filter(None, [name]), min=least, max=most, metavar="N", show_default=False, help=about)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A build as it was asked for, beside its goal."""
+
+    repo: Annotated[
+        str,
+        typer.Option(metavar="DIR", show_default=False, help="Your repository. Default: the folder that you are in."),
+    ] = "."
+    gate: Annotated[
+        str, typer.Option(metavar="CMD", help="What tests a task, such as 'make test'. Default: nothing.")
+    ] = ""
+    gate_sees: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR", help="A folder in your home that the gate can read, as of a toolchain; repeat it."),
+    ] = None
+    decided: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DIALOG|PLAN", help="Carry out what this dialog decided and you approved."),
+    ] = None
+    agents: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Both backends: the moderator's, the tech lead's.")
+    ] = None
+    agent: Annotated[
+        list[str] | None,
+        typer.Option("--agent", metavar="SPEC", help="M=BACKEND[:MODEL], who plans and reviews, or L=…, who works."),
+    ] = None
+    iterations: Annotated[int, _number(1, "Attempts that a task has. Default: 3.")] = 3
+    pass_score: Annotated[int, _number(0, "Points that a review needs. Default: 80.", most=100)] = 80
+    cycles: Annotated[int, _number(0, "Improvements after the tasks. Default: 1.")] = 1
+    expected: Annotated[int, _number(1, "How many tasks to expect. Default: 3.", "--tasks")] = EXPECTED
+    gate_timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the gate may take. Default: 15 minutes.")
+    ] = ""
+    question: Annotated[
+        str | None, typer.Option("--question", "-q", metavar="TEXT", help="The goal in full. Default: GOAL alone.")
+    ] = None
+    question_file: Annotated[
+        str | None, typer.Option(metavar="F", help="Read the goal in full from a file; `-` reads standard input.")
+    ] = None
+    context: options.ContextFiles = None
+    timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long one reply may take. Default: 30 minutes.")
+    ] = None
+    budget: options.Budget = None
+    unattended: Annotated[
+        bool,
+        typer.Option("--unattended", help="Nobody watches: tasks are taken as proposed, and dropped where they fail."),
+    ] = False
+    yes: Yes = False
+
+    def wanted(self, goal: str | None) -> Wanted:
+        """The dialog in which it is carried out. Raises what is in the way, of the goal and in the repository."""
+        topic, said, along, source = _goal(goal, self.decided)
+        return Wanted(
+            topic,
+            question=said or self.question,
+            question_file=self.question_file,
+            agents=self.agents,
+            agent=self.agent,
+            timeout=self.timeout,
+            context=self.context,
+            unattended=self.unattended,
+            template=TEMPLATE,
+            budget=self.budget,
+            build={**self._rules(), "source": source},
+            tasks=self.expected,
+            along=along,
+            gate_sees=tuple(str(Path.cwd() / Path(folder).expanduser()) for folder in self.gate_sees or ()),
+        )
+
+    def _rules(self) -> Mapping[str, str | int]:
+        """What the Setup says of the build. Raises what is in the way in the repository."""
+        folder = Path.cwd() / Path(self.repo).expanduser()
+        base = base_of(folder)
+        for row in _uncommitted(base):
+            remark(row)
+        if "\n" in self.gate:
+            fix = "write a script, and name it: --gate ./check"
+            raise BadInput("the gate's command has more than one line", fix=fix)
+        limit = int(options.duration(self.gate_timeout, "--gate-timeout")) if self.gate_timeout else 900
+        return {
+            "repo": str(checkout_at(folder).path),
+            "branch": base.branch,
+            "base": base.commit,
+            "gate": " ".join(self.gate.split()),
+            "gate_timeout": max(limit, 1),
+            "iterations": self.iterations,
+            "pass_score": self.pass_score,
+            "cycles": self.cycles,
+        }
+
+
+@build.command("run", hidden=True)
+@takes_options
+def run(goal: Goal = None, *, asked: Asked, held: Held) -> None:
+    """Have a goal carried out in a repository, task by task: planned, built, tested, reviewed.
 
     A moderator splits it into tasks, you confirm them, a tech lead carries each out in a worktree of its own, the gate
     tests it, the moderator reviews it with a score. Your checkout is not touched; nothing is pushed or merged by
-    itself. It says what it will be, and asks, before it starts.
+    itself. It says what it will be, and asks, before it starts. After a stop: dialogd build --continue
     """
-    lasts = inf if stay else options.duration(linger, "--linger") if linger is not None else 0.0
-    settings = options.settings_for(file or (goal if go_on else None), pace=pace, plan=plan, no_plan=no_plan)
-    if go_on:
+    lasts, settings = held.lasts, held.settings(goal)
+    if held.go_on:
         log = options.log_of(settings)
         person.rules_of_build(options.dialog_at(log))
-        after = person.carry_on(log, budget or "")
-        if unattended:
-            after = person.leave(log, "USER")
+        after = person.carry_on(log, asked.budget or "")
+        if asked.unattended:
+            after = person.leave(log, USER)
         if daemons(settings, settings.file):
             done(settings, after, "its daemons run")
             return
-        cast = former_cast(settings, pace)
-        with interruptible() as interrupt:
-            raise typer.Exit(perform(settings, cast, interrupt, is_new=False, stay=lasts, opens=opens))
-    topic, said, along, source = _goal(goal, decided)
-    rules = {**_rules(Path(repo), gate, iterations, pass_score, cycles, gate_timeout), "source": source}
-    wanted = Wanted(
-        topic,
-        question=said or question,
-        question_file=question_file,
-        agents=agents,
-        agent=agent,
-        timeout=timeout,
-        context=context,
-        unattended=unattended,
-        template=TEMPLATE,
-        budget=budget,
-        build=rules,
-        tasks=expected,
-        along=along,
-    )
+        cast = former_cast(settings, held.pace)
+    else:
 
-    def agree(opening: Opening) -> None:
-        for row in _will_be(opening, expected):
-            remark(row)
-        ask("Start it?", yes=yes)
+        def agree(opening: Opening) -> None:
+            for row in _will_be(opening, asked):
+                remark(row)
+            ask("Start it?", yes=asked.yes)
 
-    settings, cast = new_cast(settings, wanted, pace or "", replace=replace, prices=price or (), agree=agree)
+        wanted = asked.wanted(goal)
+        settings, cast = new_cast(
+            settings, wanted, held.pace or "", replace=held.replace, prices=held.price or (), agree=agree
+        )
     with interruptible() as interrupt:
-        raise typer.Exit(perform(settings, cast, interrupt, is_new=True, stay=lasts, opens=opens))
-
-
-def _rules(
-    repo: Path, gate: str, iterations: int, pass_score: int, cycles: int, gate_timeout: str
-) -> Mapping[str, str | int]:
-    """What the Setup says of the build. Raises what is in the way in the repository."""
-    folder = Path.cwd() / repo.expanduser()
-    base = base_of(folder)
-    for row in _uncommitted(base):
-        remark(row)
-    if "\n" in gate:
-        raise BadInput("the gate's command has more than one line", fix="write a script, and name it: --gate ./check")
-    limit = int(options.duration(gate_timeout, "--gate-timeout")) if gate_timeout else 900
-    return {
-        "repo": str(checkout_at(folder).path),
-        "branch": base.branch,
-        "base": base.commit,
-        "gate": " ".join(gate.split()),
-        "gate_timeout": max(limit, 1),
-        "iterations": iterations,
-        "pass_score": pass_score,
-        "cycles": cycles,
-    }
+        raise typer.Exit(perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens))
 
 
 def _uncommitted(base: Base) -> Iterator[str]:
@@ -268,22 +279,27 @@ def _source(named: str) -> Dialog:
         return read_dialog(open_memory().dialog_path(ident))
 
 
-def _will_be(opening: Opening, expected: int) -> Iterator[str]:
+def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
     """What the build will be, before anything is started."""
     rules = opening.rules.build
     assert rules is not None
-    attempts, better = many(rules.iterations, "attempt"), many(rules.cycles, "improvement")
+    work = f"{many(asked.expected, 'task')} of up to {many(rules.iterations, 'attempt')}"
     yield f"goal    {one_line(opening.topic, 200)}"
     yield f"repo    {rules.repo}: from {rules.branch} at {rules.base[:12]}; its checkout is not touched"
     yield f"gate    {rules.gate or 'none: nothing is tested, and every approval says so'}"
     if rules.gate and (why := missing()):
-        asked = "every tree is untested" if opening.unattended else "you are asked for each tree"
-        yield f"        no sandbox here, so {asked}: {why}"
-    yield f"turns   at most {opening.max_turns}: {many(expected, 'task')} of up to {attempts}, {better}, a summary"
+        what = "every tree is untested" if opening.unattended else "you are asked for each tree"
+        yield f"        no sandbox here, so {what}: {why}"
+    elif rules.gate:
+        seen = f"only {', '.join(asked.gate_sees)}" if asked.gate_sees else "nothing: --gate-sees DIR shows it a folder"
+        yield f"        in a sandbox, without network; of your home it sees {seen}"
+    yield f"turns   at most {opening.max_turns}: {work}, {many(rules.cycles, 'improvement')}, a summary"
+    if opening.unattended:
+        yield "        more tasks than that get no more turns: --tasks says how many to expect"
     yield f"time    at most {in_words(opening.timeout)} for a turn, {in_words(rules.gate_timeout)} for the gate"
     yield f"budget  {budget_line(opening.budget, opening.tokens) or 'no limit'}"
     yield (
-        "person  nobody: tasks are taken as proposed, and dropped where they fail"
+        "person  nobody: tasks are taken as proposed, and dropped where they fail; nothing is merged without your word"
         if opening.unattended
         else "person  you confirm the tasks, and decide where one fails; nothing is merged without your word"
     )
@@ -304,7 +320,7 @@ def ask(question: str, *, yes: bool) -> None:
 # -- What becomes of the work -----------------------------------------------------------------------------------------
 
 Onto = Annotated[str, typer.Option(metavar="BRANCH", help="Another branch than the one the work started from.")]
-Numbers = Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Numbers, such as 001 3.")]
+Numbers = Annotated[list[str] | None, typer.Argument(metavar="TASK", help="Numbers, such as 001 3.")]
 Number = Annotated[str, typer.Argument(metavar="TASK", help="Its number, such as 003.")]
 Because = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why; agents are told.")]
 
@@ -447,7 +463,7 @@ def bundle(
 # -- `dialogd tasks` --------------------------------------------------------------------------------------------------
 
 
-@tasks.command("list")
+@tasks.command("list", hidden=True)
 def list_tasks(file: options.FileOption = None, json: options.JsonOption = False) -> None:
     """Show the tasks: state, score, attempts, branch."""
     settings, _, dialog = options.opened(file)
@@ -465,7 +481,7 @@ def list_tasks(file: options.FileOption = None, json: options.JsonOption = False
         if json
         else [],
     }
-    options.answer(facts, _table(dialog, rules), json=json)
+    options.answer(facts, _table(dialog, rules, settings.file), json=json)
 
 
 def _whose(what: tasks_of.Due, rules: Build) -> str:
@@ -500,7 +516,7 @@ def _facts(task: Task) -> dict[str, object]:
     }
 
 
-def _table(dialog: Dialog, rules: Build) -> Iterator[str]:
+def _table(dialog: Dialog, rules: Build, file: Path) -> Iterator[str]:
     """The tasks as people read them, and what waits for them."""
     listed = [task for task in dialog.state.tasks.all if not (task.state == "dropped" and task.why == "replaced")]
     if not listed:
@@ -521,7 +537,7 @@ def _table(dialog: Dialog, rules: Build) -> Iterator[str]:
     if dialog.state.outcome is not None:
         yield f"\n{ended(dialog)}"
     elif question := tasks_of.question(rules, dialog.state.tasks):
-        yield f"\n{question}"
+        yield f"\n{question}\n  {lifecycle.answer(dialog, file_flag(file))}"
 
 
 @tasks.command("confirm")
