@@ -809,16 +809,28 @@ def _branch(dialog: Dialog, repo: Path, onto: str) -> tuple[Worktrees, str, str]
     return trees, branch, at
 
 
-def merge(log: LogFile, repo: Path, what: Takeover) -> tuple[Dialog, Path | None]:
+def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
+    """Raise `Refused` for a merge of what `dialogd verify` would refuse, unless the person has it `anyway`."""
+    if what.doubts and not anyway:
+        again = shlex.join(["dialogd", "build", "merge", "--anyway", *file_words(log.path)])
+        raise Refused(
+            f"`dialogd verify --commit {what.to[:12]}` would refuse it: {one_line(what.doubts[0])}",
+            fix=f"mend that, or overrule it, which the file will say: {again}",
+        )
+
+
+def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> tuple[Dialog, Path | None]:
     """Fast-forward the branch, and note it; gives the dialog and the checkout that came along, None for none.
 
-    Raises `Refused` where the branch cannot be fast-forwarded, with nothing done.
+    What speaks against it is overruled with `anyway`, and noted. Raises `Refused` for it else, and where the branch
+    cannot be fast-forwarded, with nothing done.
     """
     from dialogd.build.worktrees import Worktrees
 
     admitted(log, "build merge")
+    undoubted(log, what, anyway=anyway)
     where = Worktrees(repo, build=log.read().id).forward(what.branch, what.to)
-    return merged(log, what.to), where
+    return merged(log, what.to, what.doubts), where
 
 
 def rebase(log: LogFile, commit: str) -> Dialog:
@@ -845,8 +857,13 @@ def rebase(log: LogFile, commit: str) -> Dialog:
     return write(log, "build rebase", make)
 
 
-def merged(log: LogFile, commit: str) -> Dialog:
-    """Note that the tasks up to this approved commit are in the person's branch. Does nothing where it is noted."""
+def merged(log: LogFile, commit: str, overruled: Sequence[str] = ()) -> Dialog:
+    """Note that the tasks up to this approved commit are in the person's branch. Does nothing where it is noted.
+
+    `overruled` is what spoke against it, and was set aside by the person's word.
+    """
+    against = one_line("; ".join(overruled), 2_000).replace("|", "/")
+    although = f" | although {against}" if against else ""
 
     def make(dialog: Dialog) -> Draft | None:
         rules_of_build(dialog)
@@ -854,7 +871,7 @@ def merged(log: LogFile, commit: str) -> Dialog:
         new = done[: 1 + next((n for n, task in enumerate(done) if task.commit == commit), -1)]
         if not new:
             return None
-        return note_of(Mark("TASK", f"{', '.join(task.id for task in new)} | merged | commit {commit}"))
+        return note_of(Mark("TASK", f"{', '.join(task.id for task in new)} | merged | commit {commit}{although}"))
 
     return write(log, "build merge", make)
 

@@ -287,6 +287,7 @@ def _became(known: Memory, row: Row) -> tuple[str, str]:
     """What became of the trees of a build, or of the builds that carried a decision out. Raises `Refused`."""
     from dialogd.build.approvals import fates
     from dialogd.build.git import Git, checkout_at
+    from dialogd.protocol.build import MERGED
     from dialogd.protocol.certificate import approvals
 
     found = []
@@ -307,7 +308,9 @@ def _became(known: Memory, row: Row) -> tuple[str, str]:
         raise Refused(f"git does not say how {row.id} turned out: {what}", fix=f"merge it, or say it: {words}")
     told = (f"task {f.approval.task.id} as commit {f.commit}, tree {f.approval.task.tree}" for f, _ in merged)
     left = f"; not merged: {len(found) - len(merged)}" if len(found) > len(merged) else ""
-    return "worked", f"merged into {merged[0][1]}: {'; '.join(told)}{left}"
+    against = dict.fromkeys(f.approval.task.why for f, _ in merged if f.approval.task.state == MERGED)
+    although = "".join(f"; {why}" for why in against if why)
+    return "worked", f"merged into {merged[0][1]}: {'; '.join(told)}{left}{although}"
 
 
 def _builds(known: Memory, row: Row) -> Iterator[Dialog]:

@@ -326,11 +326,19 @@ Because = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why; agents
 
 
 @build.command("merge")
-def merge(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -> None:
+def merge(
+    onto: Onto = "",
+    yes: Yes = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Also where `dialogd verify` would refuse it; the file says so.")
+    ] = False,
+    file: options.FileOption = None,
+) -> None:
     """Fast-forward your branch to the last approved commit.
 
     Says what it will do, and asks. Where the branch has moved since, nothing is done: `dialogd build rebase` has the
-    tasks tested and reviewed again.
+    tasks tested and reviewed again. What `dialogd verify --commit` would refuse is refused, with the reasons; a tree
+    that no gate tested is named as such, and your yes is the word on it.
     """
     settings, log, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
@@ -340,9 +348,10 @@ def merge(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) ->
     remark(f"{rules.repo}: {what.branch} goes from {what.at[:12]} to {what.to[:12]}, a fast-forward")
     remark(f"with tasks {names}; {what.size}")
     for doubt in what.doubts:
-        remark(f"warning: `dialogd verify --commit {what.to[:12]}` would refuse it: {doubt}")
+        remark(f"{'overruled' if anyway else 'against it'}: {line(doubt)}")
+    person.undoubted(log, what, anyway=anyway)
     ask("Merge?", yes=yes)
-    after, where = person.merge(log, Path(rules.repo), what)
+    after, where = person.merge(log, Path(rules.repo), what, anyway=anyway)
     here = f" and its files in {shown(where)}" if where else "; it is checked out nowhere"
     done(settings, after, f"{what.branch} is at {what.to[:12]}{here}")
 

@@ -57,7 +57,8 @@ class Due(enum.Enum):
 class Task:
     """One task, as the file tells of it.
 
-    state      proposed, confirmed, assigned, submitted, stuck, error, approved, merged or dropped; `why` in words
+    state      proposed, confirmed, assigned, submitted, stuck, error, approved, merged or dropped; `why` in words, of
+               what is merged: what the person overruled
     after      numbers of the tasks that come first; `hours` as estimated
     iteration  which attempt it is, from 1, counted on whatever happens; those up to `spent` are of earlier rounds: each
                word of the person's to try it again, or on another base, begins a round
@@ -461,8 +462,14 @@ def _by_hand(tasks: Tasks, mark: Mark, state: str) -> Tasks:
         elif state == "accepted" and task.state == STUCK:
             tasks = replace(tasks.with_(task, state=APPROVED, reviewer=USER), base=task.commit)
         elif state == "merged" and task.state == APPROVED:
-            tasks = tasks.with_(task, state=MERGED)
+            tasks = tasks.with_(task, state=MERGED, why=_although(mark))
     return tasks
+
+
+def _although(mark: Mark) -> str:
+    """What stood against a merge, and was overruled by the person."""
+    against = value_of(mark, "although")
+    return f"although {against}" if against else ""
 
 
 def _rebased(tasks: Tasks, base: str) -> Tasks:

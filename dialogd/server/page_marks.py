@@ -465,7 +465,7 @@ def _task(mark: Mark, who: str, _talk: Talk) -> MarkShown:
     if state == "rebase":
         return _line(mark, who, "had what is approved carried to another base", facts=" ".join(rest))
     if state in _SAID_OF_TASKS and who:
-        return _line(mark, who, f"{_SAID_OF_TASKS[state]} {task}", "" if state in ("changed", "merged") else why)
+        return _line(mark, who, f"{_SAID_OF_TASKS[state]} {task}", "" if state == "changed" else why)
     return _line(mark, "", f"{task.capitalize()}: {state}", why)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dialogd.protocol.build import DROPPED
+from dialogd.protocol.build import DROPPED, MERGED
 from dialogd.protocol.certificate import where
 from dialogd.protocol.lifecycle import answer, continued
 from dialogd.protocol.model import Entry, whose
@@ -367,6 +367,7 @@ def _tasks(plan: Plan) -> Iterator[str]:
             many(task.iteration, "iteration") if task.iteration else "",
             ("untested" if task.gate == "untested" else f"gate {task.gate}") if task.commit and task.gate else "",
             f"tree {task.tree[:12]}" if task.tree else "",
+            inline(task.why) if task.state == MERGED and task.why else "",
         )
         rows.append(f"- **{task.id} {inline(task.description)}**: {', '.join(filter(None, facts))}")
     yield "\n".join(rows) or "None was proposed."

@@ -179,19 +179,20 @@ class _Told:
 
     def _by_hand(self, entry: Entry, old: Task, task: Task) -> Iterator[Event]:
         """The person's word; what it approves or drops is told as an end too."""
-        kind = ""
+        kind, more = "", dict[str, Any]()
         if task.carried and not old.carried:
             kind, words = "TASK_REBASED", f"to be done again on {self.dialog.state.tasks.base[:12]}"
         elif task.state == CONFIRMED and old.state == PROPOSED:
             kind, words = "TASK_CONFIRMED", task.description
         elif task.state == MERGED:
-            kind, words = "TASK_MERGED", f"commit {task.commit[:12]}"
+            kind, words = "TASK_MERGED", ", ".join(filter(None, (f"commit {task.commit[:12]}", task.why)))
+            more = {"commit": task.commit, "overruled": task.why.removeprefix("although ") or None}
         elif old.state in (build.STUCK, ERROR) and task.state not in (APPROVED, DROPPED):
             kind, words = "TASK_RETRIED", old.why
         elif task.state == old.state and task.gate == old.gate:
             kind, words = "TASK_CHANGED", task.description
         if kind:
-            yield self.event(kind, entry, (USER, self.rules.lead), task, words, **_of_task(task))
+            yield self.event(kind, entry, (USER, self.rules.lead), task, words, **_of_task(task), **more)
 
     def _assigned(self, entry: Entry, task: Task) -> Iterator[Event]:
         lead, moderator = self.rules.lead, self.rules.moderator

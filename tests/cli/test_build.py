@@ -356,23 +356,52 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
     room.confirmed().at(dialogd)
     before = git(repo, "rev-parse", "main")
     first, last = room.dialog.state.tasks.all
-    asked = dialogd("build", "merge")
+    asked = dialogd("build", "merge", "--anyway")
     assert (asked.code, git(repo, "rev-parse", "main")) == (1, before)
     assert f"main goes from {before[:12]} to {last.commit[:12]}, a fast-forward" in asked.err
-    assert f"warning: `dialogd verify --commit {last.commit[:12]}` would refuse it: " in asked.err  # no daemon wrote it
     (repo / "001.py").write_text("mine")
-    held = dialogd("build", "merge", "--yes")
+    held = dialogd("build", "merge", "--yes", "--anyway")
     assert (held.code, git(repo, "rev-parse", "main"), (repo / "001.py").read_text()) == (1, before, "mine")
     (repo / "001.py").unlink()
-    done = dialogd("build", "merge", "--yes")
+    done = dialogd("build", "merge", "--yes", "--anyway")
     assert done.code == 0, done.err
     assert done.out.startswith(f"main is at {last.commit[:12]} and its files in {repo}; ")
     assert (git(repo, "rev-parse", "main"), git(repo, "status", "--porcelain")) == (last.commit, "")
     assert (repo / "002.py").exists()
-    assert marks(dialogd) == [f"[TASK: {first.id}, {last.id} | merged | commit {last.commit}]"]
+    (mark,) = marks(dialogd)
+    assert mark.startswith(f"[TASK: {first.id}, {last.id} | merged | commit {last.commit} | although ")
     again = dialogd("build", "merge", "--yes")
     assert (again.code, "merged already" in again.err) == (1, True)
     assert "003" not in dialogd("tasks").out
+
+
+def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialogd: Commands, repo: Path) -> None:
+    """Refused with the reason, with --yes too; overruled by --anyway alone, which file, tasks, flow, plan, outcome have."""
+    made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
+    last, before = made.dialog.state.tasks.all[-1], git(repo, "rev-parse", "main")
+    why = "is in no journal here"  # no daemon wrote it
+    whole = dialogd.file.read_bytes()
+    for words in ([], ["--yes"]):
+        held = dialogd("build", "merge", *words)
+        assert (held.code, git(repo, "rev-parse", "main"), dialogd.file.read_bytes()) == (1, before, whole)
+        assert f"error: `dialogd verify --commit {last.commit[:12]}` would refuse it: " in held.err
+        assert (why in held.err, f"dialogd build merge --anyway --file {dialogd.file}" in held.err) == (True, True)
+    done = dialogd("build", "merge", "--yes", "--anyway")
+    assert (done.code, git(repo, "rev-parse", "main")) == (0, last.commit), done.err
+    assert "overruled: " in done.err
+    (mark,) = marks(dialogd)
+    assert (f"merged | commit {last.commit} | although " in mark, why in mark) == (True, True)
+    merged = [row for row in dialogd("tasks", "--json").json["events"] if row["type"] == "TASK_MERGED"]
+    assert [why in row["fields"]["overruled"] for row in merged] == [True, True]
+    flow = dialogd("flow", "--project", str(repo)).out
+    assert f"commit {last.commit[:12]}, although turn " in flow
+    plan = dialogd("plan", "--out", "-").out
+    assert plan.partition("## Tasks")[2].partition("## ")[0].count("although turn ") == 2
+    assert "although turn " in dialogd("tasks").out
+    dialogd("list")
+    verdict = dialogd("outcome", "3f9a1c", "--json").json["verdict"]
+    assert verdict["outcome"] == "worked"
+    assert "; although turn " in verdict["why"]
 
 
 def test_a_branch_that_moved_is_not_merged_into(dialogd: Commands, repo: Path) -> None:
@@ -545,7 +574,7 @@ def test_a_goal_is_carried_out_and_merged_also_after_everything_was_killed(dialo
         assert f"build  dialogd build merge --file {dialogd.file}" in dialogd.output
     assert [task.state for task in state().all] == ["approved", "approved"]
     merged = dialogd("build", "merge", "--yes")
-    assert (merged.code, "warning" in merged.err) == (0, False), merged.err
+    assert (merged.code, "against it" in merged.err) == (0, False), merged.err
     assert {"read.py", "print.py"} <= {path.name for path in repo.iterdir()}
     assert git(repo, "log", "--format=%s").split("\n")[:2] == ["Task 002: print ages", "Task 001: read ages"]
 
