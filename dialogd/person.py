@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dialogd.config import file_words
 from dialogd.errors import BadInput, Refused
 from dialogd.protocol import build, interventions, lifecycle, units
+from dialogd.protocol.certificate import approvals
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.fold import foreseen
 from dialogd.protocol.grammar import who
@@ -648,7 +649,8 @@ _UNDER_WAY = frozenset({build.ASSIGNED, build.SUBMITTED})
 def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """`confirm`, `drop`, `retry` or `accept` tasks of a build (`001, 003`); without a name, those that wait for it.
 
-    Does nothing where it was done before. Dropping one that is under way is a turn of the person's, which ends the
+    Does nothing where it was done before; but what rests on a typed word, or was not tested, is accepted by the command
+    although it is approved. Dropping one that is under way is a turn of the person's, which ends the
     call; all else is a note. Where confirmed tasks need more turns than there are, the limit is raised with them.
     `secrets` are taken out of the reason. Raises `BadInput` for a task that is none, `Refused` after the end, where no
     task waits for it, and in a dialog that is no build.
@@ -659,14 +661,18 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
 
     def make(dialog: Dialog) -> Draft | None:
         rules = rules_of_build(dialog)
-        lifecycle.refuse(dialog, "tasks")
-        wanted = tasks_named(dialog, named) if named.strip() or act == "drop" else _waiting(dialog, act)
+        unsaid = {one.task.number for one in approvals(dialog) if one.wants_word} if act == "accept" else set[int]()
+        if not unsaid:
+            lifecycle.refuse(dialog, "tasks")
+        wanted = tasks_named(dialog, named) if named.strip() or act == "drop" else _waiting(dialog, act, unsaid)
         able, done = _FROM[act]
         if wrong := next((task for task in wanted if task.state not in able | done), None):
             raise Refused(f"cannot {act} task {wrong.id}: it is {wrong.state}", fix=_ways(dialog))
-        new = [task for task in wanted if task.state in able]
+        new = [task for task in wanted if task.state in able or task.number in unsaid]
         if not new:
             return None
+        if not unsaid.issuperset(task.number for task in new):
+            lifecycle.refuse(dialog, "tasks")
         mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {_WORDS[act]}", short.replace("|", "/"))
         after = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
         is_turn = act == "drop" and any(task.state in _UNDER_WAY for task in new)
@@ -926,9 +932,10 @@ def tasks_named(dialog: Dialog, named: str) -> list[build.Task]:
     return [task for task in known.all if task.number in numbers]
 
 
-def _waiting(dialog: Dialog, act: str) -> list[build.Task]:
-    """The tasks that wait for this act. Raises `Refused` for none."""
-    found = [task for task in dialog.state.tasks.all if task.state in _FROM[act][0]]
+def _waiting(dialog: Dialog, act: str, unsaid: Collection[int]) -> list[build.Task]:
+    """The tasks that wait for this act, or else those of `unsaid`. Raises `Refused` for none."""
+    known = dialog.state.tasks.all
+    found = [task for task in known if task.state in _FROM[act][0]] or [t for t in known if t.number in unsaid]
     if not found:
         raise Refused(f"no task waits for you to {act} it", fix=_ways(dialog))
     return found

@@ -19,7 +19,7 @@ from dialogd.build.git import Git, shown
 from dialogd.build.worktrees import tree_of
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol.build import value_of
-from dialogd.protocol.certificate import Approval, approvals, doubts, where
+from dialogd.protocol.certificate import Approval, approvals, doubts, unproved, where
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.state import Dialog
@@ -76,7 +76,14 @@ class Judge:
 
     def doubts(self, approval: Approval) -> tuple[str, ...]:
         """Why an approval does not hold, whatever the commit; () where it does."""
-        return tuple(doubts(self.dialog, approval, self._faulty, self._known, untested=self._untested))
+        found = list(doubts(self.dialog, approval, self._faulty, self._known, untested=self._untested))
+        base = approval.task.base
+        for below in self.approvals[: self.approvals.index(approval)][::-1]:
+            if below.task.commit == base:
+                base = below.task.base
+                reasons = unproved(self.dialog, below, self._faulty, self._known)
+                found += [f"it stands on task {below.task.id}, where {why}" for why in reasons]
+        return tuple(dict.fromkeys(found))
 
     def _elsewhere(self, git: Git, approval: Approval, commit: str) -> Iterator[str]:
         """Why a commit with that very tree is not what was approved: it comes from another base."""

@@ -589,7 +589,10 @@ def retry(task: Numbers = None, file: options.FileOption = None) -> None:
 
 @tasks.command("accept")
 def accept(task: Numbers = None, file: options.FileOption = None) -> None:
-    """Approve a task yourself that its reviewer did not. Default: the one that waits for you."""
+    """Approve a task yourself that its reviewer did not. Default: the one that waits for you.
+
+    Also the word that `dialogd verify --commit` asks for, where a yes was only typed, or no gate tested a tree.
+    """
     _said("accept", task, "", file)
 
 
@@ -612,9 +615,8 @@ def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> 
     """Carry out the person's word on tasks, and print what came of it."""
     settings, log, before = options.opened(file)
     after = person.tasks(log, act, ", ".join(named or ()), why, secrets=options.own_secrets())
-    old = {task.number: task.state for task in before.state.tasks.all}
-    new = [task.id for task in after.state.tasks.all if old.get(task.number) != task.state]
+    mark = after.entries[-1].mark("TASK") if len(after.entries) > len(before.entries) else None
     what = {"confirm": "confirmed", "drop": "dropped", "retry": "tried again", "accept": "accepted"}[act]
     grown = after.state.limits.max_turns
     room = f"; max_turns is {grown} from here on" if grown != before.state.limits.max_turns else ""
-    done(settings, after, f"{', '.join(new)} {what}{room}" if new else f"{what} already")
+    done(settings, after, f"{mark.fields[0]} {what}{room}" if mark else f"{what} already")

@@ -466,6 +466,14 @@ def _by_hand(tasks: Tasks, mark: Mark, state: str) -> Tasks:
     return tasks
 
 
+def accepted_in(said: Said, tasks: Tasks) -> frozenset[int]:
+    """The numbers of the tasks that the person accepts in an entry that a command of theirs wrote."""
+    words = [mark for mark in said.marks if mark.name == "TASK" and "accepted" in fields_of(mark)[1:2]]
+    return frozenset(
+        task.number for mark in words for task in _named(tasks, mark) if said.by == USER and not said.by_hand
+    )
+
+
 def _although(mark: Mark) -> str:
     """What stood against a merge, and was overruled by the person."""
     against = value_of(mark, "although")

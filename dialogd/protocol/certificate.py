@@ -290,6 +290,7 @@ class Approval:
     root       the commit that the first task of this line of work started from
     submitted  the entry that submitted the tree; `tested` has what the gate said of it
     vouched    the entry with the person's word on an untested tree, `approved` the one that approved it
+    word       where the person said by a command, once it was approved, that it is
     void       where, and why, it does not count any more: "" while it does
     """
 
@@ -299,13 +300,20 @@ class Approval:
     tested: Entry
     approved: Entry
     vouched: Entry | None = None
+    word: Entry | None = None
     void: str = ""
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The entries on which it rests, in the order of the file."""
-        found = (self.submitted, self.tested, *([self.vouched] if self.vouched else []), self.approved)
-        return tuple(dict.fromkeys(found))
+        """The entries on which it rests, in the order of the file; what is typed counts for nothing beside a `word`."""
+        found = filter(None, (self.submitted, self.tested, self.vouched, self.approved, self.word))
+        return tuple(entry for entry in dict.fromkeys(found) if not (self.word and entry.by_hand))
+
+    @property
+    def wants_word(self) -> bool:
+        """True where the person's word by a command is missing: it rests on a typed one, or nothing was tested."""
+        is_untested = self.task.gate == "untested" and not (self.vouched or self.approved.by == USER)
+        return not self.void and not self.word and (is_untested or any(entry.by_hand for entry in self.entries))
 
     @property
     def words(self) -> str:
@@ -348,7 +356,9 @@ def approvals(dialog: Dialog) -> tuple[Approval, ...]:
                 tested = said.get((task.number, "tested"), submitted)
                 vouched = said.get((task.number, "vouched")) if task.gate == "untested" else None
                 found.append(Approval(task, root, submitted, tested, entry, vouched))
-        found = [_voided(approval, after.tasks, entry) for approval in found]
+        accepted = build.accepted_in(entry, before.tasks)
+        found = [_voided(replace(one, word=entry) if one.wants_word and one.task.number in accepted else one,
+                         after.tasks, entry) for one in found]  # fmt: skip
     return tuple(found)
 
 
@@ -371,6 +381,25 @@ def doubts(
     `faulty` says by an entry's hash which rule of the protocol it breaks, `known` has the hashes that journals
     remember, None where there are none to ask. `untested` is the word of who asks on a tree that no gate tested.
     """
+    task = approval.task
+    yield from unproved(dialog, approval, faulty, known)
+    if task.gate not in build.GREEN:
+        yield f"its gate {'ran out of time' if task.gate == 'timeout' else 'failed' if task.gate else 'was not run'}"
+    elif approval.wants_word and not untested and not any(entry.by_hand for entry in approval.entries):
+        yield f"no gate tested it, and the person has not said that this will do; that is said by: {_accept(task)}"
+    for entry in dialog.entries:
+        if entry.condition in (Condition.EDITED, Condition.DAMAGED) and entry not in approval.entries:
+            yield f"{_named(entry)} was {'edited' if entry.condition is Condition.EDITED else 'cut or overwritten'}"
+        elif known is not None and entry.frame and entry.chain not in known and entry not in approval.entries:
+            yield f"{_named(entry)} is in no journal here: forged, or written on another machine"
+        if not entry.linked:
+            yield f"the chain is broken at {_named(entry)}: what stood before it was changed, removed or inserted"
+
+
+def unproved(
+    dialog: Dialog, approval: Approval, faulty: Mapping[str, str], known: Collection[str] | None
+) -> Iterator[str]:
+    """What keeps an approval from being the word of those who have to give it, whatever the gate said."""
     task, rules = approval.task, dialog.header.rules.build
     if approval.void:
         yield f"its approval as task {task.id} is void: {approval.void}"
@@ -381,26 +410,20 @@ def doubts(
         yield f"{by} approved it, who does not review"
     if by != USER and build.approval(task, task.score) not in made:
         yield f"{where(approval.approved.id)} has no APPROVED record of this tree"
-    if task.gate not in build.GREEN:
-        yield f"its gate {'ran out of time' if task.gate == 'timeout' else 'failed' if task.gate else 'was not run'}"
-    elif task.gate == "untested" and not (untested or by == USER or approval.vouched):
-        yield "no gate tested it, and the person has not said that this will do"
     for entry in approval.entries:
-        yield from _unproved(entry, faulty, known)
-    for entry in dialog.entries:
-        if entry.condition in (Condition.EDITED, Condition.DAMAGED) and entry not in approval.entries:
-            yield f"{_named(entry)} was {'edited' if entry.condition is Condition.EDITED else 'cut or overwritten'}"
-        elif known is not None and entry.frame and entry.chain not in known and entry not in approval.entries:
-            yield f"{_named(entry)} is in no journal here: forged, or written on another machine"
-        if not entry.linked:
-            yield f"the chain is broken at {_named(entry)}: what stood before it was changed, removed or inserted"
+        if entry.by_hand:
+            yield f"{where(entry.id)}, on which it rests, is typed, which any program can; say it by: {_accept(task)}"
+        else:
+            yield from _unproved(entry, faulty, known)
+
+
+def _accept(task: Task) -> str:
+    return f"dialogd tasks accept {task.id}"
 
 
 def _unproved(entry: Entry, faulty: Mapping[str, str], known: Collection[str] | None) -> Iterator[str]:
     """What is wrong with an entry on which an approval rests."""
-    if entry.condition is Condition.BY_HAND:
-        yield f"{where(entry.id)}, on which it rests, is typed by hand: anybody could have"
-    elif entry.condition is not Condition.SOUND:
+    if entry.condition is not Condition.SOUND:
         yield f"{where(entry.id)}, on which it rests, was changed after it was written"
     elif known is not None and entry.chain not in known:
         yield f"{where(entry.id)}, on which it rests, is in no journal here: forged, or written on another machine"

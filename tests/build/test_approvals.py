@@ -15,6 +15,7 @@ import pytest
 
 from dialogd import person
 from dialogd.build.approvals import Judge
+from dialogd.errors import Refused
 from dialogd.protocol.build import Task, approval
 from dialogd.protocol.certificate import certify, differences
 from dialogd.protocol.grammar import joint, render
@@ -260,12 +261,34 @@ def test_what_no_journal_remembers_is_refused() -> None:
 
 
 def test_the_person_s_word_counts_where_a_daemon_wrote_it_down() -> None:
-    """Accepted by the command is the person's; typed into the file it could be anybody's."""
-    typed, said = (confirm(room(no("P1"), no("P2"), no("P3"))) for _ in range(2))
+    """Accepted by the command is the person's; typed, any program could have: what is to be said is told, and mends it."""
+    typed, said = (confirm(room(no("P1"), no("P2"), no("P3"), yes("P4"), "Both.\n")) for _ in range(2))
     confirm(typed, "[TASK: 001 | accepted]")
-    assert "is typed by hand: anybody could have" in doubted(typed)[0]
+    first, second = doubted(typed)
+    assert first.endswith("on which it rests, is typed, which any program can; say it by: dialogd tasks accept 001")
+    assert second == f"it stands on task 001, where {first}"  # what was reviewed of it are its changes alone
+    assert typed.dialog.state.outcome is not None  # the word counts after the end too
+    person.tasks(typed.log, "accept")
+    assert doubted(typed) == ["", ""]
+    with pytest.raises(Refused):
+        person.tasks(typed.log, "accept")
+    assert typed.text.count("[TASK: 001 | accepted]") == 2
+    confirm(said)
     person.tasks(said.log, "accept", "001")
-    assert doubted(said)[0] == ""
+    said.run()
+    assert doubted(said) == ["", ""]
+
+
+def test_a_typed_word_on_an_untested_tree_is_said_by_the_command() -> None:
+    """The reviewer approved what the person let through by a typed line: the approval waits for their command."""
+    build = room(yes("P1"), yes("P2"), "Both.\n")
+    build.gates = ["asked", "passed"]
+    confirm(build)
+    confirm(build, f"[GATE: 001 | untested | tree {build.dialog.state.tasks.all[0].tree}]")
+    assert ["dialogd tasks accept 001" in one for one in doubted(build)] == [True, True]
+    assert ["is typed" in one for one in doubted(build, untested=True)] == [True, True]
+    person.tasks(build.log, "accept", "1")
+    assert doubted(build) == ["", ""]
 
 
 def test_an_untested_tree_needs_the_person_s_word() -> None:
@@ -273,8 +296,11 @@ def test_an_untested_tree_needs_the_person_s_word() -> None:
     build = room(yes("P1"), yes("P2"), "Both.\n")
     build.gates = ["untested", "passed"]
     confirm(build)
-    assert doubted(build) == ["no gate tested it, and the person has not said that this will do", ""]
+    why = "no gate tested it, and the person has not said that this will do; that is said by: dialogd tasks accept 001"
+    assert doubted(build) == [why, ""]
     assert doubted(build, untested=True) == ["", ""]
+    person.tasks(build.log, "accept", "001")
+    assert doubted(build) == ["", ""]
 
 
 def test_another_base_voids_what_was_approved_on_the_old_one() -> None:
