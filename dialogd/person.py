@@ -882,6 +882,20 @@ def merged(log: LogFile, commit: str, overruled: Sequence[str] = ()) -> Dialog:
     return write(log, "build merge", make)
 
 
+def published(log: LogFile, number: int, request: build.Request) -> Dialog:
+    """Note the pull request that was opened for a commit of that task. Does nothing where it is noted."""
+
+    def make(dialog: Dialog) -> Draft | None:
+        rules_of_build(dialog)
+        task = dialog.state.tasks.of(number)
+        if task is None or request in task.requests:
+            return None
+        known = f" | number {request.number}" if request.number is not None else ""
+        return note_of(Mark("TASK", f"{task.id} | published | {request.url}{known} | commit {request.commit}"))
+
+    return write(log, "build pr", make)
+
+
 def carry_on(log: LogFile, budget: str = "") -> Dialog:
     """Have a build go on that was stopped, or whose task could not be gone on with; with another budget if wanted.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as jsons
+import re
 import shlex
 import shutil
 import subprocess
@@ -386,7 +387,8 @@ def pr(
 ) -> None:
     """Push a task's branch, and open a pull request by `gh`.
 
-    Says what it will run, and asks. Only of a task that is approved; the branch holds the tasks before it too.
+    Says what it will run, and asks. Only of a task that is approved; the branch holds the tasks before it too. The file
+    records its address: where one is open for that commit, it is named, and no other is opened.
     """
     _, log, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
@@ -394,6 +396,10 @@ def pr(
     (one,) = person.tasks_named(dialog, task)
     if one.state not in (APPROVED, MERGED):
         raise Refused(f"task {one.id} is {one.state}, not approved", fix="dialogd tasks says how it stands")
+    if one.request is not None:
+        remark(f"it was opened already, for commit {one.commit[:12]}; one more: gh pr create --head {one.branch}")
+        show(plain(one.request.url))
+        return
     repo = Path(rules.repo)
     trees = Worktrees(repo, build=dialog.id)
     if trees.git.ref(f"refs/heads/{one.branch}") != one.commit or trees.tree_of(one.commit) != one.tree:
@@ -412,11 +418,46 @@ def pr(
     remark(f"gh pr create --head {one.branch} --base {rules.branch} --title {shlex.quote(title)}")
     ask("Publish it?", yes=yes)
     push(repo, chosen, one.branch)
-    ran = subprocess.run(words, cwd=repo, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        said = " ".join(ran.stderr.split())[:300] or f"exit code {ran.returncode}"
-        raise Refused(f"the branch is pushed, and gh said: {said}", fix="`gh auth status` and `gh pr create` say more")
-    show(plain(ran.stdout.strip() or "done"))
+    opened = _opened(repo, one)
+    if opened is None:
+        ran = _gh(repo, *words)
+        if ran.returncode:
+            said = " ".join(ran.stderr.split())[:300] or f"exit code {ran.returncode}"
+            fix = "`gh auth status` and `gh pr create` say more; then this command again"
+            raise Refused(f"the branch is pushed, and gh said: {said}", fix=fix)
+        opened = _request_in(ran.stdout, one.commit)
+    if opened is None:
+        remark("it was opened, and gh named no address: the file has none")
+        return
+    person.published(log, one.number, opened)
+    show(plain(opened.url))
+
+
+_ADDRESS = re.compile(r"https?://[!-{}~]+?(?:/pull/(\d{1,9})(?!\d)|(?=\s|\Z))")
+
+
+def _request_in(text: str, commit: str) -> tasks_of.Request | None:
+    """The pull request whose address stands in a text."""
+    url = _ADDRESS.search(text)
+    return tasks_of.Request(url[0], int(url[1]) if url[1] else None, commit) if url else None
+
+
+def _gh(repo: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What the person's own `gh` says."""
+    return subprocess.run(
+        words, cwd=repo, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+
+
+def _opened(repo: Path, task: Task) -> tasks_of.Request | None:
+    """The open pull request of the task's commit, of which the file knows nothing yet; None without one."""
+    words = ("gh", "pr", "list", "--head", task.branch, "--state", "open", "--json", "url,headRefOid")
+    ran = _gh(repo, *words)
+    try:
+        found = [str(one["url"]) for one in jsons.loads(ran.stdout) if one["headRefOid"] == task.commit]
+    except (ValueError, TypeError, KeyError):
+        return None  # creating one says what is wrong
+    return _request_in(" ".join(found), task.commit)
 
 
 def _request(task: Task, rules: Build, dialog: Dialog) -> Iterator[str]:
@@ -522,6 +563,8 @@ def _facts(task: Task) -> dict[str, object]:
         "score": task.score,
         "untested": task.gate == "untested",
         "improvement": dict(task.asks) or None,
+        "pr_url": task.request.url if task.request else None,
+        "pr_number": task.request.number if task.request else None,
     }
 
 
@@ -536,9 +579,12 @@ def _table(dialog: Dialog, rules: Build, file: Path) -> Iterator[str]:
         attempt = f"attempt {task.iteration} of {tasks_of.last_attempt(rules, task)}" if task.iteration else ""
         after = f"after {', '.join(f'{number:03}' for number in task.after)}" if task.after else ""
         facts = ", ".join(filter(None, (score, attempt, after, f"{task.hours:g} h" if task.hours else "", task.branch)))
+        asked = task.request.url if task.request else ""
         yield f"{task.id}  {state:20}  {one_line(task.description, 100)}"
         if facts:
             yield f"     {facts}"
+        if asked:
+            yield f"     {asked}"
         if task.state == PROPOSED:
             yield from (f"     - {one}" for one in task.criteria)
         elif task.why:

@@ -27,8 +27,9 @@ UNDER_WAY = frozenset({ASSIGNED, SUBMITTED, STUCK, ERROR})  # at most one task i
 GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tree that is approved
 RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
 
-_HAND = frozenset({"confirmed", "dropped", "changed", "retry", "accepted", "merged", "rebase"})
+_HAND = frozenset({"confirmed", "dropped", "changed", "retry", "accepted", "merged", "rebase", "published"})
 _NUMBERS = re.compile(r"\d{1,6}")
+_URL = re.compile(r"https?://[!-~]+")
 _HOURS = re.compile(r"\d{1,4}(?:\.\d{1,2})?")
 _PART = re.compile(r"(.+?)[ :=]+(\d{1,3})(?:\.\d+)?(?: ?/ ?\d{1,3})?")
 
@@ -54,6 +55,15 @@ class Due(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A pull request that the person had opened for a commit of a task; `number` is None where nobody knows it."""
+
+    url: str
+    number: int | None
+    commit: str
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One task, as the file tells of it.
 
@@ -70,6 +80,7 @@ class Task:
     carried    the commits `base..commit` that are to be carried to another base; "" for none
     was        its state before an error, and before a review that did not decide
     undecided  reviews of the submission that did not decide
+    requests   the pull requests that were opened for its commits
     asks       for an improvement: category, priority, impact and files
     entries    the ids of the entries in which it was proposed, submitted last and reviewed last
     """
@@ -96,6 +107,7 @@ class Task:
     carried: str = ""
     was: str = ""
     undecided: int = 0
+    requests: tuple[Request, ...] = ()
     asks: Mapping[str, str] = field(default_factory=dict)
     entries: tuple[str, str, str] = ("", "", "")
 
@@ -103,6 +115,11 @@ class Task:
     def id(self) -> str:
         """Its number as the file has it: `003`."""
         return f"{self.number:03}"
+
+    @property
+    def request(self) -> Request | None:
+        """The pull request of the commit that was submitted last."""
+        return next((one for one in self.requests if one.commit == self.commit), None)
 
     @property
     def is_improvement(self) -> bool:
@@ -461,6 +478,10 @@ def _by_hand(tasks: Tasks, mark: Mark, state: str) -> Tasks:
             tasks = tasks.with_(task, **{"was": "", "undecided": 0, **({"state": task.was} if task.was else anew)})
         elif state == "accepted" and task.state == STUCK:
             tasks = replace(tasks.with_(task, state=APPROVED, reviewer=USER), base=task.commit)
+        elif state == "published" and _URL.fullmatch(fields[2]):
+            number = value_of(mark, "number")
+            opened = Request(fields[2], int(number) if number.isdecimal() else None, value_of(mark, "commit"))
+            tasks = tasks.with_(task, requests=(*task.requests, opened))
         elif state == "merged" and task.state == APPROVED:
             tasks = tasks.with_(task, state=MERGED, why=_although(mark))
     return tasks

@@ -433,6 +433,7 @@ _SAID_OF_TASKS = {
     "retry": "asked for another try of",
     "accepted": "accepted",
     "merged": "took over",
+    "published": "opened a pull request for",
 }
 
 

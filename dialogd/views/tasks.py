@@ -114,6 +114,7 @@ class _Told:
         self.places = {entry.id: place for place, entry in enumerate(dialog.entries)}
         self.turn = self.count = 0
         self.entry = ""
+        self.known = dialog.state.tasks  # also what was said of an earlier commit since: its pull request
         self.since: dict[int, str] = {}  # the entry of a task's last submission: its findings come after it
 
     def event(
@@ -189,6 +190,9 @@ class _Told:
             more = {"commit": task.commit, "overruled": task.why.removeprefix("although ") or None}
         elif old.state in (build.STUCK, ERROR) and task.state not in (APPROVED, DROPPED):
             kind, words = "TASK_RETRIED", old.why
+        elif task.requests != old.requests:
+            kind, words = "TASK_PUBLISHED", task.requests[-1].url
+            more = {"commit": task.requests[-1].commit, **_of_request(task.requests[-1])}
         elif task.state == old.state and task.gate == old.gate:
             kind, words = "TASK_CHANGED", task.description
         if kind:
@@ -232,8 +236,7 @@ class _Told:
             task,
             f"iteration {task.iteration}: {size}",
             task_id=task.id,
-            pr_url=None,
-            pr_number=None,
+            **self._requested(task),
             branch_name=task.branch,
             **figures,
             iteration=task.iteration,
@@ -242,6 +245,11 @@ class _Told:
             commit=task.commit,
             tree=task.tree,
         )
+
+    def _requested(self, task: Task) -> dict[str, Any]:
+        """The pull request of the task's commit, whenever it was opened."""
+        known = self.known.of(task.number)
+        return _of_request(next((one for one in known.requests if one.commit == task.commit), None) if known else None)
 
     def _tested(self, entry: Entry, task: Task) -> Event:
         mark = next((m for m in entry.all("GATE") if build.number_of(m) == task.number), Mark("GATE", ""))
@@ -296,8 +304,7 @@ class _Told:
             task,
             f"tree {task.tree[:12]}, {f'{task.score} of 100' if task.score is not None else 'no score'}{tested}",
             task_id=task.id,
-            pr_url=None,
-            pr_number=None,
+            **self._requested(task),
             score=task.score,
             iteration=task.iteration,
             approved_by=by,
@@ -357,6 +364,10 @@ class _Told:
 
 def _of_task(task: Task) -> dict[str, Any]:
     return {"task_id": task.id, "description": task.description}
+
+
+def _of_request(request: build.Request | None) -> dict[str, Any]:
+    return {"pr_url": request.url if request else None, "pr_number": request.number if request else None}
 
 
 def _names(files: str) -> list[str]:

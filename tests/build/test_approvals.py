@@ -261,7 +261,7 @@ def test_what_no_journal_remembers_is_refused() -> None:
 
 
 def test_the_person_s_word_counts_where_a_daemon_wrote_it_down() -> None:
-    """Accepted by the command is the person's; typed, any program could have: what is to be said is told, and mends it."""
+    """Accepted by the command is the person's; typed, any program could have: verify says what mends it."""
     typed, said = (confirm(room(no("P1"), no("P2"), no("P3"), yes("P4"), "Both.\n")) for _ in range(2))
     confirm(typed, "[TASK: 001 | accepted]")
     first, second = doubted(typed)

@@ -376,7 +376,7 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
 
 
 def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialogd: Commands, repo: Path) -> None:
-    """Refused with the reason, with --yes too; overruled by --anyway alone, which file, tasks, flow, plan, outcome have."""
+    """Refused with the reason, with --yes too; what --anyway overrules stand in file, tasks, flow, plan, outcome."""
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
     last, before = made.dialog.state.tasks.all[-1], git(repo, "rev-parse", "main")
     why = "is in no journal here"  # no daemon wrote it
@@ -422,6 +422,52 @@ def test_a_branch_that_moved_is_not_merged_into(dialogd: Commands, repo: Path) -
     assert (state.owing, [task.state for task in state.tasks.all]) == (("L",), ["confirmed", "confirmed"])
 
 
+GH = """#!{python}
+import json, os, pathlib, subprocess, sys
+
+words, remote, store = sys.argv[1:], {remote!r}, pathlib.Path({store!r})
+if not os.environ.get("GH_TOKEN"):
+    sys.exit((print("To get started with GitHub CLI, please run: gh auth login", file=sys.stderr), 4)[1])
+given, known = dict(zip(words[2::2], words[3::2])), {{"create": "head base title body", "list": "head state json"}}
+for flag in given:
+    if flag[2:] not in known[words[1]].split():
+        sys.exit("unknown flag: " + flag)
+
+
+def tip(branch):
+    asked = ["git", "--git-dir", remote, "rev-parse", "--verify", "-q", "refs/heads/" + branch]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+
+
+every = json.loads(store.read_text()) if store.exists() else []
+address = "https://github.com/o/r/pull/"
+same = [n for n, one in enumerate(every, 7) if one["head"] == given["--head"]]
+if words[1] == "list":
+    # GitHub may take a while to show what was just pushed
+    heads = {{n: tip(every[n - 7]["head"]) if os.environ.get("GH_SHOWS") else every[n - 7]["at"] for n in same}}
+    every = [{{"url": address + str(n), "headRefOid": heads[n]}} for n in same]
+    sys.exit(print(json.dumps([{{name: one[name] for name in given["--json"].split(",")}} for one in every])))
+if not tip(given["--head"]) or not tip(given["--base"]):
+    sys.exit("pull request create failed: GraphQL: Head sha can't be blank (createPullRequest)")
+if same:
+    head, base = given["--head"], given["--base"]
+    sys.exit(f'a pull request for branch "{{head}}" into branch "{{base}}" already exists:\\n{{address}}{{same[0]}}')
+every.append({{**{{name[2:]: value for name, value in given.items()}}, "at": tip(given["--head"])}})
+store.write_text(json.dumps(every))
+print(address + str(len(every) + 6))
+"""
+
+
+def a_gh(dialogd: Commands, remote: Path) -> Path:
+    """A `gh` on PATH that keeps the rules of the real one, beside a bare remote; the file of what it opened."""
+    store, path = dialogd.folder / "requests.json", dialogd.folder / "bin" / "gh"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(GH.format(python=sys.executable, remote=str(remote), store=str(store)))
+    path.chmod(0o755)
+    dialogd.environment["GH_TOKEN"] = "gho_test"
+    return store
+
+
 def test_a_pull_request_is_opened_by_gh_for_what_was_approved(dialogd: Commands, repo: Path) -> None:
     """The branch goes to the remote and `gh` is called, once the person has said so; never without one of them."""
     room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
@@ -432,27 +478,65 @@ def test_a_pull_request_is_opened_by_gh_for_what_was_approved(dialogd: Commands,
     (dialogd.folder / "only" / "git").symlink_to(shutil.which("git") or "")
     without = dialogd("build", "pr", "1", "--yes", PATH=str(dialogd.folder / "only"))
     assert (without.code, "`gh` is not on PATH" in without.err) == (1, True)
-    program(dialogd.folder, "gh", f'printf "%s\\n" "$@" >{dialogd.folder}/asked; echo https://example.org/pull/7')
+    remote = dialogd.folder / "remote.git"
+    gh = a_gh(dialogd, remote)
     refused = dialogd("build", "pr", "2", "--yes", **path)
     assert (refused.code, f"task {stuck.id} is stuck, not approved" in refused.err) == (1, True)
     alone = dialogd("build", "pr", "1", "--yes", **path)
     assert (alone.code, "has no remote" in alone.err) == (1, True)
-    remote = dialogd.folder / "remote.git"
     git(repo, "init", "--quiet", "--bare", str(remote))
     git(repo, "remote", "add", "Origin.x", str(remote))
     asked = dialogd("build", "pr", "1", **path)
     assert (asked.code, f"git push Origin.x {task.branch}" in asked.err, "gh pr create" in asked.err) == (1, True, True)
-    assert not (dialogd.folder / "asked").exists()
+    assert not gh.exists()
     assert git(remote, "branch") == ""
+    git(repo, "push", "--quiet", "Origin.x", "main")
+    out = dialogd("build", "pr", "1", "--yes", GH_TOKEN="", **path)
+    assert (out.code, "gh said: To get started with GitHub CLI, please run: gh auth login" in out.err) == (1, True)
     done = dialogd("build", "pr", "1", "--yes", **path)
-    assert (done.code, done.out) == (0, "https://example.org/pull/7\n"), done.err
+    assert (done.code, done.out) == (0, "https://github.com/o/r/pull/7\n"), done.err
     assert git(remote, "rev-parse", task.branch) == task.commit
-    said = (dialogd.folder / "asked").read_text()
-    assert f"--head\n{task.branch}\n--base\nmain\n--title\nread ages\n" in said
-    assert f"tree {task.tree}" in said
+    (opened,) = json.loads(gh.read_text())
+    assert [opened[name] for name in ("head", "base", "title")] == [task.branch, "main", "read ages"]
+    assert f"tree {task.tree}" in opened["body"]
+    record = f"[TASK: 001 | published | https://github.com/o/r/pull/7 | number 7 | commit {task.commit}]"
+    assert marks(dialogd) == [record]
     git(repo, "update-ref", f"refs/heads/{task.branch}", "main")
-    gone = dialogd("build", "pr", "1", "--yes", **path)
-    assert (gone.code, "is not at the commit that was approved" in gone.err) == (1, True)
+    again = dialogd("build", "pr", "1", "--yes", **path)
+    assert (again.code, again.out, len(json.loads(gh.read_text()))) == (0, done.out, 1), again.err
+    assert dialogd.file.read_text().count(record) == 1
+    every = {
+        row["type"]: row["fields"] for row in dialogd("tasks", "--json").json["events"] if "001" in row["reference"]
+    }
+    for kind in ("PR_SUBMITTED", "PR_APPROVED", "TASK_PUBLISHED"):
+        told = every[kind]["pr_url"], every[kind]["pr_number"], every[kind]["commit"]
+        assert told == ("https://github.com/o/r/pull/7", 7, task.commit)
+    assert dialogd("tasks", "--json").json["tasks"][0]["pr_number"] == 7
+    assert "     https://github.com/o/r/pull/7\n" in dialogd("tasks").out
+
+
+def test_a_pull_request_that_is_open_and_not_recorded_is_taken_as_it_is(dialogd: Commands, repo: Path) -> None:
+    """As a kill between `gh` and the record leaves it; one of an older commit of that branch is not taken for it."""
+    room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
+    room.confirmed().at(dialogd)
+    task = room.dialog.state.tasks.all[0]
+    remote = dialogd.folder / "remote.git"
+    gh = a_gh(dialogd, remote)
+    path = {"PATH": f"{dialogd.folder / 'bin'}:{os.environ['PATH']}"}
+    git(repo, "init", "--quiet", "--bare", str(remote))
+    git(repo, "remote", "add", "origin", str(remote))
+    git(repo, "push", "--quiet", "origin", "main", f"main:refs/heads/{task.branch}")
+    gh.write_text(json.dumps([{"head": task.branch, "base": "main", "title": "", "body": "", "at": task.base}]))
+    held = dialogd("build", "pr", "1", "--yes", **path)
+    assert (held.code, "already exists: https://github.com/o/r/pull/7" in held.err) == (1, True), held.err
+    gone = dialogd("build", "pr", "1", "--yes", **path, GH_SHOWS="1")
+    assert (gone.code, gone.out) == (0, "https://github.com/o/r/pull/7\n"), gone.err
+    assert marks(dialogd)[0].startswith("[TASK: 001 | published | https://github.com/o/r/pull/7 | number 7 | ")
+    assert len(json.loads(gh.read_text())) == 1
+    git(repo, "update-ref", f"refs/heads/{task.branch}", "main")
+    dialogd.file.write_bytes(room.paper.data)
+    moved = dialogd("build", "pr", "1", "--yes", **path)
+    assert (moved.code, "is not at the commit that was approved" in moved.err) == (1, True)
 
 
 def test_no_seat_confirms_accepts_allows_or_merges(dialogd: Commands, repo: Path) -> None:
