@@ -505,13 +505,17 @@ def test_a_pull_request_is_opened_by_gh_for_what_was_approved(dialogd: Commands,
     again = dialogd("build", "pr", "1", "--yes", **path)
     assert (again.code, again.out, len(json.loads(gh.read_text()))) == (0, done.out, 1), again.err
     assert dialogd.file.read_text().count(record) == 1
-    every = {
-        row["type"]: row["fields"] for row in dialogd("tasks", "--json").json["events"] if "001" in row["reference"]
-    }
+    shows_the_pull_request(dialogd, task.commit)
+
+
+def shows_the_pull_request(dialogd: Commands, commit: str) -> None:
+    """What is told of task 001 names the pull request of that commit."""
+    facts = dialogd("tasks", "--json").json
+    every = {row["type"]: row["fields"] for row in facts["events"] if row["reference"] == "task-001"}
     for kind in ("PR_SUBMITTED", "PR_APPROVED", "TASK_PUBLISHED"):
         told = every[kind]["pr_url"], every[kind]["pr_number"], every[kind]["commit"]
-        assert told == ("https://github.com/o/r/pull/7", 7, task.commit)
-    assert dialogd("tasks", "--json").json["tasks"][0]["pr_number"] == 7
+        assert told == ("https://github.com/o/r/pull/7", 7, commit)
+    assert facts["tasks"][0]["pr_number"] == 7
     assert "     https://github.com/o/r/pull/7\n" in dialogd("tasks").out
 
 
