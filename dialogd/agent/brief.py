@@ -244,7 +244,9 @@ def _build(header: Header, agent: Participant) -> str:
             f"{rules.moderator} plans and reviews; you carry out one task at a time, in a folder that holds a worktree"
             " of the repository and nothing else of it. Edit files there; never run git: your daemon commits what you"
             " leave in the folder when your turn ends, and says itself which files and lines that were, and what the"
-            f" tests said. A task has {times}. Say in your reply what you did and why, and what you could not do."
+            f" tests said. A task has {times}. Say in your reply what you did and why, and what you could not do. Where"
+            " you cannot go on without the person, ask them: `[QUESTION_FOR_USER: …]`; then nothing is submitted, and"
+            " your edits stay."
         )
     improves = " When all tasks are done you are asked for one improvement: `[IMPROVEMENT: …]`, or `[PASS]`."
     return (

@@ -21,6 +21,7 @@ from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import one_line
+from dialogd.store.disk import fix, why
 from dialogd.store.folders import StateDir
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does blocking work in a
 Note = Callable[[Dialog], Draft]  # makes the note, in the dialog as it is once the lock is held
 
 DIFF_SHOWN = 60_000  # characters of patches that a reviewer is shown; files that are left out are named
+EDITS = "Task {}: edits that were there before this attempt"
 LONGEST_TITLE = 72  # characters of a commit's first line
 
 
@@ -100,7 +102,7 @@ class Builder:
         if task is not None and what is Due.WORK and self.me == rules.lead:
             self._check(rules)
             worktree = self._worktree(dialog, task)
-            self._worktrees(dialog).keep(worktree, f"Task {task.id}: left by an attempt that was interrupted")
+            self._worktrees(dialog).keep(worktree, EDITS.format(task.id))
             return Material(workspace=self._workspace(worktree))
         if task is not None and what is Due.REVIEW and self.me == rules.moderator:
             self._check(rules)
@@ -130,8 +132,8 @@ class Builder:
     # -- how it does that -----------------------------------------------------------------------------------------
 
     def _check(self, rules: Build) -> None:
-        if why := self.refuses(rules):
-            raise BadInput(why, fix="start the daemon again with the flags of this build")
+        if refusal := self.refuses(rules):
+            raise BadInput(refusal, fix="start the daemon again with the flags of this build")
 
     def _worktrees(self, dialog: Dialog) -> Worktrees:
         from dialogd.build.worktrees import Worktrees
@@ -149,22 +151,25 @@ class Builder:
 
     def _assigned(self, dialog: Dialog, rules: Build, task: Task) -> Note:
         """Open the next task's worktree; what was approved on another base is carried to the new one."""
-        self._check(rules)
-        trees, base = self._worktrees(dialog), dialog.state.tasks.base or rules.base
-        if not task.carried:
-            worktree = trees.open(task.number, task.description, base)
-            return lambda _: build.assigned_note(task, worktree.branch, base, wall())
         from dialogd.build.worktrees import Conflict
 
+        self._check(rules)
+        trees, base = self._worktrees(dialog), dialog.state.tasks.base or rules.base
         start, _, end = task.carried.partition("..")
-        worktree = trees.open(task.number, task.description, start)
-        commits = trees.git.run("rev-list", "--reverse", f"{start}..{end}").decode().split()
-        made = trees.carry(worktree, commits, base)
-        if isinstance(made, Conflict):
-            files = made.files
-            trees.carry(worktree, (), base)
-            return lambda _: build.assigned_note(task, worktree.branch, base, wall(), files)
-        return lambda now: build.carried_note(task, made, now.state.table.next_ref, wall())
+        worktree = trees.open(task.number, task.description, start or base, anywhere=True)
+        files: tuple[str, ...] = ()
+        if task.carried or worktree.base != trees.git.commit(base):  # begun on what is not approved any more
+            trees.keep(worktree, EDITS.format(task.id))
+            commits = trees.git.run("rev-list", "--reverse", f"{start}..{end}").decode().split() if end else []
+            made = trees.carry(worktree, commits, base)
+            if task.carried and not isinstance(made, Conflict):
+                kept = trees.kept(worktree)
+                return lambda now: build.carried_note(task, made, now.state.table.next_ref, wall(), kept)
+            if isinstance(made, Conflict):
+                files = made.files
+                trees.carry(worktree, (), base)
+        kept = trees.kept(worktree)
+        return lambda _: build.assigned_note(task, worktree.branch, base, wall(), files, kept)
 
     async def _gated(self, dialog: Dialog, rules: Build, task: Task, aside: Aside) -> Note:
         """Run the gate over exactly the submitted commit, in a folder of its own."""
@@ -182,7 +187,12 @@ class Builder:
         mine = f".gate-{dialog.id}-"
         for left in trees.root.glob(f"{mine}*"):  # of a gate that was killed
             gate.remove(left)
-        export = Path(tempfile.mkdtemp(prefix=mine, dir=trees.root))
+        try:
+            export = Path(tempfile.mkdtemp(prefix=mine, dir=trees.root))
+        except OSError as error:
+            raise StorageError(
+                f"{trees.root} has no place for the gate's copy: {why(error)}", fix=fix(error)
+            ) from error
         is_allowed = task.gate == "run"
         try:
             await aside(lambda: trees.export(task.commit, export))
@@ -192,10 +202,10 @@ class Builder:
                 rules.gate, export, limit, log, hidden=self._hidden(), visible=sees, as_person=is_allowed
             )
         except NotInstalled as error:
-            why = str(error)
+            lacking = str(error)
             if dialog.header.is_unattended:
-                return note(GateResult("untested", tail=f"The gate was not run: {why}."))
-            return lambda _: build.ask_gate_note(rules, task, why, wall())
+                return note(GateResult("untested", tail=f"The gate was not run: {lacking}."))
+            return lambda _: build.ask_gate_note(rules, task, lacking, wall())
         finally:
             await aside(lambda: gate.remove(export))
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"

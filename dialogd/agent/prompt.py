@@ -342,11 +342,14 @@ class _Now:
         """What a build asks this agent for now."""
         if self.rules.build is None:
             return
-        what, task = build.due(self.rules.build, self.state.tasks)
+        tasks = self.state.tasks
+        what, task = build.due(self.rules.build, tasks)
         if self.me != (self.rules.build.lead if what is build.Due.WORK else self.rules.build.moderator):
             return
+        more = " The build had ended: where the person's wish needs no task, your answer ends it again."
         yield {
-            build.Due.PLAN: "Plan now: one `[TASK_PROPOSED: …]` for each task, small enough to be reviewed in one go.",
+            build.Due.PLAN: "Plan now: one `[TASK_PROPOSED: …]` for each task, small enough to be reviewed in one go."
+            + more * tasks.is_wanted,
             build.Due.CONFIRM: "The person has not confirmed the plan. Propose it anew where they ask for another one.",
             build.Due.WORK: "Carry out this task now, in your folder, and say what you did.",
             build.Due.REVIEW: "Review this submission now: findings, points, decision.",

@@ -33,6 +33,7 @@ from dialogd.protocol.decide import Clock, Wait
 from dialogd.protocol.model import Condition, Entry, Mark, Participant
 from dialogd.protocol.money import Estimate, allowance, reached
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
+from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import redact
@@ -415,8 +416,10 @@ class Turn:
 
         Raises `BackendError`: without its commit the turn submits nothing.
         """
-        of, received = self.of, self.received
+        of, received, admission = self.of, self.received, self._admission
         if self._is_submitted or received is None or not of.builder.submits(dialog):
+            return
+        if admission is not None and admission.counted(received.answer)[0].has(QUESTION):  # its edits stay as they are
             return
         if self._is_new:
             await of.on_disk(lambda: of.journal.reply(received))
@@ -481,9 +484,11 @@ class Turn:
         return None
 
     async def _look_at_the_work(self, dialog: Dialog) -> Material:
-        """What git says for this turn of a build. Raises `BackendError`."""
+        """What git says for this turn of a build. Raises `BackendError`, and `StorageError` where the disk is full."""
         try:
             return await aside(lambda: self.of.builder.material(dialog))
+        except StorageError:
+            raise
         except DialogdError as error:
             raise BackendError(f"the work cannot be looked at: {error}", fix=error.fix, kind="workspace") from error
 

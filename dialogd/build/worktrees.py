@@ -191,14 +191,18 @@ class Worktrees:
             if self.root.resolve().is_relative_to(place):
                 raise BadInput(f"{shown(self.root)} is inside {shown(place)}", fix="name a folder beside the checkout")
 
-    def open(self, number: int, title: str, base: str) -> Worktree:
+    def open(self, number: int, title: str, base: str, *, anywhere: bool = False) -> Worktree:
         """The worktree of a task, made from the commit `base`, or as it is there; what a kill left half is made whole.
 
         It keeps the name that it was made with, whatever the title is now. Nothing that is there already is written
-        over: where a branch or a folder has the name, another one is taken. A branch that somebody moved is an error.
+        over: where a branch or a folder has the name, another one is taken. A branch that somebody moved is an error;
+        one that starts from another commit is too, or with `anywhere` the worktree as it is, its tip the base.
         """
         base = self.git.commit(base)
         name = self._name(number, title)
+        tip = self.git.ref(self._ref(name, "tip")) if anywhere else ""
+        if tip and not self.is_ancestor(base, tip):
+            base = tip
         branch = f"refs/heads/dialogd/{name}"
         self._make_root()
         self._make_branch(name, branch, base)
@@ -259,6 +263,11 @@ class Worktrees:
             self._advance(worktree, tip, at, (kept, tip, self.git.ref(kept)))
             self._settle(replace(worktree, base=onto))
         return self._submission(at, onto, worktree.branch)
+
+    def kept(self, worktree: Worktree) -> tuple[str, ...]:
+        """The names under which stands what the task's branch held before it was brought elsewhere."""
+        names = self.git.names("for-each-ref", "--format=%(refname)", f"{self._own}/{worktree.name}/").out.decode()
+        return tuple(name for name in names.split() if name.rpartition("/")[2] not in ("tip", "before"))
 
     def tree_of(self, commit: str) -> str:
         """The id of a commit's tree."""

@@ -37,7 +37,7 @@ _PART = re.compile(r"(.+?)[ :=]+(\d{1,3})(?:\.\d+)?(?: ?/ ?\d{1,3})?")
 class Due(enum.Enum):
     """What a build waits for; the value says whose it is: `moderator`, `lead`, or the person (`USER`)."""
 
-    PLAN = ("plan", "moderator")  # tasks are to be proposed
+    PLAN = ("plan", "moderator")  # tasks are to be proposed, also for what the person wishes after the end
     CONFIRM = ("confirm", USER)  # the proposed ones are to be confirmed, changed or dropped
     ASSIGN = ("assign", "lead")  # the lead's daemon opens a worktree for the next one
     WORK = ("work", "lead")  # the lead works on it
@@ -132,13 +132,15 @@ class Tasks:
     """All tasks by number, how many cycles of improvement there were, and where the next one starts.
 
     `base` is the last approved commit, "" before the first one: then it is the build's own. `top` is the highest
-    number that was given, also to a task of a struck turn.
+    number that was given, also to a task of a struck turn. `is_wanted`: the person has said what they want beyond them,
+    once they were done.
     """
 
     all: tuple[Task, ...] = ()
     cycles: int = 0
     base: str = ""
     top: int = 0
+    is_wanted: bool = False
 
     def of(self, number: int) -> Task | None:
         """The task of that number, or None."""
@@ -161,7 +163,7 @@ def due(build: Build, tasks: Tasks) -> tuple[Due, Task | None]:
         if current.gate in RAN:
             return Due.REVIEW, current
         return (Due.ALLOW if current.gate == "asked" else Due.GATE), current
-    if not tasks.all:
+    if not tasks.all or tasks.is_wanted:
         return Due.PLAN, None
     if waiting := next((task for task in tasks.all if task.state == PROPOSED), None):
         return Due.CONFIRM, waiting
@@ -187,7 +189,7 @@ def most_turns(build: Build, tasks: Tasks) -> int:
     each = 2 * build.iterations
     open_ = [task for task in tasks.all if task.state not in DONE]
     work = sum(each - 2 * max(task.iteration - task.spent - 1, 0) for task in open_)
-    return (not tasks.all) + max(work, 0) + max(build.cycles - tasks.cycles, 0) * (1 + each) + 1
+    return (not tasks.all or tasks.is_wanted) + max(work, 0) + max(build.cycles - tasks.cycles, 0) * (1 + each) + 1
 
 
 def last_attempt(build: Build, task: Task) -> int:
@@ -198,6 +200,13 @@ def last_attempt(build: Build, task: Task) -> int:
 def expected(count: int) -> Tasks:
     """Tasks of which nothing is known but how many there will be."""
     return Tasks(tuple(Task(number, "", state=CONFIRMED) for number in range(1, count + 1)))
+
+
+def is_last_word(build: Build, tasks: Tasks, marks: Sequence[Mark]) -> bool:
+    """True for a turn of the moderator's that ends the build: its summary, or the answer to a wish without a task."""
+    what, _ = due(build, tasks)
+    is_answer = what is Due.PLAN and tasks.is_wanted and not any(mark.name == "TASK_PROPOSED" for mark in marks)
+    return what is Due.SUMMARY or is_answer
 
 
 def reviewing(build: Build, tasks: Tasks, me: str) -> Task | None:
@@ -293,8 +302,13 @@ def refused(build: Build, tasks: Tasks, me: str, mark: Mark, earlier: Sequence[M
 # -- The fold ---------------------------------------------------------------------------------------------------------
 
 
-def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool) -> Tasks:
-    """The tasks after an entry. Records count where a daemon wrote them, the person's words where the person did."""
+def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool, is_over: bool = False) -> Tasks:
+    """The tasks after an entry. Records count where a daemon wrote them, the person's words where the person did.
+
+    With `is_over` the moderator had said its last word: a turn of the person's, but one on tasks, is a wish for more.
+    """
+    if is_over and said.by == USER and said.is_turn and said.ending is None and said.mark("TASK") is None:
+        tasks = replace(tasks, is_wanted=True)
     if said.by == build.moderator and said.is_turn:
         tasks = _planned(build, tasks, said)
     for mark in said.marks:
@@ -330,6 +344,8 @@ def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
     new = [mark for mark in said.written if mark.name in ("TASK_PROPOSED", "IMPROVEMENT")]
     if said.is_struck:
         return replace(tasks, top=tasks.top + len(new))
+    if said.mark("QUESTION_FOR_USER") is None or new:
+        tasks = replace(tasks, is_wanted=False)
     if before is Due.IMPROVE:
         tasks = replace(tasks, cycles=tasks.cycles + 1)
     if any(mark.name == "TASK_PROPOSED" for mark in new):
@@ -638,19 +654,31 @@ def submitted(task: Task, made: Submission, ref: str, iteration: int) -> tuple[M
     )
 
 
-def assigned_note(task: Task, branch: str, base: str, at: str, conflict: Sequence[str] = ()) -> Draft:
-    """The note that a worktree is open; the lead's debt stays open. `conflict`: files that could not be carried."""
+def assigned_note(
+    task: Task, branch: str, base: str, at: str, conflict: Sequence[str] = (), kept: Sequence[str] = ()
+) -> Draft:
+    """The note that a worktree is open; the lead's debt stays open. `conflict`: files that could not be carried.
+
+    `kept` are names of what the branch held before.
+    """
     said = f"{task.id} | assigned | iteration {task.iteration + 1} | branch {branch} | base {base}"
     if conflict:
         said += f" | conflict {', '.join(conflict)}"
-    return Draft(SYSTEM, "System", marks=(Mark("TASK", said),), attributes=(("at", at),))
+    if kept:
+        said += f" | kept {', '.join(kept)}"
+    body = _kept(branch, kept)
+    return Draft(SYSTEM, "System", body=body, marks=(Mark("TASK", said),), attributes=(("at", at),))
 
 
-def carried_note(task: Task, made: Submission, ref: str, at: str) -> Draft:
+def carried_note(task: Task, made: Submission, ref: str, at: str, kept: Sequence[str] = ()) -> Draft:
     """The note that what was approved on another base was carried over, and is to be tested and reviewed again."""
-    body = f"Task {task.id} was carried to another base; its approval was for the old one."
+    body = f"Task {task.id} was carried to another base; its approval was for the old one. {_kept(made.branch, kept)}"
     marks = submitted(task, made, ref, task.iteration + 1)
-    return Draft(SYSTEM, "System", body=body, marks=marks, attributes=(("at", at),))
+    return Draft(SYSTEM, "System", body=body.rstrip(), marks=marks, attributes=(("at", at),))
+
+
+def _kept(branch: str, names: Sequence[str]) -> str:
+    return f"What {branch} held before is kept: git log {' '.join(names)}" if names else ""
 
 
 def gate_note(build: Build, task: Task, result: GateResult, findings: Sequence[Mark], at: str) -> Draft:

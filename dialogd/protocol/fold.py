@@ -49,7 +49,10 @@ def _said(header: Header, state: State, said: Said) -> None:
     state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
     before = state.tasks
     if header.rules.build is not None:
-        state.tasks = build.folded(header.rules.build, state.tasks, said, is_unattended=header.is_unattended)
+        is_over = state.outcome is not None and state.outcome.name in ("DECIDED", "DEADLOCK")
+        state.tasks = build.folded(
+            header.rules.build, state.tasks, said, is_unattended=header.is_unattended, is_over=is_over
+        )
     if said.by == USER:
         _person(header, state, said)
         if header.rules.build is not None and said.turn is None and said.ending is None:
@@ -104,7 +107,7 @@ def _person(header: Header, state: State, said: Said) -> None:
 
 
 def _tasked(header: Header, rules: Build, before: Tasks, state: State, said: Said) -> None:
-    """After the person's word on tasks, or on the gate: whose turn it is then.
+    """After the person's word on tasks, or on the gate, or once who was waited for is back: whose turn it is then.
 
     Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
     """
@@ -112,7 +115,9 @@ def _tasked(header: Header, rules: Build, before: Tasks, state: State, said: Sai
     spoke = any(mark.name in ("TASK", "GATE") for mark in said.marks)
     (was, old), (now, new) = build.due(rules, before), build.due(rules, state.tasks)
     is_other = was is not now or (old and old.number) != (new and new.number)
-    if spoke and header.agent(named) and state.outcome is None and (is_other or set(state.owing) <= {USER}):
+    is_free = set(state.owing) <= {USER}
+    is_back = said.mark("INVITE") is not None and is_free and not state.questions.open
+    if (is_back or (spoke and (is_other or is_free))) and header.agent(named) and state.outcome is None:
         state.debts, state.questions = state.debts.without(*state.owing), replace(state.questions, open=())
         state.debts = state.debts.opened(said, (named,))
 

@@ -158,12 +158,16 @@ def ways_out(header: Header, state: State) -> str:
     signed = ""
     if standing is not None:
         signed = f"{standing.proposal.ref} is signed by {', '.join(who for who, _ in standing.signers)}; "
-    are = "are" if len(names) > 1 else "is"
+    are = (
+        ("has left" if len(names) == 1 else "have left")
+        if not any(map(header.agent, names))
+        else ("is absent" if len(names) == 1 else "are absent")
+    )
     again = "`retry {0}` asks it again" + ("" if header.rules.build else ", `leave {0}` goes on without it")
     ways = [(again if header.agent(who) else "`invite {0}` has it back").format(who) for who in names]
     if standing is not None:
         ways.append(f"`approve` takes {standing.proposal.ref} as it stands")
-    return f"{signed}{', '.join(names)} {are} absent, and nothing can be decided without: {', '.join(ways)}"
+    return f"{signed}{', '.join(names)} {are}, and nothing can be decided without: {', '.join(ways)}"
 
 
 # -- Rounds, contributions, and who wants the floor -------------------------------------------------------------------

@@ -78,6 +78,7 @@ def rule(
     """
     header, before = dialog.header, dialog.state
     debt, rules = before.debt(me), header.rules
+    done = () if reply.has(QUESTION) else done  # who asks the person has submitted nothing
     marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *done, *shown(refused)]
     if header.is_unattended and reply.has(QUESTION):
         alone = "nobody is at the table: take your default, or decide, and say what you assume"
@@ -91,8 +92,7 @@ def rule(
     asked = after.questions
     waits = {*asked.askers} - asked.told if header.is_unattended else asked.open  # nobody answers what a daemon asked
     if not outcome and rules.build is not None and me == rules.build.moderator and not waits:
-        is_last_word = build.due(rules.build, before.tasks)[0] is build.Due.SUMMARY
-        outcome, why = build.ending(before.tasks) if is_last_word else ("", "")
+        outcome, why = build.ending(before.tasks) if build.is_last_word(rules.build, before.tasks, marks) else ("", "")
     if outcome:
         return Close(tuple(marks), None, outcome, why)
     callers = (*before.table.deadlock, me)

@@ -2,9 +2,9 @@
 
     python actor.py SCRIPT.json PORT
 
-The script, by task and iteration: for the lead files to write (null deletes one) or `run`, a shell command; for the
-moderator `yes`, `no` or a whole reply. What it was asked for is told to who listens at the port: where it works it may
-write nothing but its worktree.
+The script, by task and iteration: for the lead files to write (null deletes one), `run`, a shell command, or `end`, how
+its reply ends; for the moderator `yes`, `no` or a whole reply. What it was asked for is told to who listens at the
+port: where it works it may write nothing but its worktree.
 """
 
 from __future__ import annotations
@@ -67,12 +67,14 @@ def _work(step: dict[str, object]) -> str:
             print(f"I ran it: {done.returncode} {done.stdout} {done.stderr}"[:2000].replace("\n", " "))
         elif name == "say":
             print(text)
+        elif name == "end":
+            continue
         elif text is None:
             path.unlink()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(str(text))
-    return "Done as asked."
+    return str(step.get("end", "Done as asked."))
 
 
 def _review(said: str, ref: str) -> str:

@@ -135,7 +135,7 @@ class Site(Pair):
         self.listener.shutdown()
         self.listener.server_close()
 
-    def open(self) -> None:
+    def open(self, question: str = "Read and print ages.") -> None:
         """Write the dialog, start the daemons, and let it go."""
         base = git(self.repo, "rev-parse", "HEAD")
         lines = [
@@ -155,7 +155,7 @@ class Site(Pair):
             'role = "tech lead"',
             'permissions = ["READ_ALL", "POST"]',
         ]
-        self.begin("Read and print ages.", setup="\n".join(lines), max_turns=60)
+        self.begin(question, setup="\n".join(lines), max_turns=60)
         for daemon in self.daemons.values():
             daemon.start()
         for daemon in self.daemons.values():

@@ -88,7 +88,7 @@ def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
         assert first.tree not in trees
         assert [site.calls.count(f"work {step}") for step in ("001.1", "002.1", "002.2")] == [1, 1, 1]
         assert [first.iteration, second.iteration] == [2, 2]
-        assert "| conflict show.py]" in site.text
+        assert "| conflict show.py | kept refs/dialogd/" in site.text
 
 
 @pytest.mark.slow

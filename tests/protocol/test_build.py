@@ -418,6 +418,94 @@ def test_who_left_is_waited_for_by_nobody(who: str, at: str) -> None:
     assert build.outcome == "DECIDED"
 
 
+@cases("who", ["L", "M"])
+def test_who_comes_back_in_the_midst_of_a_task_goes_on_with_it(who: str) -> None:
+    """The task stays as it is, the person is told what brings the agent back, and that alone has it go on."""
+    build = room()
+    build.scripts[who] = []
+    confirm(build)
+    before = build.dialog.state.tasks.all[0]
+    assert build.owing == (who,)
+    build.types(f"\n[LEAVE: {who}]\n")
+    build.run()
+    other = "M" if who == "L" else "L"
+    waiting = build.look(other)
+    assert waits(waiting) == "waiting_for_user"
+    assert f"{who} has left" in waiting.reason
+    assert f"`invite {who}` has it back" in waiting.reason
+    build.types(f"\n[INVITE: {who} = Claude {who} @ http://localhost:9000]\n")
+    assert build.dialog.state.tasks.all[0] == before
+    assert build.owing == (who,)
+    build.scripts = {"M": [yes("P1"), yes("P2"), "Both.\n"], "L": ["Done."] * 4}
+    build.run()
+    assert build.outcome == "DECIDED"
+    assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
+
+
+def test_an_agent_that_comes_back_answers_no_question_of_another() -> None:
+    """What the person was asked before stays theirs."""
+    build = confirm(room("Which ages?\n\n[QUESTION_FOR_USER: which?]\n"))
+    build.types("\n[LEAVE: L]\n")
+    build.types("\n[INVITE: L = Claude L @ http://localhost:9000]\n")
+    assert build.owing == (USER,)
+
+
+def test_a_question_of_the_lead_is_no_submission() -> None:
+    """It waits for the person; the task stays at work, and what the lead says then is the same attempt."""
+    build = room(yes("P1"), yes("P2"), "Both.\n")
+    build.scripts["L"] = ["In years or days?\n\n[QUESTION_FOR_USER: years or days?]\n", "Done.", "Done."]
+    confirm(build)
+    task = build.dialog.state.tasks.all[0]
+    assert (task.state, task.iteration, build.owing) == ("assigned", 1, (USER,))
+    assert "| submitted |" not in build.text
+    build.say("Years.")
+    assert build.owing == ("L",)
+    build.run()
+    assert build.outcome == "DECIDED"
+    assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
+    assert list(map(str, faults(build.paper.data))) == []
+
+
+def test_with_nobody_at_the_table_a_question_of_the_lead_goes_back_once() -> None:
+    """It is told that nobody answers, and goes on with the same attempt."""
+    build = room(yes("P1"), yes("P2"), "Both.\n", person="absent")
+    asks = "Years or days?\n\n[QUESTION_FOR_USER: years or days?]\n"
+    build = Room(build.text.split("## Turn 2")[0], M=[PLAN, yes("P1"), yes("P2"), "Both.\n"], L=[asks, asks, "Done."])
+    build.run()
+    assert build.outcome == "DECIDED"
+    assert build.text.count("| submitted | iteration 1 |") == 2
+
+
+def test_a_wish_after_the_end_becomes_tasks_that_are_numbered_on() -> None:
+    """The person says what they want beyond it: planned, confirmed and carried out from the last approved commit."""
+    build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
+    assert build.outcome == "DECIDED"
+    build.scripts["M"] = [f"One more.\n\n{PLAN.splitlines()[2]}\n", yes("P3"), "All three.\n"]
+    build.say("Read months too.")
+    assert (is_due(build), build.owing) == (Due.PLAN, ("M",))
+    build.run()
+    assert is_due(build) is Due.CONFIRM
+    confirm(build)
+    assert states(build) == [APPROVED] * 3
+    assert build.dialog.state.tasks.all[2].base == build.dialog.state.tasks.all[1].commit
+    assert build.outcome == "DECIDED"
+    assert "3 of 3 tasks approved" in build.text
+    assert list(map(str, faults(build.paper.data))) == []
+
+
+@cases("answer, ends", [("It is in ages.py.\n", True), ("Which ages?\n\n[QUESTION_FOR_USER: which?]\n", False)])
+def test_a_word_after_the_end_that_needs_no_task_is_answered(answer: str, ends: bool) -> None:
+    """That ends it again; where the moderator asks back, the wish stands."""
+    build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
+    build.scripts["M"] = [answer]
+    build.say("Where is it read?")
+    build.run()
+    assert bool(build.outcome) is ends
+    if not ends:
+        build.say("All of them.")
+        assert is_due(build) is Due.PLAN
+
+
 @cases("gates", [["asked"], []])
 def test_nothing_waits_for_a_person_who_leaves(gates: list[str]) -> None:
     """What they were asked, on a gate or on the plan, is gone on with as with nobody at the table from the start."""
