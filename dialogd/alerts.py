@@ -23,16 +23,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
+from dialogd import person
 from dialogd.agent.clock import local
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
 from dialogd.backends.tools import PendingCall
-from dialogd.config import HOOKS, Settings
+from dialogd.config import HOOKS, Settings, is_url
 from dialogd.errors import DialogdError
 from dialogd.protocol import questions
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.state import Dialog, Question
-from dialogd.protocol.text import redact
+from dialogd.protocol.text import one_line, visible
 from dialogd.protocol.units import Zone
 from dialogd.store.child import Child
 from dialogd.store.origin import HOOK
@@ -81,28 +82,30 @@ class Alerts:
         if entry is None or entry.chain == self._raised:
             return
         self._raised = entry.chain
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = person.now()
         file, secrets = str(self.file), self._secrets
         for alert in worth(dialog, entry, file=file, url=self.url, at=at, zone=local, secrets=secrets):
             self._raise(alert)
 
     def asked(self, call: PendingCall) -> None:
         """This daemon's agent wants to call a tool: the person is asked, in time."""
-        dialog, now, left = self._agent.dialog, datetime.now(UTC), call.facts["seconds"]
+        dialog, left = self._agent.dialog, call.facts["seconds"]
         if dialog is None:
             return
-        by = (now + timedelta(seconds=left)).astimezone().isoformat(timespec="seconds")
+        by = (datetime.now(UTC) + timedelta(seconds=left)).astimezone().isoformat(timespec="seconds")
         alert = Alert(
             event="question",
             dialog=dialog.id,
-            topic=one_line(dialog.header.topic, TOPIC_LENGTH, self._secrets),
+            topic=one_line(visible(dialog.header.topic), TOPIC_LENGTH, self._secrets),
             file=str(self.file),
             agent=self.me,
             turn=dialog.state.number,
-            text=one_line(call.arguments, TEXT_LENGTH, self._secrets),
-            reason=one_line(f"may it call {call.tool}? dialogd approve-call {call.id}", REASON_LENGTH, self._secrets),
+            text=one_line(visible(call.arguments), TEXT_LENGTH, self._secrets),
+            reason=one_line(
+                visible(f"may it call {call.tool}? dialogd approve-call {call.id}"), REASON_LENGTH, self._secrets
+            ),
             url=self.url,
-            at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            at=person.now(),
             by=by,
         )
         self._raise(alert)
@@ -249,12 +252,12 @@ def worth(
         Alert(
             event=event,
             dialog=dialog.id,
-            topic=one_line(dialog.header.topic, TOPIC_LENGTH, secrets),
+            topic=one_line(visible(dialog.header.topic), TOPIC_LENGTH, secrets),
             file=file,
             agent=agent,
             turn=dialog.state.number,
             text=_said(entry, secrets),
-            reason=one_line(reason, REASON_LENGTH, secrets),
+            reason=one_line(visible(reason), REASON_LENGTH, secrets),
             url=url,
             at=at,
             is_main=place == 0,
@@ -276,16 +279,16 @@ def _asking(dialog: Dialog, alert: Alert, zone: Zone | None, secrets: Sequence[s
     return replace(
         alert,
         text=_said(entry, secrets),
-        reason=one_line(reason, REASON_LENGTH),
+        reason=one_line(visible(reason), REASON_LENGTH),
         by=next((question.by for question in own if question.by), ""),
-        default=one_line(next((question.default for question in own if question.default), ""), TEXT_LENGTH, secrets),
+        default=one_line(visible(next((each.default for each in own if each.default), "")), TEXT_LENGTH, secrets),
     )
 
 
 def _question(dialog: Dialog, question: Question, at: str, zone: Zone | None, room: int, secrets: Sequence[str]) -> str:
     """A question with its deadline and default, in so many characters: its own words are the first to be cut."""
     terms = one_line(questions.terms_in_words(dialog, question, at, zone), room * 2 // 3, secrets)
-    said = one_line(question.said, room - len(terms) - 3 if terms else room, secrets)
+    said = one_line(visible(question.said), room - len(terms) - 3 if terms else room, secrets)
     return f"{said} ({terms})" if terms else said
 
 
@@ -294,7 +297,7 @@ def _marks(entry: Entry) -> str:
 
 
 def _said(entry: Entry, secrets: Sequence[str]) -> str:
-    return one_line(entry.body or _marks(entry), TEXT_LENGTH, secrets)
+    return one_line(visible(entry.body or _marks(entry)), TEXT_LENGTH, secrets)
 
 
 def _pressing(dialog: Dialog, entry: Entry) -> Iterator[tuple[Event, str, str]]:
@@ -328,14 +331,6 @@ def _asks(dialog: Dialog, entry: Entry) -> bool:
     return not state.hand.step or bool(state.questions.text) or state.escalation.to == USER
 
 
-def one_line(text: str, length: int, secrets: Sequence[str] = ()) -> str:
-    """The text without secrets and control characters, on one line, cut to so many characters."""
-    whole = " ".join(redact(text, secrets)[0].split())
-    if not whole.isprintable():
-        whole = "".join(c if c.isprintable() else "\ufffd" for c in whole)
-    return whole if len(whole) <= length else f"{whole[: length - 1].rstrip()}…"
-
-
 # -- Ways to reach the person -----------------------------------------------------------------------------------------
 
 COMMAND_SECONDS = 10.0
@@ -360,11 +355,6 @@ class Channel(Protocol):
 def hook(name: str, target: str) -> Channel:
     """The hook that the setting `name` means: a URL is posted to, anything else is a command."""
     return Webhook(name, target) if is_url(target) else CommandAlert(name, target)
-
-
-def is_url(target: str) -> bool:
-    """True for what is an address, and not a command."""
-    return target.lower().startswith(("http://", "https://"))
 
 
 def wants(channel: Channel, alert: Alert) -> bool:

@@ -328,11 +328,16 @@ def _budget(value: object, folder: Path) -> str:
     return text
 
 
+def is_url(target: str) -> bool:
+    """True for what is an address, and not a command."""
+    return target.lower().startswith(("http://", "https://"))
+
+
 def _hook(value: object, folder: Path) -> str:
     """A command line, or a URL with a host."""
     text, fits = _line(value, folder), False
     with suppress(ValueError, IndexError):
-        if text.lower().startswith(("http://", "https://")):
+        if is_url(text):
             parts = urlsplit(text)
             fits = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", text)
         else:

@@ -11,6 +11,7 @@ from dialogd.backends.auto import (
     AUTO,
     CHOSEN,
     COMMANDS,
+    LIVE,
     SCENARIOS,
     Choice,
     candidates,
@@ -29,7 +30,6 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.templates.library import Template
 
-LIVE = "live"
 AGREES = "that session agrees by `dialogd accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dialogd.config import Settings
+from dialogd.errors import NotRunning, Refused
+from dialogd.protocol.model import USER
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry, Running
 
@@ -64,11 +66,25 @@ def healths(running: Iterable[Running]) -> dict[Running, dict[str, Any] | None]:
     return dict(zip(asked, in_parallel(health, asked), strict=True))
 
 
-def notify(running: Iterable[Running], sender: str = "USER") -> tuple[str, ...]:
+def accepted(daemon: Running, answer: tuple[int, dict[str, Any]] | None, *, fix: str, retry: str) -> dict[str, Any]:
+    """What a daemon answered. Raises `Refused` with its reason, `NotRunning` without an answer.
+
+    `fix` is said with the first where the daemon names none, `retry` with the second.
+    """
+    if answer is None:
+        raise NotRunning(f"the daemon of {daemon.id} does not answer", fix=retry)
+    status, found = answer
+    if status >= 400:
+        why = str(found.get("detail") or f"the daemon of {daemon.id} answered {status}")
+        raise Refused(why, fix=str(found.get("fix") or fix))
+    return found
+
+
+def notify(running: Iterable[Running]) -> tuple[str, ...]:
     """Tell daemons to look at the file; gives the ids of those that answered. Best effort: they watch it anyway."""
 
     def tell(daemon: Running) -> str:
-        answer = ask(daemon.port, "POST", "/notify", {"from": sender, "file": daemon.file}, seconds=NOTIFY_SECONDS)
+        answer = ask(daemon.port, "POST", "/notify", {"from": USER, "file": daemon.file}, seconds=NOTIFY_SECONDS)
         return daemon.id if answer is not None and answer[0] < 400 else ""
 
     return tuple(filter(None, in_parallel(tell, running)))

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from dialogd import person
+from dialogd.backends.auto import LIVE
 from dialogd.backends.live import ASKS, UNASKED
 from dialogd.backends.sessions import (
     CODEX,
@@ -31,7 +32,7 @@ from dialogd.backends.sessions import (
     session_here,
 )
 from dialogd.cli import client, options
-from dialogd.cli.cast import AGREES, LIVE, SEATS
+from dialogd.cli.cast import AGREES, SEATS
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.launch import FAILED, is_free
 from dialogd.cli.start import detached, peers
@@ -439,13 +440,13 @@ def _seat(agent: str | None, file: str | None) -> Running:
         ids = ", ".join(one.id for one in chosen)
         raise BadInput(f"several live seats are at {settings.file}: {ids}", fix=f"name one: --id {chosen[0].id}")
     who = f"no daemon of agent {agent} runs" if agent else "no daemon of a live seat runs"
-    flags = ["--backend", "live"]
+    flags = ["--backend", LIVE]
     raise NotRunning(f"{who} at {settings.file}", fix=f"start one: {start_command(agent or 'B', settings.file, flags)}")
 
 
 def _is_live(daemon: Running) -> bool:
     answer = client.ask(daemon.port, "GET", "/health", seconds=2)
-    return answer is not None and answer[1].get("backend") == "live"
+    return answer is not None and answer[1].get("backend") == LIVE
 
 
 def _asked(
@@ -453,10 +454,5 @@ def _asked(
 ) -> dict[str, Any]:
     """The answer of the seat's daemon. Raises `Refused` with its reason, `NotRunning` without an answer."""
     answer = client.ask(daemon.port, method, path, body, seconds=seconds)
-    if answer is None:
-        raise NotRunning(f"the daemon of {daemon.id} does not answer", fix=f"look into its log: {daemon.log}")
-    status, found = answer
-    if status >= 400:
-        why = str(found.get("detail") or f"the daemon of {daemon.id} answered {status}")
-        raise Refused(why, fix=str(found.get("fix") or "look what it owes: dialogd turn"))
-    return found
+    retry = f"look into its log: {daemon.log}"
+    return client.accepted(daemon, answer, fix="look what it owes: dialogd turn", retry=retry)

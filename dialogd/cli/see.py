@@ -29,6 +29,7 @@ from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import SYSTEM
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.units import moment_of
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.views.digest import since_turn
@@ -354,10 +355,8 @@ def _to(told: Told, names: Mapping[str, str]) -> str:
 
 def clock(at: str) -> str:
     """A time of the file as this machine's clock shows it; dashes for none."""
-    try:
-        return datetime.fromisoformat(at.replace("Z", "+00:00")).astimezone().strftime("%H:%M:%S")
-    except (ValueError, OverflowError):
-        return NO_TIME
+    moment = moment_of(at)
+    return moment.astimezone().strftime("%H:%M:%S") if moment is not None else NO_TIME
 
 
 # -- `dialogd replay` -------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json as jsonlib
 import os
 import platform
 import sys
@@ -32,6 +31,7 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.person import now
 from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.units import in_words, many
+from dialogd.store.disk import read_json
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
 from dialogd.templates.library import Location, Template, find, load, places
@@ -372,9 +372,9 @@ def _proofs(state: StateDir) -> frozenset[str]:
     from dialogd.backends.canary import MEMORY
 
     try:
-        rows = jsonlib.loads((state.agents / MEMORY).read_text(encoding="utf-8"))
-        return frozenset(str(row["version"]) for row in rows.values() if row.get("safe") is True and row["version"])
-    except (OSError, ValueError, KeyError, AttributeError):
+        rows = read_json(state.agents / MEMORY).values()
+        return frozenset(str(row["version"]) for row in rows if row.get("safe") is True and row["version"])
+    except (KeyError, AttributeError):
         return frozenset()
 
 

@@ -17,14 +17,14 @@ from dialogd import person
 from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast
-from dialogd.cli.client import ask, daemons, healths, in_parallel, notify
+from dialogd.cli.client import accepted, ask, daemons, healths, in_parallel, notify
 from dialogd.cli.launch import is_free
 from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import AGREED, ended, onwards
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, file_flag, start_command
-from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
+from dialogd.errors import BadInput, DialogdError, NotRunning
 from dialogd.memory import keep
 from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import where
@@ -36,7 +36,7 @@ from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.origin import settle
 from dialogd.store.registry import Running
-from dialogd.views.plan import has_spoken
+from dialogd.views.plan import has_spoken, listed
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
 To = Annotated[
@@ -156,11 +156,9 @@ def approve_call(
     daemon, one = asked[call]
     body = {"call": call, "refuse": refuse, "file": daemon.file, "dialog": dialog.id}
     answer = ask(daemon.port, "POST", "/approve-call", body, seconds=2.0)
-    if answer is None:
-        raise NotRunning(f"the daemon of {daemon.id} does not answer", fix="try it again; `dialogd status` says more")
-    if answer[0] >= 400:
-        raise Refused(str(answer[1].get("detail")), fix=str(answer[1].get("fix")))
-    remark(f"{answer[1]['status']}: {one.get('tool')} {one.get('arguments')}")
+    fix = "try it again; `dialogd status` says more"
+    found = accepted(daemon, answer, fix=fix, retry=fix)
+    remark(f"{found['status']}: {one.get('tool')} {one.get('arguments')}")
 
 
 def restore(file: options.FileOption = None) -> None:
@@ -188,8 +186,7 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
     agents = [who for who in state.owing if who != USER]
     if not agents:
         return f"the next turn is yours: {lifecycle.answer(dialog, file_flag(settings.file))}"
-    names = " and ".join(filter(None, (", ".join(agents[:-1]), agents[-1])))
-    owing = f"{names} {'owes' if len(agents) == 1 else 'owe'} the next turn"
+    owing = f"{listed(agents)} {'owes' if len(agents) == 1 else 'owe'} the next turn"
     asleep = next((who for who in agents if who not in running and who != ANY), "")
     if state.paused or not asleep:
         return f"{owing}{' once you resume' if state.paused else ''}"

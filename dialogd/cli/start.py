@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from dialogd import person
-from dialogd.backends.auto import family_of
+from dialogd.backends.auto import LIVE, family_of
 from dialogd.backends.seats import Cast, saved_cast, start_flags
 from dialogd.cli import options
-from dialogd.cli.cast import AGREES, LIVE, SEATS, warn_of_twins
+from dialogd.cli.cast import AGREES, SEATS, warn_of_twins
 from dialogd.cli.client import daemons, healths
 from dialogd.cli.launch import end, spawn, until_ready
 from dialogd.cli.terminal import plain, remark, show

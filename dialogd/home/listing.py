@@ -31,6 +31,7 @@ from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
 from dialogd.views.flow import words_of
+from dialogd.views.plan import listed
 
 PAGE = 50  # dialogs of one answer
 WORDS = 300  # characters of what is said of one
@@ -197,12 +198,12 @@ def _stands(one: OnDisk, row: Row) -> tuple[State, str, bool]:
         return "waiting", f"{who}{state.questions.text}", True
     writing = [names[who] for who, said in one.healths.items() if said and said.get("working_on") and who in names]
     if writing:
-        return "running", f"{' and '.join(writing)} {'is' if len(writing) == 1 else 'are'} writing", False
+        return "running", f"{listed(writing)} {'is' if len(writing) == 1 else 'are'} writing", False
     owing = [names.get(who, who) for who in state.owing if who != USER]
     if owing and not state.has_spoken and not one.is_starting:
         return "waiting", "it has not begun: start it on its page", True
     if owing:
-        return "running", f"{' and '.join(owing)} {'is' if len(owing) == 1 else 'are'} next", False
+        return "running", f"{listed(owing)} {'is' if len(owing) == 1 else 'are'} next", False
     return "waiting", "it is your turn", True
 
 

@@ -7,7 +7,6 @@ and the rest are numbers, times and paths of the person's own folders.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import re
 import stat
@@ -34,7 +33,7 @@ from dialogd.home import forms
 from dialogd.home.listing import OnDisk
 from dialogd.memory.index import read_dialog
 from dialogd.protocol import units
-from dialogd.protocol.model import Limits
+from dialogd.protocol.model import Limits, digest
 from dialogd.protocol.money import DEFAULT_CAP
 from dialogd.protocol.text import is_blank, one_line
 from dialogd.store.disk import read_json
@@ -237,7 +236,7 @@ class Offers:
 
     def _begun(self, asked: forms.Start) -> Path | None:
         """The file of the dialog that was begun with this key, also by a Home before. Raises `Refused`."""
-        found = next(self.state.sessions.glob(f"dialog-{_digest(asked.key)}-*.md"), None) if asked.key else None
+        found = next(self.state.sessions.glob(f"dialog-{digest(asked.key)}-*.md"), None) if asked.key else None
         if found is not None and found.stem != f"dialog-{_named(asked)}":
             with concerning("key"):
                 raise Refused(f"another dialog was begun with this key: {found}", fix="take a new key for a new dialog")
@@ -416,11 +415,7 @@ def _unbilled(seats: Sequence[Seat], choices: Mapping[str, auto.Choice]) -> str:
 
 def _named(asked: forms.Start) -> str:
     """What the dialog's file is called by: key and form; "" without a key."""
-    return f"{_digest(asked.key)}-{_digest(asked.model_dump_json())}" if asked.key else ""
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+    return f"{digest(asked.key)}-{digest(asked.model_dump_json())}" if asked.key else ""
 
 
 def _ready(port: int, dialog: str) -> bool:

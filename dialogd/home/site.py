@@ -29,7 +29,7 @@ from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
 from dialogd.store.origin import asked_by
-from dialogd.store.registry import Registry, process_started
+from dialogd.store.registry import Registry, is_running, process_started
 from dialogd.views.markup import fill
 
 _HERE = Path(__file__).parent
@@ -209,5 +209,4 @@ def running(settings: Settings) -> int | None:
         port, pid, created = int(found["port"]), int(found["pid"]), float(found["created"])
     except (TypeError, KeyError, ValueError):
         return None
-    began = process_started(pid)
-    return port if began is not None and abs(began - created) < 1.0 else None
+    return port if is_running(pid, created) else None

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
-from dialogd.protocol.units import many
+from dialogd.protocol.units import many, moment_of
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
 from dialogd.views.flow import TEXT
@@ -165,10 +165,8 @@ def _role(dialog: Dialog, agent: Participant) -> str:
 
 def started(dialog: Dialog) -> str:
     """When a dialog began, in ISO; as its header has it where that is no time."""
-    text = dialog.header.started
-    with suppress(ValueError):
-        return datetime.fromisoformat(text.replace(" ", "T", 1).replace(" ", "")).isoformat()
-    return text
+    moment = moment_of(dialog.header.started)
+    return moment.isoformat() if moment is not None else dialog.header.started
 
 
 def message(entry: Entry) -> dict[str, Any]:
@@ -324,18 +322,13 @@ def pause(entries: Sequence[Entry], now: datetime) -> float | None:
     for entry in reversed(entries):
         if entry.frame is None or not entry.frame.host:
             continue
-        with suppress(ValueError):
-            if (now - datetime.fromisoformat(entry.at.replace("Z", "+00:00"))).total_seconds() > WINDOW:
-                break
+        at = moment_of(entry.at)
+        if at is not None and (now - at).total_seconds() > WINDOW:
+            break
         count += 1
     if count >= MOST:
         return None
     return max(0.0, SLOWEST * (count + 1 - FREE) / (MOST - FREE))
-
-
-def now() -> datetime:
-    """The time, in UTC."""
-    return datetime.now(UTC)
 
 
 # -- Commands that this package leaves to the command line -------------------------------------------------------------

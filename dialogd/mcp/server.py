@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
@@ -20,9 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd import __version__, person
 from dialogd.agent.prompt import answers_of_the_round, reads_all
+from dialogd.backends.auto import LIVE
 from dialogd.cli import options
+from dialogd.cli.client import accepted, daemons, healths, notify
 from dialogd.cli.client import ask as daemon_says
-from dialogd.cli.client import daemons, healths, notify
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import dialogs as known
@@ -48,7 +50,6 @@ VIA = "mcp"
 WAIT = 45.0  # seconds: clients cut longer calls
 SLICE = 5.0  # seconds of waiting between two reports of progress
 ANSWER = 30.0  # seconds until a daemon has said what became of a reply
-LIVE = "live"
 LOOK = 0.5  # seconds between two looks at a dialog that is waited for
 LOOKS = 6  # of these, until the daemons are looked at too
 INSTRUCTIONS = """\
@@ -395,7 +396,7 @@ class Tools:
                 f"the session has {len(dialog.entries)} messages; {most} are allowed",
                 fix="begin another session, or have SESSION_MAX_MESSAGES set higher",
             )
-        wait = known.pause(dialog.entries, known.now())
+        wait = known.pause(dialog.entries, datetime.now(UTC))
         if wait is None:
             raise Refused(
                 f"{known.MOST} messages were sent within {known.WINDOW:g} seconds, which is too many",
@@ -428,15 +429,15 @@ def _is_same(one: Path, other: Path) -> bool:
         return one == other
 
 
-def _live(settings: Settings, file: Path | None = None) -> dict[Running, Facts]:
+def _live(settings: Settings, file: Path | None) -> dict[Running, Facts]:
     """The daemons of live seats, each with what it says of itself."""
     answers = healths(daemons(settings, file)).items()
     return {daemon: answer for daemon, answer in answers if answer and answer.get("backend") == LIVE}
 
 
-def _answered(daemon: Running, method: str, path: str, body: Facts | None = None, *, seconds: float = ANSWER) -> Facts:
+def _answered(daemon: Running, method: str, path: str, body: Facts | None = None) -> Facts:
     """What a seat's daemon answers. Raises `Refused` with its reason, `NotRunning` without an answer."""
-    return _taken(daemon, daemon_says(daemon.port, method, path, body, seconds=seconds))
+    return _taken(daemon, daemon_says(daemon.port, method, path, body, seconds=ANSWER))
 
 
 async def _heard(daemon: Running, path: str) -> Facts:
@@ -456,13 +457,8 @@ async def _heard(daemon: Running, path: str) -> Facts:
 
 def _taken(daemon: Running, answer: tuple[int, Facts] | None) -> Facts:
     """What a seat's daemon answered. Raises as `_answered`."""
-    if answer is None:
-        raise NotRunning(f"the daemon of {daemon.id} does not answer", fix="try again; sessions_list shows who runs")
-    status, found = answer
-    if status >= 400:
-        why = str(found.get("detail") or f"the daemon of {daemon.id} answered {status}")
-        raise Refused(why, fix=str(found.get("fix") or "fetch what is owed: wait_for_turn"))
-    return found
+    retry = "try again; sessions_list shows who runs"
+    return accepted(daemon, answer, fix="fetch what is owed: wait_for_turn", retry=retry)
 
 
 def _next(one: Session) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -11,11 +10,9 @@ from typing import Any
 from dialogd.errors import BadInput
 from dialogd.protocol.model import Entry
 from dialogd.protocol.text import one_line
-from dialogd.protocol.units import Zone
+from dialogd.protocol.units import Zone, moment_of
 from dialogd.views.digest import TIMES
 from dialogd.views.digest import moment as named
-
-_ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d{1,6})? ?(Z|[+-]\d\d:\d\d)")
 
 
 def written(at: datetime) -> str:
@@ -25,13 +22,8 @@ def written(at: datetime) -> str:
 
 def iso(text: str) -> str:
     """A written time as it is kept; "" for anything else."""
-    match = _ISO.fullmatch(text.strip())
-    if match is None:
-        return ""
-    try:
-        return written(datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3].replace('Z', '+00:00')}"))
-    except (ValueError, OverflowError):
-        return ""
+    found = moment_of(text)
+    return written(found) if found is not None else ""
 
 
 def moment(entry: Entry) -> str:

@@ -149,7 +149,7 @@ def seconds_between(earlier: str, later: str) -> float | None:
     times = []
     for text in (earlier, later):
         try:
-            time = datetime.fromisoformat(text.strip().replace(" +", "+").replace(" -", "-").replace("Z", "+00:00"))
+            time = datetime.fromisoformat(text.strip().replace(" +", "+").replace(" -", "-"))
         except ValueError:
             return None
         times.append(time.replace(tzinfo=UTC) if time.tzinfo is None else time)
@@ -223,7 +223,7 @@ def iso(text: str) -> str:
     if match is None:
         return ""
     try:
-        return as_iso(datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3].upper().replace('Z', '+00:00')}"))
+        return as_iso(datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3].upper()}"))
     except ValueError:
         return ""
 
@@ -231,7 +231,7 @@ def iso(text: str) -> str:
 def moment_of(text: str) -> datetime | None:
     """Wall time as it is given, or stands in the file; None for none."""
     exact = iso(text)
-    return datetime.fromisoformat(exact.replace("Z", "+00:00")) if exact else None
+    return datetime.fromisoformat(exact) if exact else None
 
 
 def named(words: str, now: datetime, zone: Zone) -> datetime | None:
@@ -241,7 +241,7 @@ def named(words: str, now: datetime, zone: Zone) -> datetime | None:
     """
     words = " ".join(words.split())
     if exact := iso(words):
-        return datetime.fromisoformat(exact.replace("Z", "+00:00"))
+        return datetime.fromisoformat(exact)
     if match := _LOCAL.fullmatch(words):
         return zone(datetime.fromisoformat(f"{match[1]}T{match[2]}"))
     match = _CLOCK.fullmatch(words)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dialogd.errors import DialogdError
+from dialogd.store.child import LEASH
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
 from dialogd.store.registry import Running, registered
@@ -26,7 +27,6 @@ from dialogd.store.registry import Running, registered
 if TYPE_CHECKING:
     import psutil
 
-LEASH = Path(__file__).with_name("leash.py").resolve()
 PREFIX = "dialogd-"  # of temporary folders
 RUNS = "run-*"  # temporary folders of an agent's runs, in its own folder of the state directory
 MADE = "made-sessions.jsonl"  # in an agent's own folder

@@ -17,6 +17,7 @@ from dialogd.store.disk import write_over
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
 
+SEAT_WAIT = 1.0  # seconds for which a taken seat is waited for
 SETTLED = 1_000_000_000  # nanoseconds after which a change of the folder was the last one of its time stamp
 
 
@@ -45,8 +46,7 @@ class Running:
 
     def is_alive(self) -> bool:
         """True while the very process that registered runs."""
-        began = process_started(self.pid)
-        return began is not None and abs(began - self.created) < 1.0
+        return is_running(self.pid, self.created)
 
 
 def process_started(pid: int) -> float | None:
@@ -60,15 +60,18 @@ def process_started(pid: int) -> float | None:
         return None
 
 
+def is_running(pid: int, created: float) -> bool:
+    """True while the process of that id runs that started then, and no later one of the same id."""
+    began = process_started(pid)
+    return began is not None and abs(began - created) < 1.0
+
+
 def registered(path: Path) -> Running | None:
     """The daemon that an entry tells of, None where it cannot be read."""
     try:
         return Running(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-
-
-SEAT_WAIT = 1.0  # seconds
 
 
 class Registry:

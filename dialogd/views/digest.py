@@ -47,7 +47,7 @@ def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None
     words = " ".join(text.split()).casefold()
     if match := re.fullmatch(r"(?:turn\s+)?#?(\d{1,9})", words):
         return int(match[1])
-    then = moment(words, datetime.fromisoformat(now_iso.replace("Z", "+00:00")), zone)
+    then = moment(words, datetime.fromisoformat(now_iso), zone)
     if then is None:
         raise BadInput(
             f"{one_line(text, 60)!r} is neither a turn nor a time",
@@ -75,7 +75,7 @@ def moment(text: str, now: datetime, zone: Zone | None = None) -> datetime | Non
             return zone(datetime.combine(day, time()))
         if _SPAN.fullmatch(words):
             return now - sum((timedelta(**{_UNITS[unit[0]]: float(n)}) for n, unit in _PARTS.findall(words)), _NOTHING)
-        found = datetime.fromisoformat(words.upper().replace("Z", "+00:00")) if _DATED.match(words) else None
+        found = datetime.fromisoformat(words.upper()) if _DATED.match(words) else None
         return found if found is None or found.tzinfo else zone(found)
     except (ValueError, OverflowError):
         return None

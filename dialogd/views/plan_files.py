@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from dialogd.protocol.board import as_ended, rejected
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
+from dialogd.protocol.units import moment_of
 from dialogd.store.disk import why, write_once, write_over
 from dialogd.store.folders import StateDir
 from dialogd.views.plan import Plan, Synthesis, has_spoken
@@ -206,9 +206,4 @@ def _stem(plan: Plan, now: datetime) -> str:
 
 def _moment(at: str, now: datetime) -> datetime:
     """The time of an entry, in UTC; `now` where it says none."""
-    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", at):
-        return now.astimezone(UTC)
-    try:
-        return datetime.fromisoformat(at.replace("Z", "+00:00")).astimezone(UTC)
-    except ValueError:
-        return now.astimezone(UTC)
+    return (moment_of(at) or now).astimezone(UTC)

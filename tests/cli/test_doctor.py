@@ -22,9 +22,9 @@ import pytest
 from dialogd.backends import BACKENDS
 from dialogd.backends.service import Limiter, holds
 from dialogd.cli.launch import free_ports
-from dialogd.store.child import LEASH as TRUE_LEASH
+from dialogd.store.child import LEASH
 from dialogd.store.folders import StateDir
-from dialogd.store.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
+from dialogd.store.leftovers import LEASH_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
 from dialogd.store.registry import Registry
 from tests.cli.command import PATIENCE, Commands, Done, program, until
 from tests.support.pair import a_second
@@ -211,7 +211,6 @@ def is_over(process: psutil.Process) -> bool:
 
 def test_a_command_whose_daemon_is_gone_is_listed_and_ended(dialogd: Commands) -> None:
     """Without --reap it goes on; with it the leash and all below it end, and nothing else does."""
-    assert LEASH == TRUE_LEASH
     bystander = subprocess.Popen(["sleep", "60"])
     with stray() as process:
         below = process.children(recursive=True)
