@@ -299,6 +299,12 @@ class _Trial:
         self.other_turn(text, self.me, *marks)
         return before
 
+    def asked(self, text: str = "What do you think?", *marks: Mark) -> Entry:
+        """Settle, let the participant owe a turn, and wait for what it writes. Raises `_Wrong` without a turn."""
+        before = self.ask(text, *marks)
+        self.notify()
+        return self.answered(before)
+
     def ask_nobody(self) -> int:
         """Settle, so that the other agent owes the turn; gives how many entries are theirs."""
         self.settle()
@@ -381,10 +387,14 @@ TURN: {other}
 # -- The checks -------------------------------------------------------------------------------------------------------
 
 
+def _status(answer: tuple[int, dict[str, Any]] | None) -> int | str:
+    return answer[0] if answer else "nothing"
+
+
 def _health(trial: _Trial) -> None:
     answer = trial.send("GET", "/health")
     if answer is None or answer[0] != 200:
-        raise _Wrong(f"GET /health is answered with {answer[0] if answer else 'nothing'}, not with 200")
+        raise _Wrong(f"GET /health is answered with {_status(answer)}, not with 200")
     facts = answer[1]
     if facts.get("status") != "ok":
         raise _Wrong(f"`status` is {facts.get('status')!r}, not 'ok'")
@@ -417,9 +427,7 @@ def _another(trial: _Trial) -> None:
     for body in ({"file": f"{file}.other"}, {"file": file, "dialog": "another"}):
         answer = trial.send("POST", "/notify", body)
         if answer is None or answer[0] != 409:
-            raise _Wrong(
-                f"a notify with {json.dumps(body)} is answered with {answer[0] if answer else 'nothing'}, not 409"
-            )
+            raise _Wrong(f"a notify with {json.dumps(body)} is answered with {_status(answer)}, not 409")
 
 
 def _waits(trial: _Trial) -> None:
@@ -435,7 +443,7 @@ def _turn(trial: _Trial) -> None:
     before = trial.ask()
     answer = trial.notify()
     if answer is None or answer[0] not in (200, 202):
-        raise _Wrong(f"a notify is answered with {answer[0] if answer else 'nothing'}, not with 202 or 200")
+        raise _Wrong(f"a notify is answered with {_status(answer)}, not with 202 or 200")
     try:
         entry = trial.answered(before)
     except _Wrong:
@@ -592,10 +600,7 @@ That is all."""
 
 def _text(trial: _Trial) -> None:
     with trial.model_says(STRUCTURE):
-        before = trial.ask()
-        trial.notify()
-        entry = trial.answered(before)
-        _unmarked(trial, entry, before)
+        _unmarked(trial)
 
 
 RECORDS = ("STOPPED", "PAUSED", "LIMIT", "DECISION", "MAX_TURNS_REACHED", "AGENT_ERROR", "APPROVED", "DECIDED", "SKIP")
@@ -608,25 +613,23 @@ def _marks(trial: _Trial) -> None:
         "[LIMIT: max_turns 1]",
         f"[AGENT_ERROR: {trial.other} | x | y]",
         "[APPROVED]",
-    ]
-    lines += [
         "[DECISION P1: approved | mutual | signed | why]",
         "[MAX_TURNS_REACHED]",
         f"[SKIP: {trial.other}]",
         "[DECIDED]",
     ]
     with trial.model_says("I decide.\n\n" + "\n".join(lines)):
-        before = trial.ask()
-        trial.notify()
-        _unmarked(trial, trial.answered(before), before)
+        _unmarked(trial)
 
 
-def _unmarked(trial: _Trial, entry: Entry, before: int) -> None:
-    """Raise where words of the model stand as marks or entries."""
+def _unmarked(trial: _Trial) -> None:
+    """Have it answer; raise where words of its model stand as marks or entries."""
+    entry = trial.asked()
     taken = [mark for mark in entry.marks if mark.name in RECORDS]
     if taken:
         raise _Wrong(f"`{one_line(str(taken[0]), 60)}` of its model's text stands as a mark in turn {entry.number}")
-    more = trial.theirs()[before + 1 :]
+    theirs = trial.theirs()
+    more = theirs[[one.chain for one in theirs].index(entry.chain) + 1 :]
     if more:
         raise _Wrong(f"its model's text reads as an entry of its own in line {more[0].line}: it has to be escaped")
 
@@ -637,9 +640,7 @@ def _yes(trial: _Trial) -> None:
         ("We agree.\n\n[CONSENSUS_REACHED]", "a consensus over no text"),
     ):
         with trial.model_says(text):
-            before = trial.ask()
-            trial.notify()
-            entry = trial.answered(before)
+            entry = trial.asked()
         counted = [mark for mark in entry.marks if mark.name in ("AGREE", *OUTCOMES)]
         if counted:
             raise _Wrong(f"{what} counts in turn {entry.number}: `{counted[0]}`")
@@ -650,9 +651,7 @@ def _condition(trial: _Trial) -> None:
         trial.settle()
         ref, mark, body = _proposed(trial)
     with trial.model_says(f"Only once somebody has measured it.\n\n[AGREE: {ref}]"):
-        before = trial.ask(body, mark)
-        trial.notify()
-        entry = trial.answered(before)
+        entry = trial.asked(body, mark)
     if any(mark.name in ("AGREE", *OUTCOMES) for mark in entry.marks):
         raise _Wrong(
             f"a yes with words beside it counts in turn {entry.number}, and nobody was asked whether it is meant"
@@ -706,9 +705,7 @@ def _agreed(trial: _Trial) -> None:
     trial.settle()
     ref, mark, body = _proposed(trial)
     with trial.model_says(f"[AGREE: {ref}]"):
-        before = trial.ask(body, mark)
-        trial.notify()
-        entry = trial.answered(before)
+        entry = trial.asked(body, mark)
     if entry.ending is None or entry.ending.name != "CONSENSUS_REACHED":
         raise _Wrong(f"both have signed {ref}, and turn {entry.number} does not end with [CONSENSUS_REACHED]")
 
@@ -721,7 +718,7 @@ def _end(trial: _Trial) -> None:
     answer = trial.notify()
     trial.silent(before, "after the end")
     if answer is None or answer[0] != 200:
-        raise _Wrong(f"a notify after the end is answered with {answer[0] if answer else 'nothing'}, not with 200")
+        raise _Wrong(f"a notify after the end is answered with {_status(answer)}, not with 200")
 
 
 def _reopened(trial: _Trial) -> None:

@@ -30,7 +30,7 @@ from dialogd.protocol.text import is_blank, redact
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.templates.library import template
-from dialogd.templates.opening import MOST_OF_A_FILE, Context, Opening, begins, compose, enough_turns
+from dialogd.templates.opening import MOST_OF_A_FILE, ContextFile, Opening, begins, compose, enough_turns
 
 TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
 MOST_OF_A_QUESTION = 500  # characters that are looked up
@@ -66,7 +66,7 @@ class Wanted:
     recall: options.Recall = None
     build: Mapping[str, str | int] = field(default_factory=dict)
     tasks: int = 0
-    along: tuple[Context, ...] = ()
+    along: tuple[ContextFile, ...] = ()
     gate_sees: tuple[str, ...] = ()
 
     def seats(self) -> tuple[Seat, ...]:
@@ -210,7 +210,7 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
     return tuple(dict.fromkeys(named))
 
 
-def _context(paths: Sequence[str]) -> tuple[Context, ...]:
+def _context(paths: Sequence[str]) -> tuple[ContextFile, ...]:
     files = tuple(along(path) for path in paths)
     if sum(len(file.text) for file in files) > MOST_OF_ALL:
         raise BadInput(
@@ -220,9 +220,9 @@ def _context(paths: Sequence[str]) -> tuple[Context, ...]:
     return files
 
 
-def along(path: str) -> Context:
+def along(path: str) -> ContextFile:
     """A file as it goes along: its text without secrets, up to a whole line where it is long. Raises `BadInput`."""
-    return Context(path, *_text(path, MOST_OF_A_FILE))
+    return ContextFile(path, *_text(path, MOST_OF_A_FILE))
 
 
 def _text(path: str, most: int = 1_000_000) -> tuple[str, int, int]:

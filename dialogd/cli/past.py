@@ -21,7 +21,7 @@ from dialogd.protocol import units
 
 if TYPE_CHECKING:
     from dialogd.config import Settings
-    from dialogd.memory import Hit, Memory, PastDecision, Row
+    from dialogd.memory import DialogRow, Hit, Memory, PastDecision
     from dialogd.protocol.model import Entry
     from dialogd.protocol.state import Dialog
 
@@ -79,7 +79,7 @@ def show_dialog(which: Which, json: options.JsonOption = False) -> None:
     options.answer(facts, _page(row, decisions, dialog), json=json)
 
 
-def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[PastDecision]]:
+def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Sequence[PastDecision]]:
     """A dialog that is named by its file: its archived copy, else the file itself."""
     from dialogd.memory.memory import live_decisions, row_of
 
@@ -133,7 +133,7 @@ def _hit(hit: Hit, screen: Screen) -> str:
     return f"{plain(head)}\n    {text}{plain(hit.snippet[end:])}"
 
 
-def _page(row: Row, decisions: Sequence[PastDecision], dialog: Dialog) -> Iterator[str]:
+def _page(row: DialogRow, decisions: Sequence[PastDecision], dialog: Dialog) -> Iterator[str]:
     """The dialog as text for a terminal: its result, then every entry."""
     yield f"{line(row.topic)}  ({row.id})"
     yield line(f"{'REHEARSAL, no model was asked: ' if row.is_rehearsal else ''}{row.headline}")
@@ -180,7 +180,7 @@ def told(decision: PastDecision) -> Iterator[str]:
 SHOWN = 12  # lines of a decision's text
 
 
-def when(row: Row) -> str:
+def when(row: DialogRow) -> str:
     """When a dialog ended, or that it is running, in local time."""
     if row.state != "ended":
         return row.state
@@ -190,7 +190,7 @@ def when(row: Row) -> str:
         return "undated"
 
 
-def cost(row: Row) -> str:
+def cost(row: DialogRow) -> str:
     """What a dialog cost, as far as anybody knows."""
     if row.usd is None:
         return "cost unknown"
@@ -283,7 +283,7 @@ def outcome(which: Which, outcome: Outcome = None, why: Why = "", json: options.
     options.answer(row.as_json(), lines, json=json)
 
 
-def _became(known: Memory, row: Row) -> tuple[str, str]:
+def _became(known: Memory, row: DialogRow) -> tuple[str, str]:
     """What became of the trees of a build, or of the builds that carried a decision out. Raises `Refused`."""
     from dialogd.build.approvals import fates
     from dialogd.build.git import Git, checkout_at
@@ -313,7 +313,7 @@ def _became(known: Memory, row: Row) -> tuple[str, str]:
     return "worked", f"merged into {merged[0][1]}: {'; '.join(told)}{left}{although}"
 
 
-def _builds(known: Memory, row: Row) -> Iterator[Dialog]:
+def _builds(known: Memory, row: DialogRow) -> Iterator[Dialog]:
     """The dialog itself, where it is a build, and all that carried out what it decided; as they stand now."""
     from dialogd.memory.index import read_dialog
 

@@ -212,7 +212,7 @@ def flow(
     settings = options.settings_for(path or file)
     log = options.log_of(settings if project is None else replace(settings, file=_file_of(project, settings)))
 
-    def wanted(dialog: Dialog) -> list[Told]:
+    def wanted(dialog: Dialog) -> list[FlowLine]:
         agents = {NAMES.get(one, one) for name in agent or () if (one := _speaker(dialog, name))}
         at = datetime.now().astimezone().isoformat()
         turn = since_turn(dialog, since, at, local) if since is not None else None
@@ -245,7 +245,7 @@ def flow(
     options.answer([asdict(one.what) for one in told], lines, json=json)
 
 
-class Told(NamedTuple):
+class FlowLine(NamedTuple):
     """A message, or what happened to a task: what is filtered and shown of it."""
 
     id: str
@@ -258,17 +258,17 @@ class Told(NamedTuple):
     what: Message | Event
 
 
-def _of_message(message: Message) -> Told:
+def _of_message(message: Message) -> FlowLine:
     said = message.payload
     state = "  (withdrawn)" if said["is_withdrawn"] else "  (open)" if said["is_open"] else ""
     words = f"{line(' '.join(filter(None, [said['reference'], said['summary']])))}{state}"
     by, to, kind = message.from_agent, message.to_agent, message.message_type
-    return Told(message.message_id, by, to, kind, said["turn"], message.timestamp, words, message)
+    return FlowLine(message.message_id, by, to, kind, said["turn"], message.timestamp, words, message)
 
 
-def _of_task(event: Event) -> Told:
+def _of_task(event: Event) -> FlowLine:
     words = f"{event.reference:8}  {line(event.summary)}"
-    return Told(event.id, event.from_agent, event.to_agent, event.type, event.turn, event.time, words, event)
+    return FlowLine(event.id, event.from_agent, event.to_agent, event.type, event.turn, event.time, words, event)
 
 
 def _file_of(project: str, settings: Settings) -> Path:
@@ -309,7 +309,7 @@ def _builds(path: Path, folder: Path) -> bool:
     return rules is not None and bool(rules.repo) and folder == Path(rules.repo).resolve()
 
 
-def _follow(log: LogFile, wanted: Callable[[Dialog], list[Told]], *, json: bool) -> None:
+def _follow(log: LogFile, wanted: Callable[[Dialog], list[FlowLine]], *, json: bool) -> None:
     """Show what there is, then what comes, until the dialog ends."""
     shown: set[str] = set()
     dialog: Dialog | None = None
@@ -327,7 +327,7 @@ def _follow(log: LogFile, wanted: Callable[[Dialog], list[Told]], *, json: bool)
         time.sleep(LOOK)
 
 
-def _lines(dialog: Dialog, every: Sequence[Told]) -> Iterator[str]:
+def _lines(dialog: Dialog, every: Sequence[FlowLine]) -> Iterator[str]:
     names = names_of(dialog)
     rows = [(told, names.get(told.by, told.by), _to(told, names)) for told in every]
     width = min(WIDEST_NAME, max(map(len, ["System", *map(line, names.values())])))
@@ -349,7 +349,7 @@ def _open(messages: Sequence[Message]) -> Iterator[str]:
         yield plain(f"  turn {said['turn']}, {line(message.from_name)} → {to}: {line(said['text'])[:200]}")
 
 
-def _to(told: Told, names: Mapping[str, str]) -> str:
+def _to(told: FlowLine, names: Mapping[str, str]) -> str:
     return line(", ".join(names.get(who, who) for who in told.to.split(", "))) or "all"
 
 

@@ -42,7 +42,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import budget_line, in_words, many
 from dialogd.store.disk import fix, why, write_over
-from dialogd.templates.opening import Context, Opening
+from dialogd.templates.opening import ContextFile, Opening
 from dialogd.views.tasks import events, look_into
 
 TEMPLATE = "build"
@@ -217,7 +217,7 @@ def _uncommitted(base: Base) -> Iterator[str]:
         yield f"note: not committed, and no part of it: {few}"
 
 
-def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Context, ...], str]:
+def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[ContextFile, ...], str]:
     """Topic, question, what goes along, and the id of the dialog that decided it.
 
     Raises `BadInput`, `Refused` for what nobody has approved.
@@ -246,7 +246,8 @@ def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Contex
     page = first_screen(Plan(dialog, decided))
     words = f"{goal}\n\n" if goal else ""
     said = f"{words}Carry out what dialog {dialog.id} decided:\n\n{agreed.text}"
-    return goal or dialog.header.topic, said, (Context(f"plan of {dialog.id}", page, len(page.encode())),), dialog.id
+    plan = ContextFile(f"plan of {dialog.id}", page, len(page.encode()))
+    return goal or dialog.header.topic, said, (plan,), dialog.id
 
 
 def _source(named: str) -> Dialog:

@@ -20,7 +20,7 @@ Place = Annotated[str, Field(max_length=LONGEST_PATH)]
 # -- The list ---------------------------------------------------------------------------------------------------------
 
 
-class Player(BaseModel):
+class ListedAgent(BaseModel):
     """An agent of a dialog; `backend` and `model` are "" where nobody knows any more."""
 
     id: str
@@ -44,7 +44,7 @@ class Listed(BaseModel):
     state: State
     words: str
     waits_for_you: bool = False
-    agents: list[Player]
+    agents: list[ListedAgent]
     cost: str = ""
     usd: float | None = None
     started: str = ""
@@ -68,7 +68,7 @@ class Dialogs(BaseModel):
 # -- What a dialog can be made of -------------------------------------------------------------------------------------
 
 
-class Offered(BaseModel):
+class OfferedBackend(BaseModel):
     """A backend of this machine.
 
     `answers` says who answers, `pays` who pays, `sees` who sees what, each in a few words. `models` are those to choose
@@ -128,7 +128,7 @@ class Defaults(BaseModel):
 class Choices(BaseModel):
     """What a dialog can be made of, here and now. `here` is the folder that Home works in."""
 
-    backends: list[Offered]
+    backends: list[OfferedBackend]
     templates: list[Pattern]
     sessions: list[Open]
     defaults: Defaults
@@ -162,7 +162,7 @@ class Along(BaseModel):
     fix: str = ""
 
 
-class Context(BaseModel):
+class ContextFiles(BaseModel):
     """The files that would go along. `refused`: why they cannot all, together."""
 
     files: list[Along]
@@ -172,7 +172,7 @@ class Context(BaseModel):
     fix: str = ""
 
 
-class Entry(BaseModel):
+class FolderItem(BaseModel):
     """A folder or a file."""
 
     name: str
@@ -185,8 +185,8 @@ class Folder(BaseModel):
 
     path: str
     parent: str = Field(default="", description='the folder above, "" where one may go no further up')
-    folders: list[Entry]
-    files: list[Entry] = []
+    folders: list[FolderItem]
+    files: list[FolderItem] = []
     more: bool = False
 
 
@@ -223,7 +223,7 @@ class Start(BaseModel):
     key: Name = Field(default="", description="any name of your own: asked again with the same, nothing starts twice")
 
 
-class Estimate(BaseModel):
+class CostEstimate(BaseModel):
     """What it may cost, in words and US dollars; null where nobody knows. `calls` of models, at most."""
 
     words: str

@@ -16,8 +16,8 @@ from dialogd.cli.client import daemons, healths
 from dialogd.cli.launch import begun
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
-from dialogd.home.forms import Dialogs, Listed, Player, State
-from dialogd.memory import Memory, Row
+from dialogd.home.forms import Dialogs, Listed, ListedAgent, State
+from dialogd.memory import DialogRow, Memory
 from dialogd.memory.index import read_dialog
 from dialogd.memory.memory import row_of
 from dialogd.memory.recall import excerpt
@@ -30,8 +30,8 @@ from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
-from dialogd.views.flow import words_of
 from dialogd.views.plan import listed
+from dialogd.views.sentences import words_of
 
 PAGE = 50  # dialogs of one answer
 WORDS = 300  # characters of what is said of one
@@ -137,7 +137,7 @@ class Listing:
             said, seat = one.healths.get(agent.id) or {}, seats.get(agent.id)
             backend = str(said.get("backend") or (seat.backend if seat else ""))
             model = str(said.get("model") or models.get(agent.id) or (seat.model if seat else ""))
-            agents.append(Player(id=agent.id, name=agent.name, backend=backend, model=model))
+            agents.append(ListedAgent(id=agent.id, name=agent.name, backend=backend, model=model))
         port = next((daemon.port for daemon in one.running if one.healths.get(daemon.id) or dialog.state.outcome), 0)
         return _row(row, agents, state, one_line(words, WORDS)).model_copy(
             update={
@@ -177,7 +177,7 @@ def _text(row: Listed) -> str:
     return " ".join((row.topic, row.words, row.outcome, row.file, row.id, *(a.name for a in row.agents))).casefold()
 
 
-def _stands(one: OnDisk, row: Row) -> tuple[State, str, bool]:
+def _stands(one: OnDisk, row: DialogRow) -> tuple[State, str, bool]:
     """How a dialog stands: its state, in a sentence, and whether it waits for the person."""
     dialog, state = one.dialog, one.dialog.state
     names = {agent.id: agent.name for agent in dialog.everybody}
@@ -210,17 +210,17 @@ def _stands(one: OnDisk, row: Row) -> tuple[State, str, bool]:
 AGREED = {"CONSENSUS_REACHED": "agreed", "DECIDED": "decided"}
 
 
-def _ended(row: Row) -> str:
+def _ended(row: DialogRow) -> str:
     """How a dialog ended, in a sentence: what was agreed, else why it was not."""
     if row.outcome in AGREED and row.decided:
         return f"{AGREED[row.outcome]}: {row.decided}"
     return row.headline
 
 
-def _kept(row: Row) -> Listed:
+def _kept(row: DialogRow) -> Listed:
     """A dialog of the archive, as the list has it."""
     cast = [
-        Player(id=who, name=name or who, model=model)
+        ListedAgent(id=who, name=name or who, model=model)
         for who, name, model in zip(
             row.agents, row.names or row.agents, row.models or ("",) * len(row.agents), strict=True
         )
@@ -228,7 +228,7 @@ def _kept(row: Row) -> Listed:
     return _row(row, cast, "ended", one_line(_ended(row), WORDS))
 
 
-def _row(row: Row, agents: list[Player], state: State, words: str) -> Listed:
+def _row(row: DialogRow, agents: list[ListedAgent], state: State, words: str) -> Listed:
     return Listed(
         id=row.id,
         topic=row.topic,
@@ -247,7 +247,7 @@ def _row(row: Row, agents: list[Player], state: State, words: str) -> Listed:
     )
 
 
-def _cost(row: Row) -> str:
+def _cost(row: DialogRow) -> str:
     """What was spent, in words."""
     if row.is_rehearsal:
         return "nothing"

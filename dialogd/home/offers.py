@@ -108,10 +108,10 @@ class Offers:
                 self._found = (time.monotonic(), found)
             return found
 
-    def _offered(self, name: str, found: Found, variables: Mapping[str, str]) -> forms.Offered:
+    def _offered(self, name: str, found: Found, variables: Mapping[str, str]) -> forms.OfferedBackend:
         kind = BACKENDS[name]
         choice = auto.resolve(name, 0, variables, lambda _: found, base_url=self.settings.base_url)
-        return forms.Offered(
+        return forms.OfferedBackend(
             id=name,
             title=NAMES.get(name, kind.title),
             answers=_answers(kind.model, found, choice),
@@ -156,8 +156,8 @@ class Offers:
         path = own(under or os.path.realpath(Path.home()))
         if not path.is_dir():
             raise BadInput(f"{path} is not a folder", fix="name a folder")
-        found: list[forms.Entry] = []
-        kept: list[forms.Entry] = []
+        found: list[forms.FolderItem] = []
+        kept: list[forms.FolderItem] = []
         try:
             items = sorted(os.scandir(path), key=lambda item: item.name.casefold())
         except OSError as error:
@@ -168,9 +168,9 @@ class Offers:
                 if item.name.startswith(".") or status.st_uid != os.geteuid() or not item.name.isprintable():
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    found.append(forms.Entry(name=item.name, path=item.path))
+                    found.append(forms.FolderItem(name=item.name, path=item.path))
                 elif stat.S_ISREG(status.st_mode):
-                    kept.append(forms.Entry(name=item.name, path=item.path, size=status.st_size))
+                    kept.append(forms.FolderItem(name=item.name, path=item.path, size=status.st_size))
         above = ""
         with suppress(DialogdError):
             above = str(own(str(path.parent))) if path.parent != path else ""
@@ -183,13 +183,13 @@ class Offers:
             more=len(found) > LISTED or len(kept) > LISTED,
         )
 
-    def context(self, asked: forms.Paths) -> forms.Context:
+    def context(self, asked: forms.Paths) -> forms.ContextFiles:
         """Each file as it would go along, or why it cannot."""
         files = [_along(_whole(path, asked.project)) for path in asked.paths]
         size = sum(len(one.text.encode("utf-8", "replace")) for one in files)
         if size <= MOST_OF_ALL:
-            return forms.Context(files=files, size=size, most=MOST_OF_ALL)
-        return forms.Context(
+            return forms.ContextFiles(files=files, size=size, most=MOST_OF_ALL)
+        return forms.ContextFiles(
             files=files, size=size, most=MOST_OF_ALL,
             refused=f"together they are larger than {MOST_OF_ALL:,} bytes",
             fix="take fewer of them, or let the agents read them in their project's folder",
@@ -197,7 +197,7 @@ class Offers:
 
     # -- a new dialog -----------------------------------------------------------------------------------------------
 
-    def estimate(self, asked: forms.Start) -> forms.Estimate:
+    def estimate(self, asked: forms.Start) -> forms.CostEstimate:
         """What the dialog may cost. Raises `DialogdError` for one that cannot be."""
         settings, wanted = self._checked(asked)
         seats, choices = seated(wanted.seats(), settings, os.environ, dotenv(Path.cwd()))
@@ -220,7 +220,9 @@ class Offers:
             low, high = (min(cost, capped.budget) for cost in (low or 0.0, high))
         words = estimate_of(capped, seats, choices, settings).removeprefix("estimate: ")
         calls = max(opening.max_turns - 1, 0) if thinking else 0
-        return forms.Estimate(words=words or _unbilled(seats, choices), low=low, high=high, calls=calls, notes=notes)
+        return forms.CostEstimate(
+            words=words or _unbilled(seats, choices), low=low, high=high, calls=calls, notes=notes
+        )
 
     def start(self, asked: forms.Start) -> forms.Started:
         """Begin the dialog, but one that was begun with the same key, and give its page once that answers.

@@ -108,7 +108,7 @@ def _beginning_routes(app: FastAPI, offers: Offers) -> None:
         return offers.choices()
 
     @app.post("/context")
-    def context(asked: forms.Paths) -> forms.Context:
+    def context(asked: forms.Paths) -> forms.ContextFiles:
         """Files as they would go along with a dialog: without secrets, cut where they are long, or refused."""
         return offers.context(asked)
 
@@ -121,7 +121,7 @@ def _beginning_routes(app: FastAPI, offers: Offers) -> None:
         return offers.folder(under, files=files)
 
     @app.post("/estimate")
-    def estimate(asked: forms.Start) -> forms.Estimate:
+    def estimate(asked: forms.Start) -> forms.CostEstimate:
         """What a dialog may cost."""
         return offers.estimate(asked)
 

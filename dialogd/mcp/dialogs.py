@@ -17,7 +17,7 @@ from dialogd.cli.client import daemons, healths
 from dialogd.cli.launch import PROGRAM, begun
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
-from dialogd.memory import Memory, Row
+from dialogd.memory import DialogRow, Memory
 from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.grammar import parse
@@ -97,7 +97,7 @@ def reason_of(dialog: Dialog | None, around: Around) -> str:
 
 
 @dataclass(frozen=True)
-class Session:
+class DialogSession:
     """One dialog and what runs on it. `archive` is the copy where the file holds it no longer, None else."""
 
     settings: Settings
@@ -215,7 +215,7 @@ def history(dialog: Dialog, agent: str, page: int, reader: str = "") -> dict[str
 # -- All sessions ----------------------------------------------------------------------------------------------------
 
 
-def sessions(settings: Settings) -> list[Session]:
+def sessions(settings: Settings) -> list[DialogSession]:
     """The dialogs that are going on or were begun by a program and stand in their file still; newest first."""
     state = StateDir(settings.state_dir)
     began = dict(begun(state))
@@ -223,26 +223,26 @@ def sessions(settings: Settings) -> list[Session]:
     for daemon in daemons(settings):
         served.setdefault(Path(daemon.file), []).append(daemon)
     answers = healths(daemon for each in served.values() for daemon in each)
-    found: list[Session] = []
+    found: list[DialogSession] = []
     for file in dict.fromkeys((*served, *began, settings.file)):
         with suppress(DialogdError, FileNotFoundError):
             own = options.settings_for(str(file))
             running = tuple(served.get(file, ()))
             around = Around({daemon.id: answers[daemon] for daemon in running}, is_starting=began.get(file, False))
-            found.append(Session(own, options.log_of(own).read(), around, running))
+            found.append(DialogSession(own, options.log_of(own).read(), around, running))
     return sorted(found, key=lambda one: started(one.dialog), reverse=True)
 
 
-def at(settings: Settings, file: Path) -> Session:
+def at(settings: Settings, file: Path) -> DialogSession:
     """The session in one file. Raises what reading it raises."""
     own = options.settings_for(str(file))
     running = daemons(own, file)
     around = Around({daemon.id: health for daemon, health in healths(running).items()},
                     is_starting=dict(begun(StateDir(settings.state_dir))).get(file, False))  # fmt: skip
-    return Session(own, options.dialog_at(options.log_of(own)), around, running)
+    return DialogSession(own, options.dialog_at(options.log_of(own)), around, running)
 
 
-def find(settings: Settings, wanted: str) -> Session:
+def find(settings: Settings, wanted: str) -> DialogSession:
     """The session of that id, the beginning of one, or the path of its file; "" where only one is open.
 
     Also an ended one of the archive. Raises `BadInput` where there is none, or several are meant, and for a file that
@@ -272,10 +272,12 @@ def find(settings: Settings, wanted: str) -> Session:
     return _kept(row)
 
 
-def _kept(row: Row) -> Session:
+def _kept(row: DialogRow) -> DialogSession:
     """An ended session as the archive has it."""
     copy = Path(row.archive)
-    return Session(options.settings_for(row.file or row.archive), parse(copy.read_bytes()), Around(), archive=copy)
+    return DialogSession(
+        options.settings_for(row.file or row.archive), parse(copy.read_bytes()), Around(), archive=copy
+    )
 
 
 def _is_known(settings: Settings, file: Path) -> bool:

@@ -29,7 +29,7 @@ from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import dialogs as known
 from dialogd.mcp.begin import Limits, NewSession, Position, begin, on
-from dialogd.mcp.dialogs import Session, find, history, listed, result_of_command
+from dialogd.mcp.dialogs import DialogSession, find, history, listed, result_of_command
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import ALL, USER
@@ -98,11 +98,11 @@ class Tools:
         self.settings = settings
         self._sending = asyncio.Lock()
 
-    async def look(self, session: str) -> Session:
+    async def look(self, session: str) -> DialogSession:
         """The session that is meant."""
         return await asyncio.to_thread(find, self.settings, session)
 
-    async def whole(self, session: str) -> Session:
+    async def whole(self, session: str) -> DialogSession:
         """The session that is meant, for who may see all of it. Raises `Refused` for a seat that may not."""
         one = await self.look(session)
         reader = await self._reader(one)
@@ -113,7 +113,7 @@ class Tools:
             )
         return one
 
-    async def _reader(self, one: Session) -> str:
+    async def _reader(self, one: DialogSession) -> str:
         """The seat in this session whose own program asks, "" for the person's. Raises as `_holds`."""
         seat = await self._holds()
         return seat.id if seat is not None and _is_same(Path(seat.file), one.file) else ""
@@ -342,7 +342,7 @@ class Tools:
         one = await self.look(session)
         return await self._say(one, message, "", type, note=True)
 
-    async def _take_turn(self, one: Session, message: str, to: str, type: str) -> Facts:
+    async def _take_turn(self, one: DialogSession, message: str, to: str, type: str) -> Facts:
         """What a seat says: the turn that it owes. Raises `Refused` where it owes none, `BadInput`."""
         daemon, kind = await self._seat("", ""), type.strip().upper()
         taken = (TEXT, "PROPOSAL", *person.kinds(one.dialog))
@@ -361,7 +361,7 @@ class Tools:
         came = await asyncio.to_thread(_answered, daemon, "POST", "/reply", {"debt": debt, "text": text})
         return {"session": one.dialog.id, **came, "next": f"wait_for_turn(agent={daemon.id!r})"}
 
-    async def _say(self, one: Session, message: str, to: str, type: str, *, note: bool) -> Facts:
+    async def _say(self, one: DialogSession, message: str, to: str, type: str, *, note: bool) -> Facts:
         """Append the person's words, not too fast and not too many. Raises `DialogdError`."""
         if one.archive is not None:
             raise Refused(f"the session {one.dialog.id} is a copy in the archive", fix="begin another with `ask`")
@@ -461,7 +461,7 @@ def _taken(daemon: Running, answer: tuple[int, Facts] | None) -> Facts:
     return accepted(daemon, answer, fix="fetch what is owed: wait_for_turn", retry=retry)
 
 
-def _next(one: Session) -> str:
+def _next(one: DialogSession) -> str:
     """What to call next."""
     session = f"session={one.dialog.id!r}"
     if one.is_over:
@@ -475,7 +475,7 @@ def _next(one: Session) -> str:
     return f"call ask({session}) again to wait on; sessions_stop({session}) ends it"
 
 
-def _plan(one: Session) -> Plan:
+def _plan(one: DialogSession) -> Plan:
     """The plan of a session. Raises `Refused` where no agent has spoken."""
     if not has_spoken(one.dialog):
         raise Refused("no agent has spoken yet, so there is no plan", fix="wait: ask(session=…)")

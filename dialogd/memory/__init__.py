@@ -5,6 +5,6 @@ The archive's files and `outcomes.jsonl` are the truth; the index can always be 
 
 from dialogd.memory.keeping import keep
 from dialogd.memory.memory import Memory
-from dialogd.memory.values import Hit, PastDecision, Row, Verdict
+from dialogd.memory.values import DialogRow, Hit, PastDecision, Verdict
 
-__all__ = ["Hit", "Memory", "PastDecision", "Row", "Verdict", "keep"]
+__all__ = ["DialogRow", "Hit", "Memory", "PastDecision", "Verdict", "keep"]

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.memory.values import Behind, PastDecision, moment
+from dialogd.memory.values import PastDecision, moment
 from dialogd.protocol.board import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, until
 from dialogd.protocol.model import turn_number
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Decision
 from dialogd.protocol.text import clean, redact
-from dialogd.views.plan import Plan, without_marks
+from dialogd.views.plan import Plan, Signed, without_marks
 
 MOST = 200  # decisions of one dialog; the last ones
 TEXT = 20_000  # characters of one text
@@ -79,7 +79,7 @@ def _unrecorded(dialog: Dialog, topic: str) -> Iterator[Made]:
     for place, c in unrecorded(dialog):
         if c.ref not in dialog.state.table.vetoed:
             entry = dialog.entries[place]
-            behind = tuple(Behind(s.agent, s.turn, s.reservation) for s in c.signers)
+            behind = tuple(Signed(s.agent, s.turn, s.reservation) for s in c.signers)
             turns, text = _turns(c.stands_in, entry.id, behind), cut(c.text)
             how = ("approved", text, c.method, behind, c.evidence, c.reason, turns, moment(entry))
             yield Made(place, entry.id, PastDecision(dialog.id, topic, c.ref, *how))
@@ -97,7 +97,7 @@ def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
         *(f"{said.by}: {said.text}" for said in positions),
         *(f"What would settle it: {said.text}" for said in drawn.experiments),
     ]
-    behind = tuple(Behind(agent, dialog.state.floor.spoke_at.get(agent, 0)) for agent in dialog.state.table.deadlock)
+    behind = tuple(Signed(agent, dialog.state.floor.spoke_at.get(agent, 0)) for agent in dialog.state.table.deadlock)
     said_in = tuple(sorted({said.turn for said in (*crux, *positions)}))
     turns = said_in or _turns("", outcome.entry, behind)
     text = cut("\n".join(lines) or outcome.reason or "no agreement was in sight")
@@ -119,8 +119,8 @@ def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made], opened: Map
     return replace(decision, status=now.outcome, reason=now.reason, superseded=f"{WENT_ON}{again}")
 
 
-def _behind(dialog: Dialog, named: Iterator[tuple[str, int]]) -> tuple[Behind, ...]:
-    return tuple(Behind(who, turn, signer(dialog, who, turn).reservation) for who, turn in named)
+def _behind(dialog: Dialog, named: Iterator[tuple[str, int]]) -> tuple[Signed, ...]:
+    return tuple(Signed(who, turn, signer(dialog, who, turn).reservation) for who, turn in named)
 
 
 def _plain(dialog: Dialog, text: str, entry_id: str) -> str:
@@ -129,7 +129,7 @@ def _plain(dialog: Dialog, text: str, entry_id: str) -> str:
     return without_marks(text) if entry is not None and entry.frame is None else text
 
 
-def _turns(stands: str, entry: str, behind: Sequence[Behind]) -> tuple[int, ...]:
+def _turns(stands: str, entry: str, behind: Sequence[Signed]) -> tuple[int, ...]:
     """The turns in which a decision was written, signed and made."""
     numbers = {turn_number(stands), turn_number(entry), *(b.turn for b in behind)}
     return tuple(sorted(numbers - {0}))

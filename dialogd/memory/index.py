@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from dialogd.errors import BadInput
 from dialogd.memory.decided import Made, decided
-from dialogd.memory.values import Row, iso, moment, written
+from dialogd.memory.values import DialogRow, iso, moment, written
 from dialogd.protocol.build import ending
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
@@ -34,7 +34,7 @@ SCHEMA = 8
 NAME = "index.sqlite"
 LOCK = "index.lock"  # held by whoever makes an index or throws one away
 
-# `facts` is a `Row` or a `PastDecision` as JSON; beside it stands what is looked for.
+# `facts` is a `DialogRow` or a `PastDecision` as JSON; beside it stands what is looked for.
 _WORDS = "tokenize='porter unicode61 remove_diacritics 2'"
 _TABLES = f"""
 BEGIN;
@@ -189,7 +189,7 @@ class Facts:
     of one id hold the same dialog, and the one with the greater `last` (time of its last entry, entries) stands for it.
     """
 
-    row: Row
+    row: DialogRow
     first: str
     last: tuple[str, int]
     question: str
@@ -219,14 +219,14 @@ def _decided(dialog: Dialog, plan: Plan) -> str:
     return _gist(plan.agreed.text) if plan.agreed is not None else ""
 
 
-def row_of(dialog: Dialog) -> Row:
+def row_of(dialog: Dialog) -> DialogRow:
     """The row of a dialog, without the paths of its file and of a copy."""
     state, spent, entries = dialog.state, total(dialog.state.spent), _sound(dialog)
     ends = dialog.entry(state.outcome.entry) if state.outcome else None
     last = next((at for entry in reversed(entries) if (at := moment(entry))), "") if ends else ""
     plan = Plan(dialog)
     models = {entry.by: entry.frame.model for entry in entries if entry.frame is not None and entry.frame.model}
-    return Row(
+    return DialogRow(
         id=dialog.id,
         topic=_topic(dialog, entries),
         started=iso(dialog.header.started) or next((at for entry in entries if (at := moment(entry))), ""),
@@ -311,13 +311,13 @@ def _whole(body: str, attachments: Mapping[str, str]) -> str:
 SHOWN = 5  # ids that an error names
 
 
-def listed(connection: sqlite3.Connection) -> list[Row]:
+def listed(connection: sqlite3.Connection) -> list[DialogRow]:
     """Every archived dialog, newest first."""
     rows = connection.execute("SELECT facts FROM dialog ORDER BY at DESC, id")
-    return [Row.from_json(json.loads(facts)) for (facts,) in rows]
+    return [DialogRow.from_json(json.loads(facts)) for (facts,) in rows]
 
 
-def found(connection: sqlite3.Connection, wanted: str) -> Row:
+def found(connection: sqlite3.Connection, wanted: str) -> DialogRow:
     """The dialog that an id, the beginning of one, or of its copy's name, means. Raises `BadInput`."""
     name = wanted.rpartition("/")[2].removesuffix(".md")
     exact = connection.execute("SELECT id, facts FROM dialog WHERE id = ?", (wanted,)).fetchall()
@@ -328,7 +328,7 @@ def found(connection: sqlite3.Connection, wanted: str) -> Row:
     if len(matches) > 1:
         ids = ", ".join(row[0] for row in matches[:SHOWN])
         raise BadInput(f"{wanted!r} may mean {len(matches)} dialogs: {ids}", fix="write more of the id")
-    return Row.from_json(json.loads(matches[0][1]))
+    return DialogRow.from_json(json.loads(matches[0][1]))
 
 
 def counts(connection: sqlite3.Connection) -> dict[str, object]:

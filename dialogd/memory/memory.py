@@ -15,7 +15,7 @@ from dialogd.memory import index, keeping
 from dialogd.memory.index import facts, read_dialog
 from dialogd.memory.keeping import keep
 from dialogd.memory.recall import decisions_of, recall, search
-from dialogd.memory.values import FAILED, WORKED, Hit, PastDecision, Row, Verdict
+from dialogd.memory.values import FAILED, WORKED, DialogRow, Hit, PastDecision, Verdict
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
@@ -23,7 +23,7 @@ from dialogd.store.registry import Registry
 log = logging.getLogger("dialogd")
 
 
-def look(state: StateDir, files: Iterable[Path]) -> list[Row]:
+def look(state: StateDir, files: Iterable[Path]) -> list[DialogRow]:
     """The open dialogs of running daemons and in these files; ended ones are archived on the way."""
     served = {Path(daemon.file) for daemon in Registry(state).running()}
     found = []
@@ -44,7 +44,7 @@ def _keep(state: StateDir, file: Path, dialog: Dialog) -> None:
         log.warning("%s has ended and cannot be archived: %s", file, error)
 
 
-def row_of(dialog: Dialog, file: Path) -> Row:
+def row_of(dialog: Dialog, file: Path) -> DialogRow:
     """The row of a dialog that is not archived."""
     return replace(index.row_of(dialog), file=str(file))
 
@@ -72,7 +72,7 @@ class Memory:
 
     # -- questions ------------------------------------------------------------------------------------------------
 
-    def dialogs(self, limit: int | None = 20, offset: int = 0, files: Iterable[Path] = ()) -> list[Row]:
+    def dialogs(self, limit: int | None = 20, offset: int = 0, files: Iterable[Path] = ()) -> list[DialogRow]:
         """The dialogs, open ones first, then newest first; `limit` None gives all.
 
         Looks at the dialogs of running daemons, and at `files`: one that has ended is archived, others are listed.
@@ -83,7 +83,7 @@ class Memory:
         found = [*going, *(row for row in known if row.id not in current)]
         return self._complete(*(found if limit is None else found[: offset + limit])[offset:])
 
-    def archived(self) -> list[Row]:
+    def archived(self) -> list[DialogRow]:
         """The archived dialogs, newest first; nothing else is looked at."""
         return self._complete(*self._ask(index.listed))
 
@@ -99,7 +99,7 @@ class Memory:
         """Archive an ended dialog, where it is not; a failure is a warning."""
         _keep(self.state, file, dialog)
 
-    def dialog(self, wanted: str) -> Row:
+    def dialog(self, wanted: str) -> DialogRow:
         """The archived dialog that an id, or the beginning of one, or of its copy's name, means. Raises `BadInput`."""
         return self._complete(self._ask(lambda c: index.found(c, wanted)))[0]
 
@@ -129,7 +129,7 @@ class Memory:
 
     # -- what is written ------------------------------------------------------------------------------------------
 
-    def outcome(self, wanted: str, outcome: str, why: str) -> Row:
+    def outcome(self, wanted: str, outcome: str, why: str) -> DialogRow:
         """Record that what a dialog decided worked or failed, and why. Raises `BadInput`, `StorageError`."""
         if outcome not in (WORKED, FAILED):
             raise BadInput(f"{outcome!r} is no outcome", fix=f"say {WORKED} or {FAILED}")
@@ -215,7 +215,7 @@ class Memory:
     def _outcomes(self) -> Path:
         return self.state.memory / keeping.OUTCOMES
 
-    def _complete(self, *found: Row) -> list[Row]:
+    def _complete(self, *found: DialogRow) -> list[DialogRow]:
         """The rows with what is not in the index: the dialogs' files, and their outcomes."""
         history = keeping.history(self._outcomes)
         origins = keeping.read_origins(self.state.memory / keeping.ORIGINS)

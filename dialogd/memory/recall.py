@@ -12,9 +12,9 @@ from dataclasses import fields, replace
 
 from dialogd.memory.decided import cut
 from dialogd.memory.index import RECALLED
-from dialogd.memory.values import DISCUSSED, Behind, Hit, PastDecision
+from dialogd.memory.values import DISCUSSED, Hit, PastDecision
 from dialogd.protocol.text import clean, escape, redact
-from dialogd.views.plan import METHODS
+from dialogd.views.plan import METHODS, Signed
 from dialogd.views.plan_page import BACKSLASHED, inline, quoted
 
 MOST_WORDS = 40  # words of a question that are looked up
@@ -221,7 +221,7 @@ def _discussed(connection: sqlite3.Connection, key: int, covered: float) -> Past
         status=DISCUSSED,
         text=cut(text),
         method="",
-        behind=(Behind(agent, turn),) if agent else (),
+        behind=(Signed(agent, turn),) if agent else (),
         evidence="",
         reason="",
         turns=(turn,) if turn else (),

@@ -13,6 +13,7 @@ from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, moment_of
 from dialogd.views.digest import TIMES
 from dialogd.views.digest import moment as named
+from dialogd.views.plan import Signed
 
 
 def written(at: datetime) -> str:
@@ -59,7 +60,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DialogRow:
     """A dialog in a list.
 
     `id` names it in every command. `state` is ended, running (daemons work on it) or open. `outcome` is the name of
@@ -93,10 +94,10 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""
-        return _facts(asdict(self))
+        return asdict(self)
 
     @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Row:
+    def from_json(cls, facts: Mapping[str, Any]) -> DialogRow:
         """The row of such fields, as the index keeps them: without a verdict."""
         return cls(**{**facts, **{name: tuple(facts[name]) for name in ("agents", "names", "models")}})
 
@@ -122,16 +123,7 @@ class Hit:
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""
-        return _facts(asdict(self))
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """A supporter of a decision, the turn (0 where unknown), and the remaining objection."""
-
-    agent: str
-    turn: int
-    reservation: str = ""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +141,7 @@ class PastDecision:
     status: str
     text: str
     method: str
-    behind: tuple[Behind, ...]
+    behind: tuple[Signed, ...]
     evidence: str
     reason: str
     turns: tuple[int, ...]
@@ -162,14 +154,10 @@ class PastDecision:
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""
-        return _facts(asdict(self))
+        return asdict(self)
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> PastDecision:
         """The decision of such fields, as the index keeps them: without a verdict."""
-        behind = tuple(Behind(**who) for who in facts["behind"])
+        behind = tuple(Signed(**who) for who in facts["behind"])
         return cls(**{**facts, "behind": behind, "turns": tuple(facts["turns"])})
-
-
-def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

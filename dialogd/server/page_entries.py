@@ -18,8 +18,8 @@ from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 from dialogd.server.page_marks import BLOCK, EntryShown, Talk, as_streamed, at_first, in_ranks, standings, talk_of
-from dialogd.views.flow import words_of
 from dialogd.views.markup import fill, rendered, safe, so_far, to_html
+from dialogd.views.sentences import words_of
 
 LAST = 100  # entries that the page begins with
 MOST = 500  # entries of one answer

@@ -21,7 +21,7 @@ from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import aside
 from dialogd.errors import BadInput
-from dialogd.memory import Hit, Memory, Row
+from dialogd.memory import DialogRow, Hit, Memory
 from dialogd.memory.index import read_dialog
 from dialogd.memory.values import since as since_then
 from dialogd.protocol import board, build
@@ -39,11 +39,11 @@ from dialogd.server.page_entries import as_shown, cast, presentable, template
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
 from dialogd.views.digest import MOST, away, since_turn
-from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, as_svg, called, flow, names_of, words_of
+from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, as_svg, called, flow, names_of
 from dialogd.views.markup import safe, to_html
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
-from dialogd.views.sentences import by_name, cause
+from dialogd.views.sentences import by_name, cause, words_of
 from dialogd.views.tasks import PATCHES, Look, look_into, rows, why_of
 from dialogd.views.tasks import Row as TaskRow
 
@@ -646,18 +646,18 @@ def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, 
     return fragment("history", **values, more=len(rows) > LISTED)
 
 
-def _named(row: Row, pages: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _named(row: DialogRow, pages: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The pages of a dialog with its agents' names for their ids."""
     names = _names(row)
     return [(names.get(who, who), url) for who, url in pages]
 
 
-def _names(row: Row) -> Mapping[str, str]:
+def _names(row: DialogRow) -> Mapping[str, str]:
     """What the agents of an earlier dialog are called, by id."""
     return {USER: YOU, **dict(zip(row.agents, row.names, strict=False))}
 
 
-def _cost(row: Row) -> str:
+def _cost(row: DialogRow) -> str:
     if row.usd is None:
         return "cost unknown" if row.turns else ""
     return f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"

@@ -23,7 +23,7 @@ MOST_OF_A_FILE = 50_000  # bytes of one context file; the rest is left out, and 
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ContextFile:
     """A file for the agents to read: its path as the person wrote it, its text and its whole size in bytes.
 
     `secrets` is how many were taken out of the text.
@@ -57,7 +57,7 @@ class Opening:
     allow_defaults: bool = False
     unattended: bool = False
     break_cycles: bool = False
-    context: tuple[Context, ...] = ()
+    context: tuple[ContextFile, ...] = ()
     recalled: str = ""
     rehearsed: tuple[str, ...] = ()
     budget: float | None = None
@@ -236,7 +236,7 @@ def _words(text: str) -> str:
     return escape(redact(clean(text))[0].strip("\n"))
 
 
-def _fenced(file: Context) -> str:
+def _fenced(file: ContextFile) -> str:
     """One context file as fenced data, in a fence longer than any of its own."""
     text = _words(file.text)
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)

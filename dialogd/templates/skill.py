@@ -186,7 +186,7 @@ DEEPEST = 4  # lists and tables within each other
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Mistake:
     """What is wrong in `line` (1-based) of a file, and what to write instead."""
 
     line: int
@@ -207,7 +207,7 @@ class Front:
     """The front matter's values by key, what could not be read in it, and in which line (from 0) the rest begins."""
 
     values: Mapping[str, AgentSection] = field(default_factory=lambda: MappingProxyType({}))
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Mistake, ...] = ()
     end: int = 0
 
 
@@ -217,21 +217,21 @@ def front_matter(lines: Sequence[str]) -> Front:
         return Front()
     end = next((index for index, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
     if not end:
-        return Front(problems=(Problem(1, "front matter without an end", "close it with a line of `---`"),), end=1)
+        return Front(problems=(Mistake(1, "front matter without an end", "close it with a line of `---`"),), end=1)
     values: dict[str, AgentSection] = {}
-    problems: list[Problem] = []
+    problems: list[Mistake] = []
     for found in _yaml(lines[1:end]):
-        if isinstance(found, Problem):
+        if isinstance(found, Mistake):
             problems.append(found)
             continue
         key, written = found
         if key in values:
-            problems.append(Problem(written.line, f"{key} is there twice", "keep one of the two"))
+            problems.append(Mistake(written.line, f"{key} is there twice", "keep one of the two"))
         values[key] = written
     return Front(MappingProxyType(values), tuple(problems), end + 1)
 
 
-def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, AgentSection] | Problem]:
+def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, AgentSection] | Mistake]:
     """The keys of these lines, which begin in line 2 of a file, and their values; or why they are not read.
 
     Every value is taken as the text that is written: nothing of it is made an object.
@@ -240,19 +240,19 @@ def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, AgentSection] | Problem]:
 
     text = "\n".join(lines).translate(_BREAKS)
     if len(text) > LONGEST_FRONT:
-        yield Problem(1, f"front matter of {len(text):,} characters", f"shorten it: up to {LONGEST_FRONT:,} are read")
+        yield Mistake(1, f"front matter of {len(text):,} characters", f"shorten it: up to {LONGEST_FRONT:,} are read")
         return
     try:
         problem = _refused(yaml.parse(text, yaml.BaseLoader))
         root = None if problem else yaml.compose(text, yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = (isinstance(error, yaml.scanner.ScannerError) and error.context_mark) or error.problem_mark
-        problem = Problem(mark.line + 2, f"this is no YAML: {error.problem}", QUOTE)
+        problem = Mistake(mark.line + 2, f"this is no YAML: {error.problem}", QUOTE)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 2
-        problem = Problem(line, f"this is no YAML: it has the character U+{error.character:04X}", "take it out")
+        problem = Mistake(line, f"this is no YAML: it has the character U+{error.character:04X}", "take it out")
     except (ValueError, OverflowError):
-        problem = Problem(2, "this is no YAML: an escape in it names no character", QUOTE)
+        problem = Mistake(2, "this is no YAML: an escape in it names no character", QUOTE)
     if problem:
         yield problem
     elif isinstance(root, yaml.MappingNode):
@@ -260,14 +260,14 @@ def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, AgentSection] | Problem]:
             yield _key(_words(key)), AgentSection(_value(value), key.start_mark.line + 2)
     elif root is not None:
         line = root.start_mark.line + 2
-        yield Problem(line, f"{_words(root)[:60]!r} is no `key: value`", "write one key per line")
+        yield Mistake(line, f"{_words(root)[:60]!r} is no `key: value`", "write one key per line")
 
 
 QUOTE = "write `key: value`, and quotes around a value that holds `: ` or begins with a sign"
 _BREAKS = {0x85: " ", 0x2028: " ", 0x2029: " "}  # lines of YAML, but not of a file
 
 
-def _refused(events: Iterable[Any]) -> Problem | None:
+def _refused(events: Iterable[Any]) -> Mistake | None:
     """What no front matter needs, and hostile ones do."""
     depth = 0
     for event in events:
@@ -275,9 +275,9 @@ def _refused(events: Iterable[Any]) -> Problem | None:
         depth += name.endswith(("SequenceStartEvent", "MappingStartEvent"))
         depth -= name.endswith(("SequenceEndEvent", "MappingEndEvent"))
         if getattr(event, "anchor", None):
-            return Problem(line, "anchors and aliases of YAML are not read", f"write it out; else {QUOTE}")
+            return Mistake(line, "anchors and aliases of YAML are not read", f"write it out; else {QUOTE}")
         if depth > DEEPEST:
-            return Problem(line, f"more than {DEEPEST} levels within each other", "write it flat")
+            return Mistake(line, f"more than {DEEPEST} levels within each other", "write it flat")
     return None
 
 
@@ -513,7 +513,7 @@ class Skill:
     opening: str
     opening_line: int
     front: Mapping[str, AgentSection]
-    problems: tuple[Problem, ...]
+    problems: tuple[Mistake, ...]
 
     def as_json(self) -> dict[str, Any]:
         """What other programs read of it."""
@@ -580,26 +580,26 @@ def listed(written: AgentSection | None) -> tuple[str, ...]:
     return tuple(value) if not isinstance(value, str) else (value,) if value else ()
 
 
-def _sections(found: Sequence[Section]) -> Iterator[Problem]:
+def _sections(found: Sequence[Section]) -> Iterator[Mistake]:
     """Sections that are there twice, and names that are nearly right."""
     seen: set[str] = set()
     for section in found:
         close = get_close_matches(section.name, SECTIONS, n=1, cutoff=0.85)
         if section.name in SECTIONS and section.name in seen:
             what = f"the section `## {section.name.title()}` is there twice"
-            yield Problem(section.line, what, "make one of the two")
+            yield Mistake(section.line, what, "make one of the two")
         elif close and section.name not in SECTIONS:
-            yield Problem(section.line, f"unknown section {section.name!r}", f"did you mean `## {close[0].title()}`?")
+            yield Mistake(section.line, f"unknown section {section.name!r}", f"did you mean `## {close[0].title()}`?")
         seen.add(section.name)
 
 
-def _lines(lines: Sequence[str]) -> Iterator[Problem]:
+def _lines(lines: Sequence[str]) -> Iterator[Mistake]:
     """Keys, which a template must not carry into dialogs; lines that nobody would read."""
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_LINE:
-            yield Problem(number, f"a line of {len(line):,} characters", f"break it: up to {LONGEST_LINE:,} are read")
+            yield Mistake(number, f"a line of {len(line):,} characters", f"break it: up to {LONGEST_LINE:,} are read")
         if redact(line)[1]:
-            yield Problem(number, "there is something like a key in it", "take it out: keys belong into .env")
+            yield Mistake(number, "there is something like a key in it", "take it out: keys belong into .env")
 
 
 def _place(line: str) -> str:

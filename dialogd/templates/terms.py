@@ -32,7 +32,7 @@ from dialogd.templates.skill import (
     LONGEST,
     AgentSection,
     Member,
-    Problem,
+    Mistake,
     Skill,
     Span,
     Value,
@@ -120,8 +120,8 @@ class Terms:
     max_time: float | None = None
     timeout: float | None = None
     more: Mapping[str, str | bool] = field(default_factory=lambda: MappingProxyType({}))
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[Problem, ...] = ()
+    problems: tuple[Mistake, ...] = ()
+    notes: tuple[Mistake, ...] = ()
 
 
 class _Values:
@@ -129,14 +129,14 @@ class _Values:
 
     def __init__(self, skill: Skill) -> None:
         self.front = skill.front
-        self.problems: list[Problem] = []
-        self.notes: list[Problem] = []
+        self.problems: list[Mistake] = []
+        self.notes: list[Mistake] = []
 
     def problem(self, line: int, what: str, fix: str) -> None:
-        self.problems.append(Problem(line, what, fix))
+        self.problems.append(Mistake(line, what, fix))
 
     def note(self, line: int, what: str) -> None:
-        self.notes.append(Problem(line, what, ""))
+        self.notes.append(Mistake(line, what, ""))
 
     def take(self, key: str, default: T) -> T:
         """The front matter's value of that key."""

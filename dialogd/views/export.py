@@ -26,7 +26,7 @@ from dialogd.views.flow import as_svg, flow
 from dialogd.views.markup import fill, safe, to_html
 from dialogd.views.plan import Plan, listed
 from dialogd.views.plan_page import date, fenced, guarded, inline, quoted, summary, table
-from dialogd.views.sentences import told, words
+from dialogd.views.sentences import told, words_of
 
 STATES = {
     Condition.EDITED: "changed after it was written",
@@ -159,7 +159,7 @@ def _part(plan: Plan, entry: Entry, attachments: tuple[str, ...]) -> Piece:
         caption=_time(entry) if entry.frame is not None else "written by hand",
         is_withdrawn=entry.is_struck,
         note="; ".join(note for note in notes if note),
-        text=linked(words(entry), attachments),
+        text=linked(words_of(entry), attachments),
         told=told(entry, plan.name),
     )
 

@@ -10,15 +10,14 @@ from html import escape
 from typing import TypedDict
 
 from dialogd.protocol import build, marks, questions
-from dialogd.protocol.marks import MARKS, Who, prose
+from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark, whose
 from dialogd.protocol.review import total_of
 from dialogd.protocol.rules import Build
-from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
 from dialogd.protocol.text import one_line, redact, visible
-from dialogd.views.sentences import by_name, tried
+from dialogd.views.sentences import by_name, tried, words_of
 
 SUMMARY = 120  # characters
 FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
@@ -60,12 +59,6 @@ def only_passes(entry: Entry) -> bool:
     """True for a turn that says nothing but that there is nothing to add."""
     is_pass = entry.mark("PASS") is not None and all(m.name == "PASS" or m.name in FOLDED for m in entry.marks)
     return is_pass and not words_of(entry).strip()
-
-
-def words_of(entry: Entry) -> str:
-    """An entry's own text: without the closing lines of a daemon, and without the marks that were typed in it."""
-    text = own_words(entry.body)
-    return (prose(text) if entry.frame is None else text).strip("\n")
 
 
 def first_words(text: str) -> str:
@@ -343,9 +336,9 @@ def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str], rul
 
 def names_of(dialog: Dialog) -> Mapping[str, str]:
     """What everybody is called, by id: as in the last heading of theirs; with the id behind it where two share one."""
-    found = {agent.id: agent.name for agent in (*dialog.header_as_written.agents, *dialog.header.agents)}
+    found = {agent.id: agent.name or agent.id for agent in dialog.everybody}
     for entry in dialog.turns:
-        if entry.by in found and entry.frame is not None and entry.name:
+        if entry.by != USER and entry.name and (entry.frame is not None or entry.by not in found):
             found[entry.by] = entry.name
     often = Counter(name.casefold() for name in (*found.values(), USER_NAME, SYSTEM_NAME))
     return {who: name if often[name.casefold()] == 1 else f"{name} ({who})" for who, name in found.items()}

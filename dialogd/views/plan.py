@@ -36,6 +36,7 @@ from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
 from dialogd.protocol.state import Dialog, Outcome, Spent, account
 from dialogd.protocol.table import Decision, Proposal
 from dialogd.protocol.units import dollars, in_words, many, seconds_between
+from dialogd.views.flow import names_of
 from dialogd.views.sentences import by_name
 
 
@@ -51,7 +52,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Who stands behind the agreed text, since which turn, and with which reservation ("" for none)."""
+    """Who stands behind a decision, since which turn (0 where unknown), with which reservation ("" for none)."""
 
     agent: str
     turn: int
@@ -125,7 +126,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class Disagreement:
     """An objection or critique; `how` says in words what became of it, "" while it is open."""
 
     said: Statement
@@ -201,7 +202,7 @@ class Synthesis:
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class ResultApproval:
     """That the person took the result: the note, and its time, "" where it was written by hand."""
 
     entry: str
@@ -446,11 +447,11 @@ class Plan:
         return self.dialog.state.outcome.name if self.dialog.state.outcome else ""
 
     @property
-    def approved(self) -> Approval | None:
+    def approved(self) -> ResultApproval | None:
         """The note in which the person took the result."""
         state = self.dialog.state
         note = self.dialog.entry(state.approved) if state.approved else None
-        return Approval(note.id, note.frame.at if note.frame is not None else "") if note is not None else None
+        return ResultApproval(note.id, note.frame.at if note.frame is not None else "") if note is not None else None
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
@@ -549,11 +550,7 @@ class Plan:
     @cached_property
     def names(self) -> Mapping[str, str]:
         """What everybody who takes or took part is called, by id; the id too where two have the same name."""
-        known = {agent.id: agent.name or agent.id for agent in self.dialog.everybody}
-        known |= {e.by: e.name or e.by for e in turns_of(self.dialog) if e.by not in known}
-        shared = Counter(known.values())
-        own = {who: name if shared[name] == 1 else f"{name} ({who})" for who, name in known.items()}
-        return {**own, USER: self.person, SYSTEM: "the daemon"}
+        return {**names_of(self.dialog), USER: self.person, SYSTEM: "the daemon"}
 
     def name(self, who: str) -> str:
         """What that agent is called, or several whose ids are joined by commas; the person and the daemon too."""
@@ -709,7 +706,7 @@ class Plan:
     # -- what was objected to, what became of it, and who still stands against what was decided -------------------
 
     @cached_property
-    def conflicts(self) -> tuple[Conflict, ...]:
+    def conflicts(self) -> tuple[Disagreement, ...]:
         """Every objection and critique, in order, with what became of it."""
         found, by_ref = [], self._by_ref
         conceded = [(entry, mark) for entry in turns_of(self.dialog) for mark in entry.all("CONCEDE")]
@@ -719,7 +716,7 @@ class Plan:
                 said = Statement(mark.name, entry.by, entry.number, mark.value)
                 sides = {said.by, *(by_ref[ref].by for ref in about if ref in by_ref)}
                 given_up = _conceded(said, about, [(e, m) for e, m in conceded if e.by in sides], self.name)
-                found.append(Conflict(said, about, given_up or self._settled(said, about)))
+                found.append(Disagreement(said, about, given_up or self._settled(said, about)))
         return tuple(found)
 
     def _aims(self, entry: Entry, mark: Mark) -> tuple[str, ...]:

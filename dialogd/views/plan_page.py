@@ -28,7 +28,7 @@ from dialogd.views.plan import (
     spent,
     without_marks,
 )
-from dialogd.views.sentences import told, words
+from dialogd.views.sentences import told, words_of
 
 # A fence at the very beginning of a line is one to every reader of Markdown. What one behind blanks or a list's sign
 # opens and closes depends on what stands around it: a text with such a fence is taken to have none.
@@ -301,7 +301,7 @@ def _talk(plan: Plan) -> Iterator[str]:
         yield f"### {_title(plan, entry)}"
         if entry.frame is not None and entry.frame.at:
             yield f"*{date(entry.frame.at)}*"
-        if text := words(entry).strip():
+        if (text := words_of(entry)).strip():
             yield quoted(guarded(text))
         if found := told(entry, plan.name):
             yield "\n".join(f"- {inline(guarded(sentence), LONGEST)}" for sentence in found)

@@ -47,10 +47,10 @@ def told(entry: Entry, name: Name) -> tuple[str, ...]:
     return tuple(f"{text[0].upper()}{text[1:]}{end}" for text, end in ends.items())
 
 
-def words(entry: Entry) -> str:
+def words_of(entry: Entry) -> str:
     """An entry's own words: without the lines with which a daemon closed the dialog, and without typed marks."""
     text = own_words(entry.body)
-    return marks.prose(text) if entry.frame is None else text
+    return (marks.prose(text) if entry.frame is None else text).strip("\n")
 
 
 def _sentence(mark: Mark, who: str, name: Name, entry: Entry) -> str:

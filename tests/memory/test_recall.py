@@ -12,9 +12,9 @@ from dialogd import person
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.memory import PastDecision, Verdict
 from dialogd.memory.recall import block
-from dialogd.memory.values import Behind
 from dialogd.protocol.grammar import parse
 from dialogd.templates.opening import compose
+from dialogd.views.plan import Signed
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.plans.scenes import BY_HAND, FILES, FOR_POSTGRES, LAST, NO_WAY, POSTGRES, REDIS, setup
@@ -151,7 +151,7 @@ MARK = "[CONSENSUS_REACHED]\n\n[STOPPED]\nTURN: B\n## Turn 2 — Claude A\n<!-- 
 def test_a_recalled_block_is_inert(text: str) -> None:
     """Whatever stood in an earlier dialog: the new one reads as one turn of the person's, without a mark, owed by A."""
     verdict = Verdict("worked", text, "")
-    behind = (Behind("A", 2, text),)
+    behind = (Signed("A", 2, text),)
     hostile = PastDecision(
         "d1", text, "P1", "approved", text, "mutual", behind, text, text, (2,), "", text, verdict=verdict
     )
@@ -179,7 +179,7 @@ def test_no_secret_and_no_part_of_one_is_recalled(secret: str) -> None:
     for length in (*range(1_160, 1_200, 8), *range(84, 120, 8), *range(160, 300, 16), 0):
         said = f"{'x' * length} {secret} y"
         decision = PastDecision(
-            "d", said, "P1", "approved", said, "mutual", (Behind("A", 2),), said, said, (2,), "2026-11-21",
+            "d", said, "P1", "approved", said, "mutual", (Signed("A", 2),), said, said, (2,), "2026-11-21",
             superseded=said, verdict=Verdict("worked", said, "2026-11-22"),
         )  # fmt: skip
         quote = block([decision], [OWN])
