@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,6 +68,22 @@ def healths(running: Iterable[Running]) -> dict[Running, dict[str, Any] | None]:
     """What each of these daemons says about itself, asked all at once."""
     asked = list(running)
     return dict(zip(asked, in_parallel(health, asked), strict=True))
+
+
+def signalled(daemon: Running, number: signal.Signals) -> None:
+    """Signal the daemon, unless its pid belongs to another process by now."""
+    if daemon.is_alive():
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(daemon.pid, number)
+
+
+def gone(daemon: Running, deadline: float) -> bool:
+    """True once the process has ended; looks until `deadline`."""
+    while daemon.is_alive():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def accepted(daemon: Running, answer: tuple[int, dict[str, Any]] | None, *, fix: str, retry: str) -> dict[str, Any]:

@@ -184,10 +184,8 @@ def when(row: DialogRow) -> str:
     """When a dialog ended, or that it is running, in local time."""
     if row.state != "ended":
         return row.state
-    try:
-        return f"{datetime.fromisoformat(row.ended.replace('Z', '+00:00')).astimezone():%Y-%m-%d %H:%M}"
-    except ValueError:
-        return "undated"
+    ended = units.moment_of(row.ended)
+    return f"{ended.astimezone():%Y-%m-%d %H:%M}" if ended is not None else "undated"
 
 
 def cost(row: DialogRow) -> str:

@@ -275,13 +275,9 @@ def _is_gone(daemon: Running) -> bool:
 
 def _end(daemon: Running) -> None:
     """End a daemon, not its dialog."""
-    with suppress(ProcessLookupError):
-        os.kill(daemon.pid, signal.SIGTERM)
-    until = time.monotonic() + END
-    while daemon.is_alive():
-        if time.monotonic() > until:
-            raise AlreadyRunning(f"the daemon of {daemon.id} does not end", fix=f"kill -9 {daemon.pid}")
-        time.sleep(0.02)
+    client.signalled(daemon, signal.SIGTERM)
+    if not client.gone(daemon, time.monotonic() + END):
+        raise AlreadyRunning(f"the daemon of {daemon.id} does not end", fix=f"kill -9 {daemon.pid}")
 
 
 def _port(settings: Settings, dialog: Dialog | None, who: str) -> int | None:

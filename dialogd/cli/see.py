@@ -397,8 +397,7 @@ def _walked(data: bytes) -> Iterator[dict[str, Any]]:
     before: Mapping[str, str] = {}
     for step in steps(data):
         now, entry = facts(step.dialog), step.entry
-        at = entry.frame.at if entry.frame else ""
-        known = {"entry": entry.id, "number": entry.number, "by": entry.by, "name": entry.name, "at": at}
+        known = {"entry": entry.id, "number": entry.number, "by": entry.by, "name": entry.name, "at": entry.at}
         yield {**known, "state": now, "changed": changed(before, now), "decisions": decisions(step.dialog)}
         before = now
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from dialogd import person
 from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast
-from dialogd.cli.client import accepted, ask, daemons, healths, in_parallel, notify
+from dialogd.cli.client import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
 from dialogd.cli.launch import is_free
 from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended
@@ -394,29 +393,13 @@ def end_daemon(daemon: Running) -> str:
     wanted = {"hop": 0, "reason": "dialogd stop", "file": daemon.file}
     answer = ask(daemon.port, "POST", "/stop", wanted, seconds=PATIENCE)
     if answer is None or answer[0] >= 400:
-        _signal(daemon, signal.SIGTERM)
-    if _gone(daemon, deadline):
+        signalled(daemon, signal.SIGTERM)
+    if gone(daemon, deadline):
         return "stopped"
-    _signal(daemon, signal.SIGKILL)
-    if _gone(daemon, time.monotonic() + LAST_WAIT):
+    signalled(daemon, signal.SIGKILL)
+    if gone(daemon, time.monotonic() + LAST_WAIT):
         return "did not answer and was killed"
     return "could not be ended; look at it with ps"
-
-
-def _gone(daemon: Running, deadline: float) -> bool:
-    """True once the process has ended; looks until `deadline`."""
-    while daemon.is_alive():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def _signal(daemon: Running, number: signal.Signals) -> None:
-    """Signal the daemon, unless its pid belongs to another process by now."""
-    if daemon.is_alive():
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(daemon.pid, number)
 
 
 def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool | None:

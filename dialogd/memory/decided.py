@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.memory.values import PastDecision, moment
+from dialogd.memory.values import PastDecision, iso
 from dialogd.protocol.board import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, until
 from dialogd.protocol.model import turn_number
@@ -69,7 +69,7 @@ def _read(dialog: Dialog, topic: str, record: Decision, place: int) -> Made:
         evidence=record.evidence,
         reason=record.reason,
         turns=_turns(proposal.entry if proposal else "", record.entry, behind),
-        at=moment(entries[place]),
+        at=iso(entries[place].at),
     )
     return Made(place, record.entry, decision)
 
@@ -81,7 +81,7 @@ def _unrecorded(dialog: Dialog, topic: str) -> Iterator[Made]:
             entry = dialog.entries[place]
             behind = tuple(Signed(s.agent, s.turn, s.reservation) for s in c.signers)
             turns, text = _turns(c.stands_in, entry.id, behind), cut(c.text)
-            how = ("approved", text, c.method, behind, c.evidence, c.reason, turns, moment(entry))
+            how = ("approved", text, c.method, behind, c.evidence, c.reason, turns, iso(entry.at))
             yield Made(place, entry.id, PastDecision(dialog.id, topic, c.ref, *how))
 
 
@@ -102,7 +102,7 @@ def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
     turns = said_in or _turns("", outcome.entry, behind)
     text = cut("\n".join(lines) or outcome.reason or "no agreement was in sight")
     place = places[outcome.entry]
-    how = (text, "deadlock", behind, "", outcome.reason, turns, moment(dialog.entries[place]))
+    how = (text, "deadlock", behind, "", outcome.reason, turns, iso(dialog.entries[place].at))
     yield Made(place, outcome.entry, PastDecision(dialog.id, topic, "", "undecided", *how))
 
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from dialogd.errors import BadInput
 from dialogd.memory.decided import Made, decided
-from dialogd.memory.values import DialogRow, iso, moment, written
+from dialogd.memory.values import DialogRow, iso, written
 from dialogd.protocol.build import ending
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
@@ -203,7 +203,7 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
     Its row lacks the paths of the file and of the copy.
     """
     entries = _sound(dialog)
-    last = next((at for entry in reversed(entries) if (at := moment(entry))), "")
+    last = next((at for entry in reversed(entries) if (at := iso(entry.at))), "")
     mine = next((entry for entry in entries if entry.is_turn and entry.by not in (USER, SYSTEM)), None)
     said, row = tuple(_said(entries, attachments)), row_of(dialog)
     made = decided(dialog, row.topic)
@@ -223,14 +223,14 @@ def row_of(dialog: Dialog) -> DialogRow:
     """The row of a dialog, without the paths of its file and of a copy."""
     state, spent, entries = dialog.state, total(dialog.state.spent), _sound(dialog)
     ends = dialog.entry(state.outcome.entry) if state.outcome else None
-    last = next((at for entry in reversed(entries) if (at := moment(entry))), "") if ends else ""
+    last = next((at for entry in reversed(entries) if (at := iso(entry.at))), "") if ends else ""
     plan = Plan(dialog)
     models = {entry.by: entry.frame.model for entry in entries if entry.frame is not None and entry.frame.model}
     return DialogRow(
         id=dialog.id,
         topic=_topic(dialog, entries),
-        started=iso(dialog.header.started) or next((at for entry in entries if (at := moment(entry))), ""),
-        ended=(moment(ends) or last) if ends else "",
+        started=iso(dialog.header.started) or next((at for entry in entries if (at := iso(entry.at))), ""),
+        ended=(iso(ends.at) or last) if ends else "",
         state="ended" if state.outcome else "open",
         outcome=state.outcome.name if state.outcome else "",
         reason=one_line(state.outcome.reason) if state.outcome else "",
@@ -285,7 +285,7 @@ def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[
         marks = "\n".join(_in_words(mark, names) for mark in saying)
         text = clean(f"{body}\n{marks}").replace("\ufffd", " ").strip()
         if text:
-            yield SearchedEntry(entry.id, int(entry.id.partition(".")[0]), entry.by, moment(entry), text)
+            yield SearchedEntry(entry.id, int(entry.id.partition(".")[0]), entry.by, iso(entry.at), text)
 
 
 def _in_words(mark: Mark, names: Mapping[str, str]) -> str:

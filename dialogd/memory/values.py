@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dialogd.errors import BadInput
-from dialogd.protocol.model import Entry
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, moment_of
 from dialogd.views.digest import TIMES
@@ -25,11 +24,6 @@ def iso(text: str) -> str:
     """A written time as it is kept; "" for anything else."""
     found = moment_of(text)
     return written(found) if found is not None else ""
-
-
-def moment(entry: Entry) -> str:
-    """When an entry was written, by its frame; "" where unknown."""
-    return iso(entry.frame.at) if entry.frame is not None else ""
 
 
 def since(text: str, now: datetime, zone: Zone) -> str:

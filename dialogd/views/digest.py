@@ -56,7 +56,7 @@ def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None
     turn, found = 0, 0
     for entry in dialog.entries:
         turn = entry.number if entry.is_turn else turn
-        passed = units.seconds_between(entry.frame.at, then.isoformat()) if entry.frame else None
+        passed = units.seconds_between(entry.at, then.isoformat())
         if passed is not None and passed < 0:
             break
         found = turn if passed is not None else found  # when a turn was typed by hand, nobody knows
@@ -236,7 +236,7 @@ def _decided(
 ) -> Iterator[Item]:
     """The decisions of these entries, with what they are about; none of an end that the person rejected."""
     wanted = ids - {rejection.ended_in for rejection in refused}
-    times = {entry.id: entry.frame.at if entry.frame else "" for entry in dialog.entries if entry.id in wanted}
+    times = {entry.id: entry.at for entry in dialog.entries if entry.id in wanted}
     texts, names = _texts(dialog), names_of(dialog)
     for decision in made:
         if decision.entry in times:

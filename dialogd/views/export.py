@@ -108,7 +108,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Participants", listed([plan.name(who) + ("" if who in here else " (left)") for who in cast])
     end = dialog.entry(state.outcome.entry) if state.outcome else None
     yield "Began", date(plan.began)
-    yield "Ended", _time(end) if end else ""
+    yield "Ended", date(end.at) if end else ""
     took = f" in {in_words(round(plan.seconds))}" if plan.seconds else ""
     yield "Turns", f"{state.turns_in_words if state.base else state.number}{took}"
     spent = total(state.spent)
@@ -156,16 +156,12 @@ def _part(plan: Plan, entry: Entry, attachments: tuple[str, ...]) -> Piece:
     return Piece(
         anchor=f"t{entry.number}" if entry.is_turn else f"n{entry.id.replace('.', '-')}",
         title=f"{kind} — {who[:1].upper()}{' '.join(who[1:].split())}" if who.strip() else kind,
-        caption=_time(entry) if entry.frame is not None else "written by hand",
+        caption=date(entry.at) if entry.frame is not None else "written by hand",
         is_withdrawn=entry.is_struck,
         note="; ".join(note for note in notes if note),
         text=linked(words_of(entry), attachments),
         told=told(entry, plan.name),
     )
-
-
-def _time(entry: Entry) -> str:
-    return date(entry.frame.at) if entry.frame else ""
 
 
 def _record(plan: Plan, entry: Entry) -> tuple[str, ...]:

@@ -314,7 +314,7 @@ def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str], rul
         message_type=one.kind,
         from_agent=one.speaker,
         to_agent=", ".join(one.to),
-        timestamp=entry.frame.at if entry.frame else "",
+        timestamp=entry.at,
         correlation_id=one.root.id if one.answers and one.root else "",
         requires_response=one.kind in ASKING or is_task,
         payload=Payload(

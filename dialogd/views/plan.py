@@ -424,22 +424,19 @@ class Plan:
     @property
     def began(self) -> str:
         """When the dialog began: by its header, else its first frame."""
-        frames = (entry.frame.at for entry in self.dialog.entries if entry.frame is not None and entry.frame.at)
-        return self.dialog.header.started or next(frames, "")
+        return self.dialog.header.started or next((entry.at for entry in self.dialog.entries if entry.at), "")
 
     @property
     def ended(self) -> str:
         """When the dialog ended, as its file says; "" while it goes on, or where its end was written by hand."""
         outcome = self.dialog.state.outcome
         entry = self.dialog.entry(outcome.entry) if outcome else None
-        return entry.frame.at if entry is not None and entry.frame is not None else ""
+        return entry.at if entry is not None else ""
 
     @property
     def seconds(self) -> float | None:
         """How long it took from its first entry with a time to its end; None where nobody knows."""
-        frames = (entry.frame.at for entry in self.dialog.entries if entry.frame is not None and entry.frame.at)
-        first = next(frames, "")
-        return seconds_between(self.dialog.header.started or first, self.ended) if self.ended else None
+        return seconds_between(self.began, self.ended) if self.ended else None
 
     @property
     def outcome(self) -> str:
@@ -451,7 +448,7 @@ class Plan:
         """The note in which the person took the result."""
         state = self.dialog.state
         note = self.dialog.entry(state.approved) if state.approved else None
-        return ResultApproval(note.id, note.frame.at if note.frame is not None else "") if note is not None else None
+        return ResultApproval(note.id, note.at) if note is not None else None
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:

@@ -162,7 +162,7 @@ def to_edit(plan: Plan, folder: Path, now: datetime) -> tuple[Path, tuple[Path, 
 
     Gives its path, and those of other copies with the same time: of what the plan said before.
     """
-    last = next((e.frame.at for e in reversed(plan.dialog.entries) if e.frame is not None and e.frame.at), "")
+    last = next((entry.at for entry in reversed(plan.dialog.entries) if entry.at), "")
     now = now if plan.ended else _moment(last, now)  # so that one that goes on has one plan for each of its turns
     text, copies = _bytes(plan)[0], sorted(folder.glob(f"collaboration_plan_*{EDITED}"))
     try:

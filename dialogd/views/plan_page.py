@@ -299,8 +299,8 @@ def _verify(plan: Plan) -> Iterator[str]:
 def _talk(plan: Plan) -> Iterator[str]:
     for entry in plan.dialog.entries:
         yield f"### {_title(plan, entry)}"
-        if entry.frame is not None and entry.frame.at:
-            yield f"*{date(entry.frame.at)}*"
+        if entry.at:
+            yield f"*{date(entry.at)}*"
         if (text := words_of(entry)).strip():
             yield quoted(guarded(text))
         if found := told(entry, plan.name):
@@ -664,7 +664,7 @@ def entry_facts(entry: Entry) -> dict[str, Any]:
         "number": entry.number,
         "by": entry.by,
         "name": entry.name,
-        "at": (entry.frame.at if entry.frame else "") or None,
+        "at": entry.at or None,
         "condition": entry.condition.value,
         "struck": entry.is_struck,
         "text": entry.body,

@@ -85,7 +85,7 @@ def _texts(dialog: Dialog) -> Mapping[str, str]:
 
 def decisions(dialog: Dialog) -> dict[str, dict[str, str]]:
     """What `decide` returns for each agent: `action`, `status` and `reason`; with ages of 0, as if notified."""
-    at = next((e.frame.at for e in reversed(dialog.entries) if e.frame and e.frame.at), "")
+    at = next((entry.at for entry in reversed(dialog.entries) if entry.at), "")
     return {a.id: _said(decide(dialog, a.id, Clock(at=at, rest=1e9))) for a in dialog.header.agents}
 
 

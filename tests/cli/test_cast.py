@@ -33,6 +33,7 @@ def nowhere(folder: Path, **more: str) -> dict[str, str]:
     ("spec", "seat", "name"),
     [
         ("A=rehearsal:deadlock", Seat("A", "rehearsal:deadlock"), "Claude A"),
+        ("ann-1=rehearsal:slow=0.5", Seat("ann-1", "rehearsal:slow=0.5"), "Claude ann-1"),
         ("B=codex:gpt-6.1-sol", Seat("B", "codex", "gpt-6.1-sol"), "Codex B"),
         ("C=anthropic:claude-sonnet-5-5", Seat("C", "anthropic", "claude-sonnet-5-5"), "Claude C"),
         ("D=claude", Seat("D", "claude"), "Claude D"),
@@ -66,7 +67,19 @@ def test_a_folder_after_the_at_is_the_project(tmp_path: Path, monkeypatch: pytes
 
 
 @cases(
-    "spec", ["A=chatgpt", "A=", "A", "USER=claude", "1=claude", "A=claude@/no/such/folder", "A=auto:grok", "A=Claude"]
+    "spec",
+    [
+        "A=chatgpt",
+        "A=",
+        "=claude",
+        "A",
+        "A B=claude",
+        "USER=claude",
+        "1=claude",
+        "A=claude@/no/such/folder",
+        "A=auto:grok",
+        "A=Claude",
+    ],
 )
 def test_what_is_no_agent_is_refused_with_the_fix(spec: str) -> None:
     """Unknown backends, ids that are none, folders that are not there, a model for nobody in particular."""

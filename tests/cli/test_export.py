@@ -37,14 +37,6 @@ def test_a_document_is_named_by_topic_and_dialog_and_stays(ended: Commands) -> N
     assert ended("export", "--to", "html", "--force").code == 0
 
 
-def test_a_document_has_the_name_that_the_page_gives_it(dialogd: Commands) -> None:
-    """Forty characters of the topic, letters, digits and dashes alone: `tests/server/test_panels.py` has the same."""
-    keys = ["Topic: Where do expired sessions go? They stay until Sunday.", "Dialog: n.1"]
-    dialogd.file.write_text(opening("A", "B", keys=keys), encoding="utf-8")
-    made = dialogd("export", "--to", "json")
-    assert made.out == f"{dialogd.folder / 'where-do-expired-sessions-go-they-stay-u-n-1'}.json\n"
-
-
 def test_standard_output_json_facts_and_a_place_of_ones_own(ended: Commands) -> None:
     """`--out -` prints the document and nothing else; a folder keeps the usual name; --json says what was made."""
     (ended.folder / "out").mkdir()

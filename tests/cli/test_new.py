@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from dialogd import person
-from dialogd.backends.seats import Seat
-from dialogd.cli.cast import read_cast
-from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse
 from tests.cli.command import Commands
-from tests.support.cases import cases
 
 SET = {
     "MAX_COLLABORATION_ROUNDS": "4",
@@ -150,32 +144,6 @@ def test_a_file_that_is_no_dialog_is_left_alone(dialogd: Commands) -> None:
     assert "is no dialog" in done[0].err
     assert "symlink" in done[2].err
     assert (folder / "notes.md").read_text(encoding="utf-8") == "milk\n"
-
-
-@cases(
-    ("spec", "seat"),
-    [
-        ("A=rehearsal", Seat("A", "rehearsal")),
-        ("ann-1=rehearsal:slow=0.5", Seat("ann-1", "rehearsal:slow=0.5")),
-        ("B=command:./prog a@b --x", Seat("B", "command", command="./prog a@b --x")),
-    ],
-)
-def test_an_agent_is_written_on_one_line(spec: str, seat: Seat) -> None:
-    """ID=BACKEND[:MODEL][@DIR]; for `command`, the program and its arguments follow."""
-    assert read_cast(None, [spec]) == (seat,)
-
-
-@cases("spec", ["USER=rehearsal", "1=rehearsal", "=rehearsal", "A=", "A B=rehearsal", "A=nonsense"])
-def test_what_is_no_agent_is_refused(spec: str) -> None:
-    """Reserved ids, ids that no TURN line could name, no backend, an unknown one."""
-    with pytest.raises(BadInput):
-        read_cast(None, [spec])
-
-
-def test_listed_backends_are_seated_by_letter() -> None:
-    """`--agents a,b,c` gives A, B, C; nothing gives A and B with what their daemons are set to."""
-    assert [seat.id for seat in read_cast("rehearsal, command,rehearsal:ask", None)] == ["A", "B", "C"]
-    assert read_cast(None, None) == (Seat("A"), Seat("B"))
 
 
 def test_no_secret_of_topic_question_or_context_stands_in_the_file(dialogd: Commands) -> None:

@@ -23,19 +23,6 @@ def by_hand(dialogd: Commands) -> Path:
     return dialogd.file
 
 
-def test_a_plan_is_written_and_its_paths_are_printed(dialogd: Commands) -> None:
-    """To --out; both files, the page and the JSON, private like the dialog itself."""
-    by_hand(dialogd)
-    done = dialogd("plan", "--out", ".")
-    assert (done.code, done.err) == (0, "")
-    page, facts = map(Path, done.out.split())
-    assert (page.parent, page.suffix, facts.suffix) == (dialogd.folder.resolve(), ".md", ".json")
-    assert NAME.fullmatch(page.name)
-    assert page.stem == facts.stem
-    assert "**Outcome:** agreed: Claude A and Claude B signed the same text, P2" in page.read_text(encoding="utf-8")
-    assert json.loads(facts.read_text(encoding="utf-8"))["agreed"]["ref"] == "P2"
-
-
 def test_a_plan_goes_where_it_is_told(dialogd: Commands) -> None:
     """To --out, which is made, with the paths as text or JSON; to stdout, whole, as a page or JSON."""
     file = by_hand(dialogd)
@@ -51,6 +38,11 @@ def test_a_plan_goes_where_it_is_told(dialogd: Commands) -> None:
     assert {Path(path).parent for path in usual.json.values()} == {dialogd.folder.resolve()}
     assert {Path(path).parent for path in told.out.split()} == {dialogd.folder / "a" / "b"}
     assert len(list((dialogd.folder / "a" / "b").iterdir())) == 2
+    kept, said = map(Path, told.out.split())
+    assert (kept.suffix, said.suffix, said.stem) == (".md", ".json", kept.stem)
+    assert NAME.fullmatch(kept.name)
+    assert "**Outcome:** agreed: Claude A and Claude B signed the same text, P2" in kept.read_text(encoding="utf-8")
+    assert json.loads(said.read_text(encoding="utf-8"))["agreed"]["ref"] == "P2"
     assert page.out.startswith("# Plan: Tabs or spaces")
     assert facts.json["metrics"]["decisions_reached"] == 1
 
