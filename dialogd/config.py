@@ -159,7 +159,7 @@ def _contents(path: Path) -> str:
     return text
 
 
-# -- What there is to set, what each value means and how it is read; `config.py` finds the values ---------------------
+# -- What there is to set, what each value means and how it is read ---------------------------------------------------
 
 FIRST_PORT = 3001
 DEFAULT_FILE = Path("/tmp/claude-dialog.md")

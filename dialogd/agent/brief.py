@@ -5,7 +5,7 @@ It follows from the header alone, so it is the same in every turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dialogd.protocol.build import score_form
 from dialogd.protocol.marks import MARKS
@@ -23,6 +23,7 @@ from dialogd.protocol.rules import (
     Role,
     Rules,
 )
+from dialogd.protocol.units import listed
 
 _ALWAYS = ("PROPOSAL", "OBJECTION", "CONCEDE", "AGREE", "EVIDENCE", "QUESTION", "RE", "CONFIDENCE", "PASS")
 _TYPED = ("IDEA", "CRITIQUE", "SYNTHESIS")
@@ -132,7 +133,7 @@ def _permissions(own: Role, header: Header, agent: str) -> list[str]:
     if verdict not in ("mutual", "vote"):
         del words[VOTE]
     may = [what for name, what in words.items() if own.may(name)]
-    lines = [f"You may {_and(may)}. Marks that are not among yours below do not count."] if may else []
+    lines = [f"You may {listed(may)}. Marks that are not among yours below do not count."] if may else []
     if not own.reads_all:
         lines.append("You are shown the question, your own turns, the person's and what was decided; not the others'.")
     if own.weight != 1.0 and verdict == "vote" and own.may(VOTE):
@@ -211,7 +212,7 @@ def _decides(header: Header, agent: Participant) -> str:
         case "vote":
             return _vote(header) + long
         case "moderator":
-            who = _and(_deciders(header), "or") or "the person"
+            who = listed(_deciders(header), "or") or "the person"
             return (
                 f"The decision is that of {who}, by `[DECIDE: P1 approve | reason]`, when enough was said. The others"
                 f" propose, criticize and say where they stand and why; that nobody objects decides nothing.{long}"
@@ -226,7 +227,7 @@ def _decides(header: Header, agent: Participant) -> str:
             return _build(header, agent)
         case _:
             signers = header.voters
-            who = "The others sign" if len(signers) == len(header.agents) else f"{_and(signers) or 'Nobody'} sign"
+            who = "The others sign" if len(signers) == len(header.agents) else f"{listed(signers) or 'Nobody'} sign"
             text = _TEXT if may_propose else "one that stands under a `## Consensus Summary`"
             return (
                 f"Agreement counts only over one exact text: {text}. {who} that text with `[AGREE: P4]` (its number)"
@@ -265,7 +266,7 @@ def _vote(header: Header) -> str:
     rules, everybody = header.rules, header.voters
     above, failed = header.moderator or "the person", rules.escalation_threshold
     return (
-        f"Each proposal is put to the vote. {_and(everybody) or 'Nobody'} may vote, once they have seen it. It is"
+        f"Each proposal is put to the vote. {listed(everybody) or 'Nobody'} may vote, once they have seen it. It is"
         f" approved when at least two approve, when approvals weigh {_share(rules.threshold)} of approvals and"
         f" rejections or more, and when {_share(rules.quorum)} of all votes' weight or more was cast. Who abstains"
         " counts as having voted; who does not vote is absent, and never a yes."
@@ -280,7 +281,7 @@ def _conditions(header: Header) -> list[str]:
     deciders = _deciders(header)
     if deciders and rules.verdict in ("mutual", "judge"):
         lines.append(
-            f"{_and(deciders)} may decide on a single proposal with `[DECIDE: …]`: the first time counts, and it ends"
+            f"{listed(deciders)} may decide on a single proposal with `[DECIDE: …]`: the first time counts, and it ends"
             " nothing."
         )
     if _needs_reservation(rules):
@@ -340,7 +341,3 @@ def _list(title: str, lines: Iterable[str]) -> str:
 
 def _share(part: float) -> str:
     return "two thirds" if abs(part - 2 / 3) < 1e-9 else f"{part * 100:.3g}%"
-
-
-def _and(names: Sequence[str], word: str = "and") -> str:
-    return ", ".join(names[:-1]) + f" {word} {names[-1]}" if len(names) > 1 else "".join(names)

@@ -31,11 +31,12 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.interventions import free_port
 from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.units import listed
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.origin import settle
 from dialogd.store.registry import Running
-from dialogd.views.plan import has_spoken, listed
+from dialogd.views.plan import has_spoken
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
 To = Annotated[

@@ -25,12 +25,11 @@ from dialogd.protocol.build import ending
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
-from dialogd.protocol.units import dollars
+from dialogd.protocol.units import dollars, listed
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
-from dialogd.views.plan import listed
 from dialogd.views.sentences import words_of
 
 PAGE = 50  # dialogs of one answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from reprlib import repr as shown  # cut to some thirty characters: a header may hold anything
@@ -125,6 +125,11 @@ def budget_line(usd: float | None, tokens: int | None) -> str:
 def many(count: int, what: str) -> str:
     """A number of things: `1 round`, `5 rounds`."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """`A`, `A and B`, `A, B and C`; "" for none."""
+    return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def in_words(duration: float) -> str:

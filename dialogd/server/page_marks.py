@@ -14,8 +14,8 @@ from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Mark, Said, whose
 from dialogd.protocol.seal import COULD_READ
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
+from dialogd.protocol.units import listed
 from dialogd.views.flow import first_words
-from dialogd.views.plan import listed
 from dialogd.views.sentences import by_name, ending
 
 BLOCK, LINE, REMARK, SMALL = "block", "line", "remark", "small"

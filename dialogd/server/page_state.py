@@ -23,7 +23,7 @@ from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import ANY, USER, whose
 from dialogd.protocol.state import Dialog, Outcome, Spent, State
 from dialogd.protocol.text import one_line
-from dialogd.protocol.units import dollars, in_words
+from dialogd.protocol.units import dollars, in_words, listed
 from dialogd.server import wire
 from dialogd.server.page_entries import Seats, cast, changed
 from dialogd.server.report import health, phase
@@ -353,7 +353,7 @@ def _stand(
     if state.questions.text:
         return f"{asker or 'The dialog'} asks you a question.", "Answer it below."
     if start:
-        owing = _and([players.name(who) for who in state.owing if who not in (USER, ANY)]) or "the first agent"
+        owing = listed([players.name(who) for who in state.owing if who not in (USER, ANY)]) or "the first agent"
         words = "Nobody has started this dialog yet." if start == "Start" else "This dialog has rested for a while."
         return words, f"Press {start}, and {owing} will reply."
     if writing:
@@ -369,17 +369,17 @@ def _owed(dialog: Dialog, players: Seats, agents: Sequence[PageAgent]) -> tuple[
     gone = [agent.name for agent in owing if agent.alive is False]
     if gone:
         command = "the command that starts it stands at its name" if len(gone) == 1 else "the commands stand below"
-        return f"Waiting for {_and(gone)}, whose daemon does not answer.{odd}", f"Start it: {command}."
+        return f"Waiting for {listed(gone)}, whose daemon does not answer.{odd}", f"Start it: {command}."
     if failed := [agent.name for agent in owing if agent.failed]:
-        return f"{_and(failed)} failed.{odd}", "It is asked again by itself; or press Retry, or Skip."
+        return f"{listed(failed)} failed.{odd}", "It is asked again by itself; or press Retry, or Skip."
     if owing:
-        return f"{_and([agent.name for agent in owing])} {'is' if len(owing) == 1 else 'are'} next.{odd}", ""
+        return f"{listed([agent.name for agent in owing])} {'is' if len(owing) == 1 else 'are'} next.{odd}", ""
     if ANY in dialog.state.owing:
         return f"Anybody may take the next turn.{odd}", ""
     if dialog.state.owing:
         absent = [agent.name for agent in agents if agent.state == "absent"]
         if absent:
-            return f"It is your turn.{odd}", f"Press Retry for {_and(absent)}, or write below."
+            return f"It is your turn.{odd}", f"Press Retry for {listed(absent)}, or write below."
         return f"It is your turn.{odd}", "Write below, or let the next agent speak."
     return f"Nobody has the next turn.{odd}", "Say something to go on."
 
@@ -388,12 +388,7 @@ def _writing(busy: Sequence[PageAgent], number: int) -> str:
     """Who is replying; "" for nobody."""
     if not busy:
         return ""
-    return f"{_and([agent.name for agent in busy])} {'is' if len(busy) == 1 else 'are'} writing turn {number}."
-
-
-def _and(names: Sequence[str]) -> str:
-    """The names as a sentence lists them."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+    return f"{listed([agent.name for agent in busy])} {'is' if len(busy) == 1 else 'are'} writing turn {number}."
 
 
 def _where(dialog: Dialog) -> str:

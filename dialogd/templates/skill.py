@@ -1,4 +1,7 @@
-"""Readers of single values of a template, as people write them. Pure; each raises `ValueError` saying what is wrong."""
+"""A skill (SKILL.md) as it is written: its front matter, its sections, and readers of single values.
+
+Pure. What is wrong in a file is a `Mistake` with its line; a reader of a value raises `ValueError`, which says what.
+"""
 
 from __future__ import annotations
 
@@ -195,7 +198,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentSection:
+class WrittenValue:
     """A value as it stands in the file, and its line."""
 
     value: Value
@@ -206,7 +209,7 @@ class AgentSection:
 class Front:
     """The front matter's values by key, what could not be read in it, and in which line (from 0) the rest begins."""
 
-    values: Mapping[str, AgentSection] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[str, WrittenValue] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[Mistake, ...] = ()
     end: int = 0
 
@@ -218,7 +221,7 @@ def front_matter(lines: Sequence[str]) -> Front:
     end = next((index for index, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
     if not end:
         return Front(problems=(Mistake(1, "front matter without an end", "close it with a line of `---`"),), end=1)
-    values: dict[str, AgentSection] = {}
+    values: dict[str, WrittenValue] = {}
     problems: list[Mistake] = []
     for found in _yaml(lines[1:end]):
         if isinstance(found, Mistake):
@@ -231,7 +234,7 @@ def front_matter(lines: Sequence[str]) -> Front:
     return Front(MappingProxyType(values), tuple(problems), end + 1)
 
 
-def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, AgentSection] | Mistake]:
+def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, WrittenValue] | Mistake]:
     """The keys of these lines, which begin in line 2 of a file, and their values; or why they are not read.
 
     Every value is taken as the text that is written: nothing of it is made an object.
@@ -257,7 +260,7 @@ def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, AgentSection] | Mistake]:
         yield problem
     elif isinstance(root, yaml.MappingNode):
         for key, value in root.value:
-            yield _key(_words(key)), AgentSection(_value(value), key.start_mark.line + 2)
+            yield _key(_words(key)), WrittenValue(_value(value), key.start_mark.line + 2)
     elif root is not None:
         line = root.start_mark.line + 2
         yield Mistake(line, f"{_words(root)[:60]!r} is no `key: value`", "write one key per line")
@@ -348,7 +351,7 @@ class Member:
 
     name: str
     line: int
-    fields: dict[str, AgentSection] = field(default_factory=dict)
+    fields: dict[str, WrittenValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +405,7 @@ def members(section: Section) -> Iterator[Member]:
         yield Member(_COUNTED.sub("", name).strip("*_` "), line, dict(_fields(lines)))
 
 
-def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, AgentSection]]:
+def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, WrittenValue]]:
     """The fields of one agent: text, or a list where bullets stand below the name."""
     key, at, words, items = "", 0, list[str](), list[str]()
     for line, text in lines:
@@ -424,9 +427,9 @@ def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, AgentSection]]:
         yield key, _written(at, words, items)
 
 
-def _written(line: int, words: Sequence[str], items: Sequence[str]) -> AgentSection:
+def _written(line: int, words: Sequence[str], items: Sequence[str]) -> WrittenValue:
     text = " ".join(words)
-    return AgentSection(tuple(item for item in (text, *items) if item) if items else text, line)
+    return WrittenValue(tuple(item for item in (text, *items) if item) if items else text, line)
 
 
 def steps(section: Section) -> Iterator[Point]:
@@ -512,7 +515,7 @@ class Skill:
     rules: str
     opening: str
     opening_line: int
-    front: Mapping[str, AgentSection]
+    front: Mapping[str, WrittenValue]
     problems: tuple[Mistake, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -568,13 +571,13 @@ def read(text: str, name: str) -> Skill:
     )
 
 
-def joined(written: AgentSection | None) -> str:
+def joined(written: WrittenValue | None) -> str:
     """A value as one text; the points of a list after one another."""
     value = written.value if written else ""
     return value if isinstance(value, str) else "; ".join(value)
 
 
-def listed(written: AgentSection | None) -> tuple[str, ...]:
+def listed(written: WrittenValue | None) -> tuple[str, ...]:
     """A value as a list; a text is its only point."""
     value = written.value if written else ()
     return tuple(value) if not isinstance(value, str) else (value,) if value else ()

@@ -30,12 +30,12 @@ from dialogd.protocol.text import one_line
 from dialogd.templates.skill import (
     FIELDS,
     LONGEST,
-    AgentSection,
     Member,
     Mistake,
     Skill,
     Span,
     Value,
+    WrittenValue,
     board,
     build,
     count,
@@ -143,7 +143,7 @@ class _Values:
         read, example = KEYS[key]
         return self.read(self.front.get(key), read, default, key, f"write it like `{example}`")
 
-    def read(self, written: AgentSection | None, read: Read, default: T, name: str, fix: str) -> T:
+    def read(self, written: WrittenValue | None, read: Read, default: T, name: str, fix: str) -> T:
         if written is None or not written.value:
             return default
         try:
@@ -152,7 +152,7 @@ class _Values:
             self.problem(written.line, f"{name}: {error}", fix)
             return default
 
-    def strangers(self, names: Mapping[str, AgentSection], known: Sequence[str], where: str) -> None:
+    def strangers(self, names: Mapping[str, WrittenValue], known: Sequence[str], where: str) -> None:
         """Names that are nearly right are problems; those of other tools are ignored."""
         for name, written in names.items():
             close = get_close_matches(name, known, n=1, cutoff=0.75)

@@ -21,10 +21,10 @@ from dialogd.protocol.model import Condition, Entry, digest, whose
 from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
-from dialogd.protocol.units import dollars, in_words, many
+from dialogd.protocol.units import dollars, in_words, listed, many
 from dialogd.views.flow import as_svg, flow
 from dialogd.views.markup import fill, safe, to_html
-from dialogd.views.plan import Plan, listed
+from dialogd.views.plan import Plan
 from dialogd.views.plan_page import date, fenced, guarded, inline, quoted, summary, table
 from dialogd.views.sentences import told, words_of
 

@@ -41,10 +41,7 @@ _LANGUAGE = re.compile(r"[\w+#.-]{0,16}")  # after a fence: more than that is sa
 
 @lru_cache(maxsize=1)
 def parser() -> MarkdownIt:
-    """The one parser: CommonMark with tables and strikethrough, without HTML and link definitions.
-
-    So are definitions of links, and `[x][1]`, which would need one.
-    """
+    """The one parser: CommonMark with tables and strikethrough; without HTML, images and links defined elsewhere."""
     from markdown_it import MarkdownIt
 
     class Parser(MarkdownIt):
@@ -212,8 +209,8 @@ def bounded(text: str) -> tuple[str, str]:
 def parsed(text: str) -> list[Token] | None:
     """The tokens of a text; None where Markdown would hide some of it, so that it is shown as written.
 
-    Hidden would be: cells beyond a table's last column, links without words, lists and quotes
-    nested too deeply. So is a text with far too many cells.
+    Hidden would be: cells beyond a table's last column, links without words, lists and quotes nested too deeply. A text
+    with far too many cells is shown as written, too.
     """
     columns = max((row.count("|") + 1 for row in _DELIMITERS.findall(text)), default=0)
     if columns * text.count("\n") > MOST_CELLS:

@@ -35,7 +35,7 @@ from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
 from dialogd.protocol.state import Dialog, Outcome, Spent, account
 from dialogd.protocol.table import Decision, Proposal
-from dialogd.protocol.units import dollars, in_words, many, seconds_between
+from dialogd.protocol.units import dollars, in_words, listed, many, seconds_between
 from dialogd.views.flow import names_of
 from dialogd.views.sentences import by_name
 
@@ -236,11 +236,6 @@ def turns_of(dialog: Dialog, agent: str = "") -> Iterator[Entry]:
 def has_spoken(dialog: Dialog) -> bool:
     """True once any agent has: before that there is nothing to plan from."""
     return any(True for _ in turns_of(dialog))
-
-
-def listed(names: Sequence[str]) -> str:
-    """`A`, `A and B`, `A, B and C`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def own_words(entry: Entry) -> str:

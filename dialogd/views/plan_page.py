@@ -14,7 +14,7 @@ from dialogd.protocol.lifecycle import answer, continued
 from dialogd.protocol.model import Entry, whose
 from dialogd.protocol.signals import hundredths
 from dialogd.protocol.text import one_line, visible
-from dialogd.protocol.units import dollars, in_words, many, moment_of
+from dialogd.protocol.units import dollars, in_words, listed, many, moment_of
 from dialogd.views.plan import (
     Agreed,
     Comparison,
@@ -23,7 +23,6 @@ from dialogd.views.plan import (
     PlanDecision,
     StanceChange,
     Statement,
-    listed,
     method,
     spent,
     without_marks,
