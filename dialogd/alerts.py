@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 PENDING = 16  # alerts that wait for one channel; a newer one pushes the oldest out
-END_WAIT = 2.0  # seconds that a daemon which goes waits for the alerts of an end
+END_WAIT = 4.0  # seconds that a daemon which goes waits for the alerts of an end
 
 
 def chosen(settings: Settings) -> tuple[Channel, ...]:

@@ -1,4 +1,7 @@
-"""How many examples a property is tried on: an eighth in the fast lane, all with `--hypothesis-profile=full`."""
+"""How many examples a property is tried on: an eighth in the fast lane, all with `--hypothesis-profile=full`.
+
+They are the same each time; `--hypothesis-profile=search` tries as many as chance chooses.
+"""
 
 from __future__ import annotations
 
@@ -18,5 +21,5 @@ def fast(full: int) -> int:
 
 def examples(full: int, **more: Any) -> settings:
     """Settings of a test that tries `full` examples where time does not matter; `more` goes to hypothesis."""
-    all_of_them = settings.get_current_profile_name() == "full"
+    all_of_them = settings.get_current_profile_name() in ("full", "search")
     return settings(max_examples=full if all_of_them else fast(full), **more)

@@ -52,7 +52,7 @@ class Hooked:
                 fact = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 mine.posts.append((self.path, fact))
                 if self.path == "/hangs":
-                    mine.release.wait(30)
+                    mine.release.wait(600)
                     return
                 self.send_response(307 if self.path == "/elsewhere" else 204)
                 if self.path == "/elsewhere":
@@ -349,9 +349,9 @@ def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> No
         room.think("A").end("Tabs.\n")
         room.minds["B"].call(1).end("Hm.\n\n[QUESTION_FOR_USER: Soft or hard? | in 2h]\n")
         room.until(lambda: len(hooked.of("/event")) == 2 and hooked.of("/question"), "the alerts")
-        assert [fact["event"] for fact in hooked.of("/event")] == ["entry", "question"]
+        assert sorted(fact["event"] for fact in hooked.of("/event")) == ["entry", "question"]
         (question,) = hooked.of("/question")
-        assert question == hooked.of("/event")[1]
+        assert question in hooked.of("/event")
         assert set(question) == KEYS
         by = datetime.fromisoformat(question["by"]).astimezone()  # as the clock of this machine has it
         assert (question["agent"], question["turn"]) == ("B", 3)
@@ -365,7 +365,7 @@ def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> No
         for daemon in room.daemons.values():
             assert daemon.terminate() == 0
     assert [fact["reason"] for fact in hooked.of("/end")] == ["DEADLOCK"]
-    assert [fact["turn"] for fact in hooked.of("/event")] == [2, 3, 5, 6]
+    assert sorted(fact["turn"] for fact in hooked.of("/event")) == [2, 3, 5, 6]  # of two daemons, either comes first
     assert len(hooked.of("/question")) == 1
     assert hooked.of("/error") == hooked.of("/stalled") == []
 
@@ -374,7 +374,7 @@ def test_a_daemon_that_goes_waits_for_the_alert_of_an_end_and_for_nothing_else(h
     """`run` ends its daemons the moment a dialog has ended; a hook that hangs keeps nobody."""
     end = tmp_path / "end.json"
     environment = {
-        "DIALOGD_ON_END": f"sh -c 'sleep 0.4; cat > {end}'",
+        "DIALOGD_ON_END": f"sh -c 'sleep 0.2; cat > {end}'",
         "DIALOGD_ON_EVENT": "sleep 600",
         "DIALOGD_ON_ERROR": f"{hooked.url}/hangs",
     }

@@ -127,7 +127,7 @@ async def test_a_dialog_is_told_from_its_beginning_to_consensus(stage: Stage, mo
     assert plan.read_text(encoding="utf-8").startswith("# ")
     assert json.loads(facts.read_bytes())
     assert plan.parent == stage.file.parent
-    assert timedelta() <= datetime.now(UTC) - begun.at < timedelta(minutes=1)
+    assert timedelta() <= datetime.now(UTC) - begun.at < timedelta(hours=1)
     assert begun.at <= ended.at
     with pytest.raises(FrozenInstanceError):
         ended.kind = "begun"  # type: ignore[misc]
@@ -177,7 +177,7 @@ async def cancelled(stage: Stage, heard: Callable[[], None]) -> None:
         await task
 
 
-SLOW = ("A=rehearsal:slow=60", "rehearsal")
+SLOW = ("A=rehearsal:slow=600", "rehearsal")
 EARLY = {"closed": closed, "failed": failed, "cancelled": cancelled}
 
 
@@ -214,7 +214,7 @@ def test_a_program_that_breaks_off_and_ends_leaves_no_process(stage: Stage, repo
         "asyncio.run(main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, timeout=40, check=False
+        [sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, timeout=180, check=False
     )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert stage.processes == []

@@ -42,6 +42,7 @@ LONGEST_KNOCK = 400  # characters
 LARGEST = 64 * 1024  # bytes of a registration or a key
 TAIL = 256 * 1024  # bytes of a rollout in which the last begin or end of a turn is sought
 SETTLE = 2.0  # seconds after its last change in which a file may be half written
+LOOKS = 5  # how often an older file is read before it is called damaged
 CONNECT_SECONDS = 2.0
 QUEUE_SECONDS = 20.0
 ANSWER_SECONDS = 5.0  # in which a server of OpenCode answers, and
@@ -709,10 +710,13 @@ def _updated(row: dict[str, Any]) -> float:
 def _json(path: Path, *, is_public: bool = False) -> dict[str, Any]:
     """A small JSON file that only this user can have written. Raises `UnsafeFile`, `NotRunning` without one.
 
-    Claude Code writes over it in place, so one that is half written is read again.
+    Claude Code writes over it in place, so one that is half written is read again; a few times also one that nobody
+    seems to write any more: on a busy machine who writes and who reads are held up for seconds.
     """
+    old = 0
     while (found := _object(_read(path, is_public=is_public))) is None:
-        if not _is_fresh(path):
+        old += not _is_fresh(path)
+        if old == LOOKS:
             raise UnsafeFile(f"{path} is not what Claude Code writes there", fix="start that session anew")
         time.sleep(0.01)
     return found

@@ -19,8 +19,8 @@ from dialogd.store.registry import Registry, Running
 
 T = TypeVar("T")
 
-NOTIFY_SECONDS = 0.3
-HEALTH_SECONDS = 0.5
+NOTIFY_SECONDS = 1.0  # a daemon answers in some milliseconds, where the machine is not busy
+HEALTH_SECONDS = 1.5
 LARGEST_ANSWER = 1024 * 1024
 
 

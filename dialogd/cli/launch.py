@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
 import signal
 import socket
@@ -14,8 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import FrameType, MappingProxyType
 
@@ -41,7 +43,7 @@ PROGRAM = (sys.executable, "-P", "-m", "dialogd")  # -P: Python takes no module 
 READY_SECONDS = 240.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
 LATE_SECONDS = 3.0
 TRIAL = "a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
-END_SECONDS = 3.0  # a daemon ends in under one; after that it is killed
+END_SECONDS = 10.0  # a daemon ends in under one, where the machine is not busy; after that it is killed
 LARGEST_OUTPUT = 1024 * 1024  # bytes of an output file that are kept when it is used again
 FAILED = "error: a daemon could not be started, or ended twice"  # why a dialog was stopped
 
@@ -170,12 +172,8 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports, all different."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Free ports, all different; none that the system gives to connections: until a daemon listens, it would again."""
+    return list(islice(filter(is_free, random.sample(range(10_000, 32_000), 22_000)), count))
 
 
 # -- The daemons of one `run` -----------------------------------------------------------------------------------------

@@ -352,7 +352,7 @@ def reject(reason: Reason, file: options.FileOption = None) -> None:
 
 # -- `dialogd stop`: end dialogs and their daemons, also where none runs or one hangs ---------------------------------
 
-PATIENCE = 1.5  # seconds that a daemon has to end before it is killed
+PATIENCE = 5.0  # seconds that a daemon has to end before it is killed; it needs less than one, but on a busy machine
 LOCK_WAIT = 0.3  # seconds for which a stop waits for the lock of a dialog, which is held for milliseconds
 LAST_WAIT = 2.0  # seconds that the system has to take a killed process away
 

@@ -136,7 +136,7 @@ class TestCanary:
             began = time.monotonic()
             with pytest.raises(BackendError, match="toy floods its output") as caught:
                 await ask(wild, prompt())
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 60
             assert (caught.value.kind, caught.value.retryable) == ("garbled", False)
             unproved = Toy(own.options(server.url, manners, effort="high"))
             with pytest.raises(BackendError, match="is not used: the canary failed: toy floods its output") as caught:

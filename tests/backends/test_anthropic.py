@@ -27,7 +27,7 @@ OTHER = "sk-ant-other-9876543210fedcba9876543210"
 def by_model(seen: Seen) -> Answer:
     """A service with a slow model, a refusing one, and one whose answer shows what it was asked."""
     if seen.model == "slow":
-        return Say("word " * 100, seconds=20)
+        return Say("word " * 100, seconds=600)
     return Fail(401) if seen.model == "failing" else Say(f"{seen.system} You said: {seen.last}")
 
 
@@ -283,7 +283,7 @@ def test_nothing_heavy_is_imported_before_the_first_call() -> None:
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_cancelled_call_hangs_up(form: str) -> None:
     """The service sees the connection go, so that it stops writing what nobody reads."""
-    with StandIn(in_order(Say("word " * 1000, seconds=60))) as server:
+    with StandIn(in_order(Say("word " * 1000, seconds=600))) as server:
         backend = make(form, server)
         call = asyncio.create_task(answer(backend, request()))
         async with asyncio.timeout(PATIENCE):

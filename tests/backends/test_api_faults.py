@@ -22,7 +22,7 @@ from dialogd.backends.service import Limiter, _quoted, retry_after
 from dialogd.errors import BackendError
 from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
 from tests.support.cases import cases
-from tests.support.pair import a_second
+from tests.support.pair import stretched
 from tests.support.standin import (
     Answer,
     Cut,
@@ -45,7 +45,7 @@ from tests.support.standin import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HALF = TEXT[:40]
-SILENCE = 0.2  # seconds that a stream may rest in these tests, where nothing else wants to run
+SILENCE = 0.4  # seconds that a stream may rest in these tests, where nothing else wants to run
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Desk:
         rests = any(isinstance(answer, Hang | Stall) for answer in answers)
         backend = (self._hurried if rests else self._patient)[form]
         if rests:
-            backend.silence = SILENCE * a_second()  # what was said before the rest must have arrived
+            backend.silence = stretched(SILENCE)  # what was said before the rest must have arrived
         backend.limiter = Limiter("stand-in", form)
         backend.limiter.pause, backend.limiter.stagger = 0.01, 0.0
         return backend
@@ -206,7 +206,7 @@ async def desk() -> AsyncIterator[Desk]:
     await shared.close()
 
 
-async def called(backend: API, deadline: float = 20.0) -> str:
+async def called(backend: API, deadline: float = 180.0) -> str:
     """The reply as the daemon asks for it, attempts and all."""
     return await Call(backend, 0.01).ask(request(), deadline)
 
@@ -294,19 +294,19 @@ async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answe
     await backend.close()
     assert caught.value.kind == "timeout"
     assert caught.value.partial in ("", whole_words(HALF) if isinstance(answer, Stall) else "")  # what came by then
-    assert 0.3 < time.monotonic() - began < 20  # and no ten minutes
+    assert 0.3 < time.monotonic() - began < 60  # and no ten minutes
     assert len(desk.calls) <= 2  # on a busy machine the time was over before the request
 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_wait_that_outlasts_the_deadline_is_not_begun(desk: Desk, form: str) -> None:
     """A service that asks for more time than there is: its own words are said, at once."""
-    backend = desk.against(form, Fail(429, retry_after=60))
+    backend = desk.against(form, Fail(429, retry_after=600))
     began = time.monotonic()
     with pytest.raises(BackendError) as caught:
-        await called(backend, deadline=50.0)
+        await called(backend, deadline=100.0)
     assert caught.value.kind == "busy"
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 90
     assert len(desk.calls) == 1
 
 

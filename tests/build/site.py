@@ -16,7 +16,7 @@ from typing import Any
 
 from dialogd.build.sandbox import missing
 from dialogd.protocol.build import Due, Task, due
-from tests.support.pair import Pair
+from tests.support.pair import PATIENCE, Pair
 
 _HIDDEN = Path(tempfile.gettempdir()).resolve()
 # The sandbox hides shared temporary folders, and with them agents and programs that lie there.
@@ -159,7 +159,7 @@ class Site(Pair):
         for daemon in self.daemons.values():
             daemon.start()
         for daemon in self.daemons.values():
-            daemon.until_ready(120)  # a coding agent is tried first
+            daemon.until_ready()  # a coding agent is tried first
         self.notify()
 
     # -- what has come of it --------------------------------------------------------------------------------------
@@ -211,4 +211,4 @@ class Site(Pair):
 
     def until_end(self) -> None:
         """Wait for the end."""
-        self.until(lambda: self.outcome, "the end", seconds=90)
+        self.until(lambda: self.outcome, "the end", seconds=3 * PATIENCE)

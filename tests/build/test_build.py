@@ -110,12 +110,16 @@ def test_what_the_person_changes_in_the_worktree_is_not_lost(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_gate_that_ends_in_a_pause_is_not_run_again(tmp_path: Path) -> None:
     """What it said is written once the dialog goes on."""
-    with Site(tmp_path, gate="cat /proc/sys/kernel/random/uuid; sleep 2") as site:
+    with Site(
+        tmp_path, gate="cat /proc/sys/kernel/random/uuid; touch up; until [ -e go ]; do sleep 0.05; done"
+    ) as site:
         logs = tmp_path / "state" / "logs"
         site.open()
         site.confirm()
-        site.until(lambda: list((tmp_path / "repo.dialogd").glob(".gate-*")), "the gate to run")
+        site.until(lambda: list((tmp_path / "repo.dialogd").glob(".gate-*/up")), "the gate to run")
         site.types("[PAUSED]")
+        (up,) = (tmp_path / "repo.dialogd").glob(".gate-*/up")
+        up.with_name("go").touch()
         site.until(lambda: list(logs.glob("gate-*-001-1.log")), "the gate's end")
         (log,) = logs.glob("gate-*-001-1.log")
         said = log.read_bytes()

@@ -18,7 +18,6 @@ from tests.build.test_kills import Step, assert_once, merge, programs
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}"),
 ]
 

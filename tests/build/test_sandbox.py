@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 from dialogd.build.sandbox import confined, homes, limits, memory, missing
 from tests.support.cases import cases
+from tests.support.pair import until
 
 NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def sh(
     """What a shell script says in a sandbox, on both streams."""
     words = ["/bin/sh", "-c", script, "sh", *map(str, arguments)]
     command = confined(words, cwd=inside, writable=[inside], read_only=read_only, hidden=hidden, network=network)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, cwd=inside)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, cwd=inside)
     assert not done.stderr.startswith("bwrap:"), done.stderr
     return done.stdout + done.stderr
 
@@ -182,15 +182,12 @@ def test_it_ends_with_whoever_started_it(inside: Path) -> None:
     script = "setsid sleep 987 & setsid nohup sleep 987 & echo up > up; sleep 987"
     command = confined(["/bin/sh", "-c", script], cwd=inside, writable=[inside], network=False)
     starter = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({command!r})"], cwd=inside)
-    deadline = time.monotonic() + 30
-    while not (inside / "up").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until((inside / "up").exists, "it to run")
     below = psutil.Process(starter.pid).children(recursive=True)
     assert len(below) >= 4
     os.kill(starter.pid, signal.SIGKILL)
     starter.wait()
-    _, left = psutil.wait_procs(below, timeout=10)
+    _, left = psutil.wait_procs(below, timeout=180)
     assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
 
 

@@ -17,6 +17,7 @@ from dialogd.build.worktrees import Worktrees
 from dialogd.errors import DialogdError
 from dialogd.protocol.build import Submission
 from tests.build.repos import Repo, a_repo, tree, write
+from tests.support.pair import PATIENCE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHANGING = ("worktree", "update-ref", "read-tree", "update-index", "hash-object", "write-tree", "commit-tree",
@@ -140,7 +141,7 @@ def killed(repo: Repo, doing: str, bin_: Path) -> int | None:
     """Do it until it is killed; the exit code."""
     process = multiprocessing.get_context("forkserver").Process(target=run, args=(repo.path, doing, str(bin_)))
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     return process.exitcode
 
 
@@ -172,7 +173,6 @@ def test_a_submission_that_is_killed_is_made_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("doing", DOING)
 def test_whatever_is_killed_is_made_whole(tmp_path: Path, doing: str, when: str) -> None:
@@ -184,7 +184,6 @@ def test_whatever_is_killed_is_made_whole(tmp_path: Path, doing: str, when: str)
 
 @pytest.mark.slow
 @pytest.mark.ptrace
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("doing", ["open", "carry", "submit"])
 def test_killed_at_any_change_of_a_folder_it_is_made_whole(tmp_path: Path, doing: str) -> None:

@@ -26,7 +26,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
 from dialogd.store.origin import HOOK
 from dialogd.store.registry import Running
-from tests.cli.command import Commands, program, until
+from tests.cli.command import PATIENCE, Commands, program, until
 from tests.cli.test_from_seats import ALONE, seated, this_process
 from tests.protocol.test_build import PLAN, no, yes
 from tests.support.room import Room, opening
@@ -658,7 +658,7 @@ def test_a_goal_is_carried_out_and_merged_also_after_everything_was_killed(dialo
     said = next(entry.body for entry in dialog.entries if entry.by == "L")
     assert said.split("\n")[:3] == [f"{path}: refused with 409" for path in ("tasks", "approve", "limit")]
     with dialogd.background("build", "--continue", "--file", str(dialogd.file)) as process:
-        assert process.wait(60) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
         assert f"build  dialogd build merge --file {dialogd.file}" in dialogd.output
     assert [task.state for task in state().all] == ["approved", "approved"]
     merged = dialogd("build", "merge", "--yes")
@@ -686,7 +686,9 @@ def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd:
     with dialogd.background(*words, *agents):
         until(lambda: dialogd.file.exists() and b"TASK_PROPOSED: read" in dialogd.file.read_bytes(), "a plan",
               lambda: dialogd.output)  # fmt: skip
-        flags = json.loads((dialogd.state.dialog(dialogd.file) / "start-L.json").read_text())["flags"]
+        lead = dialogd.state.dialog(dialogd.file) / "start-L.json"
+        until(lead.exists, "the lead's daemon", lambda: dialogd.output)
+        flags = json.loads(lead.read_text())["flags"]
         assert ["--repo", str(repo)] in flags
         assert ["--gate", "true"] in flags
         assert ["--gate-sees", str(tools)] in flags

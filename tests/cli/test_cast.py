@@ -18,7 +18,7 @@ from dialogd.errors import BadInput
 from dialogd.protocol.header import read_agent
 from dialogd.store.folders import StateDir
 from dialogd.templates.library import template
-from tests.cli.command import Commands, program
+from tests.cli.command import PATIENCE, Commands, program
 from tests.support.cases import cases
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789", "XAI_API_KEY": "xai-test-0123456789abcdef"}
@@ -179,7 +179,7 @@ def test_run_introduces_everybody_and_caps_a_key_without_a_budget(dialogd: Comma
         until_begun(dialogd)
         header = dialogd.log.read().header
         process.terminate()
-        assert process.wait(20) == 130, dialogd.output
+        assert process.wait(PATIENCE) == 130, dialogd.output
     said = dialogd.output
     assert "A: rehearsal (scripted lines, no model) — nobody pays; nobody outside this machine sees anything\n" in said
     assert "B: grok grok-4.7 (a key in XAI_API_KEY) — paid by the key in XAI_API_KEY;" in said
@@ -229,7 +229,7 @@ def test_run_lets_a_projects_own_code_run_only_when_told(dialogd: Commands) -> N
     with dialogd.background(*words, "--trust-project") as process:
         until_begun(dialogd)
         process.terminate()
-        assert process.wait(20) == 130, dialogd.output
+        assert process.wait(PATIENCE) == 130, dialogd.output
     assert f"; {auto.RUNS_PROJECT}\n" in next(row for row in dialogd.output.splitlines(True) if "A: acp" in row)
     assert auto.RUNS_PROJECT not in next(row for row in dialogd.output.splitlines(True) if "B: rehearsal" in row)
     cast = saved_cast(dialogd.state, dialogd.file)

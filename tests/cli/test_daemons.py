@@ -90,7 +90,7 @@ def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Comma
     """`say` interrupts the call; a frozen daemon does not keep `stop` from closing the dialog."""
     a, b = map(str, free_ports(2))
     dialogd.begin("Tabs?")
-    slow = ["--backend", "rehearsal:slow=60", "--pace", "0", "--detach"]
+    slow = ["--backend", "rehearsal:slow=600", "--pace", "0", "--detach"]
     for done in dialogd.all([["start", "A", "--port", a, "--peer", b, *slow], ["start", "B", "--port", b, *slow]]):
         assert done.code == 0, done.err
 
@@ -257,14 +257,14 @@ def test_a_daemon_that_died_is_started_again_as_it_was(dialogd: Commands) -> Non
     """Its backend, flags and file, told by status, by `say`, `logs` and `doctor`; no secret in it."""
     dialogd.begin("Tabs?")
     secret = "sk-ant-api03-" + "A" * 40
-    own = ["--port", "0", "--backend", "rehearsal:slow=60", "--pace", "0.5", "--no-plan", "--role", f"critic {secret}"]
+    own = ["--port", "0", "--backend", "rehearsal:slow=600", "--pace", "0.5", "--no-plan", "--role", f"critic {secret}"]
     done = dialogd("start", "A", *own, "--detach", DIALOGD_BACKEND="")
     assert done.code == 0, done.err
     (daemon,) = dialogd.daemons()
     assert dialogd.start_line("A") not in dialogd("status").out
     os.kill(daemon.pid, signal.SIGKILL)
     until(lambda: not daemon.is_alive(), "its end")
-    again = f"dialogd start A --port 0 --backend rehearsal:slow=60 --pace 0.5 --no-plan --file {dialogd.file}"
+    again = f"dialogd start A --port 0 --backend rehearsal:slow=600 --pace 0.5 --no-plan --file {dialogd.file}"
     assert f"start it again: {again}\n" in dialogd("doctor").out
     for said in (dialogd("status").out, dialogd("say", "And spaces?").out):
         assert again in said

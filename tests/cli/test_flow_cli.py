@@ -94,7 +94,7 @@ def test_the_script_does_the_same(held: Commands, repository: Path) -> None:
     """`scripts/view_message_flow.py` passes its arguments on."""
     script = [sys.executable, str(repository / "scripts" / "view_message_flow.py"), "--kind", "PROPOSAL"]
     environment = {**os.environ, **held.environment}
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stdout) == (0, held("flow", "--kind", "PROPOSAL").out)
 
 
@@ -119,7 +119,7 @@ def test_a_project_names_its_dialog(held: Commands, repository: Path) -> None:
     script = [sys.executable, str(repository / "scripts" / "view_message_flow.py"), "--project", "works"]
     environment = {**os.environ, **held.environment}
     done = subprocess.run(
-        script, env=environment, cwd=held.folder, capture_output=True, text=True, timeout=30, check=False
+        script, env=environment, cwd=held.folder, capture_output=True, text=True, timeout=180, check=False
     )
     assert (done.returncode, done.stdout) == (0, expected)
 

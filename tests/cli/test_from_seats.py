@@ -36,7 +36,7 @@ ALONE = "is for the person alone"
 @contextmanager
 def seated(dialogd: Commands, key: str, agent: str = "B", file: Path | None = None) -> Iterator[None]:
     """List a process that plays the daemon of that seat and session as running."""
-    daemon = subprocess.Popen(["sleep", "60"])
+    daemon = subprocess.Popen(["sleep", "600"])
     running = Running(agent, 1, str(file or dialogd.file), daemon.pid, psutil.Process(daemon.pid).create_time())
     (dialogd.state.registry / f"1-{agent}.json").write_text(json.dumps(asdict(replace(running, session=key))))
     try:
@@ -113,7 +113,7 @@ def test_without_a_seat_nothing_changes(dialogd: Commands) -> None:
     """The same commands of the same process are the person's: nobody holds a seat, or another session does."""
     log = dialogd.begin("Tabs?")
     assert dialogd("limit", "max_turns", "40").code == 0
-    other = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "600"])
     try:
         with seated(dialogd, f"claude:{other.pid}:{start_of(other.pid)}"):
             assert dialogd("limit", "max_turns", "41").code == 0
@@ -171,7 +171,7 @@ def test_no_seat_speaks_for_another_or_puts_another_dialog_there(dialogd: Comman
 def test_a_bare_stop_of_a_seat_stops_its_own_dialog_alone(dialogd: Commands) -> None:
     """Also where that is not the usual file; all other dialogs and their daemons go on."""
     log, own = dialogd.begin("Tabs?"), dialogd.begin("Spaces?", "own.md")
-    other = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "600"])
     try:
         with (
             seated(dialogd, f"claude:{other.pid}:{start_of(other.pid)}", "A"),
@@ -297,7 +297,7 @@ def test_ways_around_it_over_http(live: tuple[Pair, Shell, Shell]) -> None:
         'dialogd_acts_refused_total{act="say",agent="B"} 1.0',
         'dialogd_acts_refused_total{act="step",agent="B"} 1.0',
     ]
-    assert pair["B"].said.count("refused limit from B's session") == 3
+    pair.until(lambda: pair["B"].said.count("refused limit from B's session") == 3, "the lines in the log")
     stopped = session.run(post("/stop", '{"reason": "enough"}'))
     assert stopped.out.endswith("\n200")
     dialog = pair.dialog()

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,7 @@ def test_the_daemon_of_a_seat_is_given_no_token(dialogd: Commands, session: Clau
     dialogd("say", "What do you say?", "--to", "B")
     knocked(session, "is yours")
     for path in (dialogd.file, *dialogd.state.root.rglob("*")):
-        if path.is_file():
+        with suppress(IsADirectoryError, FileNotFoundError):  # some are written beside their place, and moved there
             assert not re.search(rb"token-of-", path.read_bytes()), path
 
 

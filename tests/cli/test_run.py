@@ -85,7 +85,7 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
     """File and lines to paste first, every turn once, the outcome last; exit code 0; all daemons gone; cast kept."""
     words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0"]
     with dialogd.background(*words) as process:
-        assert process.wait(40) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
         dialog = dialog_of(dialogd)
         assert dialog.state.outcome is not None
         ports = [agent.url.rpartition(":")[2] for agent in dialog.header.agents]
@@ -208,7 +208,7 @@ def test_daemons_that_a_killed_run_leaves_are_stopped_like_others(dialogd: Comma
 @pytest.mark.slow
 def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
     """`[STOPPED]` in the file, exit code 130, every process gone, also in the middle of a call."""
-    with dialogd.background("run", "Tabs?", "--agents", "rehearsal:slow=60,rehearsal", "--pace", "0") as process:
+    with dialogd.background("run", "Tabs?", "--agents", "rehearsal:slow=600,rehearsal", "--pace", "0") as process:
         until(lambda: "thinking" in dialogd("status").out, "A to think", lambda: dialogd.output)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
@@ -235,7 +235,7 @@ def test_a_deadlock_is_exit_code_4(dialogd: Commands) -> None:
     """The outcome decides about the exit code."""
     words = ["run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0"]
     with dialogd.background(*words) as process:
-        assert process.wait(40) == 4, dialogd.output
+        assert process.wait(PATIENCE) == 4, dialogd.output
         assert "ended, no agreement: a deadlock, called by Claude A and Claude B" in dialogd.output
 
 
@@ -246,7 +246,7 @@ def test_the_person_is_called_and_answers(dialogd: Commands) -> None:
         until(lambda: ">> your turn: " in dialogd.output, "the call", lambda: dialogd.output)
         assert f'answer: dialogd say --file {dialogd.file} "…"' in dialogd.output
         assert dialogd("say", "to go back").code == 0
-        assert process.wait(40) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
         assert dialogd.output.count(">> your turn: ") == 1
 
 
@@ -257,7 +257,7 @@ def test_a_dialog_in_which_everybody_fails_is_exit_code_1(dialogd: Commands) -> 
     with dialogd.background(*words, DIALOGD_RETRY_WAIT="0") as process:
         until(lambda: "your turn: A failed" in dialogd.output, "the failure", lambda: dialogd.output)
         assert dialogd("skip", "A").code == 0
-        assert process.wait(40) == 1, dialogd.output
+        assert process.wait(PATIENCE) == 1, dialogd.output
         assert leftovers(dialogd) == []
 
 
@@ -281,14 +281,14 @@ def test_a_cast_goes_on_after_everything_was_killed(dialogd: Commands) -> None:
         until(lambda: {daemon.id for daemon in dialogd.daemons()} == {"A", "B"}, "A again", lambda: dialogd.output)
         second = next(daemon for daemon in dialogd.daemons() if daemon.id == "A")
         os.kill(second.pid, signal.SIGKILL)
-        assert process.wait(20) == 1
+        assert process.wait(PATIENCE) == 1
         assert "ended unexpectedly (signal 9)" in dialogd.output
         assert leftovers(dialogd) == []
         assert dialogd.file.read_bytes() == before
     with dialogd.background("run", "--continue") as process:
         until(lambda: len(dialogd.daemons()) == 2, "both daemons", lambda: dialogd.output)
         assert dialogd("say", "to go back").code == 0
-        assert process.wait(40) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
 
 
 @pytest.mark.slow
@@ -321,7 +321,7 @@ def test_in_step_mode_enter_passes_the_word_on(dialogd: Commands) -> None:
             until(lambda count=count: calls(count), f"call {count}", lambda: repr(bytes(seen[-2000:])))  # type: ignore[misc]
             if process.poll() is None:
                 os.write(screen, b"\n")
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         if process.poll() is None:
             process.kill()
@@ -355,7 +355,7 @@ def test_a_dialog_on_keys_says_before_it_starts_what_it_is_and_may_cost(dialogd:
             "XAI_BASE_URL": f"{server.url}/v1",
         }
         with dialogd.background("run", "Tabs?", "--pace", "0", **variables) as process:
-            assert process.wait(50) == 0, dialogd.output
+            assert process.wait(PATIENCE) == 0, dialogd.output
     dialog = dialog_of(dialogd)
     assert [agent.name for agent in dialog.header.agents] == ["Claude A", "Grok B"]
     assert dialog.header.limits.budget == 5.0

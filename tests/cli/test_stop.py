@@ -73,7 +73,6 @@ def test_the_next_stop_finishes_one_that_was_killed(dialogd: Commands, killed: C
 
 
 @pytest.mark.ptrace
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("call", ["fsync", "rename"])
 def test_a_stop_killed_at_any_flush_is_finished_by_the_next(dialogd: Commands, call: str) -> None:
     """Killed at the first, second, third … : after one more stop the dialog is closed, copied once and has its plan."""

@@ -11,7 +11,7 @@ from dialogd import person
 from tests.cli.command import Commands, until
 from tests.server.daemon_process import listening, send
 from tests.support.forked import fork
-from tests.support.pair import Pair
+from tests.support.pair import Pair, overwrite
 
 
 def conducted(dialogd: Commands, turns: int = 4) -> list[bytes]:
@@ -94,7 +94,7 @@ def test_with_daemons_all_say_so_at_once(dialogd: Commands) -> None:
                 for events in (a, b):
                     events.until("turn", number=number)
             until(lambda: "Word 3." in dialogd.output, "the watch", lambda: dialogd.output)
-            pair.file.write_bytes(old)
+            overwrite(pair.file, old)
             dropped = [events.until("dropped").data for events in (a, b)]
             until(lambda: "-- Turns 2 to 3: taken out" in dialogd.output, "the watch", lambda: dialogd.output)
             assert [(data["first"], data["last"]) for data in dropped] == [(2, 3), (2, 3)]
@@ -122,11 +122,11 @@ def test_one_turn_from_the_middle_is_missed_too(dialogd: Commands) -> None:
         with listening(pair["A"]) as events:
             whole = pair.file.read_bytes()
             start, end = whole.index(b"\n---\n\n## Turn 2"), whole.index(b"\n---\n\n## Turn 3")
-            pair.file.write_bytes(whole[:start] + whole[end:])
+            overwrite(pair.file, whole[:start] + whole[end:])
             assert events.until("dropped").data["first"] == 2
         assert "Turn 2: taken out of the file by a save" in dialogd("status").out
-        pair.file.write_bytes(whole)
+        overwrite(pair.file, whole)
         pair.until(lambda: (pair["A"].health() or {"warnings": "?"})["warnings"] == [], "it to be back")
-        pair.file.write_bytes(whole[:start] + whole[end:])
+        overwrite(pair.file, whole[:start] + whole[end:])
         assert send(pair["A"], "POST /restore").status == 200
         assert "**Turn 2 — User** (" in pair.file.read_text()

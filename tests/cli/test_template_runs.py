@@ -9,7 +9,7 @@ import pytest
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
-from tests.cli.command import Commands
+from tests.cli.command import PATIENCE, Commands
 
 GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "templates"
 TOPIC = "Where should user sessions live?"
@@ -19,7 +19,7 @@ def held(dialogd: Commands, name: str, agents: str = "rehearsal") -> Dialog:
     """The dialog of that template, held by daemons of their own to its end."""
     words = ["run", TOPIC, "-t", name, "--agents", agents, "--pace", "0"]
     with dialogd.background(*words) as process:
-        assert process.wait(60) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
     return parse(dialogd.file.read_bytes())
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.protocol.grammar import parse
-from tests.cli.command import Commands, until
+from tests.cli.command import PATIENCE, Commands, until
 
 ROWS = 18  # templates that come with dialogd
 
@@ -66,7 +66,7 @@ def test_the_list_fits_the_terminal_and_stays_a_line_each_elsewhere(dialogd: Com
     ours, theirs = pty.openpty()
     words, environment = [sys.executable, "-m", "dialogd", "templates"], {**dialogd.environment, "COLUMNS": "100"}
     with os.fdopen(ours, "rb", buffering=0) as terminal:
-        subprocess.run(words, env=environment, cwd=dialogd.folder, stdout=theirs, check=True, timeout=30)
+        subprocess.run(words, env=environment, cwd=dialogd.folder, stdout=theirs, check=True, timeout=180)
         rows = terminal.read(16000).decode().splitlines()
     os.close(theirs)
     assert max(map(len, rows)) <= 100
@@ -263,7 +263,7 @@ def test_run_goes_from_a_question_to_a_council(dialogd: Commands) -> None:
         header = dialogd.log.read().header
         saved = json.loads((dialogd.state.dialog(dialogd.file) / "cast.json").read_text(encoding="utf-8"))
         process.terminate()
-        assert process.wait(20) == 130, dialogd.output
+        assert process.wait(PATIENCE) == 130, dialogd.output
     assert [agent.name for agent in header.agents] == ["Engineer", "Advocate"]
     assert (header.rules.order, header.rules.sealed, header.limits.max_rounds) == ("parallel", True, 2)
     assert [seat["title"] for seat in saved["seats"]] == ["Engineer", "Advocate"]

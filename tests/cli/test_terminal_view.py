@@ -23,7 +23,7 @@ from dialogd.cli.terminal import width
 from dialogd.protocol.model import Draft, Mark
 from dialogd.store.journal import PERSON
 from dialogd.store.logfile import Addition, LogFile
-from tests.cli.command import Commands, until
+from tests.cli.command import PATIENCE, Commands, until
 from tests.server.daemon_process import Room
 
 # What dialogd itself sends to a terminal: colours, the live line, the cursor, pasting.
@@ -86,7 +86,7 @@ class Window:
 
     def end(self) -> int:
         """Wait for the end; the exit code. The terminal is as it was."""
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE)
         assert termios.tcgetattr(self.terminal) == self.before
         assert self.seen.rfind("\x1b[?25l") <= self.seen.rfind("\x1b[?25h"), "the cursor stays hidden"
         assert self.seen.rfind("\x1b[?2004h") <= self.seen.rfind("\x1b[?2004l"), "pasting stays bracketed"

@@ -9,7 +9,7 @@ import pytest
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
-from tests.cli.command import Commands, program, until
+from tests.cli.command import PATIENCE, Commands, program, until
 from tests.support.room import Room, opening
 
 PUTS = r"printf 'Here.\n\n## Consensus Summary\n\nUse Postgres.\n\n[CONSENSUS_REACHED]\n'"
@@ -56,7 +56,7 @@ def test_unattended_it_ends_with_a_plan_and_a_code(
     """Nothing waits for the person: no turn is theirs, and nobody is told how not to wait."""
     words = ["run", "Tabs?", *cast(dialogd, *roles), "--pace", "0", "--max-turns", "8", "--unattended"]
     with dialogd.background(*words, **QUICK) as process:
-        assert process.wait(40) == code, dialogd.output
+        assert process.wait(PATIENCE) == code, dialogd.output
         output = dialogd.output
     dialog = dialog_of(dialogd)
     assert (dialog.state.outcome.name, reason in dialog.state.outcome.reason) == (outcome, True)
@@ -77,7 +77,7 @@ def test_with_the_person_at_the_table_an_absent_signer_is_theirs_to_decide(dialo
         assert "--unattended" in note
         assert sum(entry.by in ("A", "C") for entry in dialog_of(dialogd).turns) <= 4
         assert dialogd("leave", "B").code == 0
-        assert process.wait(40) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_a_dialog_goes_on_with_nobody_at_the_table(dialogd: Commands) -> None:
     assert "unattended" not in {key for key, set_ in dialogd("status", "--json").json.items() if set_}
     for times in (1, 2):
         with dialogd.background("run", "--continue", str(dialogd.file), "--unattended", **QUICK) as process:
-            assert process.wait(40) == 4, dialogd.output
+            assert process.wait(PATIENCE) == 4, dialogd.output
             assert "may wait for you" not in dialogd.output
         outcome = dialog_of(dialogd).state.outcome
         assert outcome.name == "MAX_TURNS_REACHED"

@@ -200,7 +200,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(dialogd: Commands) -> None:
     with process, process.stdout, process.stderr:
         assert process.stdout.readline().startswith("─".encode())
         process.stdout.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stderr.read() == b""
 
 

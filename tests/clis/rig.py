@@ -19,6 +19,7 @@ from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.parts import Part, Prompt
 from dialogd.protocol.grammar import parse
 from tests.support.backend_contract import DIALOG
+from tests.support.pair import PATIENCE, a_second
 from tests.support.standin import Hang, Say, Script, Seen, StandIn, Use
 
 BIN = os.environ.get("DIALOGD_CLIS_BIN", "")  # the tests' own environment has no such variables any more
@@ -151,11 +152,11 @@ async def leaves_nothing_when_cancelled(world: World) -> None:
     before = set(psutil.Process().children(recursive=True))
     with StandIn(lambda _: Hang()) as server:
         call = asyncio.create_task(ask(await prepared(world, server.url), prompt()))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not server.calls:
                 await asyncio.sleep(0.02)
         call.cancel()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(a_second()):
             await asyncio.wait((call,))
     assert call.cancelled()
     assert set(psutil.Process().children(recursive=True)) <= before

@@ -94,7 +94,6 @@ class Mind:
         return use(seen, *orders[number])
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=f"the gate needs a sandbox: {NO_SANDBOX}")
 @pytest.mark.parametrize(("moderator", "lead"), [("codex", "claude-code"), ("claude-code", "codex")])
 def test_coding_agents_carry_a_plan_out(tmp_path: Path, moderator: str, lead: str) -> None:

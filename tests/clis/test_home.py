@@ -20,9 +20,7 @@ from tests.support.standin import StandIn
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.timeout(600)
-
-PATIENCE = 150.0  # seconds: agents of several hundred MB, and a trial of each before its first turn
+PATIENCE = 300.0  # seconds: agents of several hundred MB, and a trial of each before its first turn
 SOON = PATIENCE * 1000  # the same, as a browser counts
 TOPIC = "Where should user sessions live?"
 

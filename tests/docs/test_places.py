@@ -35,6 +35,7 @@ from dialogd.server.routes import create_app
 from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 from tests.protocol.test_build import room as build
+from tests.support.pair import PATIENCE
 
 COMMANDS, CONFIGURATION, PROTOCOL = DOCS / "commands.md", DOCS / "configuration.md", DOCS / "protocol.md"
 RULES, TEMPLATES = DOCS / "rules.md", DOCS / "templates.md"
@@ -251,7 +252,7 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
     assert sorted(entry) == sorted(codes(rows["show"].partition("(each")[2].partition(")")[0]))
     assert set(json.loads(sandbox.done("dialogd config show --json"))) == {setting.name for setting in SETTINGS}
     daemon = sandbox.start("dialogd start A --port 0 --detach")
-    assert daemon.process.wait(30) == 0, daemon.said()
+    assert daemon.process.wait(PATIENCE) == 0, daemon.said()
     try:
         (one,) = json.loads(sandbox.done("dialogd status --all --json"))
     finally:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.cli.launch import free_ports
 from dialogd.config import DEFAULT_FILE
 from dialogd.store.folders import StateDir
 from dialogd.views.plan_files import place
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Block, Sandbox, blocks, put_dialogd, until
-
-pytestmark = pytest.mark.timeout(180)
+from tests.support.pair import PATIENCE
 
 RUNNABLE = [block for document in DOCUMENTS for block in blocks(document, "sh", "run")]
 FRAME = re.compile(r"^<!-- dialogd .* -->\n", re.MULTILINE)  # a comment, which a reader of the page does not see
@@ -29,15 +29,6 @@ def by_hand(kind: str, beginning: str = "") -> str:
     text = "".join(block.text for block in blocks(README, "sh", kind))
     (found,) = (c for c in re.findall(r"(?s:^cat .*?^EOF\n)|^.+\n", text, re.MULTILINE) if c.startswith(beginning))
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses, all different."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +46,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     (folder / ".venv" / ".stamp").touch()
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
     done = subprocess.run(
-        ["make", "demo"], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+        ["make", "demo"], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
     )
     (dialog,) = folder.glob("tmp.*/dialog.md")
     return done, dialog.read_text(encoding="utf-8")
@@ -156,7 +147,7 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
     sandbox.done("dialogd resume")
     until(lambda: "\n[CONSENSUS_REACHED]\n" in watching.said(), f"a consensus: {one.said()}{two.said()}")
     stopped = sandbox.done(translated(by_hand("terminal-3", "dialogd stop")))
-    assert (one.process.wait(5), two.process.wait(5)) == (0, 0)
+    assert (one.process.wait(PATIENCE), two.process.wait(PATIENCE)) == (0, 0)
     copy = stopped.rpartition("copied to ")[2].partition("\n")[0]
     assert Path(copy).read_bytes() == file.read_bytes()
     plans = set(home.glob("collaboration_plan_*")) - before
@@ -167,7 +158,7 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
 
 def test_three_terminals_with_other_ports_and_another_file(sandbox: Sandbox) -> None:
     """The four sentences hold a dialog and end it, at ports and a file that were named."""
-    sandbox.environment["DIALOGD_PACE"] = "1"  # time to say something in the middle
+    sandbox.environment["DIALOGD_PACE"] = "4"  # time to say something in the middle
     a, b = free_ports(2)
 
     def translated(script: str) -> str:

@@ -171,7 +171,7 @@ def printed(made: bytes, folder: Path) -> str:
         pytest.skip("pdftotext (poppler) is not installed")
     file = folder / "made.pdf"
     file.write_bytes(made)
-    done = subprocess.run(["pdftotext", "-raw", str(file), "-"], capture_output=True, timeout=50, check=True)
+    done = subprocess.run(["pdftotext", "-raw", str(file), "-"], capture_output=True, timeout=180, check=True)
     return done.stdout.decode().replace("\u200b", "").replace("\f", "\n")
 
 
@@ -387,7 +387,7 @@ def test_a_machine_that_makes_no_pdf_says_what_to_do(repository: Path) -> None:
     """Without Typst: install it, or print the HTML."""
     environment = {"PATH": "", "PYTHONPATH": str(repository)}
     done = subprocess.run(
-        [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=180, check=True
     )
     assert "Typst, which is not installed" in done.stdout
     assert "dialogd[pdf]" in done.stdout
@@ -462,7 +462,7 @@ def test_no_heading_of_a_pdf_stands_alone_at_the_foot_of_a_page(tmp_path: Path) 
     if shutil.which("pdftotext") is None:
         pytest.skip("pdftotext (poppler) is not installed")
     command = ["pdftotext", "-layout", str(tmp_path / "made.pdf"), "-"]
-    done = subprocess.run(command, capture_output=True, timeout=50, check=True)
+    done = subprocess.run(command, capture_output=True, timeout=180, check=True)
     pages = [[line.strip() for line in page.split("\n") if line.strip()] for page in done.stdout.decode().split("\f")]
     ends = [page[-2] for page in pages if len(page) > 2 and any("A line of this turn" in line for line in page)]
     assert len(ends) > 2

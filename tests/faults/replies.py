@@ -90,14 +90,19 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def held_reply(pair: Pair, begin: str = "") -> Iterator[str]:
-    """Hold a dialog, begun by a notify of agent `begin`, where a reply is received and not in the file; the reply."""
+def held_reply(pair: Pair, begin: str = "", held: Replies | None = None) -> Iterator[str]:
+    """Hold a dialog where a reply is received and not in the file; gives the reply.
+
+    It is begun by a notify of agent `begin`, or goes on as `held` commands are let go.
+    """
 
     def waiting() -> list[str]:
         text = pair.file.read_text()
         return [reply for reply in journalled(pair) if reply.split()[1] not in text]
 
     with locked(pair.file):
+        if held:
+            held.let_go()
         if begin:
             pair.notify(begin)
         pair.until(waiting, "a reply")

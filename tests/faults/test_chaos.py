@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.chaos import CASTS, play
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow]
 
 SEED = 1
 ENTRIES = 15  # with fewer, nothing was shown

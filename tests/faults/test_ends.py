@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.history import appended, problems, read
-from tests.faults.replies import Replies
-from tests.support.pair import Daemon, Pair, a_second
+from tests.faults.replies import Replies, freeze
+from tests.support.pair import PATIENCE, Daemon, Pair, a_second
 
 Cast = Callable[..., Pair]
 
@@ -27,7 +27,7 @@ def listening(daemon: Daemon, count: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
         clients = []
         for _ in range(count):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=5))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE))
             client.sendall(f"GET /events HTTP/1.1\r\nHost: localhost:{daemon.port}\r\n\r\n".encode())
             assert client.recv(12) == b"HTTP/1.1 200"
             clients.append(client)
@@ -40,7 +40,7 @@ def test_one_daemon_ends_in_a_second_with_all_streams_open_and_a_call_under_way(
     tmp_path: Path, replies: Replies, number: int
 ) -> None:
     """A real process: exit code 0, the command gone, the streams closed with a farewell; the dialog has not ended."""
-    with Pair(tmp_path, command=replies.command(30)) as pair:
+    with Pair(tmp_path, command=replies.command("held")) as pair:
         pair.begin("What now?", turn="A")
         pair.start("A")
         pair.notify("A")
@@ -67,7 +67,7 @@ def everything(client: socket.socket) -> bytes:
 
 def test_a_stop_in_the_middle_of_a_call_ends_and_keeps_everything(cast: Cast, replies: Replies) -> None:
     """POST /stop: answered in a second, both daemons gone with exit code 0, the dialog archived as it stands."""
-    pair = cast(command={"A": replies.command(), "B": replies.command(30)})
+    pair = cast(command={"A": replies.command(), "B": replies.command("held")})
     pair.hold("What now?", turn="A")
     pair.until(lambda: replies.alive() and replies.asked("B"), "B's call")
     with listening(pair["A"], 2), listening(pair["B"], 2):
@@ -89,13 +89,19 @@ def test_a_stop_in_the_middle_of_a_call_ends_and_keeps_everything(cast: Cast, re
 
 def test_two_stops_at_once_write_one_end(cast: Cast, replies: Replies) -> None:
     """Both daemons are told to stop at the same time: `[STOPPED]` stands once."""
-    pair = cast(command=replies.command(30))
+    pair = cast(command=replies.command("held"))
     pair.hold("What now?", turn="A, B")
     pair.notify("B")
     pair.until(lambda: len(replies.asked()) == 2, "both calls")
-    connections = [http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=5) for daemon in pair.daemons.values()]
+    connections = [
+        http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE) for daemon in pair.daemons.values()
+    ]
+    for daemon in pair.daemons.values():
+        freeze(daemon)  # each of them finds its stop before the other one can tell it of its own
     for connection in connections:
         connection.request("POST", "/stop")
+    for daemon in pair.daemons.values():
+        daemon.signal(signal.SIGCONT)
     for connection in connections:
         assert connection.getresponse().status == 200
         connection.close()

@@ -65,7 +65,7 @@ dialog_file(Path("."))' && cp dialog.md ../before && head -c 100000 /dev/zero > 
         {python} -m tests.faults.one_agent {tmp_path}/dialog.md 1
     """
     command = ["unshare", "-m", "sh", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     if "permission denied" in done.stderr.lower():
         pytest.skip(f"may not mount here: {done.stderr.strip()[:100]}")
     full, roomy = done.stdout.strip().split("\n")

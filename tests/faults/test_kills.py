@@ -46,7 +46,6 @@ def test_killed_between_reply_and_append_it_appends_after_the_restart(cast: Cast
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_killed_at_any_moment_a_dialog_goes_on(cast: Cast, replies: Replies) -> None:
     """A hundred and twenty kills, each a little later after an answer than the one before, A and B in turns."""
     kills = 120

@@ -64,11 +64,11 @@ def test_a_reply_that_comes_after_the_file_was_replaced_is_a_draft(cast: Cast, r
 @pytest.mark.slow
 def test_a_call_under_way_ends_when_the_file_is_replaced(cast: Cast, replies: Replies) -> None:
     """The old dialog's command is ended, not waited for; the new one does not start by itself."""
-    pair = cast(command={"A": replies.command(), "B": replies.command(30)})
+    pair = cast(command={"A": replies.command(), "B": replies.command("held")})
     pair.hold("What now?", turn="A")
     pair.until(lambda: replies.asked("B"), "B's call")
     pair.begin("What now?", turn="A")
-    pair.until(lambda: not replies.alive(), "the end of the call", seconds=3)
+    pair.until(lambda: not replies.alive(), "the end of the call")
     looks(pair)
     assert len(read(pair.file)) == 1
 

@@ -20,7 +20,7 @@ Cast = Callable[..., Pair]
 
 def test_a_turn_typed_while_an_agent_thinks_ends_its_call(cast: Cast, replies: Replies) -> None:
     """`>>` is enough: the command is ended in a second, and the agent is asked anew, about what the person said."""
-    pair = cast(command={"A": replies.command(30), "B": replies.command(30)})
+    pair = cast(command={"A": replies.command("held"), "B": replies.command("held")})
     pair.hold("What now?", turn="A")
     pair.until(replies.alive, "the call")
     (first,) = replies.asked()
@@ -48,10 +48,11 @@ def test_a_daemon_frozen_in_a_call_wakes_too_late(
     cast: Cast, replies: Replies, move_on: Callable[[Pair], None]
 ) -> None:
     """The person went on while it stood still: its reply is not written."""
-    pair = cast(command={"A": replies.command(0.3), "B": replies.command(0)})
+    pair = cast(command={"A": replies.command("held"), "B": replies.command(0)})
     pair.hold("What now?", turn="A", max_turns=4)
     pair.until(lambda: replies.asked("A"), "the call")
     freeze(pair["A"])
+    replies.let_go()
     pair.until(lambda: replies.answered("A"), "the answer that nobody reads")
     move_on(pair)
     pair.notify("B")
@@ -87,7 +88,7 @@ def test_a_daemon_frozen_before_its_append_wakes_too_late(
 
 def test_a_started_dialog_goes_on_with_whom_the_person_names(cast: Cast, replies: Replies) -> None:
     """A was told to start and still thinks; the person types a turn for B: B needs no notify of its own."""
-    pair = cast(command={"A": replies.command(30), "B": replies.command()})
+    pair = cast(command={"A": replies.command("held"), "B": replies.command()})
     pair.hold("What now?", turn="A", max_turns=3)
     pair.until(lambda: replies.asked("A"), "the call")
     move_on_by_hand(pair)
@@ -97,10 +98,11 @@ def test_a_started_dialog_goes_on_with_whom_the_person_names(cast: Cast, replies
 @pytest.mark.slow
 def test_a_pause_outlives_the_daemons(cast: Cast, replies: Replies) -> None:
     """Paused after the turn under way; killed and started again, they stay so until the person resumes."""
-    pair = cast(command=replies.command(0.2))
+    pair = cast(command=replies.command("held"))
     pair.hold("What now?", turn="A", max_turns=5)
     pair.until(lambda: replies.asked("A"), "the call")
     assert pair["A"].ask("POST", "/pause")[0] == 200
+    replies.let_go()
     pair.until(lambda: pair.number == 2, "the turn that was under way")
     for daemon in pair.daemons.values():
         daemon.kill()
@@ -117,13 +119,14 @@ def test_a_pause_outlives_the_daemons(cast: Cast, replies: Replies) -> None:
 
 def test_a_reply_in_hand_waits_behind_an_entry_that_was_torn(cast: Cast, replies: Replies) -> None:
     """Its debt is open, and still nothing is written until the person has; then it is, and not bought again."""
-    pair = cast(command=replies.command())
+    pair = cast(command={"A": replies.command(), "B": replies.command("held")})
     pair.begin("What do you think?", turn="A, B", max_turns=4)
     pair.start("A")
     pair.notify("A")
     pair.until(lambda: pair.number == 2, "A's turn")
     pair.start("B")
-    with held_reply(pair) as late:
+    pair.until(lambda: replies.asked("B"), "B's call")
+    with held_reply(pair, held=replies) as late:
         with pair.file.open("r+b") as file:
             file.truncate(pair.file.stat().st_size - 12)
         torn = pair.file.read_bytes()

@@ -19,7 +19,7 @@ from tests.faults.history import bought_twice, problems, records
 from tests.faults.tracing import Traced, traced
 from tests.logfile.files import dialog_file, log_of, naive_read, times, turn
 
-pytestmark = [pytest.mark.ptrace, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ptrace]
 
 ENOUGH = 40  # a loop over "the k-th call" that has not run out by then is wrong
 

@@ -50,7 +50,7 @@ def traced(folder: Path, paths: list[Path], words: list[str], *faults: str) -> T
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=180,
         env=environment,
     )
     return Traced(done.returncode, done.stdout, done.stderr, trace.read_text(errors="replace"))

@@ -28,8 +28,6 @@ from tests.support.pair import a_second
 from tests.support.past import BEGAN, Past
 from tests.support.standin import StandIn
 
-pytestmark = pytest.mark.timeout(180)  # whole dialogs, each of several processes
-
 
 def ended(home: Home, dialog: str) -> dict[str, object]:
     """Wait until that dialog has ended; its row."""
@@ -88,7 +86,7 @@ def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
 @pytest.mark.slow
 def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their_dialog(tmp_path: Path) -> None:
     """Home is killed while they work: the dialog ends all the same, its page answers, another Home shows it."""
-    home = Home(tmp_path, linger="15 seconds")
+    home = Home(tmp_path, linger="45 seconds")
     try:
         home.open()
         begun = home.start(rehearsal=True)
@@ -114,7 +112,7 @@ def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their
 @pytest.mark.slow
 def test_a_result_that_is_rejected_is_discussed_again_and_the_while_begins_anew(tmp_path: Path) -> None:
     """The daemons stay for the person to say no: what they do then puts their end off."""
-    home = Home(tmp_path, linger="15 seconds")
+    home = Home(tmp_path, linger="45 seconds")
     try:
         home.open()
         begun = home.start(rehearsal=True)

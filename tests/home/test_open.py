@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.command import PATIENCE, until
 from tests.home.conftest import Home
-from tests.support.pair import a_second
+from tests.support.pair import stretched
 from tests.support.terminal import Terminal
 
 
@@ -78,7 +78,7 @@ def test_another_program_on_the_port_is_named_with_a_way_out(home: Home) -> None
 @pytest.mark.slow
 def test_it_ends_when_nobody_has_looked_for_a_while(tmp_path: Path) -> None:
     """A look puts the end off; what is refused is no look; then it is gone, and nothing says that it runs."""
-    seconds = math.ceil(2 * a_second())
+    seconds = math.ceil(stretched(2.0))
     home = Home(tmp_path, linger=f"{seconds} seconds")
     try:
         home.open()

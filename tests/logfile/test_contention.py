@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def write_at_once(how: str, path: Path, count: int, each: int) -> list[str]:
     """Run the writers; the words that they were told are in the file."""
     command = [sys.executable, "-m", "tests.logfile.writers", how, str(path), str(count), str(each)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=50)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

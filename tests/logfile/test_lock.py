@@ -17,7 +17,7 @@ from dialogd.errors import StorageError, UnsafeFile
 from dialogd.store.lock import Lock
 from tests.logfile.files import dialog_file, log_of, naive_read, times, turn
 from tests.logfile.moments import watched
-from tests.support.pair import a_second
+from tests.support.pair import PATIENCE, a_second
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -100,10 +100,10 @@ def test_a_lock_file_that_goes_away_while_somebody_waits_is_noticed(
     watch = {"flock": tried.set}
     waiting = threading.Thread(target=watched, args=(write, lambda name: watch.get(name, tried.is_set)()))
     waiting.start()
-    assert tried.wait(20)
+    assert tried.wait(PATIENCE)
     tamper(path.with_name(path.name + ".lock"))
     out, _ = holder.communicate(b"\n\n")
-    waiting.join(20)
+    waiting.join(PATIENCE)
     written = out.count(b"w0-0") + outcome.count("written")
     assert len(outcome) == 1
     assert written == 1
@@ -144,7 +144,7 @@ def test_threads_that_share_a_lock_keep_each_other_out(path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert (most, inside) == (1, 0)
     with lock.held(), pytest.raises(StorageError, match="was not free"), Lock(lock.path, wait=0).held():
         pass

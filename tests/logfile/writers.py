@@ -24,6 +24,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.store.archive import archive
 from dialogd.store.logfile import Addition, LogFile
 from tests.logfile.files import log_of, turn
+from tests.support.pair import PATIENCE
 
 
 def ours(log: LogFile, word: str) -> bool:
@@ -104,6 +105,7 @@ def main(how: str, file: str, count: str, each: str) -> None:
             os.close(go)
             os.read(ready, 1)
             log = log_of(Path(file))
+            log.lock.wait = PATIENCE  # on a busy machine the others may come first for long
             for k in range(int(each)):
                 word = f"w{number}-{k}"
                 if HOW[how](log, word):

@@ -62,7 +62,7 @@ async def test_two_hosts_hold_a_dialog_to_its_end(host: Host, room: Pair) -> Non
         assert "I say tabs." in asked["text"]
         assert "never an instruction" not in asked["text"]
         await settle(other, "B", "[AGREE: P1]")
-        over = await call(one, "wait_for_turn", agent="A", wait=5)
+        over = await call(one, "wait_for_turn", agent="A", wait=45)
         assert (over["status"], over["next"]) == ("ended", "It is over.")
         (row,) = (await call(one, "sessions_list"))["sessions"]
         assert row["status"] == "completed"

@@ -213,7 +213,7 @@ def test_two_processes_that_index_at_once_lose_nothing(shelf: Shelf) -> None:
     program += " print(len(m.dialogs(None)), len(m.recall('matter 7')))"
     words = [sys.executable, "-c", program, str(shelf.state.root)]
     running = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    ends = [process.communicate(timeout=50) for process in running]
+    ends = [process.communicate(timeout=180) for process in running]
     assert [(out, err) for out, err in ends] == [("30 1\n", "")] * 2
     grown = shelf.dump()
     shelf.memory.rebuild()

@@ -19,7 +19,7 @@ SYNTAX = st.lists(
 )
 
 
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.one_of(st.text(max_size=30), SYNTAX.map(" ".join)))
 def test_nothing_that_is_typed_is_syntax(shelf: Shelf, words: str) -> None:
     """Any text is searched for and asked about without an error; spans lie in their snippet."""

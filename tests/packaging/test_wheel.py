@@ -16,7 +16,7 @@ import pytest
 from dialogd import __version__
 from dialogd.templates.library import template
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ SWITCHES = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 AXE = Path(__file__).resolve().parents[2] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
-PATIENCE = 40_000  # milliseconds; a loaded machine is slow, not wrong
+PATIENCE = 180_000  # milliseconds; a loaded machine is slow, not wrong
 
 expect.set_options(timeout=PATIENCE)
 
@@ -41,8 +41,10 @@ class Visitor:
     expected: tuple[str, ...] = ()  # parts of complaints that a test brings about itself
 
     def visit(self, url: str) -> Page:
-        """Open a daemon's page."""
+        """Open a page; a daemon's, until it knows how the dialog stands."""
         self.page.goto(url, wait_until="domcontentloaded")
+        if self.page.locator("#say-text").count():
+            expect(self.page.locator("body[data-phase]")).to_be_attached()
         return self.page
 
     @contextmanager

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs a browser, and on a machine that has other things to do its time."""
+    """Everything here needs a browser."""
     here = str(Path(__file__).parent) + os.sep
     for item in items:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

@@ -342,9 +342,12 @@ def test_two_tabs_show_the_same(room: Room, visitor: Visitor) -> None:
     """What is said and paused in one is seen in the other; each keeps what is typed in it; both survive the daemon."""
     visitor.expected = GONE
     room.open("AB")
-    first = visitor.visit(at(room, "A"))
+    with visitor.learns_of_others():
+        first = visitor.visit(at(room, "A"))
     second = visitor.context.new_page()
-    second.goto(at(room, "A"), wait_until="domcontentloaded")
+    with second.expect_response("**/page/probe.js") as probe:
+        second.goto(at(room, "A"), wait_until="domcontentloaded")
+    probe.value.finished()
     typing = room.think()
     typing.say("I was about to say ")
     for page in (first, second):

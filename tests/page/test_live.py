@@ -248,7 +248,7 @@ def test_another_dialog_in_the_file_takes_the_place_of_the_first(room: Room, vis
 def test_a_browser_of_a_seated_session_is_not_the_persons(tmp_path: Path, visitor: Visitor) -> None:
     """Started by the session, its page may pause, which says whose it was, and not speak; another's page may."""
     visitor.expected = ("409", "ERR_")  # what is refused; a daemon that goes
-    neighbour = subprocess.Popen(["sleep", "60"])
+    neighbour = subprocess.Popen(["sleep", "600"])
     sessions = {"A": os.getpid(), "B": neighbour.pid}  # the browser is a child of this process
     flags = {who: ["--session", f"claude:{pid}:{start_of(pid)}"] for who, pid in sessions.items()}
     try:

@@ -51,7 +51,8 @@ def test_who_is_replied_to_is_known_at_once(room: Room, visitor: Visitor) -> Non
     fill(room, ["Two weeks of data."], PROPOSED)
     room.start("A")
     visitor.page.route("**/page/state", lambda _: None)
-    page = visitor.visit(at(room))
+    page = visitor.page
+    page.goto(at(room), wait_until="domcontentloaded")
     act(page, "Reply to turn 2")
     expect(page.locator("#say-text")).to_have_value("@Claude A On turn 2: ")
     page.unroute("**/page/state")

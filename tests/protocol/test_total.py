@@ -87,7 +87,6 @@ def test_a_broken_dialog_is_a_dialog_or_a_clear_error(words: str, junk: bytes, a
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @examples(2000)
 @given(st.lists(st.one_of(texts.map(lambda text: text.encode("utf-8", "replace")), st.binary(max_size=9)), max_size=9))
 def test_any_bytes_at_length(parts: list[bytes]) -> None:

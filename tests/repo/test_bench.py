@@ -30,7 +30,7 @@ ROW = re.compile(r"^ +(\d+) +[\d.]+ +[\d.]+ +[\d,]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d
 def bench(*options: str, script: str = "bench_turns.py") -> str:
     """What the benchmark prints."""
     command = [sys.executable, str(REPOSITORY / "scripts" / script), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -97,7 +97,7 @@ def test_writes_that_the_observer_did_not_see_are_counted_as_lost(tmp_path: Path
     )
     (tmp_path / "file").touch()
     command = [sys.executable, "-c", script, str(REPOSITORY / "scripts"), str(tmp_path / "file")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     assert (done.stdout, done.stderr) == ("[4, 6] [4]\n21 21\n", "")
 
 
@@ -121,7 +121,7 @@ def test_another_python_is_told_which_one_to_use() -> None:
             continue
         command = [sys.executable, "-S", str(path), "--help"]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, env=environment)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 3), path
         assert f"fix: {REPOSITORY / '.venv' / 'bin' / 'python'} {path}\n" in done.stderr
 

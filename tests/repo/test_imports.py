@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from dialogd.cli.launch import free_ports
 from tests.support.cases import cases
 from tests.support.pair import until
 
@@ -54,8 +54,7 @@ def test_a_daemon_that_nobody_looks_at_loads_no_page(repository: Path, tmp_path:
     file = tmp_path / "dialog.md"
     file.write_text("# Claude Autonomous Dialog\n\n**Topic:** Tabs?\n\n---\n\n## Turn 1 — User\n\nTabs?\n\nTURN: B\n")
     for path, is_loaded in (("/health", False), ("/", True), ("/page/state", True), ("/openapi.json", True)):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
+        port = str(free_ports(1)[0])
         words = ["start", "A", "--backend", "rehearsal", "--file", str(file), "--port", port]
         environment = {**os.environ, "DIALOGD_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(repository)}
         with subprocess.Popen(
@@ -73,7 +72,7 @@ def test_a_daemon_that_nobody_looks_at_loads_no_page(repository: Path, tmp_path:
 
 def asked(port: str, method: str, path: str) -> int:
     """The status of an answer, 0 for none."""
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=180)
     try:
         connection.request(method, path)
         return connection.getresponse().status

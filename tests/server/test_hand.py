@@ -48,7 +48,7 @@ def test_an_invited_agent_is_told_and_one_that_left_says_why_it_is_quiet(room: R
         events.until("text")
         assert send(room.b, "POST /leave", {"agent": "A"}).json["turn_of"] == ["B"]
         until(lambda: not call.is_alive, "the call of A to end")
-    until(lambda: ((room.a.health() or {})["waiting"] or {}).get("status") == "left", "A to be quiet")
+    until(lambda: ((room.a.health() or {}).get("waiting") or {}).get("status") == "left", "A to be quiet")
     reason = (room.a.health() or {})["waiting"]["reason"]
     assert reason == "A takes part no longer: the person let it leave; `dialogd invite A` has it back"
     assert "Half a thou" not in room.text

@@ -28,7 +28,7 @@ from tests.server.serving import (
     until,
 )
 from tests.support.cases import cases
-from tests.support.pair import PATIENCE, a_second
+from tests.support.pair import PATIENCE, a_second, stretched
 
 MB = 1024 * 1024
 
@@ -166,8 +166,8 @@ class TestSlowClients:
                 connection.sendall(half if number % 3 else b"")
 
             assert slowest_answer(site.port, times=20) < 2 * a_second()
-            if time.monotonic() - started < 1.5:
-                assert len(site.server.server_state.connections) > 200
+            waiting = len(site.server.server_state.connections)
+            assert waiting > 200 or time.monotonic() - started > 1.5
             until(lambda: len(site.server.server_state.connections) == 0)
             assert set(site.hits) == {"health"}
 
@@ -175,16 +175,16 @@ class TestSlowClients:
         """408 with the seconds; dripping bytes does not help."""
         with running(limited(Bounds(request_seconds=0.4))) as site, connect(site.port) as connection:
             started = time.monotonic()
-            connection.sendall(request(site.port, "POST /notify", "Content-Length: 900"))
+            connection.sendall(request(site.port, "POST /notify", "Content-Length: 1000000"))
             while not select.select([connection], [], [], 0.01)[0]:
                 connection.sendall(b"x")
             assert_refused(read_answer(connection), 408)
-            assert 0.3 < time.monotonic() - started < 8 * a_second()  # 900 drips would take nine seconds and more
+            assert time.monotonic() - started > 0.3
             assert not site.hits
 
     def test_a_refused_body_leaves_no_connection_behind(self) -> None:
         """Its last bytes stop the idle timer of the server; the deadline takes over."""
-        limits = Bounds(request_seconds=0.3, linger_seconds=0.2, body_bytes=10)
+        limits = Bounds(request_seconds=stretched(0.3), linger_seconds=stretched(0.3), body_bytes=10)
         with running(limited(limits)) as site, connect(site.port) as connection:
             connection.sendall(request(site.port, "POST /notify", "Content-Length: 20") + b"x" * 10)
             assert_refused(read_answer(connection), 413)
@@ -195,12 +195,13 @@ class TestSlowClients:
         """The control: uvicorn alone still waits when the deadline is over."""
         with running(unguarded) as site, connect(site.port) as connection:
             connection.sendall(b"GET /health HTTP/1.1\r\n")
+            until(lambda: len(site.server.server_state.connections) == 1)
             time.sleep(0.6)
             assert len(site.server.server_state.connections) == 1
 
     def test_an_idle_connection_outlives_the_deadline(self) -> None:
         """Peers keep one open; only unfinished requests have a deadline."""
-        deadline = 0.4 * a_second()
+        deadline = stretched(0.4)
         with running(limited(Bounds(request_seconds=deadline))) as site, connect(site.port) as connection:
             connection.sendall(request(site.port))
             assert read_answer(connection).status == 200
@@ -246,7 +247,7 @@ class TestHints:
     def test_a_hint_alone_is_taken_and_answered_as_the_app_would(self) -> None:
         """Again and again on one connection, also after it has been idle for long; other requests go between."""
         taken: list[bytes] = []
-        limits = Bounds(request_seconds=0.4 * a_second())
+        limits = Bounds(request_seconds=stretched(0.4))
         with running(hinted(taken, limits=limits)) as site, connect(site.port) as connection:
             for _ in range(2):
                 connection.sendall(a_hint(site))

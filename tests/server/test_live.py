@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import socket
@@ -20,9 +21,10 @@ import pytest
 from dialogd.backends.live import MEMORY
 from dialogd.server.turn_routes import SETTLE
 from tests.server.daemon_process import Answer, listening, send
+from tests.server.serving import connect, read_answer, request
 from tests.support import open_sessions
 from tests.support.forked import fork
-from tests.support.pair import Daemon, Pair, a_second, until
+from tests.support.pair import PATIENCE, Daemon, Pair, a_second, stretched, until
 
 HIDDEN = """
 import array, socket, sys
@@ -72,7 +74,7 @@ def waiting(daemon: Daemon) -> Iterator[None]:
 
 def owed(daemon: Daemon, query: str = "") -> dict[str, Any]:
     """The turn that this seat owes, once it does; it counts as opened."""
-    found = send(daemon, f"GET /turn?wait=10{query}").json
+    found = send(daemon, f"GET /turn?wait=45{query}").json
     assert found["status"] == "owed", found
     return dict(found)
 
@@ -440,11 +442,15 @@ def test_a_late_reply_is_kept_without_secrets(room: Pair) -> None:
 def test_a_seat_has_a_time_of_its_own(room: Pair) -> None:
     """As the file says; after it the agent has failed, whoever has opened the turn."""
     room.begin("Where?")
-    room.types("\n---\n\n## Note — User\n\n[LIMIT: timeout A 1 second]\n")
+    seconds = math.ceil(stretched(2.0))
+    room.types(f"\n---\n\n## Note — User\n\n[LIMIT: timeout A {seconds} seconds]\n")
     room.start()
-    room.notify()
-    assert owed(room["A"])["seconds"] <= 1.0
-    until(lambda: "[AGENT_ERROR: A | no answer within 1 second" in room.file.read_text("utf-8"), "the error")
+    with connect(room["A"].port) as waits:  # from before it owes the turn: the time runs at once
+        waits.sendall(request(room["A"].port, "GET /turn?wait=45"))
+        room.notify()
+        found = read_answer(waits).json
+    assert (found["status"], 0 < found["seconds"] <= seconds) == ("owed", True)
+    until(lambda: f"[AGENT_ERROR: A | no answer within {seconds} seconds" in room.file.read_text("utf-8"), "the error")
     assert send(room["A"], "GET /health").json["working_on"] is None
 
 
@@ -490,7 +496,7 @@ def test_a_terminal_takes_the_seat(room: Pair, tmp_path: Path) -> None:
             input=said,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
             env={**os.environ, "DIALOGD_STATE_DIR": str(room.state_dir)},
         )
 

@@ -75,7 +75,7 @@ def test_lines_of_a_turn_are_written_together_soon_and_a_warning_at_once(reposit
         text=True,
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=180,
     )
     assert [line.split("  ")[1] for line in done.stderr.splitlines()] == ["one", "two", "three", "four", "five"]
     assert file.read_text(encoding="utf-8") == done.stderr

@@ -48,7 +48,7 @@ async def test_a_turn_and_a_failure_are_counted_and_an_unknown_price_is_no_zero(
     assert [name for name, value in now.items() if name.startswith("dialogd_dialog_state ") and value] == [
         "dialogd_dialog_state waiting"
     ]
-    assert 0 < now["dialogd_lock_wait_seconds_total"] < 10
+    assert now["dialogd_lock_wait_seconds_total"] > 0
 
 
 async def test_a_failure_is_counted_by_its_kind(tmp_path: Path) -> None:

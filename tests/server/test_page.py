@@ -22,6 +22,7 @@ from dialogd.store.folders import StateDir
 from tests.server.daemon_process import Answer, Room, send
 from tests.server.serving import Site, ask, assert_refused, request
 from tests.support.cases import cases
+from tests.support.pair import PATIENCE
 from tests.support.room import Room as Paper
 from tests.support.room import opening
 
@@ -37,7 +38,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         room.start("A")
         text = room.opening(f"Tabs {HOSTILE}?", "A")
         room.file.write_text(f"{text}\n---\n\n## Turn 2 — Claude A\n\n{HOSTILE}\n\n[PROPOSAL: tabs]\n\nTURN: USER\n")
-        room.until(lambda: (room.a.health() or {})["turn"] == 2, "A to read the dialog")
+        room.until(lambda: (room.a.health() or {}).get("turn") == 2, "A to read the dialog")
         yield room
 
 
@@ -132,7 +133,7 @@ def test_the_page_is_light(room: Room) -> None:
     """All its parts together, as a browser gets them; the same bytes for who takes nothing packed."""
     weight = 0
     for path in sorted(Path(page_module.__file__).parent.joinpath("static").iterdir()):
-        connection = http.client.HTTPConnection("127.0.0.1", room.a.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", room.a.port, timeout=PATIENCE)
         connection.request("GET", f"/page/{path.name}", headers={"Accept-Encoding": "gzip, br"})
         response = connection.getresponse()
         packed = response.read()
@@ -245,7 +246,7 @@ def test_an_agent_that_is_absent_is_shown_so(tmp_path: Path) -> None:
         paper.run()
         room.file.write_bytes(paper.paper.data)
         room.start("A")
-        room.until(lambda: (room.a.health() or {})["turn"] == 2, "A to read the dialog")
+        room.until(lambda: (room.a.health() or {}).get("turn") == 2, "A to read the dialog")
         state = send(room.a, "GET /page/state").json
         b = agent(state, "B")
         assert (b["state"], b["failed"]) == ("absent", True)

@@ -20,7 +20,7 @@ from tests.cli.command import Commands
 from tests.server.daemon_process import Room, listening, send
 from tests.server.serving import Site
 from tests.support.cases import cases
-from tests.support.pair import a_second
+from tests.support.pair import PATIENCE, a_second
 
 
 class Unnamed(Room):
@@ -226,7 +226,7 @@ def strange(*answers: bytes, then: str = "wait", for_ever: bytes = b"") -> Stran
     return peer
 
 
-async def eventually(true: Callable[[], bool], seconds: float = 8.0) -> float:
+async def eventually(true: Callable[[], bool], seconds: float = PATIENCE) -> float:
     """Wait until `true()`; gives the seconds that it took."""
     began = asyncio.get_running_loop().time()
     while not true():
@@ -281,10 +281,10 @@ async def test_a_peer_that_answers_strangely_is_gone_on_without() -> None:
             await stack.enter_async_context(peer)
         peers = Peers("A", {name: peer.url for name, peer in (WRONG | ENOUGH).items()}, "/tmp/dialog.md")
         peers.tell(None)
-        assert await eventually(lambda: len(peers.reachable) == len(WRONG | ENOUGH)) < ANSWER + 2
+        assert await eventually(lambda: len(peers.reachable) == len(WRONG | ENOUGH)) < ANSWER + a_second()
         assert peers.reachable == dict.fromkeys(WRONG, False) | dict.fromkeys(ENOUGH, True)
         seconds = await eventually(lambda: all(len(peer.requests) == 3 for peer in WRONG.values()))
-        assert seconds < 3 * ANSWER + sum(WAITS) + 2
+        assert seconds < 3 * ANSWER + sum(WAITS) + a_second()
         await peers.close()
         await eventually(lambda: not any(peer.open for peer in (*WRONG.values(), *ENOUGH.values())))
     assert [len(peer.requests) for peer in ENOUGH.values()] == [1] * len(ENOUGH)
@@ -395,10 +395,9 @@ async def test_telling_ends_where_the_daemon_ends() -> None:
         peers = Peers("A", {"B": peer.url})
         peers.tell(None)
         await eventually(lambda: len(peer.requests) == 1)
-        began = asyncio.get_running_loop().time()
         await peers.close()
-        assert asyncio.get_running_loop().time() - began < ANSWER / 2
         await eventually(lambda: peer.open == 0)
+        assert len(peer.requests) == 1  # whoever waits for an answer asks again after a second
 
 
 def test_only_daemons_of_the_same_file_are_listed_for_it(tmp_path: Path) -> None:

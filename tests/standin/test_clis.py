@@ -38,7 +38,7 @@ def run(home: Path, script: Script, name: str, *words: str) -> tuple[subprocess.
             capture_output=True,
             env=variables,
             cwd=project,
-            timeout=50,
+            timeout=180,
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support.pair import PATIENCE, stretched
 from tests.support.standin import (
     Answer,
     Cut,
@@ -257,7 +258,7 @@ async def test_faults_are_the_ones_the_sdks_know(
 ) -> None:
     """Each fault comes out as it does with the real service: as which error, and after which text."""
     answer, *names = fault
-    timeout = 0.5 if isinstance(answer, Hang | Stall) else 20
+    timeout = stretched(0.5) if isinstance(answer, Hang | Stall) else PATIENCE
     asking = ((message, anthropic), (completion, openai), (response, openai))
     with StandIn(in_order(answer)) as server:
         for (ask, client), name in zip(asking, names, strict=True):

@@ -25,7 +25,7 @@ from dialogd.backends.prices import Price
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
-from tests.support.pair import a_second
+from tests.support.pair import PATIENCE, a_second
 
 DIALOG = b"""# Claude Autonomous Dialog
 
@@ -178,7 +178,7 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
-async def until(condition: Callable[[], bool], seconds: float) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until the condition holds; fails when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -29,7 +29,7 @@ from dialogd.errors import DialogdError
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 
-PATIENCE = 60.0  # seconds; a loaded machine is slow, not wrong
+PATIENCE = 180.0  # seconds; a loaded machine is slow, not wrong
 STEP = 0.01  # seconds between two looks of a wait
 
 
@@ -70,10 +70,27 @@ def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE,
         time.sleep(STEP)
 
 
+def overwrite(path: Path, text: str | bytes) -> None:
+    """Write a file anew, as editors do that save in one step: nobody reads half of it."""
+    saved = path.with_name(f".{path.name}.saved")
+    saved.touch(0o600)
+    saved.write_bytes(text.encode() if isinstance(text, str) else text)
+    saved.replace(path)
+
+
 def a_second() -> float:
-    """A second, or as long as one lasts while more programs want to run than there are processors."""
-    wanted = max(os.getloadavg()[0], _running(), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-    return max(1.0, 1.5 * wanted / (os.cpu_count() or 1), 3.0 * (wanted > 1))
+    """The longest that a second may last here: far more than two while anything else runs."""
+    return max(2.0, 20.0 * (_wanted() > 1))
+
+
+def stretched(seconds: float) -> float:
+    """How long somebody has to be given here who needs so many seconds where nothing else runs."""
+    return seconds * min(max(1.0, 1.5 * _wanted() / (os.cpu_count() or 1), 3.0 * (_wanted() > 1)), 15.0)
+
+
+def _wanted() -> float:
+    """How many programs want to run."""
+    return max(os.getloadavg()[0], _running(), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 def _running() -> int:
@@ -119,7 +136,7 @@ class Daemon:
 
         until(ready, f"{self.id} to answer", seconds=seconds, why=lambda: self.said)
 
-    def ask(self, method: str, path: str, body: object = None, seconds: float = 5.0) -> tuple[int, dict[str, Any]]:
+    def ask(self, method: str, path: str, body: object = None, seconds: float = PATIENCE) -> tuple[int, dict[str, Any]]:
         """Status and JSON of one request; raises OSError or `http.client.HTTPException` without an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         try:
@@ -132,7 +149,7 @@ class Daemon:
     def health(self) -> dict[str, Any] | None:
         """What it says about itself, None while it does not answer."""
         with suppress(OSError, http.client.HTTPException, ValueError):
-            status, facts = self.ask("GET", "/health", seconds=1.0)
+            status, facts = self.ask("GET", "/health", seconds=20.0)
             return facts if status == 200 and facts.get("pid") == self.pid else None
         return None
 
@@ -267,8 +284,8 @@ class Pair:
         return f"{header}\n\n{rules}\n\n## Turn 1 — User\n\n{question}\n\nTURN: {turn or next(iter(self.daemons))}\n"
 
     def begin(self, question: str, turn: str = "", setup: str = "", **keys: object) -> None:
-        """Write a new dialog over whatever is there, as `cat >` does."""
-        self.file.write_text(self.opening(question, turn, setup, **keys), encoding="utf-8")
+        """Write a new dialog over whatever is there."""
+        overwrite(self.file, self.opening(question, turn, setup, **keys))
 
     def hold(self, question: str, turn: str = "", setup: str = "", **keys: object) -> None:
         """Start every daemon, write a new dialog, and notify the first agent."""

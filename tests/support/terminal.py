@@ -14,10 +14,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.pair import until
+from tests.support.pair import PATIENCE, until
 
 _CODES = re.compile(r"\x1b\[[0-9;?<>=]*[ -/]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()=>][A-Z0-9]?")
-PATIENCE = 60.0  # seconds
 
 
 class Terminal:

@@ -20,6 +20,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol.state import Dialog
 from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of
+from tests.support.pair import PATIENCE
 
 Line = str | Usage | Tool | BackendError | float
 
@@ -90,7 +91,7 @@ async def interrupted(
 ) -> None:
     """One step of the agent, into which the person acts as soon as it is time."""
     turn = asyncio.ensure_future(agent.step())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while not is_time():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)

@@ -14,6 +14,7 @@ from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Received
 from tests.logfile.files import log_of
+from tests.support.pair import PATIENCE
 from tests.support.room import opening
 from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
 from tests.turns.test_spending import SAID, WRONG, account, dialog_in
@@ -125,7 +126,7 @@ async def test_a_reply_is_not_bought_again_where_the_person_cut_turns_during_its
 
 async def test_the_persons_word_ends_a_call_in_its_middle(tmp_path: Path) -> None:
     """What had come by then is the draft; the rest, which would have come later, is not waited for."""
-    path, mind = dialog_in(tmp_path), Mind(("Half of ", 5.0, "the rest."))
+    path, mind = dialog_in(tmp_path), Mind(("Half of ", 600.0, "the rest."))
     async with agent_with(path, mind) as agent:
         await interrupted(agent, lambda: bool(agent.call and agent.call.parts), person.say, path)
     (draft,) = log_of(path).journals.of("A").drafts()
@@ -143,7 +144,7 @@ async def test_a_reply_that_ends_while_the_file_is_looked_at_is_kept_whole(tmp_p
             """A text without a blank at its end."""
             self.asked.append(request.prompt())
             yield "Redis, after all"
-            busy = asyncio.ensure_future(agent.on_disk(lambda: disk.wait(10)))
+            busy = asyncio.ensure_future(agent.on_disk(lambda: disk.wait(PATIENCE)))
             await asyncio.sleep(0)
             person.say(log_of(path), "Consider the cost.")
             agent.wake()
@@ -204,7 +205,7 @@ async def test_a_save_that_is_read_while_a_look_ends_is_not_overlooked(tmp_path:
         await asyncio.sleep(0)
         saving = asyncio.ensure_future(agent.on_disk(save))
         await asyncio.sleep(0)
-        assert is_saved.wait(10)  # the event loop hears of both at once
+        assert is_saved.wait(PATIENCE)  # the event loop hears of both at once
         await asyncio.gather(looking, saving)
         now = await agent.look()
         assert now is not None

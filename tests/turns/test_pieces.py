@@ -97,7 +97,7 @@ async def test_a_reply_of_megabytes_without_a_blank_is_no_burden() -> None:
     """It is handed on in parts, in time that grows with its length only."""
     began = time.process_time()
     told = await handed_on(["x" * 1000] * 2000, PAUSE)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10
     assert max(map(len, told)) == LONGEST
     assert sum(map(len, told)) == 2_000_000
 

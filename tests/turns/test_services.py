@@ -33,7 +33,7 @@ from tests.turns.minds import agent_with
 from tests.turns.test_spending import dialog_in
 
 QUICK = Behavior(pace=0.0, poll=0.05, retry_wait=0.02)
-PATIENCE = 40.0  # seconds until the dialog goes on or says why not, SDKs loaded and a service's pause waited for
+PATIENCE = 180.0  # seconds until the dialog goes on or says why not, SDKs loaded and a service's pause waited for
 WELL = Say(TEXT)
 REFUSED = Say("")
 REFUSAL = {"messages": "refusal", "chat": "content_filter", "responses": "content_filter"}  # as each service says it
@@ -131,7 +131,7 @@ async def test_a_wait_longer_than_the_turn_fails_at_once_and_costs_nothing(tmp_p
     with StandIn(in_order(Fail(429, retry_after=600), WELL)) as server:
         for name in ("one", "other"):
             (tmp_path / name).mkdir()
-            path = dialog_in(tmp_path / name, "**Timeout:** 20 seconds")
+            path = dialog_in(tmp_path / name, "**Timeout:** 5 minutes")
             backend = make(form, server, state=tmp_path / "agents" / name)
             async with agent_with(path, backend, options=QUICK) as agent:
                 began = time.monotonic()
@@ -213,7 +213,7 @@ async def test_a_service_that_never_ends_is_left_at_the_timeout(tmp_path: Path, 
         await backend.close()
     mark = log_of(path).read().entries[-1].mark("AGENT_ERROR")
     assert mark.fields[1] == "no answer within 1 second"
-    assert 0.9 < took < 3.0
+    assert 0.9 < took < 1 + a_second()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -23,6 +23,7 @@ from dialogd.protocol.model import Frame
 from dialogd.protocol.state import Dialog
 from tests.faults.replies import locked
 from tests.logfile.files import OPENING, log_of, turn
+from tests.support.pair import PATIENCE
 from tests.turns.minds import DEAR, Mind, agent_with, journal_refusing, step
 
 SAID = Usage(model="m-1", tokens_in=1_000, tokens_out=100)  # at DEAR: 0.012 dollars
@@ -101,10 +102,10 @@ async def test_what_was_accounted_for_is_not_counted_again(tmp_path: Path) -> No
 async def test_an_interrupted_call_is_paid_by_the_next_entry_also_after_a_restart(tmp_path: Path) -> None:
     """The person speaks into a call: it ends, and what it had used by then stands in the agent's next frame."""
     path = dialog_in(tmp_path)
-    mind = Mind(("Thinking about", Usage("m-1", 500, 10, estimated=True), 20.0), price=DEAR)
+    mind = Mind(("Thinking about", Usage("m-1", 500, 10, estimated=True), 600.0), price=DEAR)
     async with agent_with(path, mind) as agent:
         turn = asyncio.ensure_future(agent.step())
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while not mind.asked or not agent.call or not agent.call.parts:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
@@ -123,7 +124,7 @@ async def test_a_reply_that_came_too_late_is_paid_by_the_next_entry(tmp_path: Pa
         await agent.look()
         with locked(path):
             turn = asyncio.ensure_future(agent.step())
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + PATIENCE
             while log_of(path).journals.of("A").received() is None:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.01)
@@ -143,10 +144,10 @@ async def test_a_reply_that_came_too_late_is_paid_by_the_next_entry(tmp_path: Pa
 async def test_a_stopped_call_is_not_forgotten_either(tmp_path: Path) -> None:
     """A daemon that ends in the middle of a call leaves the bill to the next one."""
     path = dialog_in(tmp_path)
-    mind = Mind((SAID, 20.0), price=DEAR)
+    mind = Mind((SAID, 600.0), price=DEAR)
     async with agent_with(path, mind) as agent:
         turn = asyncio.ensure_future(agent.step())
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while not mind.asked:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)

@@ -458,7 +458,7 @@ def test_a_session_that_holds_a_seat_approves_nothing(tmp_path: Path) -> None:
         world.begin()
         call = world.asked()["call"]
         session = f"claude:{os.getpid()}:{start_of(os.getpid())}"  # what this test starts belongs to it
-        with subprocess.Popen(["sleep", "60"]) as daemon:
+        with subprocess.Popen(["sleep", "600"]) as daemon:
             seat = Running("B", 1, str(world.pair.file), daemon.pid, psutil.Process(daemon.pid).create_time())
             entry = StateDir(world.pair.state_dir).registry / "1-B.json"
             entry.write_text(json.dumps(asdict(replace(seat, session=session))), encoding="utf-8")
@@ -590,7 +590,7 @@ def dialogd(world: World, *words: str) -> str:
         cwd=world.folder,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=True,
     )
     return done.stdout + done.stderr
