@@ -45,6 +45,7 @@ from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.plan_files import place, write
 from dialogd.views.plan_page import as_json as facts_of
 from dialogd.views.plan_page import first_screen, markdown
+from dialogd.views.sentences import METHODS
 
 if TYPE_CHECKING:
     from dialogd.backends.auto import Choice
@@ -480,15 +481,6 @@ WORDS = {
 BROKEN = "chain broken: something before it was changed, removed or inserted"
 UNKNOWN = "unknown: no journal here remembers it; forged, or written on another machine"
 GUEST = "sound; its writer keeps no journal here"
-METHODS = {
-    "mutual": "everybody signed",
-    "vote": "by vote",
-    "moderator": "by the moderator",
-    "review": "by its review",
-    "decide": "by an agent that may decide",
-    "judge": "by the judge",
-    "person": "by the person",
-}
 TEXT_LINES = 8  # of the agreed text that are shown
 
 Kept = Annotated[

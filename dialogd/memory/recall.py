@@ -14,8 +14,9 @@ from dialogd.memory.decided import cut
 from dialogd.memory.index import RECALLED
 from dialogd.memory.values import DISCUSSED, Hit, PastDecision
 from dialogd.protocol.text import clean, escape, redact
-from dialogd.views.plan import METHODS, Signed
+from dialogd.views.plan import Signed
 from dialogd.views.plan_page import BACKSLASHED, inline, quoted
+from dialogd.views.sentences import METHODS
 
 MOST_WORDS = 40  # words of a question that are looked up
 

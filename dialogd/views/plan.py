@@ -37,7 +37,7 @@ from dialogd.protocol.state import Dialog, Outcome, Spent, account
 from dialogd.protocol.table import Decision, Proposal
 from dialogd.protocol.units import dollars, in_words, listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.sentences import by_name
+from dialogd.views.sentences import METHODS, by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,16 +325,6 @@ def _items(lines: list[str]) -> Iterator[str]:
 
 # -- The plan ---------------------------------------------------------------------------------------------------------
 
-METHODS = {
-    "mutual": "everybody signed the same text",
-    "vote": "by vote",
-    "moderator": "by the moderator",
-    "review": "by its review",
-    "decide": "by an agent that may decide",
-    "judge": "by the judge",
-    "person": "by the person's word",
-    "by hand": "written by hand, without everybody's signature",
-}
 IN_WORDS_ALONE = "the agents agreed in words, and nobody wrote a mark that says so: nothing was put up or signed"
 RAISED = ("OBJECTION", "CRITIQUE")
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")

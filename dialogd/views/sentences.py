@@ -34,6 +34,17 @@ _SAID = {
     "INVITE": "invited",
 }
 _ABOUT = {"VETO": "ruled out", "STRIKE": "withdrew turn", "SKIP": "passed over", "RETRY": "asked again"}
+# How something was decided, by its method.
+METHODS = {
+    "mutual": "everybody signed the same text",
+    "vote": "by vote",
+    "moderator": "by the moderator",
+    "review": "by its review",
+    "decide": "by an agent that may decide",
+    "judge": "by the judge",
+    "person": "by the person's word",
+    "by hand": "written by hand, without everybody's signature",
+}
 _CHOSE = {"approve": "for", "reject": "against", "abstain": ""}
 _LIMITS = {"max_turns": "turns", "max_rounds": "rounds", "max_time": "time in all", "timeout": "time for a turn"}
 
@@ -128,16 +139,10 @@ def _decision(mark: Mark, _who: str, name: Name) -> str:
     outcome, how, evidence, *why = (*mark.fields, "", "", "")
     about, told = mark.ref or "a position", by_name(evidence, name)
     # What everybody signed is told by who signed it.
-    by = f" ({_HOW.get(how, how)})" if how and how != "mutual" else ""
+    by = f" ({METHODS.get(how, how)})" if how and how != "mutual" else ""
     return _with(f"{about} was {outcome}{by}", "; ".join(filter(None, (told, *why))))
 
 
-_HOW = {
-    "vote": "by vote",
-    "judge": "by the judge",
-    "moderator": "by the moderator",
-    "review": "after its review",
-}
 _ID = r"(?<![^\s,;:()|])[^\s,;:()|]{1,64}(?![^\s,;:()|])"  # whole words only: a long one is read once
 _IDS = re.compile(rf"{_ID}(?= in turns? \d)|(?<=\(){_ID}(?:, {_ID})*(?=\))|(?<=absent: ){_ID}(?:, {_ID})*")
 

@@ -122,7 +122,8 @@ def test_a_decided_dialog_shows_its_certificate(dialogd: Commands) -> None:
     decided(dialogd)
     told, facts = dialogd.all([["verify"], ["verify", "--json"]])
     assert (told.code, facts.code) == (0, 0)
-    assert "certificate: P1 in turn 2, decided in turn 3 at 2026-11-21T19:00:00Z, everybody signed\n" in told.out
+    how = "decided in turn 3 at 2026-11-21T19:00:00Z, everybody signed the same text"
+    assert f"certificate: P1 in turn 2, {how}\n" in told.out
     assert "  | Postgres.\n  | No cache.\n" in told.out
     assert (
         "  by B, Claude B, turn 3, 2026-11-21T19:00:00Z; strongest remaining objection: nobody measured\n" in told.out
