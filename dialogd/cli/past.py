@@ -81,7 +81,8 @@ def show_dialog(which: Which, json: options.JsonOption = False) -> None:
 
 def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Sequence[PastDecision]]:
     """A dialog that is named by its file: its archived copy, else the file itself."""
-    from dialogd.memory.memory import live_decisions, row_of
+    from dialogd.memory.index import row_of
+    from dialogd.memory.memory import live_decisions
 
     try:
         row = known.dialog(path.name) if path.name.endswith(".md") else known.dialog(dialog.id)

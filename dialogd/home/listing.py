@@ -18,8 +18,7 @@ from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
 from dialogd.home.forms import Dialogs, Listed, ListedAgent, State
 from dialogd.memory import DialogRow, Memory
-from dialogd.memory.index import read_dialog
-from dialogd.memory.memory import row_of
+from dialogd.memory.index import read_dialog, row_of
 from dialogd.memory.recall import excerpt
 from dialogd.protocol.build import ending
 from dialogd.protocol.model import USER

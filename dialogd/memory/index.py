@@ -219,8 +219,8 @@ def _decided(dialog: Dialog, plan: Plan) -> str:
     return _gist(plan.agreed.text) if plan.agreed is not None else ""
 
 
-def row_of(dialog: Dialog) -> DialogRow:
-    """The row of a dialog, without the paths of its file and of a copy."""
+def row_of(dialog: Dialog, file: Path | None = None) -> DialogRow:
+    """The row of a dialog that stands in this file, without the path of a copy."""
     state, spent, entries = dialog.state, total(dialog.state.spent), _sound(dialog)
     ends = dialog.entry(state.outcome.entry) if state.outcome else None
     last = next((at for entry in reversed(entries) if (at := iso(entry.at))), "") if ends else ""
@@ -242,6 +242,7 @@ def row_of(dialog: Dialog) -> DialogRow:
         tokens=spent.tokens if spent.entries > spent.uncounted else None,
         approved=bool(state.approved),
         is_rehearsal=dialog.is_rehearsed,
+        file=str(file or ""),
         names=tuple(one_line(agent.name, NAME_LENGTH) for agent in dialog.header.agents),
         models=tuple(models.get(agent.id, "") for agent in dialog.header.agents),
         decided=_decided(dialog, plan),

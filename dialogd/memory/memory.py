@@ -23,32 +23,6 @@ from dialogd.store.registry import Registry
 log = logging.getLogger("dialogd")
 
 
-def look(state: StateDir, files: Iterable[Path]) -> list[DialogRow]:
-    """The open dialogs of running daemons and in these files; ended ones are archived on the way."""
-    served = {Path(daemon.file) for daemon in Registry(state).running()}
-    found = []
-    for file in dict.fromkeys((*sorted(served), *files)):
-        with suppress(DialogdError, OSError):
-            dialog = read_dialog(file)
-            if dialog.state.outcome is None:
-                found.append(replace(row_of(dialog, file), state="running" if file in served else "open"))
-            else:
-                _keep(state, file, dialog)
-    return found
-
-
-def _keep(state: StateDir, file: Path, dialog: Dialog) -> None:
-    try:
-        keep(dialog, file, state)
-    except OSError as error:
-        log.warning("%s has ended and cannot be archived: %s", file, error)
-
-
-def row_of(dialog: Dialog, file: Path) -> DialogRow:
-    """The row of a dialog that is not archived."""
-    return replace(index.row_of(dialog), file=str(file))
-
-
 def live_decisions(dialog: Dialog) -> Iterator[PastDecision]:
     """The decisions of a dialog that is not archived."""
     f = facts(dialog)
@@ -77,11 +51,24 @@ class Memory:
 
         Looks at the dialogs of running daemons, and at `files`: one that has ended is archived, others are listed.
         """
-        going = look(self.state, files)
+        going = self._going(files)
         known = self._ask(index.listed)
         current = {row.id: row for row in going}
         found = [*going, *(row for row in known if row.id not in current)]
         return self._complete(*(found if limit is None else found[: offset + limit])[offset:])
+
+    def _going(self, files: Iterable[Path]) -> list[DialogRow]:
+        """The open dialogs of running daemons and in these files; ended ones are archived on the way."""
+        served = {Path(daemon.file) for daemon in Registry(self.state).running()}
+        found = []
+        for file in dict.fromkeys((*sorted(served), *files)):
+            with suppress(DialogdError, OSError):
+                dialog = read_dialog(file)
+                if dialog.state.outcome is None:
+                    found.append(replace(index.row_of(dialog, file), state="running" if file in served else "open"))
+                else:
+                    self.keep(dialog, file)
+        return found
 
     def archived(self) -> list[DialogRow]:
         """The archived dialogs, newest first; nothing else is looked at."""
@@ -97,7 +84,10 @@ class Memory:
 
     def keep(self, dialog: Dialog, file: Path) -> None:
         """Archive an ended dialog, where it is not; a failure is a warning."""
-        _keep(self.state, file, dialog)
+        try:
+            keep(dialog, file, self.state)
+        except OSError as error:
+            log.warning("%s has ended and cannot be archived: %s", file, error)
 
     def dialog(self, wanted: str) -> DialogRow:
         """The archived dialog that an id, or the beginning of one, or of its copy's name, means. Raises `BadInput`."""

@@ -22,7 +22,7 @@ from dialogd.errors import DialogdError
 from dialogd.store.child import LEASH
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
-from dialogd.store.registry import Running, registered
+from dialogd.store.registry import Running, entries, registered
 
 if TYPE_CHECKING:
     import psutil
@@ -94,8 +94,8 @@ def reap(leftover: Leftover) -> bool:
 
 def _sessions(state: StateDir) -> Iterator[Leftover]:
     """Sessions of agents whose daemon does not run, as dialogd left them."""
-    listed = [daemon for path in state.registry.glob("*.json") if (daemon := registered(path)) is not None]
-    running = {state.agent(Path(daemon.file), daemon.id) for daemon in listed if daemon.is_alive()}
+    known = (daemon for _, daemon in entries(state.registry))
+    running = {state.agent(Path(daemon.file), daemon.id) for daemon in known if daemon.is_alive()}
     for folder in sorted(state.agents.glob("*")):
         for (path, session), mark in _made(folder).items() if folder not in running else ():
             if _mark(path, session) == mark:
@@ -154,9 +154,8 @@ def _remove(database: Path, session: str) -> bool:
 
 def _registrations(registry: Path) -> Iterator[Leftover]:
     """Entries whose daemon does not run."""
-    for path in sorted(registry.glob("*.json")):
-        daemon = _dead(path)
-        if daemon is not None:
+    for path, daemon in entries(registry):
+        if not daemon.is_alive():
             what = f"{daemon.id} on port {daemon.port}, pid {daemon.pid}, is gone"
             yield Leftover("registration", what, path, daemon=daemon)
 

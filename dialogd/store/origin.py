@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dialogd.protocol.model import OTHER, UNKNOWN
-from dialogd.store.registry import Running, registered
+from dialogd.store.registry import Running, entries
 
 if TYPE_CHECKING:
     import psutil
@@ -299,10 +299,10 @@ def origin_of(pids: Sequence[int], folder: Path) -> Origin:
 
 def seated(folder: Path) -> tuple[Running, ...]:
     """The daemons that run, while one of them speaks for a session or works on a build; else none. Changes nothing."""
-    listed = [daemon for path in sorted(folder.glob("*.json")) if (daemon := registered(path)) is not None]
-    if not any(one.session or one.repo for one in listed):
+    known = [daemon for _, daemon in entries(folder)]
+    if not any(one.session or one.repo for one in known):
         return ()
-    return tuple(one for one in listed if one.is_alive())
+    return tuple(one for one in known if one.is_alive())
 
 
 _caller: ContextVar[Callable[[], Sequence[int]] | None] = ContextVar("dialogd_caller", default=None)

@@ -74,6 +74,11 @@ def registered(path: Path) -> Running | None:
         return None
 
 
+def entries(folder: Path) -> list[tuple[Path, Running]]:
+    """The entries of the registry's folder that can be read, and the daemons that they tell of, running or not."""
+    return [(path, daemon) for path in sorted(folder.glob("*.json")) if (daemon := registered(path)) is not None]
+
+
 class Registry:
     """The folder of running daemons. A daemon holds one seat and has one entry."""
 
@@ -158,10 +163,7 @@ class Registry:
     def running(self, file: Path | None = None) -> tuple[Running, ...]:
         """The daemons that run, of one file or of all; forgets those that are gone."""
         found: list[Running] = []
-        for path in sorted(self.folder.glob("*.json")):
-            daemon = registered(path)
-            if daemon is None:
-                continue
+        for path, daemon in entries(self.folder):
             if not daemon.is_alive():
                 with suppress(FileNotFoundError):
                     path.unlink()
