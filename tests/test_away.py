@@ -47,7 +47,7 @@ def voted() -> Room:
 
 def texts(room: Room, kind: str, since: int = 0) -> list[str]:
     """The words of one kind of news."""
-    return [item.text for item in getattr(away(room.dialog, since), kind)]
+    return [item.text for item in away(room.dialog, since).items[kind]]
 
 
 def test_news_are_read_from_the_marks(voted: Room) -> None:
@@ -81,12 +81,12 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     assert news.needed == f"answer B: which region? ({terms})"
     assert "(by 2026-11-22 00:00; default: eu" in away(voted.dialog, 4, clock_at(timezone(timedelta(hours=2)))).needed
     assert news.now == "under way: it waits for you"
-    assert [item.text for item in news.asked_you] == ["which region?"]
+    assert [item.text for item in news.items["asked_you"]] == ["which region?"]
     lines = as_text(news).split("\n")
     assert lines[2] == f"needed from you: {news.needed}"
     assert lines[4:6] == ["asked you:", "  turn 6, B: which region?"]
     voted.say("eu")
-    assert away(voted.dialog, 4).asked_you == ()
+    assert away(voted.dialog, 4).items["asked_you"] == ()
     voted.stop()
     assert texts(voted, "ended") == ["The dialog was stopped"]
 
@@ -108,7 +108,7 @@ def test_a_decision_is_told_with_its_text_and_evidence() -> None:
     for who, line in (("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve]"), ("C", "[VOTE: P1 approve]")):
         room.says(who, line)
     news = away(room.dialog, 1)
-    (decided,) = news.decided
+    (decided,) = news.items["decided"]
     assert decided.text.startswith("P1 approved (vote): Postgres; 2 for")
     assert "dialogd approve" in news.needed
 
@@ -268,7 +268,7 @@ def rejected(count: int) -> Dialog:
 @cases("answer", [partial(away, since=0), facts, lambda dialog: as_json(Plan(dialog))])
 def test_the_cost_of_an_answer_grows_with_the_rejections(answer: Callable[[Dialog], object]) -> None:
     """And not with their square: a dialog may be rejected as often as the person likes."""
-    assert len(away(rejected(3), 0).rejected) == len(facts(rejected(3)).made) == 3
+    assert len(away(rejected(3), 0).items["rejected"]) == len(facts(rejected(3)).made) == 3
     assert is_linear(lambda n: answer(rejected(n)), size=15)
 
 

@@ -451,7 +451,9 @@ def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
         turn = since_turn(dialog, since, datetime.now().astimezone().isoformat(), local)
     news = away(dialog, turn, local)
     text = as_text(news, width=max(get_terminal_size((100, 24)).columns, 40))
-    options.answer({"file": str(settings.file), "dialog": dialog.id, **asdict(news)}, [text], json=json)
+    facts = asdict(news)
+    facts |= {"file": str(settings.file), "dialog": dialog.id, **facts.pop("items")}
+    options.answer(facts, [text], json=json)
 
 
 def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]:

@@ -13,7 +13,7 @@ from dialogd.protocol import board, lifecycle, marks, questions, units
 from dialogd.protocol.board import AGAINST, Position, Rejection, Reopening, latest, positions, rejections_in, reopenings
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
-from dialogd.protocol.model import USER, Condition, Entry
+from dialogd.protocol.model import USER, Condition, Entry, turn_number
 from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
@@ -32,11 +32,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 def last_word(dialog: Dialog) -> int:
     """The turn at which the person last wrote something, 0 where they never did."""
-    turn, found = 0, 0
-    for entry in dialog.entries:
-        turn = entry.number if entry.is_turn else turn
-        found = turn if entry.by == USER and not entry.via else found
-    return found
+    return next((turn_number(entry.id) for entry in reversed(dialog.entries) if entry.by == USER and not entry.via), 0)
 
 
 def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None) -> int:
@@ -53,13 +49,12 @@ def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None
             f"{one_line(text, 60)!r} is neither a turn nor a time",
             fix=f"write a turn (7), {TIMES}",
         )
-    turn, found = 0, 0
+    found = 0
     for entry in dialog.entries:
-        turn = entry.number if entry.is_turn else turn
         passed = units.seconds_between(entry.at, then.isoformat())
         if passed is not None and passed < 0:
             break
-        found = turn if passed is not None else found  # when a turn was typed by hand, nobody knows
+        found = turn_number(entry.id) if passed is not None else found  # when a turn was typed by hand, nobody knows
     return found
 
 
@@ -90,6 +85,24 @@ _TROUBLE = ("AGENT_ERROR", "STALLED", "SKIP", "RETRY")
 _WAITING = frozenset({"waiting_for_user", "unknown_turn", "damaged", "no_turn_yet", "unfinished"})
 
 
+TITLES = {
+    "asked_you": "asked you",
+    "ended": "ended",
+    "decided": "decided",
+    "rejected": "rejected by you",
+    "errors": "errors and stalls",
+    "objections": "objections that stand",
+    "changed": "changed their position",
+    "conceded": "conceded",
+    "proposed": "proposed",
+    "asked": "asked each other",
+    "answered": "answered",
+    "withdrawn": "withdrawn by you",
+    "people": "joined and left",
+    "limits": "limits and pauses",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One thing that happened: its turn (of a note, the one before), by whom, in words. `at` is wall time or ""."""
@@ -103,51 +116,23 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """What happened after turn `since`; every list is in order. `spent` is the sum of these entries' accounts.
+    """What happened after turn `since`. `spent` is the sum of these entries' accounts.
 
-    `asked_you` are questions for the person that are still open, `decided` is without what they rejected. `now` is
-    the dialog's state in words, `needed` what it waits for from the person, with commands ("" for nothing).
+    `items` are those of each kind of `TITLES`, in order: `asked_you` are questions for the person that are still open,
+    `decided` is without what they rejected. `now` is the dialog's state in words, `needed` what it waits for from the
+    person, with commands ("" for nothing).
     """
 
     since: int
     turns: int
-    asked_you: tuple[Item, ...]
-    ended: tuple[Item, ...]
-    decided: tuple[Item, ...]
-    rejected: tuple[Item, ...]
-    proposed: tuple[Item, ...]
-    objections: tuple[Item, ...]
-    changed: tuple[Item, ...]
-    conceded: tuple[Item, ...]
-    asked: tuple[Item, ...]
-    answered: tuple[Item, ...]
-    errors: tuple[Item, ...]
-    people: tuple[Item, ...]
-    limits: tuple[Item, ...]
-    withdrawn: tuple[Item, ...]
+    items: Mapping[str, tuple[Item, ...]]
     spent: Spent
     now: str
     needed: str
 
     def sections(self) -> tuple[tuple[str, tuple[Item, ...]], ...]:
         """Title and items of everything that is not empty, the most important first."""
-        titles = {
-            "asked you": self.asked_you,
-            "ended": self.ended,
-            "decided": self.decided,
-            "rejected by you": self.rejected,
-            "errors and stalls": self.errors,
-            "objections that stand": self.objections,
-            "changed their position": self.changed,
-            "conceded": self.conceded,
-            "proposed": self.proposed,
-            "asked each other": self.asked,
-            "answered": self.answered,
-            "withdrawn by you": self.withdrawn,
-            "joined and left": self.people,
-            "limits and pauses": self.limits,
-        }
-        return tuple((title, items) for title, items in titles.items() if items)
+        return tuple((title, items) for kind, title in TITLES.items() if (items := self.items[kind]))
 
 
 def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
@@ -157,39 +142,30 @@ def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
     said, names = [message for message in messages if message.payload["entry"] in ids], names_of(dialog)
     ledger, opened = positions(dialog), reopenings(dialog)
     refused, made = rejections_in(opened), board.decisions(dialog, opened)
-    return Away(
-        since=since,
-        turns=sum(entry.is_turn for entry in entries),
-        asked_you=_of(said, "QUESTION_FOR_USER", is_open=True),
-        ended=tuple(_ended(dialog, said, opened)),
-        decided=(*_decided(dialog, ids, made, refused), *_of(said, "DEFAULT_TAKEN")),
-        rejected=tuple(_rejected(dialog, ids, made, refused)),
-        proposed=tuple(_item(m) for m in said if m.message_type == "PROPOSAL"),
-        objections=tuple(_standing(dialog, said, ledger)),
-        changed=tuple(_changed(entries, ledger, since)),
-        conceded=_of(said, "CONCEDE"),
-        asked=_of(said, "QUESTION"),
-        answered=tuple(_answers(messages, ids)),
-        errors=_of(said, *_TROUBLE, names=names),
-        people=_of(said, "INVITE", "LEAVE", names=names),
-        limits=_of(said, "LIMIT", "STEP", "PAUSED", "RESUMED"),
-        withdrawn=_of(said, "STRIKE", "VETO"),
-        spent=_spent(dialog, entries),
-        now=one_line(lifecycle.in_words(dialog)),
-        needed=_needed(dialog, zone),
-    )
+    items = {
+        "asked_you": _of(said, "QUESTION_FOR_USER", is_open=True),
+        "ended": tuple(_ended(dialog, said, opened)),
+        "decided": (*_decided(dialog, ids, made, refused), *_of(said, "DEFAULT_TAKEN")),
+        "rejected": tuple(_rejected(dialog, ids, made, refused)),
+        "proposed": tuple(_item(m) for m in said if m.message_type == "PROPOSAL"),
+        "objections": tuple(_standing(dialog, said, ledger)),
+        "changed": tuple(_changed(entries, ledger, since)),
+        "conceded": _of(said, "CONCEDE"),
+        "asked": _of(said, "QUESTION"),
+        "answered": tuple(_answers(messages, ids)),
+        "errors": _of(said, *_TROUBLE, names=names),
+        "people": _of(said, "INVITE", "LEAVE", names=names),
+        "limits": _of(said, "LIMIT", "STEP", "PAUSED", "RESUMED"),
+        "withdrawn": _of(said, "STRIKE", "VETO"),
+    }
+    turns, now = sum(entry.is_turn for entry in entries), one_line(lifecycle.in_words(dialog))
+    return Away(since, turns, items, _spent(dialog, entries), now, _needed(dialog, zone))
 
 
 def after(dialog: Dialog, since: int) -> tuple[Entry, ...]:
     """The entries after turn `since` that count."""
-    turn, found = 0, []
-    for entry in dialog.entries:
-        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
-            continue
-        turn = entry.number if entry.is_turn else turn
-        if turn > since or (turn == since and not entry.is_turn):
-            found.append(entry)
-    return tuple(found)
+    counted = (entry for entry in dialog.entries if entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED))
+    return tuple(e for e in counted if turn_number(e.id) >= since + e.is_turn)
 
 
 def _item(message: Message, text: str = "") -> Item:
@@ -243,7 +219,7 @@ def _decided(
             behind = one_line(by_name(decision.evidence, lambda who: names.get(who, who)), WIDTH // 2)
             words = "; ".join(filter(None, (_about(texts, decision), behind)))
             words += f"; {decision.superseded}" if decision.superseded else ""
-            yield Item(int(decision.entry.split(".")[0]), "System", words, times[decision.entry])
+            yield Item(turn_number(decision.entry), "System", words, times[decision.entry])
 
 
 def _texts(dialog: Dialog) -> dict[str, str]:
