@@ -78,11 +78,9 @@ def begin(settings: Settings, asked: NewSession) -> Path:
     """
     if is_blank(asked.question):
         raise BadInput("the question is empty", fix="say what the agents are to discuss")
-    for path in asked.context:
-        inside(path)
-    words = [*_cast_words(settings, asked), *_limit_words(settings, asked)]
+    context = [word for path in asked.context for word in ("--context", str(inside(path)))]
+    words = [*_cast_words(settings, asked), *_limit_words(settings, asked), *context]
     words += ["--break-cycles", *(["--unattended"] if asked.unattended else [])]
-    words += [word for path in asked.context for word in ("--context", str(inside(path)))]
     variables = {"DIALOGD_PROJECT": str(asked.project)} if asked.project else {}
     variables |= {} if asked.tools else {"DIALOGD_TOOL_CALLS": "0"}
     return run_apart(StateDir(settings.state_dir), asked.question, words, variables)
