@@ -277,10 +277,11 @@ def test_a_replay_comes_to_the_dialog_that_the_file_is(entries: list[str]) -> No
     """One step for each entry; after the last one all facts and decisions are those of the whole file."""
     data = (opening("A", "B") + "\n" + "\n".join(entries)).encode()
     whole, walked = parse(data), list(steps(data))
-    assert [step.entry for step in walked] == list(whole.entries)
-    assert (walked[-1].dialog.state, walked[-1].dialog.size) == (whole.state, whole.size)
-    assert facts(walked[-1].dialog) == facts(whole)
-    assert decisions(walked[-1].dialog) == decisions(whole)
+    assert [entry for entry, _ in walked] == list(whole.entries)
+    last = walked[-1][1]
+    assert (last.state, last.size) == (whole.state, whole.size)
+    assert facts(last) == facts(whole)
+    assert decisions(last) == decisions(whole)
     assert changed(facts(whole), facts(whole)) == {}
 
 
@@ -288,8 +289,8 @@ def test_a_replay_shows_what_was_known_then() -> None:
     """A turn that is struck later still counts before; whose turn it was is what it was."""
     room = talked(("A", "[PROPOSAL: Redis]\n[TO: B]"))
     room.types("\n## Note — User\n\n[STRIKE: 2]\n")
-    _, proposed, struck = [facts(step.dialog) for step in steps(room.paper.data)]
+    _, proposed, struck = [facts(dialog) for _, dialog in steps(room.paper.data)]
     assert proposed["proposal P1"] == "A: Redis"
     assert changed(proposed, struck) == {"struck": ("", "turn 2"), "proposal P1": ("A: Redis", "")}
-    (_, then, _) = [decisions(step.dialog) for step in steps(room.paper.data)]
+    (_, then, _) = [decisions(dialog) for _, dialog in steps(room.paper.data)]
     assert [then[who]["action"] for who in "ABC"] == ["wait", "reply", "wait"]

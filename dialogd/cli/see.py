@@ -395,10 +395,10 @@ def replay(
 def _walked(data: bytes) -> Iterator[dict[str, Any]]:
     """Each entry as facts."""
     before: Mapping[str, str] = {}
-    for step in steps(data):
-        now, entry = facts(step.dialog), step.entry
+    for entry, dialog in steps(data):
+        now = facts(dialog)
         known = {"entry": entry.id, "number": entry.number, "by": entry.by, "name": entry.name, "at": entry.at}
-        yield {**known, "state": now, "changed": changed(before, now), "decisions": decisions(step.dialog)}
+        yield {**known, "state": now, "changed": changed(before, now), "decisions": decisions(dialog)}
         before = now
 
 

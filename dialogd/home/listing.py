@@ -217,12 +217,8 @@ def _ended(row: DialogRow) -> str:
 
 def _kept(row: DialogRow) -> Listed:
     """A dialog of the archive, as the list has it."""
-    cast = [
-        ListedAgent(id=who, name=name or who, model=model)
-        for who, name, model in zip(
-            row.agents, row.names or row.agents, row.models or ("",) * len(row.agents), strict=True
-        )
-    ]
+    seats = zip(row.agents, row.names, row.models, strict=True)
+    cast = [ListedAgent(id=who, name=name or who, model=model) for who, name, model in seats]
     return _row(row, cast, "ended", one_line(_ended(row), WORDS))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Work, Write, decide
 from dialogd.protocol.grammar import parse, read_on
@@ -16,16 +16,8 @@ from dialogd.protocol.text import one_line
 WIDTH = 160  # characters of a fact
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One entry, and the dialog up to it."""
-
-    entry: Entry
-    dialog: Dialog
-
-
-def steps(data: bytes) -> Iterator[Step]:
-    """Read a file as it grew; the last step is the whole dialog. Linear. Raises `NotADialog`."""
+def steps(data: bytes) -> Iterator[tuple[Entry, Dialog]]:
+    """Each entry of a file, and the dialog up to it, read as it grew; the last is all of it. Raises `NotADialog`."""
     whole = parse(data)
     ends = [entry.end for entry in whole.entries]
     ends[-1:] = [len(data)] if ends else []
@@ -33,7 +25,7 @@ def steps(data: bytes) -> Iterator[Step]:
     for entry, end in zip(whole.entries, ends, strict=True):
         dialog = parse(data[:end]) if dialog is None else read_on(dialog, data[done:end])
         done = end
-        yield Step(entry, dialog)
+        yield entry, dialog
 
 
 def facts(dialog: Dialog) -> dict[str, str]:
