@@ -163,7 +163,8 @@ def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
             f"{limits.max_time} is longer than a session may take: {units.in_words(settings.session_max_time)}",
             fix="set max_time lower, or have SESSION_MAX_TIME set higher",
         )
-    turns = limits.max_turns or (most if most < _usual_turns(asked.position) else None)
+    usual = template(asked.position or None).terms.max_turns or MOST_TURNS
+    turns = limits.max_turns or (most if most < usual else None)
     if turns is not None:
         yield from ("--max-turns", str(turns))
     if limits.max_rounds is not None:
@@ -176,8 +177,3 @@ def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
     tokens = f"{limits.max_tokens} tokens" if limits.max_tokens is not None else ""
     named = ", ".join(filter(None, (limits.budget, tokens)))
     yield from ("--budget", named or f"{settings.session_max_tokens} tokens")
-
-
-def _usual_turns(position: str) -> int:
-    """The turns that a dialog of that template may have at most where nobody says."""
-    return template(position or None).terms.max_turns or MOST_TURNS

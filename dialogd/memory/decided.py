@@ -34,13 +34,9 @@ def decided(dialog: Dialog, topic: str) -> tuple[Made, ...]:
     """What the dialog decided, in order; `topic` is what it is listed by."""
     places = {entry.id: index for index, entry in enumerate(dialog.entries)}
     kinds = (_recorded(dialog, topic, places), _unrecorded(dialog, topic), _deadlock(dialog, topic, places))
-    found = sorted((made for kind in kinds for made in kind if made.decision.text.strip()), key=_place)
+    found = sorted((made for kind in kinds for made in kind if made.decision.text.strip()), key=lambda made: made.place)
     opened = reopenings(dialog) if found else {}
     return tuple(replace(made, decision=_as_it_stands(dialog, made, found, opened)) for made in found[-MOST:])
-
-
-def _place(made: Made) -> int:
-    return made.place
 
 
 def _recorded(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Made]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 
@@ -466,15 +467,12 @@ def _newest(copies: Sequence[_Copy]) -> dict[str, _Copy]:
         groups.setdefault(copy.first, []).append(copy)
     if len(groups) > 1:
         groups.pop("", None)
+    age = attrgetter("at", "entries", "name")
     in_order = sorted(groups.items(), key=lambda group: (min(copy.at for copy in group[1]), group[0]))
     return {
-        group[0].id if number == 0 else f"{group[0].id}~{first[:6]}": max(group, key=_age)
+        group[0].id if number == 0 else f"{group[0].id}~{first[:6]}": max(group, key=age)
         for number, (first, group) in enumerate(in_order)
     }
-
-
-def _age(copy: _Copy) -> tuple[str, int, str]:
-    return copy.at, copy.entries, copy.name
 
 
 def _insert(connection: sqlite3.Connection, key: str, copy: _Copy, f: Facts) -> None:

@@ -236,7 +236,7 @@ class _Writer:
                 level = max(1, min(self.below + int(token.tag[1]), 6))
                 yield f"heading(level: {level}, outlined: false, {_OPEN}"
             else:
-                yield _PLAIN.get(token.type, _nothing)(token)
+                yield _PLAIN[token.type](token) if token.type in _PLAIN else ""
 
     def _around(self, token: Token, kind: str, end: str) -> str:
         if token.hidden:  # the paragraph of a tight list
@@ -269,14 +269,6 @@ def _columns(tokens: Iterable[Token]) -> int:
     return max(count, 1)
 
 
-def _nothing(token: Token) -> str:
-    return ""
-
-
-def _text(token: Token) -> str:
-    return f"{string(token.content)}\n" if token.content else ""
-
-
 def _raw(token: Token) -> str:
     """Code, below what stands after its fence; coloured where that begins with the name of a language."""
     about = token.info.strip()
@@ -286,12 +278,8 @@ def _raw(token: Token) -> str:
     return f"{above}raw(block: true, {lang}{string(token.content.removesuffix(chr(10)))})\n"
 
 
-def _start(token: Token) -> str:
-    return f"enum(tight: false, start: {int(token.attrs.get('start', 1))}, "
-
-
 _PLAIN: Mapping[str, Callable[[Token], str]] = {
-    "text": _text,
+    "text": lambda token: f"{string(token.content)}\n" if token.content else "",
     "softbreak": lambda _: '" "\n',
     "hardbreak": lambda _: "linebreak()\n",
     "code_inline": lambda token: f"raw({string(token.content)})\n",
@@ -301,7 +289,7 @@ _PLAIN: Mapping[str, Callable[[Token], str]] = {
     "heading_close": lambda _: f"{_CLOSE})\n",
     "bullet_list_open": lambda _: "list(tight: false, ",
     "bullet_list_close": lambda _: ")\n",
-    "ordered_list_open": _start,
+    "ordered_list_open": lambda token: f"enum(tight: false, start: {int(token.attrs.get('start', 1))}, ",
     "ordered_list_close": lambda _: ")\n",
     "list_item_open": lambda _: _OPEN,
     "list_item_close": lambda _: f"{_CLOSE}, ",

@@ -255,11 +255,6 @@ def before_summary(text: str) -> str:
     return "\n".join(lines[:found]).strip()
 
 
-def is_substantial(text: str) -> bool:
-    """True for a text that says something: more than a yes."""
-    return len(text.split()) >= SUBSTANCE
-
-
 def beginning(text: str, words: int = WORDS) -> tuple[str, bool]:
     """The first `words` words, cut at the end of a sentence where there is one; and whether anything was cut."""
     matches = list(re.finditer(r"\S+", text))
@@ -1126,7 +1121,7 @@ def _last_of_substance(turns: Sequence[Entry]) -> tuple[int, str]:
     texts = [(entry.number, own_words(entry)) for entry in turns]
     heads = [(number, before_summary(text)) for number, text in texts]
     for found in (*reversed(heads), *reversed(texts)):
-        if is_substantial(found[1]):
+        if len(found[1].split()) >= SUBSTANCE:
             return found
     return max(reversed(texts), key=lambda found: len(found[1].split()), default=(0, ""))
 
