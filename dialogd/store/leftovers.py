@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -67,7 +67,8 @@ def find_leftovers(state: StateDir, temporary: Path | None = None) -> tuple[Left
     runs = (run for agent in (state.root / "agents").glob("*") for run in agent.glob(RUNS))
     folders = (*sorted(folder.glob(f"{PREFIX}*")), *sorted(runs))
     sessions = _sessions(state)
-    return (*_processes(), *_registrations(registry), *_seats(registry), *_folders(folders), *sessions)
+    stale = (Leftover("folder", f"{path} is older than a day", path) for path in folders if _is_stale(path))
+    return (*_processes(), *_registrations(registry), *_seats(registry), *stale, *sessions)
 
 
 def reap(leftover: Leftover) -> bool:
@@ -78,7 +79,7 @@ def reap(leftover: Leftover) -> bool:
         case "seat" if leftover.path:
             return _unseat(leftover.path)
         case "registration" if leftover.path:
-            if _dead(leftover.path) is not None:
+            if (daemon := registered(leftover.path)) is not None and not daemon.is_alive():
                 leftover.path.unlink(missing_ok=True)
             return not leftover.path.exists()
         case "folder" if leftover.path and _is_stale(leftover.path):
@@ -158,12 +159,6 @@ def _registrations(registry: Path) -> Iterator[Leftover]:
         if not daemon.is_alive():
             what = f"{daemon.id} on port {daemon.port}, pid {daemon.pid}, is gone"
             yield Leftover("registration", what, path, daemon=daemon)
-
-
-def _dead(path: Path) -> Running | None:
-    """The daemon of a registration, when it does not run any more."""
-    daemon = registered(path)
-    return daemon if daemon is not None and not daemon.is_alive() else None
 
 
 def _seats(registry: Path) -> Iterator[Leftover]:
@@ -271,13 +266,6 @@ def _is_over(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def _folders(paths: Iterable[Path]) -> Iterator[Leftover]:
-    """The folders that nobody has touched for a day."""
-    for path in paths:
-        if _is_stale(path):
-            yield Leftover("folder", f"{path} is older than a day", path)
 
 
 def _is_stale(path: Path) -> bool:

@@ -187,15 +187,9 @@ def _is_marked(process: psutil.Process, key: Key) -> bool:
         if not is_marked:
             return False
         # Where another process has that pid by now, its children are marked alike.
-        return key.is_running or not start_of(key.pid) or process.create_time() < _began(key.pid)
+        return key.is_running or not start_of(key.pid) or process.create_time() < psutil.Process(key.pid).create_time()
     except (psutil.Error, OSError):
         return False
-
-
-def _began(pid: int) -> float:
-    import psutil
-
-    return psutil.Process(pid).create_time()
 
 
 def _is_left_behind(pid: int, key: Key) -> bool:
