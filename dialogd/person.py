@@ -676,7 +676,8 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
         mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {_WORDS[act]}", short.replace("|", "/"))
         after = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
         is_turn = act == "drop" and any(task.state in _UNDER_WAY for task in new)
-        marks = (mark, *_room(rules, dialog, after.tasks, turn=is_turn))
+        trees = [build.approval(task, task.score) for task in new] if act == "accept" else []
+        marks = (mark, *trees, *_room(rules, dialog, after.tasks, turn=is_turn))
         if is_turn:
             turn = (build.next_turn(rules, after.tasks),)
             return Draft(USER, "User", dialog.state.number + 1, whole, marks, turn)

@@ -76,7 +76,8 @@ class Task:
     ref        the proposal under which that is reviewed
     gate       what the gate said of that tree, "" before; `log` is the hash of its output
     score      what the review of that tree gave it, None before
-    author     who submitted it; `reviewer` whose word approved it: an agent's id, or USER
+    author     who submitted it; `reviewer` whose word approved it: an agent's id, or USER; `is_named`: a record of a
+               daemon or a command names the tree of that approval
     carried    the commits `base..commit` that are to be carried to another base; "" for none
     was        its state before an error, and before a review that did not decide
     undecided  reviews of the submission that did not decide
@@ -104,6 +105,7 @@ class Task:
     score: int | None = None
     author: str = ""
     reviewer: str = ""
+    is_named: bool = False
     carried: str = ""
     was: str = ""
     undecided: int = 0
@@ -316,15 +318,8 @@ def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool, is_ov
             tasks = _task(build, tasks, said, mark)
         elif mark.name == "GATE":
             tasks = _gate(tasks, said, mark)
-        elif mark.name == "APPROVED" and said.by == build.moderator and not said.by_hand:
-            task = tasks.of(number_of(mark))
-            if (
-                task is not None
-                and task.state == APPROVED
-                and not task.reviewer
-                and value_of(mark, "tree") == task.tree
-            ):
-                tasks = replace(tasks.with_(task, reviewer=said.by), base=task.commit)
+        elif mark.name == "APPROVED" and not said.by_hand:
+            tasks = _named_tree(build, tasks, said, mark)
     if is_unattended:
         for task in tasks.all:
             if task.state == PROPOSED:
@@ -332,6 +327,18 @@ def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool, is_ov
             elif task.gate == "asked":  # the person left before they allowed it
                 tasks = tasks.with_(task, gate="")
     return tasks
+
+
+def _named_tree(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
+    """After a record that names an approved tree: by the reviewer's daemon it approves, else the person's word did."""
+    task = tasks.of(number_of(mark))
+    if task is None or task.state not in (APPROVED, MERGED) or value_of(mark, "tree") != task.tree:
+        return tasks
+    if task.reviewer == USER and said.by in (USER, SYSTEM):
+        return tasks.with_(task, is_named=True)
+    if task.reviewer or said.by != build.moderator:
+        return tasks
+    return replace(tasks.with_(task, reviewer=said.by, is_named=True), base=task.commit)
 
 
 def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
@@ -521,7 +528,8 @@ def _rebased(tasks: Tasks, base: str) -> Tasks:
     """After the person moved the base: what was approved on another one is gone through again, in its order."""
     for task in [task for task in tasks.all if task.state == APPROVED]:
         carried = f"{task.base}..{task.commit}"
-        tasks = tasks.with_(task, state=CONFIRMED, carried=carried, reviewer="", gate="", spent=task.iteration)
+        again = {"state": CONFIRMED, "carried": carried, "reviewer": "", "is_named": False, "gate": ""}
+        tasks = tasks.with_(task, spent=task.iteration, **again)
     return replace(tasks, base=base)
 
 
@@ -574,8 +582,8 @@ def undecided(task: Task) -> list[Mark]:
 
 
 def approval(task: Task, score: int | None) -> Mark:
-    """The record that names the exact tree; it is void for any other."""
-    gate = task.log or task.gate or "untested"
+    """The record that names the exact tree; it is void for any other. A red gate's output is told as that."""
+    gate = (task.log if task.gate == "passed" else f"{task.gate} {task.log}".strip()) or task.gate or "untested"
     return Mark(
         "APPROVED", f"task-{task.id} | tree {task.tree} | gate {gate} | score {score if score is not None else '-'}"
     )
@@ -706,6 +714,14 @@ def ask_gate_note(build: Build, task: Task, why: str, at: str) -> Draft:
         Mark("QUESTION_FOR_USER", f"may the gate of task {task.id} run without a sandbox on tree {task.tree[:12]}?"),
     )
     return Draft(SYSTEM, "System", body=body, marks=marks, turn=(USER,), attributes=(("at", at),))
+
+
+def accepted_note(tasks: Tasks, at: str) -> Draft | None:
+    """The note that names the trees of what the person accepted by a typed word; None where each is named."""
+    found = [task for task in tasks.all if task.state in (APPROVED, MERGED) and task.reviewer == USER]
+    marks = tuple(approval(task, task.score) for task in found if not task.is_named)
+    body = "Accepted by the person's word, which names no tree: it was this one."
+    return Draft(SYSTEM, "System", body=body, marks=marks, attributes=(("at", at),)) if marks else None
 
 
 def error_note(task: Task, kind: str, message: str, at: str, *, is_unattended: bool) -> Draft:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dialogd.protocol import questions
-from dialogd.protocol.build import Due, Task, due
+from dialogd.protocol.build import Due, Task, accepted_note, due
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.grammar import nearly_passes
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
@@ -115,6 +115,8 @@ def decide(dialog: Dialog, me: str, clock: Clock) -> Action:
         return held
     if note := decided_note(dialog, clock.at):
         return Write(note, "decided by the signatures there are")
+    if note := accepted_note(state.tasks, clock.at):
+        return Write(note, "the tree that the person accepted is named")
     return _limits(dialog, clock) or _turn(dialog, me, clock)
 
 

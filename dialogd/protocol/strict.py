@@ -547,6 +547,7 @@ class _Judge:
             yield limit_note(before, Mark("MAX_TURNS_REACHED"), at) if end.name != "MAX_TURNS_REACHED" else None
         if before.header.is_unattended:
             yield going_on(before, at)
+        yield build.accepted_note(before.state.tasks, at)
         yield from self._of_a_build()
 
     def _of_a_build(self) -> Iterator[Draft]:

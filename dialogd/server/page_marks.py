@@ -302,15 +302,12 @@ def _approved(mark: Mark, who: str, _talk: Talk) -> MarkShown:
     if mark.value.startswith("task-"):
         task, tree, gate, *score = (*mark.fields, "", "", "")[:4]
         points = " of 100".join(("".join(score).removeprefix("score "), "")) if "".join(score)[-1:].isdigit() else ""
-        tested = (
-            "untested"
-            if gate == "gate untested"
-            else "its gate passed"
-            if re.fullmatch("gate [0-9a-f]{64}", gate)
-            else ""
+        state = gate.split(" ")[1:2]
+        tested = {"untested": "untested", "failed": "its gate failed", "timeout": "its gate ran out of time"}.get(
+            "".join(state), "its gate passed" if re.fullmatch("gate [0-9a-f]{64}", gate) else ""
         )
         terms = ", ".join(filter(None, (points, tested, "void for any other tree")))
-        says, facts = f"{_does(who, 'approve')} {{}}", f"{tree}; {gate}"
+        says, facts = f"{_does(who, 'approve')} {{}}" if who else "{} is approved by your word", f"{tree}; {gate}"
         return MarkShown(
             mark, BLOCK, says, who=who, named=task.replace("-", " "), terms=terms, facts=facts, tone="good"
         )

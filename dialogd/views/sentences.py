@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from dialogd.protocol import marks, questions
-from dialogd.protocol.model import OUTCOMES, SYSTEM, Entry, Mark
+from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Outcome
 
@@ -176,11 +176,14 @@ def _failed(mark: Mark, _who: str, name: Name) -> str:
     return _with(f"{name(agent)} failed", "; ".join(why))
 
 
-def _approved(mark: Mark, who: str, _name: Name) -> str:
+def _approved(mark: Mark, who: str, name: Name) -> str:
     if not mark.value.startswith("task-"):
         return _with(f"{who} approved the result", _plain(mark.value))
     task, *rest = mark.fields
-    return _with(f"{who} approved {task.replace('-', ' ')}", "; ".join(rest))
+    by = (
+        f"{name(USER)} approved" if who == name(SYSTEM) else f"{who} approved"
+    )  # a daemon names what a typed word meant
+    return _with(f"{by} {task.replace('-', ' ')}", "; ".join(rest))
 
 
 _BECAME = {

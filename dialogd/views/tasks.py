@@ -193,7 +193,7 @@ class _Told:
         elif task.requests != old.requests:
             kind, words = "TASK_PUBLISHED", task.requests[-1].url
             more = {"commit": task.requests[-1].commit, **_of_request(task.requests[-1])}
-        elif task.state == old.state and task.gate == old.gate:
+        elif task.state == old.state and task.state in (PROPOSED, CONFIRMED):
             kind, words = "TASK_CHANGED", task.description
         if kind:
             yield self.event(kind, entry, (USER, self.rules.lead), task, words, **_of_task(task), **more)

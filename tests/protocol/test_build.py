@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dialogd import person
 from dialogd.errors import BackendError
 from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, UNDER_WAY, Due, due
 from dialogd.protocol.certificate import approvals
@@ -165,6 +166,28 @@ def test_a_file_of_an_earlier_version_means_what_it_meant() -> None:
     assert build.text.count("| stuck | score 71 | after 3 iterations |") == 2
     assert is_due(build) is Due.STUCK
     assert list(map(str, faults(build.paper.data))) == []
+
+
+def test_what_the_person_accepts_names_its_tree_and_says_that_its_gate_was_red() -> None:
+    """By the command beside the word; where that was typed, once by a daemon. A red log's hash stands as one."""
+    for is_typed in (True, False):
+        build = room(yes("P1"), yes("P2"), yes("P3"))
+        build.gates = ["failed", "timeout", "failed"]
+        confirm(build)
+        task = build.dialog.state.tasks.all[0]
+        named = f"[APPROVED: task-001 | tree {task.tree} | gate failed {'f' * 64} | score 86]"
+        build.scripts["M"] = [yes("P4"), "Both.\n"]
+        if is_typed:
+            build.types("\n[TASK: 001 | accepted]\n")
+        else:
+            person.tasks(build.log, "accept")
+            assert [str(mark) for mark in build.dialog.entries[-1].marks] == ["[TASK: 001 | accepted]", named]
+        build.run()
+        assert build.text.count("[APPROVED: task-001") == build.text.count(named) == 1
+        assert (build.outcome, list(map(str, faults(build.paper.data)))) == ("DECIDED", [])
+        assert next(entry.by for entry in build.dialog.entries if entry.mark("APPROVED")) == (
+            "SYSTEM" if is_typed else USER
+        )
 
 
 WHY_NOT = {
