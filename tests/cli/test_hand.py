@@ -22,7 +22,7 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
         (["limit", "max_turns", "40"], f"max_turns is 40 from here on (turn 3 of 40); {then}"),
     ]
     b_owes = f"B owes the next turn (not running: {dialogd.start_line('B')})"
-    yours = 'the next turn is yours: dialogd say "…"'
+    yours = f'the next turn is yours: dialogd say --file {dialogd.file} "…"'
     later = [
         (["step", "on"], f"step mode is on; {yours}"),
         (["pass"], f"passed on; {b_owes}"),
