@@ -422,7 +422,7 @@ def test_a_branch_that_moved_is_not_merged_into(dialogd: Commands, repo: Path) -
     assert (state.owing, [task.state for task in state.tasks.all]) == (("L",), ["confirmed", "confirmed"])
 
 
-GH = """#!{python}
+GH = """
 import json, os, pathlib, subprocess, sys
 
 words, remote, store = sys.argv[1:], {remote!r}, pathlib.Path({store!r})
@@ -460,10 +460,9 @@ print(address + str(len(every) + 6))
 
 def a_gh(dialogd: Commands, remote: Path) -> Path:
     """A `gh` on PATH that keeps the rules of the real one, beside a bare remote; the file of what it opened."""
-    store, path = dialogd.folder / "requests.json", dialogd.folder / "bin" / "gh"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(GH.format(python=sys.executable, remote=str(remote), store=str(store)))
-    path.chmod(0o755)
+    store, script = dialogd.folder / "requests.json", dialogd.folder / "gh.py"
+    script.write_text(GH.format(remote=str(remote), store=str(store)))
+    program(dialogd.folder, "gh", f'exec {shlex.join([sys.executable, str(script)])} "$@"')
     dialogd.environment["GH_TOKEN"] = "gho_test"
     return store
 
