@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.build.git import Git, shown
-from dialogd.build.worktrees import tree_of
+from dialogd.build.worktrees import some, tree_of
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol.build import value_of
 from dialogd.protocol.certificate import Approval, approvals, doubts, unproved, where
@@ -42,7 +42,7 @@ class Judged:
     def as_json(self) -> dict[str, Any]:
         """The facts, for programs."""
         approval = self.approval.as_json() if self.approval else None
-        return {"commit": self.commit, "tree": self.tree, "approved": bool(approval), "approval": approval,
+        return {"commit": self.commit, "tree": self.tree or None, "approved": bool(approval), "approval": approval,
                 "reasons": list(self.why)}  # fmt: skip
 
 
@@ -61,14 +61,18 @@ class Judge:
         self._untested = untested
         self._faulty = {fault.chain: one_line(fault.words, 200) for fault in faults(data) if fault.chain}
 
-    def judge(self, git: Git, name: str) -> Judged:
-        """Whether that commit has a tree that was approved, on the base on which it was. Raises `Refused` for none."""
+    def judge(self, git: Git, name: str, there: str = "") -> Judged:
+        """Whether that commit has a tree that was approved, on the base on which it was. Raises `Refused` for none.
+
+        `there` is the id of what stands where the commit is pushed to, "" for nothing.
+        """
         commit = git.commit(name)
         tree = tree_of(git, commit)
         found = [approval for approval in self.approvals if approval.task.tree == tree]
         why: list[str] = []
         for approval in reversed(found):
             reasons = [*self.doubts(approval), *self._elsewhere(git, approval, commit)]
+            reasons += self._taken_back(git, approval, commit, there) if there else []
             if not reasons:
                 return Judged(commit, tree, approval)
             why += reasons
@@ -88,20 +92,29 @@ class Judge:
     def _elsewhere(self, git: Git, approval: Approval, commit: str) -> Iterator[str]:
         """Why a commit with that very tree is not what was approved: it comes from another base."""
         root = approval.root
-        if git.done("cat-file", "-e", f"{root}^{{commit}}", codes=(0, 1, 128)).code:
+        if not git.has(root):
             yield f"the base {root[:12]} is not in this repository: another one, or a clone that is too shallow"
-            return
-        if git.done("merge-base", "--is-ancestor", root, commit, codes=(0, 1)).code:
-            yield f"it comes from another base than {root[:12]}, on which this tree was approved"
-            return
-        if git.run("rev-list", "--min-parents=2", "--max-count=1", commit, f"^{root}").strip():
+        elif git.done("merge-base", "--is-ancestor", root, commit, codes=(0, 1)).code:
+            shallow = ", or the clone is too shallow to tell" if (git.git_dir / "shallow").exists() else ""
+            yield f"it comes from another base than {root[:12]}, on which this tree was approved{shallow}"
+        elif git.run("rev-list", "--min-parents=2", "--max-count=1", commit, f"^{root}").strip():
             yield "a merge is in it: what was approved was no merge; fast-forward or squash"
-            return
-        own = {*self._submitted(), *_on_the_way(git, approval)}
-        for other in git.run("rev-list", commit, f"^{root}").decode().split():
-            if other != commit and tree_of(git, other) not in own:
-                yield f"it comes from another base: commit {other[:12]} before it is no part of that work"
-                return
+        elif other := self._foreign(git, approval, commit, root):
+            yield f"it comes from another base: commit {other[:12]} before it is no part of that work"
+
+    def _taken_back(self, git: Git, approval: Approval, commit: str, there: str) -> Iterator[str]:
+        """Why a push may not replace what stands there: it would take back what is no part of that work."""
+        if not git.has(there):
+            yield f"what it replaces, {there[:12]}, is not in this repository: git fetch says what that is"
+        elif other := self._foreign(git, approval, git.commit(there), commit):
+            yield f"it takes back commit {other[:12]}, which is there and no part of that work"
+
+    def _foreign(self, git: Git, approval: Approval, commit: str, known: str) -> str:
+        """A commit that leads to `commit`, and not to `known`, with a tree that is not of this work; "" for none."""
+        end = approval.task.commit
+        own = {approval.task.tree, *self._submitted()}
+        own.update(_trees(git, end, approval.root).values() if git.has(end) else ())
+        return next((other for other, tree in _trees(git, commit, known).items() if tree not in own), "")
 
     def _submitted(self) -> Iterator[str]:
         """The trees that were submitted, in records of daemons."""
@@ -141,19 +154,16 @@ def judge_here(log: LogFile, *, untested: bool = False) -> tuple[Judge, tuple[st
     return judge, (gone,) if any(chain not in present for _, chain, _ in written) else ()
 
 
-def _on_the_way(git: Git, approval: Approval) -> Iterator[str]:
-    """The trees of the commits that led to the approved one, where they are here."""
-    end = approval.task.commit
-    if not git.done("cat-file", "-e", f"{end}^{{commit}}", codes=(0, 1, 128)).code:
-        for commit in git.run("rev-list", end, f"^{approval.root}").decode().split():
-            yield tree_of(git, commit)
+def _trees(git: Git, commit: str, known: str) -> dict[str, str]:
+    """The commits that lead to `commit`, and not to `known`, the newest first, each with its tree."""
+    rows = git.run("rev-list", "--no-commit-header", "--format=%H %T", commit, f"^{known}").decode()
+    return dict(row.split(" ") for row in rows.split("\n") if row)
 
 
 def _apart(git: Git, approved: str, tree: str) -> str:
     """The files in which two trees differ, in words; "" where one of them is not here."""
     done = git.done("diff-tree", "-r", "-z", "--name-only", "--no-ext-diff", approved, tree, codes=(0, 128))
-    names = [shown(name) for name in done.out.split(b"\0") if name]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return some(name for name in done.out.split(b"\0") if name)
 
 
 # -- What became of it ------------------------------------------------------------------------------------------------
@@ -264,7 +274,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LONGEST:
             raise BadInput(f"{path} is larger than {LONGEST // 1024**2} MiB", fix="name a bundle of dialogd")
-        facts = json.loads(path.read_bytes())
+        facts = json.loads(path.read_bytes(), object_pairs_hook=_once)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}", fix="name a bundle: --bundle F") from None
     except (ValueError, RecursionError):
@@ -272,6 +282,13 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or facts.get("kind") != KIND:
         raise _no_bundle(path)
     return facts
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a bundle: each name once, so that nobody reads another value than what is checked."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return dict(pairs)
 
 
 def _no_bundle(path: Path) -> BadInput:
@@ -299,8 +316,8 @@ def _signer(facts: dict[str, Any], signature: object, allowed: Path | None) -> t
                 return shown(name), ""
         intact = _ssh_keygen("-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(kept), stdin=payload)
     if intact.returncode:
-        return "", "its signature does not fit: it was changed after it was signed"
-    return "", "whoever signed it is not among those who may"
+        return "", "its signature does not fit: it was changed after it was signed, or signed for something else"
+    return "", "whoever signed it is not among those who may, now and for this"
 
 
 def _canonical(facts: dict[str, Any]) -> bytes:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypedDict, Unpack
 
 from dialogd.errors import DialogdError, NotInstalled, Refused, StorageError
 from dialogd.store.disk import fix, make_folder, why, write_over
@@ -108,6 +108,21 @@ class Done:
     said: str
 
 
+class How(TypedDict, total=False):
+    """How a command of the clean room runs.
+
+    `codes` are the exit codes that are no error, 0 by default. It inherits the descriptors `keep`; a commit that it
+    makes is of the time `when`, by default now.
+    """
+
+    work_tree: Path | None
+    index: Path | None
+    stdin: bytes
+    codes: tuple[int, ...]
+    keep: tuple[int, ...]
+    when: str
+
+
 class Git:
     """Git on one repository. `git_dir` is the directory that all its worktrees share: `.git` of the main checkout.
 
@@ -126,36 +141,19 @@ class Git:
         self.nothing = _EMPTY[self.digest]
         self._make_room(settings)
 
-    def run(
-        self,
-        *words: str,
-        work_tree: Path | None = None,
-        index: Path | None = None,
-        stdin: bytes = b"",
-        codes: tuple[int, ...] = (0,),
-        keep: tuple[int, ...] = (),
-        when: str = "",
-    ) -> bytes:
+    def run(self, *words: str, **how: Unpack[How]) -> bytes:
         """What a command says about files, trees and commits, asked from the clean room: it knows ids, no names.
 
-        Exit codes but `codes` are raised as errors. The command inherits the descriptors `keep`; a commit that it
-        makes is of the time `when` ("" for now).
+        Exit codes but those of `how` are raised as errors.
         """
-        return self.done(*words, work_tree=work_tree, index=index, stdin=stdin, codes=codes, keep=keep, when=when).out
+        return self.done(*words, **how).out
 
-    def done(
-        self,
-        *words: str,
-        work_tree: Path | None = None,
-        index: Path | None = None,
-        stdin: bytes = b"",
-        codes: tuple[int, ...] = (0,),
-        keep: tuple[int, ...] = (),
-        when: str = "",
-    ) -> Done:
+    def done(self, *words: str, **how: Unpack[How]) -> Done:
         """As `run`, with the exit code."""
+        when, folder = how.get("when", ""), how.get("work_tree")
         dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
-        return self._call(words, {**self._clean(index, work_tree), **dates}, work_tree, stdin, codes, keep)
+        places = {**self._clean(how.get("index"), folder), **dates}
+        return self._call(words, places, folder, how.get("stdin", b""), how.get("codes", (0,)), how.get("keep", ()))
 
     def names(
         self, *words: str, git_dir: Path | None = None, stdin: bytes = b"", codes: tuple[int, ...] = (0,)
@@ -183,6 +181,10 @@ class Git:
         if done.code or not _ID.fullmatch(found):
             raise Refused(f"{shown(name)} is no commit of {shown(self.git_dir)}", fix="name a commit or a branch of it")
         return found
+
+    def has(self, commit: str) -> bool:
+        """Whether the commit, or the tag of one, of that full id is here."""
+        return not self.done("cat-file", "-e", f"{commit}^{{commit}}", codes=(0, 1, 128)).code
 
     def ref(self, name: str) -> str:
         """The id that a full name such as `refs/heads/main` stands for; "" where there is none."""

@@ -133,7 +133,7 @@ def base_of(repo: Path) -> Base:
     tree = tree_of(git, commit)
     modules = [path for path, entry in _files(git, tree).items() if entry.mode == _MODULE]
     if modules:
-        problem = f"{shown(checkout.path)} has submodules ({_some(modules)}), with which no task can work"
+        problem = f"{shown(checkout.path)} has submodules ({some(modules)}), with which no task can work"
         raise Refused(problem, fix="name a repository without submodules")
     return Base(_short(branch), commit, tree, tuple(map(shown, _uncommitted(git, checkout, commit))))
 
@@ -479,7 +479,7 @@ class Worktrees:
     def _bring(self, worktree: Worktree, have: str, want: str) -> None:
         """Bring the worktree's files from one tree to another; what somebody edited stays as it is."""
         old, new = _files(self.git, have), _files(self.git, want)
-        changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+        changed = _differing(old, new)
         part = self.root / f".{worktree.name}.part"
         with _storing(worktree.path), _Folder(worktree.path, part) as folder, self.git.contents() as contents:
             for path in reversed(changed):
@@ -583,7 +583,7 @@ class Worktrees:
         git, old, new = self.git, _files(self.git, self.tree_of(at)), _files(self.git, self.tree_of(to))
         there = partial(git.run, work_tree=checkout.path, index=checkout.git_dir / "index")
         by_hand = f"do it yourself: git -C '{shown(checkout.path)}' merge --ff-only {to[:12]}"
-        changed = [path for path in sorted(old.keys() | new.keys()) if old.get(path) != new.get(path)]
+        changed = _differing(old, new)
         if any(line.startswith((b"S ", b"s ")) for line in _split(there("ls-files", "-t", "-z"))):
             raise Refused(f"{shown(checkout.path)} is a sparse checkout", fix=by_hand)
         names = b"".join(path + b"\0" for path in changed)
@@ -591,7 +591,7 @@ class Worktrees:
         filtered = [path for path, value in zip(attributes[::3], attributes[2::3], strict=True)
                     if value not in (b"unspecified", b"unset")]  # fmt: skip
         if filtered:
-            problem = f"files that change go through a filter, which dialogd does not run: {_some(filtered)}"
+            problem = f"files that change go through a filter, which dialogd does not run: {some(filtered)}"
             raise Refused(problem, fix=by_hand)
         with _copied_index(git, checkout) as index:
             look = partial(git.run, work_tree=checkout.path, index=index)
@@ -608,7 +608,7 @@ class Worktrees:
                 (done if self._is_at(folder, checkout, path, new.get(path)) else edited).append(path)
         if edited:
             problem = f"{shown(branch)} is checked out in {shown(checkout.path)}, where edits are in the way"
-            raise Refused(f"{problem}: {_some(edited)}", fix="commit or stash them, and try again")
+            raise Refused(f"{problem}: {some(edited)}", fix="commit or stash them, and try again")
         zero = _Entry(b"0", "0" * len(git.nothing))
         lines = [b"%s %s\t%s\0" % (entry.mode, entry.id.encode(), path)
                  for path in done for entry in [new.get(path, zero)]]  # fmt: skip
@@ -651,7 +651,7 @@ def _number(worktree: Worktree) -> str:
     return worktree.name.split("-")[1]
 
 
-def _some(paths: Iterable[bytes]) -> str:
+def some(paths: Iterable[bytes]) -> str:
     """The first few names, and how many there are besides."""
     names = [shown(path) for path in paths]
     rest = len(names) - 5
@@ -674,6 +674,10 @@ def _files(git: Git, tree: str) -> dict[bytes, _Entry]:
         mode, _, id_ = head.split(b" ")
         found[path] = _Entry(mode, id_.decode())
     return found
+
+
+def _differing(old: _Tree, new: _Tree) -> list[bytes]:
+    return sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
 
 
 def _ignoring(git: Git) -> list[str]:
@@ -786,7 +790,7 @@ def _refuse_nested(folder: _Folder, root: Path, paths: Iterable[bytes]) -> None:
     planted = [path for path in paths if path.endswith(b"/") or any(map(_is_dot_git, path.split(b"/")))]
     planted += [name + b"/.git" for name in sorted(folders) if folder.status(name + b"/.git") is not None]
     if planted:
-        problem = f"a repository is inside of {shown(root)}: {_some(planted)}"
+        problem = f"a repository is inside of {shown(root)}: {some(planted)}"
         raise Refused(problem, fix="see who put it there, and take it away")
 
 
@@ -874,7 +878,7 @@ class _Folder:
         if status is None or stat.S_ISDIR(status.st_mode):
             return None
         if stat.S_ISLNK(status.st_mode):
-            link = self._at(path, lambda name, at: os.readlink(name, dir_fd=at))
+            link = self._link(path)
             return _Entry(_LINK, _digest(git, len(link), [link]))
         if not stat.S_ISREG(status.st_mode):
             return _Entry(b"", "")
@@ -895,7 +899,7 @@ class _Folder:
     @contextmanager
     def opened(self, path: bytes) -> Iterator[int]:
         """A regular file, open for reading."""
-        fd = self._at(path, lambda name, at: os.open(name, _READ, dir_fd=at))
+        fd = self._open(path)
         try:
             yield fd
         finally:
@@ -915,11 +919,11 @@ class _Folder:
                 if old is not None and old.id == entry.id:
                     continue
                 if entry.mode == _LINK:
-                    link = self._at(path, lambda name, at: os.readlink(name, dir_fd=at))
-                    id_ = git.run("hash-object", "-w", "--stdin", "--no-filters", stdin=link).decode().strip()
+                    words = ("hash-object", "-w", "--stdin", "--no-filters")
+                    (id_,) = _ids(git.run(*words, stdin=self._link(path)))
                     there[path] = entry._replace(id=id_)
                 else:
-                    fresh[path] = self._at(path, lambda name, at: os.open(name, _READ, dir_fd=at))
+                    fresh[path] = self._open(path)
             if fresh:
                 stdin = "".join(f"/dev/fd/{fd}\n" for fd in fresh.values()).encode()
                 words = ("hash-object", "-w", "--no-filters", "--stdin-paths")
@@ -999,6 +1003,12 @@ class _Folder:
             for inside in (self.root / os.fsdecode(path)).rglob("*")
             if inside.is_symlink() or not inside.is_dir()
         )
+
+    def _open(self, path: bytes) -> int:
+        return self._at(path, lambda name, at: os.open(name, _READ, dir_fd=at))
+
+    def _link(self, path: bytes) -> bytes:
+        return self._at(path, lambda name, at: os.readlink(name, dir_fd=at))
 
     def _at(self, path: bytes, do: Callable[[bytes, int], T], *, make: bool = False) -> T:
         """Do something with a path's last name and its folder, which is made where it is missing and may be."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsons
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -505,7 +506,7 @@ FromBundle = Annotated[
 Signers = Annotated[
     str | None, typer.Option("--allowed-signers", metavar="F", help="Who may sign it: see ssh-keygen(1).")
 ]
-PrePush = Annotated[bool, typer.Option("--pre-push", help="As a hook: each commit that git says it pushes, on stdin.")]
+PrePush = Annotated[bool, typer.Option("--pre-push", help="As a hook: each tip that git says it pushes, on stdin.")]
 Untested = Annotated[bool, typer.Option("--untested", help="A tree that no gate tested will do.")]
 
 
@@ -550,7 +551,7 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
             if bundle is None
             else _judging_elsewhere(bundle, allowed_signers, untested=untested)
         )
-        _answer_commits(asked, repo, _pushed() if pre_push else [("", str(commit))], json=json)
+        _answer_commits(asked, repo, _pushed() if pre_push else [("", str(commit), "")], json=json)
     if bundle is not None or allowed_signers is not None or untested:
         raise BadInput("this is about commits", fix="name one: --commit HEAD")
     settings = options.settings_for(path or file)
@@ -596,32 +597,41 @@ def _judging_elsewhere(bundle: str, signers: str | None, *, untested: bool) -> J
     return Judging(Judge(held.data, untested=untested), against, f"signed by {held.signer}")
 
 
-def _pushed() -> list[tuple[str, str]]:
-    """What git tells a pre-push hook: each name that is pushed, and its commit; deleted ones are none."""
+_PUSHED = re.compile(r".+ ([0-9a-f]{40}|[0-9a-f]{64}) (\S+) ([0-9a-f]{40}|[0-9a-f]{64})", re.ASCII)
+
+
+def _pushed() -> list[tuple[str, str, str]]:
+    """What git tells a pre-push hook: each name that is pushed, its commit, and what stands there; no deleted ones."""
     pushed = []
-    for row in filter(None, map(str.strip, sys.stdin)):
-        words = row.split(" ")
-        if len(words) != 4:
+    for row in filter(None, sys.stdin.buffer.read().decode("utf-8", "backslashreplace").split("\n")):
+        match = _PUSHED.fullmatch(row)
+        if match is None:
             raise BadInput(f"no line of a pre-push hook: {line(row)[:80]!r}", fix="call it from .git/hooks/pre-push")
-        _, local, name, _ = words
-        if local.strip("0"):
-            pushed.append((name, local))
+        commit, name, there = match.groups()
+        if commit.strip("0"):
+            pushed.append((name, commit, there if there.strip("0") else ""))
     return pushed
 
 
-def _answer_commits(asked: Judging, repo: str, names: Sequence[tuple[str, str]], *, json: bool) -> NoReturn:
+def _answer_commits(asked: Judging, repo: str, names: Sequence[tuple[str, str, str]], *, json: bool) -> NoReturn:
     """Say of each commit whether it was approved, and end with exit code 0 where all were."""
+    from dialogd.build.approvals import Judged
     from dialogd.build.git import Git, checkout_at
 
     checkout = checkout_at(Path.cwd() / Path(repo).expanduser())
     git, found = Git(checkout.common_dir, here=checkout.git_dir), []
-    for name, commit in names:
-        judged = asked.judge.judge(git, commit)
+    for name, commit, there in names:
+        try:
+            judged = asked.judge.judge(git, commit, there)
+        except Refused as error:
+            if not name:
+                raise
+            judged = Judged(commit, "", None, (str(error),))  # a tag of a file, for one
         why = (*judged.why, *asked.against)
         found.append((name, replace(judged, why=why, approval=None if why else judged.approval), judged.approval))
     rows = []
     for name, judged, approval in found:
-        title = f"commit {judged.commit[:12]}{f' for {line(name)}' if name else ''}, tree {judged.tree[:12]}"
+        title = f"commit {judged.commit[:12]}{f' for {line(name)}' if name else ''}, tree {judged.tree[:12] or 'none'}"
         if judged.approval is not None:
             rows.append(f"{title}: approved as {line(judged.approval.words)}; {line(asked.by)}")
             continue

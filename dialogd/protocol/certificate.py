@@ -391,7 +391,7 @@ def doubts(
         if entry.condition in (Condition.EDITED, Condition.DAMAGED) and entry not in approval.entries:
             yield f"{_named(entry)} was {'edited' if entry.condition is Condition.EDITED else 'cut or overwritten'}"
         elif known is not None and entry.frame and entry.chain not in known and entry not in approval.entries:
-            yield f"{_named(entry)} is in no journal here: forged, or written on another machine"
+            yield f"{_named(entry)} is in no journal here: forged, or the file is from elsewhere"
         if not entry.linked:
             yield f"the chain is broken at {_named(entry)}: what stood before it was changed, removed or inserted"
 
@@ -426,7 +426,7 @@ def _unproved(entry: Entry, faulty: Mapping[str, str], known: Collection[str] | 
     if entry.condition is not Condition.SOUND:
         yield f"{where(entry.id)}, on which it rests, was changed after it was written"
     elif known is not None and entry.chain not in known:
-        yield f"{where(entry.id)}, on which it rests, is in no journal here: forged, or written on another machine"
+        yield f"{where(entry.id)}, on which it rests, is in no journal here: forged, or the file is from elsewhere"
     elif entry.by == USER and entry.via:
         yield f"{where(entry.id)}, on which it rests, is by a session, not by the person"
     elif entry.chain in faulty:
