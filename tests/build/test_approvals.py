@@ -637,11 +637,12 @@ def test_a_bundle_is_read_in_one_way_only(here: Checked) -> None:
         ("both", f"a@example.org,b@example.org {public}"),
     ):
         (here.folder / name).write_text(line)
-    assert signer(made) == signer(with_().decode().encode("utf-16")) == "good@example.org"
+    for same in (made, with_().decode().encode("utf-16"), b"\xef\xbb\xbf" + made):
+        assert signer(same) == "good@example.org"
     assert signer(made, "both") == "a@example.org"
     assert signer(with_(signature=facts["signature"] + signed(other, "dialogd"))) == "good@example.org"
     doubled = made.replace(b'"kind"', b'"dialog":"x","kind"', 1)
-    for data in (doubled, made + b"{}", b"\xef\xbb\xbf" + made, b"9" * 5000, b"[" * 10_000, b'{"kind":1e999}'):
+    for data in (doubled, made + b"{}", b"9" * 5000, b"[" * 10_000, b'{"kind":1e999}'):
         assert "is no bundle of approvals" in signer(data)
     no = "whoever signed it is not among those who may, now and for this"
     for allowed in ("expired", "not-yet", "authority", "other.allowed"):
