@@ -176,6 +176,8 @@ def _controls(header: Header, state: State, said: Said) -> None:
                 state.debts = state.debts.opened(said, order.following(header, state, who))
         elif mark.name == "RETRY" and header.agent(who):
             state.debts = state.debts.retried(who).opened(said, (who,))
+            own = tuple(question for question in state.questions.open if question.asker)
+            state.questions = replace(state.questions, open=own)  # that it was absent is what daemons asked about
 
 
 def _by_hand(header: Header, state: State, said: Said, mark: Mark) -> Header:

@@ -465,6 +465,24 @@ def test_who_comes_back_in_the_midst_of_a_task_goes_on_with_it(who: str) -> None
     assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
 
 
+@cases("who", ["L", "M"])
+def test_who_failed_twice_in_the_midst_of_a_task_is_asked_again_by_a_word(who: str) -> None:
+    """The task stays as it is, the person is told which word, and that has it go on with the same attempt."""
+    build = room()
+    build.scripts[who] = [BackendError("it broke", fix="mend it")] * 2
+    confirm(build)
+    before = build.dialog.state.tasks.all[0]
+    assert build.owing == (USER,)
+    assert f"`retry {who}` asks it again" in build.text
+    build.types(f"\n[RETRY: {who}]\n")
+    assert build.dialog.state.tasks.all[0] == before
+    assert build.owing == (who,)
+    build.scripts = {"M": [yes("P1"), yes("P2"), "Both.\n"], "L": ["Done."] * 4}
+    build.run()
+    assert build.outcome == "DECIDED"
+    assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
+
+
 def test_an_agent_that_comes_back_answers_no_question_of_another() -> None:
     """What the person was asked before stays theirs."""
     build = confirm(room("Which ages?\n\n[QUESTION_FOR_USER: which?]\n"))
