@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.build.site import NO_SANDBOX
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 IN_ITS_WORDS = (
     "what did we decide about user sessions?",
@@ -60,6 +62,17 @@ def test_the_bench_of_typed_dialogs_has_a_row_for_each_kind() -> None:
     rows = [line.split() for line in said.splitlines() if line.startswith(("framed", "by hand"))]
     assert [row[0] for row in rows] == ["framed", "by"]
     assert all(float(figure) > 0 for row in rows for figure in row[-4:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
+def test_the_bench_of_a_build_has_each_round_beside_the_same_work_alone() -> None:
+    """Two tasks, then all of them: milliseconds of both, of the clock and of CPU, and their ratios."""
+    said = bench("--tasks", "2", "--times", "1", "--files", "10", script="bench_build.py")
+    rows = [line.split() for line in said.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["1", "2", "all"]
+    assert all(float(figure) for row in rows for figure in row[1:])
 
 
 @pytest.mark.slow
