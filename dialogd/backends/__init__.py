@@ -89,7 +89,8 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (canary.py)
-WRITING = frozenset({"claude-code", "codex", "command"})  # those that can work in a folder and write nowhere else
+WRITING = CODING | {"command"}  # those that can work in a folder and write nowhere else
+BOXED = frozenset({"gemini", "opencode", "command"})  # those of them that do so in a sandbox of ours alone
 WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they call the tools of the person's servers
 
 
@@ -124,19 +125,29 @@ class Workspace:
                         kind="unsafe",
                     )
 
-    def confined(self, command: Sequence[str], own: Sequence[Path] = (), read: Sequence[Path] = ()) -> list[str]:
+    def confined(
+        self,
+        command: Sequence[str],
+        own: Sequence[Path] = (),
+        read: Sequence[Path] = (),
+        *,
+        pinned: Sequence[Path] = (),
+        cwd: Path | None = None,
+    ) -> list[str]:
         """The words that run `command` in the sandbox: `path` and `own` can be written, the network is open.
 
-        `read`, and what the words name, is there to be read, even if it lies in a shared temporary folder.
+        `read`, and what the words name, is there to be read, even if it lies in a shared temporary folder; `pinned`
+        files of `own` stay as they are. It runs in `cwd`, or in `path`.
         """
         from dialogd.build.sandbox import confined
 
         roots = [path.resolve() for path in (self.path, *own)]
         named = [Path(word).resolve() for word in command if word.startswith("/") and Path(word).exists()]
-        there = [*(path.resolve() for path in read), *named, *(path.parent for path in named)]
+        cwd = (cwd or self.path).resolve()
+        there = [*(path.resolve() for path in read), *named, *(path.parent for path in named), cwd]
         there = [path for path in there if not any(path.is_relative_to(root) for root in roots)]
-        fixed = [*there, *self.guarded, self.path / ".git"]
-        return confined(command, cwd=self.path, writable=roots, read_only=fixed, network=True)
+        fixed = [*there, *self.guarded, self.path / ".git", *pinned]
+        return confined(command, cwd=cwd, writable=roots, read_only=fixed, network=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +344,16 @@ def probe(name: str, variables: Mapping[str, str]) -> Found:
     kind = kind_of(name)
     found: Found = _class_of(kind).probe(variables, name.partition(":")[2] or kind.variant)
     return found
+
+
+def writers() -> dict[str, str]:
+    """Every backend, with what keeps it from leading a build here: "" for those that can, and prove it at the start."""
+    from dialogd.build.sandbox import missing
+
+    lacking = f"it writes in a sandbox alone, and {missing()}" if missing() else ""
+    why = dict.fromkeys(BACKENDS, "it answers, and has no hands to write files with")
+    why |= {"acp": "nothing keeps it to one folder"}
+    return why | {name: lacking if name in BOXED else "" for name in WRITING}
 
 
 def _class_of(kind: Kind) -> Any:

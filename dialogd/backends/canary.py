@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 Order = tuple[str, Mapping[str, Any] | str]  # a call of a tool: its name, and the input
 
-LIMIT = 60.0  # seconds for one rehearsal of two turns
-LONGER = 180.0  # where it writes: four times as many orders
+LIMIT = 600.0  # seconds for one rehearsal of two turns; they take one or two, and much more on a busy machine
 MEMORY = "canary.json"
 KEPT = 50  # verdicts
 RUNS = "4"  # raised whenever the canary learns to see more
@@ -140,7 +139,7 @@ async def prove_writing(cli: AgentCLI, boxes: Sequence[bool] = ()) -> Proof:
     from dialogd.build.sandbox import missing
 
     lacking = missing()
-    kinds = boxes or ([False] if lacking else [True, False])
+    kinds = boxes or [boxed for boxed in (True, False) if not (boxed and lacking) and (boxed or not cli.only_boxed)]
     why = f"it has no way of writing in one folder only{f', and {lacking}' if lacking else ''}"
     return await _proved(cli, [(level, boxed) for boxed in kinds for level in range(cli.writes)], why)
 
@@ -217,7 +216,7 @@ async def _trial(cli: AgentCLI, level: int, boxed: bool | None) -> Proof:
         way, outside = None if boxed is None else Way(sandbox.workspace, level, boxed), _own_and_shared(double, sandbox)
         laid, kept = sandbox.files(), sandbox.guarded()
         try:
-            async with asyncio.timeout(LIMIT if way is None else LONGER):
+            async with asyncio.timeout(LIMIT):
                 for number in (1, 2):
                     orders.begin(_orders(double, sandbox, number, outside, writes=way is not None))
                     session = await _turn(double, sandbox, session, way)

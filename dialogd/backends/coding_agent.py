@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dialogd.backends import Found, Options, Request, Tool, Usage, Workspace
+from dialogd.backends import WRITING, Found, Options, Request, Tool, Usage, Workspace
 from dialogd.backends.canary import Order, Proof, Run, Sandbox, Way, prove, prove_writing
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
@@ -55,7 +55,6 @@ NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy",
 Event = Mapping[str, Any]
 
 TEMPORARY = "/var/tmp"  # in a sandbox; Codex keeps links to itself in no folder below this
-_WRITERS = "claude-code, codex or command"
 _PASSWORD = re.compile(r"://[^/@:]*:([^/@]+)@")  # of an address
 _JOINER = "\u2060"  # a word joiner: no CLI takes `@` and this for the name of a file
 
@@ -240,11 +239,14 @@ class AgentCLI:
     forks     True when a session can be continued and still stay as it was
     one_file  True when it keeps all its sessions in one file
     joins     True when it can go on from a session of the person's
+    tells_model  True when the model that it asks the canary's service for is the one that it would ask for by itself
     levels    how many ways of reading only it has, the strictest first; the canary picks the first that holds
     confined  the levels below this one keep it from reading outside the project
     writes    how many ways of writing in one folder only it has, likewise
+    only_boxed  True when all of them are in a sandbox of ours
     logins    the files of its folder that hold a login: lent to the folder of its own that it has in a sandbox of ours
-    settings_files  the files of its folder by which something would run in the person's next session
+    settings_files  the files of its folder by which something would run in the person's next session; in a sandbox of
+              ours those that there are stay as they are
     longest   characters that a prompt may have
     lost      what it says, as an expression, when a session is not there
     """
@@ -261,9 +263,11 @@ class AgentCLI:
     forks: ClassVar[bool] = True
     one_file: ClassVar[bool] = False
     joins: ClassVar[bool] = False
+    tells_model: ClassVar[bool] = True
     levels: ClassVar[int] = 1
     confined: ClassVar[int] = 1
     writes: ClassVar[int] = 0
+    only_boxed: ClassVar[bool] = False
     logins: ClassVar[tuple[str, ...]] = ()
     settings_files: ClassVar[tuple[str, ...]] = ()
     longest: ClassVar[int] = 1_000_000
@@ -281,6 +285,7 @@ class AgentCLI:
         self.state = options.state or Path(self._own_state.name if self._own_state else "")
         self.project = self._project()
         self.environment, self.paid = self._environment()
+        self.persons = self.folder(self.environment)  # where the person's login lies
         password = _PASSWORD.search(self.base_url()) if self.paid else None
         held = (self.paid, *(password.groups() if password else ())) if self.paid else ()
         self.secrets = (*held, *options.secrets)
@@ -310,6 +315,10 @@ class AgentCLI:
     def settings(self, run: Run) -> dict[str, str]:
         """Variables of a run: no telemetry, no updates, few attempts."""
         return {}
+
+    def seat(self, run: Run) -> Path:
+        """The directory that it runs in."""
+        return self.project if run.way is None else run.way.workspace.path
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
@@ -436,16 +445,9 @@ class AgentCLI:
         Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
         """
         if self._proof is None:
-            proof = await prove(self)
-            if not proof.safe:
-                raise BackendError(
-                    f"{self.program} {proof.version} is not used: {proof.why}",
-                    fix=f"install another version of {self.program}, or use an API backend",
-                    kind="unsafe",
-                )
-            self._proof, self.level = proof, proof.level
-            self.model = self.model or proof.model
-            self.price = self._price() or price_of(proof.model, self.vendor)  # it may know models by words of its own
+            fix = f"install another version of {self.program}, or use an API backend"
+            self._proof = self._passed(await prove(self), "is not used", fix)
+            self.level = self._proof.level
 
     async def prepare_to_write(self) -> None:
         """Prove, once per version and flags, that it writes in a workspace and nowhere else. Takes seconds.
@@ -453,16 +455,18 @@ class AgentCLI:
         Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
         """
         if self._writing is None:
-            proof = await prove_writing(self)
-            if not proof.safe:
-                raise BackendError(
-                    f"{self.program} {proof.version} is not used where it may write: {proof.why}",
-                    fix=f"install bubblewrap, or another version of {self.program}; or let {_WRITERS} write",
-                    kind="unsafe",
-                )
-            self._writing = proof
+            others = ", ".join(sorted(WRITING))
+            fix = f"install bubblewrap, or another version of {self.program}; or name another of {others}"
+            self._writing = self._passed(await prove_writing(self), "is not used where it may write", fix)
+
+    def _passed(self, proof: Proof, failed: str, fix: str) -> Proof:
+        """The proof, which tells the model too. Raises `BackendError` for one that failed."""
+        if not proof.safe:
+            raise BackendError(f"{self.program} {proof.version} {failed}: {proof.why}", fix=fix, kind="unsafe")
+        if self.tells_model:
             self.model = self.model or proof.model
-            self.price = self._price() or price_of(proof.model, self.vendor)
+            self.price = self._price() or price_of(proof.model, self.vendor)  # it may know models by words of its own
+        return proof
 
     async def _way(self, workspace: Workspace) -> Way:
         """How it may write in a workspace."""
@@ -544,7 +548,7 @@ class AgentCLI:
 
     async def run(self, run: Run, reader: Output, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
         """Run the CLI once. Yields what was used so far, and which tools run. Raises `BackendError`."""
-        reader.folder = run.folder
+        reader.folder = self.boxed_home if run.way is not None and run.way.boxed else run.folder
         child = self._start(run)
         used = guess = Usage(self.model, tokens_of(run.text), 0, estimated=True)
         try:
@@ -578,15 +582,16 @@ class AgentCLI:
     def _start(self, run: Run) -> Child:
         own = {**self.settings(run), "TMPDIR": str(run.folder)}
         environment = {**self.environment, **own, **self.options.environment}
-        command, folder, limits = [str(self._path), *self.arguments(run)], self.project, None
-        if run.way is not None:
-            folder = run.way.workspace.path
+        command, folder, limits = [str(self._path), *self.arguments(run)], self.seat(run), None
         if run.way is not None and run.way.boxed:
             from dialogd.build.sandbox import limits as most_of
 
             self._lend()
-            limits = most_of(folder, self.boxed_home)
-            command = run.way.workspace.confined(command, [self.boxed_home], [self.path.parent, run.folder])
+            limits = most_of(run.way.workspace.path, self.boxed_home)
+            pinned = [path for name in self.settings_files if (path := self.boxed_folder / name).is_file()]
+            command = run.way.workspace.confined(
+                command, [self.boxed_home], [self.path.parent, run.folder], pinned=pinned, cwd=folder
+            )
             environment |= {self.keeps[0]: str(self.boxed_home), "TMPDIR": TEMPORARY}
         try:
             return Child(command, run.text.encode("utf-8", "replace"), environment, folder, limits)
@@ -618,41 +623,46 @@ class AgentCLI:
 
     @property
     def boxed_home(self) -> Path:
-        """Where it keeps its sessions then, and a login that is lent to it."""
+        """What its variable leads to then."""
         return self.state / f"{self.name}-home"
+
+    @property
+    def boxed_folder(self) -> Path:
+        """Where it keeps its sessions then, and a login that is lent to it."""
+        return self.boxed_home / self.keeps[1]
 
     def folders(self) -> tuple[Path, ...]:
         """The folders in which it may keep sessions: the person's, and that one."""
-        return self.folder(self.environment), self.boxed_home
+        return self.persons, self.boxed_folder
 
     def _lend(self) -> None:
         """Copy the person's login there: the file itself must be replaced when it is renewed, which no sandbox allows.
 
         What it renewed in a run whose daemon was killed is given back before.
         """
-        self.boxed_home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.boxed_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._give_back()
         for name in self.logins:
-            theirs = None if self.paid else _bytes(self.folder(self.environment) / name)
+            theirs = None if self.paid else _bytes(self.persons / name)
             with suppress(OSError):
                 if theirs is None:
-                    (self.boxed_home / name).unlink(missing_ok=True)
+                    (self.boxed_folder / name).unlink(missing_ok=True)
                 else:
-                    write_over(theirs, self.boxed_home / name)
-                    write_over(_sha(theirs), self.boxed_home / f"{name}.lent")
+                    write_over(theirs, self.boxed_folder / name)
+                    write_over(_sha(theirs), self.boxed_folder / f"{name}.lent")
         self.furnish(self.boxed_home)
 
     def _give_back(self) -> None:
         """Give a login that was renewed back to the person, unless theirs was renewed too."""
         for name in self.logins:
-            ours, theirs = _bytes(self.boxed_home / name), _bytes(self.folder(self.environment) / name)
-            lent = _bytes(self.boxed_home / f"{name}.lent")
+            ours, theirs = _bytes(self.boxed_folder / name), _bytes(self.persons / name)
+            lent = _bytes(self.boxed_folder / f"{name}.lent")
             if ours is None or theirs is None or _sha(theirs) != lent or _sha(ours) == lent:
                 continue
-            if table(read_json(self.boxed_home / name)):  # whole
+            if table(read_json(self.boxed_folder / name)):  # whole
                 with suppress(OSError):
-                    write_over(ours, self.folder(self.environment) / name)
-                    write_over(_sha(ours), self.boxed_home / f"{name}.lent")
+                    write_over(ours, self.persons / name)
+                    write_over(_sha(ours), self.boxed_folder / f"{name}.lent")
 
     async def close(self) -> None:
         """Forget what is kept in memory."""

@@ -1,4 +1,4 @@
-"""The `gemini` backend: Gemini CLI in the project, in a home of its own, with tools that read and nothing else."""
+"""The `gemini` backend: Gemini CLI in a home of its own, with tools that read the project, or write in a worktree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Run, Sandbox
+from dialogd.backends.canary import Order, Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, ended, table
 from dialogd.errors import BackendError
 from dialogd.protocol.model import digest
@@ -19,6 +19,7 @@ from dialogd.store.disk import read_json, write_json
 
 HOME = "gemini"  # the CLI's own home, in the agent's folder
 TELEMETRY = "telemetry"  # in the run's folder
+MEMORY = "GEMINI.md"
 
 
 class _Events(Output):
@@ -78,7 +79,8 @@ class _Events(Output):
 
     def _kept(self) -> str:
         """The last reply of the session as it was kept, "" when that cannot be found."""
-        chats = (self.cli.state / HOME).glob(f".gemini/tmp/*/chats/*{self.session[:8]}*.jsonl") if self.session else ()
+        homes = (self.cli.state / HOME, self.cli.boxed_home) if self.session else ()
+        chats = [path for home in homes for path in home.glob(f".gemini/tmp/*/chats/*{self.session[:8]}*.jsonl")]
         text = ""
         with suppress(OSError, ValueError):  # without files too
             for line in max(chats, key=lambda path: path.stat().st_mtime_ns).read_bytes().split(b"\n"):
@@ -128,26 +130,27 @@ _ENDS = {  # why an answer ended, in the words of `ended`
 
 BEST = "pro"  # the CLI's own word for its best model; left to itself it asks another model first which to ask
 TOOLS = ("read_file", "list_directory", "glob", "grep_search")
+EDITING = (*TOOLS, "write_file", "replace")
 
-# The highest tier there is for somebody who is not root: no settings of the person or the project allow more.
-POLICY = f"""\
-[[rule]]
-toolName = "*"
-decision = "deny"
-priority = 1
 
-[[rule]]
-toolName = {json.dumps(TOOLS)}
-decision = "allow"
-priority = 2
-"""
+def _policy(tools: Sequence[str]) -> str:
+    """Rules of the highest tier for somebody who is not root: no settings of the person or the project allow more."""
+    rules = (("*", "deny"), (tools, "allow"))
+    return "\n".join(
+        f'[[rule]]\ntoolName = {json.dumps(names)}\ndecision = "{decision}"\npriority = {priority}\n'
+        for priority, (names, decision) in enumerate(rules, 1)
+    )
+
+
+POLICIES = {"policy.toml": _policy(TOOLS), "policy-to-write.toml": _policy(EDITING)}
 
 
 class Gemini(AgentCLI):
     """Runs `gemini` in a home of its own, which has the person's login and nothing else of theirs.
 
     Its sessions cannot be forked: they are continued, and begun anew after a turn that failed. With
-    `options.trust_project` the project's hooks, servers and `GEMINI.md` count; the tools still only read.
+    `options.trust_project` the project's hooks, servers and `GEMINI.md` count; the tools still only read. In a worktree
+    it writes in a sandbox of ours alone, in another home.
     """
 
     name = "gemini"
@@ -160,6 +163,10 @@ class Gemini(AgentCLI):
     events = _Events
     at_files = True
     forks = False
+    writes = 1
+    only_boxed = True
+    logins = ("oauth_creds.json", "google_accounts.json")
+    settings_files = ("settings.json", MEMORY, ".env", "policies/planted.toml", "commands/planted.toml")
     longest = 7_000_000
     lost = "Error resuming session|Invalid session identifier"
     log_in = "run `gemini` once and log in, or set GEMINI_API_KEY"
@@ -167,10 +174,9 @@ class Gemini(AgentCLI):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.model = "" if self.chosen == BEST else self.chosen  # which one that is, the canary sees
-        self._person = self.folder(self.environment)
         self.home = self.state / HOME
         self.environment["GEMINI_CLI_HOME"] = str(self.home)
-        self._furnish()
+        self.furnish(self.home)
 
     @classmethod
     def installed(cls, program: Path) -> str:
@@ -179,22 +185,23 @@ class Gemini(AgentCLI):
         return str(package.get("version") or "") if package.get("name") == "@google/gemini-cli" else ""
 
     def arguments(self, run: Run) -> list[str]:
-        """One run that prints events. A policy takes every tool away that does not read."""
-        words = ["-o", "stream-json", "--approval-mode", "default", "-m", self.chosen]
-        words += ["--admin-policy", str(self.home / "policy.toml")]
+        """One run that prints events. A policy takes every tool away that does not read, or edit."""
+        mode, policy = ("auto_edit", "policy-to-write.toml") if run.way else ("default", "policy.toml")
+        words = ["-o", "stream-json", "--approval-mode", mode, "-m", self.chosen]
+        words += ["--admin-policy", str(self.home / policy)]
         return [*words, "--resume", run.session] if run.session else words
 
     def settings(self, run: Run) -> dict[str, str]:
         """One process, nothing of the project's, no telemetry but to a file that tells how each answer ended."""
         return {
-            ("GEMINI_CLI_TRUST_WORKSPACE" if self.options.trust_project else "GEMINI_RESTRICTED_MODE"): "true",
+            ("GEMINI_CLI_TRUST_WORKSPACE" if self._trusts(run) else "GEMINI_RESTRICTED_MODE"): "true",
             "GEMINI_CLI_NO_RELAUNCH": "true",
             "GEMINI_SYSTEM_MD": str(run.system),
             "GEMINI_TELEMETRY_ENABLED": "true",
             "GEMINI_TELEMETRY_TARGET": "local",
             "GEMINI_TELEMETRY_LOG_PROMPTS": "false",
-            "GEMINI_TELEMETRY_OUTFILE": str(run.folder / TELEMETRY),
-            "DIALOGD_RULES": digest(f"{POLICY}{_settings('', trust_project=False)}"),  # what the canary has seen
+            "GEMINI_TELEMETRY_OUTFILE": str((self.boxed_home if run.way else run.folder) / TELEMETRY),
+            "DIALOGD_RULES": digest(f"{POLICIES}{_settings('', trust_project=False)}"),  # what the canary has seen
         }
 
     @classmethod
@@ -226,6 +233,18 @@ class Gemini(AgentCLI):
         """Its tool that reads."""
         return "read_file", {"file_path": str(path)}
 
+    def makes(self, path: Path, text: str) -> Sequence[Order]:
+        """Its tools that write."""
+        made = ("write_file", {"file_path": str(path), "content": text})
+        if not path.is_file():
+            return (made,)
+        change = {"file_path": str(path), "old_string": path.read_text("utf-8", "replace")[:4], "new_string": text}
+        return (made, ("replace", {**change, "instruction": "change it"}))
+
+    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
+        """What it has for running, fetching and remembering."""
+        return self.orders(sandbox)[2:]
+
     def bait(self, marker: Path) -> Mapping[str, str]:
         """Hooks, a server, a discovery command, as a project may contain them; nothing when it is trusted."""
         run = {"matcher": "*", "hooks": [{"type": "command", "command": f"touch {marker}"}]}
@@ -239,18 +258,28 @@ class Gemini(AgentCLI):
             ".env": f"NODE_OPTIONS=--require={marker}.js\nGOOGLE_GEMINI_BASE_URL=http://127.0.0.1:9\n",
         }  # fmt: skip
 
-    def _furnish(self) -> None:
-        """Make its home: our settings, and links to the person's login, which it renews itself."""
-        folder = self.home / ".gemini"
+    def furnish(self, home: Path) -> None:
+        """Our settings; in the home for reading also the policies, and links to a login, which it renews itself."""
+        folder, is_boxed = home / ".gemini", home == self.boxed_home
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        way = "gemini-api-key" if self.paid else _way(self._person)
-        (self.home / "policy.toml").write_text(POLICY, encoding="utf-8")
-        write_json(folder / "settings.json", _settings(way, trust_project=self.options.trust_project))
-        for name in ("oauth_creds.json", "google_accounts.json"):
+        way = "gemini-api-key" if self.paid else _way(self.persons)
+        trusts = self.options.trust_project and not is_boxed
+        write_json(folder / "settings.json", _settings(way, trust_project=trusts))
+        (home / TELEMETRY).unlink(missing_ok=True)
+        if is_boxed:
+            (folder / MEMORY).touch()  # which it may always write, unless it is there and pinned
+            return
+        for name, policy in POLICIES.items():
+            (home / name).write_text(policy, encoding="utf-8")
+        for name in self.logins:
             with suppress(OSError):
                 (folder / name).unlink(missing_ok=True)
-                if not self.paid and (self._person / name).exists():
-                    (folder / name).symlink_to(self._person / name)
+                if not self.paid and (self.persons / name).exists():
+                    (folder / name).symlink_to(self.persons / name)
+
+    def _trusts(self, run: Run) -> bool:
+        """Whether what the project contains may run; what stands in a worktree is the agent's own."""
+        return self.options.trust_project and run.way is None
 
 
 def _settings(way: str, *, trust_project: bool) -> dict[str, Any]:
@@ -262,6 +291,7 @@ def _settings(way: str, *, trust_project: bool) -> dict[str, Any]:
         "skills": {"enabled": False},
         "experimental": {"enableAgents": False},
         "useWriteTodos": False,
+        "model": {"disableLoopDetection": True},
         "privacy": {"usageStatisticsEnabled": False},
         "general": {
             "enableAutoUpdate": False,

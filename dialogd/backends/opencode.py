@@ -1,4 +1,4 @@
-"""The `opencode` backend: opencode in the project, as an agent of ours whose tools read and nothing else."""
+"""The `opencode` backend: opencode as an agent of ours, whose tools read the project, or write in a worktree."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Run, Sandbox
+from dialogd.backends.canary import Order, Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, ended, table
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json
 
 ALLOWED = ("read", "grep", "glob", "list")
+FOLDERS = ("CONFIG", "STATE", "CACHE")  # of its own, besides that of its data
 AGENT = "dialogd"
 PROVIDER = "dialogd-address"  # where the person names an address: any service that speaks Chat Completions
 
@@ -91,7 +92,8 @@ class OpenCode(AgentCLI):
 
     It does not run in the project, whose plugins it may load whatever its flags say, but in an empty folder from which
     it reads the project. With `options.trust_project` it runs in the project, whose configuration, servers and plugins
-    count; the tools still only read. `options.model` is opencode's `provider/model`.
+    count; the tools still only read. `options.model` is opencode's `provider/model`. In a worktree it writes in a
+    sandbox of ours alone, from that empty folder.
     """
 
     name = "opencode"
@@ -102,6 +104,11 @@ class OpenCode(AgentCLI):
     keeps = ("XDG_DATA_HOME", "opencode", ".local/share/opencode")
     events = _Events
     one_file = True
+    tells_model = False
+    writes = 1
+    only_boxed = True
+    logins = ("auth.json",)
+    settings_files = ("../config/opencode/opencode.json", "../config/opencode/plugin/planted.js", "bin/planted")
     longest = 8_000_000
     lost = "Session not found"
     log_in = "run `opencode auth login`, or set OPENCODE_API_KEY"
@@ -109,20 +116,13 @@ class OpenCode(AgentCLI):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._base = self.environment.get(self.address, "")
-        self.environment["DIALOGD_PROJECT"] = str(self.project)
-        if not options.trust_project:
-            self.project = self.state / "desk"
-            self.project.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    async def prepare(self) -> None:
-        """Prove it as any CLI; the model of the fake service is not remembered."""
-        await super().prepare()
-        self.model = self.chosen
+        self.desk = self.state / "desk"
+        self.desk.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def arguments(self, run: Run) -> list[str]:
         """One run that prints events."""
-        words = ["run", "--format", "json", "--title", "dialogd", "--agent", AGENT, "--dir", str(self.project)]
-        words += [] if self.options.trust_project else ["--pure"]
+        words = ["run", "--format", "json", "--title", "dialogd", "--agent", AGENT, "--dir", str(self.seat(run))]
+        words += [] if self._trusts(run) else ["--pure"]
         words += ["-m", self._model()] if self._model() else []
         words += ["--variant", self.effort] if self.effort else []
         return [*words, "--session", run.session, "--fork"] if run.session else words
@@ -130,11 +130,18 @@ class OpenCode(AgentCLI):
     def settings(self, run: Run) -> dict[str, str]:
         """Its agent, and nothing of the project's; no updates, no downloads."""
         off: tuple[str, ...] = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "CLAUDE_CODE")
-        off += () if self.options.trust_project else ("PROJECT_CONFIG",)
+        off += () if self._trusts(run) else ("PROJECT_CONFIG",)
+        own = {f"XDG_{name}_HOME": str(self.boxed_home / name.lower()) for name in FOLDERS} if run.way else {}
         return {
+            **own,
+            "DIALOGD_PROJECT": str(run.way.workspace.path if run.way else self.project),
             **{f"OPENCODE_DISABLE_{name}": "1" for name in off},
             "OPENCODE_CONFIG_CONTENT": json.dumps(self._config(run)),
         }
+
+    def seat(self, run: Run) -> Path:
+        """An empty folder, unless the project is trusted."""
+        return self.project if self._trusts(run) else self.desk
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
@@ -161,6 +168,18 @@ class OpenCode(AgentCLI):
         """Its tool that reads."""
         return "read", {"filePath": str(path)}
 
+    def makes(self, path: Path, text: str) -> Sequence[Order]:
+        """Its tools that write. What is there must have been read for both of them."""
+        made = ("write", {"filePath": str(path), "content": text})
+        if not path.is_file():
+            return (made,)
+        change = {"filePath": str(path), "oldString": path.read_text("utf-8", "replace")[:4], "newString": text}
+        return (self.reads(path), made, ("edit", change))
+
+    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
+        """What it has for running, fetching and having others do it."""
+        return self.orders(sandbox)[2:]
+
     def bait(self, marker: Path) -> Mapping[str, str]:
         """A server and a plugin, as a project may contain them; nothing when the person trusts it."""
         server = {"type": "local", "command": ["touch", str(marker)], "enabled": True}
@@ -170,6 +189,10 @@ class OpenCode(AgentCLI):
             ".opencode/plugin/bait.js": f"{plugin}\nexport const Bait = async () => ({{}});\n",
         }  # fmt: skip
 
+    def _trusts(self, run: Run) -> bool:
+        """Whether what the project contains may run; what stands in a worktree is the agent's own."""
+        return self.options.trust_project and run.way is None
+
     def _model(self) -> str:
         if self._base:
             return f"{PROVIDER}/{self.chosen.rpartition('/')[2] or 'default'}"
@@ -177,8 +200,10 @@ class OpenCode(AgentCLI):
 
     def _config(self, run: Run) -> dict[str, Any]:
         outside = {"*": "deny", "{env:DIALOGD_PROJECT}/*": "allow"}
-        rules = {"*": "deny", **dict.fromkeys(ALLOWED, "allow"), "external_directory": outside}
-        prompt = f"{{file:{run.system}}}\n\nYour project is {{env:DIALOGD_PROJECT}}. You may read it, by full paths."
+        allowed = (*ALLOWED, "edit") if run.way else ALLOWED
+        rules = {"*": "deny", **dict.fromkeys(allowed, "allow"), "external_directory": outside}
+        may = "read and change" if run.way else "read"
+        prompt = f"{{file:{run.system}}}\n\nYour project is {{env:DIALOGD_PROJECT}}. You may {may} it, by full paths."
         agent = {"mode": "primary", "prompt": prompt, "permission": rules}
         config: dict[str, Any] = {
             "agent": {AGENT: agent},

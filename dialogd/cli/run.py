@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from dialogd import person
-from dialogd.backends import WRITING, Options, auto, load_backend
+from dialogd.backends import WRITING, Options, auto, kind_of, load_backend, writers
 from dialogd.backends.auto import family_of
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import holder_of, program_of
@@ -166,7 +166,12 @@ class Held:
 
 
 INTERRUPTED = 130
-LEADS = ("codex", "claude-code")  # what works in a build where nobody says who; the moderator is often a Claude
+LEADS = (
+    "codex",
+    "claude-code",
+    "gemini",
+    "opencode",
+)  # what works in a build where nobody says who; the moderator is often a Claude
 TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file and the plan have all of it
 
 
@@ -303,7 +308,7 @@ def _with_a_lead(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) ->
     if lead is None or lead.backend or settings.origin("backend") != "default" or settings.command:
         return seats
     found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url, settings.state_dir)
-    here = [name for name in LEADS if found[name].here]
+    here = [name for name in LEADS if found[name].here and not writers()[name]]
     others = {family_of(seat.backend) for seat in seats if seat is not lead}
     chosen = next((name for name in here if family_of(name) not in others), next(iter(here), ""))
     return tuple(dataclasses.replace(seat, backend=chosen) if seat is lead else seat for seat in seats)
@@ -320,10 +325,13 @@ def _building(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tu
     lead = _lead(seats, wanted)
     if lead is None:
         return seats
-    if lead.backend.partition(":")[0] not in WRITING:
+    kind_of(lead.backend)
+    why = writers()
+    if lacking := why[lead.backend.partition(":")[0]]:
+        able = ", ".join(sorted(name for name in WRITING if not why[name]))
         raise BadInput(
-            f"{lead.backend} cannot work as {lead.id} ({lead.title}): it writes no files, or not in one folder alone",
-            fix=f"name another: --agent {lead.id}=BACKEND, one of {', '.join(sorted(WRITING))}",
+            f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
+            fix=f"name another: --agent {lead.id}=BACKEND, one of {able}",
         )
     sees = readable([Path(folder) for folder in wanted.gate_sees], settings.file, settings.state_dir)
     repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])

@@ -20,9 +20,10 @@ import typer
 
 from dialogd import __version__
 from dialogd.alerts import Alert, Bell, Channel, Event, Webhook, chosen, why_no_desktop
-from dialogd.backends import BACKENDS, Found, Kind, auto
+from dialogd.backends import BACKENDS, WRITING, Found, Kind, auto, writers
 from dialogd.backends.seats import Seat, start_again
 from dialogd.backends.service import holds
+from dialogd.build.sandbox import INSTALL
 from dialogd.cli import options
 from dialogd.cli.launch import is_free
 from dialogd.cli.terminal import as_json, line, plain, show, table
@@ -297,6 +298,13 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     for name, kind in BACKENDS.items():
         estimate = _estimate(name, auto.resolve(name, 0, variables, looks.__getitem__), settings)
         yield _backend(name, kind, looks[name], proofs, estimate)
+    why = {name: words or ("" if looks[name].here else looks[name].why) for name, words in writers().items()}
+    able, others = ([name for name in sorted(WRITING) if bool(why[name]) == lacks] for lacks in (False, True))
+    told = [
+        f"a build can be led by {', '.join(able) or 'nobody here'}",
+        *(f"{name} cannot: {why[name]}" for name in others),
+    ]
+    yield Fact("lead", "ok" if able else "absent", "; ".join(told), "" if able else INSTALL)
     for hold in holds(StateDir(settings.state_dir).agents):
         fix = "wait until then, or give agents another key: one on this key fails at once where its turn ends before"
         yield Fact("held", "warning", f"{hold.host} {hold.words}", fix, {"seconds": round(hold.left)})

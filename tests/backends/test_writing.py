@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends import WRITING, Options, Request, Workspace, Writer
+from dialogd.backends import BOXED, WRITING, Options, Request, Workspace, Writer, writers
 from dialogd.backends.canary import prove_writing
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.command import Command
@@ -27,6 +27,12 @@ from tests.support.standin import Say, StandIn, Use, in_order
 
 NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 ROOT = Path(__file__).parents[2]
+
+
+class Boxed(Toy):
+    """The toy, as if it wrote in a sandbox of ours and else not."""
+
+    only_boxed = True
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +145,7 @@ class TestProof:
         with pytest.raises(BackendError, match="no way of writing in one folder only") as caught:
             await answer(backend, to_write(workspace))
         assert caught.value.kind == "unsafe"
-        assert "claude-code, codex or command" in caught.value.fix
+        assert caught.value.fix.endswith("name another of claude-code, codex, command, gemini, opencode")
         assert toy.runs == before
 
     def test_the_table_names_those_that_can(self) -> None:
@@ -150,6 +156,8 @@ class TestProof:
         able = {name for name, made in classes.items() if getattr(made, "writes", 0) or made is Command}
         assert able == WRITING
         assert all(issubclass(classes[name], Writer) for name in able)
+        assert {name for name in able if getattr(classes[name], "only_boxed", True)} == BOXED
+        assert not [name for name, why in writers().items() if bool(why) == (name in able) and not missing()]
 
 
 @NEEDS
@@ -251,33 +259,44 @@ class TestInAWorkspace:
             assert login.read_text() == lent.read_text() == '{"token": "renewed before its daemon was killed"}'
 
 
-async def test_a_command_without_a_sandbox_does_not_write(workspace: Workspace, tmp_path: Path) -> None:
-    """It has no rules of its own, so it is not run at all where it may write; elsewhere it is, as ever."""
-    program = (
-        "import asyncio, pathlib, sys\n"
-        "from dataclasses import replace\n"
-        "from dialogd.backends import Options, Workspace\n"
-        "from dialogd.backends.command import Command\n"
-        "from dialogd.errors import BackendError\n"
-        "from tests.backends.test_writing import request, prompt, answer\n"
-        "async def main():\n"
-        "    command = Command(Options(command='/bin/sh -c \"echo ran; : > ran\"'))\n"
-        "    place = pathlib.Path(sys.argv[1])\n"
-        "    asked = replace(request(prompt()), workspace=Workspace(place, place.parent / 'x', place.parent / 'y'))\n"
-        "    try:\n"
-        "        print(await answer(command, asked))\n"
-        "    except BackendError as error:\n"
-        "        print(error.kind, error, error.fix)\n"
-        "asyncio.run(main())\n"
-    )
+WITHOUT = """
+import asyncio, pathlib, sys
+from dataclasses import replace
+from dialogd.backends import Options, Workspace, writers
+from dialogd.backends.command import Command
+from dialogd.errors import BackendError
+from tests.backends.test_writing import Boxed, answer, bench, prompt, request
+
+async def main():
+    top = pathlib.Path(sys.argv[1])
+    (top / "worktree").mkdir()
+    asked = replace(request(prompt()), workspace=Workspace(top / "worktree", top / "x", top / "y"))
+    toy = Boxed(bench(top / "bin", top).options("http://127.0.0.1:9"))
+    for backend in (Command(Options(command='/bin/sh -c "echo ran; : > ran"')), toy):
+        try:
+            print(await answer(backend, asked))
+        except BackendError as error:
+            print(error.kind, error, error.fix)
+    print(*(f"{name}: {why}" for name, why in sorted(writers().items())), sep="\\n")
+
+asyncio.run(main())
+"""
+
+
+def test_without_a_sandbox_those_that_need_one_do_not_write(tmp_path: Path) -> None:
+    """Nothing is run where it may write, and who can lead a build is said before; elsewhere they are, as ever."""
+    install(tmp_path / "bin")
     environment = {**os.environ, "PATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(workspace.path)],
-        check=True,
-        env=environment,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
+    words = [sys.executable, "-c", WITHOUT, str(tmp_path)]
+    done = subprocess.run(words, check=True, env=environment, capture_output=True, text=True, cwd=ROOT)
+    command, toy, *told = done.stdout.split("\n")
+    lacking = "bubblewrap (`bwrap`) is not on PATH"
+    assert f"unsafe '/bin/sh' is not used where it may write: {lacking}" in command
+    assert (
+        f"unsafe toy 1.2.3 is not used where it may write: it has no way of writing in one folder only, and {lacking}"
+        in toy
     )
-    assert "unsafe '/bin/sh' is not used where it may write: bubblewrap (`bwrap`) is not on PATH" in done.stdout
-    assert not (workspace.path / "ran").exists()
+    assert {name for name in BOXED if f"{name}: it writes in a sandbox alone, and {lacking}" in told} == BOXED
+    assert {"codex: ", "claude-code: "} <= set(told)
+    assert "openai: it answers, and has no hands to write files with" in told
+    assert list((tmp_path / "worktree").iterdir()) == []

@@ -128,7 +128,8 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     plain = ["build", "x", "--repo", str(repo), "--agent", "L=command:cat"]
     assert "gate    none: nothing is tested" in dialogd(*plain).err
     mute = dialogd(*plain[:-1], "L=rehearsal", "--yes")
-    assert (mute.code, "rehearsal cannot work as L" in mute.err, "claude-code" in mute.err) == (2, True, True)
+    assert (mute.code, "fix: name another: --agent L=BACKEND, one of claude-code, codex" in mute.err) == (2, True)
+    assert "rehearsal cannot work as L (Tech Lead): it answers, and has no hands to write files with" in mute.err
 
 
 def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Commands) -> None:

@@ -61,6 +61,8 @@ def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
         == "rehearsal (scripted lines, no model) — nobody pays; nobody outside this machine sees anything"
     )
     assert (lines["lock"], lines["watch"]) == ("keeps others out", "changes are noticed at once")
+    assert lines["lead"].startswith("a build can be led by ")
+    assert "claude-code cannot: claude is not on PATH" in lines["lead"]
     assert "leftovers" in lines
     assert "!!" not in done.out
     assert [path.name for path in dialogd.folder.iterdir() if "doctor" in path.name] == []
@@ -132,6 +134,8 @@ def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> 
     assert (found["rehearsal"]["estimate"], found["gemini"]["estimate"]) == ("", "")
     assert found["auto A"]["text"].startswith("claude-code (claude 9.8.7")
     assert found["auto B"]["text"].startswith("codex (codex 1.2.3")
+    assert found["lead"]["text"].startswith("a build can be led by claude-code, codex")
+    assert "gemini cannot: " in found["lead"]["text"]
     assert done.json["ok"] is True
 
 

@@ -48,6 +48,12 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, states: Path) -> World
     return make_world(request.param, tmp_path, states)
 
 
+@pytest.fixture(params=list(PROGRAMS))
+def every(request: pytest.FixtureRequest, tmp_path: Path, states: Path) -> World:
+    """The same, for those that cost more to install too."""
+    return make_world(request.param, tmp_path, states)
+
+
 @pytest.fixture
 def claude(tmp_path: Path, states: Path) -> World:
     """A world for Claude Code."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -12,15 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-import psutil
-
 from dialogd.backends import Options, Request, Usage, load_backend
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.parts import Part, Prompt
 from dialogd.protocol.grammar import parse
 from tests.support.backend_contract import DIALOG
-from tests.support.pair import PATIENCE, a_second
-from tests.support.standin import Hang, Say, Script, Seen, StandIn, Use
+from tests.support.standin import Say, Script, Seen, StandIn, Use
 
 BIN = os.environ.get("DIALOGD_CLIS_BIN", "")  # the tests' own environment has no such variables any more
 PATH = os.pathsep.join(filter(None, [BIN, os.environ.get("PATH", "")]))
@@ -145,21 +141,6 @@ async def nothing_happens(world: World, orders: Callable[[str], list[Use]]) -> S
     assert "OUTSIDE-SECRET" not in said
     assert KEY not in said
     return server
-
-
-async def leaves_nothing_when_cancelled(world: World) -> None:
-    """A service that never answers: the deadline ends the call in a second, and all that it started."""
-    before = set(psutil.Process().children(recursive=True))
-    with StandIn(lambda _: Hang()) as server:
-        call = asyncio.create_task(ask(await prepared(world, server.url), prompt()))
-        async with asyncio.timeout(PATIENCE):
-            while not server.calls:
-                await asyncio.sleep(0.02)
-        call.cancel()
-        async with asyncio.timeout(a_second()):
-            await asyncio.wait((call,))
-    assert call.cancelled()
-    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def path_for_codex(folder: Path, path: str) -> str:

@@ -14,7 +14,8 @@ from dialogd.protocol.build import APPROVED, DROPPED, Due
 from dialogd.protocol.strict import faults
 from tests.build import actor
 from tests.build.site import NO_SANDBOX, PLAN, PRINT, READ, Site, git
-from tests.clis.rig import KEY, PATH
+from tests.clis.conftest import PROGRAMS
+from tests.clis.rig import KEY, PATH, SERVICES
 from tests.support.standin import Say, Seen, StandIn, Use
 
 ASKS = "and with no other word"  # stands in every closing question
@@ -54,8 +55,10 @@ CLAIMS = (
 
 def use(seen: Seen, path: Path, text: str) -> Use:
     """The call by which this program writes a file."""
-    if seen.form == "messages":
-        return Use("Write", {"file_path": str(path), "content": text})
+    named = {"messages": ("Write", "file_path"), "chat": ("write", "filePath"), "gemini": ("write_file", "file_path")}
+    if seen.form in named:
+        tool, parameter = named[seen.form]
+        return Use(tool, {parameter: str(path), "content": text})
     return Use("exec_command", {"cmd": f"cat >'{path}' <<'END'\n{text}END"})
 
 
@@ -95,23 +98,25 @@ class Mind:
 
 
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=f"the gate needs a sandbox: {NO_SANDBOX}")
-@pytest.mark.parametrize(("moderator", "lead"), [("codex", "claude-code"), ("claude-code", "codex")])
+@pytest.mark.parametrize(
+    ("moderator", "lead"),
+    [("codex", "claude-code"), ("claude-code", "codex"), ("opencode", "gemini"), ("gemini", "opencode")],
+)
 def test_coding_agents_carry_a_plan_out(tmp_path: Path, moderator: str, lead: str) -> None:
     """One task that changes its tests and then breaks them, one that is right at once, one that fails three times.
 
     Nothing is written but in their worktrees, no program that the repository names is run, and what the lead says of
     its own work counts for nothing.
     """
-    for program in ("claude", "codex"):
+    for program in (PROGRAMS[moderator], PROGRAMS[lead]):
         if shutil.which(program, path=PATH) is None:
-            pytest.skip(f"{program} is not installed: `make test-clis` brings it")
+            pytest.skip(f"{program} is not installed: `make test-clis CLIS='gemini opencode'` brings it")
     mind, mark = Mind(tmp_path), tmp_path / "mark"
     (tmp_path / "home").mkdir()
     with StandIn(mind) as server:
         environment = {
-            **dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), KEY),
-            "ANTHROPIC_BASE_URL": server.url,
-            "OPENAI_BASE_URL": f"{server.url}/v1",
+            **{key: KEY for key, _, _ in SERVICES.values()},
+            **{address: server.url + base for _, address, base in SERVICES.values()},
             "HOME": str(tmp_path / "home"),
             "PATH": PATH,
         }

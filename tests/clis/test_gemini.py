@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends import probe
 from dialogd.backends.gemini import Gemini
 from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
@@ -22,7 +21,6 @@ from tests.clis.rig import (
     SYSTEM,
     World,
     ask,
-    leaves_nothing_when_cancelled,
     nothing_happens,
     numbered,
     prompt,
@@ -232,15 +230,6 @@ class TestSafety:
         assert KEY not in backend.environment.values()
         assert (backend.home / ".gemini" / "oauth_creds.json").readlink() == folder / "oauth_creds.json"
 
-    def test_a_probe_names_version_and_payer(self, world: World) -> None:
-        """A look needs no run of the agent and no service."""
-        variables = {"PATH": PATH, "HOME": str(world.home)}
-        none = probe("gemini", variables)
-        assert (none.here, bool(none.version), bool(none.fix)) == (False, True, True)
-        keyed = probe("gemini", {**variables, "GEMINI_API_KEY": KEY})
-        assert keyed.here
-        assert "GEMINI_API_KEY" in keyed.pays
-
 
 class TestFailing:
     """An exit code of 0 proves nothing."""
@@ -272,7 +261,3 @@ class TestFailing:
         """It says so in words only."""
         error = await fails(world, Fail(429, message="Please retry in 1.5s."))
         assert error.retry_after == 1.5
-
-    async def test_a_cancelled_turn_leaves_no_process(self, world: World) -> None:
-        """The call ends in a second, with all that it started."""
-        await leaves_nothing_when_cancelled(world)

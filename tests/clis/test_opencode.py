@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends import Usage, probe
+from dialogd.backends import Usage
 from dialogd.backends.canary import Run
 from dialogd.backends.opencode import OpenCode
 from dialogd.backends.parts import Part
@@ -26,7 +26,6 @@ from tests.clis.rig import (
     SYSTEM,
     World,
     ask,
-    leaves_nothing_when_cancelled,
     nothing_happens,
     numbered,
     prepared,
@@ -223,15 +222,6 @@ class TestSafety:
         assert backend.paid == ""
         assert KEY not in backend.environment.values()
 
-    def test_a_probe_names_version_and_payer(self, world: World) -> None:
-        """A look needs no run of the agent and no service."""
-        variables = {"PATH": PATH, "HOME": str(world.home)}
-        none = probe("opencode", variables)
-        assert (none.here, bool(none.fix)) == (False, True)
-        keyed = probe("opencode", {**variables, "OPENCODE_API_KEY": KEY})
-        assert keyed.here
-        assert "OPENCODE_API_KEY" in keyed.pays
-
 
 class TestFailing:
     """An exit code of 0 proves nothing."""
@@ -258,7 +248,3 @@ class TestFailing:
         assert (caught.value.kind, caught.value.retryable) == (kind, again)
         assert "\n" not in caught.value.cause
         assert KEY not in caught.value.cause
-
-    async def test_a_cancelled_turn_leaves_no_process(self, world: World) -> None:
-        """The call ends in a second, with all that it started."""
-        await leaves_nothing_when_cancelled(world)

@@ -11,14 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from dialogd.backends import probe
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.store.origin import CODEX_THREAD
-from tests.clis.rig import KEY, PATH, World, ask, counting, leaves_nothing_when_cancelled, nothing_happens, prompt, turn
-from tests.support.standin import Fail, Say, StandIn, Use, in_order
+from tests.clis.rig import KEY, PATH, SERVICES, World, ask, counting, nothing_happens, prepared, prompt, turn
+from tests.support.pair import PATIENCE, a_second
+from tests.support.standin import Fail, Hang, Say, StandIn, Use, in_order
 
 
 def orders(world: World, url: str) -> list[Use]:
@@ -180,9 +182,19 @@ async def test_an_empty_answer_is_a_failure(world: World) -> None:
     assert caught.value.kind == "empty"
 
 
-async def test_a_cancelled_turn_leaves_no_process(world: World) -> None:
+async def test_a_cancelled_turn_leaves_no_process(every: World) -> None:
     """A service that never answers: the deadline ends the call in a second, and all that it started."""
-    await leaves_nothing_when_cancelled(world)
+    before = set(psutil.Process().children(recursive=True))
+    with StandIn(lambda _: Hang()) as server:
+        call = asyncio.create_task(ask(await prepared(every, server.url), prompt()))
+        async with asyncio.timeout(PATIENCE):
+            while not server.calls:
+                await asyncio.sleep(0.02)
+        call.cancel()
+        async with asyncio.timeout(a_second()):
+            await asyncio.wait((call,))
+    assert call.cancelled()
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def persons_session(world: World, url: str, said: str) -> Path:
@@ -241,21 +253,29 @@ async def test_a_session_that_nobody_has_is_a_wrong_request(claude: World) -> No
         assert not server.calls
 
 
-async def test_a_probe_names_version_and_payer(world: World) -> None:
+LOGINS: Mapping[str, Mapping[str, Any]] = {  # the files of one, in the home
+    "claude-code": {".claude/.credentials.json": {"claudeAiOauth": {"accessToken": "x"}}},
+    "codex": {".codex/auth.json": {"tokens": {"access_token": "x"}}},
+    "gemini": {
+        ".gemini/settings.json": {"security": {"auth": {"selectedType": "oauth-personal"}}},
+        ".gemini/oauth_creds.json": {},
+    },
+    "opencode": {".local/share/opencode/auth.json": {"anthropic": {"type": "oauth"}}},
+}
+
+
+async def test_a_probe_names_version_and_payer(every: World) -> None:
     """A look needs no run of the agent and no service."""
-    variables = {"PATH": PATH, "HOME": str(world.home)}
-    none = probe(world.name, variables)
+    variables = {"PATH": PATH, "HOME": str(every.home)}
+    none = probe(every.name, variables)
     assert (none.here, bool(none.version), bool(none.fix)) == (False, True, True)
-    with_key = {**variables, "ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY}
-    keyed = probe(world.name, with_key)
+    with_key = {**variables, SERVICES[every.name][0]: KEY}
+    keyed = probe(every.name, with_key)
     assert keyed.here
-    assert "_API_KEY" in keyed.pays
-    login, kept = {
-        "claude-code": (".claude/.credentials.json", {"claudeAiOauth": {"accessToken": "x"}}),
-        "codex": (".codex/auth.json", {"tokens": {"access_token": "x"}}),
-    }[world.name]
-    (world.home / login).parent.mkdir(exist_ok=True)
-    (world.home / login).write_text(json.dumps(kept))
-    found = probe(world.name, with_key)
+    assert SERVICES[every.name][0] in keyed.pays
+    for name, kept in LOGINS[every.name].items():
+        (every.home / name).parent.mkdir(exist_ok=True, parents=True)
+        (every.home / name).write_text(json.dumps(kept))
+    found = probe(every.name, with_key)
     assert found.here
     assert "login" in found.pays

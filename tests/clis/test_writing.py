@@ -22,6 +22,12 @@ PLANTED = "planted-by-order"
 
 
 @pytest.fixture
+def world(every: World) -> World:
+    """A world for each of the four."""
+    return every
+
+
+@pytest.fixture
 def workspace(world: World) -> Workspace:
     """A worktree beside the project, and around it all that must stay as it is."""
     top = world.home.parent / "around"
@@ -39,24 +45,15 @@ def workspace(world: World) -> Workspace:
 
 def writes(world: World, path: Path) -> list[Use]:
     """All the ways to write a file."""
-    if world.name == "claude-code":
-        content = {"file_path": str(path), "content": PLANTED}
-        change = {"file_path": str(path), "old_string": "old", "new_string": PLANTED}
-        return [Use("Read", {"file_path": str(path)}), Use("Write", content), Use("Edit", change)]
-    patch = f"*** Begin Patch\n*** Add File: {path}\n+{PLANTED}\n*** End Patch\n"
-    return [
-        Use("exec_command", {"cmd": f"mkdir -p '{path.parent}'; echo {PLANTED} > '{path}'"}),
-        Use("exec", f"text(JSON.stringify(await tools.apply_patch({json.dumps(patch)})))"),
-    ]
+    return [Use(*order) for order in world.make("http://127.0.0.1:9").makes(path, PLANTED)]
 
 
 def planted(world: World, workspace: Workspace) -> list[str]:
-    """Every file outside the worktree that holds what was ordered, but for the program's own records of the turn."""
-    top = world.home.parent
-    records = ("sessions", "projects", "file-history")
-    paths = (path for path in top.rglob("*") if path.is_file() and not path.is_relative_to(workspace.path))
-    own = [path for path in paths if not set(records) & set(path.parts) and ".sqlite" not in path.name]
-    return [str(path) for path in own if PLANTED.encode() in path.read_bytes()]
+    """Every file outside the worktree that holds what was ordered, and every file of settings of the program's own."""
+    backend = world.make("http://127.0.0.1:9")
+    paths = [path for path in world.home.parent.rglob("*") if not path.is_relative_to(workspace.path)]
+    paths += [folder / name for folder in backend.folders() for name in backend.settings_files]
+    return [str(path) for path in paths if path.is_file() and PLANTED.encode() in path.read_bytes()]
 
 
 def asked(workspace: Workspace, second: str = "") -> Request:
@@ -70,14 +67,17 @@ async def test_it_is_proved_in_a_sandbox_and_without(world: World, boxed: bool) 
     """Where there is no sandbox of ours, the program's own rules pass the same canary."""
     state = world.state / str(boxed) / "A"
     state.mkdir(parents=True)
-    proof = await prove_writing(world.make("http://127.0.0.1:9", state=state), (boxed,))
+    backend = world.make("http://127.0.0.1:9", state=state)
+    if backend.only_boxed and not boxed:
+        pytest.skip("it writes in a sandbox of ours alone")
+    proof = await prove_writing(backend, (boxed,))
     assert (proof.safe, proof.boxed, proof.level) == (True, boxed, 0), proof.why
 
 
 @NEEDS
 async def test_it_writes_in_the_worktree_and_nowhere_else(world: World, workspace: Workspace) -> None:
     """Real edits in two turns of one session; an order to write elsewhere changes nothing; no key is told."""
-    folder = world.home / (".claude" if world.name == "claude-code" else ".codex")
+    folders = world.make("http://127.0.0.1:9").folders()
     outside = [
         workspace.path / ".git",
         workspace.common_dir / "config",
@@ -85,7 +85,7 @@ async def test_it_writes_in_the_worktree_and_nowhere_else(world: World, workspac
         workspace.git_dir / "HEAD",
         workspace.forbidden[0],
         *(path / "new" for path in workspace.forbidden),
-        *(folder / name for name in ("settings.json", "config.toml", "hooks.json")),
+        *(folder / name for folder in folders for name in ("settings.json", "config.toml", "hooks.json")),
         world.home / ".bashrc",
         world.state / "sessions.json",
     ]
@@ -112,7 +112,7 @@ async def test_it_writes_in_the_worktree_and_nowhere_else(world: World, workspac
     assert (workspace.path / ".git").read_text() == f"gitdir: {workspace.git_dir}\n"
     assert planted(world, workspace) == []
     assert not Path("/tmp/new").exists()
-    assert not (folder / "projects").exists(), "its sessions lie with dialogd's own files"
+    assert not [path for path in folders[0].rglob("*") if path.is_file()], "its sessions lie with dialogd's own files"
 
 
 def hooks(workspace: Workspace, marks: Path) -> Sequence[tuple[str, str]]:
@@ -125,8 +125,7 @@ def hooks(workspace: Workspace, marks: Path) -> Sequence[tuple[str, str]]:
         (".claude/settings.json", json.dumps(settings)),
         (".mcp.json", json.dumps({"mcpServers": {"bad": server}})),
         (".codex/config.toml", f'[mcp_servers.bad]\ncommand = "touch"\nargs = ["{marks}/server"]\n'),
-        ("CLAUDE.md", "NOTE-OF-THE-WORKTREE"),
-        ("AGENTS.md", "NOTE-OF-THE-WORKTREE"),
+        *((f"{name}.md", "NOTE-OF-THE-WORKTREE") for name in ("CLAUDE", "AGENTS", "GEMINI")),
     )
 
 
@@ -135,8 +134,8 @@ async def test_what_it_leaves_in_the_worktree_never_runs(world: World, workspace
     """Also where the person trusts the project: what stands in a worktree is the agent's own."""
     marks = workspace.path / "marks"
     marks.mkdir()
-    for name, text in hooks(workspace, marks):
-        (workspace.path / name).parent.mkdir(exist_ok=True)
+    for name, text in (*hooks(workspace, marks), *world.make("http://127.0.0.1:9").bait(marks / "ran").items()):
+        (workspace.path / name).parent.mkdir(exist_ok=True, parents=True)
         (workspace.path / name).write_text(text)
     with StandIn(in_order(Say("Done."))) as server:
         assert await answer(world.make(server.url, trust_project=True), asked(workspace)) == "Done."
