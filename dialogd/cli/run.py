@@ -496,7 +496,7 @@ def _close(show: LiveView, *, stay: float) -> int:
     keep_ended(show.settings, dialog)
     if (page := leave_plan(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
-    if outcome is not None and outcome.name in AGREED and (way := onwards(dialog, show.settings.file)):
+    if outcome is not None and outcome.name in AGREED and not is_build and (way := onwards(dialog, show.settings.file)):
         show.say(f"build  {way}")
     if outcome is not None and outcome.name in AGREED and not stay:
         show.say("page   closed with the daemons; --stay keeps both until Ctrl-C")

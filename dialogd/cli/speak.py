@@ -190,7 +190,10 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
     asleep = next((who for who in agents if who not in running and who != ANY), "")
     if state.paused or not asleep:
         return f"{owing}{' once you resume' if state.paused else ''}"
-    again = start_again(StateDir(settings.state_dir), settings.file, dialog.id, asleep)
+    if dialog.header.rules.build is not None and not running:
+        again = lifecycle.continued(dialog, file_flag(settings.file))
+    else:
+        again = start_again(StateDir(settings.state_dir), settings.file, dialog.id, asleep)
     return f"{owing} (not running: {again})"
 
 

@@ -25,7 +25,7 @@ from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
 from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.board import as_of_now, rejected, reopenings
-from dialogd.protocol.build import APPROVED
+from dialogd.protocol.build import APPROVED, MERGED
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.interventions import strikes, vetoes
@@ -147,6 +147,8 @@ class Situation:
             from dialogd.backends.seats import start_again  # reads all backends: only where a daemon is gone
 
             again = start_again(self.state, self.file, self.dialog.id, agent)
+            if self.dialog.header.rules.build is not None and not self.daemons:
+                again = lifecycle.continued(self.dialog, file_flag(self.file))
             return f"waiting for {agent}; its daemon does not run: {again}"
         waiting = answer.get("waiting")
         if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):
@@ -204,15 +206,21 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     if outcome is None or dialog.state.approved:
         return ""
     go_on = "" if is_running else f" and {lifecycle.continued(dialog, named)}"
+    is_build = dialog.header.rules.build is not None
+    merge = onwards(dialog, file) if is_build else ""
+    if is_build and not merge and any(task.state == MERGED for task in dialog.state.tasks.all):
+        return ""
     if outcome.name in AGREED:
-        return f'dialogd approve{named}, or dialogd reject "why"{named}{go_on}'
+        first = f"{merge} takes it over" if merge else f"dialogd approve{named}"
+        return f'{first}, or dialogd reject "why"{named}{go_on}'
     what = f"{outcome.name} {outcome.reason}".lower()
     more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
     first = f"dialogd limit max_size 2MB{named}, then " if what.startswith(("max_size", "stopped size")) else ""
     again = f'dialogd say "…"{more}{named}{go_on} opens it again'
-    if dialog.header.rules.build is not None and outcome.name != "DEADLOCK":
+    if is_build and outcome.name != "DEADLOCK":
         again = f"{lifecycle.continued(dialog, f'{more}{named}')} goes on"
-    return f"dialogd plan{named} says where it stands; {first}{again}"
+    done = f"; {merge} takes over what is approved" if merge else ""
+    return f"dialogd plan{named} says where it stands; {first}{again}{done}"
 
 
 def onwards(dialog: Dialog, file: Path) -> str:
@@ -236,7 +244,7 @@ BY = {"harvest": "dialogd plan, dialogd export", "reset": "dialogd say … opens
 def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
     """The weak signals, in one row; none before two agents have spoken."""
     found = assessed(dialog)
-    if found is None:
+    if found is None or dialog.header.rules.build is not None:  # the iterations of a task resemble one another
         return ()
     counts = (many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))
     near = hundredths(float(found["convergence"])) / 100
@@ -263,10 +271,16 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
             "build": "its tasks are carried out and reviewed",
         }[rules.verdict]
         name = f"{rules.template}: " if rules.template else ""
-        yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
-        yield "round", _round(dialog)
+        if rules.build is not None:
+            from dialogd.views.tasks import listed
+
+            yield "rules", f"{name}{verdict}"
+            yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.tasks.all)) or "none yet"
+        else:
+            yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
+            yield "round", _round(dialog)
         yield from (("vote", _vote(_poll(dialog, poll))) for poll in state.polls.open if not is_over)
-        for one in _decisions_now(dialog)[-LATEST:]:
+        for one in _decisions_now(dialog)[-LATEST:] if rules.build is None else ():
             reason = f"; {one.reason}" if one.reason else ""
             how = "" if one.method == "mutual" else f" ({one.method})"  # who signed is told behind it
             yield "decided", f"{one.ref} {one.outcome}{how}: {one.evidence}{reason}"

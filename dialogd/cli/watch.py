@@ -42,10 +42,11 @@ from dialogd.cli.terminal import (
 )
 from dialogd.config import Settings, file_flag, new_command
 from dialogd.errors import DialogdError
-from dialogd.protocol import lifecycle
-from dialogd.protocol.marks import tolerant
+from dialogd.protocol import build, lifecycle
+from dialogd.protocol.marks import fields_of, tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import in_dollars, total
+from dialogd.protocol.review import findings
 from dialogd.protocol.signals import assessed, budget
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import dollars
@@ -152,18 +153,100 @@ _STYLES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def _short(text: str) -> str:
+    return _HASH.sub(lambda found: found[0][:6] + "…", text)
+
+
 def shown_mark(mark: Mark, cells: int, names: Mapping[str, str]) -> Iterator[list[Span]]:
     """A mark that counts, in words, without hashes; a decision with names for ids."""
     name = f"{mark.name.replace('_', ' ').capitalize()} {mark.ref}".strip()
     fields = [field for field in mark.fields if field and not _HASH.fullmatch(field)]
     if mark.name == "DECISION":  # what everybody signed is told by who signed it
         fields = [by_name(field, lambda who: names.get(who, who)) for field in fields if field != "mutual"]
-    text = _HASH.sub(lambda found: found[0][:6] + "…", plain(" · ".join(fields)))
+    text = _short(plain(" · ".join(fields)))
     styles = _STYLES.get(mark.name, ())
     yield from wrapped(f"{name}: {text}" if text else name, cells, first=MARGIN + SIGN, rest=MARGIN * 2, styles=styles)
 
 
-def shown_entry(entry: Entry, names: Mapping[str, str], cells: int) -> Iterator[list[Span]]:
+_TASKS = {
+    "assigned": "the work begins, attempt {0}",
+    "submitted": "attempt {0} is handed in",
+    "changes": "sent back{1}",
+    "approved": "approved{1}",
+    "stuck": "not approved{1}, and waits for you",
+    "dropped": "dropped{1}",
+    "error": "stopped by an error, and waits for you",
+    "retry": "is tried again",
+    "accepted": "accepted by you",
+    "rebase": "carried to another base",
+}
+_GATES = {
+    "timeout": "ran out of time",
+    "asked": "waits for you: there is no sandbox for it",
+    "run": "runs without a sandbox, by your word",
+}
+_OF_TASKS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("changes", "failed", "timeout", "error"), ("red",)),
+    **dict.fromkeys(("approved", "accepted", "merged", "passed"), ("green",)),
+    **dict.fromkeys(("stuck", "asked"), ("bold",)),
+    "untested": ("yellow",),
+}
+_BESIDE = ("branch", "base", "commit", "tree", "log")  # what git and the gate call things
+_TOLD = ("iteration", "score")
+
+
+def of_build(mark: Mark, entry: Entry, dialog: Dialog) -> tuple[str, str, tuple[str, ...]] | None:
+    """What a mark says in a build: in words, what belongs to it, and its style; "" for what another says too.
+
+    None for a mark that means the same in every dialog.
+    """
+    rules = dialog.header.rules.build
+    head, state, *rest = (*fields_of(mark), "", "")
+    beside = BETWEEN.join(part for part in rest if part.split(" ")[0] in _BESIDE)
+    said = BETWEEN.join(part for part in rest if part and part.split(" ")[0] not in _BESIDE + _TOLD)
+    style = _OF_TASKS.get(state, ())
+    if rules is None:
+        return None
+    if mark.name in ("TASK_PROPOSED", "IMPROVEMENT"):
+        task, mine = build.proposed(mark, 1_000_000, ""), [one for one in entry.marks if one.name == mark.name]
+        made = [one.id for one in dialog.state.tasks.all if one.entries[0] == entry.id]
+        number = made[mine.index(mark)] if len(made) == len(mine) else ""  # a struck one has none
+        after = f"after {', '.join(f'{one:03}' for one in task.after)}" if task.after else ""
+        terms = (*task.criteria, after, f"{task.hours:g} h" if task.hours else "")
+        kind = "improvement" if task.is_improvement else "task"
+        return f"Proposed {kind} {number}: {task.description}", BETWEEN.join(filter(None, terms)), ("bold",)
+    if mark.name == "TASK":
+        score = build.value_of(mark, "score")
+        points = f", {score} of 100" if score.isdecimal() else ""
+        what = _TASKS.get(state, state).format(build.value_of(mark, "iteration"), points)
+        words = ": ".join(filter(None, (what, said)))
+        return f"{'All tasks' if head == 'all' else f'Task {head}'}: {words}", beside, style
+    if mark.name == "GATE":
+        return f"Gate of task {head}: {_GATES.get(state, state)}{f' ({said})' if said else ''}", beside, style
+    if mark.name == "FINDING":
+        same = [one for one in entry.marks if one.name == mark.name]
+        found = [one for one in findings(dialog) if one.entry == entry.id]
+        if len(found) != len(same):
+            return None
+        one = found[same.index(mark)]
+        where = ":".join(filter(None, (one.file, one.line)))
+        about = ", ".join(filter(None, (f"{one.severity} {one.category}".strip(), where)))
+        blocks = one.blocks_after(entry.number or one.turn)
+        return f"Finding {one.number}, {about}: {one.issue}", one.suggestion, ("red",) if blocks else ()
+    if mark.name == "SCORE":
+        total_ = build.total(rules, [mark])
+        score = f"{total_} of 100" if total_ is not None else "none, for a part of it is missing"
+        return f"Score: {score}", mark.value.replace(" | ", BETWEEN), ()
+    if mark.name == "QUESTION_FOR_USER" and entry.by == rules.moderator:
+        return f"For you: {mark.value}", "", ("bold",)
+    is_review = mark.name in ("DECIDE", "DECISION") and any(m.fields[1:2] == ("review",) for m in entry.all("DECISION"))
+    is_of_task = mark.name in ("APPROVED", "PROPOSAL") and mark.value.startswith("task-")
+    return ("", "", ()) if is_review or is_of_task else None
+
+
+def shown_entry(
+    entry: Entry, names: Mapping[str, str], cells: int, dialog: Dialog | None = None
+) -> Iterator[list[Span]]:
     """What stands below the entry's heading, as lines: its text, its marks, who is next."""
     if entry.condition is Condition.DAMAGED:
         yield [(f"{MARGIN}(damaged: line {entry.line} of the file; it counts for nothing)", ("yellow",))]
@@ -182,7 +265,12 @@ def shown_entry(entry: Entry, names: Mapping[str, str], cells: int) -> Iterator[
     if text and any(mark.name not in _SMALL for mark in own):
         yield []
     for mark in own:
-        if mark.name not in _SMALL:
+        meant = of_build(mark, entry, dialog) if dialog is not None else None
+        if meant is not None:
+            what, beside = (_short(plain(part)) for part in meant[:2])
+            yield from wrapped(what, cells, first=MARGIN + SIGN, rest=MARGIN * 2, styles=meant[2]) if what else ()
+            yield from wrapped(beside, cells, first=MARGIN * 2, rest=MARGIN * 2, styles=("dim",)) if beside else ()
+        elif mark.name not in _SMALL:
             yield from shown_mark(mark, cells, names)
     small = [f"{mark.name.replace('_', ' ').lower()} {mark.value or mark.ref}" for mark in own if mark.name in _SMALL]
     small += [f"next: {', '.join(names.get(who, who) for who in entry.turn)}"] if entry.turn else []
@@ -580,7 +668,7 @@ class LiveView:
         lines: list[list[Span]] = [[("─" * cells, ("dim",))], [(heading, ("bold", *colour))]]
         if facts := line(account(entry)):
             lines.append([(fit(facts, cells), ("dim",))])
-        below = [*shown_entry(entry, names, cells)]
+        below = [*shown_entry(entry, names, cells, self.feed.dialog)]
         lines += [[], *below, []] if below else [[]]
         spans = [span for row in lines for span in (*row, ("\n", ()))]
         self.screen.write(*spans[:-1])

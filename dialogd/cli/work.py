@@ -43,7 +43,7 @@ from dialogd.protocol.text import one_line
 from dialogd.protocol.units import budget_line, in_words, many
 from dialogd.store.disk import fix, why, write_over
 from dialogd.templates.opening import ContextFile, Opening
-from dialogd.views.tasks import events, look_into
+from dialogd.views.tasks import events, listed, look_into, why_of
 
 TEMPLATE = "build"
 EXPECTED = 3  # tasks, where nobody says how many
@@ -571,10 +571,10 @@ def _facts(task: Task) -> dict[str, object]:
 
 def _table(dialog: Dialog, rules: Build, file: Path) -> Iterator[str]:
     """The tasks as people read them, and what waits for them."""
-    listed = [task for task in dialog.state.tasks.all if not (task.state == "dropped" and task.why == "replaced")]
-    if not listed:
+    known = listed(dialog.state.tasks.all)
+    if not known:
         yield "no task is proposed yet"
-    for task in listed:
+    for task in known:
         state = f"{task.state}, untested" if task.gate == "untested" and task.commit else task.state
         score = f"{task.score} of 100" if task.score is not None else ""
         attempt = f"attempt {task.iteration} of {tasks_of.last_attempt(rules, task)}" if task.iteration else ""
@@ -588,8 +588,8 @@ def _table(dialog: Dialog, rules: Build, file: Path) -> Iterator[str]:
             yield f"     {asked}"
         if task.state == PROPOSED:
             yield from (f"     - {one}" for one in task.criteria)
-        elif task.why:
-            yield f"     {one_line(task.why, 200)}"
+        elif why := why_of(task):
+            yield f"     {one_line(why, 200)}"
     if dialog.state.outcome is not None:
         yield f"\n{ended(dialog)}"
     elif question := tasks_of.question(rules, dialog.state.tasks):

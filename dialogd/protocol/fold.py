@@ -18,7 +18,7 @@ from dialogd.protocol.polls import Polls
 from dialogd.protocol.questions import asked_in
 from dialogd.protocol.review import reviewed
 from dialogd.protocol.rules import Build
-from dialogd.protocol.state import Dialog, Escalation, Outcome, Questions, State
+from dialogd.protocol.state import Dialog, Escalation, Outcome, Question, Questions, State
 from dialogd.protocol.table import Table
 
 
@@ -70,14 +70,17 @@ def _said(header: Header, state: State, said: Said) -> None:
         if left:  # a build needs both: the person is told
             state.debts = state.debts.without(*left)
             state.debts = state.debts if state.debts.open else state.debts.opened(said, (USER,))
-        state.questions = _of_build(header.rules.build, before, state)
+        state.questions = _of_build(header.rules.build, before, state, said)
 
 
-def _of_build(rules: Build, before: Tasks, state: State) -> Questions:
+def _of_build(rules: Build, before: Tasks, state: State, said: Said) -> Questions:
     """The open questions; what the build itself asks is no agent's, and is what it waits for now."""
     old, new = build.question(rules, before), build.question(rules, state.tasks)
     asked = (replace(q, asker="", text=new) if q.text and q.text in (old, new) else q for q in state.questions.open)
-    return replace(state.questions, open=tuple(q for q in asked if q.asker or q.text))
+    found = tuple(q for q in asked if q.asker or q.text)
+    if new and not found and set(state.owing) == {USER} and state.outcome is None:
+        found = (Question(new, entry=said.id),)
+    return replace(state.questions, open=found)
 
 
 # -- The person -------------------------------------------------------------------------------------------------------

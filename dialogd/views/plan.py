@@ -567,7 +567,7 @@ class Plan:
                 f"a deadlock; {why}" if why else "a deadlock"
             )
         if outcome.is_limit:
-            decided = "without an agreement" if self.agreed is None else "after a decision"
+            decided = self._built or ("without an agreement" if self.agreed is None else "after a decision")
             by_words = self.agreed is None and _agreed_in_words_alone(self.dialog)
             limit = outcome.why or _LIMITS[outcome.cause or outcome.name]
             if outcome.name == "MAX_TURNS_REACHED" and self.dialog.state.counted >= self.dialog.state.limits.max_turns:
@@ -577,7 +577,15 @@ class Plan:
         if outcome.failed:
             return "broken off by an error", self._failed(outcome.why)
         by = whose(outcome.via) if outcome.via else self.person if outcome.by == USER else "a daemon"
-        return f"stopped by {by} before an agreement", reason
+        return f"stopped by {by} {self._built or 'before an agreement'}", reason
+
+    @property
+    def _built(self) -> str:
+        """What a build had come to, behind how it ended; "" for a dialog of another kind."""
+        if self.dialog.header.rules.build is None:
+            return ""
+        tasks = self.dialog.state.tasks
+        return f"with {ending(tasks)[1]}" if tasks.all else "before a task was proposed"
 
     def _consensus(self, outcome: Outcome) -> str:
         agreed = self.agreed

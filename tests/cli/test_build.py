@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dialogd import person
 from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Worktrees
 from dialogd.errors import BackendError
@@ -279,6 +280,7 @@ def test_the_tasks_are_shown_and_decided_on(dialogd: Commands, repo: Path) -> No
 WAITS = {
     "confirm": ("confirm, change or drop the proposed tasks: 001, 002", "dialogd tasks confirm{} (or change, drop)"),
     "some": ("confirm, change or drop the proposed tasks: 002", "dialogd tasks confirm{} (or change, drop)"),
+    "again": ("task 001 is stuck: retry it, drop it, or accept", "dialogd tasks retry{} (or drop 001, accept)"),
     "stuck": ("task 001 is stuck: retry it, drop it, or accept", "dialogd tasks retry{} (or drop 001, accept)"),
     "error": ("task 001 cannot go on: the disk is full", "dialogd tasks retry{} (or drop 001)"),
     "allow": ("may the gate of task 001 run without a sandbox", "dialogd tasks gate run{} (or gate untested)"),
@@ -296,9 +298,12 @@ def waiting(repo: Path, what: str) -> Built:
         room.scripts["M"] = [BackendError("exit code 1", fix="look at its log")] * 2
     room.gates = {"allow": ["asked"], "error": ["error"]}.get(what, [])
     room.run()
-    if what in ("some", "stuck", "error", "allow"):
+    if what in ("some", "stuck", "again", "error", "allow"):
         room.types(f"\n[TASK: {'001' if what == 'some' else 'all'} | confirmed]\n")
         room.run()
+    if what == "again":  # the person stopped it, and had it go on
+        room.types("\n[STOPPED: enough]\n")
+        person.carry_on(room.log)
     return room
 
 
@@ -320,6 +325,45 @@ def test_what_a_build_waits_for_is_told_with_the_command_that_is_due(dialogd: Co
         assert f"waits for you: `{command.format('', '')}`" in plan.out
 
 
+def test_a_build_whose_agents_are_gone_names_the_command_that_starts_them(dialogd: Commands, repo: Path) -> None:
+    """Both at once, as they were: what the person says of its tasks, and `status`."""
+    waiting(repo, "confirm").at(dialogd)
+    again = f"dialogd build --continue --file {dialogd.file}"
+    assert dialogd("tasks", "confirm").out == f"001, 002 confirmed; L owes the next turn (not running: {again})\n"
+    assert f"waiting for L; its daemon does not run: {again}\n" in dialogd("status").out
+
+
+def test_a_build_is_watched_in_its_own_words(dialogd: Commands, repo: Path) -> None:
+    """Tasks, gates, findings and scores as people say them; what a record says twice stands once."""
+    finding = "[FINDING: high | tests | ages.py | 4 | nothing shows it | add a test]\n"
+    better = "[IMPROVEMENT: documentation | low | medium | 1 | nobody knows it | README | it names it]\n"
+    room = Built(repo, finding + no("P1"), "[RESOLVED: F1 | it is there]\n" + yes("P2"), yes("P3"), better, rules="")
+    room.gates = ["failed", "passed", "untested"]
+    room.confirmed().at(dialogd)
+    room.types("\n[STOPPED: enough]\n")
+    room.at(dialogd)
+    out = dialogd("watch").out
+    for line in (
+        "▸ Proposed task 001: read ages\n    refuses negative ages",
+        "▸ Proposed task 002: ",
+        "▸ For you: confirm, change or drop the proposed tasks: 001, 002\n",
+        "▸ All tasks: confirmed\n",
+        "▸ Task 001: the work begins, attempt 1\n    branch dialogd/task-001",
+        "▸ Task 001: attempt 1 is handed in: 1 file · +1 -0\n",
+        "▸ Gate of task 001: failed (exit 1 · 1 s)\n    tree ",
+        "▸ Finding 1, high tests, ages.py:4: nothing shows it\n    add a test\n",
+        "▸ Score: 71 of 100\n    code quality 5 · ",
+        "▸ Task 001: sent back, 71 of 100: ",
+        "▸ Task 001: attempt 2 is handed in: ",
+        "▸ Task 001: approved, 86 of 100\n",
+        "▸ Gate of task 002: untested",
+        "▸ Proposed improvement 003: nobody knows it\n    it names it · 1 h\n",
+    ):
+        assert line in out, (line, out)
+    for word in ("TASK", "▸ Decision", "▸ Decide", "▸ Approved", "▸ Proposal", "iteration 1"):
+        assert word not in out, (word, out)
+
+
 STOPS = {
     "[STOPPED: interrupted by the person]": "dialogd build --continue{} goes on",
     "[STOPPED: budget: $2.00 is spent]": "dialogd build --continue --budget AMOUNT{} goes on",
@@ -338,6 +382,7 @@ def test_a_build_that_was_stopped_goes_on_as_a_build(dialogd: Commands, repo: Pa
     for one in done:
         assert STOPS[end].format(named) in one.out + one.err, one
         assert "run --continue" not in one.out + one.err
+    assert "with 0 of 2 tasks approved" in done[0].out
     assert "The build can go on: `dialogd build --continue`." in dialogd("plan").out
 
 
@@ -659,7 +704,7 @@ def test_a_goal_is_carried_out_and_merged_also_after_everything_was_killed(dialo
     assert said.split("\n")[:3] == [f"{path}: refused with 409" for path in ("tasks", "approve", "limit")]
     with dialogd.background("build", "--continue", "--file", str(dialogd.file)) as process:
         assert process.wait(PATIENCE) == 0, dialogd.output
-        assert f"build  dialogd build merge --file {dialogd.file}" in dialogd.output
+        assert f"next   dialogd build merge --file {dialogd.file} takes it over, or " in dialogd.output
     assert [task.state for task in state().all] == ["approved", "approved"]
     merged = dialogd("build", "merge", "--yes")
     assert (merged.code, "against it" in merged.err) == (0, False), merged.err
