@@ -6,6 +6,7 @@ The dialogs were written for these pictures; real daemons hold them, and no mode
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import own_python
 
 from dialogd.errors import BackendError
+from dialogd.protocol.build import ERROR, Due
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
+from tests.build.site import Site
 from tests.memory.shelf import Shelf
 from tests.plans.ends import ROOMS, file_of
 from tests.plans.scenes import CLEANUP, FILES, FOR_POSTGRES, POSTGRES, QUESTION, setup, with_costs
@@ -366,6 +369,179 @@ def stopped(studio: Studio) -> None:
         studio.take(phone, "stopped-390-dark")
 
 
+# -- A build ----------------------------------------------------------------------------------------------------------
+
+GOAL = "Retry failed payment calls"
+SHOP_PLAN = """The call to the payment service is made in one place, so the first task is the base of the other two.
+
+[TASK_PROPOSED: Retry a failed payment call | three attempts within 20 seconds; the idempotency key stays the same; a test shows both | none | 2 h]
+[TASK_PROPOSED: Tell the customer that the payment is being tried again | one sentence on the page of the order; a screen reader says it once | after 1 | 1 h]
+[TASK_PROPOSED: Write every attempt to the log | time, order and attempt, without the card; a test shows it | after 1 | 1 h]"""  # noqa: E501
+PAYMENTS = """import uuid
+
+
+def pay(order, call, attempts=3):
+    for attempt in range(attempts):
+        try:
+            return call(order, key=uuid.uuid4().hex)
+        except OSError:
+            if attempt == attempts - 1:
+                raise
+"""
+CALLS = """import time
+import unittest
+
+import payments
+
+
+class Calls(unittest.TestCase):
+    def test_it_is_tried_again(self):
+        calls = []
+
+        def call(order, key):
+            calls.append(key)
+            if len(calls) < 3:
+                time.sleep(3)
+                raise OSError
+            return "paid"
+
+        self.assertEqual(payments.pay("o-1", call), "paid")
+"""
+KEPT = PAYMENTS.replace("    for attempt", "    key = uuid.uuid4().hex\n    for attempt").replace(
+    "key=uuid.uuid4().hex", "key=key"
+)
+MENDED = (
+    CALLS.replace("                time.sleep(3)\n", "")
+    .replace('"paid")\n', '"paid")\n        self.assertEqual(len(set(calls)), 1)\n')
+    .replace("import time\n", "")
+)
+PAGE = "def shown(state):\n    return {1: 'We are trying your payment again.'}.get(state, '')\n"
+LOGGED = "import logging\n\n\ndef attempt(order, number):\n    logging.info('%s attempt %d', order, number)\n"
+POINTS = "[SCORE: code quality {} | test coverage {} | security {} | documentation {} | acceptance criteria {}]"
+FIRST_REVIEW = f"""It is tried again, but each attempt makes a key of its own: a call that was slow and not lost is paid twice.
+
+[FINDING: high | correctness | payments.py | 7 | a new idempotency key for every attempt: a customer may pay twice | make the key once, before the loop]
+[FINDING: medium | tests | test_payments.py | 15 | the test sleeps six seconds | leave the clock out of it]
+[FINDING: low | documentation | payments.py | 4 | nothing says what is raised in the end |]
+{POINTS.format(17, 12, 14, 5, 13)}
+[DECIDE: REF reject | the key must stay the same]"""  # noqa: E501
+SECOND_REVIEW = f"""The key is made once now, and the test says so.
+
+[RESOLVED: 1 | made before the loop]
+[RESOLVED: 2 | the test takes no time]
+{POINTS.format(22, 18, 19, 6, 24)}
+[DECIDE: REF approve]"""
+NOT_SAID = f"""A screen reader says nothing: the sentence changes, and nothing announces it.
+
+[FINDING: high | accessibility | page.py | 2 | the sentence is not announced | put it in a live region]
+{POINTS.format(18, 10, 18, 5, 10)}
+[DECIDE: REF reject | nobody who does not see it learns of it]"""
+BUILT = """Failed payment calls are tried again, three times and with one key, and every attempt is in the log.
+
+- The customer reads that it is being tried again; it is not announced to screen readers, which you accepted.
+- Nothing tested the log: there was no sandbox at that moment."""
+SHOP_SCRIPT = {
+    "plan": SHOP_PLAN,
+    "001.1": {
+        "payments.py": PAYMENTS,
+        "test_payments.py": CALLS,
+        "say": "Three attempts, and a test that fails twice.",
+    },
+    "review 001.1": FIRST_REVIEW,
+    "001.2": {"payments.py": KEPT, "test_payments.py": MENDED},
+    "review 001.2": SECOND_REVIEW,
+    **{f"002.{n}": {"page.py": PAGE + "\n" * n} for n in (1, 2, 3)},
+    **{f"review 002.{n}": NOT_SAID for n in (1, 2, 3)},
+    "003.1": {"log.py": LOGGED},
+    "review 003.1": f"{POINTS.format(20, 14, 20, 9, 23)}\n[DECIDE: REF approve]",
+    "summary": BUILT,
+}
+
+
+class Shop(Site):
+    """The build of the pictures. `bwrap` is one that can be broken."""
+
+    def __init__(self, folder: Path) -> None:
+        self.box = folder / "bin" / "bwrap"
+        self.box.parent.mkdir()
+        self.box.write_text("#!/bin/sh\n" + f'exec {shutil.which("bwrap")} "$@"\n')
+        self.box.chmod(0o755)
+        path = {"PATH": f"{self.box.parent}:{os.environ['PATH']}"}
+        super().__init__(folder, SHOP_SCRIPT, gate="python3 -m unittest -q", environment=path)
+
+    def opening(self, question: str, turn: str = "", setup: str = "", **keys: object) -> str:
+        """With names as `dialogd build` gives them."""
+        text = super().opening(GOAL, turn, setup, **keys)
+        return text.replace("M = Claude M", "M = Moderator").replace("L = Claude L", "L = Tech Lead")
+
+    def breaks(self) -> None:
+        """No sandbox from now on."""
+        self.box.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+
+
+def course(shop: Shop) -> Iterator[str]:
+    """Plays the build, and stops at each of its states."""
+    shop.open()
+    shop.until_due(Due.CONFIRM)
+    yield "proposed"
+    shop.waits_at("work 001.1", "review 001.1", "work 001.2")
+    shop.types("[TASK: all | confirmed]")
+    shop.until_asked("work 001.1")
+    yield "work"
+    shop.waits_at("review 001.1", "work 001.2")
+    shop.until_due(Due.GATE)
+    yield "gate"
+    shop.until_asked("review 001.1")
+    yield "review"
+    shop.waits_at("work 001.2")
+    shop.until_asked("work 001.2")
+    yield "changes"
+    shop.waits_at()
+    shop.until_due(Due.STUCK)
+    yield "stuck"
+    aside = (shop.repo / ".git").rename(shop.repo / "aside")
+    shop.types("[TASK: 002 | accepted]")
+    shop.until(lambda: shop.tasks[2].state == ERROR, "an error")
+    yield "error"
+    aside.rename(shop.repo / ".git")
+    shop.waits_at("work 003.1")
+    shop.types("[TASK: 003 | retry]")
+    shop.until_asked("work 003.1")
+    shop.breaks()
+    shop.waits_at()
+    shop.until_due(Due.ALLOW)
+    yield "asks"
+    shop.types("[GATE: 003 | untested]")
+    shop.until_end()
+    yield "ended"
+
+
+SEEN = {
+    "proposed": ((WIDE, "light"), (PHONE, "light")),
+    "gate": ((MIDDLE, "light"),),
+    "changes": ((WIDE, "dark"),),
+    "stuck": ((WIDE, "light"), (PHONE, "dark")),
+    "error": ((MIDDLE, "dark"),),
+    "asks": ((PHONE, "light"),),
+    "ended": ((WIDE, "light"), (PHONE, "dark")),
+}
+
+
+def build(studio: Studio) -> None:
+    """A build in each of its states, a task with its diff, and the sheet of the merge."""
+    with Shop(studio.room("build")) as shop:
+        for state in course(shop):
+            for size, scheme in SEEN.get(state, ()):
+                name = f"{size[0]}{'-dark' * (scheme == 'dark')}"
+                with studio.page(f"http://localhost:{shop['M'].port}/", size, scheme) as page:
+                    page.locator("#phase-words").get_by_text("task").wait_for()
+                    studio.take(page, f"build-{state}-{name}")
+                    if state == "ended":
+                        page.locator("#outcome [data-do=takeover]").click()
+                        page.locator("#takeover h2").wait_for()
+                        studio.take(page, f"build-merge-{name}")
+
+
 # -- Home -------------------------------------------------------------------------------------------------------------
 
 PAST = (
@@ -474,6 +650,14 @@ SHEETS: tuple[tuple[Callable[[Studio], None], Sheets], ...] = (
         "looks-ends-open": (tuple(f"end-{kind}-390" for kind in ROOMS if kind not in (*AGREED, "deadlock")), 5, 0.7),
         "looks-reject": (("end-reject-1024",), 1, 1.0),
         "looks-panels": (("panel-positions", "panel-flow", "panel-result", "panel-history"), 4, 0.9),
+    }),
+    (build, {
+        "build-tasks": (("build-proposed-1440", "build-proposed-390"), 2, 0.85),
+        "build-review": (("build-changes-1440-dark", "build-gate-1024"), 2, 0.85),
+        "build-needed": (("build-stuck-1440", "build-stuck-390-dark", "build-asks-390"), 3, 0.8),
+        "build-error": (("build-error-1024-dark",), 1, 0.8),
+        "build-end": (("build-ended-1440", "build-ended-390-dark"), 2, 0.85),
+        "build-merge": (("build-merge-1440", "build-merge-390-dark"), 2, 0.85),
     }),
     (stopped, {"looks-stopped": (("stop-1024", "stopped-1024", "stopped-390-dark"), 3, 0.8)}),
     (home, {

@@ -267,7 +267,8 @@ def test_the_card_of_the_end_and_the_list_of_dialogs_tell_the_tasks(repo: Path) 
     card = end_piece(made.dialog, "/x/dialog.md")
     for words in ("2 of 2 tasks approved", "read ages", "86 of 100", "gate passed", "<em>built</em>"):
         assert words in card
-    assert "dialogd build merge --file /x/dialog.md" in card
+    assert 'data-do="takeover">Merge' in card
+    assert "nothing of it is on <b><bdi>main</bdi></b> yet" in card
     assert "worth it" not in card
     plan = first_screen(Plan(made.dialog, "/x/dialog.md"))
     assert "**Outcome:** decided: 2 of 2 tasks approved" in plan
@@ -284,9 +285,19 @@ def test_marks_of_a_build_are_told_in_words() -> None:
     said = [" ".join("".join(mark.parts).split()) for mark in shown]
     for words in (
         "propose task 001", "proposes task 001", "hands in task 001", "The gate passed on task 001",
-        "sends task 001 back, 71 of 100", "approves task 001", "confirmed all tasks",
+        "sends task 001 back", "approves task 001", "confirmed all tasks",
     ):  # fmt: skip
         assert (words in said) is (words != "propose task 001"), (words, said)
+    first, second, *_ = (mark for mark in shown if mark.points is not None)
+    assert ("".join(first.parts), first.points, first.text) == ("sends task 001 back", 71, "the test is missing")
+    assert first.score[0] == ("code quality", 5, 25)
+    assert [(one.severity, one.file, one.line, bool(one.resolved)) for one in first.found] == [
+        ("blocking", "001.py", "3", True)
+    ]
+    assert [(one.number, one.issue, one.resolved) for one in second.mended] == [
+        (first.found[0].number, first.found[0].issue, first.found[0].resolved)
+    ]
+    assert re.search("tree [0-9a-f]{40}", second.facts)
     assert not [mark for mark in shown if re.search("[0-9a-f]{20}", f"{mark.says}{mark.text}{mark.terms}")]
     sentences = [one for entry in made.dialog.entries for one in told_in_words(entry, lambda who: who)]
     for words in (

@@ -20,7 +20,7 @@ from dialogd.home.forms import Dialogs, Listed, ListedAgent, State
 from dialogd.memory import DialogRow, Memory
 from dialogd.memory.index import read_dialog, row_of
 from dialogd.memory.recall import excerpt
-from dialogd.protocol.build import ending
+from dialogd.protocol.build import came_of
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
@@ -127,7 +127,7 @@ class Listing:
         row, dialog = row_of(one.dialog, one.file), one.dialog
         state, words, waits = _stands(one, row)
         if dialog.state.tasks.all and dialog.state.outcome is None:
-            words = f"{ending(dialog.state.tasks)[1]}; {words}"
+            words = f"{came_of(dialog.state.tasks)}; {words}"
         cast = saved_cast(self.state, one.file)
         seats = {seat.id: seat for seat in cast.seats} if cast is not None and cast.dialog == dialog.id else {}
         agents, models = [], dict(zip(row.agents, row.models, strict=False))

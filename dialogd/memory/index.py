@@ -18,7 +18,7 @@ from types import MappingProxyType
 from dialogd.errors import BadInput
 from dialogd.memory.decided import Made, decided
 from dialogd.memory.values import DialogRow, iso, written
-from dialogd.protocol.build import ending
+from dialogd.protocol.build import came_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import total
@@ -216,7 +216,7 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
 def _decided(dialog: Dialog, plan: Plan) -> str:
     """What was decided, in a few words; of a build how many tasks were approved."""
     if dialog.header.rules.build is not None:
-        return ending(dialog.state.tasks)[1] if plan.outcome == "DECIDED" else ""
+        return came_of(dialog.state.tasks) if dialog.state.tasks.all and plan.outcome else ""
     return _gist(plan.agreed.text) if plan.agreed is not None else ""
 
 

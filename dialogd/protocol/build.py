@@ -589,12 +589,16 @@ def approval(task: Task, score: int | None) -> Mark:
     )
 
 
+def to_confirm(ids: Sequence[str]) -> str:
+    """What the person is asked where these tasks are proposed."""
+    return f"confirm, change or drop the proposed tasks: {', '.join(ids)}"
+
+
 def question(build: Build, tasks: Tasks) -> str:
     """What the person is asked where the build waits for them; "" where it does not."""
     what, task = due(build, tasks)
     if what is Due.CONFIRM:
-        names = ", ".join(task.id for task in tasks.all if task.state == PROPOSED)
-        return f"confirm, change or drop the proposed tasks: {names}"
+        return to_confirm([task.id for task in tasks.all if task.state == PROPOSED])
     if what is Due.STUCK and task is not None:
         ways = "retry it, drop it" + (", or accept it as it is" if task.state == STUCK else "")
         return f"task {task.id} is {'stuck' if task.state == STUCK else 'stopped by an error'}: {ways}"
@@ -615,10 +619,20 @@ def ways(build: Build, tasks: Tasks, named: str) -> str:
 
 def ending(tasks: Tasks) -> tuple[str, str]:
     """The outcome of a build whose summary is given, and why."""
-    done = [task for task in tasks.all if task.state in (APPROVED, MERGED)]
-    kept = [task for task in tasks.all if not (task.state == DROPPED and task.why == "replaced")]
-    said = f"{len(done)} of {len(kept)} tasks approved"
-    return ("DECIDED" if done else "DEADLOCK"), said
+    kept, done = _listed(tasks), [task for task in tasks.all if task.state in (APPROVED, MERGED)]
+    return ("DECIDED" if done else "DEADLOCK"), f"{len(done)} of {len(kept)} tasks approved"
+
+
+def came_of(tasks: Tasks) -> str:
+    """What has become of a build by now, in a few words: how many tasks are approved, and how many of them merged."""
+    merged = sum(task.state == MERGED for task in tasks.all)
+    done = merged + sum(task.state == APPROVED for task in tasks.all)
+    return ending(tasks)[1] + (" and merged" if merged == done else f", {merged} merged") * bool(merged)
+
+
+def _listed(tasks: Tasks) -> list[Task]:
+    """The tasks without those that others took the place of."""
+    return [task for task in tasks.all if not (task.state == DROPPED and task.why == "replaced")]
 
 
 # -- What daemons write -----------------------------------------------------------------------------------------------

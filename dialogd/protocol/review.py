@@ -94,6 +94,11 @@ def _word(field: str) -> str:
     return field.strip(" \t*_`.!").casefold()
 
 
+def finding(fields: tuple[str, ...], number: int = 0, by: str = "", turn: int = 0, entry: str = "") -> Finding:
+    """The finding that these fields of a mark tell of."""
+    return Finding(number, by, turn, *_six(fields), entry=entry)
+
+
 def findings(dialog: Dialog) -> tuple[Finding, ...]:
     """Every finding in file order, numbered from 1."""
     found: list[Finding] = []
@@ -103,7 +108,7 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
         if entry.is_struck:
             continue
         if kind == "FINDING":
-            found.append(Finding(number, entry.by, turn_number(entry.id), *_six(fields), entry=entry.id))
+            found.append(finding(fields, number, entry.by, turn_number(entry.id), entry.id))
         elif kind == "RESOLVED" and fields and (match := _NUMBER.fullmatch(fields[0])):
             how = " | ".join(fields[1:]) or "resolved"
             found = [
@@ -121,7 +126,7 @@ def score(dialog: Dialog) -> Score | None:
         return None
     last: dict[str, dict[str, float]] = {}
     for entry, kind, fields in _contributions(dialog):
-        if kind == "SCORE" and not entry.is_struck and (parts := _parts(fields)):
+        if kind == "SCORE" and not entry.is_struck and (parts := parts_of(fields)):
             last[entry.by] = parts
     if not last:
         return None
@@ -133,7 +138,7 @@ def score(dialog: Dialog) -> Score | None:
 
 def total_of(text: str) -> float | None:
     """The total of one reviewer's score as its mark has it; None where a part is missing."""
-    parts = _parts(tuple(field.strip() for field in text.split("|")))
+    parts = parts_of(tuple(field.strip() for field in text.split("|")))
     return fmean(parts.values()) if len(parts) == len(PARTS) else None
 
 
@@ -154,7 +159,8 @@ def _six(fields: tuple[str, ...]) -> tuple[str, str, str, str, str, str]:
     return severity, category, file, line, issue, " | ".join(part for part in rest if part)
 
 
-def _parts(fields: tuple[str, ...]) -> dict[str, float]:
+def parts_of(fields: tuple[str, ...]) -> dict[str, float]:
+    """The parts that one SCORE gives, 0 to 100; what it leaves out is missing."""
     found: dict[str, float] = {}
     for field in fields:
         match = _PART.fullmatch(field)

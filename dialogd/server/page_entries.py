@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 from dialogd.protocol.marks import prose, read_reply
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Said, whose
+from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
@@ -205,7 +207,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
         condition=entry.condition.value,
         struck=entry.is_struck,
         chain=_chain(entry),
-        version=version(entry),
+        version=version(entry, talk.of(entry.id) if talk else ()),
         **facts,
     )
     # A daemon keeps marks out of the body; a person writes them between the words.
@@ -242,7 +244,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
 
 def _of_blocks(ranks: EntryShown) -> list[str]:
     """What is told of its blocks on demand."""
-    return [mark.facts for mark in ranks.of(BLOCK) if mark.facts]
+    return [mark.facts for mark in ranks.of(BLOCK) if mark.facts and not mark.task]
 
 
 def _closing(body: str, words: str) -> list[str]:
@@ -260,8 +262,22 @@ def _with(players: Seats, talk: Talk | None) -> dict[str, Any]:
     }
 
 
+def fragment(name: str, **values: Any) -> str:
+    """The template `panels/NAME.html` with these values, with `markdown` and `when` to write texts and times."""
+    return template(f"panels/{name}.html", markdown=markdown, when=when, **values)
+
+
+def when(at: str) -> str:
+    """A time of the file for people, `2026-11-21 19:00 UTC`; anything else unchanged, cut short."""
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        return at[:40]
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
+
+
 def markdown(text: str) -> Any:
-    """Markdown as a part of the page."""
+    """Markdown as a part of the page: sanitised, with its headings below the panel's."""
     return safe(presentable(to_html(text)))
 
 
@@ -379,9 +395,12 @@ def _number(text: str) -> str:
     return f"{figure[0]}{figure[1]:,.0f}" if figure else text
 
 
-def version(entry: Entry) -> str:
-    """A word that changes when the entry is shown differently; "" for one as its daemon wrote it."""
-    struck = "struck" if entry.is_struck else ""
+def version(entry: Entry, found: Sequence[Finding] = ()) -> str:
+    """A word that changes when the entry is shown differently; "" for one as its daemon wrote it.
+
+    `found` are its findings: what is resolved of them is shown.
+    """
+    struck = "-".join(["struck"] * entry.is_struck + [f"resolved-{one.number}" for one in found if one.resolved])
     if entry.condition is Condition.SOUND:
         return struck
     text = f"{entry.body}\n{entry.marks}\n{entry.turn}"
@@ -390,8 +409,11 @@ def version(entry: Entry) -> str:
 
 def changed(dialog: Dialog) -> tuple[int, dict[str, str]]:
     """The first index considered, and by index the version of each entry not shown as its daemon wrote it."""
-    first = max(0, len(dialog.entries) - WATCHED)
-    found = ((index, version(dialog.entries[index])) for index in range(first, len(dialog.entries)))
+    first, raised = max(0, len(dialog.entries) - WATCHED), dict[str, list[Finding]]()
+    for one in findings(dialog) if dialog.state.table.findings else ():
+        raised.setdefault(one.entry, []).append(one)
+    entries = enumerate(dialog.entries[first:], first)
+    found = ((index, version(entry, raised.get(entry.id, ()))) for index, entry in entries)
     return first, {str(index): word for index, word in found if word}
 
 

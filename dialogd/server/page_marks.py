@@ -7,22 +7,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from dialogd.protocol import build, marks, questions
+from dialogd.protocol import build, marks, questions, review
 from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Mark, Said, whose
+from dialogd.protocol.review import Finding, findings
+from dialogd.protocol.rules import REVIEW, SEVERITIES, Build
 from dialogd.protocol.seal import COULD_READ
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
-from dialogd.protocol.units import listed
+from dialogd.protocol.units import listed, many
 from dialogd.views.flow import first_words
 from dialogd.views.sentences import by_name, ending
 
 BLOCK, LINE, REMARK, SMALL = "block", "line", "remark", "small"
+HIDDEN = ""  # what another mark of the same entry says already
 RECENT = 1000  # of the last entries: those in which it is looked for who stands behind which proposal
 MOST_STANDINGS = 200  # proposals, the latest ones
 
-_SUBMISSION = re.compile(r"task-\d+, iteration \d+, tree ")
+_SUBMISSION = re.compile(r"task-(\d+), iteration (\d+), tree ")
+_HASH = r"gate [0-9a-f]{64}"
 _CHOICES = {"approve": ("vote for", "good"), "reject": ("vote against", "bad"), "abstain": ("abstain on", "")}
 _DECIDES = {"approve": ("decide for", "good"), "reject": ("decide against", "bad")}
 _OUTCOME_TONES = {"approved": "good", "rejected": "bad", "undecided": "asks"}
@@ -64,6 +68,8 @@ class Talk:
     proposals: Mapping[str, Proposal] = field(default_factory=dict)
     standings: Mapping[str, Stands] = field(default_factory=dict)
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that an entry proposes, by its id
+    findings: Mapping[int, Finding] = field(default_factory=dict)  # by their numbers
+    build: Build | None = None
 
     def name(self, who: str) -> str:
         """What somebody is called; the person is `you`."""
@@ -76,7 +82,16 @@ class Talk:
 
     def is_submission(self, ref: str) -> bool:
         """True for the number under which a task is reviewed: what it is stands at the task."""
-        return ref in self.proposals and _SUBMISSION.match(self.proposals[ref].text) is not None
+        return bool(self.submitted(ref))
+
+    def submitted(self, ref: str) -> str:
+        """The task that is reviewed under that number, "" for none."""
+        match = _SUBMISSION.match(self.proposals[ref].text) if self.build and ref in self.proposals else None
+        return match[1] if match else ""
+
+    def of(self, entry: str) -> list[Finding]:
+        """The findings of an entry, in their order."""
+        return [one for one in self.findings.values() if one.entry == entry]
 
     def named(self, ids: str) -> str:
         """The names of `A, B`."""
@@ -92,6 +107,9 @@ class MarkShown:
     ref     its own number; `acts`: the reader can do something about it here
     text    Markdown; `terms` follow it: what else counts, with the moment `by`
     facts   what is only said on demand: hashes
+    task    the number of the task that it is about, 0 for none; `log` what its gate said, Markdown
+    score   of a review: each part, its points and the most that it may have; `points` the sum, None without one
+    found   its findings, the gravest first; `mended` those of earlier that it resolves
     """
 
     mark: Mark
@@ -106,6 +124,12 @@ class MarkShown:
     facts: str = ""
     tone: str = ""
     acts: bool = False
+    task: int = 0
+    log: str = ""
+    score: tuple[tuple[str, int, int], ...] = ()
+    points: int | None = None
+    found: tuple[Finding, ...] = ()
+    mended: tuple[Finding, ...] = ()
 
     @property
     def parts(self) -> tuple[str, str, str]:
@@ -137,7 +161,9 @@ def talk_of(dialog: Dialog) -> Talk:
     tasks: dict[str, tuple[str, ...]] = {}
     for task in dialog.state.tasks.all:
         tasks[task.entries[0]] = (*tasks.get(task.entries[0], ()), task.id)
-    return Talk(names, {one.ref: one for one in dialog.state.table.proposals}, standings(dialog), tasks)
+    known = {one.number: one for one in findings(dialog)} if dialog.state.table.findings else {}
+    proposals = {one.ref: one for one in dialog.state.table.proposals}
+    return Talk(names, proposals, standings(dialog), tasks, known, dialog.header.rules.build)
 
 
 def standings(dialog: Dialog) -> Mapping[str, Stands]:
@@ -184,7 +210,83 @@ def in_ranks(entry: Said, body: str, talk: Talk) -> EntryShown:
                 shown[at], body = replace(one, text=words, terms=terms), ""
         elif name == "REJECTED" and " ".join(body.split()) == " ".join(one.text.split()):
             body = ""
-    return EntryShown(body, tuple(shown))
+        elif name == "GATE" and entry.by == SYSTEM:
+            shown[at], body = replace(one, log=body), ""
+        elif name == "QUESTION_FOR_USER" and one.mark.value == build.to_confirm(talk.tasks.get(entry.id, ())):
+            shown[at] = replace(one, rank=HIDDEN)  # the tasks stand above
+    return EntryShown(body, tuple(_reviewed(shown, entry, who, talk)))
+
+
+# -- A review ---------------------------------------------------------------------------------------------------------
+
+
+def _reviewed(shown: Sequence[MarkShown], entry: Said, who: str, talk: Talk) -> Iterator[MarkShown]:
+    """What a review says in one block: what it decides, its points, its findings, what it resolves."""
+    here = [mark for mark in entry.marks if mark.name in REVIEW]
+    record, choice, approval = (
+        next((one for one in shown if one.mark.name == name and one.task), None)
+        for name in ("TASK", "DECIDE", "APPROVED")
+    )
+    if not here and not choice:
+        if entry.by == SYSTEM and any(one.task for one in shown):
+            shown = [one for one in shown if one.mark.name != "QUESTION_FOR_USER"]  # the record says what is asked
+        yield from shown
+        return
+    folded = [one for one in (record, choice, approval) if one is not None]
+    others = [one for one in shown if one.mark.name not in REVIEW and one not in folded]
+    says = _does(who, "review") if who else "Found by dialogd itself"
+    first = record or choice or MarkShown(here[0], BLOCK, says, who=who, tone="" if who else "asks")
+    terms = [one.terms for one in folded]
+    if record and choice and record.text:
+        terms.insert(1, record.text)  # what the daemon counts, beside the reviewer's own reason
+    score = next((_score(mark, talk) for mark in reversed(here) if mark.name == "SCORE"), ())
+    yield replace(
+        first,
+        text=choice.text if choice else first.text,
+        terms=" · ".join(filter(None, terms)),
+        facts=approval.facts if approval else first.facts,
+        score=score,
+        points=first.points if first.points is not None else _sum(score, talk),
+        found=tuple(sorted(_findings(here, entry, talk), key=lambda one: (not one.blocks, _gravity(one), one.number))),
+        mended=tuple(_resolves(here, talk)),
+    )
+    yield from others
+
+
+def _sum(score: Sequence[tuple[str, int, int]], talk: Talk) -> int | None:
+    """What the parts come to, of a hundred; None where one is missing."""
+    if len(score) < (len(talk.build.criteria) if talk.build else len(review.PARTS)):
+        return None
+    return round(100 * sum(got for _, got, _ in score) / sum(most for _, _, most in score))
+
+
+def _score(mark: Mark, talk: Talk) -> tuple[tuple[str, int, int], ...]:
+    if talk.build is None:
+        return tuple((name, round(value), 100) for name, value in review.parts_of(marks.fields_of(mark)).items())
+    points = build.points(talk.build, [mark])
+    return tuple((name.replace("_", " "), points[name], most) for name, most in talk.build.criteria.items()
+                 if name in points)  # fmt: skip
+
+
+def _findings(found: Sequence[Mark], entry: Said, talk: Talk) -> Iterator[Finding]:
+    """The findings of an entry as they stand now; of one that is still being written as it tells them."""
+    known = iter(talk.of(entry.id) if entry.id else ())
+    for mark in found:
+        if mark.name == "FINDING":
+            yield next(known, None) or review.finding(marks.fields_of(mark))
+
+
+def _gravity(one: Finding) -> int:
+    word = one.severity.casefold()
+    return SEVERITIES.index(word) if word in SEVERITIES else len(SEVERITIES)
+
+
+def _resolves(found: Sequence[Mark], talk: Talk) -> Iterator[Finding]:
+    for mark in found:
+        number, *how = marks.fields_of(mark)
+        if mark.name == "RESOLVED" and (match := re.search(r"\d{1,6}", number)):
+            known = talk.findings.get(int(match[0])) or Finding(int(match[0]), "", 0)
+            yield replace(known, resolved=" | ".join(how) or "resolved")
 
 
 # -- One mark ---------------------------------------------------------------------------------------------------------
@@ -193,7 +295,7 @@ def in_ranks(entry: Said, body: str, talk: Talk) -> EntryShown:
 def _shown(mark: Mark, entry: Said, who: str, talk: Talk) -> MarkShown:
     make = _WORDS.get(mark.name)
     if mark.name in OUTCOMES and entry.turn is None and (mark.name != "DEADLOCK" or not mark.value):
-        return _end(mark, who)
+        return _end(mark, who, talk)
     if make is not None:
         return make(mark, who, talk)
     label = _LABELS.get(mark.name) or mark.name.replace("_", " ").capitalize()
@@ -216,8 +318,10 @@ def _small(mark: Mark, words: str) -> MarkShown:
     return MarkShown(mark, SMALL, words)
 
 
-def _end(mark: Mark, who: str) -> MarkShown:
+def _end(mark: Mark, who: str, talk: Talk) -> MarkShown:
     """How a dialog ended."""
+    if talk.build is not None and mark.name in ("DECIDED", "DEADLOCK"):
+        return _line(mark, "", "The build has ended", mark.value)
     says, why = ending(mark)
     if who and mark.name == "STOPPED" and why == mark.value:  # not for a cause of the daemons'
         return _line(mark, who, "stopped the dialog", why)
@@ -226,7 +330,7 @@ def _end(mark: Mark, who: str) -> MarkShown:
 
 def _proposal(mark: Mark, who: str, talk: Talk) -> MarkShown:
     if talk.is_submission(mark.ref):
-        return _small(mark, f"reviewed as {mark.ref}")
+        return MarkShown(mark, HIDDEN, "")
     says, ref = _does(who, "propose {}" if mark.ref else "propose"), mark.ref
     return MarkShown(mark, BLOCK, says, who=who, named=ref, ref=ref, text=mark.value, acts=bool(ref))
 
@@ -259,13 +363,16 @@ def _vote(mark: Mark, who: str, talk: Talk) -> MarkShown:
         return MarkShown(mark, BLOCK, says, who=who, text=mark.value.replace(" | ", " – "))
     (verb, tone), about = known[choice.choice], talk.about((choice.ref,))
     says, why = _does(who, f"{verb} {{}}"), choice.reason
+    if task := talk.submitted(choice.ref):
+        says = _does(who, {"good": "approve {}", "bad": "send {} back"}[tone])
+        return MarkShown(mark, BLOCK, says, who=who, named=f"task {task}", text=why, tone=tone, task=int(task))
     return MarkShown(mark, BLOCK, says, who=who, named=choice.ref, text=why, terms=about, tone=tone)
 
 
 def _decision(mark: Mark, _who: str, talk: Talk) -> MarkShown:
     outcome, _, evidence, reason = (*mark.fields, "", "", "", "")[:4]
     if talk.is_submission(mark.ref):
-        return _small(mark, f"{mark.ref} {outcome}")
+        return MarkShown(mark, HIDDEN, "")
     what = "{} is" if mark.ref else "It is"
     told = by_name(evidence, talk.name).rstrip(".")
     words = ". ".join(f"{part[:1].upper()}{part[1:]}" for part in (told, reason) if part)
@@ -300,17 +407,19 @@ def _veto(mark: Mark, who: str, talk: Talk) -> MarkShown:
 
 def _approved(mark: Mark, who: str, _talk: Talk) -> MarkShown:
     if mark.value.startswith("task-"):
-        task, tree, gate, *score = (*mark.fields, "", "", "")[:4]
-        points = " of 100".join(("".join(score).removeprefix("score "), "")) if "".join(score)[-1:].isdigit() else ""
-        state = gate.split(" ")[1:2]
-        tested = {"untested": "untested", "failed": "its gate failed", "timeout": "its gate ran out of time"}.get(
-            "".join(state), "its gate passed" if re.fullmatch("gate [0-9a-f]{64}", gate) else ""
-        )
-        terms = ", ".join(filter(None, (points, tested, "void for any other tree")))
-        says, facts = f"{_does(who, 'approve')} {{}}" if who else "{} is approved by your word", f"{tree}; {gate}"
+        _, tree, gate, *score = (*mark.fields, "", "", "")[:4]
+        tested = {
+            "untested": "nobody tested it",
+            "failed": "its gate failed",
+            "timeout": "its gate ran out of time",
+        }.get("".join(gate.split(" ")[1:2]), "its gate passed" * bool(re.fullmatch(_HASH, gate)))
+        terms = " · ".join(filter(None, (tested, "it counts for exactly this state of the files")))
+        says = _does(who, "approve {}") if who else "{} is approved by your word"
+        facts, points, number = f"{tree} · {gate}", score[0].removeprefix("score "), build.number_of(mark)
         return MarkShown(
-            mark, BLOCK, says, who=who, named=task.replace("-", " "), terms=terms, facts=facts, tone="good"
-        )
+            mark, BLOCK, says, who=who, named=f"task {number:03}", terms=terms, facts=facts, tone="good", task=number,
+            points=int(points) if points.isdecimal() else None,
+        )  # fmt: skip
     return MarkShown(mark, BLOCK, f"{_does(who, 'approve')} the result", who=who, text=mark.value, tone="good")
 
 
@@ -417,7 +526,7 @@ def _asks_task(mark: Mark, who: str, _talk: Talk) -> MarkShown:
         f"after {', '.join(f'{number:03}' for number in asked.after)}" if asked.after else "",
         f"{asked.hours:g} h" if asked.hours else "",
     )
-    says = f"{_does(who, 'propose')} {{}}" + (", an improvement" if asked.asks else "")
+    says = _does(who, "propose {}") + (", an improvement" if asked.asks else "")
     return MarkShown(
         mark, BLOCK, says, who=who, named="a task", text=asked.description, terms=" · ".join(filter(None, terms))
     )
@@ -437,35 +546,39 @@ _SAID_OF_TASKS = {
 def _task(mark: Mark, who: str, _talk: Talk) -> MarkShown:
     """What became of a task, or what the person says of it."""
     named, state, *rest = (*marks.fields_of(mark), "", "")
-    state, rest = state.casefold(), [part for part in rest if part]
+    state, rest, number = state.casefold(), [part for part in rest if part], build.number_of(mark)
     task = "all tasks" if named == "all" else f"task{'s' if ',' in named else ''} {named}"
     facts = " · ".join(part for part in rest if part.split(" ")[0] in ("branch", "base", "commit", "tree"))
-    score = build.value_of(mark, "score")
-    points = f", {score} of 100" if score.isdecimal() else ""
-    why = ". ".join(
-        part for part in rest if part.split(" ")[0] not in ("branch", "base", "commit", "tree", "score", "iteration")
-    )
-    attempt = build.value_of(mark, "iteration")
-    if state == "submitted":
-        says = _does(who, "hand in {}") if who else "{} is handed in"
-        return MarkShown(mark, BLOCK, says, who=who, named=task, terms=f"attempt {attempt} · {why}", facts=facts)
-    if state == "changes":
-        says = f"{_does(who, 'send')} {{}} back{points}"
-        return MarkShown(mark, BLOCK, says, who=who, named=task, text=why, tone="bad")
-    if state == "stuck":
-        return MarkShown(mark, BLOCK, f"{{}} waits for you{points}", named=task, text=why, tone="asks")
+    score, attempt = build.value_of(mark, "score"), build.value_of(mark, "iteration")
+    told = ("branch", "base", "commit", "tree", "score", "no", "iteration")
+    why = "; ".join(part for part in rest if part.split(" ")[0] not in told)
+    if state in _OF_TASKS:
+        says, tone = _OF_TASKS[state]
+        words = _does(who, says) if who and state != "stuck" else "{} is handed in" if state == "submitted" else says
+        size = why.replace("; ", ", ") if state == "submitted" else ""
+        terms = " · ".join(filter(None, (f"attempt {attempt}" if attempt else "", size)))
+        points = int(score) if score.isdecimal() else None
+        return MarkShown(
+            mark, BLOCK, words, who=who if state != "stuck" else "", named=task, text="" if size else why, terms=terms,
+            facts=facts, tone=tone, task=number, points=points,
+        )  # fmt: skip
     if state == "assigned":
         return _line(mark, "", f"The work on {task} begins, attempt {attempt}", facts=facts)
-    if state == "approved":
-        return _small(mark, f"{task} approved{points}")
     if state == "error":
-        return _line(mark, "", f"{task.capitalize()} stopped by an error", ": ".join(rest), tone="bad")
+        return MarkShown(mark, BLOCK, "{} cannot go on", named=task, text=". ".join(rest[1:]), tone="bad", task=number)
     if state == "rebase":
         return _line(mark, who, "had what is approved carried to another base", facts=" ".join(rest))
     if state in _SAID_OF_TASKS and who:
         return _line(mark, who, f"{_SAID_OF_TASKS[state]} {task}", "" if state == "changed" else why)
     return _line(mark, "", f"{task.capitalize()}: {state}", why)
 
+
+_OF_TASKS = {
+    "submitted": ("hand in {}", ""),
+    "changes": ("send {} back", "bad"),
+    "approved": ("approve {}", "good"),
+    "stuck": ("{} is not approved, and waits for you", "asks"),
+}
 
 _GATE_SAYS = {
     "passed": ("The gate passed on {}", "good"),
@@ -487,9 +600,19 @@ def _gate(mark: Mark, who: str, _talk: Talk) -> MarkShown:
         )
         return _line(mark, who, says, facts=" · ".join(rest))
     says, tone = _GATE_SAYS.get(state, (f"The gate of {{}}: {state}", ""))
-    told = [part for part in rest if part and part.split(" ")[0] not in ("tree", "log")]
-    facts = " · ".join(part for part in rest if part.split(" ")[0] in ("tree", "log"))
-    return MarkShown(mark, BLOCK, says, named=f"task {named}", terms=", ".join(told), facts=facts, tone=tone)
+    took = next((many(int(part[:-2]), "second") for part in rest if re.fullmatch(r"[1-9]\d* s", part)), "")
+    facts = " · ".join(part for part in rest if part and not re.fullmatch(r"\d+ s", part))
+    number = build.number_of(mark)
+    return MarkShown(
+        mark,
+        BLOCK,
+        says,
+        named=f"task {named}",
+        terms=f"in {took}" if took else "",
+        facts=facts,
+        tone=tone,
+        task=number,
+    )
 
 
 _WORDS: Mapping[str, Callable[[Mark, str, Talk], MarkShown]] = {

@@ -17,14 +17,14 @@ from dialogd.backends.auto import COMMANDS, SCENARIOS
 from dialogd.backends.seats import start_again
 from dialogd.config import start_command
 from dialogd.person import now
-from dialogd.protocol import build, lifecycle, money
+from dialogd.protocol import lifecycle, money
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import ANY, USER, whose
 from dialogd.protocol.state import Dialog, Outcome, Spent, State
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words, listed
-from dialogd.server import wire
+from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed
 from dialogd.server.report import health, phase
 from dialogd.store.folders import StateDir
@@ -38,7 +38,7 @@ Healths = Mapping[str, dict[str, Any] | None]
 class PageAgent(BaseModel):
     """An agent and its daemon. `alive` is null until it was asked; `since` is for how many seconds it thinks.
 
-    `start` is the command that starts its daemon, with its backend where known.
+    `start` is the command that starts its daemon, with its backend where known; `doing` says what it does at a task.
     """
 
     id: str
@@ -49,6 +49,7 @@ class PageAgent(BaseModel):
     own: bool
     alive: bool | None
     state: str
+    doing: str = ""
     turn: int | None
     since: float | None
     reason: str
@@ -126,7 +127,10 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
     work, waiting = (said.get("working_on") or {}) if owes else {}, said.get("waiting") or {}
     told = agent.hub.state_of(who)
     busy = told.state if told is not None and told.is_at_it else "thinking"
-    failed = who in dialog.state.debts.failed
+    failed, rules = who in dialog.state.debts.failed, dialog.header.rules.build
+    # At tasks it is also at it while its daemon runs the gate, and nothing is written.
+    is_at_it = owes and alive is not False and not failed and not dialog.state.paused and dialog.state.outcome is None
+    doing = page_build.doing(rules, dialog.state.tasks, who, is_writing=bool(work)) if rules and is_at_it else ""
     # One that never spoke, and was never heard of: somebody has just been invited, or the dialog begins.
     is_new = who not in dialog.state.floor.spoke_at and who not in agent.peers.backends
     gone, absent = "unstarted" if is_new else "stopped", lifecycle.why_absent(dialog, who)
@@ -143,6 +147,7 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
         "turn": work.get("turn"),
         "since": work.get("seconds"),
         "reason": reason,
+        "doing": doing,
         "backend": LIVE if said.get("backend") == "live" else str(said.get("backend") or ""),
         "model": str(said.get("model") or ""),
         "owes": who in dialog.state.owing,
@@ -215,7 +220,7 @@ class PageState(BaseModel):
 
     `words` says what happens, `needed` what is needed of the person, "" for nothing. `start` is what the button is
     called that starts the dialog, or has it go on after a rest; "" where nothing waits for that. `again` is the command
-    that starts its agents once they have ended, without its file.
+    that starts its agents once they have ended, without its file. `acts` are what a build asks of them, as buttons.
     """
 
     version: str = __version__
@@ -254,6 +259,8 @@ class PageState(BaseModel):
     warnings: list[str] = []
     changed_from: int = 0
     changed: dict[str, str] = {}
+    build: bool = False
+    acts: list[page_build.Act] = []
 
 
 def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, problem: str = "") -> PageState:
@@ -271,6 +278,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
     spent = money.total(state.spent)
     changed_from, versions = changed(dialog)
     asked = [Asked(**one.model_dump(), name=players.name(one.asker)) for one in own.questions]
+    rules, waits = dialog.header.rules.build, USER in state.owing and state.outcome is None
     return PageState(
         me=agent.me,
         port=port,
@@ -308,6 +316,8 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         warnings=own.warnings,
         changed_from=changed_from,
         changed=versions,
+        build=rules is not None,
+        acts=page_build.acts_of(rules, state.tasks) if rules is not None and waits else [],
     )
 
 
@@ -337,6 +347,11 @@ def _stand(
 ) -> tuple[str, str]:
     """What happens, and what is needed of the person, each in a sentence; "" where nothing is needed."""
     state = dialog.state
+    rules = dialog.header.rules.build
+    if state.outcome is not None and rules is not None:
+        words, needed = page_build.ended(dialog, rules)
+        why = "" if state.outcome.name in ("DECIDED", "DEADLOCK") else f"{_ended(state.outcome)} "
+        return f"{why}{words}", needed
     if state.outcome is not None:
         is_agreed = state.outcome.name in ("CONSENSUS_REACHED", "DECIDED")
         return _ended(state.outcome), "Approve it, or say what is wrong." if is_agreed and not state.approved else ""
@@ -347,15 +362,17 @@ def _stand(
     if state.paused:
         by = whose(state.paused_via) if state.paused_via else "you"
         return f"Paused by {by}. {writing}".strip(), "Press Resume to go on."
-    rules, asker = dialog.header.rules.build, players.name(state.questions.asker)
-    if state.questions.text and rules is not None and build.ways(rules, state.tasks, ""):
-        return "The tasks wait for you.", f"Decide on them under Tasks{f', and answer {asker} below' if asker else ''}."
+    asker = players.name(state.questions.asker)
+    if rules is not None and USER in state.owing and (told := page_build.asked(rules, state.tasks))[0]:
+        return told
     if state.questions.text:
         return f"{asker or 'The dialog'} asks you a question.", "Answer it below."
     if start:
         owing = listed([players.name(who) for who in state.owing if who not in (USER, ANY)]) or "the first agent"
         words = "Nobody has started this dialog yet." if start == "Start" else "This dialog has rested for a while."
         return words, f"Press {start}, and {owing} will reply."
+    if rules is not None and any(agent.doing for agent in agents):
+        return page_build.under_way(rules, state.tasks, players.name(rules.lead), players.name(rules.moderator)), ""
     if writing:
         return writing, ""
     return _owed(dialog, players, agents)

@@ -20,32 +20,30 @@ from dialogd import person
 from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import aside
-from dialogd.errors import BadInput
 from dialogd.memory import DialogRow, Hit, Memory
 from dialogd.memory.index import read_dialog
 from dialogd.memory.values import since as since_then
-from dialogd.protocol import board, build
+from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
 from dialogd.protocol.model import USER, turn_number
 from dialogd.protocol.money import in_dollars
-from dialogd.protocol.rules import Build
 from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
-from dialogd.protocol.text import visible
 from dialogd.protocol.units import dollars, in_words, many
 from dialogd.server import wire
-from dialogd.server.page_entries import as_shown, cast, presentable, template
+from dialogd.server.build_routes import repository
+from dialogd.server.page_build import end_of_build, takeover_piece, task_piece, tasks_piece
+from dialogd.server.page_entries import as_shown, cast, fragment
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
 from dialogd.views.digest import MOST, away, since_turn
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, as_svg, called, flow, names_of
-from dialogd.views.markup import safe, to_html
+from dialogd.views.markup import safe
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
-from dialogd.views.sentences import by_name, cause, words_of
-from dialogd.views.tasks import PATCHES, Look, look_into, rows, why_of
-from dialogd.views.tasks import Row as TaskRow
+from dialogd.views.sentences import by_name, cause
+from dialogd.views.tasks import PATCHES, Look, look_into
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
 MOST_ROWS = 100  # rows of a table, unless all are asked for
@@ -65,25 +63,6 @@ _SPANS = (("15m", "the last 15 minutes"), ("1h", "the last hour"), ("8h", "the l
 Format = Literal["md", "html", "pdf", "json"]
 # FastAPI names the path's own parameters; this says what they mean.
 Id = PathField(description="the id of an earlier dialog, or the beginning of one")
-
-
-def fragment(name: str, **values: Any) -> str:
-    """The template `panels/NAME.html` with these values, with `markdown` and `when` to write texts and times."""
-    return template(f"panels/{name}.html", markdown=markdown, when=when, **values)
-
-
-def markdown(text: str) -> Any:
-    """Markdown as a part of the page: sanitised, with its headings below the panel's."""
-    return safe(presentable(to_html(text)))
-
-
-def when(at: str) -> str:
-    """A time of the file for people, `2026-11-21 19:00 UTC`; anything else unchanged, cut short."""
-    try:
-        moment = datetime.fromisoformat(at)
-    except ValueError:
-        return at[:40]
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def panel_routes(app: FastAPI, agent: Agent, state: StateDir) -> None:
@@ -166,8 +145,7 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
     @app.get("/page/tasks", response_class=HTMLResponse)
     async def tasks() -> HTMLResponse:
         """The tasks of a build: how each stands, and what the person can say of it."""
-        path = str(agent.file.path)
-        return await kept.of("tasks", lambda dialog: tasks_piece(dialog, look(), path))
+        return await kept.of("tasks", lambda dialog: tasks_piece(dialog, look()))
 
     @app.get("/page/tasks/{number}", response_class=HTMLResponse)
     async def task(
@@ -175,6 +153,17 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
     ) -> HTMLResponse:
         """One task: its last review, what it changes as git tells it, what happened to it."""
         return await kept.of(("task", number), lambda dialog: task_piece(dialog, number, look(), look(PATCHES)))
+
+    @app.get("/page/takeover", response_class=HTMLResponse)
+    async def takeover(
+        onto: Annotated[str, Query(max_length=250, description="a branch; empty: the one the build began from")] = "",
+    ) -> HTMLResponse:
+        """What merging a build's approved tasks would do, or, where the branch has moved, carrying them there."""
+        dialog = await agent.look()
+        if dialog is None:
+            return HTMLResponse(fragment("none", file=str(agent.file.path)))
+        repo = repository(dialog, agent)
+        return HTMLResponse(await asyncio.to_thread(takeover_piece, agent.file, repo, onto))
 
     @app.get("/page/away", response_class=HTMLResponse)
     async def digest(
@@ -316,120 +305,6 @@ def _in_order(names: Mapping[str, str], seats: Mapping[str, int]) -> dict[str, s
     return dict(sorted(names.items(), key=lambda one: seats.get(one[0], len(seats))))
 
 
-# States of a task, and what its gate said, in words; and the look of their pills.
-_TASKS = {
-    "assigned": "being worked on",
-    "submitted": "in review",
-    "stuck": "waits for you",
-    "error": "stopped by an error",
-}
-_GATES = {
-    "": "not tested yet",
-    "passed": "gate passed",
-    "failed": "gate failed",
-    "timeout": "gate ran out of time",
-    "asked": "gate waits for you",
-    "run": "gate runs",
-    "untested": "untested",
-}
-_TONES = {
-    **dict.fromkeys(("approved", "merged", "passed"), "state-approved"),
-    **dict.fromkeys(("stuck", "error", "failed", "timeout"), "state-rejected"),
-    **dict.fromkeys(("proposed", "asked", "untested"), "state-open"),
-}
-
-
-class _Words(dict[str, str]):
-    """Words for names; a name that has none stands for itself."""
-
-    def __missing__(self, name: str) -> str:
-        return name
-
-
-def tasks_piece(dialog: Dialog, look: Look, path: str) -> str:
-    """The board of a build's tasks."""
-    rules = dialog.header.rules.build
-    if rules is None:
-        return fragment("silent", query="")
-    found, known = rows(dialog, look), dialog.state.tasks
-    is_over = dialog.state.outcome is not None
-    return fragment(
-        "tasks",
-        rows=found,
-        done=sum(row.task.state in (build.APPROVED, build.MERGED) for row in found),
-        ready=any(row.task.state == build.APPROVED for row in found),
-        due="" if is_over else build.due(rules, known)[0].value[0],
-        needed="" if is_over else build.question(rules, known),
-        over=is_over,
-        why_of=why_of,
-        merge=shlex.join(["dialogd", "build", "merge", "--file", path]),
-        **_of_tasks(rules),
-    )
-
-
-def _of_tasks(rules: Build) -> dict[str, Any]:
-    return {
-        "words": _Words(_TASKS),
-        "gates": _Words(_GATES),
-        "tones": {name: _TONES.get(name, "") for name in (*_STATES_OF_TASKS, *_GATES)},
-        "facts": lambda row: _task_facts(row, rules),
-    }
-
-
-_STATES_OF_TASKS = (
-    build.PROPOSED, build.CONFIRMED, build.ASSIGNED, build.SUBMITTED, build.STUCK, build.ERROR,
-    build.APPROVED, build.MERGED, build.DROPPED,
-)  # fmt: skip
-
-
-def _task_facts(task: TaskRow, rules: Build) -> str:
-    """Score, attempt, what comes before it, branch and size, on one line."""
-    one, diff = task.task, task.diff
-    parts = (
-        f"{one.score} of 100" if one.score is not None else "",
-        f"attempt {one.iteration} of {build.last_attempt(rules, one)}" if one.iteration else "",
-        f"after {', '.join(f'{number:03}' for number in one.after)}" if one.after else "",
-        f"{one.hours:g} h" if one.hours else "",
-        one.branch,
-        diff.stat if diff else "",
-    )
-    return " · ".join(filter(None, parts))
-
-
-def task_piece(dialog: Dialog, number: int, figures: Look, patches: Look) -> str:
-    """One task with its diff, as text. Raises `BadInput` where there is none of that number."""
-    rules = dialog.header.rules.build
-    row = next((row for row in rows(dialog, figures) if row.task.number == number), None)
-    if rules is None or row is None:
-        raise BadInput(f"there is no task {number}", fix="look at them all: dialogd tasks")
-    names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: "dialogd"}
-    reviews = [event.fields for event in row.events if event.type == "PR_FEEDBACK"]
-    return fragment(
-        "task",
-        row=row,
-        task=row.task,
-        diff=patches(row.task.base, row.task.commit) if row.task.commit else None,
-        feedback=reviews[-1] if reviews else None,
-        criteria=rules.criteria,
-        who=lambda one: names.get(one, one),
-        called=lambda kind: kind.replace("PR_", "").replace("_", " ").lower(),
-        visible=visible,
-        lines=_patch_lines,
-        size=lambda file: "binary" if file.added is None else f"{file.status} +{file.added} -{file.deleted}",
-        **_of_tasks(rules),
-    )
-
-
-_LINES_OF_PATCH = {"+": "added", "-": "deleted", "@": "place"}
-
-
-def _patch_lines(patch: str) -> Iterator[tuple[str, str]]:
-    """The lines of a patch as text, each with what it does."""
-    for line in patch.removesuffix("\n").split("\n"):
-        is_head = line.startswith(("+++ ", "--- "))
-        yield ("" if is_head else _LINES_OF_PATCH.get(line[:1], "")), visible(line)
-
-
 def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     """What happened since then. Raises `BadInput` for a `since` that cannot be read."""
     news = away(dialog, since_turn(dialog, since, now, local), local)
@@ -477,7 +352,9 @@ def end_piece(dialog: Dialog, path: str) -> str:
     is_deadlock = plan.outcome == "DEADLOCK"
     rules = dialog.header.rules.build
     if rules is not None:
-        return _end_of_build(dialog, plan, rules, path)
+        advice = _ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else ""
+        told = {"figures": _figures(plan), "failures": list(_failures(dialog)), "advice": advice}
+        return end_of_build(dialog, plan, rules, **told)
     sides = _sides(plan) if text is None and has_spoken(dialog) else []
     return fragment(
         "end",
@@ -501,29 +378,6 @@ def end_piece(dialog: Dialog, path: str) -> str:
         source=without_marks(text.text) if text is not None else first_screen(plan),
         kinds=KINDS,
         method=method,
-    )
-
-
-def _end_of_build(dialog: Dialog, plan: Plan, rules: Build, path: str) -> str:
-    """The card of a build that has ended: what became of its tasks, the moderator's summary, how to take it over."""
-    outcome, tasks = dialog.state.outcome, rows(dialog)
-    said = next((e for e in reversed(dialog.turns) if outcome is not None and e.id == outcome.entry), None)
-    words = words_of(said) if said is not None and said.by == rules.moderator else ""
-    ready = [row.task for row in tasks if row.task.state == build.APPROVED]
-    return fragment(
-        "end_of_build",
-        plan=plan,
-        title=build.ending(dialog.state.tasks)[1],
-        figures=_figures(plan),
-        failures=list(_failures(dialog)),
-        said=words,
-        rows=tasks,
-        untested=[task.id for task in ready if task.gate == "untested"],
-        merge=shlex.join(["dialogd", "build", "merge", "--file", path]) if ready else "",
-        advice=_ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else "",
-        players=cast(dialog),
-        source="\n".join(f"{row.task.id} {row.task.state}: {row.task.description}" for row in tasks),
-        **_of_tasks(rules),
     )
 
 

@@ -65,24 +65,6 @@ class Step(wire.Meant):
     on: bool
 
 
-class OnTasks(wire.Meant):
-    """What is said of a build's tasks; what a change leaves out stays as it is."""
-
-    act: Literal["confirm", "drop", "retry", "accept", "change"]
-    tasks: str | int = Field("", description="their numbers: 003, or 1, 3; empty: those that wait for it")
-    reason: str = Field("", description="why, of a drop", max_length=1_000_000)
-    description: str = Field("", description="of a change: what is to be done", max_length=100_000)
-    criteria: list[str] = Field([], description="of a change: what must be true of it", max_length=100)
-    after: str = Field("", description="of a change: which tasks come first, or none", max_length=1_000)
-    hours: str = Field("", description="of a change: an estimate", max_length=20)
-
-
-class OnGate(wire.Meant):
-    """What becomes of the gate where there is no sandbox."""
-
-    how: Literal["run", "untested"]
-
-
 class Judged(wire.Meant):
     """A call of a tool that an agent asks for, by its id, and whether it may be made."""
 
@@ -180,20 +162,6 @@ def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901, 
     async def leave(wanted: Leave) -> wire.Done:
         """Remove an agent from the dialog."""
         return await act(agent, lambda: person.leave(log, wanted.agent, wanted.reason, secrets=secrets), starts=False)
-
-    @app.post("/tasks")
-    async def tasks(said: OnTasks) -> wire.Done:
-        """Confirm, change, drop, retry or accept tasks of a build."""
-        named = str(said.tasks)
-        if said.act == "change":
-            parts = said.model_dump(include={"description", "criteria", "after", "hours"})
-            return await act(agent, lambda: person.change_task(log, named, secrets=secrets, **parts))
-        return await act(agent, lambda: person.tasks(log, said.act, named, said.reason, secrets=secrets))
-
-    @app.post("/gate")
-    async def gate(said: OnGate) -> wire.Done:
-        """Let a build's gate run without a sandbox on the tree that waits, or have that tree reviewed untested."""
-        return await act(agent, lambda: person.gate(log, said.how))
 
     @app.post("/approve")
     async def approve(_: wire.Meant | None = None) -> wire.Done:

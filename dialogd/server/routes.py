@@ -23,6 +23,7 @@ from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
+from dialogd.server.build_routes import build_routes
 from dialogd.server.guard import PROCESSES
 from dialogd.server.metrics import render_metrics
 from dialogd.server.person_routes import person_routes
@@ -109,6 +110,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     _text_routes(app, agent)
     stream_routes(app, agent, port)
     person_routes(app, agent, _act)
+    build_routes(app, agent, _act)
     turn_routes(app, agent)
     app.add_page = lambda: _page_routes(app, agent, port, state)
     return app

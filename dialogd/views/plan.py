@@ -24,7 +24,7 @@ from dialogd.protocol.board import (
     rejections_in,
     reopenings,
 )
-from dialogd.protocol.build import ending
+from dialogd.protocol.build import came_of
 from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number, whose
@@ -557,8 +557,8 @@ class Plan:
         reason = outcome.reason.strip()
         if outcome.name == "CONSENSUS_REACHED":
             return "agreed", self._consensus(outcome)
-        if outcome.name == "DECIDED" and self.dialog.header.rules.build is not None:
-            return "decided", ending(self.dialog.state.tasks)[1]
+        if outcome.name in ("DECIDED", "DEADLOCK") and self.dialog.header.rules.build is not None:
+            return "decided" if outcome.name == "DECIDED" else "nothing approved", came_of(self.dialog.state.tasks)
         if outcome.name == "DECIDED":
             return (f"decided {method(last.method)}", self._how(last)) if last is not None else ("decided", reason)
         if outcome.name == "DEADLOCK":

@@ -429,7 +429,8 @@ class Row:
 def why_of(task: Task) -> str:
     """Why a task stands as it does, in words, without what is told beside it."""
     told = ("score ", "iteration ", "no score", "after ")
-    return "; ".join(part for part in task.why.split(" | ") if not part.startswith(told))
+    parts = task.why.split(" | ")[task.state == ERROR :]  # the first one of an error is its kind
+    return "; ".join(part for part in parts if not part.startswith(told))
 
 
 def listed(tasks: Sequence[Task]) -> list[Task]:

@@ -157,7 +157,8 @@ class Site(Pair):
         ]
         self.begin(question, setup="\n".join(lines), max_turns=60)
         for daemon in self.daemons.values():
-            daemon.start()
+            if not daemon.running:
+                daemon.start()
         for daemon in self.daemons.values():
             daemon.until_ready()  # a coding agent is tried first
         self.notify()
@@ -199,6 +200,16 @@ class Site(Pair):
         """The person types a line at the end of the file."""
         with self.file.open("a", encoding="utf-8") as file:
             file.write(f"\n{line}\n")
+
+    def waits_at(self, *calls: str) -> None:
+        """Have agents wait at these calls (`work 001.1`), and at no others any more."""
+        with self.listener.lock:
+            self.listener.held = set(calls)
+            self.listener.lock.notify_all()
+
+    def until_asked(self, call: str) -> None:
+        """Wait until an agent was asked for that."""
+        self.until(lambda: call in self.calls, call)
 
     def until_due(self, what: Due) -> None:
         """Wait until that is due."""

@@ -1,53 +1,209 @@
-"""The tasks of a build on the page: how each stands, what the person says of it, and what it changes, as text."""
+"""A build on the page: its tasks, what the person says of them, its reviews, its end, the merge; all of it as text."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
-from dialogd.protocol.build import Due
-from tests.build.site import PLAN, PRINT, READ, Site
-from tests.page.browser import Visitor
+from dialogd.protocol.build import APPROVED, DROPPED, MERGED, Due
+from tests.build.actor import SCORE
+from tests.build.site import NO_SANDBOX, PLAN, PRINT, READ, Site, git
+from tests.page.browser import AXE, Visitor, open_visitor
 from tests.page.test_hostile import is_unharmed
+from tests.page.test_looks import barriers
 
-pytestmark = pytest.mark.browser
-HOSTILE = {"<img src=x onerror=hacked=1>.html": "<script>hacked = 1</script>\n<img src=x onerror=hacked=1>\n"}
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}"),
+]
+RUN = "<img src=x onerror=hacked=1>"
+HOSTILE = {f"{RUN}.html": f"<script>hacked = 1</script>\n{RUN}\n"}
 BIG = {"big.txt": "a line of a big file\n" * 20_000}
+FOUND = f"""It takes any number.
+
+[FINDING: low | style | ages.py | 1 | a short name | ]
+[FINDING: blocking | <script>hacked = 1</script> | {RUN}.html | 3 | {RUN} is in it | [a](javascript:hacked=1) {RUN}]
+{SCORE.replace("20", "5", 1)}
+[DECIDE: REF reject | {RUN} must go]"""
+MENDED = f"[RESOLVED: 2 | {RUN} is gone]\n{SCORE}\n[DECIDE: REF approve]"
+SCRIPT = {
+    "plan": f"{PLAN}\n[TASK_PROPOSED: draw ages | {RUN} | none | 1 h]",
+    "001.1": {**READ, **HOSTILE},
+    "001.2": BIG,
+    "review 001.1": FOUND,
+    "review 001.2": MENDED,
+    **{f"002.{n}": {**PRINT, "n": str(n)} for n in (1, 2, 3)},
+    **{f"review 002.{n}": "no" for n in (1, 2, 3)},
+}
 
 
-def test_tasks_are_confirmed_followed_and_read_on_the_page(tmp_path: Path, visitor: Visitor) -> None:
-    """Their tab stands first; one press confirms them; scores, gate and the very diff are there, and nothing runs."""
-    script = {"plan": PLAN, "001.1": {**READ, **HOSTILE}, "002.1": {**PRINT, **BIG}}
-    site = Site(tmp_path, script)
-    with site:
+def has_no_barriers(browser: Browser, address: str, *opened: str) -> None:
+    """What axe finds in both themes, with these opened: nothing."""
+    for theme in ("light", "dark") if AXE.exists() else ():
+        reader = open_visitor(browser, bypass_csp=True, color_scheme=theme)
+        page = reader.visit(address)
+        expect(page.locator("#panel-tasks h2")).to_be_visible()
+        for one in opened:
+            page.locator(one).first.click()
+        assert barriers(page) == [], (theme, opened)
+        reader.context.close()
+
+
+def test_a_build_is_held_on_the_page(tmp_path: Path, visitor: Visitor, browser: Browser) -> None:
+    """From the plan to the merge: changed, dropped, confirmed, followed, accepted, carried over and merged by buttons.
+
+    What agents write, in texts, findings, files and diffs, is text; nothing is known by its hash at first sight.
+    """
+    with Site(tmp_path, SCRIPT) as site:
+        site.start()
+        address = f"http://localhost:{site.daemons['M'].port}/"
+        page = visitor.visit(address)  # before there is a dialog, and a build
+        head, panel = page.locator("#phase-words"), page.locator("#panel-tasks")
+        tab = page.locator("#panels [role=tab]").first
+        expect(page.get_by_text("No dialog yet")).to_be_visible()
+        expect(tab).to_be_hidden()
         site.open()
-        site.until_due(Due.CONFIRM)
-        page = visitor.visit(f"http://localhost:{site.daemons['M'].port}/")
-        panel = page.locator("#panel-tasks")
-        expect(page.locator("#panels [role=tab]").first).to_have_text("Tasks")
-        expect(panel).to_contain_text("confirm, change or drop the proposed tasks: 001, 002")
-        expect(panel).to_contain_text("negative ages are refused")
-        panel.get_by_role("button", name="Confirm all").click()
-        site.until_end()
-        expect(panel.locator("h2")).to_have_text("Tasks 2 of 2 approved")
-        expect(panel.locator("#task-001")).to_contain_text("86 of 100")
+        expect(tab).to_have_text("Tasks")
+        expect(tab).to_have_attribute("aria-selected", "true")
+        expect(head).to_have_text("3 tasks are proposed. Confirm them, change or drop them.")
+        is_planned(page, site)
+        has_no_barriers(browser, address, "#change-001 summary", "#drop-001 summary")
+
+        site.waits_at("work 001.1", "review 001.1", "work 001.2")
+        page.locator("#build-asks").get_by_role("button", name="Confirm all").click()
+        site.until_asked("work 001.1")
+        expect(head).to_have_text("Claude L works on task 001, attempt 1 of 3. Nothing is needed of you.")
+        expect(page.locator("#build-asks")).to_be_hidden()
+        site.waits_at("review 001.1", "work 001.2")
+        site.until_asked("review 001.1")
+        expect(head).to_contain_text("Claude M reviews task 001, attempt 1 of 3.")
+        expect(panel.locator("#task-001")).to_contain_text("in review · attempt 1 of 3")
         expect(panel.locator("#task-001")).to_contain_text("gate passed")
-        expect(panel).to_contain_text("dialogd build merge")
-        expect(page.locator("#log")).to_contain_text("hands in task 001")
-        expect(page.locator("#log")).to_contain_text("The gate passed on task 001")
-        end = page.locator("#outcome")
-        expect(end.locator("h2").first).to_have_text("2 of 2 tasks approved")
-        expect(end).to_contain_text("It is built.")
-        expect(end).to_contain_text("dialogd build merge")
-        panel.get_by_role("link", name="001").click()
-        expect(panel.locator(".diff").filter(has_text="age = int(text)")).to_have_count(1)
-        expect(panel).to_contain_text("<script>hacked = 1</script>")
+        site.waits_at("work 001.2")
+        site.until_asked("work 001.2")
+        is_sent_back(page)
+        has_no_barriers(browser, address, "#panel-tasks a.get")
+
+        site.waits_at()
+        site.until(lambda: site.due is Due.STUCK, "a task that is stuck", seconds=180)
+        expect(head).to_contain_text("Task 002 was not approved in 3 attempts.")
+        is_mended(page, site)
+        is_read(page)
+        page.locator("#build-asks").get_by_role("button", name="Accept it as it is").click()
+        is_taken_over(page, site, browser, address)
         is_unharmed(page)
-        panel.get_by_role("link", name="Back to all tasks").click()
-        panel.get_by_role("link", name="002").click()
-        expect(panel).to_contain_text("Too long to be shown here")
-        expect(panel).to_contain_text("big.txt")
-        expect(panel.locator(".diff")).to_have_count(1)
         page.goto("about:blank")  # its daemons end now
+
+
+def is_planned(page: Page, site: Site) -> None:
+    """A task is changed in all its parts, and another one dropped; what is typed bears a file that grows."""
+    panel = page.locator("#panel-tasks")
+    panel.locator("#change-002 summary").click()
+    panel.locator("#what-002").fill(f"show ages {RUN}")
+    panel.locator("#criteria-002").fill(f"uses what task 1 reads\n\n{RUN}; all of them")
+    site.types("[PAUSED]")
+    expect(page.locator("#pause")).to_have_text("Resume")
+    page.locator("#pause").click()
+    expect(page.locator("#pause")).to_have_text("Pause")
+    expect(panel.locator("#criteria-002")).to_have_value(f"uses what task 1 reads\n\n{RUN}; all of them")
+    panel.locator("#hours-002").fill("2")
+    panel.locator("#change-002").get_by_role("button").click()
+    expect(panel.locator("#task-002 h3")).to_contain_text(f"show ages {RUN}")
+    expect(panel.locator("#task-002 li")).to_have_text(["uses what task 1 reads", f"{RUN}, all of them"])
+    task = site.tasks[1]
+    assert (task.after, task.hours) == ((1,), 2)
+    panel.locator("#drop-003 summary").click()
+    panel.locator("#why-003").fill("not now | not yet")
+    panel.locator("#drop-003").get_by_role("button").click()
+    expect(panel.locator("#task-003")).to_contain_text("dropped")
+    assert (site.tasks[2].state, site.tasks[2].why) == (DROPPED, "not now / not yet")
+    expect(page.locator("#phase-words")).to_contain_text("2 tasks are proposed.")
+
+
+def is_sent_back(page: Page) -> None:
+    """The review is one block: points, parts, the gravest finding first; the next attempt has a state of its own."""
+    block = page.locator("#t4 .block")
+    expect(block).to_have_count(1)
+    expect(block.locator(".block-title")).to_contain_text("Claude M sends task 001 back 71 of 100")
+    expect(block.locator(".block-text")).to_have_text(f"{RUN} must go")
+    expect(block.locator(".score li")).to_have_count(5)
+    expect(block.locator(".score li").first).to_contain_text("code quality")
+    expect(block.locator(".score li").first).to_contain_text("5 of 25")
+    expect(block.locator(".finding .severity")).to_have_text(["blocking", "low"])
+    expect(block.locator(".finding").first.locator(".place")).to_have_text(f"{RUN}.html:3")
+    expect(block.locator(".finding").first).to_contain_text(f"{RUN} is in it")
+    row = page.locator("#panel-tasks #task-001")
+    expect(row.locator(".state")).to_have_text("at work · attempt 2 of 3")
+    expect(row).to_contain_text("the attempt before: 71 of 100")
+    gate = page.locator("#log .block", has_text="The gate passed on task 001").first
+    expect(gate.locator("details.told")).not_to_have_attribute("open", "")
+    gate.get_by_text("What it said").click()
+    expect(gate).to_contain_text("in a sandbox")
+
+
+def is_mended(page: Page, site: Site) -> None:
+    """The old finding says that it is resolved, the approval what it names only on demand."""
+    log = page.locator("#log")
+    assert re.search("[0-9a-f]{12}", log.inner_text()) is None
+    expect(log.locator("#t4 .finding.is-resolved")).to_contain_text("Resolved in turn 6")
+    expect(log.locator("#t6 .block.good")).to_contain_text("Claude M approves task 001")
+    expect(log.locator("#t6 .mended")).to_contain_text(f"{RUN} is gone")
+    log.locator("#t6").get_by_text("What it names").click()
+    expect(log.locator("#t6")).to_contain_text(f"tree {site.tasks[0].tree}")
+
+
+def is_read(page: Page) -> None:
+    """From the block in the talk to the task: its findings, its diff as text, what is too long, what happened."""
+    panel = page.locator("#panel-tasks")
+    page.locator("#t6 [data-do=task]").click()
+    expect(panel.locator("h2")).to_contain_text("Task 001")
+    expect(panel.locator(".diff").filter(has_text="age = int(text)")).to_have_count(1)
+    expect(panel).to_contain_text("<script>hacked = 1</script>")
+    expect(panel).to_contain_text("Too long to be shown here")
+    expect(panel).to_contain_text("big.txt")
+    expect(panel.locator(".finding")).to_have_count(2)
+    is_unharmed(page)
+    panel.get_by_role("link", name="Back to all tasks").click()
+    expect(panel.locator("#task-002")).to_contain_text("waits for you")
+
+
+def is_taken_over(page: Page, site: Site, browser: Browser, address: str) -> None:
+    """The end in words, a base that moved, the same work on it, and the merge of exactly what the sheet shows."""
+    head, sheet, end = page.locator("#phase-words"), page.locator("#takeover"), page.locator("#outcome")
+    site.until_end()
+    expect(head).to_have_text("2 of 3 tasks approved; nothing of them is on main yet. Look at them, and merge them.")
+    expect(end.locator("h2").first).to_have_text("2 of 3 tasks approved")
+    expect(end).to_contain_text("It is built.")
+    expect(page.locator("#panel-tasks #task-002")).to_contain_text("by you")
+    has_no_barriers(browser, address, "#outcome [data-do=takeover]")
+    git(site.repo, "commit", "-q", "--allow-empty", "-m", "Meanwhile")
+    moved = git(site.repo, "rev-parse", "main")
+    end.get_by_role("button", name="Merge …").click()
+    expect(sheet.locator("h2")).to_have_text("Begin again from main?")
+    expect(sheet).to_contain_text("Their approvals end with that")
+    site.script.write_text(json.dumps({"summary": "Built anew."}))  # all reviews say yes
+    sheet.get_by_role("button", name="Carry them over").click()
+    site.until(lambda: f"[TASK: all | rebase | {moved}]" in site.text, "the rebase")
+    site.until(lambda: "Built anew." in site.text, "the end of the work on the new base", seconds=180)
+    expect(end).to_contain_text("Built anew.")
+    assert [task.state for task in site.tasks] == [APPROVED, APPROVED, DROPPED]
+    end.get_by_role("button", name="Merge …").click()
+    expect(sheet.locator("h2")).to_have_text("Merge into main?")
+    for words in ("moves forward to what was approved", "read ages", f"show ages {RUN}", "Nothing is pushed"):
+        expect(sheet).to_contain_text(words)
+    assert re.search("[0-9a-f]{12}", sheet.inner_text()) is None
+    is_unharmed(page)
+    last = site.tasks[1].commit
+    sheet.locator("summary").click()
+    expect(sheet).to_contain_text(f"From commit {moved} to commit {last}, a fast-forward.")
+    assert git(site.repo, "rev-parse", "main") == moved
+    sheet.get_by_role("button", name="Merge into main").click()
+    expect(sheet).to_be_hidden()
+    expect(head).to_have_text("2 of 3 tasks approved and merged.")
+    expect(end.locator("h2").first).to_have_text("2 of 3 tasks approved and merged")
+    assert (git(site.repo, "rev-parse", "main"), git(site.repo, "status", "--porcelain")) == (last, "")
+    assert [task.state for task in site.tasks] == [MERGED, MERGED, DROPPED]

@@ -483,7 +483,7 @@ ROUTES = {
         *("/", "/dialog", "/docs", "/events", "/events/schema", "/health", "/metrics"),
         *("/page/entries", "/page/state", "/page/away", "/page/flow", "/page/history", "/page/history/{dialog}"),
         *("/page/positions", "/page/recall", "/page/result", "/page/end", "/page/find", "/page/standings"),
-        *("/page/writing", "/page/tasks", "/page/tasks/{number}", "/export/{to}", "/turn"),
+        *("/page/writing", "/page/tasks", "/page/tasks/{number}", "/page/takeover", "/export/{to}", "/turn"),
     },
     "POST": {
         *(
@@ -503,6 +503,8 @@ ROUTES = {
             "/floor",
             "/tasks",
             "/gate",
+            "/merge",
+            "/rebase",
         ),
         *("/invite", "/leave", "/limit", "/pass", "/step", "/strike", "/veto"),
         "/page/history/{dialog}/outcome",

@@ -39,6 +39,7 @@ function fieldsOf(form) {
     if (field.type === "checkbox") body[field.name] = field.checked;
     else if (field.type === "number" || field.id === "strike-turn") body[field.name] = Number(field.value);
     else if ("bool" in field.dataset) body[field.name] = field.value === "true";
+    else if ("lines" in field.dataset) body[field.name] = field.value.split("\n").map((line) => line.trim()).filter(Boolean);
     else body[field.name] = field.value.trim();
   }
   return Object.keys(body).length ? body : null;
@@ -53,6 +54,7 @@ async function submitForm(form) {
     if (!done) return;
     if (form.dataset.post !== "/step") form.reset();
     if (!form.closest("#more")) form.closest("dialog")?.close();
+    form.closest(".task-acts details")?.removeAttribute("open");
     if (form.closest("#main") && !form.closest("#outcome")) toEnd();
   } finally {
     setBusy(button, false);

@@ -27,7 +27,6 @@ async function render({ ended, approved, total, dialog, isLost }) {
   show($(".of-budget", card), card.dataset.outcome === "budget");
   $("#continue-budget").required = card.dataset.outcome === "budget";
   $("#continue-open").classList.toggle("primary", !isResult);
-  $("#approve-form button").classList.toggle("primary", isResult);
   put($("#approve-form button"), isResult ? "Approve" : "Leave it at that");
   show($("#continue-open"), !(isLost && isStopped)); // nobody is left who could
   if (isLost && isStopped) open("continue", false);
@@ -38,6 +37,7 @@ async function render({ ended, approved, total, dialog, isLost }) {
   const wanted = `${key} ${approved} ${total}`;
   if (wanted !== has) await fetchInto(wanted, ended, isLost);
   if (shownAs !== key) return; // it has gone on meanwhile
+  $("#approve-form button").classList.toggle("primary", isResult && !$('[data-do="takeover"]', piece)); // one loud button
   show(card, true);
   if (isNew) arrive(follows);
 }

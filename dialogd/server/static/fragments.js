@@ -41,7 +41,7 @@ export function empty(box) {
 
 function placeOf(box) {
   const active = box.contains(document.activeElement) ? document.activeElement : null;
-  const fields = all("input[id]", box).map((field) => [field.id, field.value, field.defaultValue]);
+  const fields = all("input[id], textarea[id]", box).map((field) => [field.id, field.value, field.defaultValue]);
   return {
     open: new Map(all("details[id]", box).map((one) => [one.id, one.open])),
     scrolled: all("[id]", box).filter((one) => one.scrollLeft || one.scrollTop).map((one) => [one.id, one.scrollLeft, one.scrollTop]),

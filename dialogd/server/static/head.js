@@ -14,7 +14,7 @@ const title = document.title;
 let state = null;
 let notes = [];
 let held = false;
-const told = { question: "", calls: "", outcome: "", dead: "", news: "" };
+const told = { question: "", acts: "[]", calls: "", outcome: "", dead: "", news: "" };
 
 export const now = () => state;
 
@@ -40,6 +40,7 @@ export function render(facts, { isLost = false } = {}) {
   renderAgents(facts);
   renderLimits(facts);
   renderNotices(facts);
+  renderBuild(facts);
   renderQuestion(facts, isFirst);
   renderCalls(facts);
   renderOutcome(facts, isFirst, isLost);
@@ -139,7 +140,7 @@ function renderCard(card, agent, facts) {
   card.dataset.state = agent.state;
   card.toggleAttribute("data-owes", agent.owes);
   put($(".name", card), agent.name);
-  put($(".word", card), agent.owes && agent.state === "idle" && !facts.outcome && !agent.reason ? "is next" : WORDS[agent.state] ?? agent.state);
+  put($(".word", card), agent.doing ? agent.doing : agent.owes && agent.state === "idle" && !facts.outcome && !agent.reason ? "is next" : WORDS[agent.state] ?? agent.state);
   put($(".why", card), facts.outcome ? "" : agent.reason); // after the end nobody has to come back
   card.title = visible([agent.id === agent.name ? "" : `@${agent.id}`, spentBy(agent)].filter(Boolean).join(" · "));
   // Not beside those who have answered in a round, or have not begun to, while another one writes.
@@ -217,8 +218,22 @@ function renderNotices(facts) {
 
 // -- what the person is asked ------------------------------------------------------------------------------------
 
+// What a build waits for: the answers as buttons; its words stand at the top, and its own question is not asked twice.
+function renderBuild(facts) {
+  show($("#build-asks"), facts.acts.length > 0);
+  const key = JSON.stringify(facts.acts);
+  if (key === told.acts) return;
+  told.acts = key;
+  $("#build-acts").replaceChildren(...facts.acts.map((act, at) =>
+    make("form", { "data-post": act.path, "data-ok": act.done, "aria-label": act.label },
+      ...Object.entries(act.body).map(([name, value]) => make("input", { type: "hidden", name, value })),
+      make("button", { type: "submit", class: at ? "" : "primary", text: act.label }),
+      make("p", { class: "result", role: "status" }))));
+  if (facts.acts.length && told.acts) say(`${facts.words} ${facts.needed}`);
+}
+
 function renderQuestion(facts, isFirst) {
-  const asked = facts.questions;
+  const asked = facts.acts.length ? [] : facts.questions;
   show($("#question"), asked.length > 0);
   const key = JSON.stringify(asked.map((one) => [one.asker, one.text, one.default]));
   if (key === told.question) return;

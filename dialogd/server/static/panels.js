@@ -4,7 +4,7 @@ import { begin as beginAway } from "./away.js";
 import { fetchPiece, heading, pathOf, place, save } from "./fragments.js";
 
 const TABS = [
-  ...("build" in document.body.dataset ? [{ id: "tasks", title: "Tasks", path: "/page/tasks", follows: true }] : []),
+  { id: "tasks", title: "Tasks", path: "/page/tasks", follows: true },
   { id: "positions", title: "Positions", path: "/page/positions", follows: true },
   { id: "flow", title: "Flow", path: "/page/flow", follows: true },
   { id: "result", title: "Result", path: "/page/result", follows: true },
@@ -26,7 +26,7 @@ function build() {
     tab.said = make("p", { class: "said", role: "status" });
     tab.box = make("div", { class: "piece" });
     tab.panel = make("div", { role: "tabpanel", id: `panel-${tab.id}`, "aria-labelledby": `tab-${tab.id}`, tabindex: "0", hidden: true }, tab.said, tab.box);
-    tab.button.addEventListener("click", () => choose(tab));
+    tab.button.addEventListener("click", () => choose(tab, { isWish: true }));
     Object.assign(tab, { shows: tab.path, isOld: true, wanted: 0 });
     list.append(tab.button);
     $("#panel-body").append(tab.panel);
@@ -40,7 +40,7 @@ function widen(yes) {
   stored(localStorage, "dialogd:wide", yes ? "yes" : "");
 }
 
-function choose(tab) {
+function choose(tab, { isWish = false } = {}) {
   open = tab;
   for (const one of TABS) {
     const isOpen = one === tab;
@@ -48,18 +48,19 @@ function choose(tab) {
     one.button.tabIndex = isOpen ? 0 : -1;
     one.panel.hidden = !isOpen;
   }
-  stored(localStorage, "dialogd:tab", tab.id);
+  if (isWish) stored(localStorage, "dialogd:tab", tab.id);
   if (!tab.follows) tab.isOld = true;
   look();
 }
 
 function onArrow(event) {
-  const at = TABS.indexOf(open);
-  const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: TABS.length - 1 };
+  const shown = TABS.filter((tab) => !tab.button.hidden);
+  const at = shown.indexOf(open);
+  const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: shown.length - 1 };
   if (!(event.key in places)) return;
   event.preventDefault();
-  const tab = TABS[(places[event.key] + TABS.length) % TABS.length];
-  choose(tab);
+  const tab = shown[(places[event.key] + shown.length) % shown.length];
+  choose(tab, { isWish: true });
   tab.button.focus();
 }
 
@@ -119,6 +120,48 @@ function grow() {
   }, Math.max(PAUSE, 10 * (open?.took ?? 0)));
 }
 
+// -- a build: its tasks have a tab, its merge a sheet ---------------------------------------------------------------
+
+const [tasks] = TABS;
+
+// Also of a page that was opened before the dialog became a build.
+function offerTasks(isBuild) {
+  if (tasks.button.hidden !== isBuild) return;
+  tasks.button.hidden = !isBuild;
+  if (isBuild && !stored(localStorage, "dialogd:tab")) choose(tasks);
+  else if (!isBuild && open === tasks) choose(TABS[1]);
+}
+
+async function toTasks(path) {
+  if (!isInSight()) $("#panels-open").click();
+  choose(tasks);
+  await load(tasks, path, { isStep: true });
+  $("#panel-tabs").scrollIntoView({ block: "start" });
+}
+
+async function takeover(path = "/page/takeover") {
+  const sheet = $("#takeover");
+  put($(":scope > .said", sheet), "");
+  try {
+    place($("#takeover-piece"), await fetchPiece(path));
+  } catch (error) {
+    put($(":scope > .said", sheet), error.name === "Error" ? error.message : "The daemon does not answer.");
+  }
+  if (!sheet.open) sheet.showModal();
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest('[data-do="task"], [data-do="tasks"], [data-do="takeover"]');
+  if (!button) return;
+  if (button.dataset.do === "takeover") takeover();
+  else toTasks(button.dataset.task ? `/page/tasks/${button.dataset.task}` : "/page/tasks");
+});
+$("#takeover").addEventListener("submit", (event) => {
+  if (!event.target.dataset.get) return;
+  event.preventDefault();
+  takeover(pathOf(event.target));
+});
+
 // -- what is clicked and sent --------------------------------------------------------------------------------------
 
 function onClick(event) {
@@ -160,8 +203,10 @@ async function record(form, submitter) {
 // -- wiring ------------------------------------------------------------------------------------------------------
 
 build();
+tasks.button.hidden = !("build" in document.body.dataset);
 widen(stored(localStorage, "dialogd:wide") === "yes");
-choose(TABS.find((tab) => tab.id === stored(localStorage, "dialogd:tab")) ?? TABS[0]);
+const kept = TABS.find((tab) => tab.id === stored(localStorage, "dialogd:tab")) ?? tasks;
+choose(kept.button.hidden ? TABS[1] : kept);
 panels.addEventListener("click", onClick);
 panels.addEventListener("submit", onSubmit);
 panels.addEventListener("change", (event) => {
@@ -175,6 +220,7 @@ new ResizeObserver(look).observe(panels); // on a narrow screen they are out of 
 // What is no entry changes them too: an end, a pause, another dialog.
 let before = "";
 document.addEventListener("dialogd:state", ({ detail }) => {
+  offerTasks(detail.build);
   const now = JSON.stringify([detail.dialog, detail.total, detail.outcome?.entry, detail.approved, detail.changed]);
   if (before && now !== before) grow();
   else look();
