@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
 
 from dialogd import person
+from dialogd.protocol.build import Task, Tasks
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import Draft, Mark
+from dialogd.protocol.rules import Build
+from dialogd.server.page_build import acts_of, asked, doing, under_way
 from dialogd.server.page_entries import as_shown, cast, found
 from dialogd.server.page_marks import standings, talk_of
 from tests.support.cases import cases
@@ -191,3 +195,49 @@ def test_what_is_searched_stands_where_the_page_says(wanted: str) -> None:
     assert hit.before.endswith(" the ")
     assert hit.words == " ".join(wanted.lower().split())
     assert hit.after.startswith(" ")
+
+
+RULES = Build(moderator="M", lead="L")
+WORK = Task(1, "read ages", state="assigned", iteration=4, spent=3)
+WAITING = {
+    "a plan": (Task(1, "read ages"), "1 task is proposed.", ["Confirm all"]),
+    "a task that failed": (
+        replace(WORK, state="stuck", iteration=6), "Task 001 was not approved in 3 attempts.",
+        ["Try again", "Accept it as it is", "Drop it"],
+    ),
+    "an error": (
+        replace(WORK, state="error", why="Refused | no repository"), "Task 001 cannot go on: no repository.",
+        ["Try again", "Drop it"],
+    ),
+    "a gate": (
+        replace(WORK, state="submitted", gate="asked"), "There is no sandbox for the gate of task 001.",
+        ["Run it, as me", "Review it untested"],
+    ),
+    "work": (WORK, "", []),
+}  # fmt: skip
+
+
+@cases(("task", "words", "labels"), WAITING.values())
+def test_what_a_build_asks_is_a_sentence_with_its_answers(task: Task, words: str, labels: list[str]) -> None:
+    """Each can be pressed, and names the task; where it waits for nobody, nothing is asked."""
+    tasks = Tasks((task,))
+    assert asked(RULES, tasks)[0] == words
+    assert [act.label for act in acts_of(RULES, tasks)] == labels
+
+
+DONE = {
+    "work": (WORK, "L works on task 001, attempt 4 of 6.", "works on 001"),
+    "the gate": (replace(WORK, state="submitted"), "The gate tests task 001, attempt 4 of 6.", "tests 001"),
+    "a review": (
+        replace(WORK, state="submitted", gate="passed"), "M reviews task 001, attempt 4 of 6.", "reviews 001",
+    ),
+    "a worktree": (replace(WORK, state="confirmed"), "A worktree is being opened for task 001.", "begins 001"),
+}  # fmt: skip
+
+
+@cases(("task", "words", "short"), DONE.values())
+def test_what_is_done_at_a_task_is_told_at_the_top_and_at_the_agent(task: Task, words: str, short: str) -> None:
+    """Attempts are counted on over what the person had tried again; who does not do it does nothing."""
+    tasks = Tasks((task,))
+    assert under_way(RULES, tasks, "L", "M") == words
+    assert {doing(RULES, tasks, who, is_writing=True) for who in "LM"} == {short, ""}

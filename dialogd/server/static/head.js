@@ -225,7 +225,7 @@ function renderBuild(facts) {
   if (key === told.acts) return;
   told.acts = key;
   $("#build-acts").replaceChildren(...facts.acts.map((act, at) =>
-    make("form", { "data-post": act.path, "data-ok": act.done, "aria-label": act.label },
+    make("form", { "data-post": act.path, "data-ok": act.done, "aria-label": `Answer: ${act.label}` },
       ...Object.entries(act.body).map(([name, value]) => make("input", { type: "hidden", name, value })),
       make("button", { type: "submit", class: at ? "" : "primary", text: act.label }),
       make("p", { class: "result", role: "status" }))));
