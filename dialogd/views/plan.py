@@ -585,7 +585,7 @@ class Plan:
         if self.dialog.header.rules.build is None:
             return ""
         tasks = self.dialog.state.tasks
-        return f"with {ending(tasks)[1]}" if tasks.all else "before a task was proposed"
+        return f"with {came_of(tasks)}" if tasks.all else "before a task was proposed"
 
     def _consensus(self, outcome: Outcome) -> str:
         agreed = self.agreed
