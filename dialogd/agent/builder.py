@@ -213,7 +213,7 @@ class Builder:
         return note(replace(ran, tail=said))
 
     def _log(self, dialog: Dialog, task: Task) -> Path:
-        return StateDir(self.state).logs / f"gate-{dialog.id}-{task.id}-{task.iteration}.log"
+        return StateDir(self.state).logs / f"gate-{dialog.id}-{task.id}-{task.ref}.log"
 
     def _hidden(self) -> list[Path]:
         beside = (self.file, Path(f"{self.file}.lock"), Path(f"{self.file}.d"))

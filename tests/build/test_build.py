@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from pathlib import Path
 
@@ -120,14 +121,33 @@ def test_a_gate_that_ends_in_a_pause_is_not_run_again(tmp_path: Path) -> None:
         site.types("[PAUSED]")
         (up,) = (tmp_path / "repo.dialogd").glob(".gate-*/up")
         up.with_name("go").touch()
-        site.until(lambda: list(logs.glob("gate-*-001-1.log")), "the gate's end")
-        (log,) = logs.glob("gate-*-001-1.log")
+        site.until(lambda: list(logs.glob("gate-*-001-P1.log")), "the gate's end")
+        (log,) = logs.glob("gate-*-001-P1.log")
         said = log.read_bytes()
         site.until(lambda: "paused" in str((site["L"].health() or {}).get("waiting")), "the lead's daemon to wait")
         assert "[GATE: 001 |" not in site.text
         site.types("[RESUMED]")
         site.until(lambda: "[GATE: 001 | passed" in site.text, "the gate's result")
         assert sha256(said).hexdigest() in site.text
+
+
+@pytest.mark.slow
+def test_every_log_that_a_record_names_stays(tmp_path: Path) -> None:
+    """Also of a struck submission, whose iteration is done again: each has a log of its own."""
+    rules = ("cycles = 0", "iterations = 1")
+    with Site(tmp_path, {**USUAL, "review 001.1": "no"}, gate="cat /proc/sys/kernel/random/uuid", rules=rules) as site:
+        site.open()
+        site.confirm()
+        site.until_due(Due.STUCK)
+        dialog = site.dialog()
+        assert dialog is not None
+        turn = next(entry.number for entry in dialog.entries if entry.is_turn and entry.by == "L")
+        site.types(f"## Turn {dialog.state.number + 1} — User\n\n[STRIKE: {turn}]\n\nTURN: L")
+        site.until(lambda: site.due is Due.STUCK and site.text.count("| submitted | iteration 1 |") == 2, "it again")
+        named = re.findall(r"\[GATE: 001 \| passed .* log ([0-9a-f]{64})\]", site.text)
+        kept = {sha256(log.read_bytes()).hexdigest() for log in (tmp_path / "state" / "logs").glob("gate-*")}
+        assert len(set(named)) == 2
+        assert set(named) <= kept
 
 
 @pytest.mark.slow

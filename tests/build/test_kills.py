@@ -204,7 +204,7 @@ def killed_at(site: Site, name: str) -> None:
         with unwritable(site):
             if name != "in the gate":
                 _end_gate(site)
-                site.until(lambda: list(site.state_dir.glob("logs/gate-*-001-1.log")), "the gate's end")
+                site.until(lambda: list(site.state_dir.glob("logs/gate-*-001-P1.log")), "the gate's end")
             daemon.kill()
         return
     site.until(lambda: call in site.calls, call)
