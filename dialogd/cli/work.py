@@ -346,7 +346,8 @@ def merge(
     rules = person.rules_of_build(dialog)
     person.admitted(log, "build merge")
     what = person.takeover(log, Path(rules.repo), onto)
-    names = ", ".join(f"{task.id}{'' if task.gate == 'passed' else ' (untested)'}" for task in what.tasks)
+    doubtful = {task.id: f" ({tasks_of.tested(task)})" for task in what.tasks if task.gate != "passed"}
+    names = ", ".join(f"{task.id}{doubtful.get(task.id, '')}" for task in what.tasks)
     remark(f"{rules.repo}: {what.branch} goes from {what.at[:12]} to {what.to[:12]}, a fast-forward")
     remark(f"with tasks {names}; {what.size}")
     for doubt in what.doubts:
@@ -466,9 +467,10 @@ def _request(task: Task, rules: Build, dialog: Dialog) -> Iterator[str]:
     yield task.description
     yield ""
     yield from (f"- {one}" for one in task.criteria)
-    tested = f"gate `{rules.gate}` {task.gate}" if task.gate in ("passed", "failed", "timeout") else "untested"
+    tested = tasks_of.tested(task) + (f" (`{rules.gate}`)" if rules.gate else "")
+    score = f"with {task.score} points" if task.score is not None else "without a score"
     by = "by you" if task.reviewer == "USER" else f"by {task.reviewer}"
-    yield f"\nApproved {by} with {task.score} points, {tested}; tree {task.tree}, dialog {dialog.id}, task {task.id}."
+    yield f"\nApproved {by} {score}, {tested}; tree {task.tree}, dialog {dialog.id}, task {task.id}."
     before = [one.id for one in dialog.state.tasks.all if one.state == APPROVED and one.number != task.number]
     if before:
         yield f"Tasks stack: this branch may hold tasks {', '.join(before)} too."
@@ -575,7 +577,8 @@ def _table(dialog: Dialog, rules: Build, file: Path) -> Iterator[str]:
     if not known:
         yield "no task is proposed yet"
     for task in known:
-        state = f"{task.state}, untested" if task.gate == "untested" and task.commit else task.state
+        is_told = task.commit and task.gate not in ("", "passed")
+        state = f"{task.state}, {tasks_of.tested(task)}" if is_told else task.state
         score = f"{task.score} of 100" if task.score is not None else ""
         attempt = f"attempt {task.iteration} of {tasks_of.last_attempt(rules, task)}" if task.iteration else ""
         after = f"after {', '.join(f'{number:03}' for number in task.after)}" if task.after else ""

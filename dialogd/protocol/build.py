@@ -27,6 +27,17 @@ UNDER_WAY = frozenset({ASSIGNED, SUBMITTED, STUCK, ERROR})  # at most one task i
 GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tree that is approved
 RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
 
+# What became of the tests of a tree, in the words of every place that shows it.
+GATES = {
+    "": "not tested yet",
+    "passed": "gate passed",
+    "failed": "gate failed",
+    "timeout": "gate ran out of time",
+    "asked": "gate waits for you",
+    "run": "gate runs",
+    "untested": "untested",
+}
+
 _HAND = frozenset({"confirmed", "dropped", "changed", "retry", "accepted", "merged", "rebase", "published"})
 _NUMBERS = re.compile(r"\d{1,6}")
 _URL = re.compile(r"https?://[!-~]+")
@@ -192,6 +203,11 @@ def most_turns(build: Build, tasks: Tasks) -> int:
     open_ = [task for task in tasks.all if task.state not in DONE]
     work = sum(each - 2 * max(task.iteration - task.spent - 1, 0) for task in open_)
     return (not tasks.all or tasks.is_wanted) + max(work, 0) + max(build.cycles - tasks.cycles, 0) * (1 + each) + 1
+
+
+def tested(task: Task) -> str:
+    """What the gate said of what a task submitted, in words."""
+    return GATES.get(task.gate, task.gate)
 
 
 def last_attempt(build: Build, task: Task) -> int:

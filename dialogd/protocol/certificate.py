@@ -320,7 +320,7 @@ class Approval:
         """What was approved, by whom: `task 003, by M in turn 9, score 86, gate passed`."""
         by = "the person" if self.task.reviewer == USER else self.task.reviewer
         score = "no score" if self.task.score is None else f"score {self.task.score}"
-        return f"task {self.task.id}, by {by} in {where(self.approved.id)}, {score}, gate {self.task.gate}"
+        return f"task {self.task.id}, by {by} in {where(self.approved.id)}, {score}, {build.tested(self.task)}"
 
     def as_json(self) -> dict[str, Any]:
         """The facts, for programs."""

@@ -33,13 +33,6 @@ _STATES = {
     "error": "cannot go on",
     "merged": "merged",
 }
-_GATES = {
-    "passed": "gate passed",
-    "failed": "gate failed",
-    "timeout": "gate ran out of time",
-    "run": "gate runs",
-    "untested": "untested",
-}
 _TONES = {
     **dict.fromkeys(("approved", "merged", "passed"), "state-approved"),
     **dict.fromkeys(("stuck", "error", "failed", "timeout"), "state-rejected"),
@@ -178,8 +171,8 @@ def _pills(task: Task, rules: Build) -> Iterator[tuple[str, str]]:
     else:
         is_busy = task.state == build.ASSIGNED
         yield _STATES.get(task.state, task.state) + of * is_busy, _TONES.get(task.state, "")
-    if task.commit and task.gate in _GATES:
-        yield _GATES[task.gate], _TONES.get(task.gate, "")
+    if task.commit and task.gate not in ("", "asked"):
+        yield build.tested(task), _TONES.get(task.gate, "")
     if task.reviewer == "USER" and task.state in (APPROVED, MERGED):
         yield "by you", ""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dialogd.protocol.build import DROPPED, MERGED
+from dialogd.protocol.build import DROPPED, MERGED, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.lifecycle import answer, continued
 from dialogd.protocol.model import Entry, whose
@@ -364,7 +364,7 @@ def _tasks(plan: Plan) -> Iterator[str]:
             task.state,
             f"{task.score} of 100" if task.score is not None else "",
             many(task.iteration, "iteration") if task.iteration else "",
-            ("untested" if task.gate == "untested" else f"gate {task.gate}") if task.commit and task.gate else "",
+            tested(task) if task.commit and task.gate else "",
             f"tree {task.tree[:12]}" if task.tree else "",
             inline(task.why) if task.state == MERGED and task.why else "",
         )

@@ -296,7 +296,7 @@ class _Told:
 
     def _approved(self, entry: Entry, task: Task) -> Event:
         by = NAMES.get(task.reviewer, task.reviewer)
-        tested = "" if task.gate == "passed" else ", untested" if task.gate != "failed" else ", its gate failed"
+        tested = "" if task.gate == "passed" else f", {build.tested(task)}"
         return self.event(
             "PR_APPROVED",
             entry,

@@ -396,6 +396,35 @@ def test_untested_work_says_so(dialogd: Commands, repo: Path) -> None:
     assert "with tasks 001 (untested), 002; " in dialogd("build", "merge").err
 
 
+def test_a_red_gate_is_told_as_red_wherever_an_accepted_task_is_shown(dialogd: Commands, repo: Path) -> None:
+    """In the list, the events, the plan, before a merge, in a pull request, where no score is no number."""
+    unclear = "No points.\n\n[DECIDE: P1 approve]"
+    room = Built(repo, unclear, unclear, yes("P2"), "Both.\n", rules="cycles = 0\niterations = 1")
+    room.gates = ["failed", "timeout"]
+    room.confirmed()
+    for number in (1, 2):
+        room.types(f"\n[TASK: {number} | accepted]\n")
+        room.run()
+    room.at(dialogd)
+    shown = dialogd("tasks").out
+    assert ("001  approved, gate failed" in shown, "002  approved, gate ran out of time" in shown) == (True, True), (
+        shown
+    )
+    events = [row["summary"] for row in dialogd("tasks", "--json").json["events"] if row["type"] == "PR_APPROVED"]
+    assert [row.partition(", ")[2] for row in events] == ["no score, gate failed", "86 of 100, gate ran out of time"]
+    assert "1 iteration, gate ran out of time, tree" in dialogd("plan", "--out", "-").out
+    merge = dialogd("build", "merge").err
+    assert "with tasks 001 (gate failed), 002 (gate ran out of time); " in merge, merge
+    remote = dialogd.folder / "remote.git"
+    gh = a_gh(dialogd, remote)
+    git(repo, "init", "--quiet", "--bare", str(remote))
+    git(repo, "remote", "add", "origin", str(remote))
+    git(repo, "push", "--quiet", "origin", "main")
+    opened = dialogd("build", "pr", "1", "--yes", PATH=f"{dialogd.folder / 'bin'}:{os.environ['PATH']}")
+    assert opened.code == 0, opened.err
+    assert "Approved by you without a score, gate failed (`make`); tree" in gh.read_text()
+
+
 def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo: Path) -> None:
     """Fast-forward, with the checkout; said before, refused without a word, done once; edits in the way stop it."""
     room = Built(repo, yes("P1"), yes("P2"), "Both.\n")
