@@ -666,6 +666,8 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
             lifecycle.refuse(dialog, "tasks")
         wanted = tasks_named(dialog, named) if named.strip() or act == "drop" else _waiting(dialog, act, unsaid)
         able, done = _FROM[act]
+        if named.strip().casefold() == "all":
+            wanted = [task for task in wanted if task.state in able | done] or wanted
         if wrong := next((task for task in wanted if task.state not in able | done), None):
             raise Refused(f"cannot {act} task {wrong.id}: it is {wrong.state}", fix=_ways(dialog))
         new = [task for task in wanted if task.state in able or task.number in unsaid]

@@ -22,6 +22,7 @@ from dialogd.protocol.build import value_of
 from dialogd.protocol.certificate import Approval, approvals, doubts, unproved, where
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import fields_of
+from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.strict import faults
 from dialogd.protocol.text import one_line
@@ -99,7 +100,7 @@ class Judge:
             yield f"it comes from another base than {root[:12]}, on which this tree was approved{shallow}"
         elif git.run("rev-list", "--min-parents=2", "--max-count=1", commit, f"^{root}").strip():
             yield "a merge is in it: what was approved was no merge; fast-forward or squash"
-        elif other := self._foreign(git, approval, commit, root):
+        elif other := self._foreign(git, approval, commit, root, approval.approved):
             yield f"it comes from another base: commit {other[:12]} before it is no part of that work"
 
     def _taken_back(self, git: Git, approval: Approval, commit: str, there: str) -> Iterator[str]:
@@ -109,18 +110,23 @@ class Judge:
         elif other := self._foreign(git, approval, git.commit(there), commit):
             yield f"it takes back commit {other[:12]}, which is there and no part of that work"
 
-    def _foreign(self, git: Git, approval: Approval, commit: str, known: str) -> str:
-        """A commit that leads to `commit`, and not to `known`, with a tree that is not of this work; "" for none."""
+    def _foreign(self, git: Git, approval: Approval, commit: str, known: str, until: Entry | None = None) -> str:
+        """A commit that leads to `commit`, and not to `known`, with a tree that is not of this work; "" for none.
+
+        Of this work is what was submitted, up to the entry `until`: what came later is taken back by that tree.
+        """
         end = approval.task.commit
-        own = {approval.task.tree, *self._submitted()}
+        own = {approval.task.tree, *self._submitted(until)}
         own.update(_trees(git, end, approval.root).values() if git.has(end) else ())
         return next((other for other, tree in _trees(git, commit, known).items() if tree not in own), "")
 
-    def _submitted(self) -> Iterator[str]:
-        """The trees that were submitted, in records of daemons."""
+    def _submitted(self, until: Entry | None = None) -> Iterator[str]:
+        """The trees that were submitted, in records of daemons, up to that entry."""
         for entry in self.dialog.entries:
             if not entry.by_hand:
                 yield from (value_of(mark, "tree") for mark in entry.all("TASK") if "submitted" in fields_of(mark))
+            if entry == until:
+                return
 
     def _unknown(self, git: Git, commit: str, tree: str) -> Iterator[str]:
         """Why no approval is of this tree."""

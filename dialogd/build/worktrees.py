@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import posixpath
 import re
 import shlex
 import stat
@@ -314,11 +315,32 @@ class Worktrees:
     def files_of_gate(self, command: str, commit: str) -> tuple[str, ...]:
         """Files of a commit that the gate's command is made of, as far as its words and known programs tell.
 
+        With them the programs (executable, or with `#!`) that these files name, and those that such programs name.
         Look at both ends of a change: a file that is added counts too.
         """
-        tracked = {shown(path): path for path in _files(self.git, self.tree_of(commit))}
+        tracked = {shown(path): entry for path, entry in _files(self.git, self.tree_of(commit)).items()}
         patterns = {pattern for word in _words(command) for pattern in _made_of(word)}
-        return tuple(sorted(path for path in tracked if any(_matches(path, pattern) for pattern in patterns)))
+        found = {path for path in tracked if any(_matches(path, pattern) for pattern in patterns)}
+        with self.git.contents() as hand:
+
+            def content(path: str) -> bytes:
+                pieces: list[bytes] = []
+                hand(tracked[path].id, pieces.append)
+                return b"".join(pieces)
+
+            todo = list(found)
+            while todo:
+                path = todo.pop()
+                if tracked[path].mode in (_LINK, _MODULE):
+                    continue
+                folder = posixpath.dirname(path)
+                words = {os.fsdecode(word) for word in _PATH.findall(content(path))}
+                named = {posixpath.normpath(posixpath.join(place, word)) for word in words for place in ("", folder)}
+                for other in (named & tracked.keys()) - found:
+                    if tracked[other].mode == b"100755" or content(other).startswith(b"#!"):
+                        found.add(other)
+                        todo.append(other)
+        return tuple(sorted(found))
 
     # -- Names and folders of a task ----------------------------------------------------------------------------------
 
@@ -1071,6 +1093,7 @@ _MADE_OF = {
     ("mix",): ("mix.exs", "mix.lock"),
     ("pre-commit",): (".pre-commit-config.yaml",),
 }
+_PATH = re.compile(rb"[\w./+@%~-]+")  # what may name a file
 _PATTERNS = {program: patterns for programs, patterns in _MADE_OF.items() for program in programs}
 
 

@@ -154,7 +154,12 @@ def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]
 
 
 def _six(fields: tuple[str, ...]) -> tuple[str, str, str, str, str, str]:
-    """The six fields of a finding; what is missing is "", what is too much belongs to the suggestion."""
+    """The six fields of a finding; what is missing is "", what is too much belongs to the suggestion.
+
+    With fewer than five nobody can tell which they are: all but the severity are then the issue.
+    """
+    if len(fields) < 5:
+        return fields[0] if fields else "", "", "", "", " | ".join(part for part in fields[1:] if part), ""
     severity, category, file, line, issue, *rest = (*fields, "", "", "", "", "")
     return severity, category, file, line, issue, " | ".join(part for part in rest if part)
 

@@ -181,7 +181,7 @@ def _review(task: Task) -> str:
     """What the last review came to; of an attempt that is over while the next one runs."""
     if task.score is None:
         return ""
-    is_old = task.state in (build.ASSIGNED, SUBMITTED)
+    is_old = task.state == build.ASSIGNED
     return f"{'the attempt before: ' * is_old}{task.score} of 100"
 
 

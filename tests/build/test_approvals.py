@@ -138,6 +138,12 @@ def taken_back(here: Checked) -> str:
     return here.commit(here.built.tasks[1].tree, "back")
 
 
+def reverted(here: Checked) -> str:
+    """The first approved tree again, on top of the second: it takes approved work back."""
+    first, second = here.built.tasks
+    return here.commit(first.tree, second.commit)
+
+
 def no_ancestor(here: Checked) -> str:
     """The approved tree without any history."""
     return here.commit(here.built.tasks[1].tree)
@@ -168,6 +174,7 @@ REFUSED: list[tuple[Callable[[Checked], str], str]] = [
     (one_byte_more, "it differs from what was approved as task 002 in ages.py"),
     (moved_base, "it differs from what was approved as task 002 in other.txt, show.py"),
     (taken_back, "it comes from another base: commit"),
+    (reverted, "it comes from another base: commit"),
     (no_ancestor, "it comes from another base than"),
     (merge_of_two, "it is a merge, and no merge was approved"),
     (merge_of_both, "a merge is in it"),

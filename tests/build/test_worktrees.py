@@ -473,12 +473,20 @@ def test_a_link_and_a_folder_of_one_name_do_not_write_through_it(repo: Repo, tmp
 
 
 def test_files_that_the_gate_is_made_of_are_named(repo: Repo) -> None:
-    """Scripts of the command, and what known programs read, in any folder; what is not there is not."""
-    files = ("Makefile", "sub/Makefile", "ci/test.sh", "package.json", "pyproject.toml", "tests/conftest.py", "go.mod")
-    commit = repo.commit(dict.fromkeys(files, "x\n"))
+    """Scripts of the command, what known programs read in any folder, and programs that these name."""
+    files = ("sub/Makefile", "ci/test.sh", "package.json", "pyproject.toml", "tests/conftest.py", "go.mod", "a.py")
+    texts = {
+        **dict.fromkeys(files, "x\n"),
+        "Makefile": "test: a.py\n\tsh ./run.sh && ./missing.sh\n",
+        "run.sh": "#!/bin/sh\nexec ci/all.sh\n",
+        "ci/all.sh": '#!/bin/sh\n. "./one.sh"; ../run.sh\n',
+        "ci/one.sh": "#!/bin/sh\n",
+        "ci/two.sh": "#!/bin/sh\n",
+    }
+    commit = repo.commit(texts)
     trees = Worktrees(repo.path)
     for command, names in {
-        "make test": ("Makefile", "sub/Makefile"),
+        "make test": ("Makefile", "ci/all.sh", "ci/one.sh", "run.sh", "sub/Makefile"),
         "FOO=1 ./ci/test.sh --fast": ("ci/test.sh",),
         "sh -c 'cd sub && npm test; bash ci/test.sh'": ("ci/test.sh", "package.json"),
         "python3.11 -m pytest -q": ("pyproject.toml", "tests/conftest.py"),

@@ -262,6 +262,7 @@ def test_the_tasks_are_shown_and_decided_on(dialogd: Commands, repo: Path) -> No
         (["confirm", "1"], "001 confirmed; ", ["[TASK: 001 | confirmed]"]),
         (["drop", "2", "--why", "not now"], "002 dropped; L owes the next turn", ["[TASK: 002 | dropped | not now]"]),
         (["confirm", "1"], "confirmed already; ", ["[TASK: 002 | dropped | not now]"]),
+        (["confirm", "all"], "confirmed already; ", ["[TASK: 002 | dropped | not now]"]),
     ]
     for words, said, written in steps:
         done = dialogd("tasks", *words)

@@ -14,6 +14,7 @@ from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, UNDER_WAY, 
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER, Mark
+from dialogd.protocol.review import findings
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.strict import faults
 from tests.support.cases import cases
@@ -199,6 +200,7 @@ WHY_NOT = {
         yes("P1", "[FINDING: blocking | logic | a.py | 3 | wrong | fix it]"),
         "block are open",
     ),
+    "a finding with fields left out": ([], yes("P1", "[FINDING: blocker | a.py:4 | no test]"), "block are open"),
     "the reviewer's no": ([], no("P1", score=GOOD), "the reviewer does not approve"),
 }
 
@@ -212,6 +214,14 @@ def test_a_yes_is_not_enough(name: str, case: tuple[list[str], str, str]) -> Non
     confirm(build)
     assert why in build.text
     assert "[APPROVED:" not in build.text
+
+
+def test_a_finding_with_fields_left_out_is_a_severity_and_an_issue() -> None:
+    """Nobody can tell which of the others they are; what it says is not lost."""
+    build = room(no("P1", "[FINDING: blocker | a.py:4 | no test | add one]"))
+    confirm(build)
+    (found,) = findings(build.dialog)
+    assert (found.severity, found.file, found.issue) == ("blocker", "", "a.py:4 | no test | add one")
 
 
 def test_untested_is_approved_and_says_so() -> None:
