@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from dialogd.protocol.build import APPROVED, Due
 from tests.build.actor import SCORE
-from tests.build.site import NO_SANDBOX, READ, USUAL, Site, git
+from tests.build.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 
 pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
 
@@ -52,6 +54,34 @@ def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
         assert site.tasks[0].iteration == 2
         (again,) = site.prompts("work 001.2")
         assert "the gate failed" in again
+
+
+@pytest.mark.slow
+def test_without_a_sandbox_the_gate_waits_for_the_person_s_word_on_this_tree(tmp_path: Path) -> None:
+    """The sandbox breaks while the lead works: nothing of what it wrote is run before the person says so."""
+    box = tmp_path / "bin" / "bwrap"
+    box.parent.mkdir()
+    box.write_text(f'#!/bin/sh\nexec {shutil.which("bwrap")} "$@"\n')
+    box.chmod(0o755)
+    ran = tmp_path / "ran"
+    wait = f"touch started; while [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done; rm started"
+    script = {"plan": PLAN.splitlines()[0], "001.1": {**READ, "run": wait}}
+    path = f"{box.parent}{os.pathsep}{os.environ['PATH']}"
+    with Site(tmp_path, script, gate=f"touch '{ran}'; {GATE}", environment={"PATH": path}) as site:
+        site.open()
+        site.confirm()
+        started = tmp_path / "repo.dialogd" / "task-001-read-ages" / "started"
+        site.until(started.exists, "the lead to work")
+        box.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+        (tmp_path / "go").touch()
+        site.until_due(Due.ALLOW)
+        assert "It runs what the agent wrote, as you." in site.text
+        assert not ran.exists()
+        site.types(f"[GATE: 001 | run | tree {site.tasks[0].tree}]")
+        site.until_end()
+        assert ran.exists()
+        assert [(task.state, task.gate) for task in site.tasks] == [(APPROVED, "passed")]
+        assert "without a sandbox, as the person allowed" in site.text
 
 
 @pytest.mark.slow
