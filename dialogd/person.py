@@ -959,9 +959,9 @@ def _waiting(dialog: Dialog, act: str, unsaid: Collection[int]) -> list[build.Ta
 
 
 def _ways(dialog: Dialog) -> str:
-    """What the person can do with the tasks as they stand."""
-    found = build.ways(rules_of_build(dialog), dialog.state.tasks, "") if dialog.state.outcome is None else ""
-    return found or "see how they stand: dialogd tasks"
+    """The command for the tasks as they stand."""
+    found = build.ways(rules_of_build(dialog), dialog.state.tasks, "") if dialog.state.outcome is None else ()
+    return found[0] if found else "see how they stand: dialogd tasks"
 
 
 def _room(rules: Build, dialog: Dialog, after: build.Tasks, *, turn: bool = False) -> tuple[Mark, ...]:

@@ -185,7 +185,7 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
         return f"the dialog {ended(dialog)}"
     agents = [who for who in state.owing if who != USER]
     if not agents:
-        return f"the next turn is yours: {lifecycle.answer(dialog, file_flag(settings.file))}"
+        return f"the next turn is yours: {lifecycle.answers(dialog, file_flag(settings.file))[0]}"
     owing = f"{listed(agents)} {'owes' if len(agents) == 1 else 'owe'} the next turn"
     asleep = next((who for who in agents if who not in running and who != ANY), "")
     if state.paused or not asleep:

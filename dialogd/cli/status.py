@@ -587,7 +587,8 @@ def _lines(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
     if step := next_step(dialog, situation.file, is_running=bool(situation.daemons)):
         rows.append(("next", step))
     if situation.needs_person():
-        rows.append(("answer", lifecycle.answer(dialog, file_flag(situation.file))))
+        ways = lifecycle.answers(dialog, file_flag(situation.file))
+        rows += zip(("answer", *("or" for _ in ways[1:])), ways, strict=True)
     yield line(dialog.header.topic) or "(without a topic)"
     yield from (f"  {label:8} {line(text)}" for label, text in rows)
 

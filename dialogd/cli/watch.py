@@ -679,12 +679,14 @@ class LiveView:
         debts = dialog.state.debts.open if needed else None
         if debts is not None and debts != self._called_for:
             self.screen.bell()
-            answer = lifecycle.answer(dialog, file_flag(self.settings.file))
+            answer, *others = lifecycle.answers(dialog, file_flag(self.settings.file))
+            note = ""
             if self.keyboard.can_type and answer.startswith("dialogd say"):
                 answer = f"{'type it here' if self.is_run else 'press a'}, or {answer}"
             elif self.keyboard.can_type:
-                answer += ", in another terminal; words that you type here are a turn of yours, and decide nothing"
-            self.say(f">> your turn: {needed}\n   answer: {answer}\n", "bold")
+                note = "   in another terminal; words that you type here are a turn of yours, and decide nothing\n"
+            ways = "".join(f"   or: {other}\n" for other in others)
+            self.say(f">> your turn: {needed}\n   answer: {answer}\n{ways}{note}", "bold")
         self._called_for = debts
         for call in news_of(situation.calls(), self._calls):
             self.screen.bell()

@@ -596,7 +596,8 @@ def _table(dialog: Dialog, rules: Build, file: Path) -> Iterator[str]:
     if dialog.state.outcome is not None:
         yield f"\n{ended(dialog)}"
     elif question := tasks_of.question(rules, dialog.state.tasks):
-        yield f"\n{question}\n  {lifecycle.answer(dialog, file_flag(file))}"
+        yield f"\n{question}"
+        yield from (f"  {one}" for one in lifecycle.answers(dialog, file_flag(file)))
 
 
 @tasks.command("confirm")

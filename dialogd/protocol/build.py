@@ -623,14 +623,17 @@ def question(build: Build, tasks: Tasks) -> str:
     return ""
 
 
-def ways(build: Build, tasks: Tasks, named: str) -> str:
-    """The command for what it asks, and what else it can be, with `named` behind it; "" where it asks nothing."""
+def ways(build: Build, tasks: Tasks, named: str) -> tuple[str, ...]:
+    """The commands that answer what it asks, whole, with `named` behind each, the usual one first; () for nothing."""
     what, task = due(build, tasks)
-    if what is Due.CONFIRM:
-        return f"dialogd tasks confirm{named} (or change, drop)"
-    if what is Due.STUCK and task is not None:
-        return f"dialogd tasks retry{named} (or drop {task.id}{', accept' if task.state == STUCK else ''})"
-    return f"dialogd tasks gate run{named} (or gate untested)" if what is Due.ALLOW else ""
+    words: tuple[str, ...] = ()
+    if what is Due.CONFIRM and task is not None:
+        words = ("confirm", f'change {task.id} -d "…"', f"drop {task.id}")
+    elif what is Due.STUCK and task is not None:
+        words = ("retry", f"drop {task.id}", *(("accept",) if task.state == STUCK else ()))
+    elif what is Due.ALLOW:
+        words = ("gate run", "gate untested")
+    return tuple(f"dialogd tasks {word}{named}" for word in words)
 
 
 def ending(tasks: Tasks) -> tuple[str, str]:

@@ -79,18 +79,18 @@ def _why_converging(dialog: Dialog) -> str:
     return ""
 
 
-def answer(dialog: Dialog, named: str = "") -> str:
-    """The command for what the dialog waits for from the person, and what else it can be.
+def answers(dialog: Dialog, named: str = "") -> tuple[str, ...]:
+    """The commands for what the dialog waits for from the person, the usual one first; each can be typed as it stands.
 
-    `named` stands behind it, such as ` --file F`.
+    `named` stands behind each, such as ` --file F`.
     """
+    say = f'dialogd say{named} "…"'
     if dialog.state.outcome is None and (rules := dialog.header.rules.build) is not None:
         if lacking := awaited(dialog.header, dialog.state):
-            return f"dialogd {'retry' if dialog.header.agent(lacking[0]) else 'invite'} {lacking[0]}{named}"
+            return (f"dialogd {'retry' if dialog.header.agent(lacking[0]) else 'invite'} {lacking[0]}{named}",)
         if ways := build.ways(rules, dialog.state.tasks, named):
-            asker = dialog.state.questions.asker
-            return f'{ways}; for {asker}: dialogd say{named} "…"' if asker else ways
-    return f'dialogd say{named} "…"'
+            return (*ways, say) if dialog.state.questions.asker else ways
+    return (say,)
 
 
 def continued(dialog: Dialog, named: str = "") -> str:

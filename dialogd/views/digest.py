@@ -316,7 +316,7 @@ def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
         words = questions.waiting(dialog, "", zone)
         said = f"answer {state.questions.asker}: {words}" if state.questions.asker else words
         is_build = dialog.header.rules.build is not None
-        return one_line(f"{said}: `{lifecycle.answer(dialog)}`" if is_build else said)
+        return one_line(f"{said}: `{lifecycle.answers(dialog)[0]}`" if is_build else said)
     agents = dialog.header.agents
     me = next((who for who in state.owing if who != USER), agents[0].id if agents else "")
     action = decide(dialog, me, Clock(rest=1e9))

@@ -10,7 +10,7 @@ from typing import Any
 
 from dialogd.protocol.build import DROPPED, MERGED, tested
 from dialogd.protocol.certificate import where
-from dialogd.protocol.lifecycle import answer, continued
+from dialogd.protocol.lifecycle import answers, continued
 from dialogd.protocol.model import Entry, whose
 from dialogd.protocol.signals import hundredths
 from dialogd.protocol.text import one_line, visible
@@ -575,7 +575,7 @@ def _continue(plan: Plan) -> str:
         return ""
     again = continued(plan.dialog)
     if not plan.outcome and plan.dialog.state.questions.text:
-        return f"The dialog waits for you: `{answer(plan.dialog)}`."
+        return f"The dialog waits for you: `{answers(plan.dialog)[0]}`."
     if not plan.outcome:
         return f"The dialog can go on: `{again}`, or a word of yours with `dialogd say`."
     if plan.dialog.header.rules.build is not None and plan.outcome != "DEADLOCK":

@@ -278,15 +278,22 @@ def test_the_tasks_are_shown_and_decided_on(dialogd: Commands, repo: Path) -> No
     assert "is no build" in dialogd("tasks", "--file", str(dialogd.folder / "plain.md")).err
 
 
+CONFIRM = ("dialogd tasks confirm{}", 'dialogd tasks change {task} -d "…"{}', "dialogd tasks drop {task}{}")
+FIRST, SECOND = (tuple(one.replace("{task}", task) for one in CONFIRM) for task in ("001", "002"))
+STUCK = ("dialogd tasks retry{}", "dialogd tasks drop 001{}", "dialogd tasks accept{}")
 WAITS = {
-    "confirm": ("confirm, change or drop the proposed tasks: 001, 002", "dialogd tasks confirm{} (or change, drop)"),
-    "some": ("confirm, change or drop the proposed tasks: 002", "dialogd tasks confirm{} (or change, drop)"),
-    "again": ("task 001 is stuck: retry it, drop it, or accept", "dialogd tasks retry{} (or drop 001, accept)"),
-    "stuck": ("task 001 is stuck: retry it, drop it, or accept", "dialogd tasks retry{} (or drop 001, accept)"),
-    "error": ("task 001 cannot go on: the disk is full", "dialogd tasks retry{} (or drop 001)"),
-    "allow": ("may the gate of task 001 run without a sandbox", "dialogd tasks gate run{} (or gate untested)"),
-    "absent": ("M is absent", "dialogd retry M{}"),
-    "agent": ("M asks: which file?", 'dialogd tasks confirm{} (or change, drop); for M: dialogd say{} "…"'),
+    "confirm": ("confirm, change or drop the proposed tasks: 001, 002", FIRST),
+    "some": ("confirm, change or drop the proposed tasks: 002", SECOND),
+    "part": ("confirm, change or drop the proposed tasks: 002", SECOND),
+    "again": ("task 001 is stuck: retry it, drop it, or accept", STUCK),
+    "stuck": ("task 001 is stuck: retry it, drop it, or accept", STUCK),
+    "error": ("task 001 cannot go on: the disk is full", STUCK[:2]),
+    "allow": (
+        "may the gate of task 001 run without a sandbox",
+        ("dialogd tasks gate run{}", "dialogd tasks gate untested{}"),
+    ),
+    "absent": ("M is absent", ("dialogd retry M{}",)),
+    "agent": ("M asks: which file?", (*FIRST, 'dialogd say{} "…"')),
 }
 
 
@@ -299,10 +306,10 @@ def waiting(repo: Path, what: str) -> Built:
         room.scripts["M"] = [BackendError("exit code 1", fix="look at its log")] * 2
     room.gates = {"allow": ["asked"], "error": ["error"]}.get(what, [])
     room.run()
-    if what in ("some", "stuck", "again", "error", "allow"):
-        room.types(f"\n[TASK: {'001' if what == 'some' else 'all'} | confirmed]\n")
+    if what in ("some", "part", "stuck", "again", "error", "allow"):
+        room.types(f"\n[TASK: {'001' if what in ('some', 'part') else 'all'} | confirmed]\n")
         room.run()
-    if what == "again":  # the person stopped it, and had it go on
+    if what in ("again", "part"):  # the person stopped it, and had it go on
         room.types("\n[STOPPED: enough]\n")
         person.carry_on(room.log)
     return room
@@ -312,18 +319,22 @@ def waiting(repo: Path, what: str) -> Built:
 def test_what_a_build_waits_for_is_told_with_the_command_that_is_due(dialogd: Commands, repo: Path, what: str) -> None:
     """`status`, `watch`, `tasks`, the plan, and what one missed say the same, and no agent asks what the build asks."""
     waiting(repo, what).at(dialogd)
-    asked, command = WAITS[what]
-    named = f" --file {dialogd.file}"
-    typed = command.format(named, named)
+    asked, commands = WAITS[what]
+    typed = [command.format(f" --file {dialogd.file}") for command in commands]
+    command = commands[0].format("")
     status, tasks, away, plan = dialogd.all([["status"], ["tasks"], ["status", "--away"], ["plan"]])
     assert asked in status.out
-    assert f"  answer   {typed}\n" in status.out
+    assert "\n".join((f"  answer   {typed[0]}", *(f"  or       {one}" for one in typed[1:]))) + "\n" in status.out
     assert ("M asks:" in status.out) == (what == "agent")
     if what != "absent":
-        assert f"\n  {typed}\n" in tasks.out
-    assert command.format("", "") in " ".join(away.out.split())
+        assert "\n  " + "\n  ".join(typed) + "\n" in tasks.out
+    assert f"`{command}`" in " ".join(away.out.split())
     if what != "absent":
-        assert f"waits for you: `{command.format('', '')}`" in plan.out
+        assert f"waits for you: `{command}`" in plan.out
+    parsed = subprocess.run(["bash", "-n"], input="\n".join(typed), capture_output=True, text=True, check=False)
+    assert parsed.stderr == ""
+    for one in dialogd.all([[*shlex.split(one)[1:], "--help"] for one in typed]):
+        assert one.code == 0, one.err
 
 
 def test_a_build_whose_agents_are_gone_names_the_command_that_starts_them(dialogd: Commands, repo: Path) -> None:
