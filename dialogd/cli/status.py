@@ -198,16 +198,19 @@ AGREED = ("CONSENSUS_REACHED", "DECIDED")
 
 
 def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
-    """What the person can do about an end, as commands; "" while it goes on, or once they took the result.
+    """What the person can do about an end, as commands; "" while it goes on, or once they took the result,
+    which of a build is also merged.
 
     `is_running` says that its daemons are still there.
     """
     outcome, named = dialog.state.outcome, f" --file {shlex.quote(str(file))}"
-    if outcome is None or dialog.state.approved:
-        return ""
-    go_on = "" if is_running else f" and {lifecycle.continued(dialog, named)}"
     is_build = dialog.header.rules.build is not None
     merge = onwards(dialog, file) if is_build else ""
+    if outcome is None or (dialog.state.approved and not merge):
+        return ""
+    if dialog.state.approved:
+        return f"{merge} takes it over"
+    go_on = "" if is_running else f" and {lifecycle.continued(dialog, named)}"
     if is_build and not merge and any(task.state == MERGED for task in dialog.state.tasks.all):
         return ""
     if outcome.name in AGREED:

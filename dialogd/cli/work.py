@@ -28,7 +28,7 @@ from dialogd.cli.launch import interruptible
 from dialogd.cli.outcome import judging
 from dialogd.cli.run import Held, former_cast, new_cast, perform
 from dialogd.cli.speak import done
-from dialogd.cli.status import AGREED, ended
+from dialogd.cli.status import AGREED, ended, next_step
 from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import file_flag, file_words
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused, StorageError
@@ -534,7 +534,8 @@ def list_tasks(file: options.FileOption = None, json: options.JsonOption = False
         if json
         else [],
     }
-    options.answer(facts, _table(dialog, rules, settings.file), json=json)
+    is_running = bool(daemons(settings, settings.file))
+    options.answer(facts, _table(dialog, rules, settings.file, is_running=is_running), json=json)
 
 
 def _whose(what: tasks_of.Due, rules: Build) -> str:
@@ -571,8 +572,8 @@ def _facts(task: Task) -> dict[str, object]:
     }
 
 
-def _table(dialog: Dialog, rules: Build, file: Path) -> Iterator[str]:
-    """The tasks as people read them, and what waits for them."""
+def _table(dialog: Dialog, rules: Build, file: Path, *, is_running: bool) -> Iterator[str]:
+    """The tasks as people read them, and what waits for them; at the end the next step, as `status` has it."""
     known = listed(dialog.state.tasks.all)
     if not known:
         yield "no task is proposed yet"
@@ -595,6 +596,8 @@ def _table(dialog: Dialog, rules: Build, file: Path) -> Iterator[str]:
             yield f"     {one_line(why, 200)}"
     if dialog.state.outcome is not None:
         yield f"\n{ended(dialog)}"
+        if step := next_step(dialog, file, is_running=is_running):
+            yield f"next: {step}"
     elif question := tasks_of.question(rules, dialog.state.tasks):
         yield f"\n{question}"
         yield from (f"  {one}" for one in lifecycle.answers(dialog, file_flag(file)))

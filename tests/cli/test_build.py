@@ -438,9 +438,18 @@ def test_a_red_gate_is_told_as_red_wherever_an_accepted_task_is_shown(dialogd: C
 
 
 def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo: Path) -> None:
-    """Fast-forward, with the checkout; said before, refused without a word, done once; edits in the way stop it."""
+    """Fast-forward, with the checkout; said before, refused without a word, done once; edits in the way stop it.
+
+    `tasks` and `status` name the command until it is done, also once the result is approved; then they say merged.
+    """
     room = Built(repo, yes("P1"), yes("P2"), "Both.\n")
     room.confirmed().at(dialogd)
+    step = f"dialogd build merge --file {dialogd.file} takes it over"
+    for end in (", or dialogd reject ", "\n"):
+        tasks, status = dialogd.all([["tasks"], ["status"]])
+        assert f"\nended, decided: 2 of 2 tasks approved\nnext: {step}{end}" in tasks.out
+        assert f"\n  next     {step}{end}" in status.out
+        assert dialogd("approve").code == 0
     before = git(repo, "rev-parse", "main")
     first, last = room.dialog.state.tasks.all
     asked = dialogd("build", "merge", "--anyway")
@@ -459,7 +468,10 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
     assert mark.startswith(f"[TASK: {first.id}, {last.id} | merged | commit {last.commit} | although ")
     again = dialogd("build", "merge", "--yes")
     assert (again.code, "merged already" in again.err) == (1, True)
-    assert "003" not in dialogd("tasks").out
+    tasks, status = dialogd.all([["tasks"], ["status"]])
+    assert re.findall(r"^(00\d)  (\S+)", tasks.out, re.M) == [("001", "merged"), ("002", "merged")]
+    assert tasks.out.endswith("\nended, decided: 2 of 2 tasks approved and merged\n")
+    assert "build merge" not in status.out
 
 
 def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialogd: Commands, repo: Path) -> None:
