@@ -174,7 +174,9 @@ def refuse(dialog: Dialog, operation: str) -> None:
         return
     cannot = f"cannot {_IN_WORDS.get(operation, operation)}"
     if dialog.state.outcome is not None:
-        raise Refused(f"{cannot}: the dialog is {where(dialog)}", fix=_OPEN_AGAIN)
+        is_stopped = dialog.header.rules.build is not None and dialog.state.outcome.name not in ("DECIDED", "DEADLOCK")
+        fix = f"have it go on first: {continued(dialog)}" if is_stopped else _OPEN_AGAIN
+        raise Refused(f"{cannot}: the dialog is {where(dialog)}", fix=fix)
     if operation == "floor":
         order = dialog.header.rules.order
         raise Refused(

@@ -345,6 +345,17 @@ def test_a_build_whose_agents_are_gone_names_the_command_that_starts_them(dialog
     assert f"waiting for L; its daemon does not run: {again}\n" in dialogd("status").out
 
 
+def test_tasks_of_a_build_that_was_stopped_are_decided_on_once_it_goes_on(dialogd: Commands, repo: Path) -> None:
+    """The refusal names what has it go on; where the build came to its end, a turn of the person's opens it again."""
+    room = waiting(repo, "confirm")
+    room.stop("interrupted by the person")
+    room.at(dialogd)
+    done = dialogd("tasks", "confirm", "2")
+    assert (done.code, "\n  fix: have it go on first: dialogd build --continue\n" in done.err) == (1, True), done.err
+    Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
+    assert 'fix: open it again with a turn of yours: dialogd say "…"\n' in dialogd("tasks", "confirm", "2").err
+
+
 def test_a_build_is_watched_in_its_own_words(dialogd: Commands, repo: Path) -> None:
     """Tasks, gates, findings and scores as people say them; what a record says twice stands once."""
     finding = "[FINDING: high | tests | ages.py | 4 | nothing shows it | add a test]\n"
