@@ -23,6 +23,7 @@ from dialogd.backends.auto import family_of
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import holder_of, program_of
 from dialogd.build.gate import readable
+from dialogd.build.sandbox import INSTALL
 from dialogd.cli import options
 from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
@@ -327,11 +328,11 @@ def _building(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tu
         return seats
     kind_of(lead.backend)
     why = writers()
-    if lacking := why[lead.backend.partition(":")[0]]:
+    if lacking := why[kind := lead.backend.partition(":")[0]]:
         able = ", ".join(sorted(name for name in WRITING if not why[name]))
         raise BadInput(
             f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
-            fix=f"name another: --agent {lead.id}=BACKEND, one of {able}",
+            fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {INSTALL}' if kind in WRITING else ''}",
         )
     sees = readable([Path(folder) for folder in wanted.gate_sees], settings.file, settings.state_dir)
     repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])

@@ -131,6 +131,21 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     mute = dialogd(*plain[:-1], "L=rehearsal", "--yes")
     assert (mute.code, "fix: name another: --agent L=BACKEND, one of claude-code, codex" in mute.err) == (2, True)
     assert "rehearsal cannot work as L (Tech Lead): it answers, and has no hands to write files with" in mute.err
+    assert "bubblewrap" not in mute.err
+
+
+def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path) -> None:
+    """Where a lead can work only with bubblewrap, the way out is another lead, or bubblewrap."""
+    tools = dialogd.folder / "tools"
+    tools.mkdir()
+    found = shutil.which("git")
+    assert found is not None
+    (tools / "git").symlink_to(found)
+    words = ["build", "x", "--repo", str(repo), "--agents", "rehearsal,command:/bin/cat", "--yes"]
+    done = dialogd(*words, PATH=str(tools))
+    assert (done.code, "bubblewrap (`bwrap`) is not on PATH" in done.err) == (2, True), done.err
+    fix = "fix: name another: --agent L=BACKEND, one of claude-code, codex; or install bubblewrap"
+    assert fix in done.err
 
 
 def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Commands) -> None:
