@@ -87,7 +87,7 @@ class Visitor:
 
     def open_tabs(self) -> Iterator[Any]:
         """Every tab beside the conversation, opened, with what is in it there."""
-        for tab in self.page.locator("#panels [role=tab]").all():
+        for tab in self.page.locator("#panels [role=tab]:visible").all():
             tab.click()
             panel = self.page.locator(f"#{tab.get_attribute('aria-controls')}:not([aria-busy])")
             expect(panel.locator(".piece")).not_to_be_empty()
