@@ -640,7 +640,7 @@ def _answer_commits(asked: Judging, repo: str, names: Sequence[tuple[str, str, s
         rows += [f"  {line(reason)}" for reason in judged.why]
     facts = [{"ref": name or None, **judged.as_json()} for name, judged, _ in found]
     is_good = all(judged.approval is not None for _, judged, _ in found)
-    options.answer({"approved": is_good, "commits": facts}, rows or ["nothing is pushed"], json=json)
+    options.answer({"approved": is_good, "commits": facts}, rows or ["no commit is to be judged"], json=json)
     raise typer.Exit(0 if is_good else 1)
 
 

@@ -90,7 +90,10 @@ class Memory:
             log.warning("%s has ended and cannot be archived: %s", file, error)
 
     def dialog(self, wanted: str) -> DialogRow:
-        """The archived dialog that an id, or the beginning of one, or of its copy's name, means. Raises `BadInput`."""
+        """The archived dialog that an id, the beginning of one, its file or its copy means. Raises `BadInput`."""
+        file = str(Path(wanted).expanduser().resolve())
+        origins = keeping.read_origins(self.state.memory / keeping.ORIGINS)
+        wanted = next((name for name, origin in reversed(origins.items()) if origin == file), wanted)
         return self._complete(self._ask(lambda c: index.found(c, wanted)))[0]
 
     def dialog_path(self, wanted: str) -> Path:

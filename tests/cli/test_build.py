@@ -858,7 +858,7 @@ def test_git_says_what_became_of_a_build_and_of_the_decision_it_carries_out(dial
         f"task 001 as commit {first.commit}, tree {first.tree}; task 002 as commit {second.commit}, tree {second.tree}"
     )
     assert told() == ("worked", f"merged into main: {whole}")
-    assert told("0dec1d") == told()
+    assert told("0dec1d") == told(str(decision)) == told()
     git(repo, "revert", "--no-edit", "HEAD")
     taken_back = git(repo, "rev-parse", "HEAD")
     assert told() == ("failed", f"reverted on main by commit {taken_back}: task 002, tree {second.tree}")

@@ -456,6 +456,7 @@ function fill(section, dialogs) {
 let shown = []; // earlier dialogs
 let behind = 0; // what to ask for, to get those after them; 0 for none
 let sought = "";
+let answered = ""; // the words that what is shown was found by
 const isOpen = (one) => one.waits_for_you || !["ended", "asleep"].includes(one.state);
 
 async function look() {
@@ -470,6 +471,7 @@ async function look() {
     fill($("#waiting"), waiting);
     fill($("#running"), open.filter((one) => !one.waits_for_you));
     if (!sought && !isReadingOn) drawPast(first);
+    else if (sought !== answered) search().catch(() => {}); // it failed before: Home was busy
     welcome(!first.dialogs.length);
     show($("#gone"), false);
   } catch {
@@ -504,7 +506,9 @@ async function search() {
   sought = words;
   isReadingOn = false;
   const answer = await read(`/dialogs?${new URLSearchParams({ search: words })}`, 15);
-  if (sought === words) drawPast(answer);
+  if (sought !== words) return;
+  answered = words;
+  drawPast(answer);
 }
 
 async function more() {
