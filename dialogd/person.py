@@ -784,9 +784,7 @@ def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
     ready = tuple(task for task in known.all if task.state == build.APPROVED)
     last = next((task for task in ready if task.commit == known.base), None)
     if last is None:
-        is_done = any(task.state == build.MERGED for task in known.all)
-        what = "all is merged already" if is_done else "no task is approved"
-        raise Refused(f"nothing to merge: {what}", fix="dialogd tasks")
+        raise Refused(f"nothing to merge: {_none_approved(known)}", fix="dialogd tasks")
     again = shlex.join(["dialogd", "build", "rebase", *file_words(log.path)])
     if trees.tree_of(last.commit) != last.tree:
         why = f"commit {last.commit[:12]} does not have the tree that was approved"
@@ -795,6 +793,12 @@ def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
         raise Refused(f"{branch} has moved since: {at[:12]} is not part of what was approved", fix=again)
     doubts = dict.fromkeys((*judge.judge(trees.git, last.commit).why, *against))
     return Takeover(branch, at, ready, last.commit, trees.diff(at, last.commit, 0).stat, tuple(doubts))
+
+
+def _none_approved(tasks: build.Tasks) -> str:
+    """Why there is nothing to take over."""
+    is_done = any(task.state == build.MERGED for task in tasks.all)
+    return "all is merged already" if is_done else "no task is approved"
 
 
 def carried_over(log: LogFile, repo: Path, onto: str = "") -> Takeover:
@@ -855,7 +859,7 @@ def rebase(log: LogFile, commit: str) -> Dialog:
             raise Refused(f"task {busy.id} is under way", fix="wait for its end, or drop it: dialogd tasks drop")
         approved = [task for task in known.all if task.state == build.APPROVED]
         if not approved:
-            raise Refused("no task is approved, and nothing can be carried", fix=_ways(dialog))
+            raise Refused(f"nothing can be carried: {_none_approved(known)}", fix=_ways(dialog))
         if approved[0].base == commit:
             return None
         mark = Mark("TASK", f"all | rebase | {commit}")

@@ -241,7 +241,10 @@ def onwards(dialog: Dialog, file: Path) -> str:
 
 LATEST = 3  # decisions that are shown; all of them are among the facts
 DECISION = ("ref", "outcome", "method", "evidence", "reason", "entry")  # what programs are told of one
-BY = {"harvest": "dialogd plan, dialogd export", "reset": "dialogd say … opens it again"}  # for words of programs
+BY = {
+    "harvest": "dialogd plan and dialogd export show it",
+    "reset": "dialogd say … opens it again",
+}  # for words of programs
 
 
 def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:

@@ -349,7 +349,7 @@ def merge(
     doubtful = {task.id: f" ({tasks_of.tested(task)})" for task in what.tasks if task.gate != "passed"}
     names = ", ".join(f"{task.id}{doubtful.get(task.id, '')}" for task in what.tasks)
     remark(f"{rules.repo}: {what.branch} goes from {what.at[:12]} to {what.to[:12]}, a fast-forward")
-    remark(f"with tasks {names}; {what.size}")
+    remark(f"with task{'s' * (len(what.tasks) > 1)} {names}; {what.size}")
     for doubt in what.doubts:
         remark(f"{'overruled' if anyway else 'against it'}: {line(doubt)}")
     person.undoubted(log, what, anyway=anyway)

@@ -342,10 +342,10 @@ def summary(plan: Plan) -> Iterator[str]:
     """What came of it, as blocks of Markdown, the decision first: for everybody who was not there."""
     yield f"**Outcome:** {inline(plan.headline)}"
     yield from _judged(plan)
-    if plan.findings or plan.score is not None:
+    is_build = plan.dialog.header.rules.build is not None
+    if (plan.findings or plan.score is not None) and not is_build:
         yield f"**Review:** {_review(plan)}"
     yield _byline(plan)
-    is_build = plan.dialog.header.rules.build is not None
     for section in (_tasks, _dissent, _open, _next) if is_build else (_decided, _positions, _dissent, _open, _next):
         yield from section(plan)
     if plan.outcome and plan.course and not is_build:

@@ -493,7 +493,9 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
     (mark,) = marks(dialogd)
     assert mark.startswith(f"[TASK: {first.id}, {last.id} | merged | commit {last.commit} | although ")
     again = dialogd("build", "merge", "--yes")
-    assert (again.code, "merged already" in again.err) == (1, True)
+    assert (again.code, "nothing to merge: all is merged already" in again.err) == (1, True)
+    carried = dialogd("build", "rebase", "--yes")
+    assert (carried.code, "nothing can be carried: all is merged already" in carried.err) == (1, True)
     tasks, status = dialogd.all([["tasks"], ["status"]])
     assert re.findall(r"^(00\d)  (\S+)", tasks.out, re.M) == [("001", "merged"), ("002", "merged")]
     assert tasks.out.endswith("\nended, decided: 2 of 2 tasks approved and merged\n")
@@ -822,13 +824,18 @@ def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd:
 
 
 def test_what_happened_to_the_tasks_is_shown_in_the_classic_form(dialogd: Commands, repo: Path) -> None:
-    """`flow --project REPO` finds the build and shows it in the classic form; `tasks --json` has the same."""
-    Built(repo, no("P1"), yes("P2"), yes("P3"), "Both.\n").confirmed().at(dialogd)
+    """`flow --project REPO` finds the build and shows it in the classic form; `tasks --json` has the same.
+
+    In the plan a task has its score, and no review of a whole has one.
+    """
+    Built(repo, no("P1", "[FINDING: minor | the names]"), yes("P2"), yes("P3"), "Both.\n").confirmed().at(dialogd)
     done = dialogd("flow", "--project", str(repo), "--kind", "pr-submitted", "--json")
     shown = dialogd("flow", "--project", str(repo)).out
     assert "Claude M → Claude L  TASK_ASSIGNED" in shown
     assert "PR_FEEDBACK" in shown
     assert "task-002  approved, 1 iteration" in shown
+    plan = dialogd("plan", "--out", "-").out
+    assert ("86 of 100" in plan, "the names" in plan, "**Review:**" in plan) == (True, True, False)
     every = json.loads(dialogd("tasks", "list", "--json").out)["events"]
     assert [row["type"] for row in every][:2] == ["TASK_PROPOSED", "TASK_PROPOSED"]
     assert [row for row in every if row["type"] == "PR_SUBMITTED"] == json.loads(done.out)

@@ -105,7 +105,7 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
     facts = dialogd("status", "--json").json
     assert facts["rules"]["template"] == ""
     assert dialogd("stop").code == 0
-    allows = "dialogd plan, dialogd export, dialogd say … opens it again"
+    allows = "dialogd plan and dialogd export show it, dialogd say … opens it again"
     assert f"  state    ended (over: {allows})\n" in dialogd("status").out
 
 
