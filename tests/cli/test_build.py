@@ -348,6 +348,8 @@ def test_what_a_build_waits_for_is_told_with_the_command_that_is_due(dialogd: Co
         assert f"waits for you: `{command}`" in plan.out
     parsed = subprocess.run(["bash", "-n"], input="\n".join(typed), capture_output=True, text=True, check=False)
     assert parsed.stderr == ""
+    if what == "part":
+        assert [one["text"] for one in dialogd("status", "--json").json["questions"]] == [asked]
     for one in dialogd.all([[*shlex.split(one)[1:], "--help"] for one in typed]):
         assert one.code == 0, one.err
 

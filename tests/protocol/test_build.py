@@ -102,6 +102,16 @@ def test_tasks_wait_for_the_person_and_then_go_in_order_of_their_dependencies() 
     assert f"[APPROVED: task-001 | tree {first.tree} | gate {'f' * 64} | score 86]" in build.text
 
 
+def test_a_build_that_was_stopped_asks_for_the_tasks_that_are_left_once_it_goes_on() -> None:
+    """One of two is confirmed, and it is stopped: what it asks then, and what it waits for, is the other one."""
+    build = room(yes("P1"))
+    person.tasks(build.log, "confirm", "1")
+    person.stop(build.log, "interrupted by the person")
+    state = person.carry_on(build.log).state
+    asked = "confirm, change or drop the proposed tasks: 002"
+    assert (state.owing, [(one.asker, one.text) for one in state.questions.open]) == ((USER,), [("", asked)])
+
+
 def test_the_file_of_a_build_keeps_the_rules_by_which_it_is_checked() -> None:
     """Every entry follows from those before it; a record that somebody adds does not."""
     build = room(no("P1"), yes("P2"), yes("P3"), "Both.\n")
