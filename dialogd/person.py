@@ -826,9 +826,12 @@ def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
     """Raise `Refused` for a merge of what `dialogd verify` would refuse, unless the person has it `anyway`."""
     if what.doubts and not anyway:
         again = shlex.join(["dialogd", "build", "merge", "--anyway", *file_words(log.path)])
+        is_red = any(task.commit == what.to and task.gate not in build.GREEN for task in what.tasks)
+        say = f"{shlex.join(['dialogd', 'say', *file_words(log.path)])} …"
+        mend = f"have one more task pass the gate ({say})" if is_red else "run the command that a reason names"
         raise Refused(
             f"`dialogd verify --commit {what.to[:12]}` would refuse it: {one_line(what.doubts[0])}",
-            fix=f"mend that, or overrule it, which the file will say: {again}",
+            fix=f"{mend}, or overrule it, which the file will say: {again}",
         )
 
 

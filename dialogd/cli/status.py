@@ -25,7 +25,7 @@ from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
 from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.board import as_of_now, rejected, reopenings
-from dialogd.protocol.build import APPROVED, MERGED
+from dialogd.protocol.build import APPROVED, MERGED, red, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.interventions import strikes, vetoes
@@ -208,13 +208,15 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     merge = onwards(dialog, file) if is_build else ""
     if outcome is None or (dialog.state.approved and not merge):
         return ""
+    bad = red(dialog.state.tasks)
+    takes = f"{merge} takes it over" + (f" ({bad.id}: {tested(bad)}, which only --anyway overrules)" if bad else "")
     if dialog.state.approved:
-        return f"{merge} takes it over"
+        return takes
     go_on = "" if is_running else f" and {lifecycle.continued(dialog, named)}"
     if is_build and not merge and any(task.state == MERGED for task in dialog.state.tasks.all):
         return ""
     if outcome.name in AGREED:
-        first = f"{merge} takes it over" if merge else f"dialogd approve{named}"
+        first = takes if merge else f"dialogd approve{named}"
         return f'{first}, or dialogd reject "why"{named}{go_on}'
     what = f"{outcome.name} {outcome.reason}".lower()
     more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
@@ -230,7 +232,8 @@ def onwards(dialog: Dialog, file: Path) -> str:
     """How what was agreed is carried out, or what was built is taken over; "" where there is nothing of either."""
     if dialog.header.rules.build is not None:
         ready = any(task.state == APPROVED for task in dialog.state.tasks.all)
-        return shlex.join(["dialogd", "build", "merge", *file_words(file)]) if ready else ""
+        anyway = ["--anyway"] if red(dialog.state.tasks) else []
+        return shlex.join(["dialogd", "build", "merge", *anyway, *file_words(file)]) if ready else ""
     if dialog.is_rehearsed:
         return ""
     once = "" if dialog.state.approved else ", once you have approved it"

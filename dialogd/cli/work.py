@@ -28,7 +28,7 @@ from dialogd.cli.launch import interruptible
 from dialogd.cli.outcome import judging
 from dialogd.cli.run import Held, former_cast, new_cast, perform
 from dialogd.cli.speak import done
-from dialogd.cli.status import AGREED, ended, next_step
+from dialogd.cli.status import AGREED, ended, next_step, onwards
 from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import file_flag, file_words
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused, StorageError
@@ -674,3 +674,6 @@ def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> 
     grown = after.state.limits.max_turns
     room = f"; max_turns is {grown} from here on" if grown != before.state.limits.max_turns else ""
     done(settings, after, f"{mark.fields[0]} {what}{room}" if mark else f"{what} already")
+    if act == "accept" and (bad := tasks_of.red(after.state.tasks)):
+        later = "unless the gate of a later task passes, only this takes it over"
+        remark(f"{bad.id}: {tasks_of.tested(bad)}; {later}: {onwards(after, settings.file)}")

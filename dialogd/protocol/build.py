@@ -210,6 +210,12 @@ def tested(task: Task) -> str:
     return GATES.get(task.gate, task.gate)
 
 
+def red(tasks: Tasks) -> Task | None:
+    """The approved task that a merge would end with, where its gate is red: only the person can overrule that."""
+    ready = (task for task in tasks.all if task.state == APPROVED and task.commit == tasks.base)
+    return next((task for task in ready if task.gate not in GREEN), None)
+
+
 def last_attempt(build: Build, task: Task) -> int:
     """The number of the attempt after which the person decides."""
     return task.spent + build.iterations

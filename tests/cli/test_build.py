@@ -437,16 +437,27 @@ def test_untested_work_says_so(dialogd: Commands, repo: Path) -> None:
 
 
 def test_a_red_gate_is_told_as_red_wherever_an_accepted_task_is_shown(dialogd: Commands, repo: Path) -> None:
-    """In the list, the events, the plan, before a merge, in a pull request, where no score is no number."""
+    """In the list, the events, the plan, before a merge, in a pull request, where no score is no number.
+
+    The accept and the end name the merge that will not be refused, and a refused one says what else there is.
+    """
     unclear = "No points.\n\n[DECIDE: P1 approve]"
     room = Built(repo, unclear, unclear, yes("P2"), "Both.\n", rules="cycles = 0\niterations = 1")
     room.gates = ["failed", "timeout"]
-    room.confirmed()
+    room.confirmed().at(dialogd)
+    anyway = f"dialogd build merge --anyway --file {dialogd.file}"
+    assert f"001: gate failed; unless the gate of a later task passes, only this takes it over: {anyway}\n" in (
+        dialogd("tasks", "accept").err
+    )
+    one = dialogd("build", "merge").err
+    assert "with task 001 (gate failed); 1 file, " in one
+    assert f"fix: have one more task pass the gate (dialogd say --file {dialogd.file} …), or overrule it" in one
     for number in (1, 2):
         room.types(f"\n[TASK: {number} | accepted]\n")
         room.run()
     room.at(dialogd)
     shown = dialogd("tasks").out
+    assert f"next: {anyway} takes it over (002: gate ran out of time, which only --anyway overrules), or " in shown
     assert ("001  approved, gate failed" in shown, "002  approved, gate ran out of time" in shown) == (True, True), (
         shown
     )
