@@ -195,7 +195,7 @@ def test_a_call_that_the_person_refuses_is_not_made(tmp_path: Path) -> None:
 def test_a_call_is_refused_where_nobody_answers(tmp_path: Path) -> None:
     """The wait ends while the turn has time left, and the model is told; nothing is made."""
     with World(tmp_path, ADD, Say(WORDS), tools="") as world:
-        world.begin(timeout="16 seconds")
+        world.begin(timeout="60 seconds")
         assert "nobody answered whether this call may be made" in world.turn()
         assert world.made == []
 
