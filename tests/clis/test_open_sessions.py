@@ -23,7 +23,7 @@ from dialogd.backends.sessions import Session, knock, of_key, running_sessions, 
 from dialogd.protocol.grammar import parse
 from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, World, path_for_codex
-from tests.support.pair import until
+from tests.support.pair import stretched, until
 from tests.support.standin import Answer, Say, Seen, StandIn, Use
 from tests.support.terminal import Terminal
 
@@ -470,7 +470,7 @@ def test_a_server_of_opencode_is_found_and_a_knock_opens_a_turn(
     opencode: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the agent that the session is at, which only plans; gone when the server was killed."""
-    with StandIn(lambda seen: Say("I heard it.", seconds=2.0) if seen.tools else Say("A title")) as server:
+    with StandIn(lambda seen: Say("I heard it.", seconds=stretched(2.0)) if seen.tools else Say("A title")) as server:
         environment = opencode_environment(opencode, server.url)
         data_of(monkeypatch, environment)
         with OpenCodeServer(opencode, environment) as there:
@@ -542,7 +542,7 @@ def test_a_session_of_opencode_joins_and_takes_its_turns(opencode: World) -> Non
 
 def test_opencode_in_a_terminal_is_found_with_a_port(opencode: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent to its server is seen in the terminal."""
-    with StandIn(lambda seen: Say("I heard it.", seconds=2.0) if seen.tools else Say("A title")) as server:
+    with StandIn(lambda seen: Say("I heard it.", seconds=stretched(2.0)) if seen.tools else Say("A title")) as server:
         environment = opencode_environment(opencode, server.url)
         data_of(monkeypatch, environment)
         with socket.socket() as free:
