@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
@@ -91,7 +92,7 @@ class Memory:
 
     def dialog(self, wanted: str) -> DialogRow:
         """The archived dialog that an id, the beginning of one, its file or its copy means. Raises `BadInput`."""
-        file = str(Path(wanted).expanduser().resolve())
+        file = os.path.abspath(wanted)
         origins = keeping.read_origins(self.state.memory / keeping.ORIGINS)
         wanted = next((name for name, origin in reversed(origins.items()) if origin == file), wanted)
         return self._complete(self._ask(lambda c: index.found(c, wanted)))[0]

@@ -172,8 +172,9 @@ class Registry:
         return tuple(found)
 
     def listener(self, port: int) -> str:
-        """Who listens on a taken port, in a few words."""
-        daemon = next((daemon for daemon in self.running() if daemon.port == port), None)
+        """Who listens on a taken port, in a few words; forgets nobody."""
+        listed = (daemon for _, daemon in entries(self.folder))
+        daemon = next((daemon for daemon in listed if daemon.port == port and daemon.is_alive()), None)
         return f"the dialogd daemon of agent {daemon.id} on {daemon.file}" if daemon else "another program"
 
     def urls(self, file: Path) -> dict[str, str]:

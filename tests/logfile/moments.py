@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -61,8 +62,11 @@ def _hooked(work: Callable[[], object], called: Callable[[str, FrameType], None]
             called(function.__name__, frame)
 
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()  # what others left open is not closed meanwhile
     sys.setprofile(hook)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
