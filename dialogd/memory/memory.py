@@ -92,7 +92,7 @@ class Memory:
 
     def dialog(self, wanted: str) -> DialogRow:
         """The archived dialog that an id, the beginning of one, its file or its copy means. Raises `BadInput`."""
-        file = os.path.abspath(wanted)
+        file = os.path.normpath(Path(wanted).absolute())
         origins = keeping.read_origins(self.state.memory / keeping.ORIGINS)
         wanted = next((name for name, origin in reversed(origins.items()) if origin == file), wanted)
         return self._complete(self._ask(lambda c: index.found(c, wanted)))[0]
