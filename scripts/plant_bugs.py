@@ -84,7 +84,10 @@ def plant(bug: Bug, root: Path) -> None:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the checkout in `folder`, with its compiled files, which spares each bug some seconds."""
+    """A copy of the checkout in `folder`, with its compiled files, which spares each bug some seconds.
+
+    It lies in the checkout: sandboxes hide temporary folders, and would skip what is to catch the bug.
+    """
     root = folder / "copy"
     shutil.copytree(REPOSITORY, root, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
     return root
@@ -108,7 +111,7 @@ def tested(root: Path, tests: Sequence[str]) -> tuple[int, str]:
 def tried(bug: Bug) -> Result:
     """What comes of the bug in a copy of its own."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="bug-") as folder:
+    with tempfile.TemporaryDirectory(prefix=".bug-", dir=REPOSITORY) as folder:
         root = copied(Path(folder))
         try:
             plant(bug, root)
@@ -125,7 +128,7 @@ def tried(bug: Bug) -> Result:
 def sound(chosen: Sequence[Bug]) -> tuple[int, str]:
     """Run the tests of these bugs where none is planted."""
     tests = dict.fromkeys(test for bug in chosen for test in bug.tests)
-    with tempfile.TemporaryDirectory(prefix="bug-") as folder:
+    with tempfile.TemporaryDirectory(prefix=".bug-", dir=REPOSITORY) as folder:
         return tested(copied(Path(folder)), tuple(tests))
 
 

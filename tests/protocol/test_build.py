@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import BackendError
-from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, UNDER_WAY, Due, due
+from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, UNDER_WAY, Due, Task, due
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER, Mark
@@ -461,6 +461,16 @@ def test_who_left_is_waited_for_by_nobody(who: str, at: str) -> None:
     assert build.outcome == "DECIDED"
 
 
+def assert_goes_on(build: Room, who: str, before: Task) -> None:
+    """The task is as it was, that agent owes the turn, and the build comes to its end with the same attempts."""
+    assert build.dialog.state.tasks.all[0] == before
+    assert build.owing == (who,)
+    build.scripts = {"M": [yes("P1"), yes("P2"), "Both.\n"], "L": ["Done."] * 4}
+    build.run()
+    assert build.outcome == "DECIDED"
+    assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
+
+
 @cases("who", ["L", "M"])
 def test_who_comes_back_in_the_midst_of_a_task_goes_on_with_it(who: str) -> None:
     """The task stays as it is, the person is told what brings the agent back, and that alone has it go on."""
@@ -477,12 +487,7 @@ def test_who_comes_back_in_the_midst_of_a_task_goes_on_with_it(who: str) -> None
     assert f"{who} has left" in waiting.reason
     assert f"`invite {who}` has it back" in waiting.reason
     build.types(f"\n[INVITE: {who} = Claude {who} @ http://localhost:9000]\n")
-    assert build.dialog.state.tasks.all[0] == before
-    assert build.owing == (who,)
-    build.scripts = {"M": [yes("P1"), yes("P2"), "Both.\n"], "L": ["Done."] * 4}
-    build.run()
-    assert build.outcome == "DECIDED"
-    assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
+    assert_goes_on(build, who, before)
 
 
 @cases("who", ["L", "M"])
@@ -495,12 +500,7 @@ def test_who_failed_twice_in_the_midst_of_a_task_is_asked_again_by_a_word(who: s
     assert build.owing == (USER,)
     assert f"`retry {who}` asks it again" in build.text
     build.types(f"\n[RETRY: {who}]\n")
-    assert build.dialog.state.tasks.all[0] == before
-    assert build.owing == (who,)
-    build.scripts = {"M": [yes("P1"), yes("P2"), "Both.\n"], "L": ["Done."] * 4}
-    build.run()
-    assert build.outcome == "DECIDED"
-    assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
+    assert_goes_on(build, who, before)
 
 
 def test_an_agent_that_comes_back_answers_no_question_of_another() -> None:
