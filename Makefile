@@ -30,8 +30,8 @@ setup: .venv/.stamp ## make .venv with everything (uv where it is, else python3 
 	@sh scripts/setup.sh
 
 demo: .venv/.stamp ## a whole dialog of two scripted agents, to be followed on its page (ARGS=--no-open: no browser)
-	@dialog=$$(mktemp -d)/dialog.md; agent=rehearsal how="--pace 0.3"; \
-	if [ -t 1 ]; then agent=rehearsal:slow=6.5 how="--pace 1.5 --open --linger 1h"; fi; \
+	@dialog=$$(mktemp -d)/dialog.md; agent=rehearsal how=; \
+	if [ -t 1 ]; then agent=rehearsal:slow=8 how="--open --linger 1h"; fi; \
 	trap : INT; \
 	.venv/bin/dialogd run "Where should user sessions live?" --agents $$agent,$$agent --file "$$dialog" $$how $(ARGS); code=$$?; \
 	echo; echo "next   .venv/bin/dialogd open     a page to start dialogs of your own from"; \

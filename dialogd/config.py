@@ -474,7 +474,7 @@ class Settings:
     model: str = _setting("", _line, "the model the backend is to use")
     name: str = _setting("", _line, "the agent's name in headings")
     role: str = _setting("", _text, "the agent's role: a known one, or a text")
-    pace: float = _setting(2.0, _wait, "seconds between this agent's turns")
+    pace: float = _setting(0.0, _wait, "seconds from a turn of this agent to its next, at the least")
     project: Path | None = _setting(None, _path, "the folder the agent works in")
     max_tokens: int = _setting(0, _count, "tokens that one reply may have at most; unset: 8192", "AGENT_MAX_TOKENS")
     effort: str = _setting("", _line, "how hard the model thinks: low, medium, high … where it can be set")
@@ -508,7 +508,7 @@ class Settings:
     gate_sees: tuple[Path, ...] = _setting(
         (),
         _paths,
-        "of a build's lead: folders in your home that its gate can read; no project may say it",
+        "of a build's lead: folders of your home and checkout that its gate can read; no project may say it",
         is_users=True,
     )
     tool_calls: int = _setting(10, _count_or_none, "calls of tools that one turn may make; 0: no tools are offered")

@@ -62,6 +62,7 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
     state = StateDir(settings.state_dir)
     file = settings.file.parent.resolve() / settings.file.name
     log = LogFile(file, Journals(state.dialog(file)))
+    log.check()
     present = _known_dialog(log)
     port = _port(settings, present)
     plays = player(settings, present, state, file)

@@ -1,8 +1,8 @@
 """What the closing question costs: calls and tokens of the same dialogs with it and without (`confirm = false`).
 
-A plain pair that signs a text, the same after eight turns more, and a council of three that seals its first answers,
-writes texts and votes. Every yes has words beside it, so each is asked about. No model is asked; tokens are estimated
-from the prompts as an API gets them, and nothing is taken off for a cache.
+A plain pair that signs a text, the same after eight turns more, a council of three that seals its first answers, writes
+texts and votes, and two sides of three rounds before a judge. Every yes has words beside it, so each is asked about.
+No model is asked; tokens are estimated from the prompts as an API gets them, and nothing is taken off for a cache.
 
     python scripts/bench_closing.py [--words 250]
 """
@@ -25,6 +25,7 @@ from tests.support.room import Room, confirmed, opening
 
 SENTENCE = "Sessions stay where they are, because moving them costs more than it brings to anybody. "
 COUNCIL = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true\n'
+JUDGED = 'verdict = "judge"\njudge = "C"\n'
 
 
 @dataclass
@@ -70,12 +71,19 @@ def council(words: str) -> list[Sequence[str]]:
     return [[plan.format(place), text.format(place), vote] for place in ("Postgres", "Redis", "SQLite")]
 
 
+def trial(words: str) -> list[Sequence[str]]:
+    """Three turns of each side, and what the judge says to both orders."""
+    return [[words] * 3, [words] * 3, [f"{words}\n\n[DECIDE: A | it names its figures]"] * 2]
+
+
 def held(setup: str, scripts: Sequence[Sequence[str]], *, confirm: bool) -> tuple[Room, Cost]:
     """A dialog of these lines, to its end, and what it cost."""
     ids = "ABC"[: len(scripts)]
     toml = f"{setup}confirm = {str(confirm).lower()}"
-    first = ", ".join(ids) if len(ids) > 2 else "A"
-    start = opening(*ids, turn=first, more=f"## Setup\n\n```toml\n{toml}\n```")
+    first = ", ".join(ids) if "parallel" in setup else "A"
+    start = opening(
+        *ids, turn=first, keys=["Max Rounds: 3"] if setup == JUDGED else (), more=f"## Setup\n\n```toml\n{toml}\n```"
+    )
     room, cost = Room(start, **dict(zip(ids, scripts, strict=True))), Cost()
     before = b""
     while room.paper.data != before:
@@ -115,7 +123,12 @@ def main() -> int:
     given = parser.parse_args()
     words = (SENTENCE * (given.words // len(SENTENCE.split()) + 1)).strip()
     rows = []
-    dialogs = (("a pair", "", pair(words)), ("a pair", "", pair(words, 4)), ("a council", COUNCIL, council(words)))
+    dialogs = (
+        ("a pair", "", pair(words)),
+        ("a pair", "", pair(words, 4)),
+        ("a council", COUNCIL, council(words)),
+        ("a judge", JUDGED, trial(words)),
+    )
     for name, setup, scripts in dialogs:
         (one, without), (other, with_it) = (held(setup, scripts, confirm=confirm) for confirm in (False, True))
         turns = f"{name}, {len(other.dialog.turns) - 1} turns"

@@ -77,17 +77,18 @@ def free_port() -> int:
 
 @dataclass
 class Pair:
-    """Two daemons at one dialog."""
+    """Two daemons at one dialog, started with these flags."""
 
     file: Path
     source: Path
     ports: tuple[int, int] = field(default_factory=lambda: (free_port(), free_port()))
     processes: list[psutil.Popen] = field(default_factory=list)
+    flags: Sequence[str] = ("--backend", "rehearsal:endless", "--pace", "0")
 
     def command(self, me: str, port: int, peer: str, other: int) -> list[str]:
         """How a daemon is started."""
-        words = ["start", me, "--port", str(port), "--peer", f"{peer}=http://127.0.0.1:{other}", "--pace", "0"]
-        return [sys.executable, "-m", "dialogd", *words, "--backend", "rehearsal:endless", "--file", str(self.file)]
+        words = ["start", me, "--port", str(port), "--peer", f"{peer}=http://127.0.0.1:{other}", *self.flags]
+        return [sys.executable, "-m", "dialogd", *words, "--file", str(self.file)]
 
     def __enter__(self) -> Self:
         a, b = self.ports

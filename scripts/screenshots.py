@@ -104,7 +104,7 @@ def staged(folder: Path, backend: str = "rehearsal:slow=9") -> Iterator[Stage]:
         "## Turn 1 — User\n\n**Question:**\nDiscuss and agree on where user sessions should live.\n\nTURN: A\n",
         encoding="utf-8",
     )
-    daemons = [stage.run("start", who, "--backend", backend, "--pace", "0.5") for who in "AB"]
+    daemons = [stage.run("start", who, "--backend", backend) for who in "AB"]
     try:
         yield stage
     finally:

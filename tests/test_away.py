@@ -113,6 +113,17 @@ def test_a_decision_is_told_with_its_text_and_evidence() -> None:
     assert "dialogd approve" in news.needed
 
 
+def test_an_end_without_a_result_has_nothing_to_take() -> None:
+    """Turns that ran out, a deadlock: closed as it is, or opened again; a bare question tells nothing of itself."""
+    lines = {"A": ["[QUESTION]", "[QUESTION: how many reads?]"], "B": ["Two hundred.\n\n[QUESTION]", "Who knows."]}
+    room = Room(opening("A", "B", keys=["Max Turns: 5"]), **lines)
+    room.run()
+    needed = "say how it ends: `dialogd approve` closes it as it is, `dialogd say …` opens it again"
+    assert away(room.dialog, 0).needed == needed
+    assert texts(room, "asked") == ["to B: how many reads?"]
+    assert texts(room, "answered") == ["how many reads? → Who knows."]
+
+
 def test_what_the_person_rejected_is_not_told_as_decided() -> None:
     """It stands under a heading of its own, with the text and why; the digest of before has it as a decision."""
     agreed = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"

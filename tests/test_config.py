@@ -74,7 +74,7 @@ def test_nothing_set_means_the_documented_defaults(tmp_path: Path) -> None:
     settings = load({}, {}, tmp_path)
     assert settings == Settings()
     assert (settings.id, settings.port, settings.file) == ("", None, Path("/tmp/claude-dialog.md"))
-    assert (settings.backend, settings.pace, settings.log_format) == ("auto", 2.0, "text")
+    assert (settings.backend, settings.pace, settings.log_format) == ("auto", 0.0, "text")
     assert settings.state_dir.name == "dialogd"
     assert settings.state_dir.is_absolute()
     assert {row.origin for row in settings.rows()} == {"default"}

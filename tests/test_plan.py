@@ -604,10 +604,10 @@ def test_what_nobody_knows_is_null() -> None:
     assert (metrics["decisions_reached"], metrics["conflicts_resolved"], metrics["proposals_made"]) == (0, 0, 0)
 
 
-def weighted(b: str, c: str, a: str) -> Plan:
+def weighted(b: str, c: str, *then: str) -> Plan:
     """A vote over two proposals in which A's voice weighs three; what each says of them."""
     more = setup('verdict = "vote"\norder = "round-robin"\nquorum = 1.0\n[roles.A]\nweight = 3')
-    return plan("[PROPOSAL: tabs]", f"[PROPOSAL: spaces]\n{b}", c, a, of="ABC", more=more)
+    return plan("[PROPOSAL: tabs]", f"[PROPOSAL: spaces]\n{b}", c, *then, of="ABC", more=more)
 
 
 def test_key_agreements_are_what_was_approved_and_stands() -> None:
@@ -615,7 +615,7 @@ def test_key_agreements_are_what_was_approved_and_stands() -> None:
     split = "[VOTE: P1 approve | simple]\n[VOTE: P2 reject | wide]"
     drawn = weighted(f"{split}\n[CONCEDE: P2, because of width]", "[VOTE: P1 approve]\n[VOTE: P2 approve]", split)
     assert [(d.ref, d.outcome) for d in drawn.decisions] == [("P1", "approved")]
-    rejected = weighted("[VOTE: P2 approve]", "[VOTE: P1 reject]\n[VOTE: P2 approve]", "[VOTE: P2 reject]")
+    rejected = weighted("[VOTE: P2 approve]", "[VOTE: P1 reject]\n[VOTE: P2 approve]", "[VOTE: P2 reject]", "Well.")
     assert ("P2", "rejected") in [(d.ref, d.outcome) for d in rejected.decisions]
     assert section(markdown(drawn), "Key agreements") == "- P1: tabs (by Claude A, approved in turn 5)"
     assert [item["text"] for item in as_json(drawn)["key_agreements"]] == ["P1: tabs"]
@@ -626,7 +626,7 @@ def test_key_agreements_are_what_was_approved_and_stands() -> None:
 
 def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:
     """In the decision, in the table of votes, in the JSON; where all weigh the same nothing is said."""
-    drawn = weighted("[VOTE: P2 approve]", "[VOTE: P2 approve]", "[VOTE: P2 reject]")
+    drawn = weighted("[VOTE: P2 approve]", "[VOTE: P2 approve]", "[VOTE: P2 reject]", "Well.")
     found = next(d for d in drawn.decisions if d.ref == "P2")
     assert found.evidence == "1 for (C), 1 against (A), absent: B; weight 1 to 3 of 5"
     page = markdown(drawn)

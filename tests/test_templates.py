@@ -9,21 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.agent.brief import system
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse as read_dialog
-from dialogd.protocol.marks import MARKS
+from dialogd.protocol.marks import DECIDING, MARKS
 from dialogd.protocol.model import OUTCOMES
 from dialogd.protocol.rules import DECIDE, MODERATE, PERSONALITIES, PROPOSE
 from dialogd.protocol.text import escape
 from dialogd.templates.library import DEFAULT_TEMPLATE, Template, find, load, names, parse, places, template
 from dialogd.templates.opening import Opening, begins, compose, enough_turns, warnings
 from tests.support.cases import cases
+from tests.support.room import Room
 
 SHIPPED = {
     "pair", "feature-design", "code-review", "architecture-debate", "test-cases", "system-design", "brainstorm",
     "design-review", "debate", "council", "contemplator", "mirror", "relay", "pyramid", "circle", "swarm", "healing",
-    "build",
+    "build", "divided",
 }  # fmt: skip
 
 
@@ -50,8 +52,8 @@ def test_a_shipped_template_reads_without_a_word(name: str) -> None:
     found = template(name)
     assert (found.name, found.terms.problems, found.terms.notes) == (name, (), ())
     assert 30 < len(found.description) < 130
-    assert found.skill.rules
     assert found.title != found.name
+    assert bool(found.skill.rules) == (name != DEFAULT_TEMPLATE)
     if name != DEFAULT_TEMPLATE:
         assert found.skill.overview
         assert found.skill.success
@@ -75,6 +77,22 @@ def test_a_dialog_from_a_shipped_template_has_its_rules(name: str) -> None:
     assert [entry.number for entry in dialog.entries] == [1]
     assert dialog.state.owing == opening.first
     assert header.rules.is_plain == (name == DEFAULT_TEMPLATE)
+
+
+def runs_of(text: str, count: int = 5) -> set[tuple[str, ...]]:
+    """Every so many words in a row."""
+    words = re.findall(r"\w[\w'-]*", text.casefold())
+    return {tuple(words[at : at + count]) for at in range(len(words) - count + 1)}
+
+
+@cases("name", sorted(SHIPPED))
+def test_no_rule_of_a_shipped_template_says_what_its_agents_are_told(name: str) -> None:
+    """Neither again nor against it: no mark that decides, no text, no turn, and no five words of any agent's prompt."""
+    rules, header = template(name).skill.rules, begun(name).header
+    assert not set(re.findall(r"\[([A-Z_]+)", rules)) & DECIDING
+    assert not re.search(r"TURN|Consensus Summary|outranks|deadlock|sealed|person may|whose turn", rules)
+    for agent in header.agents:
+        assert not runs_of(rules) & runs_of(system(header, agent))
 
 
 @cases("name", sorted(SHIPPED))
@@ -208,19 +226,11 @@ def test_the_opening_stands_in_turn_one() -> None:
     assert body.startswith("First.\n\n> Tabs or spaces?\n\nLast.\n\nTURN: ")
 
 
-def test_a_plain_skill_gets_rules_from_its_overview_and_verdict() -> None:
-    """Who reads the file learns what it is about and how it ends."""
-    for verdict, word in (
-        ("mutual", "signed"),
-        ("vote", "[VOTE: P1"),
-        ("moderator", "[DECIDE: P1"),
-        ("judge", "judge"),
-    ):
-        cast = "## Agents\n\n### Ann\n### Judge\n"
-        text = f"---\nverdict: {verdict}\n---\n# T\n\n## Overview\n\nTwo look at it.\n\n{cast}"
-        rules = compose(made(text, "A", "B")).partition("## Rules\n\n")[2].partition("\n---\n")[0]
-        assert rules.startswith("Two look at it.\n\n- Only an agent whose turn it is")
-        assert word in rules
+def test_a_plain_skill_has_its_overview_for_rules() -> None:
+    """Who reads the file learns what it is about; how it ends stands in its Setup, and each agent is told."""
+    text = "# T\n\n## Overview\n\nTwo look at it.\n\n## Agents\n\n### Ann\n### Bob\n"
+    assert "\n\n## Rules\n\nTwo look at it.\n\n---\n" in compose(made(text, "A", "B"))
+    assert "## Rules" not in compose(made("# T\n\n## Agents\n\n### Ann\n### Bob\n", "A", "B"))
 
 
 def test_words_of_a_template_never_read_as_structure() -> None:
@@ -377,14 +387,17 @@ def test_an_unknown_template_is_refused_with_the_known_ones(unknown: str) -> Non
 
 
 def test_a_path_that_leads_nowhere_is_refused(folder: Path) -> None:
-    """A file that is not there, a folder without a skill, a pipe, something huge, something binary."""
+    """A file that is not there, a folder without a skill, a pipe, something huge, binary or empty."""
     (folder / "empty").mkdir()
     os.mkfifo(folder / "pipe.md")
     (folder / "huge.md").write_bytes(b"x\n" * 150_000)
     (folder / "binary.md").write_bytes(b"\xff\xfe")
+    (folder / "nothing.md").write_bytes(b" \n")
+    (folder / "nul.md").write_bytes(b"\0" * 8)
     for name, why in (
         ("no/such.md", "does not exist"), ("pair.md", "does not exist"), ("./empty", "has no SKILL.md"),
         ("./pipe.md", "is not a file"), ("huge.md", "larger than 200,000 bytes"), ("binary.md", "not UTF-8"),
+        ("nothing.md", "is empty or no text"), ("nul.md", "is empty or no text"),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=why) as caught:
             template(name)
@@ -457,6 +470,25 @@ def test_the_mirror_analyses_twice_before_it_compares() -> None:
     lenses = [part.role.personality for part in template("mirror").terms.cast]
     assert len(set(lenses)) == len(lenses) == 2
     assert [phase.name for phase in room.rules.phases] == ["ANALYSIS", "COMPARISON", "RESULT"]
+
+
+def test_divided_knowledge_is_told_before_anybody_takes_a_position() -> None:
+    """All begin, sealed, with facts and needs; then each answers; nobody is asked for a position or a vote before."""
+    opening = begun("divided")
+    assert opening.rules.sealed
+    assert (opening.first, opening.rules.verdict) == (("A", "B"), "mutual")
+    assert [phase.name for phase in opening.rules.phases] == ["FACTS", "ANSWERS", "TEXT"]
+    room = Room(compose(opening))
+    for me in "AB":
+        now = room.thinks(me).partition("# Your turn")[2]
+        assert "no position yet" in now
+        assert "your position" not in now
+        room.answers(me, f"{me} keeps 80 rows.\n\n[EVIDENCE: 80, {me}.csv]\n[QUESTION: how many do you keep?]")
+    for me in "AB":
+        room.step(me)
+    now = room.thinks("A").partition("# Your turn")[2]
+    assert "look up what the others need" in now
+    assert "your position" not in now
 
 
 def test_the_default_is_the_pair() -> None:

@@ -16,7 +16,7 @@ from dialogd.protocol import build
 from dialogd.protocol.build import Due, GateResult, Submission, Task
 from dialogd.protocol.decide import Work
 from dialogd.protocol.marks import fields_of
-from dialogd.protocol.model import Draft, Mark
+from dialogd.protocol.model import SYSTEM, Draft, Mark
 from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Debt, Dialog
@@ -49,8 +49,9 @@ NO_MATERIAL = Material()
 class Builder:
     """The hands of agent `me` in a build of the dialog `file`; `state` is the state directory.
 
-    `repo`, `gate` and what that `sees` of the home come from the flags of its daemon: a file alone makes no daemon read
-    or run anything. Hidden from the gate are the dialog with all that lies beside it, and the state directory.
+    `repo`, `gate` and what else that `sees` come from the flags of its daemon: a file alone makes no daemon read
+    or run anything. Hidden from the gate are the dialog with all that lies beside it, the state directory, and what
+    else there is of the repository: the tree under test stands in the checkout's place.
     `is_busy` is True while something is done that its peers must wait for.
     """
 
@@ -175,7 +176,8 @@ class Builder:
         """Run the gate over exactly the submitted commit, in a folder of its own."""
         self._check(rules)
         trees = self._worktrees(dialog)
-        found: tuple[Mark, ...] = await aside(lambda: self._astray(dialog, trees, task))
+        is_allowed = task.gate == "run"
+        found: tuple[Mark, ...] = () if is_allowed else await aside(lambda: self._found(dialog, trees, task))
 
         def note(result: GateResult) -> Note:
             return lambda _: build.gate_note(rules, task, result, found, wall())
@@ -193,19 +195,20 @@ class Builder:
             raise StorageError(
                 f"{trees.root} has no place for the gate's copy: {why(error)}", fix=fix(error)
             ) from error
-        is_allowed = task.gate == "run"
         try:
             await aside(lambda: trees.export(task.commit, export))
             limit, log = rules.gate_timeout, self._log(dialog, task)
-            sees = await aside(lambda: gate.readable(self.sees, self.file, self.state))
+            sees = await aside(lambda: gate.readable(self.sees, self.file, self.state, trees))
+            covered = [*self._hidden(), *await aside(trees.others)]
             ran = await gate.run(
-                rules.gate, export, limit, log, hidden=self._hidden(), visible=sees, as_person=is_allowed
-            )
+                rules.gate, export, limit, log, at=trees.checkout.path, hidden=covered, visible=sees,
+                as_person=is_allowed,
+            )  # fmt: skip
         except NotInstalled as error:
             lacking = str(error)
             if dialog.header.is_unattended:
                 return note(GateResult("untested", tail=f"The gate was not run: {lacking}."))
-            return lambda _: build.ask_gate_note(rules, task, lacking, wall())
+            return lambda _: build.ask_gate_note(rules, task, lacking, found, wall())
         finally:
             await aside(lambda: gate.remove(export))
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"
@@ -219,14 +222,22 @@ class Builder:
         beside = (self.file, Path(f"{self.file}.lock"), Path(f"{self.file}.d"))
         return [path for path in (*beside, self.state) if path.exists()]
 
-    def _astray(self, dialog: Dialog, trees: Worktrees, task: Task) -> tuple[Mark, ...]:
-        """The daemon's finding on a fix that goes beyond what it was asked to fix."""
+    def _found(self, dialog: Dialog, trees: Worktrees, task: Task) -> tuple[Mark, ...]:
+        """The daemon's findings: the lead changed nothing, or more than it was asked to.
+
+        Where the person had it tried again, nothing need change: the gate may have failed for want of theirs.
+        """
         before = _attempts(dialog, task)[:-1]
+        is_carried = any(entry.id == task.entries[1] and entry.by == SYSTEM for entry in dialog.entries)
+        if task.tree == trees.tree_of(task.base) and not is_carried:
+            return build.idle("before the task")
         if not before:
             return ()
+        if task.tree == trees.tree_of(before[-1]) and task.iteration > task.spent + 1:
+            return build.idle("in the attempt before")
         changed = _names(trees.diff(before[-1], task.commit, 0))
         known = _names(trees.diff(task.base, before[-1], 0))
-        return build.astray(changed - known - {finding.file for finding in findings(dialog)})
+        return build.astray(changed - known - {finding.file for finding in findings(dialog)}) if known else ()
 
     def _submission(self, dialog: Dialog, rules: Build, task: Task) -> Iterator[str]:
         """What the reviewer is shown of the submission, as git tells it."""

@@ -15,9 +15,10 @@ from dialogd.protocol.units import Here, in_words
 
 
 class Seen:
-    """What this daemon, at `url`, has seen of the dialog, and when. Pauses do not count."""
+    """What the daemon of agent `me`, at `url`, has seen of the dialog, and when. Pauses do not count."""
 
-    def __init__(self, pace: float, url: str = "", pause: float = 0.0) -> None:
+    def __init__(self, me: str, pace: float, url: str = "", pause: float = 0.0) -> None:
+        self.me = me
         self.pace = pace
         self.url = url
         self.pause = pause
@@ -27,6 +28,7 @@ class Seen:
         self._dialog: Dialog | None = None
         self._changed = time.monotonic()
         self._looked = time.monotonic()
+        self._spoke, self._said = 0, -math.inf
         self._first: dict[tuple[str, str, str], float] = {}
         self._hurried = False
 
@@ -38,6 +40,9 @@ class Seen:
             self._changed = now - self.lain
         elif dialog is not self._dialog and dialog.size != self._dialog.size:
             self._changed, self.lain, self._hurried = now, 0.0, False
+        spoke = dialog.state.floor.spoke_at.get(self.me, 0)
+        if spoke != self._spoke:
+            self._spoke, self._said = spoke, self._changed
         if dialog.state.paused:
             passed = now - self._looked
             self._first = {key: first + passed for key, first in self._first.items()}
@@ -48,6 +53,7 @@ class Seen:
     def began_anew(self) -> None:
         """Reset for another dialog in the file."""
         self.nudged = self.started = False
+        self._spoke, self._said = 0, -math.inf
         self._first.clear()
         self.lain, self._changed = 0.0, time.monotonic()
 
@@ -65,9 +71,12 @@ class Seen:
     @property
     def rest(self) -> float:
         """Seconds since the file last changed; infinite after a notify."""
-        return math.inf if self._hurried else time.monotonic() - self._changed
+        return self._since(self._changed)
 
-    def clock(self, working: frozenset[str] = frozenset()) -> Clock:
+    def _since(self, moment: float) -> float:
+        return math.inf if self._hurried else time.monotonic() - moment
+
+    def clock(self) -> Clock:
         """What `decide` is told besides the file."""
         now = time.monotonic()
         return Clock(
@@ -77,8 +86,8 @@ class Seen:
             started=self.started,
             lain=self.lain,
             rest=self.rest,
+            silent=self._since(self._said),
             ages={key: now - first for key, first in self._first.items()},
-            working=working,
             pace=self.pace,
             url=self.url,
             pause=self.pause,

@@ -10,12 +10,25 @@ from pathlib import Path
 
 from dialogd.agent.costs import is_priced
 from dialogd.agent.turn import Behavior
-from dialogd.backends import WITH_TOOLS, WRITING, Backend, Options, Prepared, Writer, auto, keys, kind_of, load_backend
+from dialogd.backends import (
+    CODING,
+    NOTHING,
+    WITH_TOOLS,
+    WRITING,
+    Backend,
+    Options,
+    Prepared,
+    Writer,
+    auto,
+    keys,
+    kind_of,
+    load_backend,
+)
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
 from dialogd.protocol.money import DEFAULT_TOKENS
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import NO_BUDGET, budget, dollars
+from dialogd.protocol.units import NO_BUDGET, budget, dollars, listed
 from dialogd.store.disk import pread
 from dialogd.store.folders import StateDir
 
@@ -129,6 +142,7 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         poll=settings.poll,
         retry_wait=settings.retry_wait,
         title=_title(settings, choice),
+        has=_has(settings, choice),
         notes=notes(settings.project),
         secrets=_secrets(settings, variables),
         budget=usd,
@@ -142,6 +156,15 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         gate=settings.gate,
         gate_sees=settings.gate_sees,
     )
+
+
+def _has(settings: Settings, choice: auto.Choice) -> str:
+    """What its prompt says that it has to look at: what its kind has, and the tools of the person's servers."""
+    name, given = choice.backend.partition(":")[0], [server.name for server in settings.tools]
+    if name in WITH_TOOLS and given and settings.tool_calls:
+        return f"the tools of {listed(given)}, and no files beside them"
+    is_bare = name in WITH_TOOLS or (name in CODING and settings.project is None)  # those are in an empty folder
+    return NOTHING if is_bare else kind_of(name).has
 
 
 def _title(settings: Settings, choice: auto.Choice) -> str:

@@ -14,13 +14,15 @@ from dialogd.protocol.admit import Matter, Permits, question
 from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.interventions import strikes, vetoes
+from dialogd.protocol.marks import contributes, stated
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant, whose
 from dialogd.protocol.questions import answered_by_default
 from dialogd.protocol.review import findings
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog
-from dialogd.protocol.table import Proposal
+from dialogd.protocol.table import Proposal, Standing
 from dialogd.protocol.text import one_line, redact
+from dialogd.protocol.units import listed
 
 
 def reads_all(dialog: Dialog, agent: str) -> bool:
@@ -184,7 +186,8 @@ def _which(gone: Sequence[Part]) -> str:
 
 SHOWN = 10  # proposals that whoever has to decide is shown
 VOTES = 20  # votes that an agent is asked for in one turn
-WORDS = "200 to 400 words"
+WORDS = "at most 400 words"
+FEW = 2  # turns that are left: it is time for an end
 
 
 class _Now:
@@ -203,31 +206,63 @@ class _Now:
         """The last section of the prompt. A judge is shown no drafts."""
         if self.me == self.header.judge:
             return "\n\n".join(("# Your turn", self._length(), *self._judging()))
-        lines = ["# Your turn", f"{self._length()} {self._task()}", *self._where(), *self._refused()]
+        lines = ["# Your turn", f"{self._length()} {self._task()}".strip(), *self._where(), *self._refused()]
         lines += [*self._not_answered(), *self._rejected(), *self._to_sign(), *self._to_vote(), *self._to_decide()]
         lines += [*self._to_build(), *self._to_attack(), *self._ruled_out(), *self._blocking(), *self._closing()]
         lines += [f"Noticed: {signal.text}." for signal in signals(self.dialog) if self._concerns(signal)]
         lines += [f"Written by you, not sent, because the dialog had moved on:\n\n{fenced(draft)}" for draft in drafts]
         return "\n\n".join(lines)
 
+    @property
+    def _left(self) -> int:
+        """How many turns there may be after this one."""
+        return max(self.state.limits.max_turns - self.state.counted - 1, 0)
+
     def _length(self) -> str:
-        left = max(self.state.limits.max_turns - self.state.counted - 1, 0)
         words = self.header.setup.get("words")
         length = one_line(words, 60) if isinstance(words, str) and words.strip() else WORDS
-        more = f"{left} more {'follows' if left == 1 else 'follow'} after it at most"
-        return f"This is turn {self.state.number + 1}; {more}. Write {length}."
+        more = f"{self._left} more {'follows' if self._left == 1 else 'follow'} after it at most"
+        return f"This is turn {self.state.number + 1}; {more}. Write {length}, fewer where fewer will do."
 
     def _task(self) -> str:
-        if Permits(self.dialog, self.me).answers_first:
-            return (
-                "It is a sealed first answer: nobody sees the others' before all have given theirs. Give your own"
-                " position with [CONFIDENCE: …], your reasons, and what would change your mind."
-            )
+        """What this turn is for; "" where a text, a vote or the closing round says that, below."""
         if self.rules.build is not None:
             return "Say what matters to who reads it next."
+        if Permits(self.dialog, self.me).answers_first:
+            first = "It is a sealed first answer: nobody sees the others' before all have given theirs."
+            more = " End with how sure you are, `[CONFIDENCE: 0.7]` (0 to 1), and what would change your mind."
+            return first if self.rules.phases else f"{first} {_FIRST}{more}"
+        if self.state.closing or self.unsigned() is not None or self.polls():
+            return ""
+        if self._left <= FEW:
+            return self._ends("Few turns are left: {} now, or name the crux.")
+        if self.rules.phases:
+            return "Do the work of this phase, and answer what you were asked."
+        last = next(self._turns_of(self.me), None)
+        if last is None:
+            return _FIRST if not self.state.base else "Answer the person first: what changes by what they said?"
         if not self.reads_all:
             return "Say what your own work comes to, and end with your position or the next step."
-        return "Answer the last points of the others, and end with your position or the next step."
+        if self.state.floor.turns_of.get(self.me) == 1 and last.frame is not None and last.frame.nonce:
+            where = (
+                "The first answers are here, written without knowing of each other. Where do they differ, which fact"
+            )
+            return self._ends(f"{where} would decide it, and who can look it up? If they do not differ, {{}} now.")
+        if self._is_calm():
+            return self._ends("The last two turns brought nothing new: name the one point that is open, or {}.")
+        return "Answer the others' questions and points first; end with your position or the next step."
+
+    def _ends(self, said: str) -> str:
+        """A task whose end is the words that this dialog is decided on."""
+        signs = "write the text that you could sign"
+        return said.format(signs if self.rules.verdict == "mutual" else "write what should be decided on, in full")
+
+    def _is_calm(self) -> bool:
+        """True where the last two turns, both of agents, hold no contribution and no text."""
+        last = list(islice((turn for turn in self.dialog.latest_turns if not turn.is_struck), 2))
+        says = (mark for turn in last for mark in turn.marks)
+        is_new = any(contributes(mark) or mark.name in _NEW for mark in says)
+        return len(last) == 2 and all(turn.by != USER for turn in last) and not is_new
 
     def _where(self) -> Iterator[str]:
         """Round and phase, if any."""
@@ -241,15 +276,10 @@ class _Now:
         at = self.rules.phase(done)
         if at < 0:
             return
-        text = f"Phase {at + 1} of {len(phases)}: {phases[at].name}."
-        if phases[at].description:
-            text += f" What comes out of it: {phases[at].description.rstrip('.')}."
-        if at + 1 == len(phases):
-            yield f"{text} It is the last one."
-            return
+        text = f"Phase {at + 1} of {len(phases)}, {phases[at].name}: {phases[at].description}".rstrip(" .:") + "."
         left = sum(each.rounds for each in phases[: at + 1]) - done
-        ends = "with this round" if left == 1 else f"in {left} rounds"
-        yield f"{text} It ends {ends}; then {phases[at + 1].name}."
+        ends = "ends with this round" if left == 1 else f"ends in {left} rounds"
+        yield f"{text} It {'is the last one' if at + 1 == len(phases) else ends}."
 
     def _refused(self) -> Iterator[str]:
         last = next(self._turns_of(self.me), None)
@@ -263,7 +293,7 @@ class _Now:
             yield _quoted(what, asked.default)
 
     def _rejected(self) -> Iterator[str]:
-        """The result that the person did not take: its whole text in the agent's first turn after that."""
+        """The result that the person did not take; its whole text for who is not shown others' turns, once."""
         found = rejected(self.dialog)
         if found is None:
             return
@@ -272,7 +302,8 @@ class _Now:
             f" turn {found.turn}: whatever was agreed before is not agreed. Say what changes, and why it meets the"
             " reason."
         )
-        agreed = certify(self.dialog) if self.state.floor.turns_of.get(self.me, 0) == 0 else None
+        is_first = self.state.floor.turns_of.get(self.me, 0) == 0
+        agreed = certify(self.dialog) if is_first and not self.reads_all else None
         if agreed is None or not agreed.text or not is_shown(self.dialog, agreed.stands_in, self.me):
             return
         if int(agreed.decided_in.partition(".")[0] or 0) <= self.state.base:
@@ -280,13 +311,11 @@ class _Now:
 
     def _to_sign(self) -> Iterator[str]:
         """The text on the table, where this agent has still to sign it; quoted for who is not shown others' turns."""
-        standing = self.table.standing
-        if standing is None or self.rules.verdict != "mutual" or self.me not in self.header.voters:
-            return
-        if standing.signed_by(self.me) or not is_shown(self.dialog, standing.proposal.entry, self.me):
+        standing = self.unsigned()
+        if standing is None:
             return
         ref = standing.proposal.ref
-        how = f"`[AGREE: {ref}]` with your reason, an objection, or a better text of your own."
+        how = f"check it, then sign it as it stands with `[AGREE: {ref}]`, object, or write a better one."
         if standing.replaced >= 2:
             how = (
                 f"it was replaced {standing.replaced} times by now, so sign {ref} as it stands or object with a reason."
@@ -297,21 +326,31 @@ class _Now:
         if not self.reads_all:
             yield _quoted(f"The text {ref}:", standing.proposal.text)
 
+    def unsigned(self) -> Standing | None:
+        """The text on the table, where this agent may sign it, knows of it, and has not."""
+        standing = self.table.standing
+        if standing is None or self.rules.verdict != "mutual" or self.me not in self.header.voters:
+            return None
+        is_open = not standing.signed_by(self.me) and is_shown(self.dialog, standing.proposal.entry, self.me)
+        return standing if is_open else None
+
     def _to_vote(self) -> Iterator[str]:
-        for ref, text in self.polls():
-            line = f"`[VOTE: {ref} approve | your reason]`, or `reject`, or `abstain`."
+        """The proposals that wait for its vote; each is quoted for who is not shown others' turns."""
+        for proposal in self.polls():
+            line = f"`[VOTE: {proposal.ref} approve | your reason]`, or `reject`, or `abstain`."
             if self.rules.objections:
                 line += " To approve, name your strongest remaining objection too: `[RESERVATION: …]`."
-            yield _quoted(f"The proposal {ref} waits for your vote: {line}", text)
+            line = f"The proposal {proposal.ref} waits for your vote: {line}"
+            yield line if self.reads_all else _quoted(line, proposal.text)
         if (left := len(self._unvoted()) - VOTES) > 0:
             yield f"{left} more proposals wait for your vote; you are asked once you have voted on these."
 
-    def polls(self) -> list[tuple[str, str]]:
-        """The oldest proposals that wait for this agent's vote and that it may know of, each with its text."""
+    def polls(self) -> list[Proposal]:
+        """The oldest proposals that wait for this agent's vote and that it may know of."""
         refs = self._unvoted()
         latest = {proposal.ref: proposal for proposal in self.table.proposals} if refs else {}
         known = (latest[ref] for ref in refs if ref in latest and is_shown(self.dialog, latest[ref].entry, self.me))
-        return [(proposal.ref, proposal.text) for proposal in islice(known, VOTES)]
+        return list(islice(known, VOTES))
 
     def _unvoted(self) -> list[str]:
         """The proposals on which this agent has still to vote."""
@@ -322,18 +361,18 @@ class _Now:
         """An escalated decision, when it is this agent's."""
         if not self.state.escalation.to or self.state.escalation.to != self.me:
             return
-        asked = next((entry for entry in self.dialog.latest_turns if entry.by == USER and not entry.is_struck), None)
         yield "The others could not decide, so you do: `[DECIDE: P1 approve | your reason]`, or `reject`."
         if self.state.escalation.why:
             yield _quoted("Why it comes to you:", self.state.escalation.why)
-        if asked is not None:
-            yield _quoted(f"The question, of turn {asked.number}:", asked.body)
         approved = {decision.ref for decision in self.table.decisions if decision.outcome == "approved"}
         if failed := [decision for decision in self.table.decisions if decision.outcome != "approved"]:
             lines = (f"{d.ref} {d.outcome}: {d.method}, {d.evidence} ({d.reason})" for d in failed)
             yield _quoted("Decided against, or not at all, so far:", *lines)
         new = [p for p in self.table.proposals if int(p.entry.partition(".")[0]) > self.state.base]
-        for proposal in [p for p in new if p.ref not in approved and p.ref not in self.table.vetoed][-SHOWN:]:
+        open_ = [p for p in new if p.ref not in approved and p.ref not in self.table.vetoed][-SHOWN:]
+        if open_ and self.reads_all:
+            yield f"Undecided: {listed([p.ref for p in open_])}."
+        for proposal in () if self.reads_all else open_:
             yield _quoted(f"The proposal {proposal.ref}:", proposal.text)
         if self.rules.guidelines:
             yield f"Go by this: {self.rules.guidelines}"
@@ -429,20 +468,17 @@ class _Now:
             yield _quoted(f"## The position of {who}", text)
 
     def _position(self, who: str) -> str | None:
-        """An agent's last turn that says something, and its last proposal or yes where that stands in an earlier one.
-
-        One that only passes is its last where it has no other; None for an agent that has not spoken.
-        """
+        """The position of an agent, and its last proposal or yes where that stands in another turn; else None."""
         turns = list(self._turns_of(who))
-        if not turns:
+        last = next((turn for turn in turns if turn.number == self.state.floor.position_at.get(who)), None)
+        if last is None:
             return None
-        last = next((turn for turn in turns if turn.mark("PASS") is None or turn.body.strip()), turns[0])
-        texts = [last.body, *(str(mark) for mark in last.marks if mark.name not in _NOT_ITS_OWN)]
+        texts = [stated(last)]
         for name in ("PROPOSAL", "AGREE"):
             turn = next((turn for turn in turns if turn.mark(name) is not None), last)
             if turn is not last:
                 texts += [f"(turn {turn.number}) {mark}" for mark in turn.all(name)]
-        return "\n\n".join(text for text in texts if text.strip())
+        return "\n\n".join(texts)
 
     def _turns_of(self, who: str) -> Iterator[Entry]:
         """The agent's turns since the dialog began anew, latest first."""
@@ -455,7 +491,11 @@ class _Now:
         return found if found is not None and is_shown(self.dialog, found.entry, self.me) else None
 
 
-_NOT_ITS_OWN = frozenset({"DECISION", "REFUSED", "ROUND", "ESCALATE"})
+_FIRST = (
+    "Look first at what you have: state the facts that bear on the question, each with its source; then your position,"
+    " and what you need to know from the others."
+)
+_NEW = frozenset({"OBJECTION", "CONCEDE", "CONSENSUS_PROPOSED", "DEADLOCK"})  # beside what contributes
 
 
 def _quoted(what: str, *lines: str) -> str:
@@ -469,12 +509,14 @@ def _quoted(what: str, *lines: str) -> str:
 class Prompts:
     """What agents are asked; what is finished of their prompts, without secrets, is kept from turn to turn.
 
-    `notes` is what the project says to agents. A dialog that outgrows `room` (tokens, 0: no limit) loses its middle; a
-    line says what is missing. `secrets` are taken out wherever they stand, as known key shapes are. An entry whose
-    reading changes (by an edit, a strike, a label) is another value, and is made anew; `made` counts those that were.
+    `has` is what the agent has to look at, `notes` what its project says to agents. A dialog that outgrows `room`
+    (tokens, 0: no limit) loses its middle; a line says what is missing. `secrets` are taken out wherever they stand, as
+    known key shapes are. An entry whose reading changes (by an edit, a strike, a label) is another value, and is made
+    anew; `made` counts those that were.
     """
 
-    def __init__(self, *, notes: str = "", room: int = 0, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, *, has: str = "", notes: str = "", room: int = 0, secrets: Sequence[str] = ()) -> None:
+        self.has = has
         self.notes = notes
         self.room = room
         self.secrets = secrets
@@ -512,16 +554,24 @@ class Prompts:
         return (digest_prompt(fixed[0], missing), missing) if missing else None
 
     def confirmation(self, dialog: Dialog, agent: Participant, re_: str, reply: str, found: Sequence[Matter]) -> Prompt:
-        """The closing question about a reply: the rules, the texts it is about, the reply, the question; no dialog."""
+        """The closing question about a reply: the texts it is about, the reply, the question; no rules, no dialog."""
         about = {matter.about for matter in found}
-        texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.table.proposals if p.ref in about]
+        texts = [
+            f"## {p.ref}\n\n{fenced(p.text)}"
+            for p in dialog.state.table.proposals
+            if p.ref in about and p.text not in reply
+        ]
         parts = [Part("text", "# What it is about\n\n" + "\n\n".join(texts))] if texts else []
         parts.append(Part("reply", f"# Your reply\n\n{fenced(reply)}", agent.id, re_))
         return Prompt(
-            system=redact(brief.system(dialog.header, agent), self.secrets)[0],
+            system=redact(brief.asked_back(agent), self.secrets)[0],
             parts=tuple(map(self._safe, parts)),
             now=f"# One question about your reply\n\n{redact(question(found), self.secrets)[0]}",
+            session=self._rules(dialog, agent),
         )
+
+    def _rules(self, dialog: Dialog, agent: Participant) -> str:
+        return redact(brief.system(dialog.header, agent, self.has), self.secrets)[0]
 
     def _pieces(self, dialog: Dialog, agent: Participant) -> tuple[list[Part], Sequence[Part], Sequence[Part]]:
         """The parts that always stay (header, question, notes), and of the others those left out and those kept."""
@@ -537,7 +587,7 @@ class Prompts:
         if self._of != (dialog.header, agent):
             fixed = [Part("header", _header(dialog.header)), *([_notes(self.notes)] if self.notes.strip() else [])]
             self._of, self._fixed, self._entries = (dialog.header, agent), list(map(self._safe, fixed)), {}
-            self._system = redact(brief.system(dialog.header, agent), self.secrets)[0]
+            self._system = self._rules(dialog, agent)
             self._read, self._question = (), []
         count = len(self._read)
         if self._struck != dialog.state.hand.struck or dialog.entries[:count] != self._read:
@@ -603,17 +653,12 @@ def _notes(notes: str) -> Part:
 
 
 def _to_decide_on(dialog: Dialog, me: str) -> Iterator[Part]:
-    """The texts that wait for this agent's signature or vote."""
-    state, now = dialog.state, _Now(dialog, me)
-    if me not in dialog.header.voters:
-        return
-    texts = dict(now.polls())
-    standing = state.table.standing
-    if standing is not None and dialog.header.rules.verdict == "mutual" and not standing.signed_by(me):
-        proposal = now.proposal(standing.proposal.ref)
-        texts |= {proposal.ref: proposal.text} if proposal is not None else {}
-    for ref, text in texts.items():
-        yield Part(f"text-{ref}", f"## The text of {ref}, in full\n\n{fenced(text)}")
+    """The texts that wait for this agent's signature or vote, where they stand in others' turns that it reads."""
+    now = _Now(dialog, me)
+    standing = now.unsigned() if now.reads_all else None
+    for proposal in [*([standing.proposal] if standing is not None else []), *(now.polls() if now.reads_all else [])]:
+        text = f"## The text of {proposal.ref}, in full\n\n{fenced(proposal.text)}"
+        yield Part(f"text-{proposal.ref}", text, re=proposal.entry)
 
 
 def _nameless(dialog: Dialog, mark: Mark) -> Mark:

@@ -36,7 +36,7 @@ from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
-from dialogd.protocol.text import redact
+from dialogd.protocol.text import is_blank, redact
 from dialogd.store.disk import DiskThread
 from dialogd.store.journal import Received
 from dialogd.store.logfile import Addition, LogFile, Make
@@ -76,19 +76,21 @@ async def read_beside(text: str, work: Callable[[], T]) -> T:
 class Behavior:
     """How an agent behaves, by its own flags; seconds. `name` and `role` override the header's.
 
-    `title` is the family's name in headings where the header names nobody. `notes` is what its project says to agents.
+    `title` is the family's name in headings where the header names nobody. `has` is what it has to look at, `notes`
+    what its project says to agents.
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
     one dialog; with `is_capped` the usual limits do where nobody and no header set one. `reads_files`: its tools can.
     The tools of `servers` are offered to it, and it may make `tool_calls` calls in one turn. `repo` is the repository
-    of a build, `gate` the command that tests it, and `gate_sees` the folders of the home that it can read.
+    of a build, `gate` the command that tests it, and `gate_sees` the folders of home and checkout that it can read.
     """
 
     name: str = ""
     role: str = ""
-    pace: float = 2.0
+    pace: float = 0.0
     poll: float = 2.0
     retry_wait: float = 2.0
     title: str = "Claude"
+    has: str = ""
     notes: str = field(default="", repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     budget: float | None = None
@@ -122,10 +124,10 @@ class Speaker:
         self.hub = hub
         self.behavior = behavior
         self.journal = file.journals.of(me)
-        self.seen = Seen(behavior.pace, peers.own, PAUSE * behavior.retry_wait)
+        self.seen = Seen(me, behavior.pace, peers.own, PAUSE * behavior.retry_wait)
         self.tally = Counters()
         self.secrets = (*behavior.secrets, *backend.secrets)
-        self.prompts = prompt.Prompts(notes=behavior.notes, room=backend.room, secrets=self.secrets)
+        self.prompts = prompt.Prompts(has=behavior.has, notes=behavior.notes, room=backend.room, secrets=self.secrets)
         self.dialog: Dialog | None = None
         self.call: Call | None = None
         self.has_kept = True
@@ -472,7 +474,7 @@ class Turn:
             text = None if text is None else await self._whole(call, request, text)
             if text is None:
                 return await self._interrupted(said)
-            if not text.strip():
+            if is_blank(text):
                 raise BackendError("the reply was empty, twice", fix="look at the backend's own log", kind="empty")
             self.received = self._taken(call, dialog, text)
             self._is_new = True
@@ -502,9 +504,11 @@ class Turn:
         """The reply; asked for once more when its body must be written anew, and kept as it came when that fails."""
         admission = await self._admit(request.dialog, text)
         lacking = verdict.lacks_body(request.dialog, self.of.me, admission.reply)
-        if not lacking or (text.strip() and not call.affords(request)):
+        if not lacking or (not is_blank(text) and not call.affords(request)):
             return text
-        if text.strip() and not self.of.backend.costs:  # else the bills of two calls would count twice after a kill
+        if (
+            not is_blank(text) and not self.of.backend.costs
+        ):  # else the bills of two calls would count twice after a kill
             first = self._taken(call, request.dialog, text)
             with suppress(DialogdError):  # without it, the turn is asked for again after a kill
                 await self.of.on_disk(lambda: self.of.journal.reply(first))
@@ -518,13 +522,14 @@ class Turn:
         try:
             again = await self._in_time(call, back)
         except BackendError as error:
-            if not text.strip():
+            if is_blank(text):
                 raise
             self.of.hub.publish("warning", text=f"no answer to the question back: {error.cause}; going on without")
             return text
-        if again is not None and again.strip():
-            await self._admit(request.dialog, again)
-        return again if again is None or again.strip() else text
+        if again is None or is_blank(again):
+            return again if again is None else text
+        await self._admit(request.dialog, again)
+        return again
 
     async def _in_time(
         self,
@@ -562,9 +567,15 @@ class Turn:
         if news.what == "opened":
             of.hub.agent(of.me, "thinking", turn=request.turn, seconds=0.0)
 
+        def told(now: Dialog) -> Addition | None:
+            is_due = is_open(now, of.me, self.debt) and of.held(now) is None
+            return Addition(compose.plain_note(f"{of.me}: {news.text}.", wall())) if is_due else None
+
         async def note() -> None:
             with suppress(DialogdError):
                 await of.on_disk(lambda: of.journal.record("delivery", durable=False, **what))
+                if news.text:
+                    await of.append(told)
 
         of.peers.spawn(note())
 
@@ -594,7 +605,7 @@ class Turn:
             of.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
             return None
         body = (await read_beside(text, lambda: compose.received(text)))[0].body
-        if not body.strip():
+        if is_blank(body):
             return None
         bill = of.owed(call.bill)
         draft = prompt.digest_note(of.me, wanted[1], body, bill.words, (("at", wall()), *bill.attributes()))

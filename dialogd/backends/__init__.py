@@ -30,6 +30,7 @@ class Kind:
     vendor   who sees the text; "" when nobody outside this machine does
     model    the default model; "" where there is none, or the program itself chooses
     project  what it may do to the project directory
+    has      what it is told that it has to look at; "" where that is not known
     variant  what its `Options.variant` is unless something follows the colon (presets of one class)
     """
 
@@ -40,7 +41,11 @@ class Kind:
     model: str = ""
     project: str = "nothing"
     variant: str = ""
+    has: str = ""
 
+
+NOTHING = "nothing but what is written here, and what you know: no files, no tools"
+_FILES = "read and search it; you can neither change it nor run anything"
 
 # A new backend is one file and one line here.
 BACKENDS: Mapping[str, Kind] = MappingProxyType(
@@ -53,7 +58,12 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
         "grok": Kind("dialogd.backends.openai:OpenAI", "Grok", "grok", "xAI", "grok-4.7", variant="grok"),
         "ollama": Kind("dialogd.backends.openai:OpenAI", "Local", "ollama", variant="ollama"),
         "claude-code": Kind(
-            "dialogd.backends.claude_code:ClaudeCode", "Claude", "claude", "Anthropic", project="reads files"
+            "dialogd.backends.claude_code:ClaudeCode",
+            "Claude",
+            "claude",
+            "Anthropic",
+            project="reads files",
+            has=f"the project in the current folder: {_FILES}",
         ),
         "codex": Kind(
             "dialogd.backends.codex:Codex",
@@ -61,14 +71,23 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
             "gpt",
             "OpenAI",
             project="reads files, runs commands in a read-only sandbox without network",
+            has="the project in the current folder: read and search it, by commands that change nothing",
         ),
-        "gemini": Kind("dialogd.backends.gemini:Gemini", "Gemini", "gemini", "Google", project="reads files"),
+        "gemini": Kind(
+            "dialogd.backends.gemini:Gemini",
+            "Gemini",
+            "gemini",
+            "Google",
+            project="reads files",
+            has=f"the project in the current folder: {_FILES}",
+        ),
         "opencode": Kind(
             "dialogd.backends.opencode:OpenCode",
             "OpenCode",
             "opencode",
             "the provider that opencode is set up for",
             project="reads files",
+            has=f"the project that is named below: {_FILES}",
         ),
         "acp": Kind(
             "dialogd.backends.acp:ACP",
@@ -77,6 +96,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
             "whoever the agent asks",
             project="runs what it contains (hooks, servers, scripts), and whatever the agent does without asking; what"
             " it asks for is refused",
+            has="the project in the current folder: read and search it, and change nothing",
         ),
         "live": Kind(
             "dialogd.backends.live:Live",
@@ -84,6 +104,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
             "live",
             "whoever the session asks",
             project="whatever the session may do: it keeps its own permissions, with write access to its project",
+            has="the project of your session: look there, with what your session may do",
         ),
     }
 )
@@ -208,11 +229,12 @@ class Tool:
 class Delivery:
     """What became of a turn to which somebody else replies, after so many knocks.
 
-    It was `knocked` for, `opened`, `replied` to, or they were `silent`.
+    It was `knocked` for, `opened`, `replied` to, they were `silent`, or are `waiting` for their user, as `text` says.
     """
 
     what: str
     knocks: int = 0
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -424,10 +424,10 @@ class ACP(Command):
             self._warm = warm
             await warm.open()
         prompt = request.prompt()
-        basis = digest(prompt.system)
+        basis = digest(prompt.rules)
         chosen = plan(prompt, request.agent.id, basis, self._points)
         session = chosen.after.session if chosen.after else await warm.new_session(self.model)
-        text = chosen.text if chosen.after else f"{prompt.system}\n\n{chosen.text}"
+        text = chosen.text if chosen.after else f"{prompt.rules}\n\n{chosen.text}"
         guess = Usage(self.model, prompt.tokens, 0, estimated=True)
         yield guess
         async with aclosing(warm.prompt(session, text)) as pieces:

@@ -106,6 +106,7 @@ class ClaudeCode(AgentCLI):
 
     name = "claude-code"
     program = "claude"
+    package = "@anthropic-ai/claude-code"
     vendor = "Anthropic"
     key = "ANTHROPIC_API_KEY"
     address = "ANTHROPIC_BASE_URL"

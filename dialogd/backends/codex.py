@@ -62,6 +62,7 @@ class Codex(AgentCLI):
 
     name = "codex"
     program = "codex"
+    package = "@openai/codex"
     vendor = "OpenAI"
     key = "OPENAI_API_KEY"
     address = "OPENAI_BASE_URL"

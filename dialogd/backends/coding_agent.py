@@ -229,7 +229,7 @@ def _is_event(line: bytes) -> bool:
 class AgentCLI:
     """A coding agent's command line as a backend. Raises `BadInput` without the program or the project.
 
-    program   what is looked for on PATH
+    program   what is looked for on PATH; `package` is what npm calls it
     vendor    whose prices count
     key       the variable with a key of its own, which it gets only while it is not logged in; `address` likewise
     own       further variables of its own that are passed on
@@ -273,6 +273,7 @@ class AgentCLI:
     longest: ClassVar[int] = 1_000_000
     lost: ClassVar[str] = ""
     log_in: ClassVar[str] = ""
+    package: ClassVar[str] = ""
 
     costs = True
     most_out = 0
@@ -294,7 +295,9 @@ class AgentCLI:
         self.price: Price | None = self._price()
         program = shutil.which(self.program, path=self.environment.get("PATH"))
         if program is None:
-            raise BadInput(f"{self.program} is not on PATH", fix=f"install {self.program}, or choose another backend")
+            raise BadInput(
+                f"{self.program} is not on PATH", fix=f"npm install -g {self.package}; or choose another backend"
+            )
         self._path = Path(program).absolute()
         if options.resume and not self.joins:
             raise BadInput(f"{self.name} cannot go on from a session of yours", fix="leave --resume out")
@@ -380,7 +383,7 @@ class AgentCLI:
         program = cls.program
         path = shutil.which(program, path=variables.get("PATH") or os.environ.get("PATH"))
         if path is None:
-            return Found(False, f"{program} is not on PATH", fix=f"install {program}")
+            return Found(False, f"{program} is not on PATH", fix=f"npm install -g {cls.package}")
         environment = {**clean_environment(os.environ), **variables}
         version = cls.installed(Path(path).resolve()) or _version(Path(path), environment, variables.get(MEMORY, ""))
         if not version:
@@ -483,7 +486,7 @@ class AgentCLI:
             if way is None:
                 await self.prepare()
             prompt, project = request.prompt(), self.project if way is None else way.workspace.path
-            basis = digest(f"{prompt.system}\0{project}\0{self.options.resume}")  # what a session is begun under
+            basis = digest(f"{prompt.rules}\0{project}\0{self.options.resume}")  # what a session is begun under
             chosen = plan(prompt, request.agent.id, basis, self._sessions.points)
             while True:
                 reader = self.events(self)
@@ -529,11 +532,11 @@ class AgentCLI:
 
     def _run_for(self, prompt: Prompt, chosen: Continuation, request: Request, folder: Path) -> Run:
         system = folder / "system.md"
-        system.write_text(prompt.system, encoding="utf-8", errors="replace", newline="\n")
+        system.write_text(prompt.rules, encoding="utf-8", errors="replace", newline="\n")
         text, session, join = chosen.text, chosen.after.session if chosen.after else "", False
         if not session and self.options.resume and request.workspace is None:
             # The person's session goes on under the system prompt that it began with.
-            session, join, text = self.joined(), True, f"{prompt.system}\n\n{chosen.text}"
+            session, join, text = self.joined(), True, f"{prompt.rules}\n\n{chosen.text}"
         if len(text) > self.longest:
             raise BackendError(
                 f"the prompt has {len(text):,} characters, and {self.program} takes {self.longest:,}",

@@ -155,6 +155,7 @@ class Gemini(AgentCLI):
 
     name = "gemini"
     program = "gemini"
+    package = "@google/gemini-cli"
     vendor = "Google"
     key = "GEMINI_API_KEY"
     address = "GOOGLE_GEMINI_BASE_URL"

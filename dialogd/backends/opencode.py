@@ -98,6 +98,7 @@ class OpenCode(AgentCLI):
 
     name = "opencode"
     program = "opencode"
+    package = "opencode-ai"
     key = "OPENCODE_API_KEY"
     address = "OPENCODE_BASE_URL"
     own = ("OPENCODE_CONFIG", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")

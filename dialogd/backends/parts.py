@@ -15,8 +15,9 @@ CHARACTERS_PER_TOKEN = 3  # fewer than the four of plain English: an estimate th
 class Part:
     """A piece of a prompt that never changes once it is there; `id` is `header`, `notes`, or an entry's.
 
-    `by` wrote it (an agent's id, USER, SYSTEM, "" for what is no entry). `re` names the debt that it answers; `sound`
-    is False for a turn that was edited afterwards. `marks` are the lines that the daemon added.
+    `by` wrote it (an agent's id, USER, SYSTEM, "" for what is no entry). `re` names the debt that it answers, of a text
+    the entry in which it stands; `sound` is False for a turn that was edited afterwards. `marks` are the lines that the
+    daemon added.
     """
 
     id: str
@@ -41,13 +42,20 @@ class Part:
 class Prompt:
     """What a model is asked: `system` never changes in a dialog, `parts` grow at their end, `now` is always new.
 
-    `texts` are those that the agent is to sign or vote on, again: for readers who are shown only what is new.
+    `texts` are those that the agent is to sign or vote on, again: for readers who are shown only what is new. `session`
+    is the system prompt of its turns, where `system` is a shorter one.
     """
 
     system: str
     parts: tuple[Part, ...]
     now: str
     texts: tuple[Part, ...] = ()
+    session: str = ""
+
+    @property
+    def rules(self) -> str:
+        """The system prompt under which a session of the agent's goes on."""
+        return self.session or self.system
 
     @property
     def body(self) -> str:

@@ -277,9 +277,9 @@ SIDES = (
     "Speed was measured on an idle machine. Busy machines are where people live, and there the order may be reversed.",
 )
 ENDS = (
-    ("What would have to be true for the opposite to be right?", "[QUESTION]"),
-    ("I would write this down before the next word about tools.", "[IDEA]"),
-    ("The last turn passes over it.", "[CRITIQUE]"),
+    ("What would have to be true for the opposite to be right?", "[QUESTION: what would make the opposite right?]"),
+    ("I would write this down before the next word about tools.", "[IDEA: write this down first]"),
+    ("The last turn passes over it.", "[CRITIQUE: the last turn passes over this]"),
     ("Until that is answered I hold back my yes.", "[OBJECTION: this side has not been weighed]"),
     ("It weighs little alone and much together with what came before.", "[CONFIDENCE: 0.4]"),
 )

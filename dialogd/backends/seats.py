@@ -27,7 +27,7 @@ class Seat:
 
     `title` is what the template calls it, `price` what the person says its tokens cost; with `trust_project` what the
     project contains may run. `session` is the key of the open session that it is. `repo` is what the lead of a build
-    works on, `gate` the command that tests it, `gate_sees` the folders of the home that it can read.
+    works on, `gate` the command that tests it, `gate_sees` the folders of home and checkout that it can read.
     """
 
     id: str

@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -65,8 +66,8 @@ class Session:
     """An open session.
 
     `program` is `claude`, `codex` or `opencode`, `id` the program's own name of it, `pid` the process that runs it,
-    since `started` (as the system counts). `status` is `idle`, `busy`, `waiting` (for the person), or "" where that is
-    not known.
+    since `started` (as the system counts). `status` is `idle`, `busy`, `waiting` or `waiting (permission prompt)` (for
+    the person), or "" where that is not known.
     """
 
     program: str
@@ -99,7 +100,7 @@ class Session:
 def running_sessions(refused: list[DialogdError] | None = None) -> tuple[Session, ...]:
     """This user's open sessions; those that a check refuses are left out, and their errors added to `refused`."""
     found: list[Session] = []
-    for _, _, one in _every():
+    for _, one in _every(*TITLES):
         if isinstance(one, Session):
             found.append(one)
         elif refused is not None and not isinstance(one, NotRunning):
@@ -119,7 +120,7 @@ def session_here(variables: Mapping[str, str], seated: Collection[str] = ()) -> 
 
     if not any(map(variables.get, INSIDE.values())):
         return None
-    found = [(pid, one) for program, pid, one in _every() if variables.get(INSIDE[program])]
+    found = [*_every(*(program for program, name in INSIDE.items() if variables.get(name)))]
     sessions = [one for _, one in found if isinstance(one, Session) and _is_named(one, variables)]
     above = [process.pid for process in psutil.Process().parents()]
     for pid in above:
@@ -137,11 +138,10 @@ def session_here(variables: Mapping[str, str], seated: Collection[str] = ()) -> 
     return None
 
 
-def _every() -> Iterator[tuple[str, int, Session | DialogdError]]:
-    """Each open session, or why it is left out, with its program and its process."""
-    for program, found in ((CLAUDE, _claude_sessions), (CODEX, _codex_sessions), (OPENCODE, _opencode_sessions)):
-        for pid, one in found():
-            yield program, pid, one
+def _every(*programs: str) -> Iterator[tuple[int, Session | DialogdError]]:
+    """Each open session of these programs, or why it is left out, with its process."""
+    find = {CLAUDE: _claude_sessions, CODEX: _codex_sessions, OPENCODE: _opencode_sessions}
+    return chain.from_iterable(find[program]() for program in programs)
 
 
 def _is_named(session: Session, variables: Mapping[str, str]) -> bool:
@@ -193,7 +193,7 @@ def program_of(key: str) -> str:
 
 
 def status(session: Session) -> str:
-    """What the session does now: `idle`, `busy`, `waiting`, "" where that is not known, or `gone`."""
+    """What the session does now: `idle`, `busy`, `waiting …`, "" where that is not known, or `gone`."""
     try:
         if session.program == CODEX:
             now: Session | None = _codex_thread(session)
@@ -204,15 +204,18 @@ def status(session: Session) -> str:
     return now.status if now is not None else "gone"
 
 
-async def knock(session: Session, line: str) -> None:
+async def knock(session: Session, line: str, again: str = "") -> None:
     """Send one short line to the session, which opens a turn there; everything is checked anew before.
+
+    It begins with the time: Claude Code drops a line that is like the one before it.
 
     That it was sent does not say that anybody reads it. Raises `BadInput` for a line that is none, `NotRunning` when
     the session is gone, `UnsafeFile` or `Refused` when it is not what it says.
     """
     import asyncio
 
-    if not line.strip() or len(line) > LONGEST_KNOCK or not line.isprintable():
+    line = f"{time.strftime('%H:%M:%S')} dialogd{again}: {line}" if line.strip() else ""
+    if not line or len(line) > LONGEST_KNOCK or not line.isprintable():
         raise BadInput(f"a knock is one printable line of up to {LONGEST_KNOCK} characters", fix="make it shorter")
     if session.program == CODEX:
         await _queue(session, line)
@@ -258,6 +261,8 @@ def _claude_session(path: Path) -> Session:
     known = (str(registration.get(name) or "") for name in ("sessionId", "cwd", "name"))
     id_, project, name = (_printable(text) for text in known)
     state = _BUSY.get(str(registration.get("status")), "")
+    if state == "waiting" and (why := _printable(str(registration.get("waitingFor") or ""))[:60]):
+        state = f"{state} ({why})"
     return Session(CLAUDE, id_, pid, started, project, name or Path(project).name, state)
 
 

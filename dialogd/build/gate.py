@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dialogd.build.sandbox import INSTALL, confined, homes, missing
 from dialogd.build.sandbox import limits as limits_of
@@ -21,6 +22,9 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.store.child import Child, Limits
 from dialogd.store.disk import fix, why, write_over
+
+if TYPE_CHECKING:
+    from dialogd.build.worktrees import Worktrees
 
 HEAD = 3 * 1024 * 1024  # bytes of output that a log keeps from its beginning
 TAIL = 1024 * 1024  # and from its end
@@ -37,6 +41,7 @@ async def run(
     limit: float,
     log: Path,
     *,
+    at: Path | None = None,
     hidden: Sequence[Path] = (),
     visible: Sequence[Path] = (),
     as_person: bool = False,
@@ -44,8 +49,9 @@ async def run(
 ) -> GateResult:
     """Run `command` by the shell in `export`, a folder of its own with the tree's files, and remove that folder.
 
-    In the sandbox: `export` can be written, the home is empty, so are the shared temporary folders and `hidden` ones
-    (dialog, state directory), there is no network; `visible` folders of the home can be read. After `limit` seconds
+    In the sandbox: `export` can be written, and stands `at` another place: that of the checkout, so that what leads
+    there leads to the tree. The home is empty, so are the shared temporary folders and `hidden` ones (dialog, state
+    directory, other worktrees), there is no network; `visible` folders can be read. After `limit` seconds
     it is ended with all that it started. `log` gets its output, at most `HEAD` + `TAIL` bytes.
     What passes `limits`, by default those of `sandbox.limits`, is ended and has failed; the log's last line says so.
     `as_person` runs it without a sandbox, with the person's rights: only with their word for this very tree.
@@ -59,8 +65,13 @@ async def run(
         if not as_person:
             if lacking := missing():
                 raise NotInstalled(f"the gate has no sandbox: {lacking}", fix=INSTALL)
-            covered = [*homes(), *hidden]
-            words = confined(words, cwd=export, writable=[export], read_only=visible, hidden=covered, network=False)
+            at = at or export
+            for folder in visible:
+                await asyncio.to_thread(_make_room, export, at, folder)
+            words = confined(
+                words, cwd=at, writable=(), read_only=visible, hidden=[*homes(), *hidden], instead={at: export},
+                network=False,
+            )  # fmt: skip
         child = _start(words, export, limits, as_person=as_person)
         try:
             with suppress(TimeoutError):
@@ -84,21 +95,36 @@ async def run(
     return GateResult(state, code if is_over else None, time.monotonic() - began, sha256(data).hexdigest(), _told(data))
 
 
-def readable(folders: Sequence[Path], file: Path, state: Path) -> list[Path]:
-    """These folders as a gate may read them, for toolchains that lie in the home.
+def _make_room(export: Path, at: Path, folder: Path) -> None:
+    """Have a place in the tree for a folder of the checkout that is shown in it, whatever the tree has there."""
+    place = export
+    for part in folder.relative_to(at).parts if folder.is_relative_to(at) else ():
+        place /= part
+        if place.is_symlink() or not place.is_dir():
+            place.unlink(missing_ok=True)
+            place.mkdir()
 
-    Raises `BadInput` for what is no folder; for a home, the folder of the dialog `file`, and what is above them; for
-    the `state` directory, what is in it and above it; and where anything lies that only its owner may read: so keys
-    and tokens are kept, and so are the folders that hold them.
+
+def readable(folders: Sequence[Path], file: Path, state: Path, trees: Worktrees) -> list[Path]:
+    """These folders as a gate may read them: of toolchains that lie in the home, and what git ignores in the checkout.
+
+    Raises `BadInput` for what is no folder; for a home, the folder of the dialog `file`, the checkout, and what is
+    above them; for the `state` directory, what is in it and above it; for other worktrees; and where anything lies that
+    only its owner may read: so keys and tokens are kept, and so are the folders that hold them.
     """
     found = []
     for folder in folders:
         path = folder.expanduser().resolve()
         if not path.is_dir():
             raise BadInput(f"{folder} is no folder", fix="name one that a toolchain lies in: --gate-sees ~/.pyenv")
-        holds = next((name for name, one in _kept_apart(file, state) if one.is_relative_to(path)), "")
+        holds = next((name for name, one in _kept_apart(file, state, trees) if one.is_relative_to(path)), "")
         if path.is_relative_to(state.resolve()):
             holds = "dialogd's state"
+        if path.is_relative_to(trees.checkout.path):
+            if not any(path.is_relative_to(one) for one in trees.ignored()):
+                holds = "files of your checkout that git does not ignore"
+        elif any(path.is_relative_to(one) for one in trees.others()):
+            holds = "another worktree"
         if not holds and (private := _private(path)) is not None:
             holds = f"what only you may read ({private})"
         if holds:
@@ -108,9 +134,10 @@ def readable(folders: Sequence[Path], file: Path, state: Path) -> list[Path]:
     return found
 
 
-def _kept_apart(file: Path, state: Path) -> list[tuple[str, Path]]:
+def _kept_apart(file: Path, state: Path, trees: Worktrees) -> list[tuple[str, Path]]:
     own = [("your home", home) for home in homes()]
-    return [*own, ("the dialog", file.parent.resolve()), ("dialogd's state", state.resolve())]
+    talk = [("the dialog", file.parent.resolve()), ("dialogd's state", state.resolve())]
+    return [*own, *talk, ("your checkout", trees.checkout.path)]
 
 
 def _private(folder: Path) -> Path | None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -96,15 +96,17 @@ def confined(
     writable: Sequence[Path],
     read_only: Sequence[Path] = (),
     hidden: Sequence[Path] = (),
+    instead: Mapping[Path, Path] | None = None,
     network: bool,
 ) -> list[str]:
     """The words that run `command` in a sandbox; its environment is that of whoever runs them.
 
     The whole system is there to be read. `writable` paths, which must exist, can be written; `hidden` folders are
-    empty and keep nothing, hidden files cannot be opened. Of rules for a path and one above it the deeper counts, of
-    two for the same path the stricter. /tmp, /dev, /proc, processes and, without `network`, the network are its own,
-    and /run, where sockets lie, is empty. It ends with whoever started it, and has no terminal. Each folder that lies
-    in memory has a size; processes are counted by the kernel, but for the superuser's, which only a `Child` counts.
+    empty and keep nothing, hidden files cannot be opened. Where a folder is a key of `instead`, another one stands, to
+    be written. Of rules for a path and one above it the deeper counts, of two for the same path the stricter. /tmp,
+    /dev, /proc, processes and, without `network`, the network are its own, and /run, where sockets lie, is empty. It
+    ends with whoever started it, and has no terminal. Each folder that lies in memory has a size; processes are counted
+    by the kernel, but for the superuser's, which only a `Child` counts.
     """
     rules: dict[Path, str] = {}
     shared = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), _RUNNING}
@@ -112,6 +114,11 @@ def confined(
     rules.update((path.resolve(), "--bind") for path in writable)
     rules.update((path.resolve(), "--ro-bind") for path in visible if path.exists())
     rules.update((path.resolve(), "--tmpfs") for path in (*shared, *hidden) if path.exists())
+    sources = {path.resolve(): source.resolve() for path, source in (instead or {}).items()}
+    covered = [
+        path for path, kind in rules.items() if kind == "--tmpfs" and not sources.keys().isdisjoint(path.parents)
+    ]
+    rules = {path: kind for path, kind in rules.items() if path not in covered} | dict.fromkeys(sources, "--bind")
     rules.pop(Path("/"), None)  # which is to be read as it is
     words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", *([] if network else ["--unshare-net"])]
@@ -123,7 +130,7 @@ def confined(
     words += ["--remount-ro", "/dev", "--proc", "/proc"]
     for path, kind in sorted(rules.items(), key=lambda rule: len(rule[0].parts)):
         if kind != "--tmpfs":
-            words += [kind, str(path), str(path)]
+            words += [kind, str(sources.get(path, path)), str(path)]
         elif path.is_dir():
             words += [*size, "--perms", "0700", kind, str(path)]
         else:

@@ -270,6 +270,18 @@ class Worktrees:
         names = self.git.names("for-each-ref", "--format=%(refname)", f"{self._own}/{worktree.name}/").out.decode()
         return tuple(name for name in names.split() if name.rpartition("/")[2] not in ("tip", "before"))
 
+    def others(self) -> list[Path]:
+        """Where else files of this repository lie: other worktrees, and what git keeps."""
+        found = (self.root.resolve(), self.git.git_dir, *self._registered(), *([self._main] if self._main else ()))
+        return [path for path in found if path != self.checkout.path]
+
+    def ignored(self) -> list[Path]:
+        """The folders of the checkout of which git ignores all."""
+        words = ("ls-files", "-z", "--others", "--ignored", "--directory", *_ignoring(self.git))
+        with _copied_index(self.git, self.checkout) as index:
+            names = _split(self.git.run(*words, work_tree=self.checkout.path, index=index))
+        return [self.checkout.path / os.fsdecode(name) for name in names if name.endswith(b"/")]
+
     def tree_of(self, commit: str) -> str:
         """The id of a commit's tree."""
         return tree_of(self.git, self.git.commit(commit))

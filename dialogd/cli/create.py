@@ -43,7 +43,7 @@ class Wanted:
     """A new dialog as it was asked for: beside the topic, the options of every command that makes one.
 
     Of a build `build` holds what is said of it, by the names of its rules, `tasks` how many tasks are expected, `along`
-    what goes along beside the files, `gate_sees` what of the home its gate can read.
+    what goes along beside the files, `gate_sees` what of home and checkout its gate can read.
     """
 
     topic: str = ""
@@ -170,9 +170,10 @@ def with_recalled(opening: Opening, wanted: Wanted, settings: Settings) -> Openi
     from dialogd.memory.recall import block
 
     question = wanted.recall if wanted.recall != TOPIC else f"{opening.topic} {opening.question[:MOST_OF_A_QUESTION]}"
-    found = Memory(settings.state_dir).recall(question)
+    memory = Memory(settings.state_dir)
+    found = memory.recall(question)
     ids = ", ".join(dict.fromkeys(decision.dialog for decision in found))
-    remark(f"recalled: {ids}" if found else "note: nothing was recalled: no earlier dialog decided about that")
+    remark(f"recalled: {ids}" if found else f"note: nothing was recalled: {memory.why_nothing()}")
     return replace(opening, recalled=block(found, options.own_secrets()))
 
 

@@ -15,6 +15,7 @@ from dialogd.cli.launch import end, spawn
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, DialogdError
 from dialogd.store.folders import StateDir
+from dialogd.store.registry import home_port
 
 READY = 20.0  # seconds in which Home answers
 
@@ -53,9 +54,7 @@ def open_home(
 
 def _running(settings: Settings) -> str:
     """The address of the Home that runs already, "" where none answers."""
-    from dialogd.home.site import running
-
-    port = running(settings)
+    port = home_port(StateDir(settings.state_dir))
     return f"http://localhost:{port}/" if port is not None and _answers(port) else ""
 
 

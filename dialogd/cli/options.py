@@ -97,7 +97,10 @@ Plan = Annotated[
     typer.Option(metavar="DIR", help="Where the plan goes when the dialog ends. Default: beside the dialog file."),
 ]
 NoPlan = Annotated[bool, typer.Option("--no-plan", help="Leave no plan.")]
-Pace = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds between an agent's turns. Default: 2.")]
+Pace = Annotated[
+    str | None,
+    typer.Option(metavar="SECONDS", help="Seconds from an agent's turn to its next, at the least. Default: 0."),
+]
 
 
 def settings_for(file: str | None = None, *, no_plan: bool = False, **flags: object) -> Settings:

@@ -28,6 +28,7 @@ from dialogd.cli.cast import read_cast
 from dialogd.cli.terminal import Screen, as_json, line, plain, remark, show
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
+from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, Change, certify, changes, differences, where
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER, Condition, Participant
@@ -496,6 +497,7 @@ Strict = Annotated[
 ]
 
 
+Details = Annotated[bool, typer.Option("--details", help="Also each entry, the seals, and who signed what.")]
 Commit = Annotated[
     str | None, typer.Option("--commit", metavar="C", help="Is this commit's tree one that a build approved?")
 ]
@@ -516,6 +518,7 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
     file: options.FileOption = None,
     certificate: Kept = None,
     strict: Strict = False,
+    details: Details = False,
     commit: Commit = None,
     repo: InRepo = ".",
     bundle: FromBundle = None,
@@ -526,8 +529,8 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
 ) -> None:
     """Check that no entry was altered after it was written.
 
-    Each entry is held against its recorded hash, the entry before it, and the journals. Says what was agreed, and what
-    was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
+    Each entry is held against its recorded hash, the entry before it, and the journals. The verdict comes first, then
+    whatever was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
 
     With --strict each line that breaks the protocol is named, in a sentence: numbering, `TURN:` lines, marks and who
     may write them, escaping, seals, a turn that answers no open debt, an end that does not follow from the rules.
@@ -562,7 +565,7 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
         )
     kept = _kept(Path(certificate)) if certificate is not None else None
     found = _verified(settings, kept, strict=strict)
-    options.answer(found.facts(settings.file), list(found.rows()), json=json)
+    options.answer(found.facts(settings.file), list(found.rows(details=details)), json=json)
     raise typer.Exit(0 if found.is_sound else 1)
 
 
@@ -649,12 +652,14 @@ class _Verified:
     """What was found of a file.
 
     `problems` has an entry's problem, "" for none, and its line of the report; `missing` are the headings of what was
-    written and is gone. `compared` is None without a certificate that was kept, `faults` where nobody asked for them.
+    written and is gone, `lost` what a save took out of this dialog before. `aside` keeps that, and earlier dialogs of
+    the same file. `compared` is None without a certificate that was kept, `faults` where nobody asked for them.
     """
 
     dialog: Dialog
     problems: Sequence[tuple[str, str]]
     missing: Sequence[str]
+    lost: str
     aside: Sequence[str]
     odd: Sequence[str]
     folder: Path
@@ -689,7 +694,6 @@ class _Verified:
 
     def facts(self, file: Path) -> dict[str, Any]:
         """All of it, for programs."""
-        certified = certify(self.dialog)
         return {
             "file": str(file),
             "sound": self.is_sound,
@@ -703,34 +707,66 @@ class _Verified:
             "missing": self.missing,
             "set_aside": self.aside,
             "journals": self.odd,
-            "certificate": certified.as_json() if certified else None,
+            "certificate": self.certified.as_json() if self.certified else None,
             "changes": [change.words for change in self.changed],
             "compared": None if self.compared is None else [change.words for change in self.compared],
             "seals": [asdict(seal) for seal in self.seals],
             "faults": None if self.faults is None else [{"line": f.line, "words": f.words} for f in self.faults],
         }  # fmt: skip
 
-    def rows(self) -> Iterator[str]:
-        """The lines of the report."""
-        for entry, (_, verdict) in zip(self.dialog.entries, self.problems, strict=True):
+    @cached_property
+    def certified(self) -> Certificate | None:
+        """What was agreed."""
+        return certify(self.dialog)
+
+    @property
+    def verdict(self) -> str:
+        """Is it sound, how much is it, and was anything agreed; in a line."""
+        wrong = [
+            *([many(self.bad, "problem")] if self.bad else []),
+            *([f"{len(self.missing)} missing"] if self.missing else []),
+            *([many(len(self.faults), "fault")] if self.faults else []),
+            *([] if self.is_kept else ["what was agreed, sealed or kept was changed since"]),
+        ]
+        entries = f"{len(self.problems)} entr{'y' if len(self.problems) == 1 else 'ies'}"
+        agreed, made = "Nothing was decided", self.certified
+        if made is not None:
+            text = line(made.ref) or "a text"
+            agreed = f"Decided: {text}, {METHODS.get(made.method, line(made.method))}"
+            agreed = f"Everybody signed {text}" if made.method == "mutual" else agreed
+        return f"{'Not sound: ' + ', '.join(wrong) if wrong else 'Sound'}. {entries}. {agreed}."
+
+    def rows(self, *, details: bool) -> Iterator[str]:
+        """The lines of the report: the verdict, what is wrong, and with `details` the rest."""
+        yield self.verdict
+        for entry, (problem, verdict) in zip(self.dialog.entries, self.problems, strict=True):
             title = f"line {entry.line}: {f'turn {entry.number}' if entry.is_turn else f'note {entry.id}'}"
             words = "; ".join(filter(None, (verdict, line(entry.notice))))
-            yield f"{title}, {line(entry.name)}: {words}"
+            if details or problem or entry.notice:
+                yield f"{title}, {line(entry.name)}: {words}"
         for name in self.missing:
             yield f"missing: {name.removeprefix('## ')}: it was written and is no longer in the file"
         if self.missing:
             yield f"  the journals in {self.folder} keep the text of what is missing"
+        elif self.lost:
+            yield self.lost
         yield from self.odd
-        for path in self.aside:
-            yield f"set aside earlier: turns of another dialog here, or taken out of this one: {path}"
-        yield from _agreed(certify(self.dialog), self.changed, self.compared, self.seals)
+        for path in self.aside if details else ():
+            yield f"kept: turns of an earlier dialog in this file, or what was taken out of this one: {path}"
+        for seal in self.seals:
+            if details or seal.is_harm:
+                could_read = "; its tools could have read files" if seal.could_read else ""
+                yield f"sealed answer of {line(seal.agent)} to {where(seal.re)}: {seal.status}: {seal.why}{could_read}"
+        if self.certified is not None and details:
+            yield from _certified(self.certified)
+        yield from (f"since then: {change.words}" for change in self.changed)
+        if self.compared is not None:
+            yield "compared with the certificate that was kept: " + ("it differs" if self.compared else "all the same")
+            yield from ("  " + change.words.replace("\n", "\n    ") for change in self.compared)
         yield from (f"line {fault.line}: {line(fault.words)}" for fault in self.faults or ())
         if self.faults is not None:
             yield f"the protocol: {many(len(self.faults), 'fault') if self.faults else 'nothing breaks it'}"
-        entries = "1 entry" if len(self.problems) == 1 else f"{len(self.problems)} entries"
-        problems = f"{self.bad or 'no'} problem{'' if self.bad == 1 else 's'}"
-        last = f"{entries}, {problems}, {len(self.missing) or 'none'} missing"
-        yield last + ("" if self.is_kept else "; what was agreed, sealed or kept was changed since: see above")
+        yield RECORDS if details else "more: --details shows each entry, the seals, and who signed what"
 
 
 def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: bool) -> _Verified:
@@ -743,6 +779,7 @@ def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: boo
         dialog,
         problems=[*_problems(dialog, journals.remembered(), is_open=strict)],
         missing=[_heading(text) for _, chain, text in written if chain not in present],
+        lost=taken_out(journals.lost(dialog), settings.file),
         aside=[str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))],
         odd=journals.odd(),
         folder=journals.folder,
@@ -789,26 +826,6 @@ def _problems(dialog: Dialog, remembered: set[str], *, is_open: bool) -> Iterato
 
 def _heading(text: str) -> str:
     return next((line(row) for row in text.split("\n") if row.startswith("## ")), "an entry")
-
-
-def _agreed(
-    certified: Certificate | None,
-    changed: Sequence[Change],
-    compared: Sequence[Change] | None,
-    seals: Sequence[SealedAnswer],
-) -> Iterator[str]:
-    """The sealed answers, the certificate, and what was changed since."""
-    for seal in seals:
-        could_read = "; its tools could have read files" if seal.could_read else ""
-        yield f"sealed answer of {line(seal.agent)} to {where(seal.re)}: {seal.status}: {seal.why}{could_read}"
-    if certified is not None:
-        yield from _certified(certified)
-    yield from (f"  since then: {change.words}" for change in changed)
-    if compared is not None:
-        yield "compared with the certificate that was kept: " + ("it differs" if compared else "all the same")
-        yield from ("  " + change.words.replace("\n", "\n    ") for change in compared)
-    if certified is not None or compared is not None:
-        yield RECORDS
 
 
 def _certified(c: Certificate) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -264,7 +265,7 @@ def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption
     found = known.recall(question, limit)
     lines = (row for number, decision in enumerate(found) for row in ([""] if number else [], told(decision)))
     options.answer([decision.as_json() for decision in found], chain.from_iterable(lines), json=json)
-    _found(found, "nothing found: no earlier dialog decided anything about that", json=json)
+    _found(found, "" if found else f"nothing found: {known.why_nothing()}", json=json)
 
 
 def outcome(which: Which, outcome: Outcome = None, why: Why = "", json: options.JsonOption = False) -> None:
@@ -286,25 +287,29 @@ def _became(known: Memory, row: DialogRow) -> tuple[str, str]:
     """What became of the trees of a build, or of the builds that carried a decision out. Raises `Refused`."""
     from dialogd.build.approvals import fates
     from dialogd.build.git import Git, checkout_at
-    from dialogd.protocol.build import MERGED
+    from dialogd.protocol.build import GREEN, MERGED, tested
     from dialogd.protocol.certificate import approvals
 
-    found = []
+    found, doubt = [], ""
     for dialog in _builds(known, row):
         rules = dialog.header.rules.build
         if rules is not None and approvals(dialog):
             checkout = checkout_at(Path(rules.repo))
             git = Git(checkout.common_dir, here=checkout.git_dir)
-            found += [(fate, rules.branch) for fate in fates(git, approvals(dialog), rules.branch)]
+            of_it = fates(git, approvals(dialog), rules.branch)
+            found += [(fate, rules.branch) for fate in of_it]
+            last = next((fate.approval.task for fate in of_it[::-1] if fate.commit), None)
+            if last is not None and last.gate not in GREEN:
+                doubt = f"task {last.id} was merged although its {tested(last)}"
     if gone := next(((fate, branch) for fate, branch in found if fate.reverted), None):
         fate, branch = gone
         task = fate.approval.task
         return "failed", f"reverted on {branch} by commit {fate.reverted}: task {task.id}, tree {task.tree}"
     merged = [(fate, branch) for fate, branch in found if fate.commit]
-    if not merged:
+    if doubt or not merged:
         what = "no build of it has approved anything" if not found else "none of its trees is on the branch"
-        words = f'dialogd outcome {row.id} worked "why"'
-        raise Refused(f"git does not say how {row.id} turned out: {what}", fix=f"merge it, or say it: {words}")
+        words = f'{"" if doubt else "merge it, or "}say it: dialogd outcome {row.id} worked|failed "why"'
+        raise Refused(f"git does not say how {row.id} turned out: {doubt or what}", fix=words)
     told = (f"task {f.approval.task.id} as commit {f.commit}, tree {f.approval.task.tree}" for f, _ in merged)
     left = f"; not merged: {len(found) - len(merged)}" if len(found) > len(merged) else ""
     against = dict.fromkeys(f.approval.task.why for f, _ in merged if f.approval.task.state == MERGED)
@@ -314,19 +319,14 @@ def _became(known: Memory, row: DialogRow) -> tuple[str, str]:
 
 def _builds(known: Memory, row: DialogRow) -> Iterator[Dialog]:
     """The dialog itself, where it is a build, and all that carried out what it decided; as they stand now."""
-    from dialogd.memory.index import read_dialog
+    from dialogd.memory import current
 
     for one in (row, *(other for other in known.archived() if other.id != row.id)):
-        for path in (one.file, one.archive):  # what came after the end stands only in the file
-            try:
-                dialog = read_dialog(Path(path)) if path else None
-            except (DialogdError, OSError):
-                continue
-            if dialog is not None and dialog.id == one.id:
-                rules = dialog.header.rules.build
-                if rules is not None and row.id in (one.id, rules.source):
-                    yield dialog
-                break
+        with suppress(DialogdError, OSError):
+            dialog = current(one)[1]
+            rules = dialog.header.rules.build
+            if dialog.id == one.id and rules is not None and row.id in (one.id, rules.source):
+                yield dialog
 
 
 @memory.command()

@@ -24,6 +24,7 @@ from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import holder_of, program_of
 from dialogd.build.gate import readable
 from dialogd.build.sandbox import INSTALL
+from dialogd.build.worktrees import Worktrees
 from dialogd.cli import options
 from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
@@ -32,13 +33,13 @@ from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interrupt
 from dialogd.cli.open import browse
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
-from dialogd.cli.status import AGREED, ended, exit_code, next_step, onwards
+from dialogd.cli.status import ended, exit_code, next_step, onwards
 from dialogd.cli.terminal import plain, remark
 from dialogd.cli.watch import LOOK, LiveView
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.model import USER, Limits, Participant
+from dialogd.protocol.model import AGREED, USER, Limits, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.units import budget_line, in_words
 from dialogd.store.folders import StateDir
@@ -334,8 +335,9 @@ def _building(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tu
             f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
             fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {INSTALL}' if kind in WRITING else ''}",
         )
-    sees = readable([Path(folder) for folder in wanted.gate_sees], settings.file, settings.state_dir)
     repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])
+    folders, trees = [Path(folder) for folder in wanted.gate_sees], Worktrees(Path(repo))
+    sees = readable(folders, settings.file, settings.state_dir, trees)
     work = dataclasses.replace(lead, gate=gate, gate_sees=tuple(map(str, sees)))
     return tuple(dataclasses.replace(work if seat is lead else seat, repo=repo) for seat in seats)
 

@@ -21,6 +21,7 @@ from dialogd import person
 from dialogd.backends.auto import LIVE
 from dialogd.backends.live import ASKS, UNASKED
 from dialogd.backends.sessions import (
+    CLAUDE,
     CODEX,
     TITLES,
     Session,
@@ -48,6 +49,7 @@ END = 5.0  # seconds in which a daemon ends
 SLICE = 45  # seconds of one waiting call
 LARGEST = 1_000_000  # characters of a reply
 ANSWER = 30.0  # seconds until it is known what became of a reply
+RULES = "Bash(dialogd turn:*) and Bash(dialogd reply:*)"  # no more: `dialogd` alone also starts programs
 
 Who = Annotated[str | None, typer.Option("--id", metavar="ID", help="The agent, where several live seats are here.")]
 
@@ -161,7 +163,7 @@ def ask(
             person.stop(options.log_of(settings), FAILED)
         raise
     show(plain(_welcome("A", settings, _open_dialog(settings), one)))
-    show(plain(f"{_keeps(one)}. Watch: tail -f {settings.file}; end it: dialogd stop{_words(settings.file)}"))
+    show(plain(f"{_keeps(one)}\nwatch: tail -f {settings.file}; end it: dialogd stop{_words(settings.file)}"))
 
 
 def _around(command: str, other: str = "") -> Session:
@@ -306,17 +308,22 @@ def _welcome(who: str, settings: Settings, dialog: Dialog | None, one: Session) 
 
 
 def _turn_line(who: str, file: Path, one: Session) -> str:
-    how = "run `dialogd turn`, write the reply to a file, and run `dialogd reply FILE`"
+    how = "run `dialogd turn`, and `dialogd reply` with the reply on standard input, or in a file"
     if one.program == CODEX:
         how = "call the tools wait_for_turn and reply of the MCP server dialogd, for the sandbox bars these commands"
     return f"Whenever a turn is {who}'s, one line comes here: then {how} (the dialog: {file})"
 
 
 def _keeps(one: Session) -> str:
-    """What it may do."""
+    """What it may do, and how it does its part without a prompt each time."""
+    asks = (
+        f"\nso that it need not ask you for each turn: /permissions, then allow {RULES}"
+        if one.program == CLAUDE
+        else ""
+    )
     return (
         f"it keeps its own permissions, with write access to {one.project or 'its project'}; what others write comes as"
-        " data, never as orders"
+        f" data, never as orders{asks}"
     )
 
 

@@ -276,12 +276,12 @@ def _file_of(project: str, settings: Settings) -> Path:
 
     Not a folder: the dialog of that id, or of its beginning. Raises `BadInput`.
     """
-    from dialogd.memory import Memory
+    from dialogd.memory import Memory, current
 
     known = Memory(settings.state_dir)
     folder = Path(project).expanduser().resolve()
     if not folder.is_dir():
-        return known.dialog_path(project)
+        return current(known.dialog(project))[0]
     own = load({}, {name: value for name, value in os.environ.items() if name != "DIALOGD_FILE"}, folder)
     if own.origin("file") != "default":
         return own.file
@@ -289,9 +289,9 @@ def _file_of(project: str, settings: Settings) -> Path:
     for row in known.dialogs(None, files=[settings.file]):
         cast = saved_cast(state, Path(row.file)) if row.file else None
         seats = cast.seats if cast is not None and cast.dialog == row.id else ()
-        path = Path(row.archive or row.file)
-        if any(seat.project and folder == Path(seat.project).resolve() for seat in seats) or _builds(path, folder):
-            return path
+        works = any(seat.project and folder == Path(seat.project).resolve() for seat in seats)
+        if works or _builds(Path(row.archive or row.file), folder):
+            return current(row)[0]
     raise BadInput(
         f"no dialog is known of the project {project}",
         fix=f"name its file: dialogd flow FILE; or set `file` in {folder / 'dialogd.toml'}",

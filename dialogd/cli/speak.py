@@ -20,7 +20,7 @@ from dialogd.cli.client import accepted, ask, daemons, gone, healths, in_paralle
 from dialogd.cli.launch import is_free
 from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended
-from dialogd.cli.status import AGREED, ended, onwards
+from dialogd.cli.status import ended, onwards
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, file_flag, start_command
 from dialogd.errors import BadInput, DialogdError, NotRunning
@@ -29,7 +29,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import where
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.interventions import free_port
-from dialogd.protocol.model import ANY, USER
+from dialogd.protocol.model import AGREED, ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import listed
 from dialogd.store.folders import StateDir

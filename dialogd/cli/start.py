@@ -49,7 +49,7 @@ Repo = Annotated[str | None, typer.Option(metavar="DIR", help="Of a build's lead
 Gate = Annotated[str | None, typer.Option(metavar="CMD", help="Of a build's lead: the command that tests its work.")]
 GateSees = Annotated[
     list[str] | None,
-    typer.Option(metavar="DIR", help="Of a build's lead: a folder in your home that the gate can read; repeat it."),
+    typer.Option(metavar="DIR", help="Of a build's lead: a folder that the gate can read, as .venv; repeat it."),
 ]
 MaxTokens = Annotated[int | None, typer.Option(min=16, metavar="N", help="Tokens one reply may have. Default: 8192.")]
 Effort = Annotated[str | None, typer.Option(metavar="LEVEL", help="How hard the model thinks: low, medium, high …")]

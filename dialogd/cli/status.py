@@ -30,7 +30,7 @@ from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.interventions import strikes, vetoes
 from dialogd.protocol.marks import round_of
-from dialogd.protocol.model import ANY, USER, whose
+from dialogd.protocol.model import AGREED, ANY, USER, whose
 from dialogd.protocol.money import standing
 from dialogd.protocol.polls import Poll
 from dialogd.protocol.signals import assessed, hundredths, signals
@@ -194,9 +194,6 @@ def ended(dialog: Dialog) -> str:
     return line(f"ended, {Plan(dialog, person=YOU).headline}")
 
 
-AGREED = ("CONSENSUS_REACHED", "DECIDED")
-
-
 def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     """What the person can do about an end, as commands; "" while it goes on, or once they took the result,
     which of a build is also merged.
@@ -251,9 +248,10 @@ BY = {
 
 
 def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
-    """The weak signals, in one row; none before two agents have spoken."""
+    """The weak signals, in one row; none before two agents have spoken, and none after the end."""
     found = assessed(dialog)
-    if found is None or dialog.header.rules.build is not None:  # the iterations of a task resemble one another
+    is_build = dialog.header.rules.build is not None  # the iterations of a task resemble one another
+    if found is None or is_build or dialog.state.outcome is not None:
         return ()
     counts = (many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))
     near = hundredths(float(found["convergence"])) / 100
@@ -287,7 +285,7 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
             yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.tasks.all)) or "none yet"
         else:
             yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
-            yield "round", _round(dialog)
+            yield "rounds" if is_over else "round", _round(dialog)
         yield from (("vote", _vote(_poll(dialog, poll))) for poll in state.polls.open if not is_over)
         for one in _decisions_now(dialog)[-LATEST:] if rules.build is None else ():
             reason = f"; {one.reason}" if one.reason else ""
@@ -361,16 +359,16 @@ def _time_left(dialog: Dialog, at: str) -> float | None:
 
 
 def _round(dialog: Dialog) -> str:
-    """`2 of 5; phase 1 of 3, DISCOVERY: what there is`."""
-    state = dialog.state
-    most = state.limits.max_rounds
-    number = state.floor.rounds + (state.outcome is None)
-    text = f"{number if most is None else min(number, most)}" + (f" of {most}" if most is not None else "")
+    """`2 of 5; phase 1 of 3, DISCOVERY: what there is`; after the end `1 complete, of at most 5; ended in phase …`."""
+    state, is_over = dialog.state, dialog.state.outcome is not None
+    most, done, of = state.limits.max_rounds, state.floor.rounds, ", of at most" if is_over else " of"
+    text = f"{done} complete" if is_over else f"{done + 1 if most is None else min(done + 1, most)}"
+    text += f"{of} {most}" if most is not None else ""
     phase = _phase(dialog)
     if phase is None:
         return text
     about = f": {phase['description']}" if phase["description"] else ""
-    return f"{text}; phase {phase['number']} of {phase['of']}, {phase['name']}{about}"
+    return f"{text}; {'ended in ' if is_over else ''}phase {phase['number']} of {phase['of']}, {phase['name']}{about}"
 
 
 def _phase(dialog: Dialog) -> dict[str, Any] | None:

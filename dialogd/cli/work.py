@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from dialogd import person
+from dialogd.build.gate import readable
 from dialogd.build.git import checkout_at, push, remotes, shown
 from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Base, Worktrees, base_of
@@ -28,7 +29,7 @@ from dialogd.cli.launch import interruptible
 from dialogd.cli.outcome import judging
 from dialogd.cli.run import Held, former_cast, new_cast, perform
 from dialogd.cli.speak import done
-from dialogd.cli.status import AGREED, ended, next_step, onwards
+from dialogd.cli.status import ended, next_step, onwards
 from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import file_flag, file_words
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused, StorageError
@@ -36,7 +37,7 @@ from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
 from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.model import USER
+from dialogd.protocol.model import AGREED, USER
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
@@ -96,7 +97,7 @@ class Asked:
     ] = ""
     gate_sees: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIR", help="A folder in your home that the gate can read, as of a toolchain; repeat it."),
+        typer.Option(metavar="DIR", help="A folder that the gate can read, as .venv or of a toolchain; repeat it."),
     ] = None
     decided: Annotated[
         str | None,
@@ -150,8 +151,13 @@ class Asked:
             build={**self._rules(), "source": source},
             tasks=self.expected,
             along=along,
-            gate_sees=tuple(str(Path.cwd() / Path(folder).expanduser()) for folder in self.gate_sees or ()),
+            gate_sees=tuple(map(str, self.toolchains)),
         )
+
+    @property
+    def toolchains(self) -> list[Path]:
+        """The folders that the gate is to read."""
+        return [Path.cwd() / Path(folder).expanduser() for folder in self.gate_sees or ()]
 
     def _rules(self) -> Mapping[str, str | int]:
         """What the Setup says of the build. Raises what is in the way in the repository."""
@@ -177,7 +183,7 @@ class Asked:
 
 @build.command("run", hidden=True)
 @takes_options
-def run(goal: Goal = None, *, asked: Asked, held: Held) -> None:
+def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> None:
     """Have a goal carried out in a repository, task by task: planned, built, tested, reviewed.
 
     A moderator splits it into tasks, you confirm them, a tech lead carries each out in a worktree of its own, the gate
@@ -187,14 +193,20 @@ def run(goal: Goal = None, *, asked: Asked, held: Held) -> None:
     lasts, settings = held.lasts, held.settings(goal)
     if held.go_on:
         log = options.log_of(settings)
-        person.rules_of_build(options.dialog_at(log))
+        lead = person.rules_of_build(options.dialog_at(log)).lead
+        runs = bool(daemons(settings, settings.file))
+        _refuse_others(ctx, {*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))}, runs=runs)
+        sees = tuple(map(str, readable(asked.toolchains, settings.file, settings.state_dir)))
         after = person.carry_on(log, asked.budget or "")
         if asked.unattended:
             after = person.leave(log, USER)
-        if daemons(settings, settings.file):
+        if runs:
             done(settings, after, "its daemons run")
             return
         cast = former_cast(settings, held.pace)
+        if sees:
+            seats = (dataclasses.replace(s, gate_sees=sees) if s.id == lead else s for s in cast.seats)
+            cast = dataclasses.replace(cast, seats=tuple(seats))
     else:
 
         def agree(opening: Opening) -> None:
@@ -208,6 +220,23 @@ def run(goal: Goal = None, *, asked: Asked, held: Held) -> None:
         )
     with interruptible() as interrupt:
         raise typer.Exit(perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens))
+
+
+# What `--continue` takes beside the file: what it says, and what daemons take that it starts.
+WORDS = ("go_on", "file", "budget", "unattended", "yes")
+STARTS = ("gate_sees", "pace", "plan", "no_plan", "stay", "linger", "opens")
+
+
+def _refuse_others(ctx: typer.Context, taken: Collection[str], *, runs: bool) -> None:
+    """Refuse what was given to `--continue` beside what it takes. Raises `BadInput`."""
+    given = [one for one in ctx.command.params if one.name and one.name not in taken]
+    given = [one for one in given if getattr(ctx.get_parameter_source(one.name or ""), "name", "") == "COMMANDLINE"]
+    names = ["GOAL" if one.name == "goal" else one.opts[0] for one in given]
+    if runs and {one.name for one in given} & {*STARTS}:
+        raise BadInput(f"its daemons run, and take no {', '.join(names)}", fix="end them first: dialogd stop")
+    if names:
+        what = f"{', '.join(names)}: a build that goes on keeps what it began with"
+        raise BadInput(what, fix="leave it out, or begin another build with it")
 
 
 def _uncommitted(base: Base) -> Iterator[str]:
@@ -253,13 +282,14 @@ def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Contex
 def _source(named: str) -> Dialog:
     """The dialog that a file, a plan of it, or an id means. Raises `BadInput`."""
     from dialogd.cli.past import open_memory
+    from dialogd.memory import current
     from dialogd.memory.index import read_dialog
 
     path = Path(named).expanduser()
     if not path.exists():
         if "/" in named:
             raise BadInput(f"{named} does not exist", fix="name a dialog's file, its plan or its id: dialogd list")
-        return read_dialog(open_memory().dialog_path(named))
+        return current(open_memory().dialog(named))[1]
     try:
         return read_dialog(path)
     except OSError as error:
@@ -278,7 +308,7 @@ def _source(named: str) -> Dialog:
                 return dialog
         except (DialogdError, OSError):
             pass
-        return read_dialog(open_memory().dialog_path(ident))
+        return current(open_memory().dialog(ident))[1]
 
 
 def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
@@ -293,8 +323,10 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
         what = "every tree is untested" if opening.unattended else "you are asked for each tree"
         yield f"        no sandbox here, so {what}: {why}"
     elif rules.gate:
-        seen = f"only {', '.join(asked.gate_sees)}" if asked.gate_sees else "nothing: --gate-sees DIR shows it a folder"
-        yield f"        in a sandbox, without network; of your home it sees {seen}"
+        seen = (
+            f"only {', '.join(asked.gate_sees)}" if asked.gate_sees else "nothing: --gate-sees .venv shows it a folder"
+        )
+        yield f"        in a sandbox, without network; of your home and your checkout it sees {seen}"
     yield f"turns   at most {opening.max_turns}: {work}, {many(rules.cycles, 'improvement')}, a summary"
     if opening.unattended:
         yield "        more tasks than that get no more turns: --tasks says how many to expect"

@@ -219,6 +219,7 @@ class Start(BaseModel):
     context: list[Place] = Field(default=[], max_length=MOST_FILES)
     project: Place = Field(default="", description="the folder that agents without one of their own work in")
     rehearsal: bool = Field(default=False, description="scripted lines in every seat: no model is asked, nobody pays")
+    slow: float = Field(default=0, ge=0, le=60, description="of a rehearsal: the seconds that each reply takes")
     unattended: bool = Field(default=False, description="nothing waits for the person; every path has an end")
     key: Name = Field(default="", description="any name of your own: asked again with the same, nothing starts twice")
 

@@ -73,9 +73,9 @@ class Offers:
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
-    def choices(self) -> forms.Choices:
-        """Everything that can be picked."""
-        found, variables = self._survey(), {**dotenv(Path.cwd()), **os.environ}
+    def choices(self, *, again: bool = False) -> forms.Choices:
+        """Everything that can be picked; `again`: what is here is looked up anew."""
+        found, variables = self._survey(0.0 if again else FRESH), {**dotenv(Path.cwd()), **os.environ}
         base_url = self.settings.base_url
         offered = [self._offered(name, found[name], variables) for name in _known(variables, base_url)]
         chosen = [auto.resolve(auto.AUTO, seat, variables, found.__getitem__, base_url=base_url) for seat in (0, 1)]
@@ -96,11 +96,11 @@ class Offers:
             home=os.path.realpath(Path.home()),
         )
 
-    def _survey(self) -> dict[str, Found]:
-        """What every backend says of itself, looked up anew where that is a while ago."""
+    def _survey(self, fresh: float = FRESH) -> dict[str, Found]:
+        """What every backend says of itself, looked up anew where that is more than `fresh` seconds ago."""
         with self._looking:
             at, found = self._found
-            if not found or time.monotonic() - at > FRESH:
+            if not found or time.monotonic() - at > fresh:
                 names = (name for name in BACKENDS if name not in auto.COMMANDS)
                 found = auto.survey(
                     names, os.environ, dotenv(Path.cwd()), self.settings.base_url, self.settings.state_dir
@@ -278,7 +278,8 @@ class Offers:
         _check_units(asked)
         with concerning("project"):
             project = own(asked.project, folder=True) if asked.project else self.settings.project
-        listed = ",".join([auto.LAST_RESORT] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None
+        scripted = f"{auto.LAST_RESORT}:slow={asked.slow:g}" if asked.slow else auto.LAST_RESORT
+        listed = ",".join([scripted] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None
         wanted = Wanted(
             one_line(asked.question, TOPIC),
             asked.question,

@@ -25,11 +25,11 @@ from dialogd.home.offers import Offers
 from dialogd.server.guard import PROCESSES
 from dialogd.server.refusals import handle_errors
 from dialogd.server.serving import bind, make_server
-from dialogd.store.disk import read_json, write_json
+from dialogd.store.disk import write_json
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
 from dialogd.store.origin import asked_by
-from dialogd.store.registry import Registry, is_running, process_started
+from dialogd.store.registry import HOME, Registry, process_started
 from dialogd.views.markup import fill
 
 _HERE = Path(__file__).parent
@@ -103,9 +103,11 @@ def _beginning_routes(app: FastAPI, offers: Offers) -> None:
     """What a new dialog can be made of, and its start."""
 
     @app.get("/choices")
-    def choices() -> forms.Choices:
+    def choices(
+        again: Annotated[bool, Query(description="look up anew what is here")] = False,
+    ) -> forms.Choices:
         """What a dialog can be made of here: backends, templates, open sessions."""
-        return offers.choices()
+        return offers.choices(again=again)
 
     @app.post("/context")
     def context(asked: forms.Paths) -> forms.ContextFiles:
@@ -142,7 +144,6 @@ def _part(path: Path) -> Callable[[], Awaitable[Response]]:
 
 # -- The process ------------------------------------------------------------------------------------------------------
 
-WHO = "home.json"  # in the state directory: the Home that runs
 LOOK = 1.0  # seconds between two looks at whether anybody still does
 
 
@@ -179,7 +180,7 @@ def serve(settings: Settings, port: int, linger: float) -> None:
         listener = bind(port, Registry(state).listener)
         asyncio.run(_serve(settings, listener, linger))
     finally:
-        (state.root / WHO).unlink(missing_ok=True)
+        (state.root / HOME).unlink(missing_ok=True)
         lock.release()
 
 
@@ -192,7 +193,7 @@ async def _serve(settings: Settings, listener: socket.socket, linger: float) -> 
     port = int(listener.getsockname()[1])
     print(f"http://localhost:{port}", flush=True)
     pid = os.getpid()
-    write_json(settings.state_dir / WHO, {"port": port, "pid": pid, "created": process_started(pid)})
+    write_json(settings.state_dir / HOME, {"port": port, "pid": pid, "created": process_started(pid)})
     serving = asyncio.create_task(server.serve())
     while not serving.done():
         await asyncio.wait({serving}, timeout=min(LOOK, linger / 4))
@@ -200,13 +201,3 @@ async def _serve(settings: Settings, listener: socket.socket, linger: float) -> 
             server.leave()
             break
     await serving
-
-
-def running(settings: Settings) -> int | None:
-    """The port of the Home that runs in this state directory; None where none does."""
-    found = read_json(settings.state_dir / WHO)
-    try:
-        port, pid, created = int(found["port"]), int(found["pid"]), float(found["created"])
-    except (TypeError, KeyError, ValueError):
-        return None
-    return port if is_running(pid, created) else None

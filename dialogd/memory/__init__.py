@@ -4,7 +4,7 @@ The archive's files and `outcomes.jsonl` are the truth; the index can always be 
 """
 
 from dialogd.memory.keeping import keep
-from dialogd.memory.memory import Memory
+from dialogd.memory.memory import Memory, current
 from dialogd.memory.values import DialogRow, Hit, PastDecision, Verdict
 
-__all__ = ["DialogRow", "Hit", "Memory", "PastDecision", "Verdict", "keep"]
+__all__ = ["DialogRow", "Hit", "Memory", "PastDecision", "Verdict", "current", "keep"]

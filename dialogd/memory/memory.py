@@ -18,6 +18,7 @@ from dialogd.memory.keeping import keep
 from dialogd.memory.recall import decisions_of, recall, search
 from dialogd.memory.values import FAILED, WORKED, DialogRow, Hit, PastDecision, Verdict
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.units import many
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
 
@@ -28,6 +29,18 @@ def live_decisions(dialog: Dialog) -> Iterator[PastDecision]:
     """The decisions of a dialog that is not archived."""
     f = facts(dialog)
     return (replace(m.decision, at=m.decision.at or f.row.ended) for m in f.made)
+
+
+def current(row: DialogRow) -> tuple[Path, Dialog]:
+    """Where a dialog stands, and it: what follows its end is in its file alone, as long as that holds no other one.
+
+    Raises `DialogdError`, `OSError` where there is neither that nor its copy.
+    """
+    with suppress(DialogdError, OSError):
+        dialog = read_dialog(path := Path(row.file or row.archive))
+        if dialog.id == row.id:
+            return path, dialog
+    return (path := Path(row.archive or row.file)), read_dialog(path)
 
 
 # -- The memory of one state directory --------------------------------------------------------------------------------
@@ -116,6 +129,12 @@ class Memory:
     def recall(self, question: str, limit: int = 3) -> list[PastDecision]:
         """The past decisions that answer a question, best first; empty where nothing does."""
         return self._told(self._ask(lambda c: recall(c, question, limit)))
+
+    def why_nothing(self) -> str:
+        """Why nothing is recalled, in words; who sees rehearsals in the list is told that they decide nothing."""
+        rehearsed = sum(row.is_rehearsal for row in self.archived())
+        left = f"; {many(rehearsed, 'rehearsal')}, in which no model was asked, cannot be recalled" if rehearsed else ""
+        return f"no earlier dialog decided anything about that{left}"
 
     def verdicts(self, wanted: str) -> tuple[Verdict, ...]:
         """All recorded outcomes of that dialog, oldest first. Raises `BadInput`."""

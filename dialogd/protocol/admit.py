@@ -14,6 +14,7 @@ from dialogd.protocol.marks import (
     DECIDING,
     FENCE,
     MARKS,
+    UNSIGNED,
     Lifted,
     Who,
     agreed,
@@ -37,7 +38,7 @@ from dialogd.protocol.review import level
 from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, PROPOSE, VOTE, Role, Rules
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.table import Standing
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import is_blank, one_line
 
 MOST_REFUSALS = 20  # marks that are named one by one
 
@@ -139,7 +140,7 @@ class Permits:
 
     def lacks_reservation(self, reply: Lifted) -> bool:
         """True for a reply whose yes must name the strongest objection left, and that does not."""
-        return self.rules.objections and not any(m.value for m in reply.marks if m.name == "RESERVATION")
+        return self.rules.objections and all(is_blank(m.value) for m in reply.marks if m.name == "RESERVATION")
 
     def admitted(self, reply: Lifted) -> tuple[Lifted, tuple[Refusal, ...]]:
         """The reply with the marks that count, and those that do not."""
@@ -205,6 +206,8 @@ class Permits:
     def _why_not(self, mark: Mark, reply: Lifted) -> str:
         """Why a mark of this agent does not count; "" when it does."""
         me = self.me
+        if mark.name not in DECIDING and is_blank(mark.value) and not (mark.name == "RE" and mark.ref):
+            return f"it says nothing: it is written [{mark.name}: …]"
         if self.is_judge:
             return lifecycle.marks_refused(self.dialog, me, mark.name) or self._judges(mark, reply)
         if not (self.role.may_use(mark.name) if mark.name in MARKS else self.role.may(*OWN_KINDS)):
@@ -263,6 +266,8 @@ class Permits:
         open_ = [poll.ref for poll in self.state.polls.open]
         if choice is None or choice.ref not in open_:
             ref = choice.ref if choice else "it"
+            if ref in self.state.polls.waiting:
+                return f"{ref} is put to the vote in {self.rules.phases[self.rules.voting].name}"
             return f"{ref} is not open for votes; open: {', '.join(open_) or 'none'}"
         return self._without_reservation(reply) if choice.choice == APPROVE else ""
 
@@ -288,7 +293,8 @@ class Permits:
             return "an agreed text is never cut, and this one is too long"
         if not self.role.may(PROPOSE):
             return f"{self.me} may not put a text on the table ({self.role.name or 'no PROPOSE'})"
-        return self._signs(reply) if self.role.may(VOTE) and claims_consensus(reply) else ""
+        signs = mark.value != UNSIGNED and self.role.may(VOTE) and claims_consensus(reply)
+        return self._signs(reply) if signs else ""
 
     def _signs(self, reply: Lifted) -> str:
         if self.rules.verdict != "mutual":
@@ -442,7 +448,11 @@ class Admission:
                 unclear = [mark for mark in matter.marks if is_yes(mark) or len(_votes(matter.marks)) > 1]
                 gone |= dict.fromkeys(unclear)
                 refused += _refusals(unclear, matter.tried, read.why)
-        reservation = next((mark for mark in read.marks if mark.name == "RESERVATION" and mark.value), None)
+            if matter.about == TEXT and all(mark.name == "PASS" for mark in chosen):
+                new[Mark("CONSENSUS_REACHED", UNSIGNED)] = None
+        reservation = next(
+            (mark for mark in read.marks if mark.name == "RESERVATION" and not is_blank(mark.value)), None
+        )
         if reservation is not None and not reply.has("RESERVATION"):
             new[reservation] = None
         asked = {line for matter in self.unclear for line in matter.tried}
@@ -622,9 +632,9 @@ class _Matters:
         text = self.permits.text.proposal.ref if ref and self.permits.text else ""
         answered = {r for mark in self.kept.marks if mark.name == "RE" for r in references(mark)[1]}
         found = [mark for mark in self.kept.marks if mark.name in ("DEADLOCK", "PASS")]
-        for mark in self.kept.marks:
-            named = (set(objected(mark)) or answered) if mark.name == "OBJECTION" else None
-            if named is not None and (not named or ref in named or ref == text):
+        for mark in (mark for mark in self.reply.marks if mark.name == "OBJECTION"):  # one without words, too
+            named = set(objected(mark)) or answered
+            if not named or ref in named or ref == text:
                 found.append(mark)
         return found
 

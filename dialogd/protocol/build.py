@@ -745,12 +745,13 @@ def gate_note(build: Build, task: Task, result: GateResult, findings: Sequence[M
     )
 
 
-def ask_gate_note(build: Build, task: Task, why: str, at: str) -> Draft:
+def ask_gate_note(build: Build, task: Task, why: str, findings: Sequence[Mark], at: str) -> Draft:
     """The note that asks the person whether the gate may run without a sandbox, and `why` there is none."""
     body = f"The gate `{build.gate}` cannot run in a sandbox here: {why}. It runs what the agent wrote, as you."
     marks = (
         Mark("GATE", f"{task.id} | asked | tree {task.tree}"),
         Mark("QUESTION_FOR_USER", f"may the gate of task {task.id} run without a sandbox on tree {task.tree[:12]}?"),
+        *findings,
     )
     return Draft(SYSTEM, "System", body=body, marks=marks, turn=(USER,), attributes=(("at", at),))
 
@@ -780,3 +781,11 @@ def astray(other: Collection[str]) -> tuple[Mark, ...]:
     text = f"changed outside the findings it answers: {', '.join(names[:10])}" + (" …" if len(names) > 10 else "")
     safe = text.replace("|", "/")
     return (Mark("FINDING", f"medium | scope | {names[0].replace('|', '/')} | | {safe} |"),) if names else ()
+
+
+def idle(since: str) -> tuple[Mark, ...]:
+    """The daemon's finding on a submission that changes nothing; the next one alone resolves it."""
+    text = (
+        f"nothing was changed: every file is as it was {since} | do what the task asks for: nothing else resolves this"
+    )
+    return (Mark("FINDING", f"blocking | scope | | | {text}"),)

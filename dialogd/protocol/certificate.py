@@ -12,7 +12,7 @@ from dialogd.protocol import build, marks
 from dialogd.protocol.build import Task, Tasks
 from dialogd.protocol.fold import fold, steps
 from dialogd.protocol.interventions import refs_in, turns_in
-from dialogd.protocol.marks import read_reply, same_text, summary_of
+from dialogd.protocol.marks import read_reply, same_text, stated, summary_of
 from dialogd.protocol.model import USER, Condition, Entry, Mark, digest
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.table import Proposal
@@ -223,7 +223,8 @@ def _as_recorded(dialog: Dialog, index: int, mark: Mark) -> _Core:
     if not mark.ref:
         who, number = position(evidence)
         said = next((e for e in dialog.turns if (e.by, e.number) == (who, number)), None)
-        proposal = Proposal("", who, said.body, said.id) if said else Proposal("", "", "", str(number or ""))
+        text = said.body or stated(said) if said else ""
+        proposal = Proposal("", who if said else "", text, str(number or ""))
     return _Core(proposal, mark.ref, method, signers, evidence, reason)
 
 

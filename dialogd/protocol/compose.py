@@ -292,6 +292,11 @@ def _note(step: Close, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str
     return Draft(SYSTEM, "System", marks=marks, turn=step.turn, attributes=attributes)
 
 
+def plain_note(text: str, at: str) -> Draft:
+    """A daemon's note that only tells something: no mark, no turn."""
+    return Draft(SYSTEM, "System", body=text, attributes=(("at", at),))
+
+
 def sealed_note(agent: Participant, debt: Debt, sha: str, at: str, *, could_read: bool) -> Draft:
     """The note by which an agent binds itself to an answer that nobody has seen yet."""
     mark = Mark("SEALED", f"{sha} | could read files" if could_read else sha)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -30,7 +31,7 @@ class Clock:
     nudged   somebody told this daemon to look at this dialog: a notify, `new --go`, `run`
     started  the journal remembers that somebody did
     lain     how long the file had lain still when this daemon first saw it
-    rest     since the file last changed
+    rest     since the file last changed; `silent`: since this agent's own last turn
     ages     of open debts, by their key, not counting pauses
     working  agents whose own daemon says that they work on their debt
     at       wall time
@@ -50,6 +51,7 @@ class Clock:
     started: bool = False
     lain: float = 0.0
     rest: float = 0.0
+    silent: float = math.inf
     ages: Mapping[tuple[str, str, str], float] = field(default_factory=lambda: MappingProxyType({}))
     working: frozenset[str] = frozenset()
     pace: float = 0.0
@@ -232,8 +234,8 @@ def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
             return sealed
         if (stop := _budget(dialog, me, clock)) is not None:
             return stop
-        if clock.rest < clock.pace and dialog.last is not None and dialog.last.by != USER:
-            return Wait("pace", f"leaves {clock.pace:g} s between turns", clock.pace - clock.rest)
+        if clock.silent < clock.pace and dialog.last is not None and dialog.last.by != USER:
+            return Wait("pace", f"leaves {clock.pace:g} s between its turns", clock.pace - clock.silent)
         rest = clock.pause - clock.ages.get(mine.timer, 0.0)
         if rest > 0 and not clock.paid and _has_just_failed(dialog, me, mine):
             return Wait("pace", f"{me} failed; it is asked again after a pause", rest)

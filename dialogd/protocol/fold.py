@@ -62,6 +62,8 @@ def _said(header: Header, state: State, said: Said) -> None:
         _agent(header, state, said)
     else:
         _system(header, state, said)
+    if state.polls.waiting and header.rules.phase(state.floor.rounds) >= header.rules.voting:
+        state.polls = state.polls.opened(state.number)
     if state.debts.seals:
         state.debts = state.debts.unsealed()
     if header.rules.build is not None:
@@ -207,7 +209,7 @@ def _agent(header: Header, state: State, said: Said) -> None:
         state.table = state.table.reserved(said)
     else:
         table = state.table.spoken(said, may_vote=said.by in header.voters, made=made)
-        _opened(header, state, table, said.number)
+        _opened(header, state, table)
     if state.polls.open and said.by in header.voters:
         state.polls = state.polls.voted(said)
     if not (said.is_struck and said.by == header.judge):
@@ -234,17 +236,17 @@ def _judged(header: Header, state: State, said: Said) -> None:
         state.table = replace(state.table, judged=())
 
 
-def _opened(header: Header, state: State, table: Table, number: int) -> None:
-    """Put what is new on the table to the vote, where this dialog votes."""
-    new = table.proposals[len(state.table.proposals) :]
+def _opened(header: Header, state: State, table: Table) -> None:
+    """Note what is new on the table, to be put to the vote where this dialog votes."""
+    new = tuple(proposal.ref for proposal in table.proposals[len(state.table.proposals) :])
     state.table = table
     if new and header.rules.verdict == "vote":
-        state.polls = state.polls.opened(new, number)
+        state.polls = replace(state.polls, waiting=(*state.polls.waiting, *new))
 
 
 def _proposed(header: Header, state: State, said: Said) -> None:
     """Take proposals of the person or a daemon."""
-    _opened(header, state, state.table.proposed(said), state.number)
+    _opened(header, state, state.table.proposed(said))
 
 
 def _decided(state: State, said: Said) -> None:

@@ -231,7 +231,8 @@ def setup(rules: Rules, more: Mapping[str, Value]) -> str:
         keys = ("weight", "priority", "specialization", "personality", "responsibilities")
         tables.append((f"[roles.{agent}]", own | _differing(role, usual, keys)))
     for phase in rules.phases:
-        tables.append(("[[phases]]", {"name": phase.name} | _differing(phase, Phase(""), ("description", "rounds"))))
+        of = _differing(phase, Phase(""), ("description", "rounds", "votes"))
+        tables.append(("[[phases]]", {"name": phase.name} | of))
     kinds = {name: kind.meaning for name, kind in rules.kinds.items() if rules.known_kinds.get(name) != kind}
     if kinds:
         tables.append(("[messages]", kinds))

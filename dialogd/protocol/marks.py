@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
 
-from dialogd.protocol.model import Mark
+from dialogd.protocol.model import Mark, Said
 from dialogd.protocol.rules import CONTRIBUTIONS
+from dialogd.protocol.text import is_blank
 
 _EMPHASIS = re.compile(r"\A([*_`]{1,3})([^*_`]*)\1\Z")
 
@@ -90,6 +91,7 @@ _HAND = {
     "REJECTED": "the person does not take the result: the dialog goes on, and why",
 }
 DECIDING = frozenset(_DECISIONS)
+UNSIGNED = "unsigned"  # of a consensus text: its author has not confirmed it
 _CHOOSING = ("AGREE", "VOTE", "DECIDE")  # words may stand between these names and what they choose
 FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -439,11 +441,12 @@ def _fenced_at_the_end(lines: Sequence[str], seen: Container[int]) -> Iterator[t
 
 
 def summary_of(body: str) -> str:
-    """The text under the last `Consensus Summary` heading of a body, or "" without one."""
+    """The text under the last `Consensus Summary` heading of a body, or "" where nothing can be read there."""
     start, first, lines = _summary_at(body)
     if start is None:
         return ""
-    return "\n".join(part for part in (first, "\n".join(lines[start + 1 :]).strip("\n")) if part)
+    text = "\n".join(part for part in (first, "\n".join(lines[start + 1 :]).strip("\n")) if part)
+    return "" if is_blank(text) else text
 
 
 def before_summary(body: str) -> str:
@@ -480,6 +483,14 @@ def contributes(mark: Mark) -> bool:
     """True for a mark that is a contribution of its own: one of a kind that counts, or of a dialog's own kind."""
     kind = CONTRIBUTIONS.get(mark.name)
     return kind.counts if kind is not None else mark.name not in MARKS and mark.name not in EARLIER
+
+
+def stated(said: Said) -> str:
+    """The position that a turn states, its text and its agent's marks; "" for one with a PASS, and where nothing is."""
+    if said.is_struck or said.mark("PASS") is not None:
+        return ""
+    own = (str(mark) for mark in said.marks if mark.name not in _RECORDS and mark.name != "ESCALATE")
+    return "\n\n".join(text for text in (said.body, *own) if text.strip())
 
 
 def round_of(marks: Iterable[Mark], kind: str) -> str | None:

@@ -36,6 +36,7 @@ def whose(via: str) -> str:
 
 
 # What a finished dialog may end with; a turn or note that carries one of these and no TURN line is the end.
+AGREED = ("CONSENSUS_REACHED", "DECIDED")  # the outcomes with a result, which the person takes or rejects
 OUTCOMES = ("CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "STOPPED")
 
 

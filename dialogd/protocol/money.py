@@ -109,7 +109,8 @@ def _beyond(gone: int, left: int, needed: int, lost: int, owing: int, said: Call
     words = ""
     if lost:
         whole = said(gone + lost)
-        words = f" on what stands in the file, about {whole} with calls that were cut off or came too late"
+        words = f" on what stands in the file, about {whole} with calls that were cut off or came too late,"
+        words += " those without a bill by estimate"
     left, needed = left - lost, max(needed - lost, 0)
     if left <= 0:
         return words

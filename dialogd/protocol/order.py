@@ -112,8 +112,8 @@ def signing(header: Header, state: State) -> tuple[str, ...]:
 
 
 def positioned(header: Header, state: State) -> tuple[str, ...]:
-    """The agents whose position a judge can choose: those that have spoken."""
-    return tuple(agent.id for agent in header.agents if agent.id in state.floor.spoke_at and agent.id != header.judge)
+    """The agents whose position a judge can choose: those that have stated one."""
+    return tuple(who for who in header.speakers if who in state.floor.position_at)
 
 
 def awaited(header: Header, state: State) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ def ways_out(header: Header, state: State) -> str:
     standing = state.table.standing if is_takeable(header, state) else None
     signed = ""
     if standing is not None:
-        signed = f"{standing.proposal.ref} is signed by {', '.join(who for who, _ in standing.signers)}; "
+        signed = f"{standing.proposal.ref} is signed by {', '.join(who for who, _ in standing.signers) or 'nobody'}; "
     are = (
         ("has left" if len(names) == 1 else "have left")
         if not any(map(header.agent, names))

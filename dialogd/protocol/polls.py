@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from dialogd.protocol.marks import read_vote
 from dialogd.protocol.model import Header, Said
-from dialogd.protocol.table import Proposal
 
 _ROUNDING = 1 - 1e-9  # three thirds are a whole
 
@@ -24,33 +23,39 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """An open vote on proposal `ref`, put in turn `turn`; `heard` are the voters that spoke since, having seen it."""
+    """An open vote on proposal `ref`, put in turn `turn`."""
 
     ref: str
     turn: int
     ballots: tuple[Ballot, ...] = ()
-    heard: frozenset[str] = frozenset()
 
     def without(self, agent: str) -> Poll:
-        """The poll without the vote of that agent, as if it had not been heard."""
-        return replace(self, ballots=tuple(b for b in self.ballots if b.agent != agent), heard=self.heard - {agent})
+        """The poll without the vote of that agent."""
+        return replace(self, ballots=tuple(b for b in self.ballots if b.agent != agent))
 
     def cast(self, ballot: Ballot) -> Poll:
         """The poll with this vote, in place of the same agent's last one."""
-        others = self.without(ballot.agent)
-        return replace(others, ballots=(*others.ballots, ballot), heard=others.heard | {ballot.agent})
+        return replace(self, ballots=(*self.without(ballot.agent).ballots, ballot))
 
 
 @dataclass(frozen=True, slots=True)
 class Polls:
-    """The open votes; `failed` counts votes that failed since the last decision that was not one."""
+    """The open votes, and the proposals that wait for the phase in which they are put to the vote.
+
+    since   the turn in which the last one was put; `heard` are the voters that had a turn since, having seen it
+    failed  counts votes that failed since the last decision that was not one
+    """
 
     open: tuple[Poll, ...] = ()
+    waiting: tuple[str, ...] = ()
+    since: int = 0
+    heard: frozenset[str] = frozenset()
     failed: int = 0
 
-    def opened(self, new: Iterable[Proposal], turn: int) -> Polls:
-        """With a poll for each of these proposals."""
-        return replace(self, open=(*self.open, *(Poll(proposal.ref, turn) for proposal in new)))
+    def opened(self, turn: int) -> Polls:
+        """With a poll for each proposal that waited: all voters are heard anew."""
+        new = (Poll(ref, turn) for ref in self.waiting)
+        return replace(self, open=(*self.open, *new), waiting=(), since=turn, heard=frozenset())
 
     def voted(self, said: Said) -> Polls:
         """After a turn of an agent that may vote: a vote stands until its agent votes anew.
@@ -60,26 +65,30 @@ class Polls:
         votes = read_vote(said.marks)
 
         def after(poll: Poll) -> Poll:
-            if said.asked_after < poll.turn:
-                return poll
-            if poll.ref not in votes:
-                return poll if said.by in poll.heard else replace(poll, heard=poll.heard | {said.by})
-            vote = votes[poll.ref]
-            return poll.cast(Ballot(said.by, vote.choice, vote.reason, said.number))
+            vote = votes.get(poll.ref) if said.asked_after >= poll.turn else None
+            return poll.cast(Ballot(said.by, vote.choice, vote.reason, said.number)) if vote else poll
 
-        return replace(self, open=tuple(map(after, self.open)))
+        heard = self.heard | {said.by} if said.asked_after >= self.since else self.heard
+        return replace(self, open=tuple(map(after, self.open)), heard=heard)
 
     def closed(self, ref: str) -> Polls:
         """Without the poll on that proposal."""
-        return replace(self, open=tuple(poll for poll in self.open if poll.ref != ref))
+        waiting = tuple(one for one in self.waiting if one != ref)
+        return replace(self, open=tuple(poll for poll in self.open if poll.ref != ref), waiting=waiting)
 
     def anew(self, turn: int) -> Polls:
         """After a person's turn: every vote is cast again."""
-        return replace(self, open=tuple(Poll(poll.ref, turn) for poll in self.open))
+        return replace(self, open=tuple(Poll(poll.ref, turn) for poll in self.open), since=turn, heard=frozenset())
 
     def left(self, agent: str) -> Polls:
         """Without the votes of an agent that has left."""
-        return replace(self, open=tuple(poll.without(agent) for poll in self.open))
+        return replace(self, open=tuple(poll.without(agent) for poll in self.open), heard=self.heard - {agent})
+
+    def over(self, header: Header, absent: Collection[str]) -> tuple[str, ...]:
+        """Those on which all voters who are there have voted; all, once they had a turn since the last one was put."""
+        there = {*header.voters} - {*absent}
+        cast = {poll.ref: {ballot.agent for ballot in poll.ballots} for poll in self.open if there}
+        return tuple(ref for ref, voted in cast.items() if there <= self.heard or there <= voted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +135,8 @@ def tally(header: Header, poll: Poll) -> Tally:
     )
 
 
-def is_closed(header: Header, poll: Poll, absent: Collection[str] = ()) -> bool:
-    """True when everybody has voted or had the chance to, or when the missing votes cannot change the outcome.
-
-    Nobody waits for the votes of `absent` agents; the quorum counts them.
-    """
-    missing = [who for who in header.voters if all(ballot.agent != who for ballot in poll.ballots)]
-    if all(who in poll.heard or who in absent for who in missing) and (poll.heard or poll.ballots):
-        return True
-    cases = (poll, _if(poll, missing, "approve"), _if(poll, missing, "reject"))
-    return bool(poll.ballots) and len({tally(header, case).is_approved for case in cases}) == 1
-
-
 def can_pass(header: Header, agents: Collection[str]) -> bool:
     """True when a vote can be won by these agents' votes alone: they reach the quorum, and are two."""
     able = header.voters
     here = [who for who in able if who in agents]
     return len(here) > 1 and header.rules.weight(here) >= header.rules.quorum * header.rules.weight(able) * _ROUNDING
-
-
-def _if(poll: Poll, missing: Iterable[str], choice: str) -> Poll:
-    return replace(poll, ballots=(*poll.ballots, *(Ballot(who, choice, "", 0) for who in missing)))

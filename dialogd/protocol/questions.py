@@ -153,9 +153,11 @@ def how_to_ask(header: Header) -> tuple[str, str]:
     if header.is_unattended:
         alone = "nobody is at the table to answer it: it comes back to you, and a second one does not count"
         return f"{NAME}: text | default: what you do otherwise", f"{alone}; decide yourself, and say what you assume"
-    after = "your default counts, if you gave one" if allows_defaults(header) else "it still waits"
-    meaning = f"the dialog waits for the person; after that time (15 minutes at least) {after}"
-    return f"{NAME}: text | in 2h | default: what you do otherwise", meaning  # whoever has no clock can count
+    waits = "for what only the person can decide; the dialog waits for them"
+    if not allows_defaults(header):
+        return f"{NAME}: …", waits
+    after = "after that time (15 minutes at least) your default counts, if you gave one"
+    return f"{NAME}: text | in 2h | default: what you do otherwise", f"{waits}; {after}"  # no clock is needed to count
 
 
 def takes_default(header: Header, question: Question) -> bool:

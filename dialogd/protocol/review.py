@@ -68,7 +68,12 @@ class Score:
 
 
 def reviewed(table: Table, said: Said) -> Table:
-    """The table with the findings of a turn: those that block, until the agent that raised them is content."""
+    """The table with the findings of a turn: those that block, until the agent that raised them is content.
+
+    Those of a daemon are about one submission, and gone with the next.
+    """
+    if _submits(said):
+        table = replace(table, blocking=tuple(one for one in table.blocking if one[1] != SYSTEM))
     for mark in said.written:
         kind = REVIEW.get(mark.name)
         if kind is None:
@@ -104,6 +109,9 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
     found: list[Finding] = []
     number = 0
     for entry, kind, fields in _contributions(dialog):
+        if kind == "TASK":
+            how, turn = "by the next submission", turn_number(entry.id)
+            found = [replace(f, resolved=how, resolved_in=turn) if f.by == SYSTEM and f.blocks else f for f in found]
         number += kind == "FINDING"
         if entry.is_struck:
             continue
@@ -113,7 +121,7 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
             how = " | ".join(fields[1:]) or "resolved"
             found = [
                 replace(f, resolved=how, resolved_in=entry.number)
-                if str(f.number) == match[1].lstrip("0") and f.by in (entry.by, SYSTEM)
+                if str(f.number) == match[1].lstrip("0") and (f.by == entry.by or (f.by == SYSTEM and not f.blocks))
                 else f
                 for f in found
             ]
@@ -143,14 +151,20 @@ def total_of(text: str) -> float | None:
 
 
 def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:
-    """Entry, kind and fields of each mark of a review."""
+    """Entry, kind and fields of each mark of a review, and the record of each submission."""
     for entry in dialog.entries:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
             continue
         if not entry.is_turn and (dialog.header.rules.build is None or entry.by != SYSTEM):
             continue
-        for mark in (mark for mark in entry.written if mark.name in REVIEW):
-            yield entry, mark.name, fields_of(mark)
+        for mark in entry.written:
+            if mark.name in REVIEW or (mark.name == "TASK" and _submits(entry)):
+                yield entry, mark.name, fields_of(mark)
+
+
+def _submits(said: Said) -> bool:
+    """True where a daemon recorded a submission."""
+    return not said.by_hand and any("submitted" in fields_of(mark)[1:2] for mark in said.all("TASK"))
 
 
 def _six(fields: tuple[str, ...]) -> tuple[str, str, str, str, str, str]:

@@ -201,11 +201,12 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of the work: `rounds` long; the last one lasts until the end."""
+    """One phase of the work: `rounds` long; the last one lasts until the end. `votes`: it begins the voting."""
 
     name: str
     description: str = ""
     rounds: int = 1
+    votes: bool = False
 
 
 CRITERIA: Mapping[str, int] = MappingProxyType(
@@ -287,6 +288,11 @@ class Rules:
             if rounds < 0:
                 return index
         return len(self.phases) - 1
+
+    @property
+    def voting(self) -> int:
+        """The index of the phase in which the voting begins; -1 where it begins at once."""
+        return next((index for index, phase in enumerate(self.phases) if phase.votes), -1)
 
     @property
     def has_findings(self) -> bool:
@@ -521,5 +527,6 @@ def _phases(value: Any) -> tuple[Phase, ...]:
         rounds = _integer(item.get("rounds", 1))
         if rounds < 1:
             raise ValueError(f"the phase {shown(item['name'])} has {rounds} rounds")
-        phases.append(Phase(_text(item["name"]), _text(item.get("description", "")), rounds))
+        votes = _flag(item.get("votes", False))
+        phases.append(Phase(_text(item["name"]), _text(item.get("description", "")), rounds, votes))
     return tuple(phases)

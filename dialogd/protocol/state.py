@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dialogd.protocol.build import Tasks
+from dialogd.protocol.marks import stated
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Participant, Said, digest
 from dialogd.protocol.polls import Polls
 from dialogd.protocol.table import Table
@@ -187,6 +188,7 @@ class Floor:
     rounds       complete ones; `is_quiet`: in the last one nobody did more than pass
     spoke        who has had a turn, or was passed over, in this round; `passed`: with nothing but [PASS]
     turns_of     each agent's turns; `spoke_at`: its last turn; `chance_at`: the turn after which it last could speak
+    position_at  each agent's last turn that states a position
     queue        who was given, or asked for, the floor, where the order is free
     contributed  typed contributions; `in_round`: each agent's in this round
     cited        by turn the turns that refer to it
@@ -200,6 +202,7 @@ class Floor:
     turns_of: Mapping[str, int] = field(default_factory=dict)
     spoke_at: Mapping[str, int] = field(default_factory=dict)
     chance_at: Mapping[str, int] = field(default_factory=dict)
+    position_at: Mapping[str, int] = field(default_factory=dict)
     queue: tuple[str, ...] = ()
     contributed: int = 0
     in_round: Mapping[str, int] = field(default_factory=dict)
@@ -222,6 +225,7 @@ class Floor:
             "last": who,
             "turns_of": {**self.turns_of, who: self.turns_of.get(who, 0) + 1},
             "spoke_at": {**self.spoke_at, who: said.number},
+            "position_at": {**self.position_at, who: said.number} if stated(said) else self.position_at,
             "contributed": self.contributed + made,
             "in_round": {**self.in_round, who: self.in_round.get(who, 0) + made},
             "cited": {**self.cited, **cited} if cited else self.cited,
@@ -256,7 +260,7 @@ class Floor:
 
     def reopened(self) -> Floor:
         """After the dialog was opened again."""
-        return replace(self, rounds=0, turns_of={}, contributed=0, in_round={})
+        return replace(self, rounds=0, turns_of={}, position_at={}, contributed=0, in_round={})
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from dialogd.protocol.marks import (
     DECIDING,
     FORMS,
     MARKS,
+    UNSIGNED,
     Lifted,
     Who,
     canonical,
@@ -380,7 +381,7 @@ class _Judge:
         text = same_text(summary_of(own_words(self.entry.body)))
         if not text:
             yield self._fault(f"`{self._short(mark)}` stands below no `## Consensus Summary`", at)
-        elif (sha := digest(text)) != mark.value:
+        elif mark.fields not in (((sha := digest(text)),), (sha, UNSIGNED)):
             yield self._fault(f"`{self._short(mark)}` is not the hash of the summary above it, which is {sha}", at)
 
     def _last_word(self) -> Iterator[Fault]:
@@ -477,7 +478,8 @@ class _Judge:
                 either.append(mark)
             elif row is None or (Who.AGENT in row.who and mark.name != "CONSENSUS_REACHED"):
                 own.append(replace(mark, ref="") if mark.name == "PROPOSAL" else mark)
-        claims = [[_CLAIM] if entry.mark("CONSENSUS_PROPOSED") is not None else []]
+        put = entry.mark("CONSENSUS_PROPOSED")
+        claims = [[replace(_CLAIM, value=" | ".join(put.fields[1:]))] if put is not None else []]
         header = self.before.header
         if not claims[0] and header.rules.verdict == "mutual" and len(header.voters) < 2:
             claims.append([_CLAIM])  # an end that fewer than two may sign leaves no mark
@@ -519,7 +521,7 @@ class _Judge:
         late = entry.mark("STALLED") or entry.mark("AGENT_ERROR")
         if late is not None and state.debt(late.fields[0]) is None:
             yield self._fault(f"`{self._short(late)}`: {late.fields[0]} owes no turn")
-        elif is_sure and not (entry.turn is None and entry.mark("DIGEST") is not None):
+        elif is_sure and not (entry.turn is None and (not entry.marks or entry.mark("DIGEST"))):
             possible = [draft for draft in self._possible() if draft is not None]
             if not any(self._is_drawn_up(draft) for draft in possible):
                 yield self._fault(self._unlike(possible))
@@ -564,7 +566,7 @@ class _Judge:
         if what is Due.GATE:
             findings = self.entry.all("FINDING")
             yield build.gate_note(rules, task, GateResult(""), findings, at)
-            yield build.ask_gate_note(rules, task, "", at)
+            yield build.ask_gate_note(rules, task, "", findings, at)
         if what in (Due.ASSIGN, Due.GATE):
             yield build.error_note(task, "", "", at, is_unattended=before.header.is_unattended)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from dialogd.protocol.marks import agreed, prose, round_of, same_text, summary_of
+from dialogd.protocol.marks import UNSIGNED, agreed, prose, round_of, same_text, summary_of
 from dialogd.protocol.model import USER, Mark, Said, digest
+from dialogd.protocol.text import is_blank
 
 _COUNTED = re.compile(r"\bin turns? (\d{1,9})(?: and (\d{1,9}))?")  # the turns that a decision says it counts
 
@@ -87,7 +88,8 @@ class Table:
 
     def proposed(self, said: Said) -> Table:
         """With the entry's numbered proposals."""
-        return self._with(*self._new(said)) if said.mark("PROPOSAL") else self
+        new = tuple(self._new(said))
+        return self._with(*new) if new else self
 
     def _with(self, *new: Proposal) -> Table:
         """With these proposals too."""
@@ -95,8 +97,8 @@ class Table:
         return replace(self, proposals=(*self.proposals, *new), top=top)
 
     def _new(self, said: Said) -> Iterator[Proposal]:
-        """The entry's proposals; those typed by hand get the next free numbers."""
-        marks = said.all("PROPOSAL")
+        """The entry's proposals that have a text; those typed by hand get the next free numbers."""
+        marks = _proposals(said.marks)
         free = 0 if all(mark.ref for mark in marks) else int(self.next_ref[1:])
         for mark in marks:
             ref = mark.ref or f"P{free}"
@@ -112,7 +114,8 @@ class Table:
         claims = said.by_hand and said.turn is not None and said.mark("CONSENSUS_REACHED") is not None
         text = _text(said, table, standing, claims=claims and not (objects or calls))
         if text is not None:
-            signers = ((said.by, said.number),) if may_vote else ()
+            signs = may_vote and all(UNSIGNED not in mark.fields for mark in said.all("CONSENSUS_PROPOSED"))
+            signers = ((said.by, said.number),) if signs else ()
             standing = Standing(text, signers, standing.replaced + 1 if standing is not None else 0)
             table = table._with(text)
         can_sign = may_vote and not (objects or calls)
@@ -132,7 +135,8 @@ class Table:
     def reserved(self, said: Said) -> Table:
         """After a struck turn: the numbers of its proposals are not given again."""
         names = [mark.name for mark in said.withdrawn]
-        refs = [mark.ref for mark in said.withdrawn if mark.name in ("PROPOSAL", "CONSENSUS_PROPOSED")]
+        texts = [mark for mark in said.withdrawn if mark.name == "CONSENSUS_PROPOSED"]
+        refs = [mark.ref for mark in (*_proposals(said.withdrawn), *texts)]
         claims = said.by_hand and said.by != USER and said.turn is not None and "CONSENSUS_REACHED" in names
         if claims and summary_of(prose(said.body)):
             refs.append("")
@@ -189,12 +193,18 @@ class Table:
         return None if self.standing is not None and self.standing.proposal.ref == ref else self.standing
 
 
+def _proposals(marks: Iterable[Mark]) -> list[Mark]:
+    """Those of the marks that propose something; nothing without a text can be decided."""
+    return [mark for mark in marks if mark.name == "PROPOSAL" and not is_blank(mark.value)]
+
+
 def _text(said: Said, table: Table, standing: Standing | None, *, claims: bool) -> Proposal | None:
     """The consensus text that an agent's turn puts on the table; None where it puts none, or the same."""
     mark = said.mark("CONSENSUS_PROPOSED")
     if mark is not None:
         body = prose(said.body) if said.by_hand else said.body
-        return Proposal(mark.ref, said.by, summary_of(body) or body, said.id, mark.value)
+        text = summary_of(body) or body
+        return None if is_blank(text) else Proposal(mark.ref, said.by, text, said.id, mark.fields[0])
     summary = summary_of(prose(said.body)) if claims else ""
     sha = digest(same_text(summary))
     if not summary or (standing is not None and sha == standing.proposal.sha):

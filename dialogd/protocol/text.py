@@ -43,12 +43,12 @@ def visible(text: str) -> str:
     return _UNSEEN.sub("\ufffd", clean(text))
 
 
-_NOTHING = re.compile(r"[\s\ufffd\u200c\u200d\ufe00-\ufe0f]*")
+_NOTHING = re.compile(rf"[\s\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff\ufffd\u200c\u200d\ufe00-\ufe0f{UNSEEN}]*")
 
 
 def is_blank(text: str) -> bool:
     """True where nothing of it can be seen."""
-    return _NOTHING.fullmatch(visible(text)) is not None
+    return _NOTHING.fullmatch(text) is not None
 
 
 def escape(text: str) -> str:

@@ -15,12 +15,13 @@ from dialogd.protocol.fold import foreseen
 from dialogd.protocol.marks import APPROVE, Lifted, agreed, decision, same_text
 from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest
 from dialogd.protocol.order import awaited, following, signing, ways_out
-from dialogd.protocol.polls import Poll, Tally, is_closed, tally
+from dialogd.protocol.polls import Tally, tally
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import without_fields
 from dialogd.protocol.rules import BUILDS, Build
 from dialogd.protocol.state import SINCE, Dialog, Question, Questions, State
 from dialogd.protocol.table import Standing
+from dialogd.protocol.text import is_blank
 from dialogd.protocol.units import many
 
 
@@ -39,7 +40,7 @@ def lacks_body(dialog: Dialog, me: str, reply: Lifted) -> str:
 
     An empty reply, a consensus without its text, an agreed text or a proposal that is too long: those are never cut.
     """
-    if not reply.body.strip() and not reply.marks:
+    if is_blank(reply.body) and not reply.marks:
         return "Your reply was empty. Answer with your contribution, or with the single line [PASS]."
     limit, mark = dialog.state.limits.max_message, Mark("CONSENSUS_REACHED")
     if claims_consensus(reply) and not reply.summary and not Permits(dialog, me).signed(mark, reply):
@@ -143,7 +144,9 @@ def _consensus(dialog: Dialog, me: str, reply: Lifted) -> list[Mark]:
     if not text:
         return []
     proposals = sum(mark.name == "PROPOSAL" for mark in reply.marks)
-    return [Mark("CONSENSUS_PROPOSED", digest(text), f"P{int(state.table.next_ref[1:]) + proposals}")]
+    how = next(mark.value for mark in reply.marks if mark.name == "CONSENSUS_REACHED")
+    value = " | ".join(filter(None, (digest(text), how)))
+    return [Mark("CONSENSUS_PROPOSED", value, f"P{int(state.table.next_ref[1:]) + proposals}")]
 
 
 def _all_call_it(header: Header, state: State, who: set[str]) -> bool:
@@ -419,7 +422,7 @@ def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> t
     if rules.board is not None and after.floor.contributed < rules.board.minimum_contributions:
         why = f"an end needs {rules.board.minimum_contributions} contributions, there are {after.floor.contributed}"
         return (Mark("REFUSED", f"approval of {ref} | {why}"),)
-    first = 2 if rules.sealed else 1  # turns of each agent in the very first exchange
+    first = 2 if rules.sealed or rules.verdict == "vote" else 1  # turns of each agent in the very first exchange
     at_once = bool(after.floor.turns_of) and max(after.floor.turns_of.values()) <= first
     if (
         rules.red_team and not (after.table.is_tested or is_last) and (at_once or state.table.red_team)
@@ -439,23 +442,23 @@ def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> 
         return  # the person, or the end, comes before a count that only absence decides
     if not is_last and any(debt.agent not in (me, USER, ANY) for debt in after.debts.open):
         return
-    over = [p for p in after.polls.open if is_closed(header, p, after.absent) or (is_last and p.ballots)]
-    counts = {poll.ref: tally(header, poll) for poll in over}
+    over = after.polls.over(header, after.absent)
+    polls = (poll for poll in after.polls.open if poll.ref in over or (is_last and poll.ballots))
+    counts = {poll.ref: tally(header, poll) for poll in polls}
     held = {ref: _held(dialog, after, ref, is_last=is_last) for ref, count in counts.items() if count.is_approved}
     free = [ref for ref, what in held.items() if what is None]
     won = _winner(header, {ref: counts[ref] for ref in free})
-    known = {poll.ref for poll in dialog.state.polls.open if is_closed(header, poll, dialog.state.absent)}
+    known = dialog.state.polls.over(header, dialog.state.absent)  # what holds those up was said then
     failed = False
-    for poll in over:
-        count = counts[poll.ref]
-        if poll.ref == won:
-            yield _of_vote(header, poll.ref, "approved", count.evidence, _why_approved(header, won, free))
+    for ref, count in counts.items():
+        if ref == won:
+            yield _of_vote(ref, "approved", count.evidence, _why_approved(header, won, free))
             return
         if count.is_approved:
-            yield from (held[poll.ref] or ()) if poll.ref not in known else ()
+            yield from (held[ref] or ()) if ref not in known else ()
             continue
         failed = True
-        yield _of_vote(header, poll.ref, "rejected", count.evidence, _why_rejected(header, poll, count))
+        yield _of_vote(ref, "rejected", count.evidence, _why_rejected(header, count))
     enough = header.rules.escalation_threshold
     if failed and after.polls.failed + 1 >= enough and not is_last:
         yield Mark("ESCALATE", f"{enough} vote{'' if enough == 1 else 's'} failed")
@@ -476,16 +479,14 @@ def _why_approved(header: Header, won: str, approved: Sequence[str]) -> str:
     return f"{why}, and for {', '.join(others)}: {rule}" if others else why
 
 
-def _why_rejected(header: Header, poll: Poll, count: Tally) -> str:
+def _why_rejected(header: Header, count: Tally) -> str:
     share = f"{header.rules.threshold:.0%}"
-    if any(who not in poll.heard for who in count.absent):
-        return f"the missing votes cannot bring it to {share} by two agents"
     if not count.is_quorate:
         return "fewer votes than the quorum"
     return f"less than {share} for it" if len(count.approve) != 1 or count.reject else "one agent alone is for it"
 
 
-def _of_vote(header: Header, ref: str, outcome: str, evidence: str, reason: str) -> Mark:
+def _of_vote(ref: str, outcome: str, evidence: str, reason: str) -> Mark:
     return Mark("DECISION", f"{outcome} | vote | {evidence} | {reason}", ref)
 
 
@@ -535,7 +536,7 @@ def _judged(before: State, after: State, me: str) -> Iterator[Mark]:
     (first, _), (second, reason) = after.table.judged[-2:]
     turns = f"read in both orders by {me} in turns {before.number} and {before.number + 1}"
     if first == second and first not in ("", "none"):
-        turn = after.floor.spoke_at.get(first, 0)
+        turn = after.floor.position_at[first]
         yield Mark("DECISION", f"approved | judge | {first} in turn {turn}; {turns} | {reason or 'no reason given'}")
     else:
         said = ", then ".join(answer or "nothing clear" for answer in (first, second))

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dialogd.server.refusals import MEDIA_TYPE, problem
-
 log = logging.getLogger("dialogd.guard")
 
 Address = tuple[str, int]
@@ -168,6 +166,9 @@ CALLER = "dialogd.caller"
 PROCESSES = "dialogd.processes"
 """Key in `scope["state"]`: a function that finds the processes on the other end; slow, and for acts alone."""
 
+REFUSE = "dialogd.refuse"
+"""Key in `scope["state"]`: a function that answers with a `Denial` and closes the connection."""
+
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -200,21 +201,20 @@ class Bounds:
 class Denial:
     """The reason why a request is refused, and what its sender can do.
 
-    `resource_policy` says which origins may notice the refusal; "" for this one only. `closes` the connection where
-    the request's end is uncertain, so that the rest is not taken for another request.
+    `resource_policy` says which origins may notice the refusal; "" for this one only.
     """
 
     status: int
     detail: str
     fix: str
     resource_policy: str = ""
-    closes: bool = False
 
 
 class Guard:
     """ASGI middleware, the outermost: serves what `check` and the caller's uid allow, with security headers.
 
-    `port` is the public port. A request on a connection without a known caller is refused.
+    `port` is the public port. A request on a connection without a known caller is refused, and every refusal closes
+    the connection: what stands behind it may be the rest of a request whose end is uncertain.
     """
 
     def __init__(self, app: ASGIApp, port: int, limits: Bounds | None = None) -> None:
@@ -239,7 +239,7 @@ class Guard:
         elif outcome is not None:
             path = scope["path"] if len(scope["path"]) <= SHOWN else f"a path of {len(scope['path'])} characters"
             log.info("refused %s %r: %s", scope["method"], path, outcome.detail)
-            await answer(outcome, send)
+            scope["state"][REFUSE](outcome)
 
 
 def check(scope: Scope, port: int, limits: Bounds) -> Denial | None:
@@ -248,10 +248,10 @@ def check(scope: Scope, port: int, limits: Bounds) -> Denial | None:
     return (
         _check_target(scope)
         or _check_header_size(scope, limits.header_bytes)
+        or _check_length(headers, limits.body_bytes)
         or _check_host(headers, port)
         or _check_site(scope)
         or _check_origin(headers)
-        or _check_length(headers, limits.body_bytes)
     )
 
 
@@ -272,11 +272,11 @@ def check_caller(scope: Scope) -> Denial | None:
 
 def _check_target(scope: Scope) -> Denial | None:
     if scope.get("http_version") not in ("1.0", "1.1"):
-        return Denial(505, "the request is not HTTP/1.1", "send HTTP/1.1", closes=True)
+        return Denial(505, "the request is not HTTP/1.1", "send HTTP/1.1")
     if scope.get("raw_path", b"").startswith(b"/"):
         return None
     fix = "send a path such as /health, not through a proxy"
-    return Denial(400, "the request target is not a path", fix, closes=True)
+    return Denial(400, "the request target is not a path", fix)
 
 
 def _check_header_size(scope: Scope, limit: int) -> Denial | None:
@@ -289,7 +289,7 @@ def _check_header_size(scope: Scope, limit: int) -> Denial | None:
 def too_large_header(limit: int) -> Denial:
     """Return the refusal of a request line and headers over `limit` bytes."""
     what = f"the request's headers are larger than {limit} bytes"
-    return Denial(431, what, "send fewer or shorter headers", closes=True)
+    return Denial(431, what, "send fewer or shorter headers")
 
 
 def _check_host(headers: Headers, port: int) -> Denial | None:
@@ -358,7 +358,7 @@ def _check_length(headers: Headers, limit: int) -> Denial | None:
     lengths = _values(headers, b"content-length")
     if lengths and _values(headers, b"transfer-encoding"):
         what = "the body has two lengths: Content-Length and Transfer-Encoding"
-        return Denial(400, what, "send one of the two", closes=True)
+        return Denial(400, what, "send one of the two")
     return _too_large_body(limit) if any(int(length) > limit for length in lengths) else None
 
 
@@ -412,15 +412,3 @@ def harden(headers: Any) -> Headers:
     kept = [(name.lower(), value) for name, value in headers if not name.lower().startswith(b"access-control-")]
     names = {name for name, _ in kept}
     return kept + [header for header in SECURITY_HEADERS if header[0] not in names]
-
-
-async def answer(refusal: Denial, send: Send) -> None:
-    """Send a refusal as problem JSON."""
-    body = problem(refusal.status, refusal.detail, refusal.fix)
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-    if refusal.resource_policy:
-        headers.append((b"cross-origin-resource-policy", refusal.resource_policy.encode()))
-    if refusal.closes:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dialogd.agent.loop import Agent
-from dialogd.errors import DialogdError
+from dialogd.errors import DialogdError, Refused
 from dialogd.protocol.state import Dialog
 from dialogd.server.page_entries import (
     LAST,
@@ -31,6 +33,7 @@ from dialogd.server.page_entries import (
 )
 from dialogd.server.page_state import Neighbours, PageState, page_state
 from dialogd.store.folders import StateDir
+from dialogd.store.registry import home_port
 from dialogd.views.markup import safe
 
 _POLICY = (
@@ -87,6 +90,7 @@ _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> None:
     """Serve the page of this agent's dialog; `state_dir` is where its cast is kept."""
     neighbours = Neighbours(agent)
+    _home_route(app, state_dir)
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:
@@ -152,6 +156,30 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
     for path in sorted(_STATIC.iterdir()):
         if path.suffix in _KINDS and path.name != "probe.js":
             app.add_api_route(f"/page/{path.name}", _part(path), include_in_schema=False)
+
+
+def _home_route(app: FastAPI, state_dir: StateDir) -> None:
+    @app.get("/page/home")
+    async def home(
+        request: Request, new: Annotated[bool, Query(description="at its form for a new dialog")] = False
+    ) -> Response:
+        """Lead to Home, where all dialogs are found and new ones begun; start it where it does not run."""
+        there = home_port(state_dir) or await _home(state_dir)
+        name = request.headers["host"].rpartition(":")[0]
+        return RedirectResponse(f"http://{name}:{there}/{'#new' if new else ''}", 303)
+
+
+async def _home(state_dir: StateDir) -> int:
+    """Start Home, as `dialogd open` does, and give its port. Raises `Refused` with what it said where it did not."""
+    words = (sys.executable, "-P", "-m", "dialogd", "open", "--no-browser")
+    variables, none = {**os.environ, "DIALOGD_STATE_DIR": str(state_dir.root)}, asyncio.subprocess.DEVNULL
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, env=variables, stdin=none, stdout=none, stderr=pipe)
+    _, said = await process.communicate()
+    found = home_port(state_dir)
+    if found is None:
+        raise Refused(f"Home did not start: {said.decode(errors='replace').strip()}", fix="dialogd open")
+    return found
 
 
 async def _read(agent: Agent) -> str:

@@ -336,8 +336,9 @@ def _proposal(mark: Mark, who: str, talk: Talk) -> MarkShown:
 
 
 def _text(mark: Mark, who: str, _talk: Talk) -> MarkShown:
-    says, facts = _does(who, "put {} on the table, for all to sign"), f"hash of the text: {mark.value}"
-    facts *= bool(mark.value)
+    sha, *how = mark.fields
+    says = _does(who, "put {} on the table, for all to sign" + ", without signing it" * bool(how))
+    facts = f"hash of the text: {sha}" * bool(sha)
     return MarkShown(mark, BLOCK, says, who=who, named=mark.ref, ref=mark.ref, facts=facts, acts=bool(mark.ref))
 
 

@@ -20,7 +20,7 @@ from dialogd.person import now
 from dialogd.protocol import lifecycle, money
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
-from dialogd.protocol.model import ANY, USER, whose
+from dialogd.protocol.model import AGREED, ANY, USER, whose
 from dialogd.protocol.state import Dialog, Outcome, Spent, State
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words, listed
@@ -28,6 +28,7 @@ from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed
 from dialogd.server.report import health, phase
 from dialogd.store.folders import StateDir
+from dialogd.store.registry import home_port
 
 FRESH = 0.5  # seconds for which an answer of another daemon is good enough
 PATIENCE = 0.3  # seconds to wait for one; a daemon that is slow is asked in the background
@@ -220,7 +221,8 @@ class PageState(BaseModel):
 
     `words` says what happens, `needed` what is needed of the person, "" for nothing. `start` is what the button is
     called that starts the dialog, or has it go on after a rest; "" where nothing waits for that. `again` is the command
-    that starts its agents once they have ended, without its file. `acts` are what a build asks of them, as buttons.
+    that starts its agents once they have ended, without its file. `home` is the port of the Home that runs, 0 without
+    one. `acts` are what a build asks of them, as buttons.
     """
 
     version: str = __version__
@@ -232,6 +234,7 @@ class PageState(BaseModel):
     needed: str = ""
     start: str = ""
     again: str = ""
+    home: int = 0
     phase: str = "no_dialog"
     dialog: str = ""
     topic: str = ""
@@ -289,6 +292,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         needed=needed,
         start=start,
         again=lifecycle.continued(dialog),
+        home=home_port(state_dir) or 0,
         phase=phase(dialog, thinking=any(a.state == "thinking" for a in agents)),
         dialog=dialog.id,
         topic=dialog.header.topic or dialog.header.title,
@@ -353,7 +357,7 @@ def _stand(
         why = "" if state.outcome.name in ("DECIDED", "DEADLOCK") else f"{_ended(state.outcome)} "
         return f"{why}{words}", needed
     if state.outcome is not None:
-        is_agreed = state.outcome.name in ("CONSENSUS_REACHED", "DECIDED")
+        is_agreed = state.outcome.name in AGREED
         return _ended(state.outcome), "Approve it, or say what is wrong." if is_agreed and not state.approved else ""
     busy = [agent for agent in agents if agent.state in ("thinking", "executing")]
     writing = _writing(busy, state.number + 1)
@@ -431,7 +435,7 @@ def _outcome(dialog: Dialog) -> Ended | None:
     ended = dialog.state.outcome
     if ended is None:
         return None
-    is_agreed = ended.name in ("CONSENSUS_REACHED", "DECIDED")
+    is_agreed = ended.name in AGREED
     certificate = certify(dialog) if is_agreed else None
     signers = certificate.signers if certificate else ()
     return Ended(

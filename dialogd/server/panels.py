@@ -25,7 +25,7 @@ from dialogd.memory.index import read_dialog
 from dialogd.memory.values import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
-from dialogd.protocol.model import USER, turn_number
+from dialogd.protocol.model import AGREED, USER, turn_number
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
@@ -55,6 +55,7 @@ MOST_OPEN = 8  # open points on the card of the end
 
 # What the page calls the commands that the digest names.
 _BUTTONS = {"approve": "Approve", "reject": "Reject", "resume": "Resume", "retry": "Retry", "say": "Say"}
+_WITHOUT_RESULT = {"approve": "Leave it at that", "say": "Go on …"}
 _COMMAND = re.compile(rf"`dialogd ({'|'.join(_BUTTONS)})\b[^`]*`")
 
 # What the digest can go back to: what `since` is, and in words.
@@ -205,8 +206,9 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
         stances=_STANCES,
         cause=cause,
         votes=_VOTES,
+        goes_on=dialog.state.outcome is None,  # the advice of signals is for those who go on
         weak=assessed(dialog),
-        noticed=signals(dialog) if dialog.state.outcome is None else (),  # their advice is for those who go on
+        noticed=signals(dialog),
     )
 
 
@@ -313,7 +315,9 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     choices = {since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"}
     spent = in_dollars(news.spent).replace("unknown", "cost unknown") if news.spent.entries else ""
     is_asked = bool(dialog.state.questions.text) and dialog.state.outcome is None  # then the words are an agent's
-    needed = news.needed if is_asked else _COMMAND.sub(lambda match: _BUTTONS[match[1]], news.needed)
+    end = dialog.state.outcome
+    buttons = _BUTTONS if end is None or end.name in AGREED else {**_BUTTONS, **_WITHOUT_RESULT}
+    needed = news.needed if is_asked else _COMMAND.sub(lambda match: buttons[match[1]], news.needed)
     names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: ""}
     return fragment(
         "away",
@@ -531,7 +535,8 @@ def _recall(memory: Memory, question: str) -> str:
     memory.dialogs(0)  # what ended without a daemon is taken in first
     found = memory.recall(question, RECALLED) if question else []
     names = {made.dialog: _names(memory.dialog(made.dialog)) for made in found}
-    return fragment("recall", q=question, agent="", since="", decisions=found, names=names, method=method)
+    shown = {"decisions": found, "names": names, "method": method, "nothing": "" if found else memory.why_nothing()}
+    return fragment("recall", q=question, agent="", since="", **shown)
 
 
 def _earlier(memory: Memory, wanted: str, start: int | None, entry: str) -> str:

@@ -93,6 +93,8 @@ def _waiting(agent: Agent) -> wire.Waiting | None:
 def _unopened(agent: Agent) -> str:
     """What is known of a live seat that owes a turn and has not fetched it."""
     found = _delivery(agent)
+    if isinstance(agent.backend, Live) and agent.backend.owed is not None and agent.backend.owed.waits:
+        return agent.backend.owed.waits
     if found is None or not found.session:
         return f"nobody has fetched its turn yet: dialogd turn --id {agent.me}"
     knocks = {0: "its session is being knocked at", 1: "its session was knocked at one time"}

@@ -23,6 +23,7 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError
 from dialogd.server.guard import (
     CALLER,
     PROCESSES,
+    REFUSE,
     Bounds,
     Caller,
     Denial,
@@ -137,7 +138,7 @@ class HttpProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        state = {**app_state, CALLER: self.caller, PROCESSES: self.processes}
+        state = {**app_state, CALLER: self.caller, PROCESSES: self.processes, REFUSE: self._refuse}
         super().__init__(config, server_state, state, _loop)
         self.limits = config.limits
         self._uid_of = config.uid_of
@@ -284,8 +285,14 @@ class HttpProtocol(H11Protocol):
             self.transport.abort()
             return
         body = problem(refusal.status, refusal.detail, refusal.fix)
-        self.transport.write(_answer_bytes(refusal.status, MEDIA_TYPE, body, (b"connection", b"close")))
-        self.transport.write_eof()
+        more = [(b"cross-origin-resource-policy", refusal.resource_policy.encode())] if refusal.resource_policy else []
+        self.transport.write(_answer_bytes(refusal.status, MEDIA_TYPE, body, (b"connection", b"close"), *more))
+        try:
+            self.transport.write_eof()
+        except OSError:  # the client is gone
+            self.transport.abort()
+            return
+        self.flow.resume_reading()
         self._lingering = True
         self._set_deadline(self.limits.linger_seconds)
 

@@ -123,7 +123,7 @@ class Draft(Told):
 
 
 class Delivery(Told):
-    """What becomes of a turn to which a live seat replies: `knocked`, `opened`, `replied`, `silent`."""
+    """What becomes of a turn to which a live seat replies: `knocked`, `opened`, `replied`, `silent`, `waiting`."""
 
     agent: str
     turn: int

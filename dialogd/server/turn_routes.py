@@ -16,7 +16,7 @@ from dialogd.agent.loop import Agent
 from dialogd.backends.live import Asked, Live
 from dialogd.errors import BadInput, Refused
 from dialogd.protocol.decide import Stop, Wait
-from dialogd.protocol.text import redact
+from dialogd.protocol.text import is_blank, redact
 from dialogd.server import wire
 from dialogd.store.journal import Received
 from dialogd.store.origin import carried
@@ -100,7 +100,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
     async def reply(delivered: Delivered) -> Taken:
         """Take the reply to the turn that is owed; a late one is kept as a draft, one that comes twice counts once."""
         live = await _seat(agent)
-        if not delivered.text.strip():
+        if is_blank(delivered.text):
             raise BadInput("the reply is empty", fix="write your contribution, or the single line [PASS]")
         until = time.monotonic() + SETTLE
         await _asked_for(agent, live, delivered.debt, until)

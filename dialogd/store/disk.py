@@ -46,12 +46,16 @@ def make_folder(path: Path) -> None:
     """Make a private folder, and those above it that are missing, unless it is there.
 
     Each is made durable in the one above it: what is flushed in a folder that a power loss takes away is lost too.
+    Raises `OSError`, also where a link, a file or another user's folder has that name.
     """
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        if not path.is_dir():
-            raise
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "it is no folder, or a link to one", str(path)) from None
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path)) from None
         return
     except FileNotFoundError:
         make_folder(path.parent)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dialogd.errors import UnsafeFile
-from dialogd.store.disk import make_folder
+from dialogd.store.disk import make_folder, why
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class StateDir:
             owner = self.root.stat().st_uid
         except OSError as error:
             raise UnsafeFile(
-                f"the state directory {self.root} cannot be used: {error.strerror}",
-                fix="name another one with DIALOGD_STATE_DIR",
+                f"{path} in the state directory cannot be used: {why(error)}",
+                fix="move it away, or name another state directory with DIALOGD_STATE_DIR",
             ) from error
         if owner != os.geteuid():
             raise UnsafeFile(

@@ -42,6 +42,7 @@ DROPPED = "dropped.md"  # the text of turns whose journals were set aside
 PERSON = "person"  # the journal of what command line and HTTP write for the person
 
 SUSPECT_FIX = "check the disk, then restart this daemon"
+MOVE = "move it away; dialogd makes its own"
 
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
@@ -227,11 +228,15 @@ class Journal:
             view = view[os.write(fd, view) :]
         self._flush(fd if durable else None, folder=self._file.is_new)
 
-    def _open(self, flags: int) -> None:
+    def _open(self, flags: int) -> os.stat_result:
         try:
-            self._file.open(flags)
+            return self._file.open(flags)
         except Distrusted as problem:
-            raise UnsafeFile(f"the journal {self.path} {problem}", fix=problem.fix) from problem
+            raise UnsafeFile(f"the journal {self.path} {problem}", fix=MOVE) from problem
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise UnsafeFile(f"the journal {self.path} is a symlink", fix=MOVE) from error
 
     def _is_next(self, size: int) -> bool:
         """True when what was just written stands right behind all that is known: then it need not be read."""
@@ -307,10 +312,12 @@ class Journal:
         return tuple(at for at, line in enumerate(self._lines(), 1) if _record(line) is None and not _is_torn(line))
 
     def _lines(self) -> list[bytes]:
-        try:
-            return self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
+        with self._mutex:
+            try:
+                size = self._open(os.O_RDONLY).st_size
+            except FileNotFoundError:
+                return []
+            return pread(self._file.fd, size, 0).split(b"\n")
 
     def intent(self) -> Intent | None:
         """The last intent that is not known to be done."""
@@ -347,15 +354,14 @@ class Journal:
         """What all records come to; reads only what others have written since the last time."""
         with self._mutex:
             try:
-                status = self.path.stat()
+                status = self._open(os.O_RDONLY)
             except FileNotFoundError:
                 self._begin(0)
                 return self._tally
             if status.st_ino != self._inode or status.st_size < self._read_to:
                 self._begin(status.st_ino)
             if status.st_size > self._read_to:
-                with self.path.open("rb") as file:
-                    *lines, rest = pread(file.fileno(), status.st_size - self._read_to, self._read_to).split(b"\n")
+                *lines, rest = pread(self._file.fd, status.st_size - self._read_to, self._read_to).split(b"\n")
                 for record in filter(None, map(_record, [*lines, rest])):
                     self._tally.take(record)
                 self._read_to += sum(map(len, lines)) + len(lines) + (len(rest) if _record(rest) else 0)

@@ -353,6 +353,16 @@ class LogFile:
         except OSError as error:
             raise StorageError(f"{self.attachments} cannot be written: {why(error)}", fix=fix(error)) from error
 
+    def check(self) -> None:
+        """Raise `UnsafeFile` for what lies beside the dialog and could lead elsewhere: its folder, a journal."""
+        for journal in self.journals.all():
+            journal.flush()
+        if os.path.lexists(self.attachments):
+            try:
+                make_folder(self.attachments)
+            except OSError as error:
+                raise UnsafeFile(f"{self.attachments} cannot be used: {why(error)}", fix="move it away") from error
+
     def locked(self) -> AbstractContextManager[None]:
         """Hold the file lock beside the dialog.
 

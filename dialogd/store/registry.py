@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dialogd.errors import AlreadyRunning, StorageError
-from dialogd.store.disk import write_over
+from dialogd.store.disk import read_json, write_over
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
 
@@ -64,6 +64,19 @@ def is_running(pid: int, created: float) -> bool:
     """True while the process of that id runs that started then, and no later one of the same id."""
     began = process_started(pid)
     return began is not None and abs(began - created) < 1.0
+
+
+HOME = "home.json"  # in the state directory: the Home that runs
+
+
+def home_port(state: StateDir) -> int | None:
+    """The port of the Home that runs in this state directory; None where none does."""
+    found = read_json(state.root / HOME)
+    try:
+        port, pid, created = int(found["port"]), int(found["pid"]), float(found["created"])
+    except (TypeError, KeyError, ValueError):
+        return None
+    return port if is_running(pid, created) else None
 
 
 def registered(path: Path) -> Running | None:

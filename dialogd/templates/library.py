@@ -267,6 +267,8 @@ def _contents(path: Path) -> str:
         raise BadInput(f"template {path} is not UTF-8 text", fix="save it as UTF-8") from None
     if owner not in trusted:  # in a shared folder such as /tmp anybody could leave one
         raise BadInput(f"template {path} belongs to another user", fix="copy it, and look at it before you use it")
+    if not text.strip() or "\0" in text:
+        raise BadInput(f"template {path} is empty or no text", fix="write what the agents are to do into it")
     if len(data) > LARGEST:
         raise BadInput(f"template {path} is larger than {LARGEST:,} bytes", fix="make it shorter")
     return text

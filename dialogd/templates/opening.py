@@ -129,37 +129,15 @@ def compose(opening: Opening) -> str:
         f"# {one_line(opening.template.title, 200)}",
         "\n".join(f"**{key}:** {value}" for key, value in keys.items() if value or key == "Topic"),
         setup(opening.rules, more),
-        f"## Rules\n\n{_rules(opening)}" + (f"\n- {_ALONE}" if opening.unattended else ""),
+        f"## Rules\n\n{rules}"
+        if (rules := _words(opening.template.skill.rules or opening.template.skill.overview))
+        else "",
         "---",
         "## Turn 1 — User",
         *said,
         f"TURN: {', '.join(opening.first)}\n",
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _rules(opening: Opening) -> str:
-    """The template's rules; where it has none, its overview and those of the verdict."""
-    skill = opening.template.skill
-    if skill.rules:
-        return _words(skill.rules)
-    usual = "\n".join(f"- {line}" for line in (*_USUAL, _DECIDED[opening.rules.verdict], _LAST))
-    return "\n\n".join(part for part in (_words(skill.overview), usual) if part)
-
-
-_USUAL = (
-    "Only an agent whose turn it is may write. Read everything first, then answer what was said last.",
-    "Write an objection as `[OBJECTION: reason]`, and `[CONCEDE: reason]` when you are convinced.",
-)
-_ALONE = "Nobody is at the table: no question to the person is answered. Decide, and say what you assume."
-_LAST = "The person may step in at any time, and outranks everyone."
-_DECIDED = {
-    "mutual": "It ends in `[CONSENSUS_REACHED]` once all who may vote have signed the same `## Consensus Summary`.",
-    "vote": "It ends once a `[PROPOSAL: text]` has won its vote: `[VOTE: P1 approve | reason]`, reject or abstain.",
-    "moderator": "It ends once the moderator has approved a `[PROPOSAL: text]`: `[DECIDE: P1 approve | reason]`.",
-    "build": "The moderator proposes tasks, the person confirms them, the lead carries each out, and each is reviewed.",
-    "judge": "It ends once the judge, who takes no part, has found for one position: `[DECIDE: A | reason]`.",
-}
 
 
 def warnings(opening: Opening) -> tuple[str, ...]:

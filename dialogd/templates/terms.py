@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -200,7 +201,7 @@ def _rules(reader: _Values, skill: Skill) -> Rules:
         template=one_line(skill.name, 100),
         review=is_review,
         convergence_threshold=reader.take("convergence_threshold", CONVERGENCE_THRESHOLD),
-        phases=tuple(_phases(skill)),
+        phases=tuple(_phases(skill, values["verdict"])),
         build=made,
         kinds=MappingProxyType(_kinds(reader, skill, BUILD if made else REVIEW if is_review else {})),
         success=tuple(one_line(point, LONGEST) for point in skill.success),
@@ -214,13 +215,14 @@ _OF_RULES = (
 )  # fmt: skip
 
 
-def _phases(skill: Skill) -> Iterator[Phase]:
-    """The phases; a step without a short name is called by its number."""
+def _phases(skill: Skill, verdict: str) -> Iterator[Phase]:
+    """The phases; a step without a short name is called by its number, and one that speaks of votes is for them."""
     for number, step in enumerate(skill.workflow, 1):
         name, description = one_line(step.name, LONGEST), one_line(step.description, LONGEST)
         if not name or len(name) > 40:
             name, description = f"STEP {number}", f"{name} {description}".strip()
-        yield Phase(name, description, max(step.rounds, 1))
+        votes = verdict == "vote" and re.search(r"\bvot(?:es?|ing)\b", f"{name} {description}", re.I) is not None
+        yield Phase(name, description, max(step.rounds, 1), votes)
 
 
 def _kinds(reader: _Values, skill: Skill, known: Mapping[str, Kind]) -> dict[str, Kind]:

@@ -13,7 +13,7 @@ from dialogd.protocol import board, lifecycle, marks, questions, units
 from dialogd.protocol.board import AGAINST, Position, Rejection, Reopening, latest, positions, rejections_in, reopenings
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
-from dialogd.protocol.model import USER, Condition, Entry, turn_number
+from dialogd.protocol.model import AGREED, USER, Condition, Entry, turn_number
 from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
@@ -177,11 +177,16 @@ def _item(message: Message, text: str = "") -> Item:
 def _of(
     said: Sequence[Message], *kinds: str, is_open: bool = False, names: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Item, ...]:
-    """The messages of these types, in words; with more than one type each says its own. `names` are told for ids."""
+    """The messages of these types, in words; with more than one type each says its own. `names` are told for ids.
+
+    A bare `[QUESTION]` tells nothing: what was asked stands in the turn's text alone.
+    """
     return tuple(
         _item(m, _words(m, named=len(kinds) > 1, names=names))
         for m in said
-        if m.message_type in kinds and (m.payload["is_open"] or not is_open)
+        if m.message_type in kinds
+        and (m.payload["is_open"] or not is_open)
+        and (m.payload["text"] or m.message_type != "QUESTION")
     )
 
 
@@ -293,7 +298,7 @@ def _answers(messages: Sequence[Message], ids: set[str]) -> Iterator[Item]:
     asked = {m.message_id: m for m in messages if m.message_type in ASKING}
     for message in messages:
         question = asked.get(message.payload["answers"])
-        if question is not None and message.payload["entry"] in ids:
+        if question is not None and question.payload["text"] and message.payload["entry"] in ids:
             words = f"{one_line(question.payload['text'], 80)} → {one_line(message.payload['summary'], WIDTH // 2)}"
             yield _item(message, words)
 
@@ -311,6 +316,8 @@ def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
     if state.outcome is not None:
         if state.approved or (state.outcome.name == "STOPPED" and not state.outcome.is_limit):
             return ""
+        if state.outcome.name not in AGREED:
+            return "say how it ends: `dialogd approve` closes it as it is, `dialogd say …` opens it again"
         return "look at the result: `dialogd approve` takes it, `dialogd reject WHY` sends the agents back to it"
     if state.questions.text:
         words = questions.waiting(dialog, "", zone)

@@ -226,7 +226,9 @@ def tried(mark: str) -> str:
 _WORDS: Mapping[str, Callable[[Mark, str, Name], str]] = MappingProxyType(
     {
         "PROPOSAL": lambda mark, who, _: f"{who} proposed {_with(mark.ref or 'this', mark.value)}",
-        "CONSENSUS_PROPOSED": lambda mark, who, _: f"{who} put up the text {mark.ref} to be signed",
+        "CONSENSUS_PROPOSED": lambda mark, who, _: (
+            f"{who} put up the text {mark.ref} to be signed" + ", without signing it" * (len(mark.fields) > 1)
+        ),
         "CONSENSUS_REACHED": lambda mark, who, _: _with(f"{who} declared that there is an agreement", mark.value),
         "AGREE": _agreed,
         "VOTE": _voted,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,27 +152,48 @@ async def test_a_session_that_rests_without_a_reply_is_knocked_at_again(session:
     live = seat(session, tmp_path)
     async with asked(live) as found:
         await until(lambda: len(session.knocks()) == 2, "the second knock")
-        assert "you have not replied yet" in session.knocks()[1]
         live.open()
         await until(lambda: isinstance(found[-1], BackendError), "the error")
     error = found[-1]
     assert isinstance(error, BackendError)
     assert (error.kind, error.cause, error.retryable) == ("silent", "silent", False)
     assert "dialogd retry" in error.fix
+    first, second, third = session.knocks()
+    assert "dialogd: turn 2 is yours" in first
+    assert "dialogd, the second time: turn 2 is yours, and you have not replied yet" in second
+    assert "dialogd, the third and last time: turn 2 is yours" in third
     assert [what for what, _ in deliveries(found)].count("knocked") == len(session.knocks()) == 3
     assert deliveries(found)[-1] == ("silent", 3)
     assert live.owed is None
 
 
-async def test_a_session_that_waits_for_its_user_is_left_alone(session: Claude, tmp_path: Path) -> None:
-    """It has heard the knock, and its user has to allow something first."""
+async def test_a_question_about_a_reply_has_a_knock_of_its_own(session: Claude, tmp_path: Path) -> None:
+    """It comes right behind the reply: a line like that of the turn would be dropped."""
     live = seat(session, tmp_path)
-    async with asked(live):
+    for words, more in (("a question about your reply", {"question": "Do you mean it?"}),
+                        ("is to be written anew", {"lacking": "the text"})):  # fmt: skip
+        before = len(session.knocks())
+        async with asked(live, replace(request(PROMPT), **more)):
+            await until(lambda before=before: len(session.knocks()) > before, "the knock")
+            assert words in session.knocks()[before]
+
+
+async def test_a_session_that_waits_for_its_user_is_left_alone(session: Claude, tmp_path: Path) -> None:
+    """It has heard the knock, and its user has to allow something first: that is told once."""
+    live = seat(session, tmp_path)
+    async with asked(live) as found:
         await until(session.knocks, "the knock")
-        session.change(status="waiting")
+        session.change(status="waiting", waitingFor="permission prompt")
         known = len(session.knocks())
+        await until(lambda: ("waiting", known) in deliveries(found), "the word of it")
+        assert live.owed.waits == "its session is waiting (permission prompt): look at that terminal"
+        live.open()
+        assert not live.is_opened, "nobody works on it"
         await asyncio.sleep(2 * live.deaf)
         assert len(session.knocks()) == known
+        assert deliveries(found).count(("waiting", known)) == 1
+        session.change(status="busy", waitingFor=None)
+        await until(lambda: live.is_opened, "the end of its waiting")
 
 
 async def test_a_session_that_has_ended_is_said_to_be_gone(session: Claude, tmp_path: Path) -> None:
@@ -213,7 +235,8 @@ async def test_what_is_new_is_shown_to_who_has_read_the_rest(session: Claude, tm
         await until(lambda: "Postgres." in found, "the reply")
     mine, other = Part("2", "## Turn 2, by A (you)\n\nPostgres.", "A"), Part("3", "## Turn 3, by B\n\nRedis.", "B")
     text = Part("text-P1", "## The text of P1, in full\n\nKeep both.")
-    later = request(Prompt("You are A.", (*PROMPT.parts, mine, other), "This is turn 4.", (text,)), "3")
+    new_text = Part("text-P2", "## The text of P2, in full\n\nRedis.", re="3")
+    later = request(Prompt("You are A.", (*PROMPT.parts, mine, other), "This is turn 4.", (text, new_text)), "3")
     again = seat(session, tmp_path)
     async with asked(again, later):
         await until(lambda: again.owed is not None, "the turn")

@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.support import open_sessions
 from tests.support.open_sessions import TOKEN, Claude, started_at, until
 
 NOBODY = 65534
+AT = r"\d\d:\d\d:\d\d"
 
 
 @pytest.fixture
@@ -73,10 +76,21 @@ def test_a_knock_is_one_message_of_one_line(claude: Claude) -> None:
     auth, message = claude.rows()
     assert auth == {"type": "auth", "token": TOKEN}
     assert message["type"] == "user"
-    assert message["message"]["content"] == (
+    assert re.fullmatch(
         '<cross-session-message from="dialogd" from-name="dialogd" from-mode="prompting">\n'
-        "Turn 3 is yours: dialogd turn --file '/tmp/&lt;b&gt;.md'\n</cross-session-message>"
+        rf"{AT} dialogd: Turn 3 is yours: dialogd turn --file '/tmp/&lt;b&gt;\.md'\n</cross-session-message>",
+        message["message"]["content"],
     )
+
+
+def test_no_knock_is_like_the_one_before(claude: Claude) -> None:
+    """Claude Code drops such a line unheard, as after a pause or a restart: each begins with its time."""
+    asyncio.run(knock(only(), "turn 3 is yours"))
+    until(claude.knocks, "first knock")
+    until(lambda: time.strftime("%H:%M:%S") not in claude.knocks()[0], "next second")
+    asyncio.run(knock(only(), "turn 3 is yours"))
+    until(lambda: len(claude.knocks()) == 2, "second knock")
+    assert len({*claude.knocks()}) == 2
 
 
 @pytest.mark.parametrize("line", ["", " ", "two\nlines", "a\x1b[2J", "x" * 401])
@@ -412,7 +426,9 @@ def test_codex_itself_queues_a_knock(codex: open_sessions.Codex, monkeypatch: py
     found = thread(codex)
     assert found is not None
     asyncio.run(knock(found, "Turn 3 is yours: dialogd turn; `$(touch x)`"))
-    assert codex.told() == ["--thread", codex.thread, "--message", "Turn 3 is yours: dialogd turn; `$(touch x)`"]
+    *words, line = codex.told()
+    assert words == ["--thread", codex.thread, "--message"]
+    assert re.fullmatch(rf"{AT} dialogd: Turn 3 is yours: dialogd turn; `\$\(touch x\)`", line)
     environment = (codex.home / "environment").read_text()
     assert f"CODEX_HOME={codex.home}\n" in environment
     assert "secret" not in environment
@@ -499,7 +515,9 @@ def test_a_knock_is_a_prompt_to_the_agent_that_the_session_is_at(opencode: open_
     """Without its name OpenCode takes the default one, which may write where the session's only plans."""
     (found,) = running_sessions()
     asyncio.run(knock(found, "Turn 3 is yours: dialogd turn"))
-    parts = [{"type": "text", "text": "Turn 3 is yours: dialogd turn"}]
+    (line,) = opencode.knocks()
+    assert re.fullmatch(f"{AT} dialogd: Turn 3 is yours: dialogd turn", line)
+    parts = [{"type": "text", "text": line}]
     assert opencode.heard() == [("/session/ses_one/prompt_async", {"agent": "plan", "parts": parts})]
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from dialogd.protocol.build import APPROVED, Due
 from dialogd.protocol.strict import faults
-from tests.build.site import NO_SANDBOX, READ, USUAL, Site, git
+from tests.build.repos import write
+from tests.build.site import NO_SANDBOX, PLAN, READ, USUAL, Site, git
 
 pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
+PLAIN = {"PATH": "/usr/local/bin:/usr/bin:/bin"}  # where a program is no link into a home
 
 
 def test_a_lead_writes_in_its_worktree_and_nowhere_else(tmp_path: Path) -> None:
@@ -124,6 +127,32 @@ def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> N
         site.until(lambda: "review 001.1" in site.calls, "the review")
         (review,) = site.prompts("review 001.1")
         assert "is made of: setup.cfg" in review
+
+
+def test_an_editable_install_leads_to_the_tree_under_test(tmp_path: Path) -> None:
+    """What is broken is red and what is whole is green, whatever the checkout holds; no other worktree is seen."""
+    good, broken = (
+        {"src/ages.py": text} for text in ("def read(text):\n    return int(text)\n", "not even python (\n")
+    )
+    script = {"plan": PLAN.splitlines()[0], "001.1": broken, "001.2": good}
+    venv = tmp_path / "repo" / ".venv"
+    with Site(tmp_path, script, gate="cat ../*/*/README.md; ls -a; .venv/bin/python -m unittest test_ages") as site:
+        write(site.repo, {**good, "test_ages.py": READ["test_ages.py"], ".gitignore": ".venv\n"})
+        git(site.repo, "add", "-A")
+        git(site.repo, "commit", "-q", "-m", "Ages")
+        subprocess.run(["/usr/bin/env", "python3", "-m", "venv", "--without-pip", str(venv)], check=True, env=PLAIN)
+        (site_packages,) = venv.glob("lib/*/site-packages")
+        (site_packages / "ages.pth").write_text(f"{site.repo}/src\n")
+        site.own_flags["L"] += ["--gate-sees", str(venv)]
+        site.open()
+        site.confirm()
+        site.until_end()
+        first, second = site.text.split("[GATE: 001 | failed |")
+        assert "not even python (" in first
+        assert "SyntaxError" in first
+        assert "README.md': No such file" in first
+        assert "\n.git\n" not in first
+        assert "[GATE: 001 | passed |" in second
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.protocol.build import APPROVED, Due
+from dialogd.protocol.review import findings
 from tests.build.actor import SCORE
 from tests.build.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 
@@ -234,3 +235,41 @@ def test_a_fix_that_takes_another_file_away_by_a_new_name_is_told(tmp_path: Path
         site.confirm()
         site.until(lambda: "review 001.2" in site.calls, "the second review")
         assert "changed outside the findings it answers: README.md" in site.text
+
+
+@pytest.mark.slow
+def test_a_submission_that_changes_nothing_is_a_finding_that_blocks_and_no_approval(tmp_path: Path) -> None:
+    """Nothing at all, or nothing since the attempt before: the reviewer's yes does not help, its word neither."""
+    resolves = f"[RESOLVED: 1 | it was there already]\n{SCORE}\n[DECIDE: REF approve]"
+    script = {**USUAL, "001.1": {}, "001.2": READ, "review 001.1": resolves, "002.2": {}, "002.3": {"more.py": ""}}
+    with Site(tmp_path, {**script, "review 002.1": "no"}, gate="true") as site:
+        site.open()
+        site.confirm()
+        site.until_end()
+        empty, same = "as it was before the task", "as it was in the attempt before"
+        assert [site.text.count(f"nothing was changed: every file is {what} |") for what in (empty, same)] == [1, 1]
+        assert "[TASK: 001 | changes | score 86 | iteration 1 | findings that block are open: 1]" in site.text
+        assert "[TASK: 002 | changes | score 86 | iteration 2 | findings that block are open: 2]" in site.text
+        assert empty in site.prompts("review 001.1")[0]
+        assert empty in site.prompts("work 001.2")[0].partition("# Your turn")[2]
+        assert empty not in site.prompts("review 001.2")[0].partition("# Your turn")[2]
+        assert [(task.state, task.iteration) for task in site.tasks] == [(APPROVED, 2), (APPROVED, 3)]
+        dialog = site.dialog()
+        assert dialog is not None
+        assert [one.resolved for one in findings(dialog) if one.severity == "blocking"] == [
+            "by the next submission"
+        ] * 2
+
+
+@pytest.mark.slow
+def test_what_the_person_has_tried_again_need_not_change(tmp_path: Path) -> None:
+    """What was missing was theirs to bring: the same tree may be approved then."""
+    script = {"plan": PLAN.splitlines()[0], "001.1": READ, "review 001.1": "no", "001.2": {}}
+    with Site(tmp_path, script, gate="true", rules=("cycles = 0", "iterations = 1")) as site:
+        site.open()
+        site.confirm()
+        site.until_due(Due.STUCK)
+        site.types("[TASK: 001 | retry]")
+        site.until_end()
+        assert [(task.state, task.iteration) for task in site.tasks] == [(APPROVED, 2)]
+        assert "nothing was changed" not in site.text

@@ -16,9 +16,11 @@ import pytest
 
 from dialogd.build.gate import HEAD, TAIL, readable, remove, run
 from dialogd.build.sandbox import limits, missing
+from dialogd.build.worktrees import Worktrees
 from dialogd.errors import BadInput, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.store.child import Limits
+from tests.build.repos import a_repo, write
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE, stretched
 
@@ -46,7 +48,10 @@ async def gate(command: str, tree: Path, limit: float = 600.0, **more: object) -
 
 
 def test_a_gate_sees_toolchains_of_the_home_and_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the home, the dialog, the state, what holds one of them, nor where only their owner may read something."""
+    """Not the home, the dialog, the state, what holds one of them, nor where only their owner may read something.
+
+    Of the checkout what git ignores, and of other worktrees nothing.
+    """
     home, state = tmp_path / "home", tmp_path / "home" / ".state" / "dialogd"
     monkeypatch.setenv("HOME", str(home))
     for name in (".pyenv/bin", ".cargo/bin", ".ssh", ".aws", "work", ".state/dialogd/logs", "talk"):
@@ -57,17 +62,25 @@ def test_a_gate_sees_toolchains_of_the_home_and_no_secrets(tmp_path: Path, monke
     (home / "work" / "key").symlink_to(home / ".aws" / "credentials")
     (home / "tools").symlink_to(home / ".pyenv")
     file = home / "talk" / "dialog.md"
+    (tmp_path / "mine").mkdir()
+    repo = a_repo(tmp_path / "mine", {".gitignore": "node_modules\n", "src/a.js": "", "node_modules.md": ""})
+    (repo.path / "node_modules" / "one").mkdir(parents=True)
+    repo.git("worktree", "add", "-q", str(tmp_path / "other"))
+    trees = Worktrees(repo.path)
     for name, seen in ((".pyenv", ".pyenv"), (".cargo/bin", ".cargo/bin"), ("work", "work"), ("tools", ".pyenv")):
-        assert readable([home / name], file, state) == [(home / seen).resolve()]
+        assert readable([home / name], file, state, trees) == [(home / seen).resolve()]
+    for folder in (repo.path / "node_modules", repo.path / "node_modules" / "one"):
+        assert readable([folder], file, state, trees) == [folder]
     wrong = {
         "": "it holds your home", "..": "it holds your home", ".state": "it holds dialogd's state",
         ".state/dialogd/logs": "it holds dialogd's state", "talk": "it holds the dialog",
         ".ssh": r"only you may read .*\.ssh", ".aws": "only you may read .*credentials", ".cargo": "credentials.toml",
-        "none": "is no folder",
+        "none": "is no folder", str(repo.path): "does not ignore", str(repo.path / "src"): "does not ignore",
+        str(repo.path.parent): "your checkout", str(tmp_path / "other"): "another worktree",
     }  # fmt: skip
     for name, why in wrong.items():
         with pytest.raises(BadInput, match=why) as found:
-            readable([home / ".pyenv", home / name], file, state)
+            readable([home / ".pyenv", home / name], file, state, trees)
         assert found.value.fix
 
 
@@ -120,6 +133,27 @@ class TestConfined:
         assert dialog.read_text() == (state / "journal").read_text() == "SECRET"
         assert not Path("/tmp/dialogd-gate-left").exists()
         assert not (Path.home() / ".dialogd-gate-left").exists()
+
+    async def test_the_checkout_is_not_seen_where_the_tree_stands_in_its_place(self, tmp_path: Path) -> None:
+        """What leads to it leads to the tree; a folder of it can be shown, whatever the tree has there."""
+        code, tree = tmp_path / "code", tmp_path / "tree"
+        write(code / "mine", {"a.txt": "the checkout\n", ".venv/b.txt": "a tool\n", "mine": "the checkout\n"})
+        write(code / "mine.dialogd", {"other": "a worktree\n"})
+        (code / "link").symlink_to(code / "mine")
+        seen = [code, code / "mine" / ".venv"]
+        for number, there in enumerate((None, "a file", code)):
+            write(tree, {"a.txt": "the tree\n"})
+            if isinstance(there, str):
+                (tree / ".venv").write_text(there)
+            elif there:
+                (tree / ".venv").symlink_to(there)
+            command = f"pwd; cat {code}/mine/a.txt {code}/link/a.txt .venv/b.txt; ls .. ../mine.dialogd mine"
+            _, log = await gate(command, tree, at=code / "mine", hidden=[code / "mine.dialogd"], visible=seen)
+            assert f"{code}/mine\nthe tree\nthe tree\na tool\n" in log, number
+            assert "the checkout" not in log
+            assert "other" not in log
+            assert "cannot access 'mine'" in log
+        assert (code / "mine" / ".venv" / "b.txt").read_text() == "a tool\n"
 
     async def test_a_folder_of_the_home_can_be_shown(self, tree: Path, tmp_path: Path) -> None:
         """As where a compiler lies: it can be read and not written."""

@@ -11,15 +11,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from dialogd import person
+from dialogd.backends.seats import Cast, Seat
 from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Worktrees
+from dialogd.cli.launch import free_ports
 from dialogd.errors import BackendError
 from dialogd.protocol import build
 from dialogd.protocol.build import Task
@@ -424,6 +426,32 @@ def test_a_build_that_was_stopped_goes_on_as_a_build(dialogd: Commands, repo: Pa
         assert "run --continue" not in one.out + one.err
     assert "with 0 of 2 tasks approved" in done[0].out
     assert "The build can go on: `dialogd build --continue`." in dialogd("plan").out
+
+
+def test_a_build_that_goes_on_takes_what_it_is_given_or_refuses_it_by_name(dialogd: Commands, repo: Path) -> None:
+    """What the gate can read is taken; what the dialog was begun with stays, and nothing is written."""
+    waiting(repo, "confirm").at(dialogd)
+    before = dialogd.file.read_bytes()
+    given = ["--gate=true", "--agents=rehearsal,cat", "--agent=L=codex", "--repo=.", "--tasks=5", "--iterations=3",
+             "--from=3f9a1c", "--timeout=1m", "--price=free", "--replace", "--question=x"]  # fmt: skip
+    for word, done in zip(given, dialogd.all([["build", "--continue", one] for one in given]), strict=True):
+        said = (
+            f"error: {word.partition('=')[0]}: a build that goes on keeps what it began with\n  fix: leave it out, or"
+        )
+        assert (done.code, said in done.err) == (2, True), done.err
+    assert "error: GOAL: a build" in dialogd("build", "--continue", "--file", str(dialogd.file), "more").err
+    assert dialogd.file.read_bytes() == before
+    tools, seats = dialogd.folder / "tools", [Seat(one, "command", command="cat", repo=str(repo)) for one in "ML"]
+    tools.mkdir()
+    cast = Cast("3f9a1c", (seats[0], replace(seats[1], gate="make"))).with_ports(free_ports(2))
+    cast.save(dialogd.state, dialogd.file)
+    with dialogd.background("build", "--continue", "--gate-sees", str(tools), "--no-plan"):
+        lead = dialogd.state.dialog(dialogd.file) / "start-L.json"
+        until(lead.exists, "the lead's daemon", lambda: dialogd.output)
+        flags = json.loads(lead.read_text())["flags"]
+        assert ["--gate-sees", str(tools)] in flags
+        done = dialogd("build", "--continue", "--gate-sees", str(repo))
+        assert (done.code, "its daemons run, and take no --gate-sees\n  fix: end them first" in done.err) == (2, True)
 
 
 def test_untested_work_says_so(dialogd: Commands, repo: Path) -> None:
@@ -889,3 +917,39 @@ def test_git_says_what_became_of_a_build_and_of_the_decision_it_carries_out(dial
     git(repo, "commit", "--quiet", "--message", "All of it")
     squashed = git(repo, "rev-parse", "HEAD")
     assert told()[1].count(f"as commit {squashed}") == 2
+
+
+@pytest.mark.parametrize("gate", ["failed", "timeout"])
+def test_a_merge_whose_gate_did_not_pass_has_not_worked_by_what_git_says(
+    dialogd: Commands, repo: Path, gate: str
+) -> None:
+    """Whether it did is the person's to say; a later task that passes the gate answers for what is below it."""
+    made = Built(repo, *map(no, ("P1", "P2", "P3")), yes("P4"), "Both.\n")
+    made.gates = [gate] * 3
+    made.confirmed()
+    made.types("\n[TASK: 001 | accepted]\n")
+    made.run()
+    made.at(dialogd)
+    first, second = made.dialog.state.tasks.all
+    assert [first.gate, second.gate] == [gate, "passed"]
+    git(repo, "merge", "--quiet", "--ff-only", first.commit)
+    dialogd("list")
+    said = dialogd("outcome", "3f9a1c")
+    how = build.tested(first)
+    assert f"git does not say how 3f9a1c turned out: task 001 was merged although its {how}\n" in said.err, said
+    assert 'fix: say it: dialogd outcome 3f9a1c worked|failed "why"\n' in said.err
+    git(repo, "merge", "--quiet", "--ff-only", second.commit)
+    assert dialogd("outcome", "3f9a1c", "--json").json["verdict"]["outcome"] == "worked"
+
+
+def test_the_tasks_of_a_project_are_told_to_what_happened_after_the_end(dialogd: Commands, repo: Path) -> None:
+    """Also from elsewhere: the archived copy ends where the build did, the file goes on with the merge."""
+    Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
+    dialogd("list")
+    assert dialogd("build", "merge", "--yes", "--anyway").code == 0
+    elsewhere = {"DIALOGD_FILE": str(dialogd.folder / "other.md")}
+    for named in (str(repo), "3f9a1c"):
+        assert dialogd("flow", "--project", named, **elsewhere).out.count("TASK_MERGED") == 2
+    dialogd.file.unlink()
+    copy = dialogd("flow", "--project", str(repo), **elsewhere).out
+    assert (copy.count("TASK_COMPLETED"), copy.count("TASK_MERGED")) == (2, 0)

@@ -293,3 +293,33 @@ def test_a_daemon_that_a_signal_ends_says_so_and_ends_in_order(dialogd: Commands
     assert f"ended by {number.name}" in log
     assert "stopped: 0 turns written" in log.rstrip().split("\n")[-1]
     assert not [*dialogd.state.registry.glob("*.json")]
+
+
+@pytest.mark.parametrize("kind", ["a link", "a pipe"])
+def test_what_a_daemon_keeps_is_refused_at_its_start_where_it_leads_elsewhere(dialogd: Commands, kind: str) -> None:
+    """The log, the journal, the dialog's folder in the state directory, the attachments': named, and nothing hangs."""
+    journals = dialogd.begin("Tabs?").journals.folder
+    port = str(free_ports(1)[0])
+    victim, folder = dialogd.folder / "victim", dialogd.folder / "folder"
+    victim.write_bytes(b"mine")
+    folder.mkdir()
+    for place in (
+        dialogd.state.logs / f"A-{port}.log",
+        journals / "A.journal",
+        journals / "B.journal",
+        dialogd.file.with_name("dialog.md.d"),
+        journals,
+    ):
+        aside = place.with_name("aside")
+        if place.exists():
+            place.rename(aside)
+        if kind == "a pipe":
+            os.mkfifo(place, 0o600)
+        else:
+            place.symlink_to(victim if place.suffix in (".log", ".journal") else folder)
+        done = dialogd("start", "A", "--port", port)
+        assert (done.code, str(place) in done.err, "fix: move it away" in done.err) == (1, True, True), place
+        place.unlink()
+        if aside.exists():
+            aside.rename(place)
+    assert (victim.read_bytes(), list(folder.iterdir()), dialogd.daemons()) == (b"mine", [], ())

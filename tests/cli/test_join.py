@@ -98,10 +98,11 @@ def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: C
     dialogd.begin("Tabs or spaces?")
     done = typed(dialogd, session, "join", "b")
     assert (done.code, done.err) in ((0, ""), SLOW)
-    first, second, end = done.out.split("\n")
+    first, second, third, end = done.out.split("\n")
     assert "agent B" in first
     assert "dialogd reply" in first
     assert f"keeps its own permissions, with write access to {dialogd.folder / 'shop'}" in second
+    assert "allow Bash(dialogd turn:*) and Bash(dialogd reply:*)" in third
     assert not end
     text = dialogd.file.read_text()
     assert "The seat of B is an open session of Claude Code: it keeps its own permissions" in text
@@ -141,6 +142,26 @@ def test_what_came_of_a_knock_is_told_in_status_page_and_plan(dialogd: Commands,
     assert f"1 turn, {knocks} knock" in written
     assert ", 0 silent" in written
     assert "$0" not in written + dialogd("status").out + dialogd("cost").out
+
+
+@pytest.mark.slow
+def test_a_session_at_a_prompt_is_said_to_be_that(dialogd: Commands, session: Claude) -> None:
+    """In status, on the page and in the file: only its user can go on, and may not look at that terminal."""
+    dialogd.begin("Tabs or spaces?")
+    assert typed(dialogd, session, "join", "B").code == 0
+    dialogd("say", "What do you say?", "--to", "B")
+    knocked(session, "turn 3 is yours")
+    session.change(status="waiting", waitingFor="permission prompt")
+    told = "its session is waiting (permission prompt): look at that terminal"
+    until(lambda: f"waiting for B: {told}" in dialogd("status").out, "the prompt in status")
+    assert told in str(ask(seat(dialogd).port, "GET", "/page/state", seconds=PATIENCE))
+    assert "waiting (permission prompt)" in dialogd("sessions").out
+    until(lambda: f"B: {told}." in dialogd.file.read_text(), "the note")
+    assert dialogd("verify").code == 0
+    session.change(status="busy", waitingFor=None)
+    until(lambda: told not in dialogd("status").out, "its end")
+    assert typed(dialogd, session, "turn").code == 0
+    assert typed(dialogd, session, "reply", given="Spaces.").code == 0
 
 
 @pytest.mark.slow

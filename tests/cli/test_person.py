@@ -189,7 +189,7 @@ def test_settings_and_where_they_come_from(dialogd: Commands) -> None:
     assert re.search(r"^name +Ann$", plain.out, re.MULTILINE)
     assert re.search(rf"^file +{dialogd.file} +environment DIALOGD_FILE$", origin.out, re.MULTILINE)
     assert facts.json["name"] == {"value": "Ann", "origin": f"{dialogd.folder / 'dialogd.toml'} name"}
-    assert facts.json["pace"] == {"value": "2", "origin": "default"}
+    assert facts.json["pace"] == {"value": "0", "origin": "default"}
     wrong = dialogd("config", "show", DIALOGD_PORT="nonsense")
     assert (wrong.code, "environment DIALOGD_PORT" in wrong.err) == (2, True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dialogd.protocol.grammar import parse
 from tests.cli.command import Commands
 from tests.cli.test_history import filled
-from tests.memory.shelf import RETRIES, SESSIONS
+from tests.memory.shelf import RETRIES, SESSIONS, Shelf
 
 
 def test_recall_answers_with_the_decision_and_how_it_turned_out(dialogd: Commands) -> None:
@@ -75,3 +77,14 @@ def test_memory_tells_and_rebuilds(dialogd: Commands) -> None:
     assert dialogd("memory", "rebuild").out == "3 copies read, 1 left out\n"
     broken.unlink()
     assert dialogd("memory", "status").out.endswith(" 2 decisions\n")
+
+
+def test_who_only_rehearsed_is_told_that_rehearsals_are_not_recalled(dialogd: Commands) -> None:
+    """`list` shows a decision of scripted lines: whoever asks for it learns why it is not found, by either way."""
+    shelf = Shelf(dialogd.folder)
+    for number, dialog in enumerate((SESSIONS, RETRIES)):
+        shelf.put(replace(dialog, model="rehearsal"), f"{number}.md")
+    done, begun = dialogd.all([["recall", "sessions"], ["new", "User sessions", "--recall", "--file", "a.md"]])
+    why = "no earlier dialog decided anything about that; 2 rehearsals, in which no model was asked, cannot be recalled"
+    assert (done.code, done.err) == (1, f"nothing found: {why}\n")
+    assert (begun.code, f"note: nothing was recalled: {why}\n" in begun.err) == (0, True)

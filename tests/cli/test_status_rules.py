@@ -110,7 +110,7 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
 
 
 def test_what_was_noticed_is_no_advice_after_the_end(dialogd: Commands) -> None:
-    """It says what to do next, to people and programs: while the dialog goes on."""
+    """It says what to do next, to people and programs: while the dialog goes on. So do the weak signals."""
     stage = room(A=["[PROPOSAL: Postgres]"], B=["[AGREE: P1]"])
     for me in "AB":
         stage.step(me)
@@ -119,9 +119,10 @@ def test_what_was_noticed_is_no_advice_after_the_end(dialogd: Commands) -> None:
         dialogd.file.write_text(stage.text, encoding="utf-8")
         text, facts = dialogd.all([["status"], ["status", "--json"]])
         kinds = [signal["kind"] for signal in facts.json["signals"]]
-        shown.append(("  noticed  B accepts P1 of A" in text.out, "accepted" in kinds, bool(kinds)))
+        weak = "\n  signals  " in text.out
+        shown.append(("  noticed  B accepts P1 of A" in text.out, weak, "accepted" in kinds, bool(kinds)))
         stage.stop()
-    assert shown == [(True, True, True), (False, False, False)]
+    assert shown == [(True, True, True, True), (False, False, False, False)]
 
 
 ROUNDS = [
@@ -138,13 +139,13 @@ def test_the_round_that_is_under_way(keys: Sequence[str], rounds: int, shown: st
 
 
 def test_after_the_end_the_rounds_that_were_complete_are_counted() -> None:
-    """No round is under way any more."""
-    stage = room('order = "round-robin"', A=["x"], B=["x"], C=["x"])
+    """No round is under way any more, and the limit is no place that was reached."""
+    stage = room('order = "round-robin"', keys=["Max Rounds: 5"], A=["x"], B=["x"], C=["x"])
     for me in "ABC":
         stage.step(me)
-    assert rows(stage.dialog)["round"] == "2"
+    assert rows(stage.dialog)["round"] == "2 of 5"
     stage.stop()
-    assert rows(stage.dialog)["round"] == "1"
+    assert (rows(stage.dialog)["rounds"], "round" in rows(stage.dialog)) == ("1 complete, of at most 5", False)
 
 
 @cases(("rounds", "name"), [(0, "1 of 2, DISCOVERY"), (1, "2 of 2, ANALYSIS"), (9, "2 of 2, ANALYSIS")])
@@ -263,16 +264,16 @@ def test_the_phase_after_an_end_is_the_one_that_began_last(dialogd: Commands) ->
     assert [m.value for e in stage.dialog.entries for m in e.all("ROUND")] == ["phase | ANALYSIS"]
     dialogd.file.write_text(stage.text, encoding="utf-8")
     dialogd.file.chmod(0o600)
-    assert "phase 2 of 2, ANALYSIS" in dialogd("status").out
+    assert "; ended in phase 2 of 2, ANALYSIS" in dialogd("status").out
     early = room(*COUNCIL, keys=["Max Rounds: 1"], **{who: ["Well."] for who in "ABC"})
     early.run()
     assert early.dialog.state.floor.rounds == 1
-    assert "phase 1 of 2, DISCOVERY" in rows(early.dialog)["round"]
+    assert "phase 1 of 2, DISCOVERY" in rows(early.dialog)["rounds"]
     stage.by_hand(person.limit, "max_rounds", "1")
     stage.say("Once more.", to="A")
     stage.run()
     assert (stage.dialog.state.outcome is not None, stage.dialog.state.floor.rounds) == (True, 1)
-    assert "phase 1 of 2, DISCOVERY" in rows(stage.dialog)["round"]
+    assert "phase 1 of 2, DISCOVERY" in rows(stage.dialog)["rounds"]
 
 
 def test_redacted_places_are_counted_in_the_file(dialogd: Commands) -> None:

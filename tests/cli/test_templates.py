@@ -14,7 +14,7 @@ import pytest
 from dialogd.protocol.grammar import parse
 from tests.cli.command import PATIENCE, Commands, until
 
-ROWS = 18  # templates that come with dialogd
+ROWS = 19  # templates that come with dialogd
 
 TRIO = """---
 name: trio

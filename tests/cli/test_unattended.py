@@ -146,5 +146,5 @@ def test_new_says_in_the_file_that_nobody_is_at_the_table(dialogd: Commands) -> 
     assert [one.code for one in done] == [2, 2]
     assert dialogd("new", "Tabs?", "--unattended").code == 0
     header = dialog_of(dialogd).header
-    assert "Nobody is at the table" in header.text
+    assert 'person = "absent"' in header.text
     assert (header.is_unattended, header.warnings, header.rules.is_plain) == (True, (), True)

@@ -67,7 +67,8 @@ def test_a_sound_dialog_passes(dialogd: Commands) -> None:
     assert (here.code, there.code, missing.code) == (0, 0, 2)
     assert here.json["sound"] is True
     assert [entry["condition"] for entry in here.json["entries"]] == ["by hand", "sound", "sound", "sound"]
-    assert there.out.endswith("4 entries, no problems, none missing\n")
+    assert there.out.startswith("Sound. 4 entries. Nothing was decided.\nmore: --details ")
+    assert there.out.count("\n") == 2
 
 
 def test_what_was_done_to_it_is_found(dialogd: Commands) -> None:
@@ -90,7 +91,9 @@ def test_harm_is_told_in_words(dialogd: Commands) -> None:
     assert f"line {line}: turn 2, User: edited" in done.out
     assert "missing: Turn 3 — User" in done.out
     assert str(dialogd.state.dialog(dialogd.file)) in done.out
-    assert done.out.endswith("2 entries, 1 problem, 1 missing\n")
+    assert done.out.startswith("Not sound: 1 problem, 1 missing. 2 entries. Nothing was decided.\n")
+    assert "turn 1, User" not in done.out
+    assert "turn 1, User: by hand" in dialogd("verify", "--details").out
 
 
 def test_a_damaged_journal_is_told_and_is_no_harm_to_the_dialog(dialogd: Commands) -> None:
@@ -118,10 +121,12 @@ def decided(dialogd: Commands, name: str = "dialog.md", setup: str = "") -> byte
 
 
 def test_a_decided_dialog_shows_its_certificate(dialogd: Commands) -> None:
-    """The text, who signed when with which objection, the chain, and that it proves nothing about who wrote."""
+    """The verdict in a line; the text, who signed when, the chain, and what it does not prove where it is asked for."""
     decided(dialogd)
-    told, facts = dialogd.all([["verify"], ["verify", "--json"]])
-    assert (told.code, facts.code) == (0, 0)
+    brief, told, facts = dialogd.all([["verify"], ["verify", "--details"], ["verify", "--json"]])
+    assert (brief.code, told.code, facts.code) == (0, 0, 0)
+    assert brief.out.split("\n")[0] == told.out.split("\n")[0] == "Sound. 3 entries. Everybody signed P1."
+    assert "certificate" not in brief.out
     how = "decided in turn 3 at 2026-11-21T19:00:00Z, everybody signed the same text"
     assert f"certificate: P1 in turn 2, {how}\n" in told.out
     assert "  | Postgres.\n  | No cache.\n" in told.out
@@ -129,7 +134,6 @@ def test_a_decided_dialog_shows_its_certificate(dialogd: Commands) -> None:
         "  by B, Claude B, turn 3, 2026-11-21T19:00:00Z; strongest remaining objection: nobody measured\n" in told.out
     )
     assert "it does not authenticate: whoever can write the file can write a frame\n" in told.out
-    assert told.out.endswith("3 entries, no problems, none missing\n")
     assert (facts.json["sound"], facts.json["changes"], facts.json["compared"]) == (True, [], None)
     assert facts.json["certificate"]["text"] == "Postgres.\nNo cache."
     assert facts.json["seals"] == []
@@ -141,7 +145,8 @@ def test_what_was_changed_since_it_was_agreed_is_told(dialogd: Commands) -> None
     told, facts = dialogd.all([["verify"], ["verify", "--json"]])
     assert (told.code, facts.code) == (1, 1)
     said = "the agreed text P1 in turn 2 was changed after B signed it in turn 3: recorded "
-    assert f"  since then: {said}" in told.out
+    assert told.out.startswith("Not sound: 1 problem, what was agreed, sealed or kept was changed since. 3 entries. ")
+    assert f"\nsince then: {said}" in told.out
     assert facts.json["changes"][0].startswith(said)
     assert facts.json["sound"] is False
 
@@ -196,7 +201,7 @@ def test_a_certificate_that_is_none_is_refused(dialogd: Commands) -> None:
 def test_sealed_answers_are_checked_by_anybody(dialogd: Commands) -> None:
     """Independent, or not what was sealed: then exit code 1."""
     data = decided(dialogd, setup="## Setup\n\n```toml\nsealed = true\n```")
-    told = dialogd("verify")
+    told = dialogd("verify", "--details")
     assert told.code == 0
     assert (
         "sealed answer of A to turn 1: fits: turn 2 fits its seal in note 1.1, which stood before any answer"
@@ -221,8 +226,8 @@ def test_a_text_that_was_not_sealed_is_found_in_a_sound_file(dialogd: Commands) 
     done = dialogd("verify")
     assert done.code == 1
     assert "sealed answer of A to turn 1: broken: the text in turn 2 does not fit its seal: sealed " in done.out
-    changed = "what was agreed, sealed or kept was changed since: see above"
-    assert done.out.endswith(f"4 entries, no problems, none missing; {changed}\n")
+    changed = "what was agreed, sealed or kept was changed since"
+    assert done.out.startswith(f"Not sound: {changed}. 4 entries. Nothing was decided.\n")
 
 
 def test_strict_holds_each_line_against_the_protocol(dialogd: Commands) -> None:
@@ -248,3 +253,20 @@ def test_strict_says_what_is_wrong_in_a_sentence(dialogd: Commands) -> None:
     assert done.code == 1
     assert ": turn 4 of A has no frame: a writer of A frames its turns" in done.out
     assert "the protocol: 1 fault\n" in done.out
+
+
+def test_earlier_dialogs_of_the_file_are_no_alarm(dialogd: Commands) -> None:
+    """One that another replaced is told with the details alone; what was taken out of this one is told first."""
+    conducted(dialogd)
+    assert dialogd("new", "Spaces?", "--replace").code == 0
+    person.say(dialogd.log, "Consider spaces")
+    brief, whole = dialogd.all([["verify"], ["verify", "--details"]])
+    assert (brief.code, whole.code) == (0, 0)
+    assert brief.out.split("\n")[0] == "Sound. 2 entries. Nothing was decided."
+    assert "earlier dialog" not in brief.out
+    assert "kept: turns of an earlier dialog in this file, or what was taken out of this one: " in whole.out
+    log, data = dialogd.log, dialogd.file.read_bytes()
+    person.pause(log)
+    dialogd.file.write_bytes(data[: data.index(b"## Turn 2")])
+    log.set_aside({entry.chain for entry in log.read().entries})
+    assert "Turn 2: taken out of the file by a save." in dialogd("verify").out

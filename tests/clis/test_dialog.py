@@ -80,6 +80,11 @@ def test_two_coding_agents_agree_also_after_a_kill(tmp_path: Path, projects: Map
         notes = " ".join(seen.prompt for seen in server.calls)
         assert "keeps its sessions in table s_A" in notes
         assert "keeps its sessions in table s_B" in notes
+        for has in (
+            "search it; you can neither change it nor run anything",
+            "search it, by commands that change nothing",
+        ):
+            assert f"You have the project in the current folder: read and {has}." in notes
 
         pair.begin(f"{TOPIC} Again.", max_turns=30)
         pair.notify()

@@ -27,6 +27,7 @@ from tests.support.terminal import Terminal
 
 SUMMARY = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
 ORDER = "Take the result."  # what its user tells a session to do
+RULES = ("Bash(dialogd turn:*)", "Bash(dialogd reply:*)")
 PATIENCE = 240.0  # seconds: three knocks take most of a minute
 
 
@@ -60,12 +61,14 @@ class Mind:
         self.replies = list(replies)
         self.is_deaf = is_deaf
         self.results: list[str] = []
+        self.heard: list[str] = []
 
     def __call__(self, seen: Seen) -> Say | Use:
         """Answer one request."""
         if not (seen.body or {}).get("tools"):
             return Say("A title")
         said = last_said(seen)
+        self.heard += re.findall(r"^[0-9:]{8} dialogd.*", said, re.MULTILINE)
         if self.is_deaf:
             return Say("Not now.")
         if owed := re.search(r"is yours, as agent \w+.*?--debt ([\w-]+)", said):
@@ -78,7 +81,7 @@ class Mind:
             return bash(f"dialogd reply --debt {owed[1]} <<'END'\n{text}\nEND")
         if said.rstrip().endswith(ORDER):
             return bash("dialogd approve")
-        if "question about your reply" in said or "dialogd: turn" in said:
+        if re.search(r"dialogd[^:]*: (turn|a question)", said):
             return bash("dialogd turn")
         self.results.append(said)
         return Say("Done.")
@@ -118,17 +121,19 @@ class Table:
             "DISABLE_AUTOUPDATER": "1",
         }
 
-    def session(self, name: str, mind: Mind, joins: str = "") -> Terminal:
-        """An open session; it joins as that agent."""
+    def session(self, name: str, mind: Mind, joins: str = "", rules: Sequence[str] = RULES) -> Terminal:
+        """An open session; it joins as that agent, and is told by what rules it need not ask for its turns."""
         server = self._stack.enter_context(StandIn(mind))
         environment = self.environment(name, server.url)
-        words = ["claude", "--permission-mode", "default", "--allowedTools", "Bash(dialogd:*)"]
+        allowed = ["--allowedTools", *rules] if rules else []
+        words = ["claude", "--permission-mode", "default", *allowed]
         terminal = Terminal(words, environment, self._worlds[name][1])
         self._stack.callback(terminal.close)
         terminal.until("shortcuts")
         if joins:
             terminal.type(f"!dialogd join {joins}")
             terminal.until(f"this session is agent {joins} in a dialog")
+            terminal.until(f"allow {' and '.join(RULES)}")
         return terminal
 
     def run(self, *words: str) -> str:
@@ -191,8 +196,12 @@ def spoken(dialog: Dialog) -> Sequence[tuple[int, str]]:
 
 def test_two_open_sessions_agree(room: Table) -> None:
     """Each joins by one line, is woken for its turns, reads and replies; every knock and reply is counted."""
-    room.session("A", Mind("I count the sessions first.", f"They are small.\n\n{SUMMARY}"), "A")
-    room.session("B", Mind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]"), "B")
+    minds = {
+        "A": Mind("I count the sessions first.", f"They are small.\n\n{SUMMARY}"),
+        "B": Mind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]"),
+    }
+    for agent, mind in minds.items():
+        room.session(agent, mind, agent)
     room.dialogd("say 'Please decide.' --to A")
     dialog = room.until(lambda d: d.state.outcome, "an end")
     assert dialog.state.outcome.name == "CONSENSUS_REACHED"
@@ -202,7 +211,7 @@ def test_two_open_sessions_agree(room: Table) -> None:
     for agent in "AB":
         counted = Counter(what for what, _ in room.journal(agent))
         assert set(counted) == {"knocked", "opened", "replied"}
-        assert counted["knocked"] >= counted["opened"] == counted["replied"]
+        assert len(minds[agent].heard) == counted["knocked"] >= counted["opened"] == counted["replied"]
         assert counted["replied"] >= [by for _, by in spoken(dialog)].count(agent) > 0
     assert "write access to" in room.file.read_text("utf-8")
 
@@ -286,7 +295,7 @@ def test_claude_code_and_codex_agree(room: Table, codex: World) -> None:
 
 def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:
     """Another session of the project joins in its place, and pays the same debt."""
-    busy = room.session("A", Mind(lambda: bash("dialogd turn && sleep 60")), "A")
+    busy = room.session("A", Mind(lambda: bash("dialogd turn && sleep 60")), "A", (*RULES, "Bash(sleep:*)"))
     room.session("B", Mind("I agree to nothing yet."), "B")
     room.dialogd("say 'Please decide.' --to A")
     until(lambda: "opened" in str(room.journal("A")), "the turn to be opened", PATIENCE)
@@ -299,8 +308,9 @@ def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:
 
 
 def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
-    """Three knocks, then an error in the file; its cost is nowhere $0."""
-    room.session("A", Mind(is_deaf=True), "A")
+    """Three knocks, each of which it has heard, then an error in the file; its cost is nowhere $0."""
+    mind = Mind(is_deaf=True)
+    room.session("A", mind, "A")
     room.dialogd("say 'Please decide.' --to A")
     dialog = room.until(lambda d: d.state.debts.failed, "the failure", 2 * PATIENCE)
     note = next(entry for entry in dialog.entries if entry.mark("AGENT_ERROR"))
@@ -308,14 +318,29 @@ def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
     assert mark.fields[:2] == ("A", "silent")
     assert [knocks for what, knocks in room.journal("A") if what == "knocked"][:3] == [1, 2, 3]
     assert ("silent", 3) in room.journal("A")
+    assert len(mind.heard) == 3, mind.heard
     assert (note.frame.knocks, note.frame.usd) == ("3", "")
     assert "$0" not in room.dialogd("status") + room.dialogd("cost")
+
+
+def test_a_session_at_a_permission_prompt_is_said_to_be_that(room: Table) -> None:
+    """In status and in the file, and no longer once its user has answered; nobody knocks there meanwhile."""
+    terminal = room.session("A", Mind("They are small."), "A", rules=())
+    room.dialogd("say 'Please decide.' --to A")
+    told = "its session is waiting (permission prompt): look at that terminal"
+    until(lambda: told in room.dialogd("status"), "the prompt in status", PATIENCE, lambda: room.dialogd("status"))
+    room.until(lambda d: any(e.body.strip() == f"A: {told}." for e in d.entries if e.by == "SYSTEM"), "the note")
+    assert room.journal("A")[0] == ("knocked", 1)
+    assert "has not opened the turn" not in room.dialogd("status")
+    terminal.press("\r")  # yes
+    until(lambda: told not in room.dialogd("status") or terminal.press("\r"), "the answer", PATIENCE)
+    room.until(lambda d: any(turn.body == "They are small." for turn in d.turns) or terminal.press("\r"), "its turn")
 
 
 def test_a_session_cannot_approve(room: Table) -> None:
     """What comes from inside a seat is not the person's; the same command in a terminal of theirs is."""
     mind = Mind(f"They are small.\n\n{SUMMARY}")
-    inside = room.session("A", mind, "A")
+    inside = room.session("A", mind, "A", (*RULES, "Bash(dialogd approve:*)"))
     room.session("B", Mind("It fits.\n\n[AGREE: P1 | measured]"), "B")
     room.dialogd("say 'Please decide.' --to A")
     room.until(lambda d: d.state.outcome, "an end")

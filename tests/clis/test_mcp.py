@@ -128,7 +128,7 @@ async def test_a_host_calls_every_tool(world: World, tmp_path: Path) -> None:
 
     try:
         with StandIn(played(world, calls())) as server:
-            said = host(world, variables(commands) | {"DIALOGD_PACE": "1"}, server.url)  # it is to be stopped in time
+            said = host(world, variables(commands) | {"DIALOGD_PACE": "2"}, server.url)  # it is to be stopped in time
     finally:
         commands.end_daemons()
     assert "FAILED" not in said, said

@@ -208,7 +208,7 @@ def test_claude_code_is_found_and_a_knock_opens_a_turn(
             session = the_session(terminal)
             assert (session.program, session.project) == ("claude", str(claude.project))
             until(lambda: status(session) == "idle", "rest", PATIENCE)
-            asyncio.run(knock(session, "dialogd: turn 3 is yours. Run: dialogd turn"))
+            asyncio.run(knock(session, "turn 3 is yours. Run: dialogd turn"))
             until(lambda: heard(server, "dialogd: turn 3 is yours. Run: dialogd turn"), "the knock", PATIENCE)
             assert was_busy(session)
             assert "Message from @dialogd" in terminal.text
@@ -234,7 +234,7 @@ class Guest:
             return self.run(f"dialogd reply --debt {owed[1]} <<'END'\n{text}\nEND")
         if "you are asked to take part" in said:
             return self.run("dialogd accept")
-        if "dialogd: turn" in said or "this session is agent" in said:
+        if re.search("dialogd[^:]*: turn", said) or "this session is agent" in said:
             return self.run("dialogd turn --wait")
         return Say("Done.")
 
@@ -312,7 +312,7 @@ def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pyte
             session = the_session(terminal)
             assert (session.program, session.project) == ("codex", str(codex.project))
             until(lambda: status(session) == "idle", "rest", PATIENCE)
-            asyncio.run(knock(session, "dialogd: turn 3 is yours. Run: dialogd turn"))
+            asyncio.run(knock(session, "turn 3 is yours. Run: dialogd turn"))
             until(lambda: heard(server, "dialogd: turn 3 is yours"), "the knock", PATIENCE)
             assert was_busy(session) or status(session) == "idle"
             terminal.kill()
@@ -480,7 +480,7 @@ def test_a_server_of_opencode_is_found_and_a_knock_opens_a_turn(
             (session,) = running_sessions()
             assert (session.program, session.id, session.project) == ("opencode", id_, str(opencode.project))
             assert status(session) == "idle"
-            asyncio.run(knock(session, "dialogd: turn 3 is yours. Run: dialogd turn"))
+            asyncio.run(knock(session, "turn 3 is yours. Run: dialogd turn"))
             until(lambda: heard(server, "dialogd: turn 3 is yours. Run: dialogd turn"), "the knock", PATIENCE)
             assert was_busy(session)
             asked = next(seen for seen in server.calls if "turn 3 is yours" in texts(seen) and seen.tools)
@@ -554,7 +554,7 @@ def test_opencode_in_a_terminal_is_found_with_a_port(opencode: World, monkeypatc
             terminal.type("Hello there")
             session = the_session(terminal)
             until(lambda: status(session) == "idle" and heard(server, "Hello there"), "rest", PATIENCE)
-            asyncio.run(knock(session, "dialogd: turn 3 is yours. Run: dialogd turn"))
+            asyncio.run(knock(session, "turn 3 is yours. Run: dialogd turn"))
             until(lambda: heard(server, "dialogd: turn 3 is yours"), "the knock", PATIENCE)
             terminal.until("turn 3 is yours")
         finally:

@@ -87,7 +87,7 @@ def test_every_shell_block_is_tried_or_needs_no_try() -> None:
     plain = [line for block in blocks(README, "sh", "") for line in block.text.split("\n") if line]
     assert [line for line in plain if not re.match(r"make (demo|test|setup)\b|\. \.venv/bin/activate\b", line)] == []
     kinds = {block.kind for block in blocks(README, "sh")}
-    assert kinds == {"", "run", "http", "agents", "terminal-1", "terminal-2", "terminal-3"}
+    assert kinds == {"", "run", "http", "agents", "terminal-1", "terminal-1-slow", "terminal-2", "terminal-3"}
 
 
 def test_no_block_that_is_tried_opens_home() -> None:
@@ -103,6 +103,30 @@ def test_the_block_runs_as_it_stands(block: Block, sandbox: Sandbox) -> None:
     if "dialogd run" not in block.text:
         sandbox.done('dialogd new "Tabs or spaces?"')
     sandbox.done(block.text.replace(str(DEFAULT_FILE), str(sandbox.file)))
+
+
+def test_the_commands_to_step_in_meet_a_rehearsal_that_still_goes_on(sandbox: Sandbox) -> None:
+    """The README's two terminals: all that is said stands in the dialog, which is paused, goes on, and has no end."""
+    (slow,) = (block.text for block in blocks(README, "sh", "terminal-1-slow"))
+    (steps,) = (block.text for block in RUNNABLE if "dialogd pause" in block.text)
+    rehearsal = sandbox.start(slow)
+    until(lambda: "thinking" in sandbox.run("dialogd status").stdout, f"a reply that is written: {rehearsal.said()}")
+    for command in steps.rstrip().split("\n"):
+        sandbox.done(command)
+    text = sandbox.file.read_text(encoding="utf-8")
+    for said in ("What about cost?", "Is that measured?", "[PAUSED]", "[RESUMED]"):
+        assert said in text
+    assert json.loads(sandbox.done("dialogd status --json"))["outcome"] is None
+
+
+def test_the_readmes_way_onto_the_path_leads_to_this_checkouts_program() -> None:
+    """What `make setup` makes is found by its name, once it is activated as the README says."""
+    if not (REPOSITORY / ".venv" / "bin" / "activate").exists():
+        pytest.skip("this checkout has no .venv")
+    (activate,) = (line for line in README.read_text(encoding="utf-8").split("\n") if line.startswith(". .venv/"))
+    script = ["sh", "-c", f"{activate}\ncommand -v dialogd"]
+    found = subprocess.run(script, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert found == f"{REPOSITORY / '.venv' / 'bin' / 'dialogd'}\n"
 
 
 def test_what_is_typed_into_the_file_is_a_turn_of_the_person(sandbox: Sandbox) -> None:
@@ -130,6 +154,7 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
     """Play the section of the three terminals through, each block after `translated`."""
     home = place(file, StateDir(Path(sandbox.environment["DIALOGD_STATE_DIR"])))
     before = set(home.glob("collaboration_plan_*"))
+    sandbox.environment["DIALOGD_BACKEND"] = "rehearsal:slow=3"  # time to say something in the middle
     one, two = (sandbox.start(translated(by_hand(kind))) for kind in ("terminal-1", "terminal-2"))
     for daemon in (one, two):
         until(lambda daemon=daemon: "listening on port" in daemon.said(), "a daemon that listens")
@@ -158,7 +183,6 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
 
 def test_three_terminals_with_other_ports_and_another_file(sandbox: Sandbox) -> None:
     """The four sentences hold a dialog and end it, at ports and a file that were named."""
-    sandbox.environment["DIALOGD_PACE"] = "4"  # time to say something in the middle
     a, b = free_ports(2)
 
     def translated(script: str) -> str:
@@ -191,7 +215,6 @@ def defaults() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_three_terminals_word_for_word(sandbox: Sandbox, defaults: None) -> None:
-    """The same exactly as written, with the true defaults: ports 3001 and 3002, /tmp/claude-dialog.md, the pace."""
-    for variable in ("DIALOGD_FILE", "DIALOGD_PACE"):
-        del sandbox.environment[variable]
+    """The same exactly as written, with the true defaults: ports 3001 and 3002, /tmp/claude-dialog.md."""
+    del sandbox.environment["DIALOGD_FILE"]
     hold(sandbox, DEFAULT_FILE, lambda script: script)

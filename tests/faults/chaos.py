@@ -387,7 +387,7 @@ class Chaos:
         found = [*self.judge.close(self.file.read_bytes()), *self._forged(), *self._denied(), *self._bought_twice()]
         for who, daemon in self.pair.daemons.items():
             if "Traceback" in daemon.said:
-                found.append(f"{who} printed a traceback")
+                found.append(f"{who} printed a traceback: {daemon.said[daemon.said.index('Traceback') :][-1500:]}")
         return list(dict.fromkeys(found))
 
     def _forged(self) -> list[str]:

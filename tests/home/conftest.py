@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from dialogd.home.site import WHO
+from dialogd.store.registry import HOME
 from tests.cli.command import PATIENCE, Commands, until
 from tests.server.serving import Answer, sent
 from tests.support.minds import ANSWER, QUESTION
@@ -63,7 +63,7 @@ class Home:
     def known(self) -> dict[str, Any]:
         """What the state directory says of it; {} where none runs."""
         with suppress(FileNotFoundError):
-            found = json.loads((self.commands.state.root / WHO).read_text())
+            found = json.loads((self.commands.state.root / HOME).read_text())
             assert isinstance(found, dict)
             return found
         return {}

@@ -235,7 +235,7 @@ def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) ->
     found = home.start(agents=[{"backend": "codex"}, {"backend": "codex"}])
     assert found.status == 409, found.text
     assert "codex cannot be used here" in found.problem["detail"]
-    assert found.problem["fix"] == "install codex"
+    assert found.problem["fix"] == "npm install -g @openai/codex"
     assert home.dialogs() == []
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.home.conftest import Home
+from tests.server.serving import PAIRS, assert_carries_nothing, request
+from tests.support.cases import cases
 
 START = {"question": "Tabs or spaces?", "rehearsal": True}
 
@@ -42,6 +44,14 @@ def test_a_page_of_elsewhere_can_neither_read_nor_start_anything(shared: Home, h
         found = shared.ask(path, START, **headers)
         assert (found.status, found.headers["content-type"]) == (403, "application/problem+json"), path
         assert found.problem["fix"]
+    assert nothing_began(shared)
+
+
+@cases("pair", PAIRS)
+def test_a_refused_request_starts_nothing_by_the_one_behind_it(shared: Home, pair: str) -> None:
+    """Where one request is refused, twice over or once, the next on the same connection is not looked at."""
+    start = request(shared.port, "POST /start", "Content-Type: application/json", body=json.dumps(START).encode())
+    assert_carries_nothing(shared.port, pair, start)
     assert nothing_began(shared)
 
 

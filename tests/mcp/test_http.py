@@ -15,6 +15,7 @@ import pytest
 from tests.cli.command import PATIENCE, until
 from tests.mcp.conftest import Host, call
 from tests.mcp.test_tools import TOOLS
+from tests.server.serving import PAIRS, assert_carries_nothing, request
 
 HELLO = {
     "jsonrpc": "2.0", "id": 1, "method": "initialize",
@@ -81,6 +82,20 @@ def hello(port: int, **headers: str) -> int:
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+def test_a_refused_request_calls_no_tool_by_the_one_behind_it(host: Host) -> None:
+    """Whatever a request is refused for, once or twice over: nothing behind it on the connection is answered."""
+    log = host.commands.begin("Tabs?")
+    say = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"} | {
+        "params": {"name": "sessions_send", "arguments": {"message": "Well?"}}
+    }
+    accepts = ("Accept: application/json, text/event-stream", "Content-Type: application/json")
+    with listening(host) as port:
+        assert hello(port) == 200
+        for pair in PAIRS:
+            assert_carries_nothing(port, pair, request(port, "POST /mcp", *accepts, body=json.dumps(say).encode()))
+    assert len(log.read().entries) == 1
 
 
 @pytest.mark.root

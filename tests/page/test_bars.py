@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import HOME, home_port
 from tests.page.browser import Visitor, open_visitor
 from tests.page.test_live import at
 from tests.page.test_person import AGREED, open_more, unfold
@@ -50,8 +58,8 @@ def test_a_page_goes_on_with_an_agent_that_was_invited_later(room: Room, visitor
     expect(visitor.turn(1)).to_be_visible()
 
 
-def test_when_no_daemon_answers_the_page_says_where_the_others_were(room: Room, visitor: Visitor) -> None:
-    """A link to each of them: they may be started again, and a page may be unable to find out by itself."""
+def test_when_no_daemon_answers_the_page_says_so_and_where_it_is_found(room: Room, visitor: Visitor) -> None:
+    """Once it was seen that they are gone too, no link leads to them; it goes on by itself with one that comes back."""
     visitor.expected = GONE
     room.open("AB")
     with visitor.learns_of_others():
@@ -59,8 +67,8 @@ def test_when_no_daemon_answers_the_page_says_where_the_others_were(room: Room, 
     expect(page.locator('#agents [data-agent="B"][data-state="idle"]')).to_be_attached()
     room.b.kill()
     room.a.kill()
-    there = page.locator("#banner").get_by_role("link", name="Go to Claude B's page")
-    expect(there).to_have_attribute("href", at(room, "B").rstrip("/"))
+    expect(page.locator("#banner")).to_contain_text("Open it from Home: dialogd open")
+    expect(page.locator("#banner").get_by_role("link")).to_have_count(0)
     room.b.start()
     room.b.until_ready()
     page.wait_for_url(at(room, "B"))
@@ -103,6 +111,42 @@ def test_nobody_is_writing_after_a_stop(room: Room, visitor: Visitor) -> None:
     room.until(lambda: not room.a.running, "the daemon to end")
     expect(page.locator("#banner")).to_contain_text("its daemons have ended")
     expect(page.locator("#live .entry")).to_have_count(0)
+
+
+@pytest.fixture
+def with_home(tmp_path: Path) -> Iterator[Room]:
+    """A room whose Home takes any port; it ends with the test."""
+    with Room(tmp_path, environment={"DIALOGD_HOME_PORT": "0"}) as room:
+        yield room
+        state = StateDir(room.state_dir)
+        if home_port(state) is not None:
+            os.kill(json.loads((state.root / HOME).read_text())["pid"], signal.SIGKILL)
+
+
+def test_every_page_leads_to_home_and_back(with_home: Room, visitor: Visitor) -> None:
+    """By its name, or to the form for a new dialog; Home is started where it does not run, and outlives a stop."""
+    visitor.expected = GONE
+    room = with_home
+    room.open("AB", turn="USER")
+    page = visitor.visit(at(room))
+    expect(page.locator("#house a")).to_have_text(["dialogd", "New dialog"])
+    page.locator("#house").get_by_role("link", name="New dialog").click()
+    page.wait_for_url(re.compile(r"http://localhost:\d+/#new"))
+    assert page.url == f"http://localhost:{home_port(StateDir(room.state_dir))}/#new"
+    page.locator("#waiting").get_by_role("link", name="Tabs or spaces?").click()
+    page.wait_for_url(at(room))
+    home = f"http://localhost:{home_port(StateDir(room.state_dir))}/"
+    expect(page.locator("#house a").first).to_have_attribute("href", home)
+    room.a.ask("POST", "/stop", {})
+    room.until(lambda: not room.a.running and not room.b.running, "both daemons to end")
+    banner = page.locator("#banner")
+    expect(banner).to_contain_text("Stopped")
+    expect(banner.get_by_role("link")).to_have_text("Open it from Home")
+    else_ = page.locator("#outcome").get_by_role("link", name="Ask something else")
+    expect(else_).to_have_attribute("href", f"{home}#new")
+    banner.get_by_role("link").click()
+    page.wait_for_url(home)
+    expect(page.locator("#past")).to_contain_text("Tabs or spaces?")
 
 
 # -- One sentence, and Start -----------------------------------------------------------------------------------------

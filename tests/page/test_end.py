@@ -118,6 +118,32 @@ def test_every_end_is_told_first(room: Room, phone: Visitor, kind: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
 
 
+def test_the_field_of_an_ended_dialog_is_one_line_that_covers_nothing(room: Room, visitor: Visitor) -> None:
+    """At 1440 by 900 each thing to press on the card of a deadlock is in sight; a click into the line opens it."""
+    ended(room, "deadlock", "AB")
+    visitor.page.set_viewport_size({"width": 1440, "height": 900})
+    page = visitor.visit(at(room))
+    card = shown(page)
+    for act in card.locator("#outcome-acts :is(button, a):visible").all():
+        act.scroll_into_view_if_needed()
+        assert act.evaluate(
+            """one => {
+                const { x, y, width, height } = one.getBoundingClientRect();
+                return one.contains(document.elementFromPoint(x + width / 2, y + height / 2));
+            }"""
+        ), act.inner_text()
+    box = page.locator("#say").bounding_box()
+    assert box is not None
+    assert box["height"] < 56
+    expect(page.locator("#say-send")).to_be_hidden()
+    page.locator("#say-text").click()
+    expect(page.locator("#say-send")).to_be_visible()
+    page.locator("#say-text").fill("Once more.")
+    page.locator("#say-send").click()
+    expect(card).to_be_hidden()
+    expect(page.locator("#say-send")).to_be_visible()
+
+
 def test_the_decision_is_copied_and_downloaded(room: Room, phone: Visitor) -> None:
     """The agreed text as its author wrote it; the dialog in all four formats."""
     ended(room, "consensus")
@@ -218,6 +244,8 @@ def test_after_a_stop_the_card_tells_what_the_page_knows(room: Room, visitor: Vi
     expect(card.locator("#outcome-acts button:visible")).to_have_text(["Copy"])
     card.get_by_role("button", name="Copy", exact=True).click()
     assert "P1: tabs, four wide" in page.evaluate("navigator.clipboard.readText()")
+    expect(card.locator(".code").filter(has_text="dialogd open")).to_be_visible()
+    expect(page.locator("#agents")).not_to_contain_text("does not answer")
     again = card.locator(".code").filter(has_text="run --continue")
     again.get_by_role("button").click()
     assert page.evaluate("navigator.clipboard.readText()") == f"dialogd run --continue --file {room.file}"

@@ -101,15 +101,45 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def test_who_comes_for_the_first_time_is_told_what_this_is(home: Home, visitor: Visitor) -> None:
-    """Two sentences, the rehearsal beside them, and the question has the focus; no empty list is shown."""
+    """Two sentences, the question, which has the focus, and its rehearsal; no empty list is shown."""
     page = visitor.visit(home.url)
     expect(page.locator("#welcome")).to_be_visible()
     said = page.locator("#welcome > p").inner_text()
     assert said.count(". ") + said.endswith(".") == 2, said
-    expect(page.locator("#welcome").get_by_role("button", name="Try it without any model")).to_be_visible()
+    rehearse = page.get_by_role("button", name="Rehearse this question")
+    expect(page.locator("[data-field=question]").locator(rehearse)).to_be_visible()
     expect(page.locator("#question")).to_be_focused()
     for empty in ("#waiting", "#running", "#past"):
         expect(page.locator(empty)).to_be_hidden()
+
+
+def test_without_a_model_the_question_and_its_rehearsal_come_first_on_every_visit(
+    home: Home, room: Room, visitor: Visitor
+) -> None:
+    """Before who waits; nothing asks for a card; what is missing is a line that opens, with commands."""
+    room.open("AB", turn="USER")
+    page = visitor.visit(home.url)
+    expect(page.locator("#waiting")).to_be_visible()
+    expect(page.locator("[data-field=question] #rehearse-go")).to_have_text("Rehearse this question")
+    shown = page.locator("main > section:visible").evaluate_all("all => all.map((one) => one.id)")
+    assert shown[0] == "new", shown
+    expect(page.locator("#go")).to_be_hidden()
+    missing = page.locator("#missing")
+    expect(missing).not_to_have_attribute("open", "")
+    missing.locator("summary").click()
+    expect(missing).to_contain_text("npm install -g @anthropic-ai/claude-code")
+    fake = home.folder / "bin" / "claude"
+    fake.write_text('#!/bin/sh\necho "2.1.330 (Claude Code)"\n')
+    fake.chmod(0o755)
+    missing.get_by_role("button", name="Check again").click()
+    expect(missing).to_contain_text("claude 2.1.330, not logged in")
+    expect(page.locator("#checked")).to_have_text("Nothing new is here.")
+    page.locator("#question").fill("Tabs, or the spaces of Xyzzy?")
+    page.locator("#question").press("Control+Enter")
+    expect(page.locator("#topic")).to_contain_text("Tabs, or the spaces of Xyzzy?")
+    expect(page.locator("#live")).to_contain_text("Rehearsal")
+    page.locator("#say-text").fill("What about cost?")
+    expect(page.locator("#say-send")).to_contain_text("interrupts")
 
 
 def test_home_weighs_little(home: Home, visitor: Visitor) -> None:
@@ -121,7 +151,7 @@ def test_home_weighs_little(home: Home, visitor: Visitor) -> None:
 
     visitor.context.on("response", note)
     page = visitor.visit(home.url)
-    expect(page.locator("#go")).to_be_visible()
+    expect(page.locator("#rehearse-go")).to_be_visible()
     page.wait_for_load_state("networkidle")
     own = [one for one in loaded if one.url.startswith(home.url)]
     sizes = {one.url: len(one.body()) for one in own}
@@ -146,10 +176,12 @@ def test_what_was_typed_survives_loading_the_page_again(home: Home, visitor: Vis
     expect(page.locator("#unattended")).to_be_checked()
 
 
-def test_a_problem_stands_at_its_field(home: Home, visitor: Visitor) -> None:
+def test_a_problem_stands_at_its_field(served: Home, visitor: Visitor) -> None:
     """Start without a question and without agents says so where they are missing, and puts the focus there."""
-    page = visitor.visit(home.url)
+    page = visitor.visit(served.url)
     expect(page.locator("#question")).to_be_focused()
+    for _ in range(2):
+        page.locator("#cards [aria-pressed=true]").first.click()
     page.locator("#go").click()
     expect(page.locator("#question-problem")).to_contain_text("Write what they should discuss")
     expect(page.locator("#question")).to_have_attribute("aria-invalid", "true")
@@ -196,7 +228,8 @@ def test_axe_finds_nothing_at_the_first_visit(home: Home, browser: Browser) -> N
         expect(page.locator("#limits-now")).to_contain_text("turns")
         assert barriers(page) == []
         unfold(page)
-        page.locator("#go").click()
+        page.locator("#max_turns").fill("many")
+        expect(page.locator("#max_turns-problem")).not_to_be_empty()
         assert barriers(page) == []
         assert is_within(page)
 
@@ -306,7 +339,7 @@ def tab_to(page: Page, wanted: str, most: int = 120) -> None:
 def test_a_rehearsal_is_one_click_and_clearly_one(home: Home, visitor: Visitor) -> None:
     """The browser goes to its page; in Home's list it stands as a rehearsal, and cost nothing."""
     page = visitor.visit(home.url)
-    page.get_by_role("button", name="Try it without any model").click()
+    page.get_by_role("button", name="Rehearse this question").click()
     expect(page).not_to_have_url(home.url)
     expect(page.locator("#topic")).to_contain_text("Where should user sessions live")
     page.goto(home.url)

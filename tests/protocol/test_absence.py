@@ -343,7 +343,9 @@ def test_unattended_a_round_of_passes_is_a_deadlock(lines: tuple[str, ...]) -> N
 
 def test_unattended_an_escalation_past_the_moderator_is_a_deadlock() -> None:
     """Failed votes, and a moderator that does not decide, is silent or fails; and where there is none."""
-    no = ["[PROPOSAL: x]", *["[PROPOSAL: y]\n[VOTE: P1 reject | a]\n[VOTE: P2 reject | a]\n[VOTE: P3 reject | a]"] * 9]
+    no = [
+        say for n in (1, 4, 7) for say in ("[PROPOSAL: x]", "\n".join(f"[VOTE: P{n + i} reject | a]" for i in range(3)))
+    ]
     for moderator in (["I cannot say."], [None] * 9, [DOWN] * 9):
         here = unattended("ABM", FORGETS, A=["[ESCALATE: we cannot agree]", *["More."] * 9], B=["One."], M=moderator)
         goes(here)

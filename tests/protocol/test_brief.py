@@ -93,7 +93,7 @@ def with_state(dialog: Dialog, **state: object) -> Dialog:
 
 def taught(text: str, me: str = "A") -> set[str]:
     """The names of the marks that an agent is taught."""
-    return set(re.findall(r"^- `\[([A-Z_]+)", told(text, me), re.M))
+    return set(re.findall(r"`\[([A-Z_]+)", asked_of(parse(text.encode()), me).system))
 
 
 def golden(name: str, text: str) -> None:
@@ -175,7 +175,7 @@ def test_what_a_judge_did_not_send_is_not_shown_to_it() -> None:
 def test_the_judge_is_asked_for_nothing_but_a_judgement() -> None:
     """No votes, no signatures, no answers to the others; what it lacks it may ask the person."""
     assert taught(dialog_of(JUDGED), "C") == {"DECIDE", "QUESTION_FOR_USER"}
-    assert "Answer the last points" not in a_trial().thinks("C")
+    assert "Answer the others" not in a_trial().thinks("C")
 
 
 def test_an_agent_that_only_passed_at_last_keeps_the_position_it_had() -> None:
@@ -267,6 +267,7 @@ def test_no_references_are_taught_where_none_are_allowed() -> None:
     text = dialog_of("[board]\nallow_references = false")
     assert "RE" not in taught(text)
     assert "no references to others" in told(text)
+    assert "RE" not in taught(dialog_of("sealed = true"))
     assert "RE" in taught(dialog_of("[board]"))
 
 
@@ -295,8 +296,8 @@ def test_a_personality_is_told_with_its_meaning(name: str) -> None:
             'verdict = "judge"\njudge = "B"',
             ["The decision is that of B, who takes no part", "Your last turn is what is"],
         ),
-        ("sealed = true", ["The others sign that text with `[AGREE: P4]`", "The first answers are sealed"]),
-        ('[roles.C]\nrole = "analyst"', ["A and B sign that text"]),
+        ("sealed = true", ["the others sign it by `[AGREE: P4]`, saying what convinced them"]),
+        ('[roles.C]\nrole = "analyst"', ["A and B sign it by"]),
         ("red_team = true", ["only after one turn has argued against it"]),
         ("objections = true", ["needs a line `[RESERVATION: …]`"]),
         ('[roles.B]\npermissions = ["POST", "DECIDE"]', ["B may decide on a single proposal"]),
@@ -311,7 +312,7 @@ def test_how_the_dialog_decides_is_told(setup: str, words: list[str]) -> None:
     """In the words of its own rule, with its own numbers and agents."""
     text = told(dialog_of(setup))
     assert [word for word in words if word not in text] == []
-    assert "another agent says so is no evidence" in text
+    assert ("that others agree is none" in text) == ("judge" not in setup)
 
 
 def test_nobody_is_told_the_roles_of_the_others() -> None:
@@ -321,6 +322,118 @@ def test_nobody_is_told_the_roles_of_the_others() -> None:
     assert "critic" not in asked_of(dialog, "A").text
     assert "We like tests." in asked_of(dialog, "A").text
     assert "Your role: critic." in asked_of(dialog, "B").system
+
+
+@cases(
+    ("more", "words"),
+    [
+        ("", "The person who asked reads along, may step in, and outranks everyone."),
+        ('## Setup\n\n```toml\nperson = "absent"\n```', "Nobody reads along: decide, and say what you assume."),
+    ],
+)
+def test_an_agent_is_told_whether_somebody_reads_along(more: str, words: str) -> None:
+    """One of both, and not the other."""
+    asked = told(opening("A", "B", more=more))
+    assert words in asked
+    assert ("reads along, may" in asked) != ("Nobody reads along" in asked)
+
+
+@cases("setup", ["", "sealed = true", 'verdict = "vote"', 'verdict = "judge"\njudge = "C"', RICH])
+def test_each_mark_is_shown_with_what_it_holds(setup: str) -> None:
+    """A value, unless it has none; the reason of a signature is not behind its bar, where it would be asked about."""
+    dialog = parse(dialog_of(setup, "A", "B", "C", "D").encode())
+    for agent in dialog.header.agents:
+        system = asked_of(dialog, agent.id).system
+        bare = re.findall(r"\[([A-Z_]+)\]", system)
+        assert set(bare) <= {"PASS", "CONSENSUS_REACHED"}
+        assert not re.search(r"\[AGREE: \w+ \|", system)
+        assert not {"CONFIDENCE", "RE"} & taught(dialog_of("sealed = true"))
+
+
+def test_what_an_agent_has_is_told_once_and_to_no_judge_or_lead() -> None:
+    """What a lead works in stands in its own rules; a judge goes by what is written."""
+    files = "the project in the current folder: read and search it"
+    dialog = parse(dialog_of(JUDGED).encode())
+    for agent in dialog.header.agents:
+        asked = prompt.Prompts(has=files).turn(dialog, agent).text
+        assert asked.count(f"You have {files}.") == (agent.id != "C")
+    built = parse(dialog_of('[build]\nmoderator = "A"\nlead = "B"\nrepo = "/code"', "A", "B").encode())
+    assert built.header.rules.build is not None
+    for agent in built.header.agents:
+        assert prompt.Prompts(has=files).turn(built, agent).text.count(files) == (agent.id == "A")
+
+
+def test_two_sides_of_a_debate_are_not_told_to_change_theirs() -> None:
+    """Before a judge a point is conceded; a deadlock, and a mind that is changed, are for those who seek one text."""
+    side, plain = told(dialog_of(JUDGED)), told(dialog_of(""))
+    for words in ("Change your mind", "a deadlock is a good result"):
+        assert words not in side
+        assert words in plain
+    assert "Concede what you cannot answer." in side
+
+
+# -- what this turn is for ---------------------------------------------------------------------------------------
+
+FIRST, DIFFER, CALM = "Look first at what you have", "Where do they differ", "The last two turns brought nothing new"
+CHECK, LATE, USUAL = "waits for your signature: check it", "Few turns are left", "Answer the others' questions"
+TASKS = (FIRST, DIFFER, CALM, CHECK, LATE, USUAL)
+
+
+def tasks(room: Room, me: str) -> tuple[str, ...]:
+    """What this turn of an agent is for."""
+    return tuple(task for task in TASKS if task in asked_of(room.dialog, me).now)
+
+
+def test_each_turn_has_a_task_of_its_own() -> None:
+    """The first, one with a text that waits, one after two that brought nothing, one with few left; never two."""
+    room = Room(opening("A", "B", keys=["Max Turns: 15"]))
+    assert tasks(room, "A") == (FIRST,)
+    room.speak(("A", "Postgres.\n\n[PROPOSAL: Postgres]"))
+    assert tasks(room, "B") == (FIRST,)
+    room.speak(("B", "Hm.\n\n[OBJECTION: slow]"))
+    assert tasks(room, "A") == (USUAL,)
+    room.speak(("A", "Well."), ("B", "Well, well."))
+    assert tasks(room, "A") == (CALM,)
+    room.speak(("A", SUMMARY))
+    assert tasks(room, "B") == (CHECK,)
+    room.speak(("B", "No.\n\n[OBJECTION: dear]"))
+    assert tasks(room, "A") == (USUAL,)
+    room.speak(("A", "x\n\n[EVIDENCE: 1]"), ("B", "y\n\n[EVIDENCE: 2]"))
+    assert tasks(room, "A") == (USUAL,)
+    room.speak(("A", "z\n\n[EVIDENCE: 3]"))
+    assert tasks(room, "B") == (USUAL,)
+    room.speak(("B", "z\n\n[EVIDENCE: 4]"), ("A", "z\n\n[EVIDENCE: 5]"))
+    assert "2 more follow after it" in asked_of(room.dialog, "B").now
+    assert tasks(room, "B") == (LATE,)
+    assert "write the text that you could sign now, or name the crux" in asked_of(room.dialog, "B").now
+
+
+def test_after_sealed_answers_each_is_asked_where_they_differ() -> None:
+    """Once, and to write the common text where they do not; before that, for its own facts and how sure it is."""
+    room = Room(dialog_of("sealed = true", "A", "B", turn="A, B"))
+    for me in "AB":
+        now = asked_of(room.dialog, me).now
+        assert "It is a sealed first answer" in now
+        assert "`[CONFIDENCE: 0.7]` (0 to 1), and what would change your mind" in now
+        assert tasks(room, me) == (FIRST,)
+        room.says(me, f"{me} says so.")
+    for me in "AB":
+        room.step(me)
+    assert tasks(room, "A") == (DIFFER,)
+    assert "If they do not differ, write the text that you could sign now." in asked_of(room.dialog, "A").now
+    room.speak(("A", "By the figures.\n\n[EVIDENCE: 4 ms]"))
+    assert tasks(room, "B") == (DIFFER,)
+    room.speak(("B", "Whose?\n\n[QUESTION: whose?]"))
+    assert tasks(room, "A") == (USUAL,)
+
+
+def test_where_phases_say_what_is_done_the_task_does_not() -> None:
+    """A phase without positions is not asked for one, sealed or not."""
+    for setup, turn in ((PHASES, "A"), (f"sealed = true\n{PHASES}", "A, B, C")):
+        now = told(dialog_of(setup, turn=turn)).partition("# Your turn")[2]
+        assert "your position" not in now
+        assert "CONFIDENCE" not in now
+        assert "LOOK" in now
 
 
 # -- where it stands ---------------------------------------------------------------------------------------------
@@ -340,16 +453,18 @@ name = "END"
 @cases(
     ("rounds", "line"),
     [
-        (0, "Phase 1 of 3: LOOK. What comes out of it: a list. It ends with this round; then WEIGH."),
-        (1, "Phase 2 of 3: WEIGH. It ends in 2 rounds; then END."),
-        (2, "Phase 2 of 3: WEIGH. It ends with this round; then END."),
-        (3, "Phase 3 of 3: END. It is the last one."),
-        (9, "Phase 3 of 3: END. It is the last one."),
+        (0, "Phase 1 of 3, LOOK: a list. It ends with this round."),
+        (1, "Phase 2 of 3, WEIGH. It ends in 2 rounds."),
+        (2, "Phase 2 of 3, WEIGH. It ends with this round."),
+        (3, "Phase 3 of 3, END. It is the last one."),
+        (9, "Phase 3 of 3, END. It is the last one."),
     ],
 )
 def test_an_agent_is_told_its_phase_and_what_comes_out_of_it(rounds: int, line: str) -> None:
-    """And when it ends."""
-    assert f"\n\n{line}\n" in told(dialog_of(PHASES), rounds=rounds) + "\n"
+    """And when it ends; no other phase is named."""
+    prompt_ = told(dialog_of(PHASES), rounds=rounds) + "\n"
+    assert f"\n\n{line}\n" in prompt_
+    assert [name for name in ("LOOK", "WEIGH", "END") if name in prompt_] == [re.split("[:.]", line.split(", ")[1])[0]]
 
 
 @cases(
@@ -368,13 +483,13 @@ def test_an_agent_is_told_the_round_and_how_many_are_left(rounds: int, line: str
 PROPOSED = Proposal("P1", "B", "keep it in Postgres", "1")
 
 
-def test_a_poll_is_told_with_the_text_and_the_line_to_write() -> None:
-    """To who may vote, and has not."""
+def test_a_poll_is_told_with_the_line_to_write() -> None:
+    """To who may vote, and has not; the text stands in the turn that put it up, and only there."""
     setup = 'verdict = "vote"\n[roles.C]\nrole = "analyst"'
     polls = {"proposals": (PROPOSED,), "polls": Polls((Poll("P1", 1),))}
     text = told(dialog_of(setup), "A", **polls)
     assert "The proposal P1 waits for your vote: `[VOTE: P1 approve | your reason]`, or `reject`, or `abstain`." in text
-    assert "~~~text\nkeep it in Postgres\n~~~" in text
+    assert "~~~text\nkeep it in Postgres\n~~~" not in text
     assert "waits for your vote" not in told(dialog_of(setup), "C", **polls)
     assert "RESERVATION" not in text
     objecting = told(dialog_of(f"objections = true\n{setup}"), "A", **polls)
@@ -400,7 +515,8 @@ def test_nobody_votes_on_what_the_round_still_hides() -> None:
     assert room.dialog.state.polls.open
     assert "keep it in Postgres" not in asked_of(room.dialog, "B").text
     room.answers("B", "Hm.")
-    assert "keep it in Postgres" in asked_of(room.dialog, "B").now
+    assert "The proposal P1 waits for your vote" in asked_of(room.dialog, "B").now
+    assert asked_of(room.dialog, "B").text.count("keep it in Postgres") == 1
 
 
 def test_a_signature_needs_its_reservation_where_the_rules_say_so() -> None:
@@ -457,12 +573,15 @@ def test_what_the_others_could_not_decide_comes_to_one_of_them() -> None:
     for words in (
         "`[DECIDE: P1 approve | your reason]`, or `reject`",
         "3 votes failed",
-        "The question, of turn 1:\n\n~~~text\nWhere should user sessions live?",
         "P1 rejected: vote, 1 for (A), 1 against (B) (less than 67% for it)",
-        "keep it in Postgres",
+        "Undecided: P1.",
         "Go by this: prefer what can be undone",
     ):
         assert words in now
+    assert "keep it in Postgres" not in now
+    assert "Where should user sessions live?" not in now
+    own = f"{setup}\npermissions = ['READ_OWN', 'MODERATE', 'DECIDE']"
+    assert "keep it in Postgres" in told(dialog_of(own), "C", **state)
     assert "you do: `[DECIDE" not in told(dialog_of(setup), "A", **state)
 
 
@@ -507,9 +626,7 @@ def test_only_what_is_still_undecided_is_put_to_who_decides() -> None:
     now = told(
         dialog_of(setup), "C", proposals=(old, done, open_), decisions=(approved,), base=1, escalation=Escalation("C")
     ).partition("# Your turn")[2]
-    assert "text 3" in now
-    assert "text 2" not in now
-    assert "text 1" not in now
+    assert "Undecided: P3." in now
     assert "Decided against" not in now
 
 
@@ -581,7 +698,7 @@ def test_who_reads_only_its_own_is_shown_what_it_is_to_sign_or_vote_on_and_no_mo
     assert "You are shown the question" not in asked_of(room.dialog, "B").text
     vote = Room(dialog_of(f'verdict = "vote"\n{OWN}')).speak(("A", "Mine."), ("B", "Secretly.\n\n[PROPOSAL: Redis]"))
     asked = asked_of(vote.dialog, "A").text
-    assert "~~~text\nRedis\n~~~" in asked
+    assert asked.count("~~~text\nRedis\n~~~") == 1
     assert "Secretly" not in asked
 
 

@@ -123,7 +123,8 @@ def test_a_vote_that_was_changed_counts_as_it_was_cast_last() -> None:
         ("B", "[VOTE: P1 reject | slow]\n[TO: A]"),
         ("A", "It is not.\n[TO: B]"),
         ("B", "[VOTE: P1 approve | it is not]\n[TO: A]"),
-        ("A", "[VOTE: P1 approve]"),
+        ("A", "[VOTE: P1 approve]\n[TO: C]"),
+        ("C", "Well."),
         setup='verdict = "vote"\norder = "free"',
         agents="ABC",
     )

@@ -32,7 +32,7 @@ def test_votes_that_fail_in_one_turn_are_one_failed_vote() -> None:
     """A council's three texts without a majority are one ballot."""
     here = room("AB", 'verdict = "vote"')
     here.speak(("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"))
-    here.speak(("B", "[VOTE: P1 reject | no]\n[VOTE: P2 reject | no]"))
+    here.speak(("B", "[VOTE: P1 reject | no]\n[VOTE: P2 reject | no]"), ("A", "[PASS]"))
     assert len(here.dialog.state.table.decisions) == 2
     assert here.dialog.state.polls.failed == 1
 
@@ -99,7 +99,7 @@ def test_a_turn_of_the_persons_clears_all_votes() -> None:
     assert here.dialog.state.table.decisions == ()
     (poll,) = here.dialog.state.polls.open
     assert [ballot.agent for ballot in poll.ballots] == ["C"]
-    assert poll.heard == {"C"}
+    assert here.dialog.state.polls.heard == {"C"}
 
 
 def test_a_pass_is_no_signature() -> None:
@@ -150,7 +150,7 @@ def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
 def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: int, escalates: bool) -> None:
     """To the person, where nobody moderates."""
     here = room("AB", f'verdict = "vote"\nescalation_threshold = {most}')
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | no]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | no]"), ("A", "[PASS]"))
     assert (here.dialog.state.escalation.to == "USER") == escalates
     assert [mark.value for e in here.dialog.entries for mark in e.all("ESCALATE")] == ["1 vote failed"] * escalates
 
@@ -234,7 +234,8 @@ def test_who_speaks_without_voting_is_no_yes() -> None:
 def test_at_a_limit_nothing_is_agreed_that_nobody_has_argued_against(ids: str, verdict: str) -> None:
     """The red-team turn is owed, and a limit does not buy it off."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
-    here = room(ids, f'red_team = true\nverdict = "{verdict}"')
+    roles = '[roles.A]\nrole = "analyst"' if verdict == "vote" else ""
+    here = room(ids, f'red_team = true\nverdict = "{verdict}"\n{roles}')
     here.speak(("A", first), *((who, yes) for who in ids[1:]))
     assert here.dialog.state.table.red_team == "P1"
     here.types("\n[LIMIT: max_turns 2]\n")
@@ -266,7 +267,8 @@ def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once(
 def test_a_mere_pass_is_no_red_team_turn(ids: str, verdict: str) -> None:
     """The next agent is asked, a round of passes asks the person, and what is argued against counts after that."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
-    here = room(ids, f'red_team = true\nverdict = "{verdict}"')
+    roles = '[roles.A]\nrole = "analyst"' if verdict == "vote" else ""
+    here = room(ids, f'red_team = true\nverdict = "{verdict}"\n{roles}')
     here.speak(("A", first), *((who, yes) for who in ids[1:]))
     assert here.dialog.state.table.red_team == "P1"
     here.speak(("A", "[PASS]"))

@@ -87,17 +87,23 @@ def test_a_turn_that_nobody_has_is_said() -> None:
     assert "dialogd say" in reason(room.look("B"))
 
 
-def test_pace_is_kept_between_agents_and_not_after_the_person() -> None:
-    """So many seconds after an agent's entry; at once after a person's."""
-    room = Room(opening(), A=["hello"])
+def test_pace_is_kept_between_an_agents_own_turns_and_not_after_the_person() -> None:
+    """So many seconds after its own last turn, whatever others wrote meanwhile; at once after a person's."""
+    room = Room(opening(), A=["hello"], B=["hello"])
     room.pace = 2.0
-    assert waits(room.look("A")) == "Reply"
-    room.step("A")
-    action = room.look("B")
-    assert isinstance(action, Wait)
-    assert (action.status, action.seconds) == ("pace", 2.0)
-    room.advance(2.0)
+    assert waits(room.step("A")) == "Reply"
     assert waits(room.look("B")) == "Reply"
+    room.advance(0.5)
+    room.step("B")
+    action = room.look("A")
+    assert isinstance(action, Wait)
+    assert (action.status, action.seconds) == ("pace", 1.5)
+    room.advance(1.5)
+    assert waits(room.look("A")) == "Reply"
+    room.scripts["A"] = ["more"]
+    room.step("A")
+    room.say("And what of B?", to="A")
+    assert waits(room.look("A")) == "Reply"
 
 
 def test_after_the_end_everybody_stops() -> None:

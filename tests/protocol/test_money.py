@@ -417,7 +417,10 @@ def test_an_end_at_the_budget_tells_calls_that_were_cut_off_from_the_rest(
     """What they cost is no part of the next turn, and not nothing."""
     room = Shop(opening(keys=[f"Budget: {keys}"]))
     reason = reached(room.dialog.state, "A", turn, Estimate(), cut_off)
-    expected = words.format(" on what stands in the file, ", " with calls that were cut off or came too late")
+    expected = words.format(
+        " on what stands in the file, ",
+        " with calls that were cut off or came too late, those without a bill by estimate",
+    )
     assert reason.partition(": ")[2] == expected
 
 

@@ -126,9 +126,7 @@ def test_roles_others_and_the_turns_left_are_told() -> None:
     text = "# D\n\n**Agents:** A = Ann (critic), B = Bob, C\n**Max Turns:** 3\n\n## User\nHello\nTURN: A\n"
     room = Room(text)
     asked = room.thinks("A")
-    assert asked.startswith(
-        "You are A, a participant in a written dialog. Your role: critic. The others: B, C. A person"
-    )
+    assert asked.startswith("You are A, in a written dialog with B and C. Your role: critic. The person who asked")
     assert "This is turn 2; 1 more follows after it at most." in asked
 
 
@@ -148,15 +146,15 @@ def test_nobody_is_called_by_the_name_of_a_model_unless_the_header_asks_for_it()
     named = Room(text.format('\n## Setup\n```toml\nlabels = "names"\n```\n')).thinks("A")
     assert "Codex" not in plain
     assert "Claude" not in plain
-    assert named.startswith("You are A (Claude A), a participant in a written dialog. The others: B (Codex B).")
+    assert named.startswith("You are A (Claude A), in a written dialog with B (Codex B).")
 
 
 def test_the_length_that_is_asked_for_is_the_headers() -> None:
-    """200 to 400 words by default."""
+    """At most 400 words by default; nobody is asked to fill them, as to sign takes few."""
     text = "# D\n{}\n## User\nHello\nTURN: A\n"
-    assert "Write 200 to 400 words." in Room(text.format("")).thinks("A")
+    assert "Write at most 400 words, fewer where fewer will do." in Room(text.format("")).thinks("A")
     short = Room(text.format('\n## Setup\n```toml\nwords = "about 50 words"\n```\n'))
-    assert "Write about 50 words." in short.thinks("A")
+    assert "Write about 50 words, fewer where fewer will do." in short.thinks("A")
 
 
 def test_what_the_project_says_stands_after_the_question_as_data() -> None:

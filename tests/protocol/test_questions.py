@@ -436,16 +436,25 @@ def test_defaults_are_allowed_by_the_file_alone() -> None:
     assert wrong.warnings == ("header: Setup: question_defaults is neither true nor false; no default will be taken",)
 
 
-@cases(("more", "after"), [("", "it still waits"), (ALLOWED, "your default counts, if you gave one")])
-def test_agents_are_told_the_form_and_what_comes_of_it(more: str, after: str) -> None:
+FORMS = [
+    ("", "QUESTION_FOR_USER: …", "the dialog waits for them"),
+    (
+        ALLOWED,
+        "QUESTION_FOR_USER: text | in 2h | default: what you do otherwise",
+        "your default counts, if you gave one",
+    ),
+]
+
+
+@cases(("more", "form", "after"), FORMS)
+def test_agents_are_told_the_form_and_what_comes_of_it(more: str, form: str, after: str) -> None:
     """One line, in plain dialogs and in those with rules, which takes no clock; what did not count is told later."""
-    form = "`[QUESTION_FOR_USER: text | in 2h | default: what you do otherwise]`"
     plain = Room(opening("A", "B", more=more), A=["x\n\n[QUESTION_FOR_USER: which? | by whom?]"])
     ruled = Room(opening("A", "B", more=more or "## Setup\n\n```toml\nred_team = true\n```"))
     for stage in (plain, ruled):
         asked_of = stage.thinks("A")
-        line = next(line for line in asked_of.split("\n") if form in line)
-        assert line.endswith(f"after that time (15 minutes at least) {after}")
+        line = next(line for line in asked_of.split("\n") if f"`[{form}]`" in line)
+        assert line.endswith(after)
     plain.answers("A", plain.scripts["A"].pop())
     plain.say("Any.")
     assert "Of your last turn this did not count" in plain.thinks("A")
@@ -488,7 +497,7 @@ def told(dialog: Dialog, text: str = "") -> tuple[object, ...]:
 
 
 def test_a_rejected_result_is_before_the_agents_as_rejected() -> None:
-    """The whole text and the reason, in each agent's first turn after it; after that one line."""
+    """Its end and the turn with the reason; the text stands where it was written, and only there."""
     stage = agreed()
     stage.reject("It forgets the migration.\n\nSee turn 2.")
     assert stage.dialog.state.outcome is None
@@ -499,12 +508,11 @@ def test_a_rejected_result_is_before_the_agents_as_rejected() -> None:
         assert (
             "The person rejected the earlier result (CONSENSUS_REACHED in turn 3), for the reason in turn 4" in asked_of
         )
-        assert "The rejected text, P1 in turn 2:\n\n~~~text\nSessions live in Postgres.\n~~~" in asked_of
+        assert asked_of.count("Sessions live in Postgres.") == 1
         assert "It forgets the migration." in asked_of
         stage.answers(me, turn)
     later = stage.thinks("A")
     assert "The person rejected the earlier result" in later
-    assert "The rejected text" not in later
 
 
 def test_by_hand_a_result_is_taken_and_rejected_too() -> None:

@@ -365,5 +365,5 @@ def test_a_vote_on_which_nothing_is_said_is_not_made_anew() -> None:
     (poll,) = here.dialog.state.polls.open
     draft = Draft("B", "Claude B", 4, "Hm, again.", turn=("A",), attributes=(("re", "3"),))
     grown = read_on(here.dialog, joint(here.dialog) + render(draft, here.dialog.last.chain if here.dialog.last else ""))
-    assert poll.heard == {"B"}
+    assert here.dialog.state.polls.heard == {"B"}
     assert grown.state.polls.open[0] is poll

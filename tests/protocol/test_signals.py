@@ -89,7 +89,7 @@ def test_no_new_objection_for_two_turns_is_noticed() -> None:
     objection = f"{said(1, 'A')}\n[OBJECTION: cost]"
     assert kinds(talk(objection, said(2))) == []
     assert kinds(talk(objection, said(2), said(3, "A"))) == ["no_new_objection"]
-    assert kinds(talk(objection, said(2), f"{said(3, 'A')}\n[CRITIQUE]")) == []
+    assert kinds(talk(objection, said(2), f"{said(3, 'A')}\n[CRITIQUE: cost]")) == []
 
 
 def test_only_the_last_turns_are_looked_at() -> None:

@@ -251,7 +251,10 @@ def test_a_finding_that_blocks_keeps_every_approval_from_counting() -> None:
 
 def test_votes_that_a_moderator_ends_are_not_its_decision() -> None:
     """It was asked to decide; a vote of its own that ends another poll is no answer to that."""
-    here = room("ABM", 'verdict = "vote"\n[roles.M]\npermissions = ["READ_ALL", "VOTE", "MODERATE"]')
+    here = room(
+        "ABM",
+        'verdict = "vote"\n[roles.M]\npermissions = ["READ_ALL", "VOTE", "MODERATE"]\n[roles.A]\nrole = "analyst"',
+    )
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]\n[ESCALATE: we cannot]"))
     here.speak(("M", "[VOTE: P1 reject | slow]"))
     assert [found.outcome for found in here.dialog.state.table.decisions] == ["rejected"]

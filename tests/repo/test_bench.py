@@ -65,6 +65,15 @@ def test_the_bench_of_typed_dialogs_has_a_row_for_each_kind() -> None:
 
 
 @pytest.mark.slow
+def test_ten_quick_turns_take_no_longer_by_default() -> None:
+    """Beside `--pace 0`, in one run."""
+    said = bench("--times", "1", script="bench_pace.py")
+    usual, quick = (line.split() for line in said.splitlines() if line.startswith(("by default", "--pace 0")))
+    assert float(quick[-1]) == 1
+    assert float(usual[-1]) < 2  # a pause of one second would make it 3
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
 def test_the_bench_of_a_build_has_each_round_beside_the_same_work_alone() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import itertools
 import json
 import socket
 import threading
@@ -243,3 +244,35 @@ def drain(connection: socket.socket) -> bytes:
     while piece := connection.recv(65536):
         data += piece
     return data
+
+
+# What a request is refused for: another request line, a header, or a body's beginning.
+REFUSED = {
+    "no path": ("POST http://localhost/notify", "", b""),
+    "too large a header": ("", f"X-Large: {'x' * 66_000}", b""),
+    "two lengths": ("", "Transfer-Encoding: chunked\r\nContent-Length: 4", b"0\r\n\r\n"),
+    "two lengths, the other way round": ("", "Content-Length: 4\r\nTransfer-Encoding: chunked", b"0\r\n\r\n"),
+    "too long a body": ("", "Content-Length: 200000000", b""),
+    "a foreign name": ("", "Host: evil", b""),
+    "a foreign site": ("", "Sec-Fetch-Site: cross-site", b""),
+    "a foreign origin": ("", "Origin: http://evil", b""),
+}
+PAIRS = [f"{one} + {other}" for one, other in itertools.combinations_with_replacement(REFUSED, 2)]
+
+
+def assert_carries_nothing(port: int, pair: str, behind: bytes) -> None:
+    """Assert that a request with these two faults is refused, and what is sent behind it on the same line unanswered.
+
+    That none of it was carried out is for the caller to see.
+    """
+    faults = [REFUSED[name] for name in dict.fromkeys(pair.split(" + "))]
+    line = next((line for line, _, _ in faults if line), "POST /notify")
+    headers = list(dict.fromkeys(header for _, header, _ in faults if header))
+    host = "" if any(header.startswith("Host:") for header in headers) else None
+    raw = request(port, line, *headers, host=host) + max(body for _, _, body in faults) + behind
+    with connect(port) as connection:
+        connection.sendall(raw)
+        answer = read_answer(connection)
+        assert_refused(answer, 400, 403, 413, 431, 501)
+        assert answer.headers["connection"] == "close"
+        assert drain(connection) == b""

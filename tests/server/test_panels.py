@@ -197,7 +197,8 @@ def test_after_the_end_nothing_says_what_to_do_next(room: Room) -> None:
     (noticed, *_) = send(room.a, "GET /page/state").json["signals"]
     assert noticed["text"] in piece(room.a, "/page/positions").words
     room.types("\n## Note — User\n\n[STOPPED: enough]\n")
-    assert noticed["text"] not in piece(room.a, "/page/positions").words
+    after = piece(room.a, "/page/positions").words
+    assert (noticed["text"] in after, "Signals" in after) == (False, False)
     assert send(room.a, "GET /page/state").json["signals"] == []
     with listening(room.a) as stream:
         assert stream.seen[0].data["signals"] == []
@@ -245,6 +246,9 @@ def test_what_the_person_is_needed_for_is_said_in_the_words_of_the_page(room: Ro
     played(room, agreed())
     (ended,) = re.findall(r"You are needed: .*", piece(room.a, "/page/away").words)
     assert ended == "You are needed: look at the result: Approve takes it, Reject sends the agents back to it"
+    played(room, Table(opening("A", "B", keys=["Max Turns: 3"]), A=[POSTGRES], B=["Well."]))
+    (ended,) = re.findall(r"You are needed: .*", piece(room.a, "/page/away").words)
+    assert ended == "You are needed: say how it ends: Leave it at that closes it as it is, Go on … opens it again"
     asking = "[QUESTION_FOR_USER: may I tell them of `dialogd resume`?]"
     played(room, Table(opening("A", "B"), A=[asking], B=[]))
     assert "answer A: may I tell them of `dialogd resume`?" in piece(room.a, "/page/away").words

@@ -22,7 +22,7 @@ import pytest
 from dialogd.agent.peers import hint, hint_head
 from dialogd.store.lock import Lock
 from tests.server.daemon_process import PATIENCE, Room, listening, send
-from tests.server.serving import ask, assert_refused, connect, request
+from tests.server.serving import PAIRS, ask, assert_carries_nothing, assert_refused, connect, request
 from tests.support.cases import cases
 from tests.support.pair import Daemon, a_second, until
 
@@ -292,6 +292,15 @@ def test_wait_holds_through_the_pace(tmp_path: Path) -> None:
         answer = send(room.a, "POST /notify?wait=true", {"from": "B"})
         assert answer.json == {"status": "ok", "turn_passed": True}
         assert room.number == 4
+
+
+def test_the_pace_counts_from_an_agents_own_turn(tmp_path: Path) -> None:
+    """B answers A at once; A, which has just spoken, waits."""
+    with Room(tmp_path, command="echo Tabs.", pace=600) as room:
+        room.open("AB")
+        room.notify("A")
+        room.until(lambda: "## Turn 3" in room.text, "B's answer")
+        room.until(lambda: (room.a.health().get("waiting") or {}).get("status") == "pace", "A's pause")
 
 
 def test_a_peers_notify_starts_nothing_and_a_persons_does(room: Room) -> None:
@@ -906,3 +915,11 @@ def test_no_request_that_the_description_allows_or_forbids_makes_it_fail(tmp_pat
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
         assert room.a.health() is not None
         assert "Traceback" not in room.a.said
+
+
+@cases("pair", PAIRS)
+def test_a_refused_request_stops_and_says_nothing_by_the_one_behind_it(idle: Daemon, pair: str) -> None:
+    """A daemon goes on: neither `/stop` nor `/say` of another page reaches it behind whatever is refused."""
+    behind = [request(idle.port, "POST /say", body=b'{"text": "Wait."}'), request(idle.port, "POST /stop")]
+    assert_carries_nothing(idle.port, pair, b"".join(behind))
+    assert send(idle, NOTIFY).json["status"] == "no_dialog"

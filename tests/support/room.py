@@ -9,6 +9,7 @@ Bytes are read, decided on, replied to, rendered and appended by the real core; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -78,6 +79,7 @@ class Room:
         self.sealed: dict[str, str] = {}
         self._calls: dict[str, Debt] = {}
         self._changed = 0.0
+        self._said: dict[str, tuple[int, float]] = {}
         self._first: dict[tuple[str, str, str], float] = {}
         self._observe()
 
@@ -117,13 +119,14 @@ class Room:
         if self.dialog.state.paused:
             self._first = {key: first + seconds for key, first in self._first.items()}
 
-    def clock(self) -> Clock:
-        """What every daemon in the room knows beside the file."""
+    def clock(self, me: str = "") -> Clock:
+        """What every daemon in the room knows beside the file, and that of agent `me` of its own turns."""
         return Clock(
             at=self.paper.at,
             nudged=self.nudged,
             lain=self.lain,
             rest=self.paper.now - self._changed,
+            silent=self.paper.now - self._said.get(me, (0, -math.inf))[1],
             ages={key: self.paper.now - first for key, first in self._first.items()},
             working=self.working,
             pace=self.pace,
@@ -134,7 +137,7 @@ class Room:
 
     def look(self, me: str) -> Action:
         """What agent `me` would do now; does nothing."""
-        return decide(self.dialog, me, self.clock())
+        return decide(self.dialog, me, self.clock(me))
 
     def step(self, me: str) -> Action:
         """Let agent `me` do what it has to: answer by the next line of its script, write a note, or wait."""
@@ -270,7 +273,7 @@ class Room:
         if what is build.Due.GATE:
             state = self.gates.pop(0) if self.gates else "passed"
             if state == "asked":
-                return build.ask_gate_note(rules, task, "there is none here", self.paper.at)
+                return build.ask_gate_note(rules, task, "there is none here", (), self.paper.at)
             if state == "error":
                 return build.error_note(task, "disk", "the disk is full", self.paper.at, is_unattended=False)
             result = build.GateResult(state, int(state != "passed"), 1.0, "f" * 64, "1 passed")
@@ -309,6 +312,9 @@ class Room:
 
     def _observe(self) -> None:
         self._changed = self.paper.now
+        for who, turn in self.dialog.state.floor.spoke_at.items():
+            if self._said.get(who, (0, 0.0))[0] != turn:
+                self._said[who] = turn, self.paper.now
         open_debts = {debt.timer for debt in self.dialog.state.debts.open}
         self._first = {key: self._first.get(key, self.paper.now) for key in open_debts}
 

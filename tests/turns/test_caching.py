@@ -53,11 +53,11 @@ async def test_nine_tenths_of_a_request_are_the_beginning_of_the_one_before(tmp_
 
 
 async def test_without_notes_all_but_the_last_instructions_comes_again(tmp_path: Path) -> None:
-    """What is new is a large part of a short dialog; of what was sent before, nine tenths and more come again."""
+    """What is new is a large part of a short dialog; of what was sent before, six sevenths and more come again."""
     seen = await talk(dialog_in(tmp_path), "messages", 12, replace(QUICK, notes=""))
     for requests in seen.values():
         for before, after in pairwise(requests):
-            assert shared(before.prompt, after.prompt) >= 0.9 * len(before.prompt)
+            assert shared(before.prompt, after.prompt) >= 0.85 * len(before.prompt)
 
 
 async def test_what_was_marked_for_the_cache_comes_again_as_it_was(tmp_path: Path) -> None:

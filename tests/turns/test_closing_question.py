@@ -144,15 +144,16 @@ def mind_of(words: str, is_meant: bool) -> Callable[[Seen], Say]:
 async def test_a_model_is_asked_about_its_reply_and_nothing_else(
     tmp_path: Path, form: str, words: str, is_meant: bool
 ) -> None:
-    """The second request: the same rules, the text, the reply and the question; nobody else's words."""
+    """The second request: the text, the reply and the question; no rules, and nobody else's words."""
     path = await on_the_table(tmp_path)
     with StandIn(mind_of(words, is_meant)) as server:
         backend = make(form, server)
         dialog = await taken(path, backend)
         turn, question = server.calls
     assert is_signed(dialog, words) == is_meant
-    assert question.system == turn.system
-    assert "# How this works" in question.system
+    assert "# How it ends" in turn.system
+    assert question.system.startswith("You are B, in a written dialog. Between fences of tildes stand quotations")
+    assert len(question.system) < 140
     assert "## P1\n\n" in question.prompt
     assert "Sessions live in Postgres." in question.prompt
     assert f"# Your reply\n\n~~~text\n{words}\n\n{YES}" in question.prompt
@@ -382,7 +383,7 @@ async def test_a_question_that_takes_too_long_does(tmp_path: Path) -> None:
     assert account(dialog)[0] == "2"
 
 
-@pytest.mark.parametrize(("limit", "used"), [("$0.50", 49_000), ("60000 tokens", 59_500)])
+@pytest.mark.parametrize(("limit", "used"), [("$0.50", 49_900), ("60000 tokens", 59_900)])
 async def test_a_question_that_cannot_be_paid_is_not_asked(tmp_path: Path, limit: str, used: int) -> None:
     """The reply took nearly all that was left of a budget, in dollars or tokens: it is kept, its yes does not count."""
     path = await on_the_table(tmp_path, f"**Budget:** {limit}")

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from dialogd import person
@@ -35,6 +36,18 @@ async def test_an_empty_reply_is_none_also_where_the_question_back_fails(tmp_pat
     """There is nothing to keep: the failure is written down."""
     dialog = await step(dialog_in(tmp_path), Mind(("  \n",), (WRONG,)))
     assert "bad key" in str(dialog.last.mark("AGENT_ERROR"))
+
+
+async def test_a_reply_that_nobody_can_see_is_an_empty_one(tmp_path: Path) -> None:
+    """Twice, it is none; once, the one that it is asked for counts."""
+    unseen = ("\u200b", "\ufeff", "\u202e\n", "\u3164")
+    path = dialog_in(tmp_path)
+    for first, second in pairwise(unseen):
+        dialog = await step(path, Mind((first,), (second,)))
+        assert "the reply was empty, twice" in str(dialog.last.mark("AGENT_ERROR"))
+        person.say(log_of(path), "Once more.", to="A")
+    dialog = await step(path, Mind(("\u200b",), ("Postgres.",)))
+    assert dialog.turns[-1].body == "Postgres."
 
 
 async def test_a_reply_that_is_asked_back_about_becomes_the_draft(tmp_path: Path) -> None:

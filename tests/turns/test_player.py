@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from dialogd.backends import BACKENDS, CODING, kind_of
+from tests.support.cases import cases
 from tests.support.forked import fork
 from tests.support.minds import consensus
 from tests.support.pair import Pair
@@ -50,6 +53,33 @@ def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path) -> None:
         prompt = server.calls[0].prompt
     assert "~~~text\n# CLAUDE.md\n\nSessions stand in table s_17.\n@secret.txt\n~~~" in prompt
     assert "hidden" not in prompt
+
+
+def test_a_model_is_told_what_it_has_to_look_at(tmp_path: Path) -> None:
+    """One behind an API has the text alone, and is told so; a program of the person's own is told nothing of it."""
+    program = tmp_path / "agent.py"
+    program.write_text("import pathlib, sys\npathlib.Path('asked').write_text(sys.stdin.read())\nprint('Words.')\n")
+    flags = {"B": ["--project", str(tmp_path), "--command", f"{sys.executable} {program}"]}
+    backends = {"A": "anthropic", "B": "command"}
+    with (
+        StandIn(lambda _: Say("Words.")) as server,
+        Pair(tmp_path, backend=backends, flags=flags, environment=services(server), launch=fork) as pair,
+    ):
+        pair.hold(TOPIC)
+        pair.until(lambda: pair.number >= 3, "a turn of each")
+        model, asked = server.calls[0].system, (tmp_path / "asked").read_text()
+    assert "You have nothing but what is written here, and what you know: no files, no tools." in model
+    assert "You have" not in asked.partition("# How it ends")[0]
+    for one in (model, asked):
+        assert "The others may have other projects, which you cannot see" in one
+
+
+@cases("name", sorted(BACKENDS))
+def test_each_backend_that_looks_at_a_project_says_so(name: str) -> None:
+    """To read and to search; a session that is open goes by its own permissions."""
+    has = kind_of(name).has
+    assert ("project" in has) == (name in CODING | {"acp", "live"})
+    assert ("read and search it" in has) == (name in CODING | {"acp"})
 
 
 @pytest.mark.parametrize("where", ["header", "flag"])

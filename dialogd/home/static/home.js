@@ -5,6 +5,7 @@ import { $, all, ask, make, put, read, refusal, say, show, soon, stored, visible
 const KEPT = "dialogd:home"; // the form as it was left; this tab only, for another program may have this port one day
 const LOOK = 3_000; // milliseconds between two looks at what runs
 const FIELDS = ["question", "project", "budget", "max_turns", "timeout", "max_time"];
+const SLOW = 6.5; // seconds of each reply of a rehearsal: it is read, and interrupted
 const EXAMPLE = "Where should user sessions live: Redis or Postgres?";
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
@@ -71,6 +72,9 @@ function restoreChoices() {
   if (kept.context?.length) attach(kept.context);
 }
 
+// Nobody here can answer: all that can be begun is a rehearsal.
+const isBare = () => isKnown && !cards().some((one) => one.ready) && !choices.sessions.some((one) => !one.seat);
+
 // Who would be seated in a terminal too, where nobody is named.
 const usual = () => choices.defaults.agents.filter((id) => cards().some((one) => one.id === id && one.ready)).map((id) => ({ backend: id, model: "", project: "", session: "" }));
 
@@ -82,7 +86,10 @@ const cards = () => choices.backends.filter((one) => !["rehearsal", "live"].incl
 function card(one, seat) {
   const isHere = (each) => (seat.session ? each.session === seat.session : !each.session && each.backend === seat.backend);
   const at = seats.flatMap((each, index) => (isHere(each) ? [index] : []));
-  const facts = !one.ready ? [make("span", { class: "why", text: [one.why_not, one.fix].filter(Boolean).join(": ") })] : [
+  const facts = !one.ready ? [
+    make("span", { class: "why", text: one.why_not }),
+    one.fix && make(one.fix.startsWith("npm ") ? "code" : "span", { class: "why", text: one.fix }),
+  ] : [
     one.answers && one.answers !== one.title && make("span", { class: "answers", text: one.answers }),
     one.pays && make("span", { class: "fact", text: one.pays }),
     one.sees && make("span", { class: "fact", text: one.sees }),
@@ -113,12 +120,11 @@ function drawCast() {
   put($("#sessions summary"), `Ask a session that you have open (${choices.sessions.length})`);
   $("#missing .cards").replaceChildren(...not.map((one) => card(one, { backend: one.id, session: "" })));
   show($("#missing"), not.length > 0);
-  put($("#missing summary"), ready.length ? `${plural(not.length, "other")} could answer, and what each needs` : "Who could answer, and what each needs");
-  show($("#cast-none"), !ready.length);
-  put($("#cast-none"), "No model can answer on this computer yet. One of these is enough; a rehearsal needs none.");
-  if (!ready.length) $("#missing").open = true;
-  field("rehearse-go").classList.toggle("primary", !ready.length);
-  field("go").classList.toggle("primary", ready.length > 0);
+  put($("#missing summary"), ready.length ? `${plural(not.length, "other")} could answer, and what each needs` : "No model can answer on this computer yet: what each needs");
+  show($(".go"), !isBare());
+  show($("#cast legend"), !isBare());
+  field("rehearse-go").classList.toggle("primary", isBare());
+  arrange();
   if (focused) all("[data-do=seat]").find((one) => one.dataset.backend === focused.backend && one.dataset.session === focused.session)?.focus();
   drawSeats();
 }
@@ -365,7 +371,7 @@ function keyed(body) {
 
 async function start(rehearsal) {
   if (field("rehearse-go").disabled) return undefined; // one is being started: a key that is held down starts no other
-  const body = rehearsal ? { question: field("question").value.trim() || EXAMPLE, template: chosenTemplate(), rehearsal } : wanted();
+  const body = rehearsal ? { question: field("question").value.trim() || EXAMPLE, template: chosenTemplate(), rehearsal, slow: SLOW } : wanted();
   [isNew, asked] = [false, asked + 1];
   clear();
   const fault = rehearsal ? null : wrong(body);
@@ -480,11 +486,20 @@ async function look() {
   }
 }
 
-// Who is here for the first time reads what this is, and finds the rehearsal there.
+// Who is here for the first time reads what this is, and finds the rehearsal there. Where there is nothing else to
+// begin, it stands at the question, and both before everything, on every visit.
 function welcome(isFirst) {
-  if ($("#welcome").hidden === !isFirst) return;
   show($("#welcome"), isFirst);
-  $(isFirst ? "#welcome" : "#new").append(field("rehearse"));
+  arrange();
+}
+
+function arrange() {
+  const focused = document.activeElement;
+  const place = isBare() ? $("[data-field=question]") : $("#welcome").hidden ? $("#new") : $("#welcome");
+  if (field("rehearse").parentElement !== place) place.append(field("rehearse"));
+  const before = $(isBare() ? "#welcome" : "#running");
+  if ($("#new").previousElementSibling !== before) before.after($("#new"));
+  if (document.activeElement !== focused) focused.focus({ preventScroll: true }); // what is moved loses it
 }
 
 let isReadingOn = false; // more than the first page is shown: it stays as it is
@@ -590,6 +605,20 @@ const acts = {
     return put(button.nextElementSibling, stuck.get(button.dataset.dialog));
   },
   rehearse: () => start(true),
+  check: async (button) => {
+    button.disabled = true;
+    put($("#checked"), "Looking…");
+    try {
+      choices = { ...choices, ...(await read("/choices?again=true", 30)) };
+      if (!seats.length) seats = usual();
+      drawCast();
+      changed();
+      put($("#checked"), isBare() ? "Nothing new is here." : "");
+    } catch (error) {
+      put($("#checked"), error.message);
+    }
+    button.disabled = false;
+  },
   more: () => more().catch(look),
 };
 
@@ -608,7 +637,7 @@ $("#start").addEventListener("input", (event) => {
 
 $("#start").addEventListener("submit", (event) => {
   event.preventDefault();
-  start(false);
+  start(isBare());
 });
 
 $("#start").addEventListener("keydown", (event) => {
@@ -618,7 +647,7 @@ $("#start").addEventListener("keydown", (event) => {
     attach([event.target.value]);
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.id === "question") {
     event.preventDefault();
-    start(false);
+    start(isBare());
   } else if (event.key === "Enter" && event.target.matches("input:not([type=submit])")) event.preventDefault(); // Enter in a limit starts nothing that costs
 });
 

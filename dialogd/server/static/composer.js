@@ -95,7 +95,7 @@ function explain() {
   put($("#say-send"), `${verb}${effect}`);
   $("#say-send").classList.toggle("primary", !facts?.outcome || Boolean(words)); // after the end the card has the first word
   put($("#say-label"), isAnswer ? `Your answer to ${listed(asks)}` : "Your message");
-  text.placeholder = visible(isAnswer ? "Your answer" : instead ? `What instead of ${instead}?` : "Say something, or @ and a name");
+  text.placeholder = visible(isAnswer ? "Your answer" : instead ? `What instead of ${instead}?` : facts?.outcome ? "Say something: it opens the dialog again" : "Say something, or @ and a name");
   show($("#draft-about"), Boolean(instead));
   put($("#draft-about span"), instead ? `In the place of ${instead}` : "");
   let about = "";
@@ -213,9 +213,11 @@ export function begin() {
   text.value ||= stored(sessionStorage, key("say"));
   instead = stored(sessionStorage, key("instead"));
   text.addEventListener("input", settle);
+  text.addEventListener("focus", () => text.closest("form").classList.add("open"));
   text.addEventListener("blur", complete);
   note.addEventListener("change", settle);
   document.addEventListener("selectionchange", () => document.activeElement === text && (found.length || typed()) && complete());
+  document.addEventListener("dialogd:end", () => text.closest("form").classList.toggle("open", Boolean(text.value) || $("#say").contains(document.activeElement)));
   document.addEventListener("dialogd:end", explain); // also where the daemon is gone, and nobody is interrupted any more
   document.addEventListener("dialogd:state", () => {
     explain();

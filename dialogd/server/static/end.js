@@ -1,7 +1,7 @@
 // The end: the decision as the daemon writes it, and what the person can do about it.
 import { $, dress, make, put, say, show, visible } from "./dom.js";
 import { beckon, isSticking, stayAt, toEnd } from "./entries.js";
-import { now } from "./head.js";
+import { homeAt, now } from "./head.js";
 import { empty, fetchPiece, place, save } from "./fragments.js";
 
 const card = $("#outcome");
@@ -58,7 +58,7 @@ async function fetchInto(wanted, ended, isLost) {
 function tellWithout(ended) {
   const { file } = document.body.dataset;
   const title = ended.words.replace(/\.$/, "");
-  const open = now()?.proposals ?? [];
+  const [open, home] = [now()?.proposals ?? [], homeAt()];
   const source = [$("#topic").textContent, `${title}${ended.reason ? `: ${ended.reason}` : "."}`, ...open.map(({ ref, words }) => `${ref}: ${words}`), file];
   empty(rest);
   empty(piece);
@@ -67,6 +67,7 @@ function tellWithout(ended) {
     ...(ended.reason ? [make("p", { class: "because", text: ended.reason })] : []),
     ...(open.length ? [make("h3", { text: "Proposed so far" }), make("ul", {}, ...open.map(({ ref, words }) => make("li", {}, make("b", { text: ref }), ` ${visible(words)}`)))] : []),
     make("h3", { text: "What now" }),
+    ...(home ? [make("p", {}, make("a", { href: home, text: "Open it from Home" }))] : [make("p", { text: "To open it from Home:" }), boxed("dialogd open")]),
     make("p", { text: "Its daemons have ended with it, and this page can fetch no more. All that was said stands in the file:" }),
     boxed(file),
     ...LATER.flatMap(([words, about]) => [make("p", { text: about }), boxed(`${words || now()?.again} --file ${file}`)]),

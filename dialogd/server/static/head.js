@@ -46,6 +46,7 @@ export function render(facts, { isLost = false } = {}) {
   renderOutcome(facts, isFirst, isLost);
   renderControls(facts);
   renderTitle(facts, isFirst);
+  renderWays(isLost);
   renderChoices(facts);
   tellOfTheDead(facts);
   held = isLost;
@@ -59,6 +60,16 @@ export function render(facts, { isLost = false } = {}) {
 
 // What happens, and what is needed of whoever reads it.
 const sentence = (facts) => `${facts.words} ${facts.needed || (facts.outcome || facts.phase === "error" ? "" : "Nothing is needed of you.")}`.trim();
+
+// Home itself, once it is known to run: the way there outlives this page's daemon, which else leads there.
+function renderWays(isLost) {
+  for (const link of all("a[data-home]")) {
+    const { home: place } = link.dataset;
+    link.setAttribute("href", homeAt(place) || `/page/home${place && "?new=true"}`);
+    show(link, Boolean(homeAt()) || !isLost);
+  }
+}
+export const homeAt = (place = "") => (state?.home ? `http://${location.hostname}:${state.home}/${place}` : "");
 
 // The tab says whether its reader is needed; and so does the system, to who asked for that and looks elsewhere.
 function renderTitle(facts, isFirst) {
@@ -140,7 +151,7 @@ function renderCard(card, agent, facts) {
   card.dataset.state = agent.state;
   card.toggleAttribute("data-owes", agent.owes);
   put($(".name", card), agent.name);
-  put($(".word", card), agent.doing ? agent.doing : agent.owes && agent.state === "idle" && !facts.outcome && !agent.reason ? "is next" : WORDS[agent.state] ?? agent.state);
+  put($(".word", card), agent.doing ? agent.doing : agent.owes && agent.state === "idle" && !facts.outcome && !agent.reason ? "is next" : facts.outcome && AILING.has(agent.state) ? "" : WORDS[agent.state] ?? agent.state);
   put($(".why", card), facts.outcome ? "" : agent.reason); // after the end nobody has to come back
   card.title = visible([agent.id === agent.name ? "" : `@${agent.id}`, spentBy(agent)].filter(Boolean).join(" · "));
   // Not beside those who have answered in a round, or have not begun to, while another one writes.

@@ -2,7 +2,7 @@
 import { $, make, read, soon, timeOfDay } from "./dom.js";
 import { addAsTold, catchUp, goTo, placeNow, refreshChanged, write } from "./entries.js";
 import { fillIn, unsent } from "./composer.js";
-import { notice, now, render, renderAgent, renderLost, renderStopped } from "./head.js";
+import { homeAt, notice, now, render, renderAgent, renderLost, renderStopped } from "./head.js";
 
 const LOOK = 5000; // between two looks at the state, in case an event got lost
 const GRACE = 1500; // for a daemon that is started again, before the page goes on with another
@@ -15,6 +15,7 @@ let lostAt = 0;
 let tries = 0;
 let trying = 0;
 let hiddenTimer = 0;
+let isAlone = false; // no daemon of this dialog answered, when the others were asked
 let end = null; // the note that stopped the dialog, as the stream told it
 
 // -- the state ---------------------------------------------------------------------------------------------------
@@ -113,6 +114,7 @@ async function tryAgain() {
     tellOfLoss();
     const other = Date.now() - lostAt > (error.name === "TimeoutError" ? SLOW : GRACE) && !hasStopped() ? await another() : null;
     if (other) goOnWith(other);
+    isAlone = other === "" && Boolean(probe);
     trying = 0;
     lost();
   }
@@ -121,6 +123,7 @@ async function tryAgain() {
 function found() {
   if (lostAt) banner(`${nameOf(document.body.dataset.me)}'s daemon answers again. Nothing was lost.`, "good", 8000);
   lostAt = 0;
+  isAlone = false;
   trying = 0;
   tries += 1; // until a stream opens: a daemon that answers and refuses the stream is not asked without a pause
   if (!stream && document.visibilityState !== "hidden") listen();
@@ -132,12 +135,20 @@ function tellOfLoss() {
   const others = otherDaemons();
   renderLost(`Not connected to ${me}'s daemon since ${since}.`);
   if (hasStopped()) {
-    banner(`The dialog was stopped and its daemons have ended. All of it stands in ${document.body.dataset.file}; this page goes on by itself when ${me}'s daemon is started again.`, "end");
+    banner(`Stopped: its daemons have ended with it. All of it stands in ${document.body.dataset.file}.${homeward()}`, "end", 0, wayHome());
+    return;
+  }
+  if (isAlone) {
+    banner(`No daemon of this dialog has answered since ${since}: it was stopped, or they were ended. Nothing is lost: all of it stands in the file.${homeward()}`, "bad", 0, wayHome());
     return;
   }
   const plan = others.length ? ` If it stays away, this page goes on with the daemon of ${others.map((agent) => agent.name).join(" or ")}.` : "";
   banner(`${me}'s daemon (${location.host}) has not answered since ${since}. Nothing is lost: all of it stands in the file. The page tries it again.${plan}`, "bad", 0, others.map(linkTo));
 }
+
+// Where a dialog is found whose daemons are gone; where Home does not run either, the command that opens it.
+const homeward = () => (homeAt() ? "" : " Open it from Home: dialogd open");
+const wayHome = () => (homeAt() ? [make("a", { href: homeAt(), text: "Open it from Home" })] : []);
 
 // For a page that cannot find out by itself who answers: its daemon died before it had fetched what asks them.
 const linkTo = (agent) => make("a", { href: here(agent.url), text: `Go to ${agent.name}'s page` });
