@@ -105,11 +105,12 @@ def test_what_everybody_signed_settles_the_objections_before_it() -> None:
 def test_a_decision_is_told_with_its_text_and_evidence() -> None:
     """Also the end that it was, and what is left to do: look at the result."""
     room = Room(opening("A", "B", "C", more=VOTE))
-    for who, line in (("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve]"), ("C", "[VOTE: P1 approve]")):
+    approve = "[VOTE: P1 approve]"
+    for who, line in (("A", "[PROPOSAL: Postgres]"), ("B", approve), ("C", approve), ("A", approve)):
         room.says(who, line)
     news = away(room.dialog, 1)
     (decided,) = news.items["decided"]
-    assert decided.text.startswith("P1 approved (vote): Postgres; 2 for")
+    assert decided.text.startswith("P1 approved (vote): Postgres; 3 for")
     assert "dialogd approve" in news.needed
 
 

@@ -490,8 +490,16 @@ def test_the_page_of_routes_loads_nothing_and_runs_nothing(room: Room) -> None:
 ROUTES = {
     "GET": {
         *("/", "/dialog", "/docs", "/events", "/events/schema", "/health", "/metrics"),
-        *("/page/entries", "/page/state", "/page/away", "/page/flow", "/page/history", "/page/history/{dialog}"),
-        *("/page/positions", "/page/recall", "/page/result", "/page/end", "/page/find", "/page/standings"),
+        *("/page/entries", "/page/home", "/page/state", "/page/away", "/page/flow", "/page/history"),
+        *(
+            "/page/history/{dialog}",
+            "/page/positions",
+            "/page/recall",
+            "/page/result",
+            "/page/end",
+            "/page/find",
+            "/page/standings",
+        ),
         *("/page/writing", "/page/tasks", "/page/tasks/{number}", "/page/takeover", "/export/{to}", "/turn"),
     },
     "POST": {
