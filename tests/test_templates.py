@@ -141,6 +141,20 @@ def test_phases_take_no_more_rounds_than_there_are() -> None:
         assert sum(phase.rounds for phase in found.rules.phases) == found.max_rounds, name
 
 
+def test_the_voting_begins_where_the_workflow_says_so() -> None:
+    """With the phase that says `(votes)`, else with the last; what a phase is called, or about, says nothing."""
+    said = "---\nverdict: {}\n---\n## Workflow\n1. **VOTE**{}: we vote\n2. **ABSTIMMUNG** (2 rounds): wir stimmen ab\n"
+    for verdict, mark, begins in (
+        ("vote", "", [False, True]), ("vote", " (votes)", [True, False]), ("vote", " (3 rounds, votes)", [True, False]),
+        ("mutual", "", [False, False]),
+    ):  # fmt: skip
+        phases = made(said.format(verdict, mark), "A", "B").rules.phases
+        assert [phase.votes for phase in phases] == begins, (verdict, mark)
+        assert [phase.name for phase in phases] == ["VOTE", "ABSTIMMUNG"]
+    assert [phase.name for phase in template("council").terms.rules.phases if phase.votes] == ["VOTE"]
+    assert [phase.name for phase in template("code-review").terms.rules.phases if phase.votes] == ["REVISION"]
+
+
 def test_what_the_documents_promise_of_single_templates() -> None:
     """Casts, rules and limits by which people choose."""
     assert [part.name for part in template("system-design").terms.cast] == [

@@ -326,7 +326,7 @@ _NUMBERED = re.compile(r"[ \t]{0,3}\d{1,3}[.)][ \t]+(.*)")
 _BOLD = re.compile(r"(\*\*|__)(?P<name>.+?)\1(?P<rest>.*)")
 _CODED = re.compile(r"`(?P<name>[^`]+)`(?P<rest>.*)")
 _SHOUTED = re.compile(r"(?P<name>[A-Z][A-Z_]+(?:[ -][A-Z_]+)*)(?=[ \t]*(?:[:–—-]|$))(?P<rest>.*)")
-_ROUNDS = re.compile(r"\((\d{1,4})[ -]rounds?\)", re.I)
+_LENGTH = re.compile(r"\((?=[\dv])(?:(\d{1,4})[ -]rounds?)?(?:, *)?(votes)?\)", re.I)
 _ROW = re.compile(r"[ \t]*\|(.+)\|[ \t]*")
 _COUNTED = re.compile(r"^(?:(?:phase|step|agent)[ \t]+)?\d{1,3}[ \t]*[.):–—-]*[ \t]+", re.I)
 
@@ -356,12 +356,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One phase of the workflow, or one kind of message, as it is written."""
+    """One phase of the workflow, or one kind of message, as it is written; `votes`: the voting begins with it."""
 
     name: str
     description: str
     line: int
     rounds: int = 1
+    votes: bool = False
 
 
 def _blocks(lines: Iterable[Line], begins: Callable[[Line], str | None]) -> Iterator[tuple[str, int, list[Line]]]:
@@ -436,11 +437,12 @@ def steps(section: Section) -> Iterator[Point]:
     """The phases: numbered lines or `###` headings, the name in bold or before the first colon."""
     headed = [(_COUNTED.sub("", name), line, lines) for name, line, lines in _blocks(section.lines, _heading(3))][1:]
     for head, line, lines in headed or [*_blocks(section.lines, _number)][1:]:
-        rounds = _ROUNDS.search(head)
-        name, rest = _named(_ROUNDS.sub("", head, count=1))
+        length = _LENGTH.search(head)
+        rounds, votes = length.groups() if length else (None, None)
+        name, rest = _named(_LENGTH.sub("", head, count=1))
         below = " ".join(_flat(text) for _, text in lines if text.strip())
         said = " ".join(f"{_flat(rest)} {below}".split())
-        yield Point(" ".join(name.split()), said, line, int(rounds[1]) if rounds else 1)
+        yield Point(" ".join(name.split()), said, line, int(rounds or 1), bool(votes))
 
 
 def _number(line: Line) -> str | None:

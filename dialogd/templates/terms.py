@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -216,12 +215,13 @@ _OF_RULES = (
 
 
 def _phases(skill: Skill, verdict: str) -> Iterator[Phase]:
-    """The phases; a step without a short name is called by its number, and one that speaks of votes is for them."""
+    """The phases; a step without a short name is called by its number. Where none is said to vote, the last one does."""
+    says = any(step.votes for step in skill.workflow)
     for number, step in enumerate(skill.workflow, 1):
         name, description = one_line(step.name, LONGEST), one_line(step.description, LONGEST)
         if not name or len(name) > 40:
             name, description = f"STEP {number}", f"{name} {description}".strip()
-        votes = verdict == "vote" and re.search(r"\bvot(?:es?|ing)\b", f"{name} {description}", re.I) is not None
+        votes = step.votes or (verdict == "vote" and not says and number == len(skill.workflow))
         yield Phase(name, description, max(step.rounds, 1), votes)
 
 
