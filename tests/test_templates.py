@@ -144,12 +144,12 @@ def test_phases_take_no_more_rounds_than_there_are() -> None:
 def test_the_voting_begins_where_the_workflow_says_so() -> None:
     """With the phase that says `(votes)`, else with the last; what a phase is called, or about, says nothing."""
     said = "---\nverdict: {}\n---\n## Workflow\n1. **VOTE**{}: we vote\n2. **ABSTIMMUNG** (2 rounds): wir stimmen ab\n"
-    for verdict, mark, begins in (
+    for verdict, mark, votes in (
         ("vote", "", [False, True]), ("vote", " (votes)", [True, False]), ("vote", " (3 rounds, votes)", [True, False]),
         ("mutual", "", [False, False]),
     ):  # fmt: skip
         phases = made(said.format(verdict, mark), "A", "B").rules.phases
-        assert [phase.votes for phase in phases] == begins, (verdict, mark)
+        assert [phase.votes for phase in phases] == votes, (verdict, mark)
         assert [phase.name for phase in phases] == ["VOTE", "ABSTIMMUNG"]
     assert [phase.name for phase in template("council").terms.rules.phases if phase.votes] == ["VOTE"]
     assert [phase.name for phase in template("code-review").terms.rules.phases if phase.votes] == ["REVISION"]

@@ -215,7 +215,7 @@ _OF_RULES = (
 
 
 def _phases(skill: Skill, verdict: str) -> Iterator[Phase]:
-    """The phases; a step without a short name is called by its number. Where none is said to vote, the last one does."""
+    """The phases; a step without a short name is called by its number. Where none says that it votes, the last does."""
     says = any(step.votes for step in skill.workflow)
     for number, step in enumerate(skill.workflow, 1):
         name, description = one_line(step.name, LONGEST), one_line(step.description, LONGEST)
