@@ -506,9 +506,7 @@ class Turn:
         lacking = verdict.lacks_body(request.dialog, self.of.me, admission.reply)
         if not lacking or (not is_blank(text) and not call.affords(request)):
             return text
-        if (
-            not is_blank(text) and not self.of.backend.costs
-        ):  # else the bills of two calls would count twice after a kill
+        if not (is_blank(text) or self.of.backend.costs):  # else two calls' bills would count twice after a kill
             first = self._taken(call, request.dialog, text)
             with suppress(DialogdError):  # without it, the turn is asked for again after a kill
                 await self.of.on_disk(lambda: self.of.journal.reply(first))
