@@ -259,9 +259,10 @@ def test_run_goes_from_a_question_to_a_council(dialogd: Commands) -> None:
     """In one line: the cast of the template, its rules, the limit of rounds, warnings before the start."""
     words = ["run", "design a queue", "-t", "council", "--agents", "rehearsal,rehearsal", "--max-rounds", "2"]
     with dialogd.background(*words) as process:
-        until(lambda: dialogd.file.exists() and "nudge" in dialogd.output, "the dialog", lambda: dialogd.output)
+        cast = dialogd.state.dialog(dialogd.file) / "cast.json"
+        until(lambda: cast.exists() and "nudge" in dialogd.output, "the dialog", lambda: dialogd.output)
         header = dialogd.log.read().header
-        saved = json.loads((dialogd.state.dialog(dialogd.file) / "cast.json").read_text(encoding="utf-8"))
+        saved = json.loads(cast.read_text(encoding="utf-8"))
         process.terminate()
         assert process.wait(PATIENCE) == 130, dialogd.output
     assert [agent.name for agent in header.agents] == ["Engineer", "Advocate"]

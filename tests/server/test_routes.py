@@ -917,7 +917,9 @@ def test_no_request_that_the_description_allows_or_forbids_makes_it_fail(tmp_pat
         room.open(max_turns=100_000)
         room.notify()
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{room.a.port}/openapi.json"]
-        command += ["--exclude-path", "/events", "--exclude-path", "/stop", "--max-examples", "20", "--seed", "7"]
+        for path in ("/events", "/stop", "/page/home"):  # one never ends, one ends it, one starts another
+            command += ["--exclude-path", path]
+        command += ["--max-examples", "20", "--seed", "7"]
         command += ["--checks", "not_a_server_error,content_type_conformance,response_schema_conformance"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
