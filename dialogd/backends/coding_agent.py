@@ -473,11 +473,10 @@ class AgentCLI:
 
     async def _way(self, workspace: Workspace) -> Way:
         """How it may write in a workspace."""
+        workspace.check([self.boxed_home])
         await self.prepare_to_write()
         assert self._writing is not None
-        boxed = self._writing.boxed
-        workspace.check([self.boxed_home] if boxed else [])
-        return Way(workspace, self._writing.level, boxed)
+        return Way(workspace, self._writing.level, self._writing.boxed)
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Run the CLI once and yield what it used and which tools ran, then its reply. Raises `BackendError`."""

@@ -199,7 +199,7 @@ class TestInAWorkspace:
         inside, link = workspace.path / "dialog.md", tmp_path / "link"
         inside.write_text("# Claude Autonomous Dialog\n")
         link.symlink_to(workspace.path)
-        ran = tmp_path / "ran"
+        before, ran = toy.runs, tmp_path / "ran"
         command = Command(Options(command=f"touch {ran}"))
         for wrong in (
             replace(workspace, forbidden=(inside,)),
@@ -212,6 +212,7 @@ class TestInAWorkspace:
                 with pytest.raises(BackendError, match="where the agent could write it") as caught:
                     await answer(backend, to_write(wrong))
                 assert caught.value.kind == "unsafe"
+        assert (toy.runs, ran.exists()) == (before, False)
         inside.unlink()
 
     async def test_a_command_writes_there_and_nowhere_else(self, workspace: Workspace, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import stat
 import sys
@@ -220,8 +221,9 @@ def install(folder: Path) -> Path:
     folder.mkdir()
     program = folder / "toy"
     (folder / "toy.py").write_text(SCRIPT)
-    # No `#!` of the interpreter's own: its path may hold a blank.
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -IS "$0.py" "$@"\n')
+    # No `#!` of the interpreter's own: its path may hold a blank. Nor the checkout's: a sandbox may hide where it lies.
+    python = shlex.quote(os.path.realpath(sys.executable))
+    program.write_text(f'#!/bin/sh\nexec {python} -IS "$0.py" "$@"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (folder / "version").write_text("1.2.3")
     return folder

@@ -804,8 +804,9 @@ def test_a_goal_is_carried_out_and_merged_also_after_everything_was_killed(dialo
     scripts["L"].write_text(LEAD)
     port = dialogd.folder / "port"
     port.write_text("1")
-    agents = ["--agent", f"M=command:{shlex.join([sys.executable, str(scripts['M'])])}"]
-    agents += ["--agent", f"L=command:{shlex.join([sys.executable, str(scripts['L']), str(port)])}"]
+    python = os.path.realpath(sys.executable)  # not the checkout's: a sandbox may hide where it lies
+    agents = ["--agent", f"M=command:{shlex.join([python, str(scripts['M'])])}"]
+    agents += ["--agent", f"L=command:{shlex.join([python, str(scripts['L']), str(port)])}"]
     words = ["build", "Print ages", "--repo", str(repo), "--gate", "test -e read.py", "--cycles", "0", "--yes"]
 
     def state() -> build.Tasks:
