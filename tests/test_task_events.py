@@ -57,6 +57,21 @@ def test_a_task_that_needs_two_iterations_is_told_in_the_usual_order_and_words()
     assert every[-1].time == "2026-11-21T19:00:00Z"
 
 
+def test_both_agents_say_that_they_are_ready_and_what_needs_an_answer_says_so() -> None:
+    """The moderator with its first turn, the lead with each worktree; whoever an event goes to may have to act."""
+    every = events(confirm(room(no("P1", FOUND), yes("P2", MENDED), yes("P3"), "Both.\n")).dialog)
+    ready = [(one.from_agent, one.fields["task_id"], one.fields["branch_name"]) for one in every if "READY" in one.type]
+    assert every[0].type == "AGENT_READY"
+    assert ready == [("M", None, None), ("L", "001", "dialogd/task-001"), ("L", "002", "dialogd/task-002")]
+    asks = [(one.type, one.requires_response) for one in every if one.reference == "task-001"]
+    assert asks == [
+        ("TASK_PROPOSED", True), ("TASK_CONFIRMED", False), ("AGENT_READY", False), ("TASK_ASSIGNED", True),
+        ("PR_SUBMITTED", True), ("GATE", False), ("PR_FEEDBACK", True),
+        ("PR_SUBMITTED", True), ("GATE", False), ("PR_FEEDBACK", False), ("PR_APPROVED", False),
+        ("TASK_COMPLETED", False),
+    ]  # fmt: skip
+
+
 def test_what_was_assigned_is_told_as_it_was_proposed() -> None:
     """Number, description, criteria, what comes before it, the estimate."""
     made = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
@@ -124,7 +139,7 @@ def test_what_git_knows_is_told_as_git_tells_it(repo: Path) -> None:
         letters = git(repo, "diff", "--name-status", submitted["base"], submitted["commit"]).split("\n")
         added, deleted = (sum(int(row.split("\t")[at]) for row in numbers) for at in (0, 1))
         assert (submitted["lines_added"], submitted["lines_deleted"]) == (added, deleted)
-        assert submitted["files_changed"] == len(letters)
+        assert submitted["files_changed"] == [row.split("\t")[1] for row in letters]
         assert submitted["files_added"] == sum(row.startswith("A") for row in letters)
         assert submitted["files_modified"] == sum(row.startswith("M") for row in letters)
         assert submitted["tree"] == git(repo, "rev-parse", f"{submitted['commit']}^{{tree}}")
@@ -140,8 +155,10 @@ def test_what_nobody_knows_is_null_and_never_left_out(repo: Path, tmp_path: Path
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed()
     for where in (None, tmp_path / "gone"):
         submitted = told(made, "PR_SUBMITTED", repository=where)[0]
-        assert (submitted["files_changed"], submitted["lines_added"], submitted["lines_deleted"]) == (1, 1, 0)
+        assert (submitted["files_changed"], submitted["lines_added"], submitted["lines_deleted"]) == (None, 1, 0)
         assert (submitted["files_added"], submitted["files_modified"]) == (None, None)
+        (summary,) = {one.summary for one in events(made.dialog, look_into(where)) if one.type == "PR_SUBMITTED"}
+        assert summary == "iteration 1: 1 file +1 -0"
         assert (submitted["pr_url"], submitted["pr_number"]) == (None, None)
         assert told(made, "TASK_COMPLETED", repository=where)[0]["files_generated"] is None
 
@@ -167,6 +184,7 @@ def test_an_improvement_is_told_with_its_reasons_and_its_end() -> None:
     assert told(made, "IMPROVEMENT_REQUESTED") == [
         {
             "improvement_id": "003",
+            "description": "read once",
             "category": "performance",
             "priority": "high",
             "impact": "fewer reads",

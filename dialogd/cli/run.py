@@ -306,7 +306,7 @@ def _with_a_lead(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) ->
 
     Of two it is one of another family than the moderator's, where that is known.
     """
-    lead = _lead(seats, wanted)
+    lead, _ = _of_build(seats, wanted)
     if lead is None or lead.backend or settings.origin("backend") != "default" or settings.command:
         return seats
     found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url, settings.state_dir)
@@ -316,15 +316,16 @@ def _with_a_lead(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) ->
     return tuple(dataclasses.replace(seat, backend=chosen) if seat is lead else seat for seat in seats)
 
 
-def _lead(seats: tuple[Seat, ...], wanted: Wanted) -> Seat | None:
-    """Who works, of a build; None for any other dialog."""
+def _of_build(seats: tuple[Seat, ...], wanted: Wanted) -> tuple[Seat | None, Seat | None]:
+    """Who works and who moderates, of a build; None for any other dialog."""
     rules = template(wanted.template).rules([seat.id for seat in seats]).build if wanted.build else None
-    return next((seat for seat in seats if rules is not None and seat.id == rules.lead), None)
+    by = {seat.id: seat for seat in seats}
+    return (by.get(rules.lead), by.get(rules.moderator)) if rules is not None else (None, None)
 
 
 def _building(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tuple[Seat, ...]:
     """The seats, those of a build with the repository that they may read or work on, and what tests it."""
-    lead = _lead(seats, wanted)
+    lead, moderator = _of_build(seats, wanted)
     if lead is None:
         return seats
     kind_of(lead.backend)
@@ -334,6 +335,11 @@ def _building(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tu
         raise BadInput(
             f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
             fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {INSTALL}' if kind in WRITING else ''}",
+        )
+    if moderator is not None and moderator.backend.partition(":")[0] == auto.LAST_RESORT:
+        raise BadInput(
+            f"{moderator.backend} cannot work as {moderator.id} ({moderator.title}): its lines plan nothing",
+            fix=f"name another: --agent {moderator.id}=BACKEND",
         )
     repo, gate = str(wanted.build["repo"]), str(wanted.build["gate"])
     folders, trees = [Path(folder) for folder in wanted.gate_sees], Worktrees(Path(repo))

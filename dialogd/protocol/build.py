@@ -45,10 +45,14 @@ _HOURS = re.compile(r"\d{1,4}(?:\.\d{1,2})?")
 _PART = re.compile(r"(.+?)[ :=]+(\d{1,3})(?:\.\d+)?(?: ?/ ?\d{1,3})?")
 
 
+SILENT = 2  # turns in a row in which the moderator plans, and proposes nothing
+
+
 class Due(enum.Enum):
     """What a build waits for; the value says whose it is: `moderator`, `lead`, or the person (`USER`)."""
 
     PLAN = ("plan", "moderator")  # tasks are to be proposed, also for what the person wishes after the end
+    GOAL = ("goal", USER)  # the moderator finds no task in it
     CONFIRM = ("confirm", USER)  # the proposed ones are to be confirmed, changed or dropped
     ASSIGN = ("assign", "lead")  # the lead's daemon opens a worktree for the next one
     WORK = ("work", "lead")  # the lead works on it
@@ -146,7 +150,7 @@ class Tasks:
 
     `base` is the last approved commit, "" before the first one: then it is the build's own. `top` is the highest
     number that was given, also to a task of a struck turn. `is_wanted`: the person has said what they want beyond them,
-    once they were done.
+    once they were done. `silent` counts the moderator's turns in a row that planned nothing.
     """
 
     all: tuple[Task, ...] = ()
@@ -154,6 +158,7 @@ class Tasks:
     base: str = ""
     top: int = 0
     is_wanted: bool = False
+    silent: int = 0
 
     def of(self, number: int) -> Task | None:
         """The task of that number, or None."""
@@ -177,7 +182,7 @@ def due(build: Build, tasks: Tasks) -> tuple[Due, Task | None]:
             return Due.REVIEW, current
         return (Due.ALLOW if current.gate == "asked" else Due.GATE), current
     if not tasks.all or tasks.is_wanted:
-        return Due.PLAN, None
+        return (Due.PLAN if tasks.silent < SILENT else Due.GOAL), None
     if waiting := next((task for task in tasks.all if task.state == PROPOSED), None):
         return Due.CONFIRM, waiting
     if ready := next((task for task in tasks.all if task.state == CONFIRMED and _is_ready(tasks, task)), None):
@@ -333,6 +338,8 @@ def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool, is_ov
     """
     if is_over and said.by == USER and said.is_turn and said.ending is None and said.mark("TASK") is None:
         tasks = replace(tasks, is_wanted=True)
+    if said.by == USER and said.is_turn:
+        tasks = replace(tasks, silent=0)
     if said.by == build.moderator and said.is_turn:
         tasks = _planned(build, tasks, said)
     for mark in said.marks:
@@ -375,6 +382,7 @@ def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
         return replace(tasks, top=tasks.top + len(new))
     if said.mark("QUESTION_FOR_USER") is None or new:
         tasks = replace(tasks, is_wanted=False)
+    tasks = replace(tasks, silent=tasks.silent + 1 if before is Due.PLAN and not new else 0)
     if before is Due.IMPROVE:
         tasks = replace(tasks, cycles=tasks.cycles + 1)
     if any(mark.name == "TASK_PROPOSED" for mark in new):
@@ -619,6 +627,8 @@ def to_confirm(ids: Sequence[str]) -> str:
 def question(build: Build, tasks: Tasks) -> str:
     """What the person is asked where the build waits for them; "" where it does not."""
     what, task = due(build, tasks)
+    if what is Due.GOAL:
+        return f"{unplanned(build)}: say what is to be done"
     if what is Due.CONFIRM:
         return to_confirm([task.id for task in tasks.all if task.state == PROPOSED])
     if what is Due.STUCK and task is not None:
@@ -627,6 +637,11 @@ def question(build: Build, tasks: Tasks) -> str:
     if what is Due.ALLOW and task is not None:
         return f"may the gate of task {task.id} run without a sandbox? It runs what the agent wrote, as you"
     return ""
+
+
+def unplanned(build: Build) -> str:
+    """Why nothing is built where the moderator finds no task, in words."""
+    return f"{build.moderator} proposed no task in {SILENT} turns"
 
 
 def ways(build: Build, tasks: Tasks, named: str) -> tuple[str, ...]:

@@ -293,6 +293,8 @@ def _end_alone(header: Header, after: State, passed_up: str) -> tuple[str, str]:
         what, task = build.due(rules, after.tasks)
         if what is build.Due.STUCK and task is not None:
             return "STOPPED", f"error: task {task.id}: {task.why}"
+        if what is build.Due.GOAL:
+            return "STOPPED", f"error: {build.unplanned(rules)}"
         return "", ""
     if after.escalation.to == USER:
         return "DEADLOCK", f"nobody could decide: {without_fields(after.escalation.why)}"

@@ -73,6 +73,8 @@ def _on(act: str, tasks: str, label: str, done: str) -> Act:
 def asked(rules: Build, tasks: build.Tasks) -> tuple[str, str]:
     """What the build waits for the person with, and what they can do, in a sentence each; "" where it does not."""
     what, task = build.due(rules, tasks)
+    if what is Due.GOAL:
+        return f"{build.unplanned(rules)}.", "Say what is to be done, in other words or as tasks."
     if what is Due.CONFIRM:
         count = sum(one.state == PROPOSED for one in tasks.all)
         it = "it" if count == 1 else "them"

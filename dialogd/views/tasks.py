@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 SUMMARY = 100  # characters
 PATCHES = 200_000  # characters of patches that are shown of a task; files beyond are named
 NAMES = {USER: "User", SYSTEM: "System"}  # as in the flow
+_ASKS = frozenset({"TASK_PROPOSED", "TASK_ASSIGNED", "PR_SUBMITTED", "IMPROVEMENT_REQUESTED"})
 _REVIEWED = frozenset({"changes", "approved", "stuck", "dropped"})
 _LINES = re.compile(r"\+(\d+) -(\d+)")
-_FILES = re.compile(r"(\d+) files?")
 
 Look = Callable[[str, str], "Diff | None"]  # what git says of `base..commit`; None where it cannot be asked
 
@@ -37,7 +37,7 @@ class Event:
     """Something that happened to a task. `fields` are the usual ones of its `type`, None for what nobody knows.
 
     `from_agent` and `to_agent` are ids, `User` or `System`; `reference` is the task (`task-003`), "" for none.
-    `correlation_id` is the same for all that happened to one task.
+    `correlation_id` is the same for all that happened to one task. `requires_response`: who it goes to has to act.
     """
 
     id: str
@@ -47,6 +47,7 @@ class Event:
     to_agent: str
     reference: str
     correlation_id: str
+    requires_response: bool
     summary: str
     fields: Mapping[str, Any]
     entry: str
@@ -98,6 +99,7 @@ def _events(dialog: Dialog, rules: Build, look: Look) -> Iterator[Event]:
             continue
         told.turn = entry.number or told.turn
         before, tasks = tasks, build.folded(rules, tasks, entry, is_unattended=dialog.header.is_unattended)
+        yield from told.planned(entry)
         yield from told.failures(entry, before)
         for task in tasks.all:
             old = before.of(task.number)
@@ -113,7 +115,7 @@ class _Told:
         self.findings = findings(dialog)
         self.places = {entry.id: place for place, entry in enumerate(dialog.entries)}
         self.turn = self.count = 0
-        self.entry = ""
+        self.entry, self.is_planned = "", False
         self.known = dialog.state.tasks  # also what was said of an earlier commit since: its pull request
         self.since: dict[int, str] = {}  # the entry of a task's last submission: its findings come after it
 
@@ -128,7 +130,19 @@ class _Told:
         self.count = self.count + 1 if self.entry == entry.id else 1
         self.entry = entry.id
         number = f"{self.dialog.id}:{entry.id}.{self.count}"
-        return Event(number, kind, entry.at, by, to, reference, correlation, words, fields, entry.id, self.turn)
+        asks = kind in _ASKS or fields.get("state") == "asked" or (kind == "PR_FEEDBACK" and not fields["approved"])
+        return Event(number, kind, entry.at, by, to, reference, correlation, asks, words, fields, entry.id, self.turn)
+
+    def planned(self, entry: Entry) -> Iterator[Event]:
+        """The moderator's first turn, which shows that it is there."""
+        who = (self.rules.moderator, self.rules.lead)
+        if not self.is_planned and entry.is_turn and entry.by == who[0]:
+            self.is_planned = True
+            yield self._ready(entry, who, None, "it plans the tasks")
+
+    def _ready(self, entry: Entry, who: tuple[str, str], task: Task | None, words: str) -> Event:
+        at = {"task_id": task.id if task else None, "branch_name": task.branch if task else None}
+        return self.event("AGENT_READY", entry, who, task, words, agent_id=who[0], **at)
 
     def happened(self, entry: Entry, old: Task | None, task: Task) -> Iterator[Event]:
         """What an entry did to a task, `old` before it."""
@@ -168,6 +182,7 @@ class _Told:
             task,
             task.description,
             improvement_id=task.id,
+            description=task.description,
             category=task.asks["category"] or None,
             priority=task.asks["priority"] or None,
             impact=task.asks["impact"] or None,
@@ -200,16 +215,7 @@ class _Told:
 
     def _assigned(self, entry: Entry, task: Task) -> Iterator[Event]:
         lead, moderator = self.rules.lead, self.rules.moderator
-        yield self.event(
-            "AGENT_READY",
-            entry,
-            (lead, moderator),
-            task,
-            f"a worktree is open on {task.branch}",
-            agent_id=lead,
-            task_id=task.id,
-            branch_name=task.branch,
-        )
+        yield self._ready(entry, (lead, moderator), task, f"a worktree is open on {task.branch}")
         yield self.event(
             "TASK_ASSIGNED",
             entry,
@@ -225,10 +231,9 @@ class _Told:
     def _submitted(self, entry: Entry, task: Task) -> Event:
         self.since[task.number] = entry.id
         diff = self.look(task.base, task.commit)
-        figures = _figures(diff) if diff else _recorded(entry, task)
-        files = figures["files_changed"]
-        lines = f"+{figures['lines_added']} -{figures['lines_deleted']}" if figures["lines_added"] is not None else ""
-        size = f"{many(files, 'file')} {lines}".strip() if files is not None else "as git has it"
+        record = next((mark for mark in entry.all("TASK") if build.number_of(mark) == task.number), Mark("TASK", ""))
+        size = " ".join(fields_of(record)[-2:])  # `3 files +40 -2`, as git said it
+        figures = _figures(diff) if diff else _recorded(size)
         return self.event(
             "PR_SUBMITTED",
             entry,
@@ -285,6 +290,7 @@ class _Told:
             task,
             f"{f'{score} of 100' if score is not None else 'no score'}, {verdict}",
             task_id=task.id,
+            **self._requested(task),
             iteration=task.iteration,
             score=score,
             approved=is_approved,
@@ -375,11 +381,11 @@ def _names(files: str) -> list[str]:
     return [name for name in (part.strip(" `") for part in re.split("[,;]", files)) if name]
 
 
-def _figures(diff: Diff) -> dict[str, int | None]:
-    """How much a commit changes, as git says it; a renamed file counts as modified, binary ones have no lines."""
+def _figures(diff: Diff) -> dict[str, Any]:
+    """What a commit changes, as git says it; a renamed file counts as modified, binary ones have no lines."""
     files = (*diff.files, *diff.omitted)
     return {
-        "files_changed": len(files),
+        "files_changed": [one.path for one in files],
         "files_added": sum(one.status == "A" for one in files),
         "files_modified": sum(one.status not in ("A", "D") for one in files),
         "files_deleted": sum(one.status == "D" for one in files),
@@ -388,18 +394,12 @@ def _figures(diff: Diff) -> dict[str, int | None]:
     }
 
 
-def _recorded(entry: Entry, task: Task) -> dict[str, int | None]:
-    """How much a commit changes, as far as its record says it."""
-    mark = next((m.value for m in entry.all("TASK") if build.number_of(m) == task.number), "")
-    files, lines = _FILES.search(mark), _LINES.search(mark)
-    return {
-        "files_changed": int(files[1]) if files else None,
-        "files_added": None,
-        "files_modified": None,
-        "files_deleted": None,
-        "lines_added": int(lines[1]) if lines else None,
-        "lines_deleted": int(lines[2]) if lines else None,
-    }
+def _recorded(size: str) -> dict[str, Any]:
+    """What a commit changes, as far as its record says it: how many lines."""
+    lines = _LINES.search(size)
+    unknown = dict.fromkeys(("files_changed", "files_added", "files_modified", "files_deleted"))
+    added, deleted = map(int, lines.groups()) if lines else (None, None)
+    return {**unknown, "lines_added": added, "lines_deleted": deleted}
 
 
 def _feedback(one: Finding) -> dict[str, Any]:

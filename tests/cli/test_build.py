@@ -110,11 +110,11 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     """Repository, gate, turns, time, budget; without the person's word nothing begins."""
     (repo / "notes.txt").write_text("mine")
     words = ["build", "Print ages", "--repo", str(repo), "--gate", "make test", "--tasks", "2", "--budget", "$3"]
-    done = dialogd(*words, "--agents", "rehearsal,command:cat")
+    done = dialogd(*words, "--agents", "command:cat,command:cat")
     assert done.code == 1
     for line in (
         "note: not committed, and no part of it: notes.txt\n",
-        "M (Moderator): rehearsal",
+        "M (Moderator): command",
         "L (Tech Lead): command",
         "goal    Print ages\n",
         f"repo    {repo}: from main at {git(repo, 'rev-parse', 'HEAD')[:12]}; its checkout is not touched\n",
@@ -125,15 +125,20 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
         "error: your word is needed, and nobody can be asked here\n  fix: say it with the command: --yes\n",
     ):
         assert line in done.err, (line, done.err)
-    secret = dialogd(*words, "--agents", "rehearsal,command:cat", "--gate-sees", str(dialogd.folder))
+    secret = dialogd(*words, "--agents", "command:cat,command:cat", "--gate-sees", str(dialogd.folder))
     assert (secret.code, f"the gate must not see {dialogd.folder}: it holds " in secret.err) == (2, True), secret.err
     assert not dialogd.file.exists()
-    plain = ["build", "x", "--repo", str(repo), "--agent", "L=command:cat"]
+    plain = ["build", "x", "--repo", str(repo), "--agent", "M=command:cat", "--agent", "L=command:cat"]
     assert "gate    none: nothing is tested" in dialogd(*plain).err
     mute = dialogd(*plain[:-1], "L=rehearsal", "--yes")
     assert (mute.code, "fix: name another: --agent L=BACKEND, one of claude-code, codex" in mute.err) == (2, True)
     assert "rehearsal cannot work as L (Tech Lead): it answers, and has no hands to write files with" in mute.err
     assert "bubblewrap" not in mute.err
+    read_out = dialogd(*plain[:4], "--agent", "M=rehearsal", "--agent", "L=command:cat", "--yes")
+    assert (read_out.code, "rehearsal cannot work as M (Moderator): its lines plan nothing" in read_out.err) == (
+        2,
+        True,
+    )
 
 
 def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path) -> None:
@@ -143,7 +148,7 @@ def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path
     found = shutil.which("git")
     assert found is not None
     (tools / "git").symlink_to(found)
-    words = ["build", "x", "--repo", str(repo), "--agents", "rehearsal,command:/bin/cat", "--yes"]
+    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:/bin/cat", "--yes"]
     done = dialogd(*words, PATH=str(tools))
     assert (done.code, "bubblewrap (`bwrap`) is not on PATH" in done.err) == (2, True), done.err
     fix = "fix: name another: --agent L=BACKEND, one of claude-code, codex; or install bubblewrap"
@@ -176,7 +181,7 @@ def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Com
 
 def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
     """In a terminal: n, and Ctrl-C at the question, leave nothing behind."""
-    words = dialogd.words(["build", "x", "--repo", str(repo), "--agents", "rehearsal,command:cat"])
+    words = dialogd.words(["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat"])
     for typed, said in (("n\r", "nothing was done"), ("\x03", "Start it? [y/N]")):
         terminal = Terminal(words, dialogd.environment, dialogd.folder)
         try:
@@ -222,7 +227,7 @@ def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Pa
 
 def test_only_what_was_decided_and_approved_is_carried_out(dialogd: Commands, repo: Path) -> None:
     """By file, plan or id; the agreed text is the goal, the plan goes along; else it is refused with the way there."""
-    place = ["--repo", str(repo), "--agents", "rehearsal,command:cat"]
+    place = ["--repo", str(repo), "--agents", "command:cat,command:cat"]
     source, out = dialogd.folder / "talk.md", dialogd.folder / "plans"
     run = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--file", str(source), "--no-plan")
     assert run.code == 0, run.err
@@ -879,7 +884,7 @@ def test_what_happened_to_the_tasks_is_shown_in_the_classic_form(dialogd: Comman
     plan = dialogd("plan", "--out", "-").out
     assert ("86 of 100" in plan, "the names" in plan, "**Review:**" in plan) == (True, True, False)
     every = json.loads(dialogd("tasks", "list", "--json").out)["events"]
-    assert [row["type"] for row in every][:2] == ["TASK_PROPOSED", "TASK_PROPOSED"]
+    assert [row["type"] for row in every][:3] == ["AGENT_READY", "TASK_PROPOSED", "TASK_PROPOSED"]
     assert [row for row in every if row["type"] == "PR_SUBMITTED"] == json.loads(done.out)
     assert every[-1]["fields"]["files_generated"] == ["002.py"]
 

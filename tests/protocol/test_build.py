@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import BackendError
-from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, UNDER_WAY, Due, Task, due
+from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, PROPOSED, UNDER_WAY, Due, Task, due
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER, Mark
@@ -120,6 +120,23 @@ def test_the_file_of_a_build_keeps_the_rules_by_which_it_is_checked() -> None:
     confirm(build, f"[GATE: 001 | run | tree {build.dialog.state.tasks.all[0].tree}]")
     assert build.dialog.state.outcome is not None
     assert list(map(str, faults(build.paper.data))) == []
+
+
+def test_a_moderator_that_finds_no_task_in_two_turns_waits_for_the_person_or_ends_unattended() -> None:
+    """It does not talk to itself up to the limit; what the person says then gives it two turns anew."""
+    build = room(*["Let me think about it."] * 9, plan="It needs thought.")
+    assert is_due(build) is Due.GOAL
+    assert (build.dialog.state.number, build.dialog.state.owing) == (3, (USER,))
+    assert "[QUESTION_FOR_USER: M proposed no task in 2 turns: say what is to be done]" in build.text
+    build.scripts["M"][1:] = [PLAN]
+    confirm(build, "## Turn 4 — User\n\nRead ages, print ages.\n\nTURN: M")
+    assert states(build) == [PROPOSED, PROPOSED]
+    alone = room(*["Let me think about it."] * 9, plan="It needs thought.", person="absent")
+    assert alone.dialog.state.outcome is not None
+    assert (alone.dialog.state.number, alone.dialog.state.outcome.name) == (3, "STOPPED")
+    assert "error: M proposed no task in 2 turns" in alone.text
+    for one in (build, alone):
+        assert list(map(str, faults(one.paper.data))) == []
 
 
 def test_what_is_not_approved_is_done_again_and_after_the_third_time_the_person_decides() -> None:
