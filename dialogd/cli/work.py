@@ -193,10 +193,11 @@ def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> N
     lasts, settings = held.lasts, held.settings(goal)
     if held.go_on:
         log = options.log_of(settings)
-        lead = person.rules_of_build(options.dialog_at(log)).lead
+        rules = person.rules_of_build(options.dialog_at(log))
         runs = bool(daemons(settings, settings.file))
         _refuse_others(ctx, {*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))}, runs=runs)
-        sees = tuple(map(str, readable(asked.toolchains, settings.file, settings.state_dir)))
+        trees = Worktrees(Path(rules.repo)) if asked.gate_sees else None
+        found = readable(asked.toolchains, settings.file, settings.state_dir, trees) if trees else ()
         after = person.carry_on(log, asked.budget or "")
         if asked.unattended:
             after = person.leave(log, USER)
@@ -204,8 +205,9 @@ def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> N
             done(settings, after, "its daemons run")
             return
         cast = former_cast(settings, held.pace)
-        if sees:
-            seats = (dataclasses.replace(s, gate_sees=sees) if s.id == lead else s for s in cast.seats)
+        if found:
+            sees = tuple(map(str, found))
+            seats = (dataclasses.replace(s, gate_sees=sees) if s.id == rules.lead else s for s in cast.seats)
             cast = dataclasses.replace(cast, seats=tuple(seats))
     else:
 
