@@ -19,6 +19,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from dialogd import person
+from dialogd.cli import status
 from dialogd.config import DEFAULT_FILE
 from dialogd.errors import NotADialog, StorageError
 from dialogd.protocol.grammar import joint, parse, render
@@ -30,6 +31,7 @@ from dialogd.views.plan_files import keep, place, write
 from dialogd.views.plan_page import as_json, inline, markdown, quoted
 from tests.examples import examples
 from tests.plans.scenes import BY_HAND, POSTGRES, SCENES, consensus, deadlock, played, setup, unfinished, vote
+from tests.protocol.test_closing import ASKED, SETUPS, room, say
 from tests.protocol.texts import texts
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -784,3 +786,26 @@ def test_an_agreement_in_words_alone_is_told(lines: list[str], is_said: bool) ->
     room = Room(opening(keys=["Max Turns: 3"]), A=lines[:1], B=lines[1:])
     room.run()
     assert ("the agents agreed in words, and nobody wrote a mark" in Plan(room.dialog).headline) == is_said
+
+
+@cases(
+    ("by", "key", "ended", "often"),
+    [
+        ("mutual", "Max Turns: 7", "the limit of 7 turns ended it without an agreement", " three times"),
+        ("vote", "Max Turns: 3", "the limit of 3 turns ended it without an agreement", ""),
+        ("moderator", "Max Turns: 7", "the limit of 7 turns ended it without an agreement", " twice"),
+        ("judge", "Max Rounds: 1", "a deadlock", " twice"),
+    ],
+)
+def test_a_yes_that_could_not_be_read_is_told_with_the_end(by: str, key: str, ended: str, often: str) -> None:
+    """Agents that agree, one of which never says so alone: the plan, and what the commands say, names it."""
+    (_, proposes), (who, _), yes, _ = ASKED[by]
+    here = room(SETUPS[by], *"ABC"[: 3 if who == "C" else 2], turn="A", keys=(key,))
+    say(here, "A", proposes)
+    while not here.outcome:
+        one = here.owing[0]
+        say(here, one, f"Fine.\n\n{yes}" if one == who else "Well.", answer=f"Yes: {yes}" if one == who else None)
+    because = Plan(here.dialog).because
+    assert because.startswith(ended)
+    assert because.endswith(f"; Claude {who} wrote a yes{often} that could not be read")
+    assert f"wrote a yes{often} that could not be read" in status.ended(here.dialog)

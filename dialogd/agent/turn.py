@@ -409,9 +409,17 @@ class Turn:
         elif self._admission.dialog is not dialog:
             self._admission = await read_beside(self.received.text, partial(self._admission.within, dialog))
         assert self._admission is not None
-        if self.received.answer is None and not self.debt.is_ready and self._admission.asked:
-            return await self._confirm(dialog, self.received, self._admission.asked)
+        while not self.debt.is_ready and (found := await self._unclear()):
+            if (early := await self._confirm(dialog, self.received, found)) is not None:
+                return early
         return None
+
+    async def _unclear(self) -> Sequence[Matter]:
+        """What the agent is to be asked next about its reply."""
+        assert self.received is not None
+        assert self._admission is not None
+        answers = self.received.answers
+        return await read_beside("".join(answers), partial(self._admission.due, answers))
 
     async def _submit(self, dialog: Dialog) -> None:
         """Commit what this turn of a build's lead left in its worktree; the reply is kept before that.
@@ -421,8 +429,8 @@ class Turn:
         of, received, admission = self.of, self.received, self._admission
         if self._is_submitted or received is None or not of.builder.submits(dialog):
             return
-        if admission is not None and admission.counted(received.answer)[0].has(QUESTION):  # its edits stay as they are
-            return
+        if admission is not None and admission.counted(received.answers)[0].has(QUESTION):
+            return  # its edits stay as they are
         if self._is_new:
             await of.on_disk(lambda: of.journal.reply(received))
             self._is_new = False
@@ -627,12 +635,15 @@ class Turn:
     async def _confirm(self, dialog: Dialog, received: Received, found: Sequence[Matter]) -> Wait | None:
         """Ask what is unclear in the reply; "" is the answer where none comes: what is unclear does not count then.
 
-        The reply is kept before the question is asked, and the answer with the turn: a kill buys neither twice.
+        The reply, and the answer to an earlier question, are kept before this one is asked, and what it brings with
+        the turn: a kill buys nothing twice.
         """
         of = self.of
         if self._is_new:
             await of.on_disk(lambda: of.journal.reply(received))
             self._is_new = False
+        elif received.answers:
+            await of.on_disk(of.journal.flush)
         turn = of.request(dialog, self.debt)
         rendered = cache(lambda: of.prompts.confirmation(dialog, turn.agent, turn.re, received.text, found))
         request = replace(turn, prompt=rendered, question=question(found))
@@ -653,7 +664,7 @@ class Turn:
             of.hub.publish("warning", text=f"no answer to the closing question: {error.cause}; going on without")
         finally:
             of.end_call(call, answered=answer is not None)
-        self.received = kept = replace(received, answer=answer or "")
+        self.received = kept = replace(received, answers=(*received.answers, answer or ""))
         await of.on_disk(lambda: of.journal.answer(kept))
         return None
 
@@ -722,7 +733,7 @@ class Turn:
             self._admission.within(now),
             of.participant(now),
             self.debt,
-            answer=received.answer,
+            answers=received.answers,
             calls=received.calls,
             done=self._done(now),
             attributes=(

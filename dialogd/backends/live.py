@@ -32,6 +32,7 @@ ASKS = f"you are asked to take part in a written dialog. {KEEPS} If your user ag
 OWES = {
     "": "turn {} is yours",
     "question": "a question about your reply of turn {} waits",
+    "again": "one more question about your reply of turn {} waits",
     "body": "your reply of turn {} is to be written anew",
 }
 AGAIN = ("", ", the second time", ", the third and last time")  # each knock has words of its own
@@ -48,7 +49,7 @@ class Asked:
     """A turn that was asked for: the key of its debt, and the hash of the reply that was taken, "" without one.
 
     `late` are the hashes of those that were not; `is_read` is True once the seat's holder has fetched all of it.
-    `kind` is one of `OWES`: a turn, the question about a reply, or a reply that is to be written anew.
+    `kind` is one of `OWES`: a turn, the question about a reply, also once more, or a reply that is to be written anew.
     """
 
     debt: str
@@ -182,6 +183,8 @@ class Live:
         about = "".join(filter(None, (request.question, request.lacking)))
         key = "\n".join((request.dialog.id, request.re, request.chain, about))
         debt = f"{request.agent.id}-{digest(key)[:8]}"
+        own = {one.kind: one.debt for one in self._asked if (one.re, one.chain) == (request.re, request.chain)}
+        kind = "again" if kind == "question" and own.get(kind, debt) != debt else kind
         whole = f"{prompt.rules}\n\n{INTRO}\n\n{prompt.body}"
         told = self._told.rpartition(" ")[2]
         told = told if _place(request, told) == self._told else ""  # it may be of another dialog

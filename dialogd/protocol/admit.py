@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 from dialogd.protocol import build, lifecycle
 from dialogd.protocol.interventions import vetoes
@@ -30,6 +31,7 @@ from dialogd.protocol.marks import (
     same_text,
     to,
     vote,
+    without_turn_line,
 )
 from dialogd.protocol.model import USER, Header, Mark, digest
 from dialogd.protocol.order import is_sealed_round, positioned
@@ -362,7 +364,13 @@ MOST = 5  # matters of one question; what is beyond stays unclear
 TEXT = "the text"  # what a CONSENSUS_REACHED over a new summary is about
 DECISION = "the decision"
 
-_THOUGHTS = re.compile(r"<(think|thinking|thought|reasoning|scratchpad|analysis)>.*?</\1>\s*", re.I | re.S)
+# What may stand above an answer and says nothing in it: comments and thoughts in any tag, and one heading.
+_ASIDE = re.compile(r"\s*(?:<!--.*?-->|<([a-z][\w:-]*)(?:\s[^<>]*)?>.*?</\1\s*>)(?=\s*\S)", re.I | re.S)
+_HEADING = re.compile(r"\s*#{1,6}[ \t][^\n\[]*\n(?=\s*\S)")
+_STOP = re.compile(r"(?<=[\]*_`])[.。][ \t]*\Z")  # a full stop right behind a mark
+_BRACKETED = re.compile(r"\[[^\[\]\n]*\]")
+MOST_NAMED = 50  # marks among the words of an answer that are looked at
+BESIDE = "asked whether it is meant as it stands, its agent wrote other words beside the yes: that line alone is clear"
 PASS = "[PASS]"
 OBJECT = "[OBJECTION: what must change]"
 DEADLOCKED = "[DEADLOCK: the crux | the cheapest experiment]"
@@ -413,9 +421,25 @@ class Admission:
         """The same reply in the dialog as it is now; nothing is done where that is the one it was admitted in."""
         return self if dialog is self.dialog else admit(dialog, self.me, self.reply)
 
-    def counted(self, answer: str | None) -> tuple[Lifted, tuple[Refusal, ...]]:
-        """What counts after the `answer` to the closing question, and what does not; None where it was not asked."""
-        reply, unclear = self._settled(answer)
+    def due(self, answers: Sequence[str]) -> tuple[Matter, ...]:
+        """What is to be asked next: all that is unclear, then once more what was answered with a yes among other words.
+
+        `answers` are those that came so far, "" for a question without one.
+        """
+        if len(answers) != 1:
+            return () if answers else self.asked
+        read = self._read(answers)[0]
+        found = ((matter, read.named(matter)) for matter in self.asked if not read.to(matter))
+        return tuple(_once_more(matter, yes, answers[0]) for matter, yes in found if yes)
+
+    def _read(self, answers: Sequence[str]) -> tuple[_Answer, _Answer]:
+        """The answer to the closing question, and the one where that was put once more."""
+        first, second = (_Answer.of(answer, tuple(self.dialog.header.rules.kinds)) for answer in (*answers, "", "")[:2])
+        return first, second
+
+    def counted(self, answers: Sequence[str] = ()) -> tuple[Lifted, tuple[Refusal, ...]]:
+        """What counts after the `answers` to the closing question, and what does not."""
+        reply, unclear = self._settled(answers)
         permits = Permits(self.dialog, self.me)
         is_as_it_was = (reply.marks, reply.body) == (self.reply.marks, self.reply.body)
         if is_as_it_was and not permits.lacks_reservation(self.reply):
@@ -423,19 +447,19 @@ class Admission:
         kept, refused = permits.admitted(reply)
         return kept, (*unclear, *refused)
 
-    def _settled(self, answer: str | None) -> tuple[Lifted, tuple[Refusal, ...]]:
-        """The reply after the `answer` to its closing question, and what of it stayed unclear.
+    def _settled(self, answers: Sequence[str]) -> tuple[Lifted, tuple[Refusal, ...]]:
+        """The reply after the answers to its closing question, and what of it stayed unclear.
 
-        Without an answer (None, or "") every matter stays unclear. All marks that were not asked about stay as they
+        Without an answer every matter stays unclear. All marks that were not asked about stay as they
         were; what is replaced stands in the body.
         """
         reply = self.reply
-        read = _Answer.of(answer or "", tuple(self.dialog.header.rules.kinds))
+        read, second = self._read(answers)
         gone: dict[Mark, None] = {}
         new: dict[Mark, None] = {}
         refused: list[Refusal] = []
         for number, matter in enumerate(self.unclear):
-            chosen = read.to(matter) if number < MOST else ()
+            chosen = read.to(matter) or (second.to(matter) if read.named(matter) else ()) if number < MOST else ()
             gone |= dict.fromkeys(mark for mark in reply.marks if str(mark) in matter.tried)
             if chosen:
                 said = {_bare(mark) for mark in matter.marks}
@@ -447,11 +471,11 @@ class Admission:
             elif not matter.stands:
                 unclear = [mark for mark in matter.marks if is_yes(mark) or len(_votes(matter.marks)) > 1]
                 gone |= dict.fromkeys(unclear)
-                refused += _refusals(unclear, matter.tried, read.why)
+                refused += _refusals(unclear, matter.tried, (read if second.is_empty else second).why(matter))
             if matter.about == TEXT and all(mark.name == "PASS" for mark in chosen):
                 new[Mark("CONSENSUS_REACHED", UNSIGNED)] = None
         reservation = next(
-            (mark for mark in read.marks if mark.name == "RESERVATION" and not is_blank(mark.value)), None
+            (m for m in (*read.marks, *second.marks) if m.name == "RESERVATION" and not is_blank(m.value)), None
         )
         if reservation is not None and not reply.has("RESERVATION"):
             new[reservation] = None
@@ -485,6 +509,15 @@ def question(found: Sequence[Matter]) -> str:
     return f"Answer with one line for each of these, and with no other word:\n\n{asked}"
 
 
+def _once_more(matter: Matter, yes: Mark, answer: str) -> Matter:
+    """The matter with what its agent is told where its answer named that yes among other words."""
+    said = (
+        f" Your answer was {one_line(answer, 200)!r}: the words beside `{_bare(yes)}` may be a condition, so it is no"
+        " yes yet. If you have no condition, that line alone is clear."
+    )
+    return replace(matter, said=matter.said + said)
+
+
 def _or(forms: Sequence[str]) -> str:
     shown = [f"`{form}`" + (" (not now; the text stays)" if form == PASS else "") for form in forms]
     return f"{', '.join(shown[:-1])} or {shown[-1]}" if len(shown) > 1 else "".join(shown)
@@ -513,43 +546,61 @@ def _refusals(marks: Sequence[Mark], lines: Sequence[str], why: str) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The answer to a closing question, read: its marks, and whether it holds anything else."""
+    """The answer to a closing question, read: its marks, whether it holds anything else, and those among its words."""
 
     marks: tuple[Mark, ...]
     is_clean: bool
     is_empty: bool
+    among: tuple[Mark, ...]
 
     @classmethod
     def of(cls, text: str, kinds: Sequence[str]) -> _Answer:
-        lines = [line for line in _unwrapped(text).split("\n") if line.strip()]
+        text = _unwrapped(text)
+        lines = [_STOP.sub("", line) for line in text.split("\n") if line.strip()]
         read = [read_reply(line, kinds).marks if literal(line) is not None else () for line in lines]
-        return cls(tuple(mark for marks in read for mark in marks), all(len(m) == 1 for m in read), not lines)
+        found = islice(_BRACKETED.finditer(text), MOST_NAMED)
+        among = tuple(mark for one in found for mark in read_reply(one[0], kinds).marks)
+        marks = tuple(mark for marks in read for mark in marks)
+        return cls(marks, all(len(m) == 1 for m in read), not lines, among)
 
-    @property
-    def why(self) -> str:
+    def why(self, matter: Matter) -> str:
         """Why what it leaves unclear does not count."""
+        if self.named(matter) is not None:
+            return BESIDE
         said = "gave no answer" if self.is_empty else "gave no clear answer"
         return f"asked whether it is meant as it stands, its agent {said}"
 
     def to(self, matter: Matter) -> tuple[Mark, ...]:
         """The marks that answer a matter; () where none does, or not clearly. A no beside a yes beats it."""
-        forms = {_key(form) for form in map(literal, matter.forms) if form is not None}
-        fitting = [mark for mark in self.marks if _key(mark) in forms]
+        fitting = _fitting(self.marks, matter)
         against = [mark for mark in fitting if not is_yes(mark) and mark.name != "PASS"]
         yes = [mark for mark in fitting if is_yes(mark)]
         if against:
             return () if len(_votes(against)) > 1 else tuple(against)
         if yes:
-            is_clear = self.is_clean and len(set(map(_bare, yes))) == 1 and all(str(m) == _bare(m) for m in yes)
+            is_bare = all(str(mark) == _bare(mark) or mark in matter.marks for mark in yes)  # or has its reply's reason
+            is_clear = self.is_clean and len(set(map(_bare, yes))) == 1 and is_bare
             return tuple(yes[:1]) if is_clear and not any(m.name == "PASS" for m in fitting) else ()
         return tuple(fitting[:1])
 
+    def named(self, matter: Matter) -> Mark | None:
+        """The yes to a matter that it names among other words; None where it names none, or another answer too."""
+        fitting = {_bare(mark): mark for mark in _fitting(self.among, matter)}
+        return next((mark for mark in fitting.values() if is_yes(mark)), None) if len(fitting) == 1 else None
+
+
+def _fitting(marks: Sequence[Mark], matter: Matter) -> list[Mark]:
+    """Those of the marks that may answer a matter."""
+    forms = {_key(form) for form in map(literal, matter.forms) if form is not None}
+    return [mark for mark in marks if _key(mark) in forms]
+
 
 def _unwrapped(text: str) -> str:
-    """An answer without its thoughts, and without the one fence around all of it."""
-    text = text.strip()
-    thoughts = _THOUGHTS.match(text)
-    lines = text[thoughts.end() if thoughts else 0 :].split("\n")
+    """An answer without what may stand above it, the one fence around all of it, and a `TURN:` line below."""
+    at, is_headed = 0, False
+    while above := _ASIDE.match(text, at) or (None if is_headed else _HEADING.match(text, at)):
+        at, is_headed = above.end(), is_headed or above.re is _HEADING
+    lines = without_turn_line(text[at:].strip()).split("\n")
     if len(lines) > 1 and (match := FENCE.fullmatch(lines[0])) and lines[-1].strip() == match[1]:
         lines = lines[1:-1]
     return "\n".join(lines)

@@ -6,14 +6,13 @@ The order is part of the format: clean, redact, lift marks, rule, cut; `grammar.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol.admit import Admission, Refusal, left_in_words
 from dialogd.protocol.fold import foreseen
 from dialogd.protocol.interventions import effective
-from dialogd.protocol.marks import Lifted, contributes, read_reply, round_of
+from dialogd.protocol.marks import Lifted, contributes, read_reply, round_of, without_turn_line
 from dialogd.protocol.model import ANY, SYSTEM, USER, Draft, Mark, Participant, Said, digest
 from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
@@ -22,8 +21,6 @@ from dialogd.protocol.state import Debt, Dialog, Escalation
 from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import Here
 from dialogd.protocol.verdict import Close, as_it_stands, end_of, onward, rule, taken, without
-
-_TURN_LINE = re.compile(r"TURN: [A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +40,7 @@ def received(text: str, kinds: Collection[str] = ()) -> tuple[Lifted, int]:
     `kinds` are the dialog's own kinds of contribution.
     """
     safe, secrets = redact(clean(text))
-    return read_reply(_without_turn_line(safe), tuple(kinds)), secrets
-
-
-def _without_turn_line(text: str) -> str:
-    """The reply without a last line such as agents see at the end of every turn: the daemon writes that one."""
-    rest, _, last = text.rstrip().rpartition("\n")
-    return rest if _TURN_LINE.fullmatch(last) else text
+    return read_reply(without_turn_line(safe), tuple(kinds)), secrets
 
 
 def agent_turn(
@@ -57,7 +48,7 @@ def agent_turn(
     agent: Participant,
     debt: Debt,
     *,
-    answer: str | None = None,
+    answers: Sequence[str] = (),
     calls: str = "",
     done: Sequence[Mark] = (),
     attributes: tuple[tuple[str, str], ...],
@@ -67,15 +58,15 @@ def agent_turn(
 ) -> Written:
     """The turn by which `agent` pays `debt` in the dialog in which its reply was admitted.
 
-    `answer` is what the agent said to the closing question about its reply, None where it was not asked. `calls` are
-    the calls of tools that it made, quoted: they stand before what it says, and nothing in them counts. `done` are the
-    records of what its daemon did for this turn.
+    `answers` are what the agent said to the closing question about its reply, and where that was put once more. `calls`
+    are the calls of tools that it made, quoted: they stand before what it says, and nothing in them counts. `done` are
+    the records of what its daemon did for this turn.
     `attributes` go to the frame (`at`, `ms`, `model` …). `duration` is the dialog's age in words, for the closing
     lines. `folder` is the name of the attachments' folder, as linked from the file. By `here` the deadlines of
     questions are read; default: `at`.
     """
     dialog = admission.dialog
-    reply, refused = admission.counted(answer)
+    reply, refused = admission.counted(answers)
     # What did not count goes before the body: a summary reaches to the body's end.
     said = "\n\n".join(filter(None, (left_in_words(refused), reply.body)))
     body, attachment, overflow = _with_calls(calls, said, dialog.state.limits.max_message, folder)

@@ -145,6 +145,7 @@ _PARTS = re.compile(r"[ \t]*#{1,6}[ \t]*(?:turn|note|user|system)\b|[ \t*_`]*tur
 PARTED = (
     100  # lines like these in a fence of the person's: if it waited for its end for ever, nothing behind it settled
 )
+_TURN_LINE = re.compile(r"TURN: [A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*")
 SUMMARY = re.compile(r"[ \t]*(?:#{1,6}[ \t]*)?[*_]{0,3}(?:final[ \t]+)?consensus[ \t]+summary[*_:. \t]*(.*)", re.I)
 _HIDES = re.compile(r"\s*<(?:(!--)|(think|thinking|thought|reasoning|scratchpad|analysis)>)", re.I)
 
@@ -343,11 +344,18 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Lifted:
         elif mark is not None and _is_strange(mark, line):
             strange[mark] = None
             room -= len(line)
-    tried.update((attempt, None) for attempt in _fenced_at_the_end(lines, seen))
+    if len(seen) < len(lines):
+        tried.update(dict.fromkeys(_fenced(lines)))
     body = _without(lines, found)
     once = {id(found[index]): found[index] for index in sorted(found)}
     marks = tuple(dict.fromkeys(once.values()))
     return Lifted(body, marks, summary_of(body), tuple(tried), tuple(strange))
+
+
+def without_turn_line(text: str) -> str:
+    """The reply without a last line such as agents see at the end of every turn: the daemon writes that one."""
+    rest, _, last = text.rstrip().rpartition("\n")
+    return rest if _TURN_LINE.fullmatch(last) else text
 
 
 def _counts(mark: Mark, kinds: Container[str], *, in_closing_block: bool) -> bool:
@@ -418,26 +426,22 @@ def _is_strange(mark: Mark, line: str) -> bool:
     return mark.name in MARKS or _BRACKETS.fullmatch(line.strip(" \t*_`-")) is not None
 
 
-def _fenced_at_the_end(lines: Sequence[str], seen: Container[int]) -> Iterator[tuple[str, str]]:
-    """Attempts in a fence that closes the reply and holds nothing else: its writer meant them."""
-    inside: list[tuple[str, str]] = []
-    fences = 0
-    for index in range(len(lines) - 1, -1, -1):
-        line = lines[index]
-        if not line.strip():
-            continue
-        if index in seen:
-            break
-        if FENCE.fullmatch(line):
-            fences += 1
-            if fences == 2:
-                break
-        elif (name := _attempted(line)) is not None:
-            inside.append((name, line.strip()))
-        else:
-            return
-    if fences == 2:
-        yield from reversed(inside)
+def _fenced(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Attempts in a fence that holds nothing but marks: its writer may mean them, whatever stands behind it."""
+    outside = {index for index, _ in outside_fences(lines, forgiving=False)}
+    fences: dict[int, Sequence[str]] = {}
+    begin = 0
+    while (begin := next((i for i in range(begin, len(lines)) if i not in outside), len(lines))) < len(lines):
+        fence = FENCE.fullmatch(lines[begin])
+        rest = range(begin + 1, len(lines))
+        end = next((i for i in rest if fence and _closes(FENCE.fullmatch(lines[i]), fence[1])), len(lines))
+        fences[begin] = lines[begin + 1 : end] if end < len(lines) else ()  # one that nothing closes hides all of it
+        begin = end + 1
+    for index, _ in _shown((i, line) for i, line in enumerate(lines) if i in outside or i in fences):
+        inside = [line.strip() for line in fences.get(index, ()) if line.strip()]
+        tried = [_attempted(line) for line in inside]
+        if all(name is not None or literal(line) is not None for name, line in zip(tried, inside, strict=True)):
+            yield from ((name, line) for name, line in zip(tried, inside, strict=True) if name is not None)
 
 
 def summary_of(body: str) -> str:

@@ -81,7 +81,8 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-# What each kind of record must have; of what else stands in it, a nonce, calls and an intent's dialog are read.
+# What each kind of record must have; of what else stands in it, a nonce, calls, a second answer and an intent's dialog
+# are read.
 _SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "started": {"dialog": _is_text},
     "reply": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
@@ -127,8 +128,8 @@ class Intent:
 class Received:
     """A reply as it came from the backend, for the debt of that key; `usage` is the bill of its calls.
 
-    `nonce` is what its seal is made with, in a sealed round. `answer` is what its agent said to the closing question:
-    None before it was asked, "" where no answer came. `calls` are the calls of tools that it rests on, quoted.
+    `nonce` is what its seal is made with, in a sealed round. `answers` are what its agent said to the closing question,
+    and where that was put once more, "" where no answer came. `calls` are the calls of tools that it rests on, quoted.
     """
 
     debt: tuple[str, str, str]
@@ -136,7 +137,7 @@ class Received:
     usage: dict[str, Any]
     ms: int
     nonce: str = ""
-    answer: str | None = None
+    answers: tuple[str, ...] = ()
     calls: str = ""
 
     def is_draft(self, record: Mapping[str, Any]) -> bool:
@@ -284,9 +285,10 @@ class Journal:
         self.is_calling = True
 
     def answer(self, received: Received) -> None:
-        """Remember the answer to the closing question; the flush of the intent to append makes it durable."""
-        debt, text, usage = list(received.debt), received.answer or "", received.usage
-        self.record("answer", durable=False, debt=debt, text=text, usage=usage, ms=received.ms)
+        """Remember the answers to the closing question; the flush of the intent to append makes them durable."""
+        debt, usage, (text, *again) = list(received.debt), received.usage, received.answers
+        more = {"again": again[0]} if again else {}
+        self.record("answer", durable=False, debt=debt, text=text, usage=usage, ms=received.ms, **more)
 
     def draft(self, received: Received, why: str) -> None:
         """Keep a reply whose debt was closed. The calls that it rests on are kept by themselves."""
@@ -418,14 +420,16 @@ class _Tally:
         match record["kind"]:
             case "reply":
                 agent, re_, chain = record["debt"]
-                more = {name: str(record.get(name, "")) for name in ("nonce", "calls")}
-                self.received = Received((agent, re_, chain), record["text"], record["usage"], record["ms"], **more)
+                nonce, calls = (str(record.get(name, "")) for name in ("nonce", "calls"))
+                said = (record["text"], record["usage"], record["ms"])
+                self.received = Received((agent, re_, chain), *said, nonce=nonce, calls=calls)
                 self._written, self.calling = False, ()
             case "answer":
                 self.calling = ()
                 if self.received is not None and self.received.debt == tuple(record["debt"]):
                     usage, ms = record["usage"], record["ms"]
-                    self.received = replace(self.received, answer=record["text"], usage=usage, ms=ms)
+                    answers = tuple(filter(_is_text, (record["text"], record.get("again"))))
+                    self.received = replace(self.received, answers=answers, usage=usage, ms=ms)
             case "intent":
                 entry = _bytes(record["entry"])
                 self.intent = Intent(self.writer, record["at"], entry, record["number"])

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from dialogd.protocol import marks, review, seal
+from dialogd.protocol.admit import BESIDE
 from dialogd.protocol.board import (
     AnyDecision,
     Position,
@@ -563,17 +564,15 @@ class Plan:
             return (f"decided {method(last.method)}", self._how(last)) if last is not None else ("decided", reason)
         if outcome.name == "DEADLOCK":
             why = f"{method(last.method)}, {self._how(last)}" if last is not None else reason
-            return "no agreement", f"a deadlock, called by {self.name(', '.join(called))}" if called else (
-                f"a deadlock; {why}" if why else "a deadlock"
-            )
+            how = f", called by {self.name(', '.join(called))}" if called else f"; {why}" if why else ""
+            return "no agreement", "; ".join((f"a deadlock{how}", *_unread(self.dialog, self.name)))
         if outcome.is_limit:
             decided = self._built or ("without an agreement" if self.agreed is None else "after a decision")
-            by_words = self.agreed is None and _agreed_in_words_alone(self.dialog)
+            missed = () if self.agreed else (*_agreed_in_words_alone(self.dialog), *_unread(self.dialog, self.name))
             limit = outcome.why or _LIMITS[outcome.cause or outcome.name]
             if outcome.name == "MAX_TURNS_REACHED" and self.dialog.state.counted >= self.dialog.state.limits.max_turns:
                 limit = f"the limit of {many(self.dialog.state.limits.max_turns, 'turn')}"
-            why = f"{limit} ended it {decided}{f'; {IN_WORDS_ALONE}' if by_words else ''}"
-            return _ENDINGS[outcome.cause or outcome.name], why
+            return _ENDINGS[outcome.cause or outcome.name], "; ".join((f"{limit} ended it {decided}", *missed))
         if outcome.failed:
             return "broken off by an error", self._failed(outcome.why)
         by = whose(outcome.via) if outcome.via else self.person if outcome.by == USER else "a daemon"
@@ -1091,13 +1090,26 @@ def _make_named(ref: str, text: str) -> str:
     return f"{ref}: {text}" if text and "\n" not in text.strip() else f"the text {ref}"
 
 
-def _agreed_in_words_alone(dialog: Dialog) -> bool:
-    """True where every agent's last reply agrees by its phrases, none disagrees, and no mark takes a position."""
+def _agreed_in_words_alone(dialog: Dialog) -> tuple[str, ...]:
+    """Said where every agent's last reply agrees by its phrases, none disagrees, and no mark takes a position."""
     last = latest_replies(dialog)
     counts = [counted(entry) for entry in last]
     marks = {mark.name for entry in dialog.turns if entry.by != USER for mark in entry.marks}
     agree = len(last) > 1 and all(yes and not no for yes, no in counts)
-    return agree and not marks & _POSITIONS
+    return (IN_WORDS_ALONE,) if agree and not marks & _POSITIONS else ()
+
+
+def _unread(dialog: Dialog, name: Callable[[str], str]) -> Iterator[str]:
+    """Who wrote a yes that could not be read, how often, and none since that could."""
+    times: Counter[str] = Counter()
+    for turn in (turn for turn in dialog.turns if turn.number > dialog.state.base and not turn.is_struck):
+        if any(mark.fields[-1] == BESIDE for mark in turn.all("REFUSED")):
+            times[turn.by] += 1
+        elif any(map(marks.is_yes, turn.marks)):
+            del times[turn.by]
+    for who, count in times.items():
+        often = {1: "", 2: " twice", 3: " three times"}.get(count, f" {count} times")
+        yield f"{name(who)} wrote a yes{often} that could not be read"
 
 
 def referred(entry: Entry) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -170,7 +170,8 @@ async def test_a_session_that_rests_without_a_reply_is_knocked_at_again(session:
 async def test_a_question_about_a_reply_has_a_knock_of_its_own(session: Claude, tmp_path: Path) -> None:
     """It comes right behind the reply: a line like that of the turn would be dropped."""
     live = seat(session, tmp_path)
-    for words, more in (("a question about your reply", {"question": "Do you mean it?"}),
+    for words, more in (("dialogd: a question about your reply", {"question": "Do you mean it?"}),
+                        ("dialogd: one more question about your reply", {"question": "Do you? Once more."}),
                         ("is to be written anew", {"lacking": "the text"})):  # fmt: skip
         before = len(session.knocks())
         async with asked(live, replace(request(PROMPT), **more)):

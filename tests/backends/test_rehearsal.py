@@ -76,7 +76,7 @@ class Stage:
             admission,
             agent,
             debt,
-            answer=await self.confirm(who, debt, text, admission.asked),
+            answers=await self.confirm(who, debt, text, admission.asked),
             attributes=(),
             duration="1 minute",
             folder="x.d",
@@ -84,14 +84,14 @@ class Stage:
         assert not written.attachment
         self.dialog = read_on(self.dialog, joint(self.dialog) + render(written.draft, self.last.chain))
 
-    async def confirm(self, who: str, debt: Debt, text: str, found: Sequence[admit.Matter]) -> str | None:
-        """What the rehearsal says to the closing question about a reply; None where nothing is asked."""
+    async def confirm(self, who: str, debt: Debt, text: str, found: Sequence[admit.Matter]) -> Sequence[str]:
+        """What the rehearsal says to the closing question about a reply; nothing where nothing is asked."""
         if not found:
-            return None
+            return ()
         agent = _agent(self.dialog, who)
         asked = prompt.Prompts().confirmation(self.dialog, agent, debt.re, text, found)
         request = Request(self.dialog, agent, self.dialog.state.number + 1, Path("/tmp/none.md"), lambda: asked)
-        return await answer(self.backend, replace(request, question=admit.question(found)))
+        return (await answer(self.backend, replace(request, question=admit.question(found))),)
 
     async def speak(self, who: str) -> Entry:
         """Let an agent answer and write it."""

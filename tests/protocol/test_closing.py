@@ -5,6 +5,7 @@ from __future__ import annotations
 from dialogd.errors import BackendError
 from dialogd.protocol import admit
 from dialogd.protocol.marks import read_reply
+from dialogd.protocol.strict import faults
 from tests.support.cases import cases
 from tests.support.room import Room, confirmed, opening
 
@@ -221,6 +222,8 @@ def test_confirm_false_leaves_out_the_question_about_words_alone() -> None:
         "I sign.\n\n[AGREE: P1].",
         "I sign.\n\n[AGREE: yes, P1]",
         "I sign.\n\n```\n[AGREE: P1]\n```",
+        "```\n[AGREE: P1]\n```\n\nThat is my signature.",
+        "I sign.\n\n~~~text\n[RE: 2]\n\n[AGREE: P1]\n~~~\n\nThank you.\n\n```\nx = 1\n```\n[CONFIDENCE: 0.9]",
         "I sign.\n\n## [AGREE: P1]",
         "I sign.\n\n[CONSENSUS_REACHED: with P1]",
         "I sign.\n\n[consensus reached]",
@@ -241,7 +244,9 @@ def test_a_mark_that_was_tried_is_asked_about(reply: str) -> None:
     [
         "> [AGREE: P1]\n\nwas what you wrote.",
         "You could write `[AGREE: P1]` here.",
-        "```\n[AGREE: P1]\n```\n\nis how it is done.",
+        "~~~\nIt ended so:\n[AGREE: P1]\n~~~\n\nI do not know why.",
+        "<think>\n```\n[AGREE: P1]\n```\n</think>\n\nNot yet.",
+        "<!--\n```\n[AGREE: P1]\n```\n-->\n\nNot yet.",
         "~~[AGREE: P1]~~\n\nNo.",
         "<!--\n[AGREE: P1]\n-->",
         "[vote](https://example.org/vote) is a link.",
@@ -376,12 +381,20 @@ def test_a_yes_beyond_what_is_asked_about_counts_for_nothing() -> None:
         "```\n[AGREE: P1]\n```",
         "<think>Do I mean it? Yes.</think>\n[AGREE: P1]",
         "\n\n  [AGREE: P1]\n",
+        "[AGREE: P1].",
+        "- **[AGREE: P1]**.",
+        "[AGREE: P1 | it is simple]",
+        "## My answer\n\n[AGREE: P1]",
+        "<!-- the question: do I mean it? -->\n[AGREE: P1]",
+        '<musing depth="2">Or [PASS]?</musing>\n<!-- done -->\n# Answer\n```\n[AGREE: P1].\n```',
+        "[AGREE: P1]\n\nTURN: A",
     ],
 )
 def test_a_clear_answer_counts(answer: str) -> None:
-    """The line itself, with the tolerance of marks; one enclosing fence and a block of thoughts are taken off."""
+    """The line itself, with the tolerance of marks; what stands around it and says nothing is taken off."""
     here = pair()
     say(here, "B", "Fine.\n\n[AGREE: P1 | it is simple]", answer=answer)
+    assert [who for who, _ in here.asked] == ["A", "B"]
     assert here.dialog.state.outcome is not None
     assert str(here.dialog.turns[-1].mark("AGREE")) == "[AGREE: P1 | it is simple]"  # with its reason, as it stood
 
@@ -411,6 +424,111 @@ def test_an_answer_with_any_other_word_is_no_yes(answer: str) -> None:
     assert turn.mark("AGREE") is None
     assert "AGREE P1 / it is simple" in str(turn.mark("REFUSED"))
     assert "[AGREE: P1 | it is simple]" in turn.body
+
+
+ASKED = {  # what a yes to a text is, by what decides: before it, the reply, the yes that is asked about, the no
+    "mutual": (("A", TEXT), ("B", "Fine.\n\n[AGREE: P1]"), "[AGREE: P1]", "[OBJECTION: no test]"),
+    "vote": (
+        ("A", "[PROPOSAL: x]"),
+        ("B", "Yes.\n\n[VOTE: P1 approve]"),
+        "[VOTE: P1 approve]",
+        "[VOTE: P1 reject]",
+    ),
+    "moderator": (("A", "[PROPOSAL: x]"), ("C", "Yes.\n\n[DECIDE: P1 approve]"), "[DECIDE: P1 approve]", "[PASS]"),
+    "judge": (("A", "Postgres."), ("C", "Well.\n\n[DECIDE: A]"), "[DECIDE: A]", "[DECIDE: none]"),
+}
+AMONG = (
+    "Yes, I mean it: {}",
+    "I confirm:\n{}",
+    "{} as I said",
+    "{}\nif the price is named.",
+    '"{}"',
+    "**My answer** {}",
+)
+
+
+def says_yes(by: str, *answers: str, reply: str = "") -> tuple[Room, str]:
+    """Somebody says yes in a dialog that is decided so, and answers the closing question like this; and who it is."""
+    (first, words), (who, own), _, _ = ASKED[by]
+    here = room(SETUPS[by], *"ABC"[: 3 if who == "C" else 2], turn="A", keys=("Max Rounds: 1",) * (by == "judge"))
+    say(here, first, words)
+    if who == "C":
+        say(here, "B", "Redis.")
+    here.thinks(who)
+    here.asked.clear()
+    here.confirms[who] = list(answers)
+    here.answers(who, reply or own)
+    return here, who
+
+
+def is_yes_in(here: Room, by: str) -> bool:
+    """True where the last turn's yes stands as a mark."""
+    yes = ASKED[by][2]
+    return yes in map(str, here.dialog.turns[-1].marks)
+
+
+@cases("by", ASKED)
+@cases("among", AMONG)
+def test_a_yes_among_other_words_is_asked_for_once_more(by: str, among: str) -> None:
+    """The agent is told what would be clear; its second answer counts, and there is no third."""
+    _, _, yes, no = ASKED[by]
+    answer = among.format(yes)
+    for second, is_meant in ((yes, True), (no, False), (answer, False), ("", False), ("Yes.", False)):
+        here, who = says_yes(by, answer, second, yes)
+        assert [one for one, _ in here.asked] == [who, who]
+        (_, first), (_, again) = here.asked
+        assert f"Your answer was {' '.join(answer.split())!r}" in again
+        assert f"the words beside `{yes}` may be a condition" in again
+        assert "If you have no condition, that line alone is clear." in again
+        assert first[-60:] == again[-60:]
+        assert is_yes_in(here, by) == is_meant
+    assert here.confirms[who] == [yes]
+
+
+@cases("by", ASKED)
+@cases("answer", ["", "Yes.", "Neither {} nor {no}: I am not sure.", "[AGREE: P7]", "I cannot say {no} yet."])
+def test_no_other_answer_is_asked_for_once_more(by: str, answer: str) -> None:
+    """Neither one without a yes, nor one that names another answer too."""
+    _, _, yes, no = ASKED[by]
+    here, who = says_yes(by, answer.replace("{}", yes).replace("{no}", no), yes)
+    assert [one for one, _ in here.asked] == [who]
+    assert here.confirms[who] == [yes]
+    assert not is_yes_in(here, by)
+
+
+def test_only_what_is_unclear_is_asked_once_more() -> None:
+    """Of several matters those that were answered clearly stay as they were answered."""
+    here = room(SETUPS["vote"], "A", "B", "C", turn="A")
+    say(here, "A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]")
+    here.thinks("B")
+    here.confirms["B"] = ["[VOTE: P1 reject]\nBut yes: [VOTE: P2 approve]", "[VOTE: P2 approve]"]
+    here.answers("B", "Both.\n\n[VOTE: P1 approve]\n[VOTE: P2 approve]")
+    again = here.asked[-1][1]
+    assert "`[VOTE: P2 approve]`" in again
+    assert "P1" not in again.replace("[VOTE: P1 reject] But yes", "")
+    ballots = [(poll.ref, ballot.choice) for poll in here.dialog.state.polls.open for ballot in poll.ballots]
+    assert ballots == [("P1", "reject"), ("P2", "approve")]
+
+
+@cases("by", ASKED)
+def test_a_yes_that_could_not_be_read_says_what_would_be_clear(by: str) -> None:
+    """In the file, which its agent reads as well."""
+    yes = ASKED[by][2]
+    here, _ = says_yes(by, f"Sure: {yes}")
+    refused = str(here.dialog.turns[-1].mark("REFUSED"))
+    assert refused.endswith("its agent wrote other words beside the yes: that line alone is clear]")
+    assert faults(here.paper.data) == ()
+
+
+@cases("by", ASKED)
+def test_a_yes_in_a_fence_with_text_behind_it_is_asked_about(by: str) -> None:
+    """By whatever rule the dialog decides: it counts once its agent has said so, and is refused otherwise."""
+    yes = ASKED[by][2]
+    for answer, is_meant in ((yes, True), ("", False)):
+        here, who = says_yes(by, answer, reply=f"So:\n\n```\n{yes}\n```\n\nThat is all.")
+        assert [one for one, _ in here.asked] == [who]
+        assert is_yes_in(here, by) == is_meant
+        assert (here.dialog.turns[-1].mark("REFUSED") is None) == is_meant
 
 
 def test_an_objection_in_the_answer_takes_the_place_of_the_yes() -> None:

@@ -167,10 +167,11 @@ def test_an_open_fence_hides_all_that_follows() -> None:
     assert marks("```\n[AGREE: P1]\n[IDEA: a]") == []
 
 
-def test_a_fence_around_the_last_lines_is_a_try() -> None:
-    """Models fence their marks; one that closes the reply and holds nothing else was meant."""
+def test_a_fence_around_marks_alone_is_a_try() -> None:
+    """Models fence their marks, and say something behind them; one that holds anything else quotes."""
     assert read_reply("Fine.\n\n```\n[AGREE: P1]\n```").tried == (("AGREE", "[AGREE: P1]"),)
-    assert read_reply("```\n[AGREE: P1]\n```\n\nis how it is done.").tried == ()
+    assert read_reply("```\n[AGREE: P1]\n```\n\nis how it is done.").tried == (("AGREE", "[AGREE: P1]"),)
+    assert read_reply("```\nIt said:\n[AGREE: P1]\n```\n\nis how it is done.").tried == ()
     assert read_reply("Fine.\n\n```\nlike this: \n[AGREE: P1]\n```").tried == ()
 
 

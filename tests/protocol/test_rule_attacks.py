@@ -195,7 +195,7 @@ def calls_for_votes(many: int) -> int:
 
     sys.setprofile(count)
     try:
-        kept, refused = admit.admit(dialog.dialog, "B", reply).counted("[VOTE: P1 approve]")
+        kept, refused = admit.admit(dialog.dialog, "B", reply).counted(("[VOTE: P1 approve]",))
         verdict.rule(dialog.dialog, "B", kept, refused)
     finally:
         sys.setprofile(None)

@@ -224,7 +224,7 @@ def answered(reply: str) -> None:
     unescape(escape(read.body))
     for mark in read.marks:
         marks.agreed(Mark("AGREE", mark.value))
-    admit.admit(TABLE, "B", read).counted(reply)
+    admit.admit(TABLE, "B", read).counted((reply,))
 
 
 @cases("shape", BY_HAND)

@@ -56,9 +56,10 @@ class Room:
     """Agents with scripts, by id.
 
     `prompts`, `questions` (for a new body) and `asked` (closing questions) are what they were asked; `confirms` is what
-    an agent answers to its closing questions, one after the other: without it, it means what it wrote. `drafts` is
-    what came too late, `held` what waits because somebody is typing, `attachments` what was too long, by name. `gates`
-    are what the gate of a build says, one after the other: "passed" without it; "error" stops the task.
+    an agent answers to its closing questions, one after the other: without it, it means what it wrote, and where it is
+    asked once more says the same again. `drafts` is what came too late, `held` what waits because somebody is typing,
+    `attachments` what was too long, by name. `gates` are what the gate of a build says, one after the other: "passed"
+    without it; "error" stops the task.
     """
 
     def __init__(self, text: str | bytes, **scripts: Sequence[Line]) -> None:
@@ -69,7 +70,7 @@ class Room:
         self.questions: list[tuple[str, str]] = []
         self.asked: list[tuple[str, str]] = []
         self.confirms: dict[str, list[str]] = {}
-        self._answers: dict[str, str | None] = {}
+        self._answers: dict[str, list[str]] = {}
         self.attachments: dict[str, str] = {}
         self.nudged, self.lain, self.pace, self.retry_pause = True, 0.0, 0.0, 0.0
         self.working: frozenset[str] = frozenset()
@@ -224,14 +225,15 @@ class Room:
             self.speak((self.owing[0], line))
         return self
 
-    def _confirmed(self, me: str, reply: Lifted) -> str | None:
-        """What agent `me` says to the closing question: the next of `confirms`, else that it means what it wrote."""
-        found = admit.admit(self.dialog, me, reply).asked
-        if not found:
-            return None
-        self.asked.append((me, admit.question(found)))
-        given = self.confirms.get(me)
-        return given.pop(0) if given else confirmed(found)
+    def _confirmed(self, me: str, reply: Lifted) -> list[str]:
+        """What agent `me` says to the closing question, and where that is put once more: the next of `confirms`."""
+        admission = admit.admit(self.dialog, me, reply)
+        answers: list[str] = []
+        while found := admission.due(answers):
+            self.asked.append((me, admit.question(found)))
+            given = self.confirms.get(me)
+            answers.append(given.pop(0) if given else answers[0] if answers else confirmed(found))
+        return answers
 
     def _seal(self, now: Dialog, me: str, debt: Debt, reply: Lifted) -> Addition | None:
         addition = self._turn(now, me, debt, reply)
@@ -255,7 +257,7 @@ class Room:
             admit.admit(now, me, reply),
             self._agent(me),
             debt,
-            answer=self._answers.get(me),
+            answers=self._answers.get(me, ()),
             done=self._submitted(now, me),
             attributes=(("nonce", nonce),),
             duration=duration,

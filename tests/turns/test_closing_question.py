@@ -38,6 +38,7 @@ YES, NO = "[AGREE: P1]", "[OBJECTION: see above]"
 SAYINGS = [("Ich wüsste nicht, warum ich es nicht unterschreiben sollte.", True), ("In principle.", False)]
 PERSON = "Postgres or Redis?"  # what turn 1 asks
 REPLY = f"Fine, and here is why.\n\n{YES}"
+AMONG = f"Yes, I mean it: {YES}"
 WAIT = 600.0  # seconds of an answer that nobody waits for
 
 
@@ -356,8 +357,19 @@ EMPTY = BackendError("no text came", fix="ask again", kind="empty")
         ([("[AGREE: P1", SAID, WRONG)], "2"),
         ([("", SAID)], "2"),
         ([("Yes, of course.", SAID)], "2"),
+        ([(AMONG, SAID), (SAID, WRONG)], "3"),
+        ([(AMONG, SAID)] * 3, "3"),
     ],
-    ids=["an error", "busy for ever", "an empty reply", "an error after a word", "nothing", "no line"],
+    ids=[
+        "an error",
+        "busy for ever",
+        "an empty reply",
+        "an error after a word",
+        "nothing",
+        "no line",
+        "an error, asked once more",
+        "other words for ever",
+    ],
 )
 async def test_a_question_that_fails_leaves_a_turn_without_its_yes(
     tmp_path: Path, answers: list[tuple[Line, ...]], calls: str
@@ -369,6 +381,67 @@ async def test_a_question_that_fails_leaves_a_turn_without_its_yes(
     assert is_refused(dialog)
     assert account(dialog)[0] == calls
     assert dialog.state.owing == ("A",)
+
+
+async def test_a_yes_among_other_words_is_asked_for_once_more(tmp_path: Path) -> None:
+    """It costs one more call, which the frame counts, and no other."""
+    path = await on_the_table(tmp_path)
+    mind = Mind((REPLY, SAID), answers=[(AMONG, SAID), (YES, SAID)], price=DEAR)
+    dialog = await step(path, mind, "B")
+    assert said_by(dialog).mark("AGREE") is not None
+    assert dialog.state.outcome is not None
+    assert [AMONG in request.question for request in mind.requests] == [False, False, True]
+    assert account(dialog)[:2] == ("3", "3000")
+    assert kinds(path) == ["reply", "answer", "answer", "intent", "done"]
+
+
+async def test_a_kill_between_the_two_questions_asks_only_the_second_again(tmp_path: Path) -> None:
+    """The first answer is in the journal by then, and stays there whatever the second one comes to."""
+    path = await on_the_table(tmp_path)
+    mind = Mind((REPLY, SAID), answers=[(AMONG, SAID), (SAID, WAIT)], price=DEAR)
+    async with agent_with(path, mind, "B") as agent:
+        turn = asyncio.ensure_future(agent.step())
+        await until(lambda: len(mind.requests) == 3)
+        left = as_it_lies(path)
+        turn.cancel()
+        await asyncio.wait({turn})
+    assert kinds(left) == ["reply", "answer"]
+    again = Mind(answers=[(YES, SAID)], price=DEAR)
+    dialog = await step(left, again, "B")
+    assert [request.question for request in again.requests] == [mind.requests[2].question]
+    assert again.asked[0].text == mind.asked[2].text
+    assert said_by(dialog).mark("AGREE") is not None
+    assert account(dialog)[0] == "4"
+
+
+async def test_a_kill_after_the_second_answer_asks_nothing_again(tmp_path: Path) -> None:
+    """Both are in the journal before the append is tried."""
+    path = await on_the_table(tmp_path)
+    mind = Mind((REPLY, SAID), answers=[(AMONG, SAID), (YES, SAID)], price=DEAR)
+    async with agent_with(path, mind, "B") as agent:
+        await agent.look()
+        with locked(path):
+            turn = asyncio.ensure_future(agent.step())
+            await until(lambda: kinds(path).count("answer") == 2)
+            left = as_it_lies(path)
+        await turn
+    silent = Mind(price=DEAR)
+    dialog = await step(left, silent, "B")
+    assert silent.requests == []
+    assert said_by(dialog).mark("AGREE") is not None
+    assert account(dialog)[:2] == ("3", "3000")
+
+
+@pytest.mark.parametrize(("limit", "used"), [("$0.50", 48_500), ("60000 tokens", 58_500)])
+async def test_a_second_question_that_cannot_be_paid_is_not_asked(tmp_path: Path, limit: str, used: int) -> None:
+    """The first one took what was left."""
+    path = await on_the_table(tmp_path, f"**Budget:** {limit}")
+    reply, answer = replace(SAID, tokens_in=used), replace(SAID, tokens_in=1_450)
+    mind = Mind((REPLY, reply), answers=[(AMONG, answer), (YES, SAID)], price=DEAR)
+    dialog = await step(path, mind, "B")
+    assert is_refused(dialog)
+    assert [bool(request.question) for request in mind.requests] == [False, True]
+    assert account(dialog)[0] == "2"
 
 
 async def test_a_question_that_takes_too_long_does(tmp_path: Path) -> None:
