@@ -131,13 +131,12 @@ def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> N
 
 def test_an_editable_install_leads_to_the_tree_under_test(tmp_path: Path) -> None:
     """What is broken is red and what is whole is green, whatever the checkout holds; no other worktree is seen."""
-    good, broken = (
-        {"src/ages.py": text} for text in ("def read(text):\n    return int(text)\n", "not even python (\n")
-    )
+    whole = "def read(text):\n    return int(text)\n"
+    before, broken, good = ({"src/ages.py": text} for text in (whole, "not even python (\n", f'"""Ages."""\n\n{whole}'))
     script = {"plan": PLAN.splitlines()[0], "001.1": broken, "001.2": good}
     venv = tmp_path / "repo" / ".venv"
     with Site(tmp_path, script, gate="cat ../*/*/README.md; ls -a; .venv/bin/python -m unittest test_ages") as site:
-        write(site.repo, {**good, "test_ages.py": READ["test_ages.py"], ".gitignore": ".venv\n"})
+        write(site.repo, {**before, "test_ages.py": READ["test_ages.py"], ".gitignore": ".venv\n"})
         git(site.repo, "add", "-A")
         git(site.repo, "commit", "-q", "-m", "Ages")
         subprocess.run(["/usr/bin/env", "python3", "-m", "venv", "--without-pip", str(venv)], check=True, env=PLAIN)
