@@ -187,7 +187,8 @@ def test_sealed_templates_begin_with_all_who_seal() -> None:
     assert firsts["council"] == firsts["architecture-debate"] == firsts["brainstorm"] == ("A", "B", "C")
     assert firsts["code-review"] == firsts["pyramid"] == ("B", "C", "D")
     assert firsts["design-review"] == ("B", "C")
-    assert {firsts[name] for name in ("pair", "debate", "circle", "swarm", "relay", "system-design")} == {("A",)}
+    assert firsts["pair"] == firsts["divided"] == ("A", "B")
+    assert {firsts[name] for name in ("debate", "circle", "swarm", "relay", "system-design")} == {("A",)}
 
 
 # -- a template of one's own ------------------------------------------------------------------------------------------

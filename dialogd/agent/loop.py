@@ -417,7 +417,7 @@ class Agent(Speaker):
             aside = await self.on_disk(lambda: self.file.set_aside(present))
             self._turn = None
         before = {one.chain for one in self._lost}
-        self._lost = await self.on_disk(lambda: self.file.journals.lost(dialog))
+        self._lost = await self.on_disk(lambda: self.file.lost(dialog))
         if any(one.chain not in before for one in self._lost):
             first_, last, text = self._lost[0].number, self._lost[-1].number, self.missing(dialog)
             return {"first": first_, "last": last, "kept": str(self._lost[-1].kept), "text": text}

@@ -295,10 +295,10 @@ at all.
 {answering(scene, lead)}"""
 
 
-def hold_second(scene: Scene, lead: Proposal) -> str:
-    """The second position, taken or held."""
-    if not any(entry.by == scene.me.id for entry in scene.spoken):
-        return f"""{lead.ref} puts the start first.
+def hold_second(scene: Scene, lead: Proposal | None) -> str:
+    """The second position, taken, also before there is a first, or held."""
+    if lead is None or not any(entry.by == scene.me.id for entry in scene.spoken):
+        return f"""{lead.ref if lead else "What is said first about it as a rule"} puts the start first.
 I put the way back first, and I don't think that both can come first.
 
 [PROPOSAL: {COUNTER}]
@@ -314,7 +314,7 @@ Whoever starts {lead.ref} today has decided about “{scene.topic}” before the
 
 def call_deadlock(scene: Scene) -> str:
     """Positions, crux, and the cheapest experiment that would settle it."""
-    first = scene.name(scene.lead.by) if scene.lead else "One side"
+    first = scene.name(scene.first.by) if scene.first else "One side"
     others = " and ".join(agent.name for agent in scene.agents if agent.name != first) or "The other side"
     opening = "Nobody has moved for two rounds, and I have no argument left that was not heard."
     if scene.state.table.deadlock:
@@ -353,19 +353,38 @@ Redis would be faster. It would also be a second thing that holds the truth, and
 [CONFIDENCE: 0.7]"""
 
 
-def _gateway_objects(scene: Scene, refs: Sequence[str]) -> str:
-    return f"""You cannot see the gateway from there. It looks up the session on every request, 1,900 times a
+_GATEWAY = """the gateway. It looks up the session on every request, 1,900 times a
 second at the evening peak, and it does so from three regions. From the farthest one a single look
-at your Postgres takes 140 ms, and its pool ends at 80 connections.
+at {} takes 140 ms, and its pool ends at 80 connections.
 
 So I would keep nothing at all: the browser carries a signed cookie, and each region checks the signature by
 itself in microseconds.
 
-[OBJECTION: {refs[0]} sends 1,900 reads a second to one database, over a distance of 140 ms.]
-[PROPOSAL: Sessions live in signed cookies; no store is asked.]
-[EVIDENCE: gateway/metrics/peak.csv; gateway/config/pool.yaml, size 80]
-[RE: {scene.spoken[0].number}, {refs[0]}]
-[CONFIDENCE: 0.7]"""
+"""
+_GATEWAY_MARKS = """[PROPOSAL: Sessions live in signed cookies; no store is asked.]
+[EVIDENCE: gateway/metrics/peak.csv; gateway/config/pool.yaml, size 80]"""
+
+
+def _gateway_proposes(_scene: Scene, _refs: Sequence[str]) -> str:
+    return f"I read {_GATEWAY.format('the database')}{_GATEWAY_MARKS}\n[CONFIDENCE: 0.7]"
+
+
+def _too_far(refs: Sequence[str]) -> str:
+    return f"[OBJECTION: {refs[0]} sends 1,900 reads a second to one database, over a distance of 140 ms.]"
+
+
+def _gateway_objects(scene: Scene, refs: Sequence[str]) -> str:
+    said = f"You cannot see {_GATEWAY.format('your Postgres').replace('the gateway.', 'the gateway from there.', 1)}"
+    return f"{said}{_too_far(refs)}\n{_GATEWAY_MARKS}\n[RE: {_last(scene)}, {refs[0]}]\n[CONFIDENCE: 0.7]"
+
+
+def _gateway_compares(scene: Scene, refs: Sequence[str]) -> str:
+    return f"""We answered two questions: you, who ends a session; I, who reads it. One fact decides between
+{refs[0]} and {refs[1]}, and you cannot look it up from there: the reads come from three regions, and the farthest one
+would wait 140 ms for each.
+
+{_too_far(refs)}
+[RE: {_last(scene)}, {refs[0]}]"""
 
 
 def _shop_concedes_and_objects(scene: Scene, refs: Sequence[str]) -> str:
@@ -380,7 +399,7 @@ nobody has asked yet: how long may a stolen session live?
 [OBJECTION: {refs[1]} cannot end a stolen session before it expires.]
 [QUESTION: How many minutes may a stolen session live?]
 [EVIDENCE: shop/support/revoke.py; eleven takeovers in docs/incidents]
-[RE: {scene.spoken[1].number}, {refs[1]}]"""
+[RE: {_last(scene)}, {refs[1]}]"""
 
 
 _FIRST_TEXT = """- **Postgres holds every session**, one row each, for 30 days. It alone is the truth.
@@ -400,7 +419,7 @@ Your question has an answer in the gateway: it already drops idle connections af
 good for just as long, both of us get what we need.
 
 [CONCEDE: {refs[1]} leaves a stolen session alive]
-[RE: {scene.spoken[2].number}]
+[RE: {_last(scene)}]
 
 ## Consensus Summary
 
@@ -414,7 +433,7 @@ def _shop_improves(scene: Scene, refs: Sequence[str]) -> str:
 three in the morning, and found one gap: both projects now depend on one signing key, and the text
 does not say whose it is. I add a line.
 
-[RE: {scene.spoken[3].number}, {refs[2]}]
+[RE: {_last(scene)}, {refs[2]}]
 
 ## Consensus Summary
 
@@ -434,33 +453,51 @@ single look on a quiet day.
 
 [AGREE: {refs[3]}]
 [RESERVATION: a renewal from the third region has not been measured under load]
-[RE: {scene.spoken[4].number}, {refs[3]}]
+[RE: {_last(scene)}, {refs[3]}]
 [CONFIDENCE: 0.85]"""
 
 
-STORY = (
-    _shop_proposes,
-    _gateway_objects,
-    _shop_concedes_and_objects,
-    _gateway_settles,
-    _shop_improves,
-    _gateway_signs,
+def _last(scene: Scene) -> int:
+    return scene.spoken[-1].number
+
+
+# Who speaks, after how many turns of the shop and of the gateway: the lines, and how many proposals there are by then.
+# Where both answer the question at once, either answer may come first.
+STORY: Mapping[tuple[str, int, int], tuple[Callable[[Scene, Sequence[str]], str], int]] = MappingProxyType(
+    {
+        ("shop", 0, 0): (_shop_proposes, 0),
+        ("gateway", 0, 0): (_gateway_proposes, 0),
+        ("gateway", 1, 0): (_gateway_objects, 1),
+        ("gateway", 1, 1): (_gateway_compares, 2),
+        ("shop", 1, 1): (_shop_concedes_and_objects, 2),
+        ("shop", 1, 2): (_shop_concedes_and_objects, 2),
+        ("gateway", 2, 1): (_gateway_settles, 2),
+        ("gateway", 2, 2): (_gateway_settles, 2),
+        ("shop", 2, 2): (_shop_improves, 3),
+        ("shop", 2, 3): (_shop_improves, 3),
+        ("gateway", 3, 2): (_gateway_signs, 4),
+        ("gateway", 3, 3): (_gateway_signs, 4),
+    }
 )
-_PROPOSED_BY_THEN = (0, 1, 2, 2, 3, 4)  # proposals that the piece has made before each of its turns
 
 
 def _story(scene: Scene) -> str:
     """The next lines of the piece, while nobody has said anything that is not in it; "" for any other dialog."""
-    at, proposals = len(scene.spoken), scene.state.table.proposals
     is_its = (scene.dialog.header.topic or scene.topic) in STORY_TOPICS and len(scene.agents) == 2
-    if not is_its or at >= len(STORY) or scene.points or scene.state.base or not scene.first_in_line:
+    together = is_its and len(scene.dialog.entries[0].turn or ()) > 1  # which may take a turn more
+    if not is_its or scene.points or scene.state.base or scene.state.limits.max_turns <= 6 + together:
         return ""
-    if scene.state.limits.max_turns <= len(STORY) or len(proposals) != _PROPOSED_BY_THEN[at]:
+    shop = scene.agents[0].id if together else scene.spoken[0].by if scene.spoken else scene.me.id
+    count = sum(entry.by == shop for entry in scene.spoken)
+    part = "shop" if scene.me.id == shop else "gateway"
+    line, proposed = STORY.get((part, count, len(scene.spoken) - count), (None, 0))
+    proposals = scene.state.table.proposals
+    is_played = len(proposals) == proposed and all(entry.body.startswith(OPENING) for entry in scene.spoken)
+    is_next = not scene.spoken or scene.spoken[-1].by != scene.me.id
+    if line is None or not (is_played and is_next):
         return ""
-    cast = [entry.by for entry in scene.spoken] + [scene.me.id]
-    takes_turns = all(who == cast[index % 2] for index, who in enumerate(cast)) and len({*cast}) == min(at + 1, 2)
-    is_played = takes_turns and all(entry.body.startswith(OPENING) for entry in scene.spoken)
-    text = STORY[at](scene, [proposal.ref for proposal in proposals]) if is_played else ""
+    own = sorted(proposals[:2], key=lambda proposal: proposal.by != shop)
+    text = line(scene, [proposal.ref for proposal in (*own, *proposals[2:])])
     return re.sub(r"(?<=[^\n\]])\n(?! *[-#\[]|\n) *", " ", text)  # a paragraph is one line, as a model writes it
 
 
@@ -529,6 +566,12 @@ class Scene:
     def lead(self) -> Proposal | None:
         """The first plain proposal."""
         own = (p for p in reversed(self._proposals) if not p.sha and turn_number(p.entry) > self.state.base)
+        return next(own, None)
+
+    @cached_property
+    def first(self) -> Proposal | None:
+        """The proposal of the first position, which in a sealed round may stand behind the second."""
+        own = (p for p in reversed(self._proposals) if p.text == PLAN and turn_number(p.entry) > self.state.base)
         return next(own, None)
 
     @cached_property
@@ -782,11 +825,11 @@ def deadlock(scene: Scene) -> str:
     """Two positions that nobody leaves; from the fifth agent turn on, a call to end it."""
     if len(scene.spoken) >= 4:
         return call_deadlock(scene)
-    if scene.lead is None:
+    if scene.first is None and scene.first_in_line:
         return propose(scene)
-    if scene.lead.by == scene.me.id:
-        return hold_first(scene, scene.lead)
-    return hold_second(scene, scene.lead)
+    if scene.first is not None and scene.first.by == scene.me.id:
+        return hold_first(scene, scene.first)
+    return hold_second(scene, scene.first)
 
 
 def error(scene: Scene) -> str:

@@ -49,7 +49,7 @@ MaxTime = Annotated[
 Timeout = Annotated[
     str | None, typer.Option(metavar="TIME", help="How long one reply may take: 5m, 90 seconds. Default: 5 minutes.")
 ]
-First = Annotated[str | None, typer.Option(metavar="ID", help="Who speaks first. Default: the first agent.")]
+First = Annotated[str | None, typer.Option(metavar="ID", help="Who speaks first. Default: as the template says.")]
 ContextFiles = Annotated[
     list[str] | None,
     typer.Option("--context", metavar="FILE", help="A file for the agents to read; repeat it for more."),

@@ -779,7 +779,7 @@ def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: boo
         dialog,
         problems=[*_problems(dialog, journals.remembered(), is_open=strict)],
         missing=[_heading(text) for _, chain, text in written if chain not in present],
-        lost=taken_out(journals.lost(dialog), settings.file),
+        lost=taken_out(log.lost(dialog), settings.file),
         aside=[str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))],
         odd=journals.odd(),
         folder=journals.folder,

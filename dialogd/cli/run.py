@@ -75,12 +75,13 @@ def new(
         if daemon.session and daemon.id in [agent.id for agent in opening.agents]:
             person.seat(log, daemon.id, program_of(daemon.session))
     urls = {agent.id: agent.url for agent in opening.agents}
-    kicks = [f"curl -X POST {urls[who]}/notify" for who in opening.first]
+    kicks = [f"curl -X POST {urls[opening.first[0]]}/notify"]  # whose daemon tells those that answer at the same time
     starts = [_start_line(settings, seat, agent) for seat, agent in zip(seats, opening.agents, strict=True)]
-    first, going = ", ".join(opening.first), None
+    first, going, told = ", ".join(opening.first), None, ()
     if go:
         running = [daemon for daemon in daemons(settings, settings.file) if daemon.id in opening.first]
-        going = set(notify(running)) == set(opening.first)
+        told = notify(running)
+        going = bool(told)
     facts = {
         "file": str(settings.file),
         "dialog": opening.dialog,
@@ -104,7 +105,7 @@ def new(
     options.answer(facts, [f"{settings.file}\n", *rows], json=json)
     if going is not None and not json:
         late = f"not set going: no daemon of {first} runs here yet; start it, then use the curl line"
-        remark(f"set going: {first} was notified" if going else late)
+        remark(f"set going: {', '.join(told)} was notified" if told else late)
 
 
 def _ports(settings: Settings, seats: tuple[Seat, ...]) -> list[int]:

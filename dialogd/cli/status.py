@@ -455,7 +455,7 @@ def status(
         fix = f"look at those that run: {looks}; or {error.fix}" if others else error.fix
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=fix) from None
     situation, told = Situation.of(dialog, settings.file, running, state), holds(state.agents)
-    missing = taken_out(log.journals.lost(dialog), settings.file)
+    missing = taken_out(log.lost(dialog), settings.file)
     typed = takewhile(lambda entry: entry.frame is None or not entry.is_turn, reversed(dialog.entries))
     notices = [entry.notice for entry in reversed([*typed])]  # of what was typed since the last turn by a daemon
     warnings = [*filter(None, [missing, *dialog.header.warnings, *notices])]

@@ -108,7 +108,7 @@ class Feed:
         """Turns that a save has taken out of the file, and how much of the budget is spent, when that changed."""
         if self._full_reads != self.log.full_reads:  # what stood there before has changed
             self._full_reads = self.log.full_reads
-            missing, before = person.taken_out(self.log.journals.lost(dialog), self.log.path), self._missing
+            missing, before = person.taken_out(self.log.lost(dialog), self.log.path), self._missing
             self._missing = missing
             if missing not in ("", before):
                 yield missing

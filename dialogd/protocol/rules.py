@@ -306,8 +306,8 @@ class Rules:
 
     @cached_property
     def is_plain(self) -> bool:
-        """True for a dialog without rules beyond those of a plain pair; thresholds alone don't count."""
-        return self == replace(_PLAIN, **{key: getattr(self, key) for key in THRESHOLDS})
+        """True for a dialog without rules beyond those of a plain pair; thresholds and sealed answers don't count."""
+        return self == replace(_PLAIN, sealed=self.sealed, **{key: getattr(self, key) for key in THRESHOLDS})
 
 
 _NO_ROLE = Role()

@@ -22,7 +22,7 @@ from dialogd.protocol.model import Condition, Draft, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import Distrusted, KeptFile, fix, flush, flush_folder, make_folder, pread, why, write_once
 from dialogd.store.folders import listed_beside
-from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, chain_of
+from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, Lost, chain_of, still_lost
 from dialogd.store.lock import Lock
 from dialogd.store.origin import Origin, origin_here
 
@@ -135,6 +135,11 @@ class LogFile:
             return None if sure and self._is_doubtful else found
         finally:
             self._mutex.release()
+
+    def lost(self, dialog: Dialog) -> tuple[Lost, ...]:
+        """The turns of `dialog` that a save has taken out of the file; what was written since it was read is none."""
+        found = self.journals.lost(dialog)
+        return still_lost(found, self.read()) if found else ()
 
     def _stands_at(self) -> tuple[int, int, int] | None:
         """Which file the path names, how long it is, and when it was last written to; None for one not yet opened."""

@@ -340,6 +340,24 @@ class TestThePiece:
         assert "signing key" in second
         assert not [signal for signal in signals(stage.dialog) if signal.kind == "flip"]
 
+    @cases("order", [1, -1])
+    async def test_it_is_played_from_sealed_answers_too(self, order: int) -> None:
+        """Both answer without the other's answer, whichever is read first; then it comes to the same text."""
+        stage = Stage(topic=self.TOPIC, turn="A, B")
+        seen = stage.dialog
+        replies = {who: await stage.reply(who, seen) for who in "AB"}
+        assert ["OBJECTION" in said for said in replies.values()] == [False, False]
+        for who in "AB"[::order]:
+            await stage.write(who, replies[who])
+        written = await stage.go()
+        assert (stage.outcome, len(written)) == ("CONSENSUS_REACHED", 4 if order > 0 else 5)
+        assert ("CONCEDE" in names(written[0]), names(written[-1])[0]) == (order > 0, "AGREE")
+        shop, gateway = ("P1", "P2")[::order]
+        conceded = next(entry for entry in written if entry.by == "A")
+        assert f"with them {shop} does not hold" in conceded.body
+        assert conceded.mark("OBJECTION").value.startswith(f"{gateway} cannot end")
+        assert "signing key" in stage.dialog.state.table.proposals[-1].text
+
     @cases("after", range(1, 6))
     @cases("to", ["A", "B"])
     async def test_the_persons_word_ends_the_piece_and_is_heard(self, after: int, to: str) -> None:
@@ -503,6 +521,20 @@ class TestQuarrel:
             assert called.fields == (CRUX, EXPERIMENT)
             assert PLAN in entry.body
             assert COUNTER in entry.body
+
+    @cases("order", [1, -1])
+    async def test_each_takes_its_own_side_where_both_answer_at_once(self, order: int) -> None:
+        """Two positions, whichever is read first, and the same one is held to the end."""
+        stage = Stage(variant="deadlock", turn="A, B")
+        seen = stage.dialog
+        replies = {who: await stage.reply(who, seen) for who in "AB"}
+        for who in "AB"[::order]:
+            await stage.write(who, replies[who])
+        proposed = {proposal.by: proposal.text for proposal in stage.dialog.state.table.proposals}
+        assert proposed == {"A": PLAN, "B": COUNTER}
+        written = await stage.go()
+        assert stage.outcome == "DEADLOCK"
+        assert f"**Claude A:** {PLAN}" in written[-1].body
 
     async def test_a_reopened_deadlock_is_argued_again(self) -> None:
         """The count starts anew with the person's turn, and their words are heard."""

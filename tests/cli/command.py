@@ -82,10 +82,10 @@ class Commands:
         return f"dialogd start {agent} --file {self.file}"
 
     def begin(self, topic: str, name: str = "dialog.md") -> LogFile:
-        """Write a dialog as `dialogd new TOPIC` does, without a process of its own."""
+        """Write a dialog as `dialogd new TOPIC --first A` does, without a process of its own."""
         file = self.folder / name
         log = LogFile(file, Journals(self.state.dialog(file)))
-        wanted = Wanted(topic)
+        wanted = Wanted(topic, first="A")
         opening = draw_up(wanted, wanted.seats(), usual_ports(wanted.seats()))
         create(log, Settings(file=file, state_dir=self.state.root), opening)
         return log

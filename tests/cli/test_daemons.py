@@ -55,12 +55,12 @@ def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Command
     assert (taken.code, f"port {a} is taken by the dialogd daemon of agent A" in taken.err) == (3, True)
     assert (seat.code, "A already runs on" in seat.err) == (3, True)
     logs, facts = dialogd.all([["logs", "a", "-n", "500"], ["logs", "B", "-n", "1", "--json"]])
-    assert "appended turn 2 in" in logs.out
+    assert re.search("appended turn [23] in", logs.out)
     assert (facts.json["running"], len(facts.json["lines"])) == (True, 1)
     stopped = dialogd("stop")
     assert (stopped.code, stopped.out.count(" stopped\n"), dialogd.daemons()) == (0, 2, ())
     assert Path(stopped.out.strip().rpartition(" ")[2]).read_bytes() == dialogd.file.read_bytes()
-    assert "appended turn 2 in" in dialogd("logs", "A").out
+    assert re.search("appended turn [23] in", dialogd("logs", "A").out)
 
 
 @pytest.mark.slow

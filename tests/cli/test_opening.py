@@ -48,7 +48,7 @@ def test_the_beginning_of_a_dialog_word_for_word() -> None:
         "**Started:** 2026-11-21 20:00:00 +01:00\n"
         "**Dialog:** 3f9a1c\n"
         "**Agents:** A = Claude A @ http://localhost:3001, B = Grok B @ http://localhost:3002\n\n"
-        "## Setup\n\n```toml\nstep = true\n```\n"
+        "## Setup\n\n```toml\nsealed = true\nstep = true\n```\n"
     )
     assert first == (
         "\n## Turn 1 — User\n\n"
@@ -65,7 +65,11 @@ def test_what_is_written_is_what_is_read() -> None:
     dialog = parse(compose(opening("Which?", step=True, max_turns=7, timeout=90.0)).encode())
     header = dialog.header
     assert (header.warnings, header.dialog, header.agents) == ((), "3f9a1c", AGENTS)
-    assert (header.limits.max_turns, header.limits.timeout, dict(header.setup)) == (7, 90.0, {"step": True})
+    assert (header.limits.max_turns, header.limits.timeout, dict(header.setup)) == (
+        7,
+        90.0,
+        {"sealed": True, "step": True},
+    )
     assert dialog.state.owing == ("A",)
     assert [(e.number, e.by, e.condition) for e in dialog.entries] == [(1, "USER", Condition.BY_HAND)]
 

@@ -55,7 +55,7 @@ def test_new_puts_what_was_recalled_before_the_agents(dialogd: Commands) -> None
         assert done.code == 0, done.err
         dialog = parse((dialogd.folder / line[-1]).read_bytes())
         (entry,) = dialog.entries
-        assert (entry.marks, dialog.state.owing) == ((), ("A",))
+        assert (entry.marks, dialog.state.owing) == ((), ("A", "B"))
         if past is None:
             assert "nothing was recalled" in done.err
             assert "Recalled" not in entry.body

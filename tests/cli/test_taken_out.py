@@ -54,6 +54,14 @@ def test_without_a_daemon_status_says_so_and_the_line_works(dialogd: Commands) -
     assert len(dialogd.log.read().entries) == len(dialog.entries)
 
 
+def test_what_is_written_while_somebody_reads_is_not_missed(dialogd: Commands) -> None:
+    """A turn that came after the file was read, and before the journals were, is no turn that a save took out."""
+    log = dialogd.begin("Tabs?")
+    read = log.read()
+    person.say(dialogd.log, "What about cost?", to="A")
+    assert log.lost(read) == ()
+
+
 def test_what_was_kept_and_is_deleted_is_forgotten(dialogd: Commands) -> None:
     """Set aside by a daemon, the text lies in a file; without that file nothing is said any more."""
     before = conducted(dialogd)

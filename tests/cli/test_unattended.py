@@ -63,7 +63,7 @@ def test_unattended_it_ends_with_a_plan_and_a_code(
     assert "\nTURN: USER\n" not in dialogd.file.read_text()
     assert "\nplan " in output
     (page,) = dialogd.folder.glob("collaboration_plan_*.md")
-    assert ("left out, being absent: B" in page.read_text()) is (code == 0)
+    assert ("left out, being absent: Agent B" in page.read_text()) is (code == 0)
     assert "may wait for you" not in output
 
 

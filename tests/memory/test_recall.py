@@ -149,7 +149,7 @@ MARK = "[CONSENSUS_REACHED]\n\n[STOPPED]\nTURN: B\n## Turn 2 — Claude A\n<!-- 
 @examples(60)
 @given(st.one_of(st.text(max_size=200), st.just(MARK), st.just(f"> {MARK}"), st.just(MARK.replace("\n", "\r"))))
 def test_a_recalled_block_is_inert(text: str) -> None:
-    """Whatever stood in an earlier dialog: the new one reads as one turn of the person's, without a mark, owed by A."""
+    """Whatever stood in an earlier dialog: the new one reads as one turn of the person's, no mark, owed by both."""
     verdict = Verdict("worked", text, "")
     behind = (Signed("A", 2, text),)
     hostile = PastDecision(
@@ -165,7 +165,7 @@ def test_a_recalled_block_is_inert(text: str) -> None:
     assert all(line.startswith(">") for line in written.partition("\n\n>")[2].partition("\n\nTURN")[0].split("\n")[1:])
     dialog = parse(written.encode("utf-8", "replace"))
     (entry,) = dialog.entries
-    assert (entry.marks, dialog.state.owing, dialog.state.outcome) == ((), ("A",), None)
+    assert (entry.marks, dialog.state.owing, dialog.state.outcome) == ((), ("A", "B"), None)
     assert dialog.header.warnings == ()
 
 

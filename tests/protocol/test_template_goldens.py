@@ -105,3 +105,26 @@ def test_an_observer_and_a_judge_get_no_turn_before_the_end() -> None:
         spoke = [entry.by for entry in room.dialog.turns if entry.by != USER]
         assert all(rules.role(who).speaks for who in spoke)
         assert rules.judge not in spoke[:-2] if rules.judge else True
+
+
+@cases(
+    ("lines", "outcome"),
+    [
+        (["[DEADLOCK]"], "DEADLOCK"),
+        (["[PASS]", "[PASS]", "[DEADLOCK]"], "DEADLOCK"),
+        (["[PASS]", "[PASS]"], ""),
+        (["[ESCALATE: who is to decide?]"], ""),
+    ],
+)
+def test_a_pair_seals_its_first_answers_and_is_plain_for_the_rest(lines: list[str], outcome: str) -> None:
+    """A bare deadlock of both is one, and nothing is asked about it; a round of passes asks nobody."""
+    room = begun("pair")
+    assert room.owing == ("A", "B")
+    for who in "AB":
+        room.scripts[who] = [f"{who} knows this.", *lines]
+    room.run()
+    said = [(entry.by, entry.body) for entry in room.dialog.turns[1:3]]
+    assert said == [("A", "A knows this."), ("B", "B knows this.")]
+    assert [len(entry.all("SEALED")) for entry in room.dialog.entries[1:3]] == [1, 1]
+    assert (room.outcome, room.asked, "USER" in room.owing) == (outcome, [], False)
+    assert not [mark for entry in room.dialog.entries for mark in entry.all("REFUSED")]
