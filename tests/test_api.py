@@ -263,6 +263,7 @@ async def test_what_cannot_begin_is_refused_before_anything_is_written(stage: St
         ({"agents": "nonsense"}, "unknown backend"),
         ({"agents": PAIR, "budget": "a lot"}, "--budget"),
         ({"agents": ["A=rehearsal", "a=rehearsal"]}, "given to two agents"),
+        ({"agents": "command:cat,auto"}, "nobody is there for B"),
     ]
     for options, why in wrong:
         with pytest.raises(BadInput, match=why):

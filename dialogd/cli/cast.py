@@ -11,10 +11,12 @@ from dialogd.backends.auto import (
     AUTO,
     CHOSEN,
     COMMANDS,
+    LAST_RESORT,
     LIVE,
     SCENARIOS,
     Choice,
     candidates,
+    family_of,
     known_names,
     resolve,
     survey,
@@ -57,6 +59,9 @@ def _dealt(agents: str, least: int, ids: str) -> tuple[Seat, ...]:
     if not 0 < len(listed) <= len(SEATS):
         raise BadInput(f"--agents names {len(listed)} agents", fix="name 1 to 26: --agents rehearsal,rehearsal")
     seats = (ids + SEATS.translate(dict.fromkeys(map(ord, ids))))[: max(len(listed), least)]
+    is_scripted = [family_of(name) == LAST_RESORT for name in listed]
+    if len(listed) < len(seats) and any(is_scripted) and not all(is_scripted):
+        raise _nobody_for([Seat(seat) for seat in seats[len(listed) :]])
     return tuple(_part(seat, listed[index % len(listed)]) for index, seat in enumerate(seats))
 
 
@@ -185,7 +190,8 @@ def seated(
 ) -> tuple[tuple[Seat, ...], dict[str, Choice]]:
     """The seats with their backends on this machine, and each agent's choice by its id.
 
-    A seat without a backend gets what the settings say. Raises `BadInput` for a name that nobody knows.
+    A seat without a backend gets what the settings say. Raises `BadInput` for a name that nobody knows, and where
+    scripted lines that nobody asked for would take a seat beside real agents.
     """
     named = [_with_settings(seat, settings) for seat in seats]
     names = [_name(seat, settings) for seat in named]
@@ -196,8 +202,20 @@ def seated(
         seat.id: resolve(name, index, variables, found.__getitem__, agents=ids, base_url=settings.base_url)
         for index, (seat, name) in enumerate(zip(named, names, strict=True))
     }
+    scripted = [seat for seat in seats if choices[seat.id].family == LAST_RESORT]
+    unasked = [seat for seat in scripted if not seat.backend or choices[seat.id].is_last_resort(seat.backend)]
+    if unasked and len(scripted) < len(seats):
+        raise _nobody_for(unasked)
     chosen = (replace(s, backend=choices[s.id].backend, model=s.model or choices[s.id].model) for s in named)
     return tuple(chosen), choices
+
+
+def _nobody_for(seats: Sequence[Seat]) -> BadInput:
+    """What is said where only scripted lines would be left for these seats, beside real agents."""
+    return BadInput(
+        f"nobody is there for {_people(seats)}, and scripted lines take no seat beside real agents",
+        fix=f"name one: --agent {seats[0].id}=BACKEND; which can be used here: dialogd doctor",
+    )
 
 
 def _with_settings(seat: Seat, settings: Settings) -> Seat:

@@ -63,6 +63,8 @@ def new(
     """Write the file of a new dialog. A dialog that has ended is archived; one that has not is never overwritten."""
     settings, wanted = options.settings_for(file), dataclasses.replace(wanted, topic=topic)
     seats = wanted.seats()
+    if any(seat.backend for seat in seats):  # those whom nobody named are chosen when they are started
+        seated(seats, settings, os.environ, dotenv(Path.cwd()))
     opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats), settings), wanted, settings)
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
         remark(f"note: of {cut.path} only the beginning goes along")

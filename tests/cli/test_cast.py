@@ -99,6 +99,31 @@ def test_the_list_seats_backends_from_a() -> None:
             read_cast(agents, each)
 
 
+@cases(
+    ("agents", "each", "who"),
+    [
+        (None, ["Proponent=command:cat", "Challenger=command:cat"], "C = Operator"),
+        (None, ["Proponent=live:claude:1:1"], "B = Challenger, C = Operator"),
+        ("command:cat,auto,command:cat", None, "B = Challenger"),
+        ("rehearsal,command:cat", None, "C"),
+    ],
+)
+def test_scripted_lines_that_nobody_asked_for_take_no_seat_beside_real_agents(
+    tmp_path: Path, agents: str | None, each: list[str] | None, who: str
+) -> None:
+    """The missing seat is named, also where a list is repeated; alone, or by name, a rehearsal is a rehearsal."""
+    three, nothing = template("architecture-debate"), nowhere(tmp_path)
+    for settings in (Settings(), Settings(backend="rehearsal")):
+        if agents is not None and "auto" in agents and settings.backend == "rehearsal":
+            continue
+        with pytest.raises(BadInput, match=f"nobody is there for {who}, and scripted lines take no seat") as refused:
+            seated(read_cast(agents, each, three), settings, nothing, {})
+        assert f"--agent {who[0]}=BACKEND" in refused.value.fix
+    for fine in ("command:cat,rehearsal,rehearsal", "rehearsal", "command:cat"):
+        seated(read_cast(fine, None, three), Settings(), nothing, {})
+    assert {seat.backend for seat in seated(read_cast(None, None, three), Settings(), nothing, {})[0]} == {"rehearsal"}
+
+
 def test_nobody_named_means_one_family_after_the_other(tmp_path: Path) -> None:
     """Seats come out with backend, model and heading's name; what the person named stays."""
     seats, choices = seated(read_cast(None, None), Settings(), nowhere(tmp_path, **KEYS), {})

@@ -120,13 +120,19 @@ def test_agents_of_one_family_are_named_before_the_start(dialogd: Commands) -> N
         "anthropic,anthropic,anthropic": ["A, B and C are of one family (claude)"],
         "claude,grok,claude-code": ["A and C are of one family (claude)"],
         "codex,gpt:gpt-6.1-sol,grok": ["A and B are of one family (gpt)"],
-        "grok,auto,auto": [],
         "rehearsal,rehearsal,command:cat": [],
     }
     lines = [["new", "T", "-t", "council", "--agents", cast, "--file", f"{n}.md"] for n, cast in enumerate(same)]
     for (cast, expected), done in zip(same.items(), dialogd.all(lines), strict=True):
         assert done.code == 0, done.err
         assert re.findall(r"(?m)^warning: (.* are of one family \(\w+\))", done.err) == expected, cast
+    auto = dialogd("new", "T", "-t", "council", "--agents", "grok,auto,auto", "--file", "auto.md", XAI_API_KEY="no")
+    assert (auto.code, "of one family" in auto.err) == (0, False)
+    alone = dialogd("new", "T", "-t", "council", "--agents", "grok,auto,auto", "--file", "alone.md")
+    assert (
+        alone.code,
+        "nobody is there for B = Advocate, C = Sceptic, and scripted lines take no seat" in alone.err,
+    ) == (2, True)
     pair = dialogd("new", "T", "--agents", "grok,grok")
     assert "warning: A and B are of one family (grok): they tend to agree" in pair.err
 
