@@ -79,7 +79,7 @@ def new(
     urls = {agent.id: agent.url for agent in opening.agents}
     kicks = [f"curl -X POST {urls[opening.first[0]]}/notify"]  # whose daemon tells those that answer at the same time
     starts = [_start_line(settings, seat, agent) for seat, agent in zip(seats, opening.agents, strict=True)]
-    first, going, told = ", ".join(opening.first), None, ()
+    first, going, told = ", ".join(opening.first), None, tuple[str, ...]()
     if go:
         running = [daemon for daemon in daemons(settings, settings.file) if daemon.id in opening.first]
         told = notify(running)

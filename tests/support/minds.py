@@ -102,11 +102,11 @@ QUESTION, ANSWER = "How many users are there?", "About a million users."
 
 
 def curious(seen: Seen) -> Say:
-    """As `consensus`, but the first turn asks the person, and the agreed text holds what they answered."""
+    """As `consensus`, but A's first turn asks the person, and the agreed text holds what they answered."""
     scene = look(seen)
     if scene is None or _ASKED.search(seen.last):
         return consensus(seen)
-    if scene.last_with("QUESTION_FOR_USER") < 0:
+    if scene.me == "A" and scene.last_with("QUESTION_FOR_USER") < 0:
         return Say(f"One thing only you can know.\n\n[QUESTION_FOR_USER: {QUESTION}]")
     told = next((text for by, text in scene.turns if by == "USER" and ANSWER in text), "")
     reply = consensus(seen)
