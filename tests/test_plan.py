@@ -505,7 +505,11 @@ def test_the_debate_that_turned_the_first_answers_says_so() -> None:
 
 def test_how_independent_the_first_answers_were_is_said() -> None:
     """One after the other: only the first was given without knowing another."""
-    assert "only A's" in Plan(vote()).worth.comparisons[0].basis
+    drawn = Plan(vote())
+    assert "only A's" in drawn.worth.comparisons[0].basis
+    assert drawn.course[0].startswith(
+        "The first answers (only A's was given without knowing another), counted, would have"
+    )
 
 
 def test_sealed_first_answers_are_named_so() -> None:

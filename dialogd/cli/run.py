@@ -41,7 +41,7 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, R
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import AGREED, USER, Limits, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
-from dialogd.protocol.units import budget_line, in_words
+from dialogd.protocol.units import budget_line, in_words, many
 from dialogd.store.folders import StateDir
 from dialogd.store.origin import is_inside
 from dialogd.templates.library import template
@@ -138,7 +138,9 @@ class Held:
     pace: options.Pace = None
     file: options.FileOption = None
     replace: options.Replace = False
-    go_on: Annotated[bool, typer.Option("--continue", help="Start the same agents again, and go on.")] = False
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Start the same agents again, or those you name, and go on.")
+    ] = False
     stay: Annotated[bool, typer.Option("--stay", help="Keep the daemons and the page after the end, until Ctrl-C.")] = (
         False
     )
@@ -191,7 +193,7 @@ def run(topic: Topic = None, *, wanted: Wanted, held: Held, trust_project: optio
     with interruptible() as interrupt:
         settings = held.settings(topic)
         if held.go_on:
-            cast = former_cast(settings, held.pace)
+            cast = former_cast(settings, held.pace, wanted)
             if wanted.unattended:
                 person.leave(options.log_of(settings), USER)
         elif topic is None:
@@ -387,8 +389,11 @@ def _is_vacant(settings: Settings) -> bool:
         return False
 
 
-def former_cast(settings: Settings, pace: str | None) -> Cast:
-    """The cast of the dialog to continue, introduced, at free ports. Raises `Refused`, `NotRunning`."""
+def former_cast(settings: Settings, pace: str | None, wanted: Wanted | None = None) -> Cast:
+    """The cast of the dialog to continue, introduced, at free ports: who is `wanted` now, else who played in it.
+
+    Raises `Refused`, `NotRunning`, `BadInput`.
+    """
     dialog = options.dialog_at(options.log_of(settings))
     if dialog.state.outcome is not None:
         where = shlex.quote(str(settings.file))
@@ -396,18 +401,42 @@ def former_cast(settings: Settings, pace: str | None) -> Cast:
         if dialog.header.rules.build is not None:
             fix = next_step(dialog, settings.file)
         raise Refused(f"the dialog {ended(dialog)}", fix=fix)
-    cast = saved_cast(StateDir(settings.state_dir), settings.file)
-    if cast is None or cast.dialog != dialog.id:
-        state = StateDir(settings.state_dir)
-        starts = "; ".join(start_again(state, settings.file, dialog.id, agent.id) for agent in dialog.header.agents)
-        raise NotRunning(f"nobody knows who played in {settings.file}", fix=f"start its agents one by one: {starts}")
+    state, ids = StateDir(settings.state_dir), [agent.id for agent in dialog.header.agents]
+    kept, given = saved_cast(state, settings.file), _named_now(wanted, ids)
+    known = {seat.id: seat for seat in kept.seats} if kept is not None and kept.dialog == dialog.id else {}
+    known |= {seat.id: seat for seat in given}
+    if missing := [who for who in ids if who not in known]:
+        starts = "; ".join(start_again(state, settings.file, dialog.id, who) for who in missing)
+        who = f" {', '.join(missing)}" if given else ""
+        raise NotRunning(
+            f"nobody knows who played{who} in {settings.file}",
+            fix=f"name each, --agent {missing[0]}=BACKEND; or start its agents one by one: {starts}",
+        )
     if daemons(settings, settings.file):
         _busy(settings)
-    ports = [seat.port for seat in cast.seats]
-    if not all(map(is_free, ports)):
+    seats, choices = seated([known[who] for who in ids], settings, os.environ, dotenv(Path.cwd()))
+    _try_backends(tuple(seat for seat in seats if seat.id in {one.id for one in given}), choices, settings)
+    _introduce(seats, choices, settings)
+    for seat in (seat for seat in given if seat.session):
+        person.seat(options.log_of(settings), seat.id, program_of(seat.session))
+    ports = [seat.port for seat in seats]
+    if not (all(ports) and all(map(is_free, ports))):
         ports = free_ports(len(ports))
-    _introduce(*seated(cast.seats, settings, os.environ, dotenv(Path.cwd())), settings)
-    return Cast(cast.dialog, cast.seats, pace or cast.pace).with_ports(ports)
+    return Cast(dialog.id, seats, pace or (kept.pace if kept is not None else "")).with_ports(ports)
+
+
+def _named_now(wanted: Wanted | None, ids: Sequence[str]) -> tuple[Seat, ...]:
+    """The agents that are named for a dialog between `ids` which goes on. Raises `BadInput`."""
+    if wanted is None or not (wanted.agents or wanted.agent):
+        return ()
+    asked = wanted.seats()
+    if wanted.agents:  # in the seats of the dialog, whatever they are called
+        asked = tuple(dataclasses.replace(seat, id=who) for seat, who in zip(asked, ids, strict=False))
+    stranger = next((seat.id for seat in asked if seat.id not in ids), "")
+    if stranger or len(asked) < len(wanted.seats()):
+        what = f"{stranger} is no agent of this dialog" if stranger else f"this dialog has {many(len(ids), 'agent')}"
+        raise BadInput(what, fix=f"name: {', '.join(ids)}; have another one take part: dialogd invite")
+    return asked
 
 
 def _busy(settings: Settings) -> None:

@@ -655,7 +655,7 @@ class Plan:
         first = worth.comparisons[0]
         if first.same is None:
             return f"It cannot be compared by marks: {first.remark}."
-        counted = f"{first.basis.partition(' (')[0]}, counted,"
+        counted = f"{first.basis}, counted,"
         if first.same:
             return f"{counted[0].upper()}{counted[1:]} would have come to the same: {first.verdict}."
         return f"It changed the result: {counted} would have come to {first.verdict}."
@@ -1031,7 +1031,7 @@ class Plan:
     def _basis(self, first: Mapping[str, Entry]) -> str:
         """How independent the first answers were."""
         seals = {e.by: mark for e in self.dialog.entries if not e.is_turn and (mark := e.mark("SEALED"))}
-        if set(first) <= set(seals):
+        if set(first) <= set(seals) and all(entry.frame and entry.frame.nonce for entry in first.values()):
             able = [who for who, mark in seals.items() if len(mark.fields) > 1]  # its tools could have read the file
             return f"the sealed first answers{f' ({listed(able)} could read files)' if able else ''}"
         answered = {entry.re if entry.frame else "" for entry in first.values()}

@@ -291,6 +291,32 @@ def test_a_cast_goes_on_after_everything_was_killed(dialogd: Commands) -> None:
         assert process.wait(PATIENCE) == 0, dialogd.output
 
 
+def test_a_dialog_goes_on_with_the_agents_that_are_named(dialogd: Commands) -> None:
+    """Also one that dialogd has not started; who is missing is named, a stranger refused, the others stay."""
+    dialogd.file.write_text("# D\n\n## Turn 1 - User\n\nTabs?\n\nTURN: A\n")
+    go_on = ["run", "--continue", str(dialogd.file), "--agent"]
+    alone, stranger, many = dialogd.all(
+        [
+            [*go_on, "A=rehearsal"],
+            [*go_on, "A=rehearsal", "--agent", "C=rehearsal"],
+            [*go_on[:-1], "--agents", "rehearsal,rehearsal,rehearsal"],
+        ]
+    )
+    assert (alone.code, "nobody knows who played B in" in alone.err) == (3, True)
+    assert (stranger.code, "C is no agent of this dialog" in stranger.err) == (2, True)
+    assert (many.code, "this dialog has 2 agents" in many.err) == (2, True)
+    done = dialogd(*go_on, "A=rehearsal", "--agent", "B=rehearsal:slow=0")
+    assert done.code == 0, done.out + done.err
+    assert dialog_of(dialogd).state.outcome.name == "CONSENSUS_REACHED"
+    cast = saved_cast(dialogd.state, dialogd.file)
+    assert [(seat.id, seat.backend) for seat in cast.seats] == [("A", "rehearsal"), ("B", "rehearsal:slow=0")]
+    assert dialogd("say", "And spaces?", "--to", "A").code == 0
+    again = dialogd(*go_on, "B=rehearsal:deadlock", "--max-turns", "3")
+    assert "A: rehearsal (scripted" in again.err + again.out
+    cast = saved_cast(dialogd.state, dialogd.file)
+    assert [seat.backend for seat in cast.seats] == ["rehearsal", "rehearsal:deadlock"]
+
+
 @pytest.mark.slow
 def test_in_step_mode_enter_passes_the_word_on(dialogd: Commands) -> None:
     """On a terminal: Enter after each turn; a typed line is the person's turn; the live line goes away."""
