@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import typer
 from dialogd.cli import options
 from dialogd.cli.terminal import plain, show
 from dialogd.errors import BadInput, NotInstalled, Refused, StorageError
-from dialogd.store.disk import why, write_over
+from dialogd.store.disk import read_json, why, write_over
 
 NAME = "dialogd"
 PATIENCE = 60.0  # seconds that a client's own command may take
@@ -106,6 +107,24 @@ def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
         again = f"{client} mcp remove {NAME}"
         raise Refused(f"{client} did not add it: {said}", fix=f"if it knows {NAME} already, remove it first: {again}")
     show(plain(said))
+    if client == "claude" and (told := twice()):
+        show(plain(f"{told}; {ONE}"))
+
+
+ONE = f"keep one: claude mcp remove --scope user {NAME}, or claude plugin disable {NAME}@{NAME}"
+
+
+def twice() -> str:
+    """That Claude Code has the server from its plugin and by `mcp install`, "" where it has not."""
+    from dialogd.backends.coding_agent import table
+
+    named = os.environ.get("CLAUDE_CONFIG_DIR")
+    folder = Path(named).expanduser() if named else Path.home() / ".claude"
+    added = table(read_json((folder if named else folder.parent) / ".claude.json"), "mcpServers")
+    plugins = table(read_json(folder / "settings.json"), "enabledPlugins")
+    if NAME not in added or not any(on and one.partition("@")[0] == NAME for one, on in plugins.items()):
+        return ""
+    return f"Claude Code has {NAME}'s tools twice in every session: from its plugin, and by `{NAME} mcp install`"
 
 
 def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:

@@ -25,6 +25,7 @@ from dialogd.backends.seats import Seat, start_again
 from dialogd.backends.service import holds
 from dialogd.build.sandbox import INSTALL
 from dialogd.cli import options
+from dialogd.cli.host import ONE, twice
 from dialogd.cli.launch import is_free
 from dialogd.cli.terminal import as_json, line, plain, show, table
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
@@ -304,6 +305,8 @@ def _backends(settings: Settings) -> Iterator[Fact]:
         f"a build can be led by {', '.join(able) or 'nobody here'}",
         *(f"{name} cannot: {why[name]}" for name in others),
     ]
+    if told_twice := twice():
+        yield Fact("mcp", "warning", told_twice, ONE)
     yield Fact("lead", "ok" if able else "absent", "; ".join(told), "" if able else INSTALL)
     for hold in holds(StateDir(settings.state_dir).agents):
         fix = "wait until then, or give agents another key: one on this key fails at once where its turn ends before"

@@ -27,17 +27,17 @@ MOST_TURNS = 200  # that rounds of many agents come to by default
 
 
 class Limits(BaseModel):
-    """When the session ends at the latest; what is left out is as the template or the settings say."""
+    """When the session ends at the latest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_agents: Annotated[int | None, Field(ge=1, description="agents that may take part")] = None
-    max_turns: Annotated[int | None, Field(ge=1, description="turns, the person's included")] = None
-    max_rounds: Annotated[int | None, Field(ge=1, description="rounds of all agents")] = None
-    max_time: Annotated[str | None, Field(description="how long it all may take: 10m, 1 hour")] = None
-    timeout: Annotated[str | None, Field(description="how long one reply may take: 90 seconds")] = None
-    max_tokens: Annotated[int | None, Field(ge=1, description="tokens of all agents together")] = None
-    budget: Annotated[str | None, Field(description="what all agents together may spend: $2.00, 200k tokens")] = None
+    max_agents: Annotated[int | None, Field(ge=1)] = None
+    max_turns: Annotated[int | None, Field(ge=1)] = None
+    max_rounds: Annotated[int | None, Field(ge=1)] = None
+    max_time: Annotated[str | None, Field(description="of it all: 10m")] = None
+    timeout: Annotated[str | None, Field(description="of one reply: 90s")] = None
+    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    budget: Annotated[str | None, Field(description="$2.00, 200k tokens")] = None
 
 
 NO_LIMITS = Limits()
@@ -48,13 +48,13 @@ class Position(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    target: Annotated[str, Field(description="a question, or a file or folder of this project")]
-    agents: Annotated[list[str], Field(description="backends: claude, codex, A=claude …; empty: what is here")] = []
+    target: Annotated[str, Field(description="a question, file or folder")]
+    agents: Annotated[list[str], Field(description="claude, codex, A=claude …")] = []
     limits: Limits = NO_LIMITS
-    allow_tools: Annotated[
-        bool, Field(description="agents may use tools: coding agents read this project, others your MCP servers")
-    ] = False
-    unattended: Annotated[bool, Field(description="nothing waits for the person; every path has an end")] = False
+    allow_tools: Annotated[bool, Field(description="coding agents read this project, others call your MCP servers")] = (
+        False
+    )
+    unattended: Annotated[bool, Field(description="never wait for the person")] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ def find(settings: Settings, wanted: str) -> DialogSession:
     is no session known here and lies outside the folder that the server works in.
     """
     name = wanted.strip()
-    if name.endswith(".md") or os.sep in name:
+    if is_path(name):
         file = Path(os.path.normpath(Path.cwd() / Path(name).expanduser()))
         if not (_is_known(settings, file) or file.resolve().is_relative_to(Path.cwd().resolve())):
             raise BadInput(
@@ -270,6 +270,11 @@ def find(settings: Settings, wanted: str) -> DialogSession:
     except BadInput:
         raise BadInput(f"there is no session {name[:60]!r}", fix=f"name one of: {known}") from None
     return _kept(row)
+
+
+def is_path(wanted: str) -> bool:
+    """True for what names a session by its file."""
+    return wanted.strip().endswith(".md") or os.sep in wanted
 
 
 def _kept(row: DialogRow) -> DialogSession:

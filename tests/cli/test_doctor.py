@@ -44,6 +44,19 @@ def facts(done: Done) -> dict[str, dict[str, Any]]:
     return {fact["name"]: fact for fact in done.json["facts"]}
 
 
+def test_tools_that_stand_twice_in_every_session_are_told(dialogd: Commands) -> None:
+    """Claude Code has them from the plugin and by `mcp install`: either alone is fine, both are one too many."""
+    (dialogd.folder / ".claude").mkdir()
+    (dialogd.folder / ".claude.json").write_text('{"mcpServers": {"dialogd": {"command": "dialogd", "args": ["mcp"]}}}')
+    settings = dialogd.folder / ".claude" / "settings.json"
+    settings.write_text('{"enabledPlugins": {"dialogd@dialogd": false, "other@dialogd": true}}')
+    assert "mcp" not in facts(look(dialogd, "--json"))
+    settings.write_text('{"enabledPlugins": {"dialogd@dialogd": true}}')
+    told = facts(look(dialogd, "--json"))["mcp"]
+    assert "tools twice in every session" in told["text"]
+    assert "claude mcp remove --scope user dialogd" in told["fix"]
+
+
 def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
     """A line per fact, every backend with its fix, exit code 0, and nothing is left in the dialog's folder."""
     done = look(dialogd)

@@ -36,6 +36,20 @@ def test_it_is_installed_by_the_clients_own_command(world: World, tmp_path: Path
     assert "dialogd" in run(world, program, "mcp", "list")
 
 
+def test_the_server_beside_the_plugin_is_told(claude: World, repository: Path, tmp_path: Path) -> None:
+    """Claude Code lists it twice then; with one of the two, nothing is told."""
+    install = ("mcp", "install", "--client", "claude")
+    dialogd = Commands(tmp_path)
+    assert "twice" not in dialogd(*install, HOME=str(claude.home), PATH=PATH).out
+    run(claude, "claude", "mcp", "remove", "--scope", "user", "dialogd")
+    run(claude, "claude", "plugin", "marketplace", "add", str(repository / "plugin"))
+    run(claude, "claude", "plugin", "install", "dialogd@dialogd")
+    told = dialogd(*install, HOME=str(claude.home), PATH=PATH).out
+    assert "twice in every session" in told
+    listed = run(claude, "claude", "mcp", "list")
+    assert ("plugin:dialogd:dialogd" in listed, "\ndialogd: " in listed) == (True, True)
+
+
 def test_claude_code_takes_the_plugin(claude: World, repository: Path) -> None:
     """Marketplace and plugin are valid, strictly; installed it brings six commands, the skill and the server."""
     plugin = repository / "plugin"

@@ -56,6 +56,39 @@ async def test_over_standard_input_and_output(host: Host) -> None:
     assert log.read().entries[-1].body == "Well?"
 
 
+NESTED = '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "recall", "arguments": {"question": '
+ODD = {
+    "half a character": (f'{NESTED}"\\ud800 tabs"}}}}}}', '"decisions":[]'),
+    "a deep nest": (f"{NESTED}{'[' * 20_000}{']' * 20_000}}}}}}}", "-32700"),
+    "broken": ('{"jsonrpc": ', "-32700"),
+    "an array": ("[]", "-32600"),
+    "several at once": ('[{"jsonrpc": "2.0", "id": 3, "method": "ping"}]', "-32600"),
+    "no message": ("{}", "-32600"),
+}
+
+
+def test_every_line_is_answered(host: Host) -> None:
+    """Whatever a client sends: an answer, or the reason why it is none, and the next one is heard."""
+    process = subprocess.Popen(
+        host.commands.words(["mcp"]), cwd=host.folder, env=host.commands.environment, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    begun = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    nowhere = {"method": "resources/read", "params": {"uri": "dialog://nope/plan"}}
+    lines = [json.dumps(HELLO), begun, *(line for line, _ in ODD.values()), json.dumps({**HELLO, "id": 4, **nowhere})]
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n".join(lines) + "\n")
+    process.stdin.flush()
+    answers = [process.stdout.readline() for _ in range(len(lines) - 1)]
+    assert "there is no session 'nope'" in next(each for each in answers if '"id":4' in each)
+    wanted = ["instructions", "there is no session 'nope'", *(words for _, words in ODD.values())]
+    for words in wanted:
+        answers.remove(next(each for each in answers if words in each))
+    _, said = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said) == (0, "")
+
+
 @pytest.mark.slow
 async def test_over_http(host: Host) -> None:
     """With and without a handshake: the same tools. Other sites are refused by the daemons' guard."""

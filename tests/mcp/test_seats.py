@@ -147,7 +147,7 @@ async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Ho
         assert (sent["status"], sent["turn"]) == ("appended", 3)
         emitted = await call(client, "gallery_emit", message="The build is green.")
         assert "for the person alone" in (await call(client, "gallery_emit", message="x", type="IDEA")).error
-        stopped = await call(client, "sessions_stop")
+        stopped = await call(client, "sessions_stop", session=str(room.file), confirm=True)
     dialog = room.dialog()
     spoken = [(entry.by, entry.via) for entry in dialog.entries]
     assert spoken[:4] == [("USER", ""), ("A", ""), ("B", ""), ("USER", "B")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from dialogd.mcp.begin import Position, on
 from dialogd.mcp.dialogs import AGENT_STATES, FREE, MOST, PAGE, STATES, Around, agent_state, pause, state_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
+from dialogd.protocol.text import WORDS
 from tests.mcp.conftest import Host, call
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -43,6 +45,9 @@ async def test_every_tool_is_offered_with_a_description_and_its_arguments(host: 
         assert tool.description
         assert tool.annotations is not None
         assert all({"type", "anyOf", "$ref"} & set(a) for a in tool.input_schema["properties"].values()), tool.name
+    # They stand in the context of every session: 15 kB once, before descriptions said what a model needs, and no more.
+    wire = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in offered]
+    assert len(json.dumps(wire, ensure_ascii=False).encode()) <= 7_000
     assert {t.uri_template for t in templates} == {
         f"dialog://{{session}}/{n}" for n in ("transcript", "plan", "certificate")
     }
@@ -114,10 +119,15 @@ async def test_bad_arguments_come_back_with_what_would_be_right(host: Host) -> N
             (await call(client, "sessions_send", message="x", session="zzz"), log.read().id),
             (await call(client, "sessions_history", agent="Q"), "A, B, USER"),
             (await call(client, "sessions_history", page=7), "from 1 to 1"),
-            (await call(client, "sessions_list", filter={"colour": "red"}), "colour"),
+            (await call(client, "sessions_list", filter={"colour": "red"}), "name one of: status, position"),
             (await call(client, "sessions_list", limit=0), "limit"),
             (await call(client, "plan"), "no agent has spoken"),
             (await call(client, "recall", question=" "), "question"),
+        ]
+        wrong += [
+            (await call(client, "recall", question="x", zzz=1), "no argument 'zzz'. What to do: name one of: question"),
+            (await call(client, "ask", question="x", limits={"max_turn": 1}), "name one of: max_agents, max_turns"),
+            (await call(client, "sessions_send", text="x", content="y"), "no argument 'content'"),
         ]
         unknown = await client.call_tool("shout", {})
     for answer, words in wrong:
@@ -175,11 +185,49 @@ async def test_a_long_history_comes_in_pages(host: Host) -> None:
     assert "next" not in last.facts
 
 
+async def test_the_words_have_any_of_three_names(host: Host) -> None:
+    """Whatever a host calls them, in a turn or a note."""
+    log = host.commands.begin("Tabs?")
+    async with host.client() as client:
+        for name in WORDS:
+            await call(client, "sessions_send", **{name: "Consider width."})
+            await call(client, "gallery_emit", **{name: "It is green."})
+            assert [entry.body for entry in log.read().entries[-2:]] == ["Consider width.", "It is green."]
+
+
+async def test_a_word_of_thanks_undoes_no_agreement(host: Host) -> None:
+    """After the end a turn is refused, and the note named, which leaves the end as it is."""
+    log = host.commands.begin("Tabs?")
+    log.path.write_text(log.path.read_text() + "\n## Note — User\n\n[CONSENSUS_REACHED]\n")
+    ended = log.read().state.outcome
+    assert ended is not None
+    async with host.client() as client:
+        refused = await call(client, "sessions_send", message="Thanks!", session=log.read().id)
+        assert "has ended" in refused.error
+        assert f"gallery_emit(session={log.read().id!r}" in refused.error
+        assert log.read().state.outcome == ended
+        await call(client, "gallery_emit", message="Thanks!", session=log.read().id)
+    assert (log.read().entries[-1].body, log.read().state.outcome) == ("Thanks!", ended)
+
+
+async def test_a_server_stops_what_it_began_and_else_only_a_file_that_is_confirmed(host: Host) -> None:
+    """Neither the one that is open, nor its id, nor its file alone: somebody else may be at work there."""
+    log = host.commands.begin("Tabs?")
+    async with host.client() as client:
+        by_id = {"session": log.read().id, "confirm": True}
+        unmeant: list[dict[str, object]] = [{}, {"confirm": True}, by_id, {"session": str(log.path)}]
+        for named in unmeant:
+            refused = await call(client, "sessions_stop", **named)
+            assert f"sessions_stop(session={str(log.path)!r}, confirm=true)" in refused.error
+            assert "about 'Tabs?'" in refused.error
+    assert log.read().state.outcome is None
+
+
 async def test_a_session_that_is_stopped_is_over_and_kept(host: Host) -> None:
     """The end stands in the file with its reason; stopped again, it is as it was, and is found in the archive."""
     log = host.commands.begin("Tabs?")
     async with host.client() as client:
-        stopped = await call(client, "sessions_stop", reason="enough")
+        stopped = await call(client, "sessions_stop", session=str(log.path), confirm=True, reason="enough")
         assert (stopped["status"], stopped["outcome"], stopped["stopped"]) == ("completed", "STOPPED", True)
         assert "[STOPPED: enough (by MCP)]" in log.path.read_text()
         assert not (await call(client, "sessions_stop", session=stopped["id"]))["stopped"]
