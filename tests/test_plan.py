@@ -617,17 +617,46 @@ def weighted(b: str, c: str, *then: str) -> Plan:
 
 
 def test_key_agreements_are_what_was_approved_and_stands() -> None:
-    """Neither a proposal that was rejected, though somebody was for it, nor what one agent conceded."""
+    """No proposal that was rejected, though somebody was for it; what one agent conceded is said to be that."""
     split = "[VOTE: P1 approve | simple]\n[VOTE: P2 reject | wide]"
     drawn = weighted(f"{split}\n[CONCEDE: P2, because of width]", "[VOTE: P1 approve]\n[VOTE: P2 approve]", split)
     assert [(d.ref, d.outcome) for d in drawn.decisions] == [("P1", "approved")]
     rejected = weighted("[VOTE: P2 approve]", "[VOTE: P1 reject]\n[VOTE: P2 approve]", "[VOTE: P2 reject]", "Well.")
     assert ("P2", "rejected") in [(d.ref, d.outcome) for d in rejected.decisions]
-    assert section(markdown(drawn), "Key agreements") == "- P1: tabs (by Claude A, approved in turn 5)"
-    assert [item["text"] for item in as_json(drawn)["key_agreements"]] == ["P1: tabs"]
+    given = "P2, because of width"
+    assert section(markdown(drawn), "Key agreements").split("\n") == [
+        "- P1: tabs (by Claude A, approved in turn 5)",
+        f"- {given} (by Claude B, conceded in turn 3)",
+    ]
+    assert [item["text"] for item in as_json(drawn)["key_agreements"]] == ["P1: tabs", given]
     assert "## Key agreements" not in markdown(rejected)
     assert as_json(rejected)["key_agreements"] == []
-    assert section(markdown(Plan(consensus())), "Key agreements") == "- the text P2 (by Claude A, approved in turn 5)"
+    whole = section(markdown(Plan(consensus())), "Key agreements")
+    assert whole.startswith("- the text P2 (by Claude A, approved in turn 5)\n")
+
+
+def test_five_rounds_that_decide_nothing_show_what_was_given_and_what_was_not() -> None:
+    """Agreed to, conceded and objected, by marks or in words alone; what is quoted is the other's."""
+    drawn = plan(
+        "[PROPOSAL: tabs]", "I agree that width is a matter of eyes.\n\n[OBJECTION: they cost columns]",
+        "You're right about columns. I still think tabs win.\n\n> I disagree.", "[CONCEDE: two columns are few]",
+        "[PROPOSAL: four columns]", "[AGREE: P2 | measured]", "Well.", "I disagree with that.", "So.", "So.",
+    )  # fmt: skip
+    facts = as_json(drawn)
+    assert facts["decisions"] == []
+    assert [(item["kind"], item["turn"], item["text"]) for item in facts["key_agreements"]] == [
+        ("SAID", 3, "I agree that width is a matter of eyes."),
+        ("SAID", 4, "You're right about columns."),
+        ("CONCEDE", 5, "two columns are few"),
+        ("AGREE", 7, "P2: four columns"),
+    ]
+    assert [(item["said"]["kind"], item["said"]["text"]) for item in facts["key_disagreements"]] == [
+        ("OBJECTION", "they cost columns"),
+        ("SAID", "I still think tabs win."),
+        ("SAID", "I disagree with that."),
+    ]
+    assert "agreed to in turn 7" in section(markdown(drawn), "Key agreements")
+    assert "I still think tabs win." in section(markdown(drawn), "Key disagreements")
 
 
 def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:

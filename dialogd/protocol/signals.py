@@ -169,6 +169,13 @@ def phrases(text: str) -> tuple[int, int]:
     return yes, no
 
 
+def sentences(body: str) -> tuple[list[str], list[str]]:
+    """The sentences of a reply with a phrase of agreement, and those with one of disagreement."""
+    said = [" ".join(one.split()) for one in re.split(r"(?<=[.!?])\s+|\n\s*\n", _unquoted(body))]
+    found = [(one, phrases(one)) for one in said]
+    return [one for one, (yes, _) in found if yes], [one for one, (_, no) in found if no]
+
+
 _YES, _NO = frozenset({"AGREE", "CONCEDE", "approve"}), frozenset({"OBJECTION", "CRITIQUE", "reject"})
 
 

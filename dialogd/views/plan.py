@@ -33,7 +33,7 @@ from dialogd.protocol.money import total
 from dialogd.protocol.questions import asker
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
-from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
+from dialogd.protocol.signals import Assessment, assess, counted, latest_replies, sentences
 from dialogd.protocol.state import Dialog, Outcome, Spent, account
 from dialogd.protocol.table import Decision, Proposal
 from dialogd.protocol.units import dollars, in_words, listed, many, seconds_between
@@ -323,6 +323,8 @@ def _items(lines: list[str]) -> Iterator[str]:
 
 IN_WORDS_ALONE = "the agents agreed in words, and nobody wrote a mark that says so: nothing was put up or signed"
 RAISED = ("OBJECTION", "CRITIQUE")
+GIVEN = ("CONCEDE", "AGREE")
+IN_WORDS = "SAID"  # a statement without a mark, by its phrases
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
 LAST_TURNS = 4  # that are looked through for next steps
 UNCHANGED = "nobody changed a vote afterwards"
@@ -511,7 +513,7 @@ class Plan:
 
     @property
     def agreements(self) -> tuple[Statement, ...]:
-        """What was approved and stands: who proposed it, and the turn that decided. A text in full stands elsewhere."""
+        """What was approved and stands, and what agents conceded or agreed to. A text in full stands elsewhere."""
         agreed = self._now
         found = [
             Statement("APPROVED", d.by, d.turn, _make_named(d.ref, d.text))
@@ -521,7 +523,20 @@ class Plan:
         if agreed is not None:
             what = _make_named(agreed.ref, agreed.text) if agreed.ref else f"what stands in turn {agreed.stands_in}"
             found.append(Statement("APPROVED", agreed.by, turn_number(agreed.decided_in), what))
-        return tuple(found)
+        return (*found, *self._given())
+
+    def _given(self) -> Iterator[Statement]:
+        """What agents conceded, and what they agreed to that was not decided; by a mark, else in words."""
+        decided = {*self._approved_refs, *(decision.ref for decision in self.decisions)}
+        for entry in turns_of(self.dialog):
+            given = [mark for mark in entry.marks if mark.name in GIVEN]
+            for mark in given:
+                refs = marks.agreed(mark)
+                texts = [_make_named(ref, self._by_ref[ref].text) for ref in refs if ref in self._by_ref]
+                if not decided & set(refs):
+                    yield Statement(mark.name, entry.by, entry.number, ", ".join(texts) or mark.value)
+            for sentence in () if given else sentences(own_words(entry))[0]:
+                yield Statement(IN_WORDS, entry.by, entry.number, sentence)
 
     # -- who is who, and how it ended, or stands, for somebody who has not read it --------------------------------
 
@@ -702,6 +717,17 @@ class Plan:
                 given_up = _conceded(said, about, [(e, m) for e, m in conceded if e.by in sides], self.name)
                 found.append(Disagreement(said, about, given_up or self._settled(said, about)))
         return tuple(found)
+
+    @property
+    def disagreements(self) -> tuple[Disagreement, ...]:
+        """The conflicts, and what agents said against each other in words alone."""
+        said = (
+            Disagreement(Statement(IN_WORDS, entry.by, entry.number, sentence))
+            for entry in turns_of(self.dialog)
+            if not any(mark.name in RAISED for mark in entry.marks)
+            for sentence in sentences(own_words(entry))[1]
+        )
+        return (*self.conflicts, *said)
 
     def _aims(self, entry: Entry, mark: Mark) -> tuple[str, ...]:
         """The proposals that an objection is about: those it names, those of the turns it answers, else the last."""

@@ -183,14 +183,15 @@ def _views(plan: Plan) -> Iterator[str]:
 
 
 def _agreements(plan: Plan) -> Iterator[str]:
+    how = {"APPROVED": "approved", "CONCEDE": "conceded", "AGREE": "agreed to", "SAID": "said"}
     by = {said.by: f"by {_name(plan, said.by)}, " if said.by else "" for said in plan.agreements}
-    yield "\n".join(f"- {inline(s.text)} ({by[s.by]}approved in turn {s.turn})" for s in plan.agreements)
+    yield "\n".join(f"- {inline(s.text)} ({by[s.by]}{how[s.kind]} in turn {s.turn})" for s in plan.agreements)
 
 
 def _disagreements(plan: Plan) -> Iterator[str]:
     rows = [
         (str(c.said.turn), plan.name(c.said.by), c.said.kind.lower(), c.said.text, ", ".join(c.about), c.how or "open")
-        for c in sorted(plan.conflicts, key=lambda c: bool(c.how))
+        for c in sorted(plan.disagreements, key=lambda c: bool(c.how))
     ]
     yield "\n".join(table(("turn", "by", "kind", "what", "about", "what became of it"), rows))
 
@@ -608,7 +609,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "decisions": plan.decisions,
         "views": plan.views,
         "key_agreements": plan.agreements,
-        "key_disagreements": plan.conflicts,
+        "key_disagreements": plan.disagreements,
         "dissent": plan.dissent,
         "position_changes": plan.changes,
         "positions": plan.positions,
