@@ -135,6 +135,7 @@ def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, s
 
 def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, str]) -> Behavior:
     usd, tokens = budget(settings.budget) if settings.budget else NO_BUDGET
+    calls_tools = choice.backend.partition(":")[0] in WITH_TOOLS
     return Behavior(
         name=settings.name,
         role=settings.role,
@@ -150,8 +151,8 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         is_capped=choice.is_metered and not settings.budget,
         digest=settings.digest,
         reads_files=kind_of(choice.backend).project != "nothing",
-        servers=settings.tools if choice.backend.partition(":")[0] in WITH_TOOLS else (),
-        tool_calls=settings.tool_calls,
+        servers=settings.tools if calls_tools else (),
+        tool_calls=settings.tool_calls if calls_tools else 0,
         repo=settings.repo,
         gate=settings.gate,
         gate_sees=settings.gate_sees,

@@ -80,8 +80,8 @@ class Behavior:
     what its project says to agents.
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
     one dialog; with `is_capped` the usual limits do where nobody and no header set one. `reads_files`: its tools can.
-    The tools of `servers` are offered to it, and it may make `tool_calls` calls in one turn. `repo` is the repository
-    of a build, `gate` the command that tests it, and `gate_sees` the folders of home and checkout that it can read.
+    It is offered tools of its dialog and of `servers`, and may make `tool_calls` calls in one turn. `repo` is the
+    repository of a build, `gate` the command that tests it, `gate_sees` the folders of home and checkout that it reads.
     """
 
     name: str = ""
@@ -173,7 +173,7 @@ class Speaker:
 
         It may make as many as a turn may, beside those that were made for a debt before.
         """
-        if not (self.behavior.servers and self.behavior.tool_calls):
+        if not self.behavior.tool_calls or not (self.behavior.servers or len(dialog.header.agents) > 1):
             return None
         earlier = await self.on_disk(self.journal.calls)
         before = sum(tuple(one["debt"]) != debt.key for one in earlier)

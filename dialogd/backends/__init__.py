@@ -44,7 +44,7 @@ class Kind:
     has: str = ""
 
 
-NOTHING = "nothing but what is written here, and what you know: no files, no tools"
+NOTHING = "nothing but what is written here, and what you know: no files, no tools to look anything up"
 _FILES = "read and search it; you can neither change it nor run anything"
 
 # A new backend is one file and one line here.
@@ -112,7 +112,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
 CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (canary.py)
 WRITING = CODING | {"command"}  # those that can work in a folder and write nowhere else
 BOXED = frozenset({"gemini", "opencode", "command"})  # those of them that do so in a sandbox of ours alone
-WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they call the tools of the person's servers
+WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they call tools
 
 
 @dataclass(frozen=True, slots=True)

@@ -666,6 +666,9 @@ class Thoughts:
         return held
 
 
+_ABOUT_TOOLS = re.compile(r"\btools?\b|tool_", re.I)
+
+
 def _beside(request: Request, so_far: Sequence[Exchange]) -> int:
     """An estimate of the tokens that are read beside the prompt: the tools, and the calls so far."""
     offered = request.tools.offered if request.tools is not None else ()
@@ -700,6 +703,7 @@ class API:
         self.silence = SILENCE
         self._options = options
         self._client: Any = None
+        self._takes_tools = True
 
     def question(self, request: Request, prompt: Prompt, most: int) -> dict[str, Any]:
         """The body of a request for a reply of at most so many tokens."""
@@ -726,19 +730,25 @@ class API:
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | NextRequest, None]:
         """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
         yield Usage(self.model, calls=0)
-        if request.tools is None:
-            async with aclosing(self._answer(request, request.prompt(), [])) as pieces:
-                async for piece in pieces:
-                    if not isinstance(piece, StreamedReply):
-                        yield piece
-            return
-        try:
-            await request.tools.open(request.until)
-            async with aclosing(self._steps(request)) as steps:
-                async for step in steps:
-                    yield step
-        finally:
-            await request.tools.close()
+        tools = request.tools if request.tools is not None and (request.tools.servers or self._takes_tools) else None
+        if tools is not None:
+            try:
+                await tools.open(request.until)
+                async with aclosing(self._steps(request)) as steps:
+                    async for step in steps:
+                        yield step
+                return
+            except BackendError as error:
+                if tools.servers or error.kind != "request" or not _ABOUT_TOOLS.search(error.cause):
+                    raise
+                self._takes_tools = False  # many a local model: nobody asked for those of the dialog
+            finally:
+                await tools.close()
+        request = replace(request, tools=None)
+        async with aclosing(self._answer(request, request.prompt(), [])) as pieces:
+            async for piece in pieces:
+                if not isinstance(piece, StreamedReply):
+                    yield piece
 
     async def _steps(self, request: Request) -> AsyncGenerator[str | Usage | Tool | NextRequest, None]:
         """Ask, make the calls that the model asks for, and ask again, until it asks for none."""

@@ -26,7 +26,7 @@ from dialogd.config import ToolServer
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.model import Participant
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, one_line, redact
+from dialogd.protocol.text import clean, one_line, redact, worded
 from dialogd.protocol.units import in_words
 from dialogd.store.child import Child
 
@@ -411,7 +411,8 @@ class Toolbox:
         self._until = until
         self._again = Counter((call.tool, call.arguments) for call in self.calls.values())
         self._answered = 0
-        await asyncio.to_thread(__import__, "mcp")  # takes a while, in which the daemon must answer
+        if self.servers:
+            await asyncio.to_thread(__import__, "mcp")  # takes a while, in which the daemon must answer
         self._open = [Connection(server, self.secrets) for server in self.servers if not server.is_denied]
         seconds = min(START, self._time_left())
         found = await asyncio.gather(*(one.open(seconds) for one in self._open), return_exceptions=True)
@@ -607,7 +608,7 @@ class Toolbox:
 
     def _message(self, given: Mapping[str, Any]) -> Told:
         """The message as it will stand in the turn, quoted so that no line of it is a mark; or what is wrong."""
-        to, kind, text = (str(given.get(name, "")).strip() for name in ("to", "type", "text"))
+        to, kind, text = (str(worded(given, "text").get(name, "")).strip() for name in ("to", "type", "text"))
         kind = (kind or TEXT).upper()
         known = [agent for agent in self._others if to.lower() in (agent.id.lower(), agent.name.lower())]
         if not known and to.lower() != "all":

@@ -93,7 +93,7 @@ async def _readable(heard: Any, says: Any) -> AsyncIterator[SessionMessage]:
         if not isinstance(item, Exception):
             yield item
             continue
-        fault = item.errors()[0] if isinstance(item, ValidationError) else {}
+        fault: Mapping[str, Any] = item.errors()[0] if isinstance(item, ValidationError) else {}
         try:
             yield SessionMessage(jsonrpc_message_adapter.validate_json(_whole(fault["input"]), by_name=False))
         except (KeyError, TypeError, ValueError, RecursionError):

@@ -44,7 +44,7 @@ class Owed(BaseModel):
     seconds: float = 0.0
 
 
-class Delivered(wire.Meant):
+class Delivered(wire.Worded):
     """A reply to the turn that `debt` names."""
 
     debt: str = Field(description="as GET /turn named it", max_length=100)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dialogd.protocol import questions as asked
 from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import worded
 
 
 class Problem(BaseModel):
@@ -31,6 +32,18 @@ class Meant(BaseModel):
     dialog: str = Field("", description="its id", max_length=200)
 
 
+class Worded(Meant):
+    """Words, which may also be called `message` or `content`."""
+
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words(cls, given: Any) -> Any:
+        """The words under their one name."""
+        return worded(given, "text") if isinstance(given, dict) else given
+
+
 class Notify(Meant):
     """What a notify may carry; nothing at all is as good."""
 
@@ -48,7 +61,7 @@ class Notified(BaseModel):
     turn_passed: bool | None = None
 
 
-class Say(Meant):
+class Say(Worded):
     """The person's words."""
 
     text: str = Field(description="what to say", max_length=1_000_000)

@@ -79,9 +79,9 @@ def owed(daemon: Daemon, query: str = "") -> dict[str, Any]:
     return dict(found)
 
 
-def reply(daemon: Daemon, debt: str, text: str) -> Answer:
+def reply(daemon: Daemon, debt: str, text: str, name: str = "text") -> Answer:
     """Deliver a reply."""
-    return send(daemon, "POST /reply", {"debt": debt, "text": text})
+    return send(daemon, "POST /reply", {"debt": debt, name: text})
 
 
 def answered(daemon: Daemon, text: str) -> dict[str, Any]:
@@ -409,6 +409,16 @@ def test_a_reply_whose_body_is_asked_for_anew_survives_a_kill(room: Pair) -> Non
     room.start("A")
     until(lambda: room.number == 2, "the turn")
     assert "So be it, I think." in room.file.read_text("utf-8")
+
+
+def test_a_reply_may_be_called_a_message_or_content(room: Pair) -> None:
+    """Each program has its own word for it; two of them at once are refused."""
+    begun(room)
+    debt = owed(room["A"])["debt"]
+    both = {"debt": debt, "text": "So.", "content": "Or so."}
+    assert send(room["A"], "POST /reply", both).status == 422
+    assert reply(room["A"], debt, "So be it.", "content").json["status"] == "appended"
+    assert reply(room["B"], owed(room["B"])["debt"], "Be it so.", "message").json["status"] == "appended"
 
 
 @pytest.mark.slow

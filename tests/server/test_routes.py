@@ -625,6 +625,14 @@ def test_say_to_names_who_is_next(room: Room) -> None:
     until(lambda: not first.is_alive, "the end of the first call")
 
 
+def test_what_is_said_may_be_called_a_message_or_content(room: Room) -> None:
+    """Each program has its own word for it."""
+    room.open()
+    for name in ("message", "content"):
+        assert send(room.a, "POST /say", {name: f"As {name}.", "note": True}).status == 200
+    assert [entry.body for entry in room.dialog().entries[-2:]] == ["As message.", "As content."]
+
+
 def test_say_begins_a_dialog_at_whoever_is_named(room: Room) -> None:
     """The person has spoken to a daemon: no notify is needed beside it."""
     room.open("AB")

@@ -68,7 +68,9 @@ def test_a_model_is_told_what_it_has_to_look_at(tmp_path: Path) -> None:
         pair.hold(TOPIC)
         pair.until(lambda: pair.number >= 3, "a turn of each")
         model, asked = server.calls[0].system, (tmp_path / "asked").read_text()
-    assert "You have nothing but what is written here, and what you know: no files, no tools." in model
+    assert (
+        "You have nothing but what is written here, and what you know: no files, no tools to look anything up." in model
+    )
     assert "You have" not in asked.partition("# How it ends")[0]
     for one in (model, asked):
         assert "The others may have other projects, which you cannot see" in one

@@ -142,10 +142,9 @@ def test_an_allowed_call_is_made_and_its_result_stands_in_the_turn(tmp_path: Pat
         assert again[0] == (prompt[0] if form != "responses" else {"role": "user", "content": prompt})
 
 
-@pytest.mark.parametrize("more", [{"config": ""}, {"environment": {"DIALOGD_TOOL_CALLS": "0"}}])
-def test_without_a_server_nothing_is_offered(tmp_path: Path, more: dict[str, Any]) -> None:
-    """No server is configured, or no call is allowed: the request says nothing of tools."""
-    with World(tmp_path, Say(WORDS), **more) as world:
+def test_where_no_call_is_allowed_nothing_is_offered(tmp_path: Path) -> None:
+    """The request says nothing of tools, neither of a server's nor of the dialog's."""
+    with World(tmp_path, Say(WORDS), environment={"DIALOGD_TOOL_CALLS": "0"}) as world:
         world.begin()
         assert world.turn() == WORDS
         (seen,) = world.service.calls
@@ -392,6 +391,31 @@ def test_a_call_is_not_made_again_where_the_request_after_it_failed(tmp_path: Pa
         assert last.tool_results == [(False, "5")]
         assert body.count("tickets.add") == 1
         assert body.endswith(WORDS)
+
+
+def test_an_agent_has_the_tools_of_its_dialog_without_a_server_of_the_persons(tmp_path: Path) -> None:
+    """Nobody set anything up: it sees the others, and what it says to one may have any of three names."""
+    asked = [Use("sessions_send", {"to": "B", name: f"As {name}?"}) for name in ("text", "message", "content")]
+    with World(tmp_path, Use("sessions_list", {}), *asked, Say(WORDS), config="") as world:
+        world.begin()
+        body = world.turn()
+        assert [seen.tools for seen in world.service.calls] == [["sessions_list", "sessions_send"]] * 5
+        assert [is_error for is_error, _ in world.told] == [False] * len(world.told)
+        assert body.count("**To Claude B** (text):\n> As ") == 3
+
+
+@pytest.mark.parametrize("form", ["messages", "chat"])
+def test_a_service_that_refuses_tools_is_asked_without_them(tmp_path: Path, form: str) -> None:
+    """Nobody asked for those of the dialog, so that no model is lost by them: told once, it is never offered any."""
+
+    def script(seen: Seen) -> Answer:
+        return Fail(400, message="tiny does not support tools") if seen.tools else Say(WORDS)
+
+    with World(tmp_path, script=script, config="", form=form) as world:
+        world.begin()
+        assert world.turn() == WORDS
+        assert [len(seen.tools) for seen in world.service.calls] == [2, 0]
+        assert "AGENT_ERROR" not in world.pair.file.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
