@@ -76,6 +76,7 @@ async def run(  # noqa: PLR0913 - what `dialogd run` takes as options
     topic: str,
     *,
     agents: str | Sequence[str] = AUTO,
+    roles: Mapping[str, Any] | None = None,
     template: str | None = None,
     file: File | None = None,
     question: str | None = None,
@@ -93,16 +94,16 @@ async def run(  # noqa: PLR0913 - what `dialogd run` takes as options
 ) -> AsyncGenerator[Event, None]:
     """Hold a whole dialog as `dialogd run` does, and yield what happens; the last event is `ended`.
 
-    `agents` are backends, seated as A, B, C …, or `ID=BACKEND[:MODEL][@DIR]`; `"auto"` takes what is available. `pace`
-    is in seconds, `max_time` and `timeout` are durations (`"30 minutes"`), `budget` an amount (`"$2.00"`). With
-    `allow_defaults` a question's default counts once its deadline has passed; `unattended` has nothing wait for the
-    person. Raises `DialogdError` where it cannot begin or go on. Closing the iterator stops the dialog and ends every
-    process of it.
+    `agents` are backends, seated as A, B, C …, or `ID=BACKEND[:MODEL][@DIR]`; `"auto"` takes what is available. `roles`
+    are what agents are in it, by their ids: a role's name, or a table as in a Setup. `pace` is in seconds, `max_time`
+    and `timeout` are durations (`"30 minutes"`), `budget` an amount (`"$2.00"`). With `allow_defaults` a question's
+    default counts once its deadline has passed; `unattended` has nothing wait for the person. Raises `DialogdError`
+    where it cannot begin or go on. Closing the iterator stops the dialog and ends every process of it.
     """
     asked = {
         "question": question, "context": [os.fspath(path) for path in context] or None, "first": first,
         "max_turns": max_turns, "max_rounds": max_rounds, "max_time": max_time, "timeout": timeout, "budget": budget,
-        "allow_defaults": allow_defaults, "unattended": unattended, **_seats(agents),
+        "roles": roles, "allow_defaults": allow_defaults, "unattended": unattended, **_seats(agents),
     }  # fmt: skip
     wanted = Wanted(topic, template=template, **{name: value for name, value in asked.items() if value is not None})
     speed = None if pace is None else str(pace)

@@ -59,6 +59,16 @@ def stage(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> 
         process.kill()
 
 
+async def test_agents_have_the_roles_that_a_program_gives_them(stage: Stage) -> None:
+    """By name, or as a Setup has them: they stand in the file."""
+    roles = {"a": "observer", "B": {"role": "critic", "weight": 2}}
+    events = dialogd.run("Tabs?", agents=["rehearsal"] * 3, roles=roles, file=stage.file)
+    async with aclosing(events):
+        assert (await anext(events)).kind == "begun"
+        rules = stage.dialog.header.rules
+        assert [(one.name, one.weight) for one in map(rules.role, "ABC")] == [("observer", 1), ("critic", 2), ("", 1)]
+
+
 # -- a file ----------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +274,9 @@ async def test_what_cannot_begin_is_refused_before_anything_is_written(stage: St
         ({"agents": PAIR, "budget": "a lot"}, "--budget"),
         ({"agents": ["A=rehearsal", "a=rehearsal"]}, "given to two agents"),
         ({"agents": "command:cat,auto"}, "nobody is there for B"),
+        ({"agents": PAIR, "roles": {"Z": "critic"}}, "roles.Z is no agent"),
+        ({"agents": PAIR, "roles": {"A": {"weight": "heavy"}}}, "roles.A.weight"),
+        ({"agents": PAIR, "roles": {"A": {"name": "critic"}}}, "roles.A.name is no part of a role"),
     ]
     for options, why in wrong:
         with pytest.raises(BadInput, match=why):

@@ -24,7 +24,7 @@ from dialogd.protocol import units
 from dialogd.protocol.build import expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Participant
-from dialogd.protocol.rules import THRESHOLDS
+from dialogd.protocol.rules import THRESHOLDS, Role, roles_of
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import is_blank, redact
 from dialogd.store.folders import StateDir
@@ -43,7 +43,8 @@ class Wanted:
     """A new dialog as it was asked for: beside the topic, the options of every command that makes one.
 
     Of a build `build` holds what is said of it, by the names of its rules, `tasks` how many tasks are expected, `along`
-    what goes along beside the files, `gate_sees` what of home and checkout its gate can read.
+    what goes along beside the files, `roles` those of agents as a Setup has them, `gate_sees` what of home and checkout
+    its gate can read.
     """
 
     topic: str = ""
@@ -67,6 +68,7 @@ class Wanted:
     build: Mapping[str, str | int] = field(default_factory=dict)
     tasks: int = 0
     along: tuple[ContextFile, ...] = ()
+    roles: Mapping[str, Any] = field(default_factory=dict)
     gate_sees: tuple[str, ...] = ()
 
     def seats(self) -> tuple[Seat, ...]:
@@ -153,6 +155,7 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
         max_time=chosen.terms.max_time if wanted.max_time is None else options.duration(wanted.max_time, "--max-time"),
         thresholds={key: set_ for key in THRESHOLDS if (set_ := getattr(settings, key)) is not None},
         build=wanted.build,
+        roles=_roles(wanted, [seat.id for seat in seats]),
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
     if opening.rules.build is not None and wanted.max_turns is None:
@@ -160,6 +163,15 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
             opening.rules.build, expected(wanted.tasks)
         )  # question and plan come before the work
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
+
+
+def _roles(wanted: Wanted, ids: Sequence[str]) -> Mapping[str, Role]:
+    """The roles that were asked for. Raises `BadInput` for what is none."""
+    found, wrong = roles_of(wanted.roles, ids)
+    if wrong:
+        fix = 'write them as a Setup has them: {"B": "critic"}, or {"B": {"role": "critic", "weight": 2}}'
+        raise BadInput(wrong[0].removeprefix("header: Setup: ").removesuffix("; ignoring it"), fix=fix)
+    return found
 
 
 def with_recalled(opening: Opening, wanted: Wanted, settings: Settings) -> Opening:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from reprlib import repr as shown
 from types import MappingProxyType
@@ -410,6 +410,15 @@ def _criteria(value: Any) -> Mapping[str, int]:
     if sum(points.values()) != 100 or not all(most > 0 for most in points.values()) or "" in points:
         raise ValueError("the points of all criteria are not 100 together")
     return MappingProxyType(points)
+
+
+def roles_of(given: Mapping[str, Any], ids: Sequence[str]) -> tuple[dict[str, Role], list[str]]:
+    """The roles that a table as in a Setup gives to these agents, and what in it makes no sense."""
+    warnings: list[str] = []
+    found = _roles(_Reader(warnings), {"roles": given}, {one.casefold(): one for one in ids})
+    known = {"role", *(one.name for one in fields(Role))} - {"name"}
+    strange = [f"{who}.{key}" for who, one in given.items() if isinstance(one, Mapping) for key in one.keys() - known]
+    return found, [*warnings, *(f"roles.{one} is no part of a role ({', '.join(sorted(known))})" for one in strange)]
 
 
 def _roles(reader: _Reader, setup: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Role]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from dialogd.protocol.header import Value, agent_words, setup
 from dialogd.protocol.model import USER, Header, Limits, Participant
 from dialogd.protocol.order import following
-from dialogd.protocol.rules import DECIDE, MODERATE, PARALLEL_ROUNDS, PERMISSIONS, PROPOSE, READ_OWN, Rules
+from dialogd.protocol.rules import DECIDE, MODERATE, PARALLEL_ROUNDS, PERMISSIONS, PROPOSE, READ_OWN, Role, Rules
 from dialogd.protocol.state import State
 from dialogd.protocol.text import clean, escape, one_line, redact
 from dialogd.protocol.units import budget_line, in_words
@@ -41,7 +41,8 @@ class Opening:
 
     `budget` (US dollars) and `tokens` are the budget of all agents together; None: no limit. `recalled` is a block
     quote of earlier decisions, without effect. `rehearsed` are the agents whose lines are scripted.
-    `thresholds` override the template's, by the names of `Rules`; so does `build` those of a build.
+    `thresholds` override the template's, by the names of `Rules`; so does `build` those of a build, and
+    `roles` the roles of agents.
     """
 
     topic: str
@@ -66,11 +67,14 @@ class Opening:
     max_time: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     build: Mapping[str, str | int] = field(default_factory=lambda: MappingProxyType({}))
+    roles: Mapping[str, Role] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def rules(self) -> Rules:
         """Its rules of decision."""
         rules = replace(self.template.rules([agent.id for agent in self.agents]), **dict(self.thresholds))  # type: ignore[arg-type]
+        if self.roles:
+            rules = replace(rules, roles=MappingProxyType({**rules.roles, **self.roles}))
         if rules.build is not None:
             rules = replace(rules, build=replace(rules.build, **dict(self.build)))  # type: ignore[arg-type]
         return rules
