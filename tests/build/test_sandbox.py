@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from dialogd.build.sandbox import confined, homes, limits, memory, missing
+from dialogd.store.child import LEASH, Child
 from tests.support.cases import cases
-from tests.support.pair import until
+from tests.support.pair import stretched, until
 
 NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,15 @@ class TestWrites:
         assert "CapEff:\t0000000000000000" in sh(script, inside, outside, read_only=[outside])
         assert list(outside.iterdir()) == []
 
+    def test_no_setting_of_the_kernel_can_be_opened_for_writing(self, inside: Path) -> None:
+        """Also where the superuser starts it: a pattern for core files would have the kernel start a program."""
+        script = """
+            for file in $(find /proc/sys /proc/sysrq-trigger /proc/irq -type f 2>/dev/null); do
+                (exec 3>>"$file") 2>/dev/null && echo "$file"
+            done; echo end
+        """
+        assert sh(script, inside, network=True) == "end\n"
+
 
 @NEEDS
 class TestSight:
@@ -189,6 +199,24 @@ def test_it_ends_with_whoever_started_it(inside: Path) -> None:
     starter.wait()
     _, left = psutil.wait_procs(below, timeout=180)
     assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@NEEDS
+async def test_it_ends_with_the_guard_of_its_processes(inside: Path) -> None:
+    """Where that is killed nobody looks for what detached itself: the sandbox's own end takes it along."""
+    script = "setsid sh -c 'setsid sleep 986 & sleep 986' & echo up > up; sleep 986"
+    command = confined(["/bin/sh", "-c", script], cwd=inside, writable=[inside], network=False)
+    child = Child(command, b"", {"PATH": os.environ["PATH"]}, inside)
+    try:
+        until((inside / "up").exists, "it to run")
+        (guard,) = [one for one in psutil.Process().children() if str(LEASH) in one.cmdline()]
+        until(lambda: len(guard.children(recursive=True)) >= 7, "all of it to run")
+        below = guard.children(recursive=True)
+        guard.kill()
+        _, left = psutil.wait_procs(below, timeout=stretched(20))
+        assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+    finally:
+        await child.end()
 
 
 BROKEN = {
