@@ -203,9 +203,9 @@ class _Now:
         self.reads_all = reads_all(dialog, me)
 
     def said(self, drafts: Sequence[str]) -> str:
-        """The last section of the prompt. A judge is shown no drafts."""
+        """The last section of the prompt. A judge is shown no drafts, and told nothing of length or turns to come."""
         if self.me == self.header.judge:
-            return "\n\n".join(("# Your turn", self._length(), *self._judging()))
+            return "\n\n".join(("# Your turn", *self._judging()))
         lines = ["# Your turn", f"{self._length()} {self._task()}".strip(), *self._where(), *self._refused()]
         lines += [*self._not_answered(), *self._rejected(), *self._to_sign(), *self._to_vote(), *self._to_decide()]
         lines += [*self._to_build(), *self._to_attack(), *self._ruled_out(), *self._blocking(), *self._closing()]
@@ -617,8 +617,12 @@ class Prompts:
         return max(self.room - used, self.room // 4)
 
     def _part(self, dialog: Dialog, entry: Entry, agent: Participant) -> Part | None:
-        """An entry as `agent` reads it; None where it reads nothing of it."""
-        if is_digest(entry) or not may_read(dialog, entry, agent.id):
+        """An entry as `agent` reads it; None where it reads nothing of it.
+
+        Of what the others said a judge is shown the positions alone, in both orders.
+        """
+        is_for_judge = agent.id != dialog.header.judge or entry.by in (agent.id, USER)
+        if is_digest(entry) or not (is_for_judge and may_read(dialog, entry, agent.id)):
             return None
         self.made += 1
         return self._safe(_entry(dialog, entry, agent))

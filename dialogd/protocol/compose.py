@@ -265,8 +265,8 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Close:
     by_order = following(header, after, agent)
     if mark.name == "SKIP" and step.turn == (USER,) and ways_out(header, after):
         step = replace(step, turn=by_order)  # they know who is missing
-    elif step.turn == by_order != (USER,):
-        step = replace(step, turn=following(header, passed, agent))  # asked at once with the others, it is asked again
+    elif step.turn == by_order != (USER,) and (anew := following(header, passed, agent)) != (agent,):
+        step = replace(step, turn=anew)  # asked at once with the others, it is asked again
     return replace(step, marks=tuple(mark for mark in step.marks if round_of((mark,), "phase") is not None))
 
 

@@ -32,11 +32,30 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     able = [who for who in all_ if who not in state.absent]
     if not able:
         return (USER,)
+    if one := _attacking(state, able):
+        return (one,)
     if len(all_) == 1:
         return (all_[0],) if after != all_[0] or state.limits.max_rounds is not None else (USER,)
     if header.rules.order == "parallel":
         return tuple(able) if len(able) > 1 or after != able[0] else (USER,)
     return (_single(header, state, all_, after),)
+
+
+def _attacking(state: State, able: Sequence[str]) -> str:
+    """Who of these argues against what was agreed at once; "" where nothing was, or all only passed.
+
+    Whoever signed it last, else another one that did not write it; its author only where nobody else has a word.
+    """
+    found = [p for p in state.table.proposals if p.ref == state.table.red_team]
+    if not found:
+        return ""
+    author, standing = found[-1].by, state.table.standing
+    signed = [who for who, _ in standing.signers] if standing is not None else []
+    votes = (ballot for poll in state.polls.open if poll.ref == found[-1].ref for ballot in poll.ballots)
+    signed += [ballot.agent for ballot in votes if ballot.choice == marks.APPROVE]
+    left = [who for who in able if who not in state.floor.passed and not state.debts.missed.get(who)]
+    others = [who for who in (*reversed(signed), *left) if who in left and who != author]
+    return (*others, *left, "")[0]
 
 
 def _single(header: Header, state: State, all_: Sequence[str], after: str) -> str:

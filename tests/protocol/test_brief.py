@@ -175,7 +175,27 @@ def test_what_a_judge_did_not_send_is_not_shown_to_it() -> None:
 def test_the_judge_is_asked_for_nothing_but_a_judgement() -> None:
     """No votes, no signatures, no answers to the others; what it lacks it may ask the person."""
     assert taught(dialog_of(JUDGED), "C") == {"DECIDE", "QUESTION_FOR_USER"}
-    assert "Answer the others" not in a_trial().thinks("C")
+    asked = a_trial().thinks("C")
+    said = ("Answer the others", "OBJECTION", "PASS", "follow", "words", "turn 6", "Write at most")
+    assert [words for words in said if words in asked] == []
+
+
+def test_the_judge_reads_the_positions_and_the_person_and_no_transcript() -> None:
+    """What stood above the positions would be in one order both times."""
+    room = a_trial()
+    room.say("Go by what was measured.", to="C")
+    room.answers("C", room.thinks("C") and "Measured where?\n\n[QUESTION_FOR_USER: which load counts?]")
+    room.say("That at night.")
+    first = room.thinks("C")
+    room.answers("C", "[DECIDE: B | it was measured]")
+    second = room.thinks("C")
+    for asked, order in ((first, ["A", "B"]), (second, ["B", "A"])):
+        assert [part[0] for part in asked.split("## The position of ")[1:]] == order
+        assert all(
+            words in asked for words in ("Where should", "Go by what was measured.", "which load", "That at night.")
+        )
+        assert asked.count("Four milliseconds are enough.") == asked.count("Not at night.") == 1
+        assert "Redis is faster." not in asked
 
 
 def test_an_agent_that_only_passed_at_last_keeps_the_position_it_had() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dialogd import person
 from dialogd.errors import BackendError
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import Clock, Write, decide
@@ -265,19 +266,41 @@ def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once(
 
 @cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
 def test_a_mere_pass_is_no_red_team_turn(ids: str, verdict: str) -> None:
-    """The next agent is asked, a round of passes asks the person, and what is argued against counts after that."""
+    """Another agent is asked, a round of passes asks the person, and what is argued against counts after that."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
     roles = '[roles.A]\nrole = "analyst"' if verdict == "vote" else ""
     here = room(ids, f'red_team = true\nverdict = "{verdict}"\n{roles}')
     here.speak(("A", first), *((who, yes) for who in ids[1:]))
     assert here.dialog.state.table.red_team == "P1"
-    here.speak(("A", "[PASS]"))
-    assert (here.outcome, here.dialog.state.table.red_team, here.owing) == ("", "P1", ("B",))
+    first, *others = reversed(ids)
+    here.speak((first, "[PASS]"))
+    assert (here.outcome, here.dialog.state.table.red_team, here.owing) == ("", "P1", (others[0],))
     argued = Room(here.paper.data)
-    argued.speak(("B", "It fails when the disk is full. That can be lived with."))
+    argued.speak((others[0], "It fails when the disk is full. That can be lived with."))
     assert argued.outcome == {"mutual": "CONSENSUS_REACHED", "vote": "DECIDED"}[verdict]
-    here.speak(*((who, "[PASS]") for who in ids[1:]))
+    here.speak(*((who, "[PASS]") for who in others))
     assert (here.outcome, here.owing) == ("", ("USER",))
+
+
+@cases("order", ["alternate", "priority", "free", "round-robin"])
+@cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
+def test_who_argues_against_a_text_did_not_write_it(ids: str, verdict: str, order: str) -> None:
+    """Whoever signed it last, else another one that is there; its author where nobody else is left."""
+    first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
+    roles = '[roles.A]\nrole = "analyst"' if verdict == "vote" else ""
+    here = room(ids, f'red_team = true\nverdict = "{verdict}"\norder = "{order}"\n{roles}')
+    here.speak(("A", first))
+    while not here.dialog.state.table.red_team:
+        last = here.owing[0]
+        here.speak((last, yes if last != "A" else "Well."))
+    signed = [turn.by for turn in here.dialog.turns if {"AGREE", "VOTE"} & {mark.name for mark in turn.marks}]
+    assert here.owing == (signed[-1],)
+    assert "Argue against P1" in here.thinks(signed[-1])
+    left = Room(here.paper.data)
+    left.by_hand(person.skip, signed[-1])
+    assert left.owing == (signed[-2] if len(signed) > 1 else "A",)
+    here.answers(signed[-1], BackendError("broken", fix="mend it"))
+    assert here.owing == ((signed[-2] if len(signed) > 1 else signed[-1]),)
 
 
 def test_as_many_contributions_as_an_end_needs_are_enough() -> None:
