@@ -441,8 +441,9 @@ def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     match state:
         case "assigned":
             new = {"branch": value_of(mark, "branch"), "base": value_of(mark, "base"), "carried": "", "gate": ""}
-            why, counted = value_of(mark, "conflict"), _counted(task, mark, task.iteration + 1)
-            return tasks.with_(task, state=ASSIGNED, why=why, **counted, **new)
+            return tasks.with_(
+                task, state=ASSIGNED, why=value_of(mark, "conflict"), iteration=task.iteration + 1, **new
+            )
         case "submitted":
             return _submitted(tasks, task, said, mark)
         case "changes":
@@ -454,13 +455,6 @@ def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
             was = task.state if state == ERROR or rest == UNDECIDED else ""
             return tasks.with_(task, state=state, why=rest, was=was, score=_score(mark) or task.score)
     return tasks
-
-
-def _counted(task: Task, mark: Mark, number: int) -> dict[str, int]:
-    """The attempt that a record is of: the `number` that is next; earlier versions began each round at 1 again."""
-    said = value_of(mark, "iteration")
-    number = int(said) if said.isdecimal() else number
-    return {"iteration": number, "spent": task.spent if number > task.spent else 0}
 
 
 def _score(mark: Mark) -> int | None:
@@ -475,7 +469,7 @@ def _submitted(tasks: Tasks, task: Task, said: Said, mark: Mark) -> Tasks:
     return tasks.with_(
         task,
         state=SUBMITTED,
-        **_counted(task, mark, task.iteration + is_carried),
+        iteration=task.iteration + is_carried,
         branch=value_of(mark, "branch") or task.branch,
         base=value_of(mark, "base") or task.base,
         commit=value_of(mark, "commit"),

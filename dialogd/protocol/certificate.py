@@ -58,8 +58,6 @@ def _vote(entries: Sequence[Entry], who: str, ref: str) -> int:
         choice = marks.read_vote(entry.written).get(ref)
         if choice is not None:
             return entry.number if choice.choice == "approve" else 0
-        if entry.by_hand and any(mark.name == "VOTE" and ref in mark.value.upper() for mark in entry.written):
-            return entry.number  # typed in words that an earlier version read: what was counted is not judged anew
     return 0
 
 

@@ -119,18 +119,6 @@ MARKS: Mapping[str, MarkRule] = MappingProxyType(
     }
 )
 
-# What files of earlier versions hold in their frames, as it is said now. CRUX and EXPERIMENT keep their names.
-_EARLIER = {
-    "RED_TEAM": ("ROUND", "red team | "),
-    "PHASE": ("ROUND", "phase | "),
-    "CLOSING": ("ROUND", "closing | "),
-    "WORD": ("TO", ""),
-    "MAX_TIME_REACHED": ("STOPPED", "time: "),
-    "BUDGET_REACHED": ("STOPPED", "budget: "),
-    "MAX_SIZE_REACHED": ("STOPPED", "size: "),
-}
-EARLIER = frozenset({*_EARLIER, "KIND", "CRUX", "EXPERIMENT"})
-
 CANONICAL = re.compile(r"\[([A-Z][A-Z_]*)(?: (P\d{1,6}))?(?:: (.*))?\]")
 # Tolerance is mechanical: case, indentation, a bullet, bold or backticks around the bracket.
 _LITERAL = re.compile(
@@ -156,15 +144,7 @@ def canonical(line: str, kinds: Container[str] = ()) -> Mark | None:
     if match is None:
         return None
     name, ref, value = match[1], match[2] or "", match[3] or ""
-    if name in MARKS or name in kinds or name in ("CRUX", "EXPERIMENT"):
-        return Mark(name, value, ref)
-    if name == "KIND":
-        kind, _, text = value.partition("|")
-        return Mark(kind.strip().upper(), text.strip(), ref, line)
-    if name in _EARLIER:
-        new, before = _EARLIER[name]
-        return Mark(new, f"{before}{value}".strip().removesuffix(":").removesuffix(" |"), ref, line)
-    return None
+    return Mark(name, value, ref) if name in MARKS or name in kinds else None
 
 
 def literal(line: str) -> Mark | None:
@@ -486,7 +466,7 @@ def same_text(text: str) -> str:
 def contributes(mark: Mark) -> bool:
     """True for a mark that is a contribution of its own: one of a kind that counts, or of a dialog's own kind."""
     kind = CONTRIBUTIONS.get(mark.name)
-    return kind.counts if kind is not None else mark.name not in MARKS and mark.name not in EARLIER
+    return kind.counts if kind is not None else mark.name not in MARKS
 
 
 def stated(said: Said) -> str:
@@ -507,15 +487,12 @@ def round_of(marks: Iterable[Mark], kind: str) -> str | None:
 
 def crux(marks: Iterable[Mark]) -> list[str]:
     """The questions on which a disagreement turns, as a deadlock names them."""
-    said = (mark.fields[0] if mark.name == "DEADLOCK" else mark.value * (mark.name == "CRUX") for mark in marks)
-    return [text for text in said if text]
+    return [text for mark in marks if mark.name == "DEADLOCK" and (text := mark.fields[0])]
 
 
 def experiment(marks: Iterable[Mark]) -> list[str]:
     """The tests that would settle a disagreement, as a deadlock names them."""
-    return [text for mark in marks if (text := " | ".join(mark.fields[1:]) if mark.name == "DEADLOCK" else "")] + [
-        mark.value for mark in marks if mark.name == "EXPERIMENT" and mark.value
-    ]
+    return [text for mark in marks if mark.name == "DEADLOCK" and (text := " | ".join(mark.fields[1:]))]
 
 
 def _without(lines: Sequence[str], gone: Container[int]) -> str:
@@ -589,7 +566,7 @@ def is_yes(mark: Mark) -> bool:
 
 
 def agreed(mark: Mark) -> tuple[str, ...]:
-    """The proposals that an AGREE names at its beginning; frames of earlier versions may name several."""
+    """The proposals that an AGREE names at its beginning."""
     return objected(mark) if mark.name == "AGREE" else ()
 
 

@@ -42,15 +42,11 @@ OUTCOMES = ("CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "ST
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One typed line: `[NAME]`, `[NAME: value]` or `[NAME P1: value]`.
-
-    `line` is how an earlier version wrote it, "" where that is how it is written now.
-    """
+    """One typed line: `[NAME]`, `[NAME: value]` or `[NAME P1: value]`."""
 
     name: str
     value: str = ""
     ref: str = ""
-    line: str = field(default="", compare=False)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def own_words(body: str) -> str:
 def sealed_text(body: str, marks: Iterable[Mark]) -> str:
     """What a seal is made over: the body, then the agent's own marks; proposals without the number they get."""
     lines = [
-        mark.line or str(replace(mark, ref="") if mark.name == "PROPOSAL" else mark)
+        str(replace(mark, ref="") if mark.name == "PROPOSAL" else mark)
         for mark in marks
         if mark.name not in _LEFT_OUT and (mark.name not in MARKS or Who.AGENT in MARKS[mark.name].who)
     ]

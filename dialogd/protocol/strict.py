@@ -280,7 +280,7 @@ class _Judge:
         wanted = render(draft, "").split(b"\n", 2)[2]
         if wanted == inside:
             return
-        lines, marks = text.split("\n"), {mark.line or str(mark) for mark in entry.marks}
+        lines, marks = text.split("\n"), set(map(str, entry.marks))
         bare = [at for at, line in enumerate(lines[: self._trailer - 2]) if escape(line) != line and line not in marks]
         for at in bare:
             said = f"`{one_line(lines[at], 60)}` reads as structure in a body: a writer puts a `\\` before it"
@@ -307,8 +307,7 @@ class _Judge:
     def _why(there: str, wanted: str) -> str:
         mark = canonical(there)
         if mark is not None and wanted == str(mark):
-            said = f"`{one_line(there, 60)}` is not in canonical form: it is written `{wanted}`"
-            return said * (not mark.line)  # that of an earlier version is told of with the marks
+            return f"`{one_line(there, 60)}` is not in canonical form: it is written `{wanted}`"
         found = f"`{one_line(there, 60)}`" if there else "an empty line"
         should = f"`{one_line(wanted, 60)}`" if wanted else "an empty line or the end"
         return f"{found} stands where {should} belongs: body, marks and `TURN:` line are parted by one empty line each"
@@ -321,7 +320,7 @@ class _Judge:
             for words in (self._who(mark), self._form(mark)):
                 if words:
                     yield self._fault(words, at)
-            if mark.name in ("PROPOSAL", "CONSENSUS_PROPOSED") and not mark.line:
+            if mark.name in ("PROPOSAL", "CONSENSUS_PROPOSED"):
                 if mark.ref != f"P{number}":
                     yield self._fault(
                         f"`{self._short(mark)}` is to be numbered P{number}: proposals count in a row", at
@@ -341,7 +340,7 @@ class _Judge:
         if row is None and mark.name == "FINDING" and self.before.header.rules.build is not None:
             return ""  # the daemon's own, beside the gate's result
         if row is None:  # a kind of the dialog's own
-            return f"{said}: only agents and the person write that" if entry.by == SYSTEM and not mark.line else ""
+            return f"{said}: only agents and the person write that" if entry.by == SYSTEM else ""
         if entry.by == USER:
             return f"{said}: only an agent writes that" if row.who == Who.AGENT and mark.name in DECIDING else ""
         if entry.by == SYSTEM:
@@ -358,8 +357,6 @@ class _Judge:
     def _form(self, mark: Mark) -> str:
         """Why the mark is not as such a mark is written; "" when it is."""
         said, agents = f"`{self._short(mark)}`", {agent.id for agent in self.before.everybody}
-        if mark.line:
-            return f"`{one_line(mark.line, 60)}` is how an earlier version wrote {said}"
         if mark.ref and mark.name not in ("CONSENSUS_PROPOSED", "DECISION") and not contributes(mark):
             return f"{said}: no number stands behind {mark.name}"
         who = mark.fields[0]

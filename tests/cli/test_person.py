@@ -153,7 +153,7 @@ def test_an_observer_is_given_no_turn_by_any_command(dialogd: Commands) -> None:
 
 def test_a_decision_by_the_dialogs_rule_is_a_good_end() -> None:
     """Exit code 0, as for a consensus; a deadlock or a limit is 4, an error 1."""
-    ends = {"DECIDED": 0, "CONSENSUS_REACHED": 0, "DEADLOCK": 4, "MAX_TIME_REACHED": 4, "STOPPED": 4}
+    ends = {"DECIDED": 0, "CONSENSUS_REACHED": 0, "DEADLOCK": 4, "STOPPED": 4}
     assert {name: exit_code(Outcome(name, "A", "4")) for name in ends} == ends
     assert exit_code(Outcome("STOPPED", "SYSTEM", "4", "error: every agent failed")) == 1
     assert exit_code(None) == 0

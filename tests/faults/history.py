@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 OUTCOMES = {
-    "CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "MAX_TIME_REACHED", "MAX_SIZE_REACHED",
-    "BUDGET_REACHED", "STOPPED",
+    "CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "STOPPED",
 }  # fmt: skip
 HAND = {
     "PAUSED", "RESUMED", "LIMIT", "SKIP", "RETRY", "STRIKE", "VETO", "INVITE", "LEAVE", "APPROVED", "REJECTED", "STEP",

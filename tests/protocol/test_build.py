@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,9 +10,8 @@ from dialogd.errors import BackendError
 from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, PROPOSED, UNDER_WAY, Due, Task, due
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.decide import Reply
-from dialogd.protocol.model import USER, Mark
+from dialogd.protocol.model import USER
 from dialogd.protocol.review import findings
-from dialogd.protocol.state import Dialog
 from dialogd.protocol.strict import faults
 from tests.support.cases import cases
 from tests.support.room import Line, Room, opening, waits
@@ -164,35 +160,6 @@ def test_iterations_count_on_and_each_round_has_as_many_again() -> None:
     confirm(build, "## Turn 99 — User\n\n[TASK: all | rebase | c111]\n\nTURN: L")
     assert [(task.state, task.iteration) for task in build.dialog.state.tasks.all] == [(APPROVED, 9), (APPROVED, 2)]
     assert any("The task, iteration 9 of 10:" in asked for _, asked in build.prompts)
-    assert list(map(str, faults(build.paper.data))) == []
-
-
-class Earlier(Room):
-    """A build of an earlier version, whose records begin each round at 1 again."""
-
-    def _submitted(self, now: Dialog, me: str) -> tuple[Mark, ...]:
-        rounds = self.text.count("| retry]") + 1
-        marks = super()._submitted(now, me)
-        return tuple(
-            replace(m, value=re.sub(r"iteration \d+", f"iteration {self.made - 3 * rounds + 3}", m.value))
-            for m in marks
-        )
-
-
-def test_a_file_of_an_earlier_version_means_what_it_meant() -> None:
-    """Its second round begins at 1 and has three attempts; nothing of it breaks a rule."""
-    build = Earlier(
-        opening("M", "L", keys=["Max Turns: 60"], more=SETUP.format("cycles = 0")),
-        M=[PLAN, no("P1"), no("P2"), no("P3")],
-        L=["Done."] * 20,
-    )
-    build.run()
-    confirm(build)
-    build.scripts["M"] = [no("P4"), no("P5"), no("P6")]
-    confirm(build, "[TASK: 001 | retry]")
-    assert build.text.count("| submitted | iteration 1 |") == 2
-    assert build.text.count("| stuck | score 71 | after 3 iterations |") == 2
-    assert is_due(build) is Due.STUCK
     assert list(map(str, faults(build.paper.data))) == []
 
 

@@ -532,7 +532,7 @@ def test_an_answer_without_a_seal_is_named() -> None:
 
 # Setup beside `sealed`, A's answer, B's answer: whatever a daemon makes of them, or adds below, seals fit.
 MODERATED = '\nverdict = "moderator"\n[roles.B]\nrole = "moderator"\npermissions = ["POST", "MODERATE", "DECIDE"]'
-CALLED = "No.\n[DEADLOCK: no]\n[CRUX: cost]\n[EXPERIMENT: measure]"
+CALLED = "No.\n[DEADLOCK: cost | measure]"
 ANSWERS = [
     ("", "I am A.\nTURN: B\n\\[PASS]\n[PROPOSAL: x]\n[AGREE: P1]", "I am B.\n\n\n[PROPOSAL P7: y]\n[CONCEDE: P2]\n\n"),
     ('\norder = "parallel"', "[PASS]", "[PASS]"),

@@ -195,12 +195,9 @@ def test_the_kinds_of_a_dialog_are_marks_of_it() -> None:
 
 
 def test_a_kind_is_read_from_a_frame_of_its_dialog() -> None:
-    """In a trailer a name counts that the table or the dialog knows, and what a version before wrote."""
+    """In a trailer a name counts that the table or the dialog knows."""
     assert canonical("[RESULTS: 40 ms]") is None
     assert canonical("[RESULTS: 40 ms]", ["RESULTS"]) == Mark("RESULTS", "40 ms")
-    assert canonical("[KIND: RESULTS | 40 ms]") == Mark("RESULTS", "40 ms")
-    assert canonical("[PHASE: ANALYSIS]") == Mark("ROUND", "phase | ANALYSIS")
-    assert canonical("[MAX_TIME_REACHED]") == Mark("STOPPED", "time")
     assert canonical("[vote: P1 approve]") is None
 
 
