@@ -99,7 +99,7 @@ class Behavior:
     digest: bool = False
     reads_files: bool = False
     servers: tuple[ToolServer, ...] = ()
-    tool_calls: int = 10
+    tool_calls: int = 0
     repo: Path | None = None
     gate: str = ""
     gate_sees: tuple[Path, ...] = ()
