@@ -166,8 +166,6 @@ def alone(folder: Path, tasks: int, files: int) -> list[Cost]:
         trees.export(made.commit, copy)
         asyncio.run(gate.run(GATE, copy, 60, folder / "gate.log"))
         trees.diff(base, made.commit, DIFF_SHOWN)
-        for end in (base, made.commit):
-            trees.files_of_gate(GATE, end)
         subprocess.run(words, cwd=folder, input=b"# Your turn: You decide on P1:", capture_output=True, check=True)
         base = made.commit
         found.append(Cost((time.perf_counter() - begun) * 1000, (sum(os.times()[:4]) - used) * 1000))

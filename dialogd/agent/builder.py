@@ -21,11 +21,12 @@ from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import one_line
+from dialogd.protocol.units import many
 from dialogd.store.disk import fix, why
 from dialogd.store.folders import StateDir
 
 if TYPE_CHECKING:
-    from dialogd.build.worktrees import Diff, Worktree, Worktrees
+    from dialogd.build.worktrees import Diff, FileDiff, Worktree, Worktrees
 
 Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does blocking work in a thread of its own
 Note = Callable[[Dialog], Draft]  # makes the note, in the dialog as it is once the lock is held
@@ -212,6 +213,8 @@ class Builder:
         finally:
             await aside(lambda: gate.remove(export))
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"
+        if ran.state == "passed" and not ran.tests:
+            where += "; it reports no test: green says nothing until you know that some ran"
         said = f"`{rules.gate}`, {where}:\n\n{fenced(ran.tail)}" if ran.tail.strip() else f"`{rules.gate}`, {where}."
         return note(replace(ran, tail=said))
 
@@ -241,18 +244,19 @@ class Builder:
 
     def _submission(self, dialog: Dialog, rules: Build, task: Task) -> Iterator[str]:
         """What the reviewer is shown of the submission, as git tells it."""
+        from dialogd.build.worktrees import is_beside_source
+
         trees = self._worktrees(dialog)
         diff = trees.diff(task.base, task.commit, DIFF_SHOWN)
         where = f"Base {task.base}, tree {task.tree}."
         yield f"# The submission of task {task.id}, as git tells it\n\n{where}\n\n{diff.stat}"
-        if rules.gate:
-            own = {name for end in (task.base, task.commit) for name in trees.files_of_gate(rules.gate, end)}
-            touched = sorted(_names(diff) & own)
-            if touched:
-                yield (
-                    f"It changes files that the gate `{rules.gate}` is made of: {', '.join(touched)}. A green gate says"
-                    " nothing until you have read these."
-                )
+        beside = sorted(_names(diff, is_beside_source))
+        if rules.gate and beside:
+            names = ", ".join(beside[:20]) + (" …" if len(beside) > 20 else "")
+            yield (
+                f"{many(len(beside), 'file')} besides source changed: {names}. A green gate says nothing until you have"
+                " read these: they can say what it tests."
+            )
         attempts = _attempts(dialog, task)
         if len(attempts) > 1:
             since = _names(trees.diff(attempts[-2], task.commit, 0))
@@ -272,9 +276,9 @@ class Builder:
             )
 
 
-def _names(diff: Diff) -> set[str]:
-    """All files that differ, a renamed one by both its names."""
-    return {name for one in (*diff.files, *diff.omitted) for name in (one.path, one.old_path) if name}
+def _names(diff: Diff, which: Callable[[FileDiff], bool] = lambda _: True) -> set[str]:
+    """The files that differ, a renamed one by both its names."""
+    return {name for one in (*diff.files, *diff.omitted) if which(one) for name in (one.path, one.old_path) if name}
 
 
 def _attempts(dialog: Dialog, task: Task) -> list[str]:

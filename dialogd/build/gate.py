@@ -32,6 +32,11 @@ TOLD = 4000  # bytes of the end that are told
 SHELL = "/bin/sh"
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+_TESTS = re.compile(  # `3 passed`, `Ran 3 tests`, `Tests run: 3`, `# pass 3`, `100% tests passed`, `ok 1`, `ok  ages`
+    rb"\b[1-9]\d*%?[ \t]+(?:tests?|specs?|examples?|passed|passing|assertions?)\b"
+    rb"|\b(?:tests(?: run)?|pass(?:ed)?):?[ \t]+[1-9]|^ok[ \t]+(?!.*no test files)\S",
+    re.IGNORECASE | re.MULTILINE,
+)
 _KEPT = ("PATH", "LANG", "TZ", "USER", "LOGNAME")  # of the environment, and LC_*
 
 
@@ -92,7 +97,8 @@ async def run(
     finally:
         await asyncio.to_thread(remove, export)
     state = "timeout" if not is_over else "failed" if code else "passed"
-    return GateResult(state, code if is_over else None, time.monotonic() - began, sha256(data).hexdigest(), _told(data))
+    took, log_hash, has_tests = time.monotonic() - began, sha256(data).hexdigest(), _TESTS.search(data) is not None
+    return GateResult(state, code if is_over else None, took, log_hash, _told(data), has_tests)
 
 
 def _make_room(export: Path, at: Path, folder: Path) -> None:

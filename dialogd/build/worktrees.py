@@ -16,14 +16,13 @@ import hashlib
 import os
 import posixpath
 import re
-import shlex
 import stat
+import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -231,16 +230,23 @@ class Worktrees:
         return self._submission(commit, worktree.base, worktree.branch)
 
     def diff(self, base: str, commit: str, limit: int) -> Diff:
-        """What a commit changes, in patches of up to `limit` characters together; a file is in whole or only named."""
+        """What a commit changes, in patches of up to `limit` characters together; a file is in whole or only named.
+
+        What is more than source comes first.
+        """
         base, commit = self.git.commit(base), self.git.commit(commit)
         changes = _changes(self.git, base, commit)
         files, omitted = [], []
-        for change, patch in zip(changes, _patches(self.git, base, commit, changes, limit), strict=True):
-            if patch is not None and len(patch) <= limit:
-                limit -= len(patch)
-                files.append(change._replace(patch=patch))
-            else:
-                omitted.append(change)
+        kinds = sorted(set(map(is_beside_source, changes)), reverse=True)
+        for kind in kinds:
+            for change, patch in zip(changes, _patches(self.git, base, commit, changes, limit), strict=True):
+                if is_beside_source(change) is not kind:
+                    continue
+                if patch is not None and len(patch) <= limit:
+                    limit -= len(patch)
+                    files.append(change._replace(patch=patch))
+                else:
+                    omitted.append(change)
         return Diff(_summary(changes), tuple(files), tuple(omitted))
 
     def carry(self, worktree: Worktree, commits: Sequence[str], onto: str) -> Submission | Conflict:
@@ -323,36 +329,6 @@ class Worktrees:
             with _Folder(into) as folder, self.git.contents() as contents:
                 for path, entry in files.items():
                     folder.put(path, entry, contents)
-
-    def files_of_gate(self, command: str, commit: str) -> tuple[str, ...]:
-        """Files of a commit that the gate's command is made of, as far as its words and known programs tell.
-
-        With them the programs (executable, or with `#!`) that these files name, and those that such programs name.
-        Look at both ends of a change: a file that is added counts too.
-        """
-        tracked = {shown(path): entry for path, entry in _files(self.git, self.tree_of(commit)).items()}
-        patterns = {pattern for word in _words(command) for pattern in _made_of(word)}
-        found = {path for path in tracked if any(_matches(path, pattern) for pattern in patterns)}
-        with self.git.contents() as hand:
-
-            def content(path: str) -> bytes:
-                pieces: list[bytes] = []
-                hand(tracked[path].id, pieces.append)
-                return b"".join(pieces)
-
-            todo = list(found)
-            while todo:
-                path = todo.pop()
-                if tracked[path].mode in (_LINK, _MODULE):
-                    continue
-                folder = posixpath.dirname(path)
-                words = {os.fsdecode(word) for word in _PATH.findall(content(path))}
-                named = {posixpath.normpath(posixpath.join(place, word)) for word in words for place in ("", folder)}
-                for other in (named & tracked.keys()) - found:
-                    if tracked[other].mode == b"100755" or content(other).startswith(b"#!"):
-                        found.add(other)
-                        todo.append(other)
-        return tuple(sorted(found))
 
     # -- Names and folders of a task ----------------------------------------------------------------------------------
 
@@ -1077,56 +1053,31 @@ class _Folder:
         self._last = (b"", self._top)
 
 
-# -- The gate's command -----------------------------------------------------------------------------------------------
+# -- What steers a gate -----------------------------------------------------------------------------------------------
 
-_PYTHON = ("pyproject.toml", "setup.py", "setup.cfg", "requirements*.txt", "uv.lock", "poetry.lock", "conftest.py")
-_NODE = ("package.json", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-*.yaml", "bun.lock*",
-         ".npmrc", ".yarnrc*", "bunfig.toml")  # fmt: skip
-_JAVA = ("pom.xml", "build.gradle*", "settings.gradle*", "gradle.properties", "gradle-wrapper.*", "maven.config",
-         "jvm.config", "extensions.xml")  # fmt: skip
-_MADE_OF = {
-    ("make", "gmake"): ("Makefile", "makefile", "GNUmakefile", "*.mk"),
-    ("npm", "npx", "pnpm", "yarn", "bun", "node", "deno"): (*_NODE, "deno.json*"),
-    ("jest", "vitest", "mocha"): (*_NODE, "jest.config.*", "vitest.config.*", "vite.config.*", ".mocharc*"),
-    ("pytest", "py.test"): (*_PYTHON, "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"),
-    ("tox",): (*_PYTHON, "tox.ini", "tox.toml"),
-    ("nox",): (*_PYTHON, "noxfile.py"),
-    ("python", "python3", "uv", "poetry", "hatch", "pdm", "pip"): (*_PYTHON, "pytest.ini", "tox.ini"),
-    ("cargo",): ("Cargo.toml", "Cargo.lock", "build.rs", "config.toml", "rust-toolchain*"),
-    ("go",): ("go.mod", "go.sum", "go.work"),
-    ("mvn", "mvnw", "gradle", "gradlew", "ant"): (*_JAVA, "build.xml"),
-    ("just",): ("justfile", ".justfile", "Justfile"),
-    ("task",): ("Taskfile.*",),
-    ("rake", "bundle", "rspec", "ruby"): ("Rakefile", "Gemfile", "Gemfile.lock", ".rspec"),
-    ("cmake", "ctest", "ninja", "meson"): ("CMakeLists.txt", "*.cmake", "meson.build", "build.ninja"),
-    ("composer", "phpunit", "php"): ("composer.json", "composer.lock", "phpunit.xml*"),
-    ("dotnet",): ("*.csproj", "*.sln", "Directory.Build.*", "global.json"),
-    ("bazel", "bazelisk"): ("BUILD", "BUILD.bazel", "WORKSPACE*", "MODULE.bazel", ".bazelrc", "*.bzl"),
-    ("mix",): ("mix.exs", "mix.lock"),
-    ("pre-commit",): (".pre-commit-config.yaml",),
-}
-_PATH = re.compile(rb"[\w./+@%~-]+")  # what may name a file
-_PATTERNS = {program: patterns for programs, patterns in _MADE_OF.items() for program in programs}
+_SOURCE = re.compile(
+    r"\.(?:c|cc|cpp|cs|cxx|dart|erl|exs?|fs|go|h|hh|hpp|hs|java|[cm]?[jt]s|[jt]sx|kt|lua|mli?|mm?|php|pl|pyi?|rb|rs|"
+    r"scala|svelte|swift|vue|zig)"
+)
+_READ_BY_RUNNERS = re.compile(
+    r"conftest|setup|noxfile|tasks|dodo|fabfile|sitecustomize|usercustomize|build|Rakefile|gulpfile|Gruntfile|"
+    r".*\.(?:config|conf|setup|workspace)|.*[._-]setup|setup[._-].*"
+)
+_FOLDERS = frozenset({"bin", "ci", "dev", "hack", "node_modules", "script", "scripts", "tool", "tools", "vendor"})
+_RUNNERS = frozenset({"_pytest", "coverage", "hypothesis", "nose", "pluggy", "pytest"}) | sys.stdlib_module_names
 
 
-def _words(command: str) -> list[str]:
-    """The words of a command line, and those of command lines that are words of it."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        words = command.split()
-    return [part for word in words for part in ([word] if word == command or " " not in word else _words(word))]
+def is_beside_source(change: FileDiff) -> bool:
+    """Whether a changed file is more than source: it may say what is tested, or what a tester runs.
 
-
-def _made_of(word: str) -> Iterator[str]:
-    """Patterns for what a word of the command may read: its own path, and a known program's files in any folder."""
-    path = os.path.normpath(word.strip(";&|()").rpartition("=")[2] or ".")
-    yield f"={path}"
-    program = path.rpartition("/")[2]
-    yield from _PATTERNS.get(program, _PATTERNS.get(re.sub(r"[\d.]+$", "", program), ()))
-
-
-def _matches(path: str, pattern: str) -> bool:
-    if pattern.startswith("="):
-        return path == pattern[1:]
-    return fnmatchcase(path.rpartition("/")[2], pattern)
+    What is no source by its name; source that runners read by themselves, in a folder of tools or a hidden one; and a
+    new module that stands in the way of one that tests are run by.
+    """
+    for path in filter(None, (change.path, change.old_path)):
+        *folders, name = path.split("/")
+        stem, suffix = posixpath.splitext(name)
+        shadows = change.status != "M" and not _RUNNERS.isdisjoint({*folders, stem} - {"test"})
+        steers = _READ_BY_RUNNERS.fullmatch(stem) or path.startswith(".") or "/." in path
+        if not _SOURCE.fullmatch(suffix) or steers or shadows or not _FOLDERS.isdisjoint(folders):
+            return True
+    return False

@@ -105,15 +105,17 @@ def test_what_a_lead_says_of_its_work_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_change_of_what_the_gate_is_made_of_is_shown_first(tmp_path: Path) -> None:
-    """A lead that makes the tests green by their command: the reviewer is told which files those are."""
-    makefile = {**READ, "Makefile": "test:\n\ttrue\n"}
-    with Site(tmp_path, {**USUAL, "001.1": makefile}, gate="make test") as site:
+def test_what_makes_a_gate_green_without_a_test_is_shown_first(tmp_path: Path) -> None:
+    """A lead that ends the tests before they begin: the reviewer is told, and sees that file before all others."""
+    gate = "python3 -c 'import conftest, unittest; unittest.main(\"test_ages\")'"
+    with Site(tmp_path, {**USUAL, "001.1": {**READ, "conftest.py": "import os\nos._exit(0)\n"}}, gate=gate) as site:
         site.open()
         site.confirm()
         site.until(lambda: "review 001.1" in site.calls, "the review")
         (review,) = site.prompts("review 001.1")
-        assert "It changes files that the gate `make test` is made of: Makefile" in review
+        assert "1 file besides source changed: conftest.py. A green gate says nothing until you have read" in review
+        assert review.index("b/conftest.py") < review.index("b/ages.py")
+        assert "in a sandbox; it reports no test: green says nothing until you know that some ran" in review
 
 
 def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> N
         site.confirm()
         site.until(lambda: "review 001.1" in site.calls, "the review")
         (review,) = site.prompts("review 001.1")
-        assert "is made of: setup.cfg" in review
+        assert "besides source changed: notes.txt, setup.cfg" in review
 
 
 def test_an_editable_install_leads_to_the_tree_under_test(tmp_path: Path) -> None:

@@ -70,7 +70,6 @@ def a_whole_build(repo: Repo, moved: str) -> None:
     assert all(file.patch.startswith("diff --git") for file in diff.files)
     trees.export(submission.commit, repo.home / "exported")
     assert (repo.home / "exported" / "src" / "c.py").read_bytes() == b"y = 3\n"
-    trees.files_of_gate("make test", submission.commit)
     carried = trees.carry(worktree, [kept, submission.commit], moved)
     assert isinstance(carried, Conflict)
     assert carried.files == ("a.txt",)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.build.worktrees import Conflict, Worktree, Worktrees, base_of, task_name
+from dialogd.build.worktrees import Conflict, Worktree, Worktrees, base_of, is_beside_source, task_name
 from dialogd.errors import BadInput, DialogdError, UnsafeFile
 from dialogd.protocol.build import Submission
 from tests.build.repos import Repo, a_repo, tree, write
@@ -419,13 +419,13 @@ def test_a_large_diff_is_cut_by_file_and_what_is_missing_is_named(repo: Repo) ->
         ("long.txt", 5000, 0),
         ("one-line", 1, 0),
     ]
-    assert [file.path for file in diff.files] == ["a.txt", "src/b.py", "src/c.py", "z.bin"]
+    assert [file.path for file in diff.files] == ["a.txt", "z.bin", "src/b.py", "src/c.py"]
     assert diff.stat == "6 files, +5003 -2, 1 binary"
     for file in diff.files:
         own = repo.git("diff", "--full-index", worktree.base, submission.commit, "--", file.path)
         assert file.patch == own + "\n"
-    assert "new mode 100755" in diff.files[1].patch
-    assert "Binary files" in diff.files[3].patch
+    assert "new mode 100755" in diff.files[2].patch
+    assert "Binary files" in diff.files[1].patch
     everything = trees.diff(worktree.base, submission.commit, 1_000_000)
     assert everything.omitted == ()
     assert sum(len(file.patch) for file in everything.files) > 250_000
@@ -472,28 +472,23 @@ def test_a_link_and_a_folder_of_one_name_do_not_write_through_it(repo: Repo, tmp
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-def test_files_that_the_gate_is_made_of_are_named(repo: Repo) -> None:
-    """Scripts of the command, what known programs read in any folder, and programs that these name."""
-    files = ("sub/Makefile", "ci/test.sh", "package.json", "pyproject.toml", "tests/conftest.py", "go.mod", "a.py")
-    texts = {
-        **dict.fromkeys(files, "x\n"),
-        "Makefile": "test: a.py\n\tsh ./run.sh && ./missing.sh\n",
-        "run.sh": "#!/bin/sh\nexec ci/all.sh\n",
-        "ci/all.sh": '#!/bin/sh\n. "./one.sh"; ../run.sh\n',
-        "ci/one.sh": "#!/bin/sh\n",
-        "ci/two.sh": "#!/bin/sh\n",
-    }
-    commit = repo.commit(texts)
-    trees = Worktrees(repo.path)
-    for command, names in {
-        "make test": ("Makefile", "ci/all.sh", "ci/one.sh", "run.sh", "sub/Makefile"),
-        "FOO=1 ./ci/test.sh --fast": ("ci/test.sh",),
-        "sh -c 'cd sub && npm test; bash ci/test.sh'": ("ci/test.sh", "package.json"),
-        "python3.11 -m pytest -q": ("pyproject.toml", "tests/conftest.py"),
-        "true": (),
-        "it's broken": (),
-    }.items():
-        assert trees.files_of_gate(command, commit) == names, command
+def test_what_is_more_than_source_comes_first(repo: Repo) -> None:
+    """Whatever names a gate has: settings, what runners read, tools, modules that stand in a runner's way."""
+    source = ("src/a.py", "src/test/b_test.go", "web/app.tsx", "tests/test_a.py")
+    steering = ("Makefile", "tests/conftest.py", "pyproject.toml", ".mocharc.cjs", "web/jest.config.ts", "build.rs",
+                "scripts/all.py", ".github/run.js", "run", "ci/one.sh", "vitest.setup.ts")  # fmt: skip
+    base = repo.commit({**dict.fromkeys((*source, *steering), "1\n"), "code.py": "1\n"})
+    shadows = ("pytest.py", "lib/unittest/__init__.py")
+    commit = repo.commit(dict.fromkeys((*source, *steering, *shadows, "code.py"), "2\n"))
+    for limit in (100_000, 3000, 0):
+        diff = Worktrees(repo.path).diff(base, commit, limit)
+        both = (diff.files, diff.omitted)
+        for found in both:
+            kinds = [is_beside_source(one) for one in found]
+            assert kinds == sorted(kinds, reverse=True)
+        assert {one.path for found in both for one in found if is_beside_source(one)} == {*steering, *shadows}
+        assert limit != 3000 or (diff.omitted and not any(map(is_beside_source, diff.omitted)))
+        assert all(file.patch.startswith("diff --git") and f"b/{file.path}\n" in file.patch for file in diff.files)
 
 
 # -- Another base -----------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_coding_agents_carry_a_plan_out(tmp_path: Path, moderator: str, lead: st
             assert [task.iteration for task in site.tasks] == [3, 1, 3]
             assert second.base == first.commit
             assert third.base == second.commit
-            assert "It changes files that the gate `make test` is made of: Makefile" in mind.reviewed["001.1"]
+            assert "2 files besides source changed: .gitattributes, Makefile" in mind.reviewed["001.1"]
             assert re.findall(r"^\[GATE: 001 \| (\w+) \|", site.text, re.MULTILINE) == ["passed", "failed", "passed"]
             assert not [line for line in site.text.splitlines() if line.startswith("[APPROVED") and "100" in line]
             assert git(site.repo, "show", f"{second.commit}:show.py") == PRINT["show.py"].strip()
