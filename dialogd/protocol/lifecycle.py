@@ -126,8 +126,11 @@ def from_sessions(dialog: Dialog) -> tuple[str, ...]:
     return tuple(found)
 
 
-def why_absent(dialog: Dialog, agent: str) -> str:
-    """Why nobody waits for that agent, what happened to it last, and what has it back; "" while it is not absent."""
+def why_absent(dialog: Dialog, agent: str, *, command: bool = True) -> str:
+    """Why nobody waits for that agent, what happened to it last, and the `command` that has it back.
+
+    "" while it is not absent.
+    """
     if agent not in dialog.state.absent:
         return ""
     since = itertools.takewhile(lambda e: not (e.is_turn and e.by in (agent, USER)), reversed(dialog.entries))
@@ -138,7 +141,7 @@ def why_absent(dialog: Dialog, agent: str) -> str:
         if mark.name in ("AGENT_ERROR", "STALLED")
     ]
     last = ", then ".join(dict.fromkeys(filter(None, reversed(causes[:2]))))
-    ways = "" if dialog.state.outcome is not None else f"; dialogd retry {agent} asks it again"
+    ways = f"; dialogd retry {agent} asks it again" if command and dialog.state.outcome is None else ""
     alone = "it is left out" if dialog.header.is_unattended else "nobody waits for it"
     return f"failed or stalled twice in succession{last and f' ({last})'}: {alone}{ways}"
 

@@ -134,9 +134,9 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
     doing = page_build.doing(rules, dialog.state.tasks, who, is_writing=bool(work)) if rules and is_at_it else ""
     # One that never spoke, and was never heard of: somebody has just been invited, or the dialog begins.
     is_new = who not in dialog.state.floor.spoke_at and who not in agent.peers.backends
-    gone, absent = "unstarted" if is_new else "stopped", lifecycle.why_absent(dialog, who)
-    # What everybody waits for is said once, at the top.
-    usual = waiting.get("status") in _USUAL
+    gone, absent = "unstarted" if is_new else "stopped", lifecycle.why_absent(dialog, who, command=False)
+    # What everybody waits for is said once, at the top; why an agent failed, in the conversation.
+    usual = failed or waiting.get("status") in _USUAL
     reason = "" if work else absent or ("" if usual else str(waiting.get("reason") or ""))
     if alive is False and not absent:
         how = "start it in a terminal of its own" if is_new else "its daemon does not answer; start it again"
@@ -392,7 +392,7 @@ def _owed(dialog: Dialog, players: Seats, agents: Sequence[PageAgent]) -> tuple[
         command = "the command that starts it stands at its name" if len(gone) == 1 else "the commands stand below"
         return f"Waiting for {listed(gone)}, whose daemon does not answer.{odd}", f"Start it: {command}."
     if failed := [agent.name for agent in owing if agent.failed]:
-        return f"{listed(failed)} failed.{odd}", "It is asked again by itself; or press Retry, or Skip."
+        return f"{listed(failed)} failed.{odd}", "It is asked again by itself, unless you choose at its name."
     if owing:
         return f"{listed([agent.name for agent in owing])} {'is' if len(owing) == 1 else 'are'} next.{odd}", ""
     if ANY in dialog.state.owing:
@@ -400,7 +400,7 @@ def _owed(dialog: Dialog, players: Seats, agents: Sequence[PageAgent]) -> tuple[
     if dialog.state.owing:
         absent = [agent.name for agent in agents if agent.state == "absent"]
         if absent:
-            return f"It is your turn.{odd}", f"Press Retry for {listed(absent)}, or write below."
+            return f"It is your turn.{odd}", f"Choose what becomes of {listed(absent)}, or write below."
         return f"It is your turn.{odd}", "Write below, or let the next agent speak."
     return f"Nobody has the next turn.{odd}", "Say something to go on."
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from playwright.sync_api import Locator, Page, expect
 
 from dialogd.config import start_command
+from dialogd.errors import BackendError
 from tests.page.browser import Visitor
 from tests.page.test_live import at
 from tests.server.daemon_process import Room
@@ -161,6 +162,28 @@ def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Vis
     guest = page.locator('#agents [data-agent="C"]')
     expect(guest.locator(".word")).to_have_text("is not started yet")
     expect(guest.locator(".why")).to_have_text(f"start it in a terminal of its own: {start_command('C', room.file)}")
+
+
+def test_an_agent_that_failed_twice_is_tried_again_replaced_or_left_out(room: Room, visitor: Visitor) -> None:
+    """Three things to press at its name; why stands there, what is needed at the top, and no command."""
+    down = BackendError("exit code 1", fix="look at its log")
+    table = Table(room.opening("Tabs?", "A"), A=["One."], B=[down, down])
+    table.run()
+    room.file.write_bytes(table.paper.data)
+    room.start("AB")
+    page = visitor.visit(at(room))
+    gone = page.locator('#agents [data-agent="B"]')
+    expect(gone.locator(".acts button:visible")).to_have_text(["Retry", "Use another model", "Go on without"])
+    expect(gone.locator(".why")).to_have_text(
+        "failed or stalled twice in succession (exit code 1): nobody waits for it"
+    )
+    expect(page.locator("#top")).not_to_contain_text("dialogd retry")
+    gone.get_by_role("button", name="Use another model").click()
+    expect(page.locator("#more form[data-post='/invite'] [name=agent]")).to_be_focused()
+    page.keyboard.press("Escape")
+    gone.get_by_role("button", name="Go on without").click()
+    room.until(lambda: "[LEAVE: B]" in room.text, "B to leave")
+    expect(gone).to_be_hidden()
 
 
 def test_a_search_is_narrowed_on_the_page(room: Room, visitor: Visitor) -> None:

@@ -250,8 +250,9 @@ def test_an_agent_that_is_absent_is_shown_so(tmp_path: Path) -> None:
         state = send(room.a, "GET /page/state").json
         b = agent(state, "B")
         assert (b["state"], b["failed"]) == ("absent", True)
-        assert b["reason"].startswith("failed or stalled twice in succession (exit code 1)")
-        assert (state["words"], state["needed"]) == ("It is your turn.", "Press Retry for Claude B, or write below.")
+        assert b["reason"] == "failed or stalled twice in succession (exit code 1): nobody waits for it"
+        needed = "Choose what becomes of Claude B, or write below."
+        assert (state["words"], state["needed"]) == ("It is your turn.", needed)
 
 
 def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:

@@ -71,6 +71,8 @@ const ACTS = {
   start: () => send("/notify", null, result(), "Started."),
   retry: (button) => send("/retry", { agent: button.closest("[data-agent]").dataset.agent }, result(), "Asked once more."),
   skip: (button) => send("/skip", { agent: button.closest("[data-agent]").dataset.agent }, result(), "Passed over."),
+  leave: (button) => send("/leave", { agent: button.closest("[data-agent]").dataset.agent }, result(), "They go on without it."),
+  replace: () => replace(),
   floor: () => send("/floor", null, $("#say-result"), "You have asked for the floor."),
   pass: () => send("/pass", null, $("#say-result"), "Passed on."),
   stop: () => $("#stop-dialog").showModal(),
@@ -96,6 +98,14 @@ function toggleMore() {
       make("option", { value: entry.dataset.number, label: `${$(".name", entry)?.textContent}: ${$(".body", entry)?.textContent.trim().slice(0, 60)}` })),
   );
   return sheet.showModal();
+}
+
+// Another model is another agent, with a daemon of its own: it is invited, and the one that failed can leave.
+function replace() {
+  toggleMore();
+  const form = $('#more [data-post="/invite"]');
+  form.closest("details").open = true;
+  $("[name=agent]", form).focus();
 }
 
 // On a narrow screen the panels lie above the conversation, when they are wanted.

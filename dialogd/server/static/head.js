@@ -156,10 +156,12 @@ function renderCard(card, agent, facts) {
   card.title = visible([agent.id === agent.name ? "" : `@${agent.id}`, spentBy(agent)].filter(Boolean).join(" · "));
   // Not beside those who have answered in a round, or have not begun to, while another one writes.
   const isOpen = !facts.outcome && !facts.start && (AILING.has(agent.state) || BUSY.has(agent.state) || !facts.agents.some((one) => BUSY.has(one.state)));
-  for (const [act, yes] of [["retry", isOpen && (agent.owes || agent.failed || agent.state === "absent")], ["skip", isOpen && (agent.owes || agent.failed)]]) {
-    const button = $(`[data-do="${act}"]`, card);
-    button.setAttribute("aria-label", visible(`${act === "retry" ? "Retry" : "Skip"} ${agent.name}`));
-    show(button, yes && facts.allowed.includes(act));
+  const isGone = agent.failed || agent.state === "absent";
+  for (const button of all("[data-do]", card)) {
+    const act = button.dataset.do;
+    const yes = act === "retry" ? agent.owes || isGone : act === "skip" ? agent.owes && (!isGone || facts.build) : isGone && !facts.build;
+    button.setAttribute("aria-label", visible(`${button.textContent}: ${agent.name}`));
+    show(button, isOpen && yes && facts.allowed.includes(act === "replace" ? "invite" : act));
   }
 }
 
