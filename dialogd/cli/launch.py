@@ -322,6 +322,20 @@ def run_apart(
     Its process belongs to nobody: it goes on when the program that asked ends. `variables` are set for it beside the
     environment; `name` tells its file from others. Raises `Refused` with what `run` said where it did not begin.
     """
+    run = ["run", *words, "--question-file", "-", "--", one_line(question, TOPIC)]
+    return begin_apart(state, run, variables, name, given=question)
+
+
+def begin_apart(
+    state: StateDir,
+    words: Sequence[str],
+    variables: Mapping[str, str] = NONE,
+    name: str = "",
+    *,
+    given: str = "",
+    seconds: float = BEGIN_SECONDS,
+) -> Path:
+    """The same of any command that writes a new dialog and takes `--file`: within `seconds`, given these words."""
     file = state.sessions / f"dialog-{name or secrets.token_hex(4)}.md"
     log = LogFile(file, Journals(state.dialog(file)))
 
@@ -330,8 +344,8 @@ def run_apart(
             return bool(log.read().entries)
         return False
 
-    run = ["run", "--file", str(file), *words, "--question-file", "-", "--", one_line(question, TOPIC)]
-    _apart(state, run, file, file.with_suffix(".out"), variables, is_written, given=question)
+    whole = [words[0], "--file", str(file), *words[1:]]
+    _apart(state, whole, file, file.with_suffix(".out"), variables, is_written, given=given, seconds=seconds)
     return file
 
 
@@ -355,6 +369,7 @@ def _apart(
     variables: Mapping[str, str],
     is_there: Callable[[], bool],
     given: str = "",
+    seconds: float = BEGIN_SECONDS,
 ) -> None:
     """Start `dialogd WORDS` as a process that belongs to nobody, note which it is, and wait until `is_there`.
 
@@ -364,7 +379,7 @@ def _apart(
     pid = on_its_own([*PROGRAM, *words], output, without_tokens(os.environ) | dict(variables), given)
     known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
     write_json(state.sessions / f"{file.stem}.json", known)
-    _wait(is_there, pid, output, before)
+    _wait(is_there, pid, output, before, seconds)
 
 
 def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
@@ -400,12 +415,12 @@ def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str
     return int(done.stdout)
 
 
-def _wait(is_there: Callable[[], bool], pid: int, output: Path, since: int) -> None:
+def _wait(is_there: Callable[[], bool], pid: int, output: Path, since: int, seconds: float) -> None:
     """Wait until it is there. Raises `Refused` with the process's last words, from that byte on, where it ended first.
 
     `DialogdError` where it takes too long.
     """
-    deadline = time.monotonic() + BEGIN_SECONDS
+    deadline = time.monotonic() + seconds
     while not is_there():
         if process_started(pid) is None and not is_there():
             said = ""
@@ -417,5 +432,5 @@ def _wait(is_there: Callable[[], bool], pid: int, output: Path, since: int) -> N
                 fix=fix.strip() or f"look into {output}",
             )
         if time.monotonic() > deadline:
-            raise DialogdError(f"nothing came of it within {BEGIN_SECONDS:g} s", fix=f"look into {output}")
+            raise DialogdError(f"nothing came of it within {seconds:g} s", fix=f"look into {output}")
         time.sleep(BEGIN_LOOK)

@@ -341,12 +341,15 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
     )
 
 
+NOBODY_TO_ASK = "your word is needed, and nobody can be asked here"
+
+
 def ask(question: str, *, yes: bool) -> None:
     """The person's word. Raises `Refused` where it is not given, and where nobody can be asked."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Refused("your word is needed, and nobody can be asked here", fix="say it with the command: --yes")
+        raise Refused(NOBODY_TO_ASK, fix="say it with the command: --yes")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().casefold() not in ("y", "yes"):

@@ -242,6 +242,22 @@ class GoOn(BaseModel):
     dialog: Name
 
 
+class CarryOut(BaseModel):
+    """What a dialog decided, and the person approved, to be carried out in a repository; `gate` is what tests it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dialog: Name
+    repo: Place
+    gate: Place = ""
+
+
+class WouldBe(BaseModel):
+    """What it would be, in lines: who works, who pays, what it may cost, where, how long."""
+
+    lines: list[str]
+
+
 class Started(BaseModel):
     """A dialog that was begun. `url` is its page, "" while its daemons still start: then it comes in the list."""
 

@@ -1,7 +1,7 @@
 """What a dialog can be made of on this machine, what it would cost, and its beginning.
 
-Nothing that a page says is ever run: it picks backends, templates and sessions that were found here, by their names,
-and the rest are numbers, times and paths of the person's own folders.
+Nothing that a page says is ever run, but the gate of a build, as every build runs one: it picks backends, templates
+and sessions that were found here, by name, and the rest are numbers, times and paths of the person's own folders.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 import os
 import re
 import stat
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -20,13 +21,14 @@ from dialogd import person
 from dialogd.backends import BACKENDS, Found, auto, keys
 from dialogd.backends.live import UNASKED
 from dialogd.backends.seats import CAST, Seat
-from dialogd.backends.sessions import TITLES, running_sessions
+from dialogd.backends.sessions import TITLES, running_sessions, without_tokens
 from dialogd.cli.cast import SEATS, seated
 from dialogd.cli.client import ask, daemons
 from dialogd.cli.create import MOST_OF_ALL, Wanted, along, draw_up, usual_ports
-from dialogd.cli.launch import continue_apart, run_apart
+from dialogd.cli.launch import PROGRAM, begin_apart, continue_apart, run_apart
 from dialogd.cli.outcome import costs_of, estimate_of
 from dialogd.cli.run import with_budget
+from dialogd.cli.work import NOBODY_TO_ASK
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
 from dialogd.home import forms
@@ -55,6 +57,7 @@ DIALOGS = 60  # of which the newest that many are looked at for them
 LISTED = 500  # names of one folder
 TOPIC = 120  # characters
 READY = 8.0  # seconds that a start waits for the page of the new dialog
+TO_BUILD = 1_800.0  # seconds that a build may take to begin: its gate is tried before
 EARLY = 2  # turns of each agent in a dialog that agrees soon
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,99}")
@@ -230,11 +233,7 @@ class Offers:
         Raises `DialogdError`.
         """
         with self._starting if asked.key else nullcontext():
-            file = self._begun(asked) or self._begin(asked)
-        dialog = read_dialog(file)
-        port = int(dialog.header.agents[0].url.rpartition(":")[2])
-        url = f"http://localhost:{port}/" if _ready(port, dialog.id) else ""
-        return forms.Started(id=dialog.id, file=str(file), url=url)
+            return _started(self._begun(asked) or self._begin(asked))
 
     def _begun(self, asked: forms.Start) -> Path | None:
         """The file of the dialog that was begun with this key, also by a Home before. Raises `Refused`."""
@@ -261,6 +260,29 @@ class Offers:
         port = next((daemon.port for daemon in daemons(self.settings, one.file)), 0)
         url = f"http://localhost:{port}/" if port and _ready(port, one.dialog.id) else ""
         return forms.Started(id=one.dialog.id, file=str(one.file), url=url)
+
+    def would_be(self, asked: forms.CarryOut, one: OnDisk | None) -> forms.WouldBe:
+        """What `dialogd build` says of it before it asks. Raises `DialogdError` where it would not begin."""
+        words, variables, none = [*PROGRAM, *self._build(asked, one)], without_tokens(os.environ), subprocess.DEVNULL
+        done = subprocess.run(words, stdin=none, capture_output=True, text=True, env=variables, check=False)
+        said, _, why = done.stderr.rpartition("error: ")
+        if not why.startswith(NOBODY_TO_ASK):
+            what, _, fix = why.partition("\n  fix: ")
+            raise Refused(what.strip(), fix=fix.strip() or "see in a terminal what it says: dialogd build")
+        return forms.WouldBe(lines=said.rstrip().split("\n"))
+
+    def carry_out(self, asked: forms.CarryOut, one: OnDisk | None) -> forms.Started:
+        """Begin the build. Raises `DialogdError`."""
+        person.alone(self.state, "build")
+        words = [*self._build(asked, one), "--yes", "--linger", f"{self.linger:g} seconds"]
+        return _started(begin_apart(self.state, words, seconds=TO_BUILD))
+
+    def _build(self, asked: forms.CarryOut, one: OnDisk | None) -> list[str]:
+        """`dialogd build` with its options. Raises `BadInput`, `Refused`."""
+        with concerning("repo"):
+            repo = own(asked.repo, folder=True)
+        source = str(one.file) if one is not None else asked.dialog
+        return ["build", f"--from={source}", f"--repo={repo}", f"--gate={asked.gate.strip()}"]
 
     def _checked(self, asked: forms.Start) -> tuple[Settings, Wanted]:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""
@@ -330,6 +352,14 @@ class Offers:
             with concerning(f"agents.{number}.project"):
                 place = f"@{own(one.project, folder=True)}" if one.project else ""
             yield f"{who}={backend}{f':{one.model}' if one.model else ''}{place}"
+
+
+def _started(file: Path) -> forms.Started:
+    """A dialog that was begun, with its page once that answers."""
+    dialog = read_dialog(file)
+    port = int(dialog.header.agents[0].url.rpartition(":")[2])
+    url = f"http://localhost:{port}/" if _ready(port, dialog.id) else ""
+    return forms.Started(id=dialog.id, file=str(file), url=url)
 
 
 def _check_units(asked: forms.Start) -> None:

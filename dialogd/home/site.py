@@ -57,6 +57,16 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
         """Have a dialog go on whose agents are gone: after a restart of the machine, for example."""
         return offers.go_on(listing.standing(asked.dialog))
 
+    @app.post("/build/look")
+    def look(asked: forms.CarryOut) -> forms.WouldBe:
+        """What carrying out a decision would be; nothing is begun."""
+        return offers.would_be(asked, listing.standing(asked.dialog))
+
+    @app.post("/build", status_code=201)
+    def build(asked: forms.CarryOut) -> forms.Started:
+        """Have a decision carried out: tasks are proposed, and wait for the person."""
+        return offers.carry_out(asked, listing.standing(asked.dialog))
+
     @app.get("/", response_class=HTMLResponse)
     def page() -> Response:
         """The page."""

@@ -161,12 +161,13 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
 def _home_route(app: FastAPI, state_dir: StateDir) -> None:
     @app.get("/page/home")
     async def home(
-        request: Request, new: Annotated[bool, Query(description="at its form for a new dialog")] = False
+        request: Request,
+        at: Annotated[str, Query(pattern="^[\\w=-]{0,90}$", description="`new`, or `build=ID`: one of its forms")] = "",
     ) -> Response:
         """Lead to Home, where all dialogs are found and new ones begun; start it where it does not run."""
         there = home_port(state_dir) or await _home(state_dir)
         name = request.headers["host"].rpartition(":")[0]
-        return RedirectResponse(f"http://{name}:{there}/{'#new' if new else ''}", 303)
+        return RedirectResponse(f"http://{name}:{there}/{f'#{at}' if at else ''}", 303)
 
 
 async def _home(state_dir: StateDir) -> int:

@@ -378,7 +378,7 @@ def end_piece(dialog: Dialog, path: str) -> str:
         failures=list(_failures(dialog)),
         advice=_ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else "",
         unattended=dialog.header.is_unattended,
-        build=shlex.join(["dialogd", "build", "--from", path, "--repo", "DIR"]) if agreed is not None else "",
+        build=dialog.id if agreed is not None else "",
         source=without_marks(text.text) if text is not None else first_screen(plan),
         kinds=KINDS,
         method=method,

@@ -27,7 +27,7 @@ ENDS: dict[str, tuple[str, list[str], list[str]]] = {
     "consensus": (
         "Agreed",
         ["Claude A and Claude B signed the same text", "A job removes expired rows", "wrote and signed it turn 4",
-         "Reservation: thirty days is a guess", "It changed the result", "$0.014", "dialogd build --from"],
+         "Reservation: thirty days is a guess", "It changed the result", "$0.014", "Have it carried out"],
         TAKE,
     ),
     "approved": ("Agreed approved by you", ["A job removes expired rows"], ["Reject …", "Go on …", "Copy"]),

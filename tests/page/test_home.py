@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
+from dialogd.build.sandbox import missing
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry, process_started
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
@@ -25,6 +27,8 @@ from tests.support import open_sessions
 from tests.support.forked import fork
 from tests.support.minds import consensus
 from tests.support.pair import Daemon, until
+from tests.support.room import Room as Table
+from tests.support.room import opening
 from tests.support.standin import StandIn
 
 LOOKS = [(theme, width) for theme in ("light", "dark") for width in (1440, 1024, 390)]
@@ -325,6 +329,60 @@ def served(tmp_path: Path) -> Iterator[Home]:
         home.start()
         yield home
         home.close()
+
+
+@pytest.fixture
+def working(tmp_path: Path) -> Iterator[tuple[Home, Path]]:
+    """Home where one program answers for everybody and plans a task, and a repository beside it."""
+    plans = tmp_path / "plans.sh"
+    plans.write_text("#!/bin/sh\ncat > /dev/null\necho '[TASK_PROPOSED: read ages | works | none | 1 h]'\n")
+    plans.chmod(0o755)
+    code = tmp_path / "code"
+    who = ["-c", "user.name=P", "-c", "user.email=p@localhost", "-c", "init.defaultBranch=main"]
+    for words in (["init", "--quiet", str(code)], ["-C", str(code), "commit", "--quiet", "--allow-empty", "-m", "one"]):
+        subprocess.run(["git", *who, *words], check=True)
+    names = {"DIALOGD_BACKEND": "command", "DIALOGD_COMMAND": str(plans), "PATH": f"{tmp_path / 'bin'}:{os.defpath}"}
+    home = Home(tmp_path, names)
+    home.start()
+    yield home, code
+    home.close()
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"no sandbox here: {missing()}")
+def test_what_was_decided_is_carried_out_from_its_form(working: tuple[Home, Path], visitor: Visitor) -> None:
+    """Repository and gate; first what it would be, and what it may cost, then the page of the build that has begun."""
+    visitor.expected = ("400", "409")
+    home, code = working
+    agreed = "## Consensus Summary\n\nRead the ages.\n\n[CONSENSUS_REACHED]"
+    table = Table(opening("A", "B", keys=["Topic: Read ages", "Dialog: 3f9a1c"]), A=[agreed], B=["[AGREE: P1]"])
+    table.run()
+    archive = home.state_dir / "archive"
+    archive.mkdir(mode=0o700)
+    file = archive / "read-ages-3f9a1c-00000000.md"
+    file.write_bytes(table.paper.data)
+    page = visitor.visit(f"{home.url}#build=3f9a1c")
+    form, would = page.locator("#carry-form"), page.locator("#carry-would")
+    expect(page.locator("#carry")).to_contain_text("Read ages")
+    form.locator("#repo").fill("/nowhere")
+    form.get_by_role("button", name="See what it would be").click()
+    expect(page.locator("#repo-problem")).to_contain_text("cannot be looked at")
+    form.locator("#repo").fill(str(code))
+    form.locator("#gate").fill("true")
+    form.get_by_role("button", name="See what it would be").click()
+    expect(page.locator("#carry-problem")).to_contain_text("you have not approved")
+    table.approve()
+    file.write_bytes(table.paper.data)
+    form.get_by_role("button", name="See what it would be").click()
+    for words in ("L (Tech Lead): command", f"{code}: from main at", "gate    true", "turns   at most"):
+        expect(would).to_contain_text(words)
+    form.locator("#gate").fill("false")
+    expect(would).to_be_hidden()  # what is begun is what was seen
+    form.locator("#gate").fill("true")
+    form.get_by_role("button", name="See what it would be").click()
+    form.get_by_role("button", name="Start it").click()
+    page.wait_for_url(lambda url: not url.startswith(home.url))
+    expect(page.locator("#topic")).to_contain_text("Read ages")
+    expect(page.locator("#build-asks")).to_be_visible()
 
 
 def tab_to(page: Page, wanted: str, most: int = 120) -> None:

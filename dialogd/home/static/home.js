@@ -405,6 +405,50 @@ async function start(rehearsal) {
   return undefined;
 }
 
+// -- What was decided is carried out ------------------------------------------------------------------------------------
+
+let would = ""; // the form of which it is shown what it would be
+
+const carried = () => ({ dialog: location.hash.match(/^#build=([\w-]+)$/)?.[1] ?? "", repo: field("repo").value.trim(), gate: field("gate").value.trim() });
+
+async function showCarry() {
+  const { dialog } = carried();
+  show($("#carry"), dialog !== "");
+  if (!dialog) return;
+  const found = (await read(`/dialogs?${new URLSearchParams({ search: "" })}`, 15)).dialogs.find((one) => one.id === dialog);
+  put($("#carry .hint b"), found?.topic || `dialog ${dialog}`);
+  drawWould();
+  $("#carry").scrollIntoView();
+  field("repo").focus({ preventScroll: true });
+}
+
+function drawWould(lines = []) {
+  would = lines.length ? JSON.stringify(carried()) : "";
+  $("#carry-would").textContent = lines.map(visible).join("\n");
+  show($("#carry-would"), lines.length > 0);
+  put(field("carry-go"), lines.length ? "Start it" : "See what it would be");
+}
+
+// First what it would be, and what it may cost; then the same form again begins it.
+async function carry() {
+  const body = carried();
+  const isSeen = would === JSON.stringify(body);
+  const button = field("carry-go");
+  for (const name of ["repo", "gate", "carry"]) problem(name, "");
+  button.disabled = true;
+  put(button, isSeen ? "Starting…" : "Looking…");
+  let answer;
+  try {
+    answer = await ask(isSeen ? "/build" : "/build/look", { body, seconds: 1800 });
+    if (answer.ok && isSeen) location.assign(own(answer.facts.url) || (await follow(answer.facts)));
+  } catch (error) {
+    answer = { ok: false, facts: error.facts ?? { detail: "Home does not answer", fix: "start it again in a terminal: dialogd open" } };
+  }
+  button.disabled = false;
+  drawWould(answer.ok ? answer.facts.lines : []);
+  if (!answer.ok) problem(answer.facts.field === "repo" ? "repo" : "carry", refusal(answer.facts));
+}
+
 // The page of a dialog whose daemons still start, once one of them answers.
 async function follow({ id, file }) {
   for (let tries = 0; tries < 240; tries += 1) {
@@ -651,6 +695,13 @@ $("#start").addEventListener("keydown", (event) => {
   } else if (event.key === "Enter" && event.target.matches("input:not([type=submit])")) event.preventDefault(); // Enter in a limit starts nothing that costs
 });
 
+$("#carry-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  carry();
+});
+$("#carry-form").addEventListener("input", () => drawWould());
+addEventListener("hashchange", showCarry);
+
 $("#search-form").addEventListener("submit", (event) => event.preventDefault());
 $("#search").addEventListener("input", soon(() => search().catch(look), 200));
 
@@ -659,6 +710,7 @@ setInterval(look, LOOK);
 
 restoreText();
 const looked = look();
+showCarry().catch(look);
 try {
   choices = { ...choices, ...(await read("/choices", 30)) };
   drawChoices();
@@ -667,7 +719,7 @@ try {
   field("go").disabled = false;
   changed();
   await looked;
-  if (!$("#question").value && matchMedia("(hover: hover)").matches && $("#waiting").hidden && $("#running").hidden) field("question").focus({ preventScroll: true });
+  if (!$("#question").value && matchMedia("(hover: hover)").matches && $("#waiting").hidden && $("#running").hidden && $("#carry").hidden) field("question").focus({ preventScroll: true });
 } catch (error) {
   put($("#start-problem"), `What can be chosen here could not be read: ${error.message}. To go on: load this page again`);
 }

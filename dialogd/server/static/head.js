@@ -65,7 +65,7 @@ const sentence = (facts) => `${facts.words} ${facts.needed || (facts.outcome || 
 function renderWays(isLost) {
   for (const link of all("a[data-home]")) {
     const { home: place } = link.dataset;
-    link.setAttribute("href", homeAt(place) || `/page/home${place && "?new=true"}`);
+    link.setAttribute("href", homeAt(place) || `/page/home${place && `?at=${encodeURIComponent(place.slice(1))}`}`);
     show(link, Boolean(homeAt()) || !isLost);
   }
 }
