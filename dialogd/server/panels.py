@@ -400,7 +400,7 @@ _ADVICE = {
     "size": "The file may not grow any further. Raise its limit (characters of the file, under More), then “Go on”; or"
     " begin a new dialog with this result.",
     "error": "Mend what failed, then “Go on”: they are asked again.",
-    "STOPPED": "Everything that was said stands in the file. “Go on” opens the dialog again.",
+    "STOPPED": "Everything that was said stands in the file, and on Home. A word of yours opens the dialog again.",
 }
 
 

@@ -176,7 +176,7 @@ def test_stop_asks_first_and_ends_everything(room: Room, visitor: Visitor) -> No
     page.get_by_role("button", name="Stop it").click()
     room.until(lambda: room.outcome == "STOPPED", "the end")
     assert "[STOPPED: lunch]" in room.text
-    expect(page.locator("#banner")).to_contain_text("stopped")
+    expect(page.locator("#banner")).to_contain_text("Stopped")
     room.until(lambda: not room.a.running and not room.b.running, "both daemons to end")
 
 

@@ -4,6 +4,7 @@ import { beckon, stillWriting } from "./entries.js";
 
 const WORDS = { idle: "", thinking: "is writing", executing: "uses a tool", failed: "failed", absent: "is absent", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
 const AILING = new Set(["failed", "absent", "stopped", "unstarted"]);
+const ACTS = { retry: "Retry", skip: "Skip", replace: "Use another model", leave: "Go on without" };
 const BUSY = new Set(["thinking", "executing"]);
 // What goes to the daemon. What is typed stays, and can be typed on.
 const HAND = "#pause, #stop, #start, #floor, #pass, #agents .acts button, #say-send, #stop-form [type=submit], form[data-post] [type=submit]";
@@ -157,10 +158,11 @@ function renderCard(card, agent, facts) {
   // Not beside those who have answered in a round, or have not begun to, while another one writes.
   const isOpen = !facts.outcome && !facts.start && (AILING.has(agent.state) || BUSY.has(agent.state) || !facts.agents.some((one) => BUSY.has(one.state)));
   const isGone = agent.failed || agent.state === "absent";
-  for (const button of all("[data-do]", card)) {
-    const act = button.dataset.do;
+  for (const [act, text] of Object.entries(ACTS)) {
+    let button = $(`[data-do="${act}"]`, card);
+    if (!button) $(".acts", card).append((button = make("button", { type: "button", class: "quiet small", "data-do": act, text })));
     const yes = act === "retry" ? agent.owes || isGone : act === "skip" ? agent.owes && (!isGone || facts.build) : isGone && !facts.build;
-    button.setAttribute("aria-label", visible(`${button.textContent}: ${agent.name}`));
+    button.setAttribute("aria-label", visible(`${text}: ${agent.name}`));
     show(button, isOpen && yes && facts.allowed.includes(act === "replace" ? "invite" : act));
   }
 }
