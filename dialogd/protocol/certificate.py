@@ -221,8 +221,7 @@ def _as_recorded(dialog: Dialog, index: int, mark: Mark) -> _Core:
     if not mark.ref:
         who, number = position(evidence)
         said = next((e for e in dialog.turns if (e.by, e.number) == (who, number)), None)
-        text = said.body or stated(said) if said else ""
-        proposal = Proposal("", who if said else "", text, str(number or ""))
+        proposal = Proposal("", who, stated(said), said.id) if said else Proposal("", "", "", str(number or ""))
     return _Core(proposal, mark.ref, method, signers, evidence, reason)
 
 

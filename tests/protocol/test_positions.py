@@ -41,11 +41,18 @@ def test_who_passes_at_last_keeps_the_position_it_had(last: str) -> None:
     assert here.outcome == "DECIDED"
 
 
-def test_a_position_of_marks_alone_is_its_marks() -> None:
-    """It has a text in the certificate as it has one before the judge."""
-    here = trial(("[PROPOSAL: keep sessions in Postgres]", "Redis."))
-    assert "[PROPOSAL P1: keep sessions in Postgres]" in judged(here, "A", "A")
-    assert certify(here.dialog).text == "[PROPOSAL P1: keep sessions in Postgres]"
+@cases(
+    ("said", "text"),
+    [
+        ("[PROPOSAL: keep sessions in Postgres]", "[PROPOSAL P1: keep sessions in Postgres]"),
+        ("Postgres.\n\n[EVIDENCE: 4 ms]", "Postgres.\n\n[EVIDENCE: 4 ms]"),
+    ],
+)
+def test_a_position_is_the_same_text_before_the_judge_and_in_the_certificate(said: str, text: str) -> None:
+    """What its agent wrote, with its marks; of marks alone these are the text."""
+    here = trial((said, "Redis."))
+    assert f"## The position of A\n\n~~~text\n{text}\n~~~" in judged(here, "A", "A")
+    assert certify(here.dialog).text == text
 
 
 def test_who_only_passed_has_no_position_to_choose() -> None:
