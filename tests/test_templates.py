@@ -407,7 +407,7 @@ def test_a_path_that_leads_nowhere_is_refused(folder: Path) -> None:
     os.mkfifo(folder / "pipe.md")
     (folder / "huge.md").write_bytes(b"x\n" * 150_000)
     (folder / "binary.md").write_bytes(b"\xff\xfe")
-    (folder / "nothing.md").write_bytes(b" \n")
+    (folder / "nothing.md").write_text(" \n\u200b")
     (folder / "nul.md").write_bytes(b"\0" * 8)
     for name, why in (
         ("no/such.md", "does not exist"), ("pair.md", "does not exist"), ("./empty", "has no SKILL.md"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import sys
 import time
 from bisect import bisect_left
@@ -20,7 +19,6 @@ from typing import Any
 
 from dialogd.agent.costs import Bill
 from dialogd.agent.events import Event, Hub
-from dialogd.errors import UnsafeFile
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
 from dialogd.protocol.model import USER, Condition, Entry
@@ -28,7 +26,7 @@ from dialogd.protocol.money import payer, total
 from dialogd.protocol.signals import assessed, budget, signals
 from dialogd.protocol.state import Dialog, Spent, account
 from dialogd.protocol.text import redact
-from dialogd.store.disk import Distrusted, KeptFile, why
+from dialogd.store.disk import log_at
 
 BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # seconds of a turn
 
@@ -168,11 +166,7 @@ def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secret
 
     Raises `UnsafeFile` for a link, a pipe or another user's file.
     """
-    try:
-        KeptFile(file).open(os.O_RDWR | os.O_CREAT)
-    except (OSError, Distrusted) as problem:
-        what = f"cannot be opened: {why(problem)}" if isinstance(problem, OSError) else str(problem)
-        raise UnsafeFile(f"the log {file} {what}", fix="move it away; dialogd makes its own") from problem
+    log_at(file).close()
     root = logging.getLogger()
     root.handlers[:] = [_Lines(me, file, as_json=json_lines, secrets=secrets)]
     root.setLevel(logging.WARNING)

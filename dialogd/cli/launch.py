@@ -32,7 +32,7 @@ from dialogd.config import Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, Refused
 from dialogd.protocol.lifecycle import continued
 from dialogd.protocol.text import one_line
-from dialogd.store.disk import read_json, write_json
+from dialogd.store.disk import log_at, read_json, write_json
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
@@ -74,8 +74,9 @@ def spawn(agent: str, words: Sequence[str], output: Path) -> Spawned:
 
     It is no part of the coding session that this may run inside of, and is not given that session's tokens.
     """
-    fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    kept = log_at(output)
     try:
+        fd = kept.fd
         if os.fstat(fd).st_size > LARGEST_OUTPUT:
             os.ftruncate(fd, 0)
         offset = os.fstat(fd).st_size
@@ -88,7 +89,7 @@ def spawn(agent: str, words: Sequence[str], output: Path) -> Spawned:
             start_new_session=True,
         )
     finally:
-        os.close(fd)
+        kept.close()
     return Spawned(agent, process, output, offset)
 
 
@@ -375,7 +376,8 @@ def _apart(
 
     It reads `given` from its standard input.
     """
-    before = output.stat().st_size if output.exists() else 0
+    log_at(output).close()
+    before = output.stat().st_size
     pid = on_its_own([*PROGRAM, *words], output, without_tokens(os.environ) | dict(variables), given)
     known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
     write_json(state.sessions / f"{file.stem}.json", known)

@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dialogd.errors import UnsafeFile
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -218,6 +220,20 @@ class Distrusted(Exception):
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem)
         self.fix = fix
+
+
+def log_at(path: Path) -> KeptFile:
+    """A log or output of dialogd's own, made where it is not there, open to be appended to.
+
+    Raises `UnsafeFile` for a link, a pipe or another user's file.
+    """
+    kept = KeptFile(path)
+    try:
+        kept.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    except (OSError, Distrusted) as problem:
+        what = f"cannot be opened: {why(problem)}" if isinstance(problem, OSError) else str(problem)
+        raise UnsafeFile(f"the log {path} {what}", fix="move it away; dialogd makes its own") from problem
+    return kept
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from dialogd.errors import BadInput
 from dialogd.protocol.model import Limits
 from dialogd.protocol.rules import Role, Rules
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import is_blank, one_line
 from dialogd.templates.skill import Skill, read
 from dialogd.templates.terms import CastMember, Terms, terms_of
 
@@ -267,7 +267,7 @@ def _contents(path: Path) -> str:
         raise BadInput(f"template {path} is not UTF-8 text", fix="save it as UTF-8") from None
     if owner not in trusted:  # in a shared folder such as /tmp anybody could leave one
         raise BadInput(f"template {path} belongs to another user", fix="copy it, and look at it before you use it")
-    if not text.strip() or "\0" in text:
+    if is_blank(text) or "\0" in text:
         raise BadInput(f"template {path} is empty or no text", fix="write what the agents are to do into it")
     if len(data) > LARGEST:
         raise BadInput(f"template {path} is larger than {LARGEST:,} bytes", fix="make it shorter")

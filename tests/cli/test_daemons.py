@@ -297,7 +297,7 @@ def test_a_daemon_that_a_signal_ends_says_so_and_ends_in_order(dialogd: Commands
 
 @pytest.mark.parametrize("kind", ["a link", "a pipe"])
 def test_what_a_daemon_keeps_is_refused_at_its_start_where_it_leads_elsewhere(dialogd: Commands, kind: str) -> None:
-    """The log, the journal, the dialog's folder in the state directory, the attachments': named, and nothing hangs."""
+    """The log, what it prints, journals, the dialog's folder in the state directory, attachments: named at once."""
     journals = dialogd.begin("Tabs?").journals.folder
     port = str(free_ports(1)[0])
     victim, folder = dialogd.folder / "victim", dialogd.folder / "folder"
@@ -305,6 +305,7 @@ def test_what_a_daemon_keeps_is_refused_at_its_start_where_it_leads_elsewhere(di
     folder.mkdir()
     for place in (
         dialogd.state.logs / f"A-{port}.log",
+        dialogd.state.logs / f"A-{dialogd.state.dialog(dialogd.file).name}.out",
         journals / "A.journal",
         journals / "B.journal",
         dialogd.file.with_name("dialog.md.d"),
@@ -316,8 +317,8 @@ def test_what_a_daemon_keeps_is_refused_at_its_start_where_it_leads_elsewhere(di
         if kind == "a pipe":
             os.mkfifo(place, 0o600)
         else:
-            place.symlink_to(victim if place.suffix in (".log", ".journal") else folder)
-        done = dialogd("start", "A", "--port", port)
+            place.symlink_to(victim if place.suffix in (".log", ".out", ".journal") else folder)
+        done = dialogd("start", "A", "--port", port, *(["--detach"] if place.suffix == ".out" else []))
         assert (done.code, str(place) in done.err, "fix: move it away" in done.err) == (1, True, True), place
         place.unlink()
         if aside.exists():

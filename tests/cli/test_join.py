@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from dialogd.store.registry import Running
 from tests.cli.command import PATIENCE, Commands, until
 from tests.support import open_sessions
 from tests.support.open_sessions import Claude, OpenCode, Ran, started_at
+from tests.support.pair import a_second
 
 
 @pytest.fixture
@@ -96,7 +98,9 @@ def test_open_sessions_are_listed_with_their_seats(dialogd: Commands, session: C
 def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: Claude) -> None:
     """One line takes the seat; the file says who sits there; a knock says what to run; the reply stands in the file."""
     dialogd.begin("Tabs or spaces?")
+    began = time.monotonic()
     done = typed(dialogd, session, "join", "b")
+    assert time.monotonic() - began < a_second()
     assert (done.code, done.err) in ((0, ""), SLOW)
     first, second, third, end = done.out.split("\n")
     assert "agent B" in first

@@ -252,6 +252,7 @@ REFUSED = {
     "too large a header": ("", f"X-Large: {'x' * 66_000}", b""),
     "two lengths": ("", "Transfer-Encoding: chunked\r\nContent-Length: 4", b"0\r\n\r\n"),
     "two lengths, the other way round": ("", "Content-Length: 4\r\nTransfer-Encoding: chunked", b"0\r\n\r\n"),
+    "an unknown coding": ("", "Transfer-Encoding: gzip", b""),
     "too long a body": ("", "Content-Length: 200000000", b""),
     "a foreign name": ("", "Host: evil", b""),
     "a foreign site": ("", "Sec-Fetch-Site: cross-site", b""),
