@@ -135,6 +135,11 @@ def test_what_came_of_a_knock_is_told_in_status_page_and_plan(dialogd: Commands,
     page = ask(port, "GET", "/page/state", seconds=PATIENCE)
     assert re.search(unopened, str(page))
     assert "keeps its own permissions" in str(page)
+    session.change(status="waiting", waitingFor="permission prompt")
+    prompt = "its session is waiting (permission prompt): look at that terminal"
+    until(lambda: prompt in dialogd("status").out, "the prompt in status")
+    assert prompt in str(ask(port, "GET", "/page/state", seconds=PATIENCE))
+    session.change(status="idle", waitingFor=None)
     assert typed(dialogd, session, "turn").code == 0
     until(lambda: "B thinks about turn 3" in dialogd("status").out, "the turn to be opened")
     assert typed(dialogd, session, "reply", given="Spaces, for they look the same everywhere.\n").code == 0
