@@ -10,7 +10,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.backends import Backend, Options, load_backend
+from dialogd.backends import Backend, Options, Request, load_backend
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.session import ASKED_BACK, GOES_ON, INTRO
 from dialogd.errors import BackendError
@@ -32,6 +33,7 @@ from tests.protocol.test_closing import TEXT
 from tests.support.pair import PATIENCE, a_second, stretched
 from tests.support.standin import Say, Seen, StandIn
 from tests.turns.minds import DEAR, Line, Mind, agent_with, interrupted, step
+from tests.turns.test_counts import counted
 from tests.turns.test_spending import BUSY, SAID, WRONG, account, dialog_in
 
 YES, NO = "[AGREE: P1]", "[OBJECTION: see above]"
@@ -412,6 +414,25 @@ async def test_a_kill_between_the_two_questions_asks_only_the_second_again(tmp_p
     assert again.asked[0].text == mind.asked[2].text
     assert said_by(dialog).mark("AGREE") is not None
     assert account(dialog)[0] == "4"
+
+
+async def test_what_was_answered_is_durable_before_it_is_asked_once_more(tmp_path: Path) -> None:
+    """A power loss in the second question loses neither the reply nor the first answer."""
+    path = await on_the_table(tmp_path)
+    flushes: Counter[str] = Counter()
+    before: list[int] = []
+
+    class Watched(Mind):
+        """Notes before each call how many flushes there were."""
+
+        def _next(self, request: Request) -> Sequence[Line]:
+            before.append(flushes["flushes"])
+            return super()._next(request)
+
+    with counted(flushes):
+        await step(path, Watched((REPLY, SAID), answers=[(AMONG, SAID), (YES, SAID)], price=DEAR), "B")
+    turn, first, again = before
+    assert turn < first < again
 
 
 async def test_a_kill_after_the_second_answer_asks_nothing_again(tmp_path: Path) -> None:
