@@ -730,7 +730,8 @@ class API:
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | NextRequest, None]:
         """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
         yield Usage(self.model, calls=0)
-        tools = request.tools if request.tools is not None and (request.tools.servers or self._takes_tools) else None
+        tools, owns = request.tools, self._takes_tools and not request.question  # an answer has nobody to write to
+        tools = tools if tools is not None and (tools.servers or owns) else None
         if tools is not None:
             try:
                 await tools.open(request.until)

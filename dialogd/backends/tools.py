@@ -567,9 +567,8 @@ class Toolbox:
 
     def _own_tools(self) -> tuple[OfferedTool, OfferedTool]:
         ids = [agent.id for agent in self._others]
-        text = {"type": "string", "description": "the message"}
-        to = {"type": "string", "enum": [*ids, "all"], "description": "whom it is for"}
-        kind = {"type": "string", "enum": self._types, "description": f"what it is; {TEXT} by default"}
+        text, to = {"type": "string"}, {"type": "string", "enum": [*ids, "all"]}
+        kind = {"type": "string", "enum": self._types}
         nothing = {"type": "object", "properties": {}, "additionalProperties": False}
         message = {
             "type": "object",

@@ -39,10 +39,13 @@ class Server(MCPServer):
         schema = next((tool.input_schema for tool in await self.list_tools() if tool.name == name), None)
         try:
             if schema is not None:
+                arguments = json.loads(_whole(json.dumps(arguments)))
                 words = next((one for one in WORDS if one in schema["properties"]), "")
                 arguments = worded(arguments, words) if words else arguments
                 check(schema, arguments)
             return await super().call_tool(name, arguments, context)
+        except RecursionError:
+            raise ToolError("the arguments are nested too deeply. What to do: send them flat") from None
         except DialogdError as error:
             raise ToolError(in_words(error)) from error
         except ToolError as error:

@@ -404,6 +404,15 @@ def test_an_agent_has_the_tools_of_its_dialog_without_a_server_of_the_persons(tm
         assert body.count("**To Claude B** (text):\n> As ") == 3
 
 
+def test_the_closing_question_offers_no_tools_that_nobody_set_up(tmp_path: Path) -> None:
+    """Its answer is one line, and has nobody to write to."""
+    yes = Say("I agree with that.\n\n## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED: as said]")
+    with World(tmp_path, yes, Say("[CONSENSUS_REACHED]"), config="") as world:
+        world.begin()
+        world.turn()
+        assert [len(seen.tools) for seen in world.service.calls] == [2, 0]
+
+
 @pytest.mark.parametrize("form", ["messages", "chat"])
 def test_a_service_that_refuses_tools_is_asked_without_them(tmp_path: Path, form: str) -> None:
     """Nobody asked for those of the dialog, so that no model is lost by them: told once, it is never offered any."""
