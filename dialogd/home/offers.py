@@ -273,12 +273,12 @@ class Offers:
 
     def carry_out(self, asked: forms.CarryOut, one: OnDisk | None) -> forms.Started:
         """Begin the build. Raises `DialogdError`."""
-        person.alone(self.state, "build")
         words = [*self._build(asked, one), "--yes", "--linger", f"{self.linger:g} seconds"]
         return _started(begin_apart(self.state, words, seconds=TO_BUILD))
 
     def _build(self, asked: forms.CarryOut, one: OnDisk | None) -> list[str]:
         """`dialogd build` with its options. Raises `BadInput`, `Refused`."""
+        person.alone(self.state, "build")
         with concerning("repo"):
             repo = own(asked.repo, folder=True)
         source = str(one.file) if one is not None else asked.dialog

@@ -335,7 +335,7 @@ def test_a_session_is_asked_and_told_nothing_before_it_agrees(session: Claude, t
 
 
 @pytest.mark.slow
-def test_a_session_that_holds_a_seat_asks_no_other_by_home(session: Claude, tmp_path: Path) -> None:
+def test_a_session_that_holds_a_seat_asks_no_other_and_builds_nothing_by_home(session: Claude, tmp_path: Path) -> None:
     """What comes from it is the seat's, by this door too."""
     home = Home(tmp_path, CLAUDE_CONFIG_DIR=str(session.home))
     try:
@@ -346,17 +346,19 @@ def test_a_session_that_holds_a_seat_asks_no_other_by_home(session: Claude, tmp_
             joined = session.run(home.commands.words(["join", "B"]), environment, home.commands.folder)
             assert joined.code == 0, joined.err
             free = next(one for one in home.ask("/choices")["sessions"] if not one["seat"])
-            body = json.dumps({"question": "Tabs?", "agents": [{"session": free["key"]}]})
-            program = (
-                "import http.client, sys\n"
-                f"c = http.client.HTTPConnection('localhost', {home.port})\n"
-                f"c.request('POST', '/start', {body!r}, {{'Content-Type': 'application/json'}})\n"
-                "r = c.getresponse(); print(r.status, r.read().decode())\n"
-            )
-            words = [home.commands.words([])[0], "-c", program]
-            said = session.run(words, environment, home.commands.folder)
-            assert said.out.startswith("409 "), said
-            assert "holds seat B" in said.out
+            build = {"dialog": "3f9a1c", "repo": str(tmp_path), "gate": "true"}
+            start = {"question": "Tabs?", "agents": [{"session": free["key"]}]}
+            for path, asked in (("/start", start), ("/build", build), ("/build/look", build)):
+                program = (
+                    "import http.client, sys\n"
+                    f"c = http.client.HTTPConnection('localhost', {home.port})\n"
+                    f"c.request('POST', '{path}', {json.dumps(asked)!r}, {{'Content-Type': 'application/json'}})\n"
+                    "r = c.getresponse(); print(r.status, r.read().decode())\n"
+                )
+                words = [home.commands.words([])[0], "-c", program]
+                said = session.run(words, environment, home.commands.folder)
+                assert said.out.startswith("409 "), said
+                assert "holds seat B" in said.out
     finally:
         home.close()
 
