@@ -212,6 +212,9 @@ class Builder:
             return lambda _: build.ask_gate_note(rules, task, lacking, found, wall())
         finally:
             await aside(lambda: gate.remove(export))
+        if why_not := gate.not_begun(ran):
+            way = "see to it that its program is there (--gate-sees), and have it tried again: dialogd tasks retry"
+            raise BadInput(f"the gate could not start: {why_not}", fix=way)
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"
         if ran.state == "passed" and not ran.tests:
             where += "; it reports no test: green says nothing until you know that some ran"

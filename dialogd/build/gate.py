@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import stat
+import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from dialogd.build.sandbox import INSTALL, confined, homes, missing
 from dialogd.build.sandbox import limits as limits_of
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
+from dialogd.protocol.text import one_line
 from dialogd.store.child import Child, Limits
 from dialogd.store.disk import fix, why, write_over
 
@@ -99,6 +101,33 @@ async def run(
     state = "timeout" if not is_over else "failed" if code else "passed"
     took, log_hash, has_tests = time.monotonic() - began, sha256(data).hexdigest(), _TESTS.search(data) is not None
     return GateResult(state, code if is_over else None, took, log_hash, _told(data), has_tests)
+
+
+def not_begun(result: GateResult) -> str:
+    """Why it tested nothing, as a shell, make or Python says of a program that is not there; "" where it began."""
+    last = result.tail.strip().rpartition("\n")[2]
+    is_lacking = re.fullmatch(r"\S*python[\d.]*: No module named \S+", result.tail.strip())
+    is_red = result.state == "failed" and not result.tests
+    if is_red and (result.code in (126, 127) or is_lacking or re.search(r"\bError 12[67]$", last)):
+        return one_line(last or f"exit {result.code}", 200)
+    return ""
+
+
+async def on_base(command: str, trees: Worktrees, limit: float, file: Path, state: Path, sees: Sequence[Path]) -> str:
+    """What the gate says of the commit that is checked out, in a line: how it would end before anything is changed."""
+    with tempfile.TemporaryDirectory(prefix="dialogd-gate-") as name:
+        export = Path(name, "tree")
+        await asyncio.to_thread(trees.export, "HEAD", export)
+        hidden = [*(path for path in (file, state) if path.exists()), *await asyncio.to_thread(trees.others)]
+        seen, at = readable(sees, file, state, trees), trees.checkout.path
+        ran = await run(command, export, limit, Path(name, "log"), at=at, hidden=hidden, visible=seen)
+    last = one_line(ran.tail.strip().rpartition("\n")[2], 100)
+    said = f": {last}" if last else ""
+    if why_not := not_begun(ran):
+        return f"it cannot start on that commit: {why_not}"
+    if ran.state == "passed":
+        return f"it passes on that commit{said}{'' if ran.tests else '; it reports no test'}"
+    return f"it is red on that commit ({ran.state}{'' if ran.code is None else f', exit {ran.code}'}){said}"
 
 
 def _make_room(export: Path, at: Path, folder: Path) -> None:

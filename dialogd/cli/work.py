@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json as jsons
 import re
@@ -18,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from dialogd import person
-from dialogd.build.gate import readable
+from dialogd.build.gate import on_base, readable
 from dialogd.build.git import checkout_at, push, remotes, shown
 from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Base, Worktrees, base_of
@@ -31,7 +32,7 @@ from dialogd.cli.run import Held, former_cast, new_cast, perform
 from dialogd.cli.speak import done
 from dialogd.cli.status import ended, next_step, onwards
 from dialogd.cli.terminal import line, plain, remark, show
-from dialogd.config import file_flag, file_words
+from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused, StorageError
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
@@ -214,6 +215,8 @@ def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> N
         def agree(opening: Opening) -> None:
             for row in _will_be(opening, asked):
                 remark(row)
+                if opening.rules.build and row.startswith("        in a sandbox"):
+                    remark(f"        {_tried(opening.rules.build, asked, settings)}")
             ask("Start it?", yes=asked.yes)
 
         wanted = asked.wanted(goal)
@@ -342,6 +345,13 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
 
 
 NOBODY_TO_ASK = "your word is needed, and nobody can be asked here"
+
+
+def _tried(rules: Build, asked: Asked, settings: Settings) -> str:
+    """How the gate ends on the commit that the build starts from."""
+    trees = Worktrees(Path(rules.repo))
+    told = on_base(rules.gate, trees, rules.gate_timeout, settings.file, settings.state_dir, asked.toolchains)
+    return line(asyncio.run(told))
 
 
 def ask(question: str, *, yes: bool) -> None:

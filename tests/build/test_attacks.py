@@ -104,6 +104,17 @@ def test_what_a_lead_says_of_its_work_is_a_sentence(tmp_path: Path) -> None:
         assert faults(site.file.read_bytes()) == ()
 
 
+def test_no_review_is_paid_for_where_the_gate_could_not_start(tmp_path: Path) -> None:
+    """The person is asked instead: what is lacking is theirs to bring."""
+    with Site(tmp_path, {**USUAL, "plan": PLAN.splitlines()[0]}, gate="python3 -m not_here") as site:
+        site.open()
+        site.confirm()
+        site.until_due(Due.STUCK)
+        assert "the gate could not start" in site.text
+        assert "No module named not_here" in site.text
+        assert site.calls == ["plan", "work 001.1"]
+
+
 @pytest.mark.slow
 def test_what_makes_a_gate_green_without_a_test_is_shown_first(tmp_path: Path) -> None:
     """A lead that ends the tests before they begin: the reviewer is told, and sees that file before all others."""

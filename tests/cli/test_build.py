@@ -141,6 +141,25 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     )
 
 
+@pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+def test_the_gate_is_tried_on_the_base_before_the_start(dialogd: Commands, repo: Path) -> None:
+    """Its end is shown, before the person's word; the checkout is not seen, and nothing is left of it."""
+    (repo / "ages.py").write_text("not even python (")
+    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate"]
+    ends = {
+        "python3 -c 'import ages; print(\"Ran 1 test\")'": "it passes on that commit: Ran 1 test\n",
+        "true": "it passes on that commit; it reports no test\n",
+        "echo why; false": "it is red on that commit (failed, exit 1): why\n",
+        "pytest-is-not-here": "it cannot start on that commit: /bin/sh: 2: pytest-is-not-here: not found\n",
+        "python3 -m nothing": "it cannot start on that commit: /usr/bin/python3: No module named nothing\n",
+    }
+    for (gate, end), done in zip(ends.items(), dialogd.all([[*words, gate] for gate in ends]), strict=True):
+        told, _, rest = done.err.partition("        " + end.partition(": ")[0])
+        assert (done.code, gate in told, "your word is needed" in rest) == (1, True, True), done.err
+        assert end.partition(": ")[2].rpartition(":")[2].strip() in rest
+    assert not (repo.parent / f"{repo.name}.dialogd").exists()
+
+
 def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path) -> None:
     """Where a lead can work only with bubblewrap, the way out is another lead, or bubblewrap."""
     tools = dialogd.folder / "tools"
