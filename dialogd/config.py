@@ -471,7 +471,7 @@ class Settings:
         "auto", _line, "what writes the replies; `auto` takes what is here, `rehearsal` asks no model"
     )
     command: str = _setting("", _line, "the program of the `command` backend: prompt on stdin, reply on stdout")
-    model: str = _setting("", _line, "the model the backend is to use")
+    model: str = _setting("", _line, "the model the backend is to use", "AGENT_MODEL")
     name: str = _setting("", _line, "the agent's name in headings")
     role: str = _setting("", _text, "the agent's role: a known one, or a text")
     pace: float = _setting(0.0, _wait, "seconds from a turn of this agent to its next, at the least")

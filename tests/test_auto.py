@@ -103,7 +103,7 @@ def test_claude_is_the_program_where_it_is_and_else_the_key() -> None:
     missing = resolve("claude", 0, {}, Machine())
     with pytest.raises(BadInput, match="claude-code cannot be used here: not here") as refused:
         missing.required()
-    assert refused.value.fix == "install claude-code"
+    assert refused.value.fix == "install claude-code; or install anthropic"
 
 
 @cases(

@@ -529,6 +529,41 @@ def test_sealed_first_answers_are_named_so() -> None:
     assert [said.text for said in drawn.questions] == ["P2: Redis"]
 
 
+@cases(
+    ("lines", "setting", "why"),
+    [
+        (["[DEADLOCK: width | ask them]", "Spaces, only.", "Tabs, only."], "break_cycles = true\n", "a cycle: "),
+        (["[DEADLOCK: width | ask them]", "[PASS]", "[PASS]"], "", "everybody passed"),
+    ],
+)  # fmt: skip
+def test_a_deadlock_that_nobody_called_gives_its_own_reason(lines: list[str], setting: str, why: str) -> None:
+    """Also where an agent had called one before, and it came to nothing."""
+    here = Room(opening(more=setup(f'{setting}person = "absent"')))
+    first, *more = lines
+    here.scripts = {"A": [first, *([more[1]] * 9)], "B": [more[0]] * 9}
+    here.run()
+    assert here.dialog.state.outcome.reason.startswith(why)
+    drawn = Plan(here.dialog)
+    assert drawn.because.startswith(f"a deadlock; {why}")
+    assert [said.text for said in drawn.crux] == ["width"]
+
+
+@cases(
+    ("line", "why"),
+    [("[CONSENSUS_REACHED]", "there is no text on the table"), ("[CONSENSUS: use tabs]", "asked whether it is meant")],
+)
+def test_agents_that_agree_in_other_words_are_told_why_nothing_ends(line: str, why: str) -> None:
+    """A consensus without its summary, or by a mark of a skill's own: in the end line, and to the agents each time."""
+    here = Room(opening(keys=["Max Turns: 6"]), A=[f"We agree.\n{line}"] * 40, B=[f"We agree.\n{line}"] * 40)
+    here.confirms = {"A": [""] * 40, "B": [""] * 40}
+    here.run()
+    assert all(f"You wrote {line}, but there is no agreed text yet" in said for _, said in here.questions)
+    assert "this did not count" in here.prompts[-1][1]
+    drawn = Plan(here.dialog)
+    assert f"Claude A wrote a yes three times that did not count: {why}" in drawn.because
+    assert "Claude B wrote a yes twice" in drawn.because
+
+
 def test_equal_texts_are_one_choice() -> None:
     """Two agents that propose the same words are two voices for it."""
     drawn = plan(
@@ -663,7 +698,7 @@ def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:
     """In the decision, in the table of votes, in the JSON; where all weigh the same nothing is said."""
     drawn = weighted("[VOTE: P2 approve]", "[VOTE: P2 approve]", "[VOTE: P2 reject]", "Well.")
     found = next(d for d in drawn.decisions if d.ref == "P2")
-    assert found.evidence == "1 for (C), 1 against (A), absent: B; weight 1 to 3 of 5"
+    assert found.evidence == "1 for (C), 1 against (A), no vote: B; weight 1 to 3 of 5"
     page = markdown(drawn)
     assert "| voter | vote | weight | turn | reason |" in page
     assert "| Claude A | reject | 3 | 5 |" in page

@@ -191,6 +191,19 @@ def test_sealed_templates_begin_with_all_who_seal() -> None:
     assert {firsts[name] for name in ("debate", "circle", "swarm", "relay", "system-design")} == {("A",)}
 
 
+@cases(
+    ("text", "said"),
+    [
+        ("Say [CONSENSUS: text] when you agree.", "[CONSENSUS: text] of the template mine ends nothing here"),
+        ("Say [CONSENSUS_REACHED] when you agree.", ""),
+    ],
+)
+def test_a_mark_of_consensus_of_its_own_is_warned_of(text: str, said: str) -> None:
+    """Where a skill has one, before the dialog begins: it would go on to its limit."""
+    remarks = parse("mine", f"# Mine\n\n## Rules\n\n{text}\n").remarks
+    assert [said in remark for remark in remarks] == [True] * bool(said)
+
+
 # -- a template of one's own ------------------------------------------------------------------------------------------
 
 

@@ -189,6 +189,9 @@ def resolve(
     base, twins = _taken(name, seat, found, agents)
     detail = name.partition(":")[2]
     kind, look = kind_of(base), found(base if name.partition(":")[0] in CHOSEN else name)
+    if name.partition(":")[0] == "claude" and not look.here:  # a key would do as well
+        key = found(FAMILIES["claude"][1])
+        look = Found(False, f"{look.why}, and {key.why}", fix=f"{look.fix}; or {key.fix}")
     billed = _is_metered(look.pays, look.why)
     vendor, address = kind.vendor, keys.bare(base_url) or keys.address(base, variables)
     is_moved = billed or base in SERVICES or kind.family in LOCAL  # a program with a login goes to its own vendor

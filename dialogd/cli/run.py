@@ -301,6 +301,7 @@ def with_budget(
     if opening.budget is not None or opening.tokens is not None or not any(c.is_metered for c in choices.values()):
         return opening
     known = prices_of(seats, choices, settings)
+    known |= {seat.id: None for seat in seats if seat.backend in auto.COMMANDS and seat.id not in known}
     more = max(opening.max_turns / Limits().max_turns, 1.0) if opening.rules.build is not None else 1.0
     usd, tokens = (DEFAULT_CAP * more, None) if None not in known.values() else (None, round(DEFAULT_TOKENS * more))
     return dataclasses.replace(opening, budget=usd, tokens=tokens)

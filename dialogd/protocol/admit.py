@@ -198,11 +198,14 @@ class Permits:
         floor, most = self.state.floor, board.max_contributions_per_round
         # What counts of a first answer must not depend on what others of the round have written by then.
         own = most if self.answers_first else most - floor.in_round.get(self.me, 0)
-        left = board.blackboard_capacity - (0 if self.answers_first else floor.contributed)
+        room = board.blackboard_capacity
+        left = room // max(len(self.header.speakers), 1) if self.answers_first else room - floor.contributed
         if made < min(own, left):
             return ""
+        if self.answers_first and left < own:
+            return f"of the {room} contributions that the blackboard holds, {left} are for each first answer"
         if left <= own:
-            return f"the blackboard is full: {board.blackboard_capacity} contributions"
+            return f"the blackboard is full: {room} contributions"
         return f"{self.me} has made {most} contributions in this round, the most there may be"
 
     def _why_not(self, mark: Mark, reply: Lifted) -> str:
@@ -283,7 +286,10 @@ class Permits:
         if known is not None:
             return f"{choice.ref} was decided in {known.entry}"
         if self.rules.verdict == "vote" and self.state.escalation.to != self.me:
-            return f"{choice.ref} is the voters' to decide, until their votes fail"
+            if who := self.state.escalation.to:
+                return f"it was handed to {'the person' if who == USER else who}, who decides now"
+            most, failed = self.rules.escalation_threshold, self.state.polls.failed
+            return f"{choice.ref} is the voters' to decide, until {most} votes have failed; so far {failed} did"
         return ""
 
     def _claims(self, mark: Mark, reply: Lifted) -> str:

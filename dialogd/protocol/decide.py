@@ -11,13 +11,14 @@ from dialogd.protocol import questions
 from dialogd.protocol.build import Due, Task, accepted_note, due
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.grammar import nearly_passes
+from dialogd.protocol.marks import CYCLE
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
 from dialogd.protocol.money import NOTHING, Estimate, reached
 from dialogd.protocol.order import to_raise, ways_out
 from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Outcome
 from dialogd.protocol.units import Zone, in_words, seconds_between
-from dialogd.protocol.verdict import CYCLE, turns_limit
+from dialogd.protocol.verdict import turns_limit
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled

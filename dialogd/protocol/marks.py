@@ -398,7 +398,15 @@ def _attempted(line: str) -> str | None:
     if line.startswith("](", match.end()):
         return None  # a link
     said = re.sub(r"[ -]+", "_", match[1].strip(" -")).upper()
+    if said == "CONSENSUS" or (said.startswith("CONSENSUS_") and said not in MARKS):
+        return "CONSENSUS_REACHED"
     return said if said in DECIDING else next((name for name in _CHOOSING if said.startswith(f"{name}_")), None)
+
+
+def of_their_own(line: str) -> bool:
+    """True for a mark of consensus as skills made elsewhere have it: `[CONSENSUS: the text]`."""
+    mark = literal(line)
+    return mark is not None and mark.name not in MARKS and _attempted(line) == "CONSENSUS_REACHED"
 
 
 def _is_strange(mark: Mark, line: str) -> bool:
@@ -485,14 +493,24 @@ def round_of(marks: Iterable[Mark], kind: str) -> str | None:
     return None
 
 
+CYCLE = "a cycle: "  # begins why a last round was called, where it was not the time
+_FOUND = (CYCLE, "everybody passed", "nobody could decide: ", "undecided: ")
+_LEFT = " did not decide: "
+
+
+def is_called(mark: Mark) -> bool:
+    """True for a deadlock that somebody called; False where a daemon found that nothing was decided, and says why."""
+    return mark.name == "DEADLOCK" and not (mark.value.startswith(_FOUND) or _LEFT in mark.value)
+
+
 def crux(marks: Iterable[Mark]) -> list[str]:
     """The questions on which a disagreement turns, as a deadlock names them."""
-    return [text for mark in marks if mark.name == "DEADLOCK" and (text := mark.fields[0])]
+    return [text for mark in marks if is_called(mark) and (text := mark.fields[0])]
 
 
 def experiment(marks: Iterable[Mark]) -> list[str]:
     """The tests that would settle a disagreement, as a deadlock names them."""
-    return [text for mark in marks if mark.name == "DEADLOCK" and (text := " | ".join(mark.fields[1:]))]
+    return [text for mark in marks if is_called(mark) and (text := " | ".join(mark.fields[1:]))]
 
 
 def _without(lines: Sequence[str], gone: Container[int]) -> str:

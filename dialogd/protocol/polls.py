@@ -93,28 +93,38 @@ class Polls:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How a poll stands: who said what, by name; `weights` of approval, rejection, all voters; None: all the same."""
+    """How a poll stands: who said what, by name; `weights` of approval, rejection, all voters; None: all the same.
+
+    `silent` did not vote, `absent` could not; `is_enough` says that the share for it reaches the threshold.
+    """
 
     approve: tuple[str, ...]
     reject: tuple[str, ...]
     abstain: tuple[str, ...]
+    silent: tuple[str, ...]
     absent: tuple[str, ...]
     is_quorate: bool
-    is_approved: bool
+    is_enough: bool
     weights: tuple[float, float, float] | None = None
 
     @property
     def evidence(self) -> str:
-        """The count in words: `2 for (A, B), 1 against (C), absent: D`; where votes differ `; weight 4 to 1 of 6`."""
+        """The count in words: `2 for (A, B), no vote: C, absent: D`; where votes differ `; weight 4 to 1 of 6`."""
         cast = (("for", self.approve), ("against", self.reject), ("abstained", self.abstain))
         words = [f"{len(names)} {what} ({', '.join(names)})" for what, names in cast if names]
-        words += [f"absent: {', '.join(self.absent)}"] if self.absent else []
+        left = (("no vote", self.silent), ("absent", self.absent))
+        words += [f"{what}: {', '.join(names)}" for what, names in left if names]
         count = ", ".join(words) or "nobody voted"
         return count + ("; weight {:g} to {:g} of {:g}".format(*self.weights) if self.weights else "")
 
+    @property
+    def is_approved(self) -> bool:
+        """True where it is won; nobody decides alone."""
+        return self.is_quorate and self.is_enough and len(self.approve) >= 2
 
-def tally(header: Header, poll: Poll) -> Tally:
-    """Count a poll as it stands."""
+
+def tally(header: Header, poll: Poll, gone: Collection[str] = ()) -> Tally:
+    """Count a poll as it stands, while those are `gone`."""
     names = {
         choice: tuple(ballot.agent for ballot in poll.ballots if ballot.choice == choice)
         for choice in ("approve", "reject", "abstain")
@@ -128,9 +138,10 @@ def tally(header: Header, poll: Poll) -> Tally:
         approve=names["approve"],
         reject=names["reject"],
         abstain=names["abstain"],
-        absent=tuple(who for who in everybody if who not in cast),
+        silent=tuple(who for who in everybody if who not in cast and who not in gone),
+        absent=tuple(who for who in everybody if who not in cast and who in gone),
         is_quorate=is_quorate,
-        is_approved=is_quorate and enough and len(names["approve"]) >= 2,  # nobody decides alone
+        is_enough=enough,
         weights=(yes, no, whole) if len({header.rules.weight([who]) for who in everybody}) > 1 else None,
     )
 

@@ -372,10 +372,10 @@ NAMED = 20  # proposals in one sentence
 
 
 def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
-    """Who may vote, and does not: it spoke twice since it could see the proposal, or was absent from two votes."""
+    """Who may vote, and does not: it spoke twice since it could see the proposal, or gave none in two polls."""
     table, polls = dialog.state.table, dialog.state.polls
     last = [decision for decision in table.decisions[-WINDOW:] if decision.method == "vote"][-2:]
-    absent = [re.search(r"absent: ([^;|]*)", decision.evidence) for decision in last]
+    absent = [re.search(r"(?:no vote|absent): ([^;|]*)", decision.evidence) for decision in last]
     for agent in dialog.header.voters:
         saw = [entry.asked_after - entry.by_hand for entry in recent if entry.by == agent]
         unvoted = [poll for poll in polls.open if all(ballot.agent != agent for ballot in poll.ballots)]
@@ -383,9 +383,9 @@ def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
         if late:
             named = late if len(late) <= NAMED else [*late[:NAMED], f"{len(late) - NAMED} more"]
             yield Signal("absent_vote", f"{agent} spoke twice and has not voted on {_names(named)}", (agent,))
-        elif len(last) == 2 and all(who is not None and agent in who[1].split(", ") for who in absent):
+        elif len(last) == 2 and all(who is not None and agent in re.split(", (?:absent: )?", who[1]) for who in absent):
             refs = _names(decision.ref for decision in last)
-            yield Signal("absent_vote", f"{agent} was absent from the votes on {refs}", (agent,))
+            yield Signal("absent_vote", f"{agent} gave no vote on {refs}", (agent,))
 
 
 def _names(names: Iterable[str]) -> str:

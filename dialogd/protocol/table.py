@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from dialogd.protocol.marks import UNSIGNED, agreed, prose, round_of, same_text, summary_of
+from dialogd.protocol.marks import UNSIGNED, agreed, is_called, prose, round_of, same_text, summary_of
 from dialogd.protocol.model import USER, Mark, Said, digest
 from dialogd.protocol.text import is_blank
 
@@ -108,7 +108,8 @@ class Table:
     def spoken(self, said: Said, *, may_vote: bool, made: int) -> Table:
         """After an agent's turn that made so many contributions."""
         table, standing = self.proposed(said), self.standing
-        objects, calls = said.mark("OBJECTION") is not None, said.mark("DEADLOCK") is not None
+        objects, calls = said.mark("OBJECTION") is not None, any(map(is_called, said.marks))
+        calls = calls and all(mark.fields[:1] != ("undecided",) for mark in said.all("DECISION"))  # the judge's
         if objects:
             standing = None
         claims = said.by_hand and said.turn is not None and said.mark("CONSENSUS_REACHED") is not None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dialogd.protocol import build
 from dialogd.protocol.admit import Permits, Refusal, claims_consensus, shown
 from dialogd.protocol.fold import foreseen
-from dialogd.protocol.marks import APPROVE, Lifted, agreed, decision, same_text
+from dialogd.protocol.marks import APPROVE, CYCLE, Lifted, agreed, decision, of_their_own, same_text
 from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest
 from dialogd.protocol.order import awaited, following, signing, ways_out
 from dialogd.protocol.polls import Tally, tally
@@ -21,7 +21,7 @@ from dialogd.protocol.questions import without_fields
 from dialogd.protocol.rules import BUILDS, Build
 from dialogd.protocol.state import SINCE, Dialog, Question, Questions, State
 from dialogd.protocol.table import Standing
-from dialogd.protocol.text import is_blank
+from dialogd.protocol.text import is_blank, one_line
 from dialogd.protocol.units import many
 
 
@@ -43,9 +43,12 @@ def lacks_body(dialog: Dialog, me: str, reply: Lifted) -> str:
     if is_blank(reply.body) and not reply.marks:
         return "Your reply was empty. Answer with your contribution, or with the single line [PASS]."
     limit, mark = dialog.state.limits.max_message, Mark("CONSENSUS_REACHED")
-    if claims_consensus(reply) and not reply.summary and not Permits(dialog, me).signed(mark, reply):
+    own = "" if dialog.state.table.standing else next((line for _, line in reply.tried if of_their_own(line)), "")
+    claims = claims_consensus(reply) or bool(own and dialog.header.rules.verdict == "mutual")
+    if claims and not reply.summary and not Permits(dialog, me).signed(mark, reply):
         return (
-            "You wrote [CONSENSUS_REACHED], but there is no agreed text yet. Send your reply again with a section"
+            f"You wrote {one_line(own, 100) or '[CONSENSUS_REACHED]'}, but there is no agreed text yet. Send your reply"
+            " again with a section"
             " `## Consensus Summary` that states exactly what is agreed, then [CONSENSUS_REACHED]; or without the mark."
         )
     if claims_consensus(reply) and len(reply.body) > limit:
@@ -157,9 +160,6 @@ def _all_call_it(header: Header, state: State, who: set[str]) -> bool:
     able = set(header.voters) or {agent.id for agent in header.agents}
     able -= state.absent
     return len(able) >= 2 and able <= who
-
-
-CYCLE = "a cycle: "  # begins why a last round was called, where it was not the time
 
 
 # -- How the dialog goes on -------------------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> 
         return
     over = after.polls.over(header, after.absent)
     polls = (poll for poll in after.polls.open if poll.ref in over or (is_last and poll.ballots))
-    counts = {poll.ref: tally(header, poll) for poll in polls}
+    counts = {poll.ref: tally(header, poll, after.absent) for poll in polls}
     held = {ref: _held(dialog, after, ref, is_last=is_last) for ref, count in counts.items() if count.is_approved}
     free = [ref for ref, what in held.items() if what is None]
     won = _winner(header, {ref: counts[ref] for ref in free})
@@ -482,10 +482,9 @@ def _why_approved(header: Header, won: str, approved: Sequence[str]) -> str:
 
 
 def _why_rejected(header: Header, count: Tally) -> str:
-    share = f"{header.rules.threshold:.0%}"
     if not count.is_quorate:
         return "fewer votes than the quorum"
-    return f"less than {share} for it" if len(count.approve) != 1 or count.reject else "one agent alone is for it"
+    return "one agent alone is for it" if count.is_enough else f"less than {header.rules.threshold:.0%} for it"
 
 
 def _of_vote(ref: str, outcome: str, evidence: str, reason: str) -> Mark:

@@ -396,6 +396,8 @@ def _escalates(mark: Mark, who: str, _talk: Talk) -> MarkShown:
 def _deadlock(mark: Mark, who: str, _talk: Talk) -> MarkShown:
     crux, *experiment = mark.fields
     terms = f"What would settle it: {' – '.join(experiment)}" if experiment else ""
+    if not marks.is_called(mark):
+        return MarkShown(mark, BLOCK, "No agreement was reached", text=mark.value, tone="bad")
     says = _does(who, "see no agreement") if who else "No agreement is in sight"
     return MarkShown(mark, BLOCK, says, who=who, text=crux, terms=terms, tone="bad")
 

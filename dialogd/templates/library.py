@@ -33,6 +33,7 @@ DEFAULT_TEMPLATE = "pair"
 LARGEST = 200_000  # bytes of one template
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _BY_PATH = ("a folder", "a file")
+_CONSENSUS = re.compile(r"\[CONSENSUS(?!_(?:REACHED|PROPOSED)\b)[^\]\n]{0,40}\]?")
 _ALONE = re.compile(r"(?<![^\W_])independent", re.IGNORECASE)
 
 
@@ -96,7 +97,14 @@ class Template:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks for its user: that it hides another, that its independent work is read by the others."""
+        """Remarks for its user: that it hides another, ends by a mark of its own, lets others read independent work."""
+        own = _CONSENSUS.search(self.text)
+        what = f"{own[0] if own else 'CONSENSUS'} of the template {self.name} ends nothing here"
+        ends = f"{what}: agents agree by [CONSENSUS_REACHED] below a `## Consensus Summary`; write that instead"
+        return (*self._remarks, ends) if own or "CONSENSUS" in self.terms.rules.kinds else self._remarks
+
+    @property
+    def _remarks(self) -> tuple[str, ...]:
         hides = f"the template {self.name} is {self.source}; another of that name is left aside: -t {self.hides}"
         alone = next((s.name for s in self.skill.workflow if _ALONE.search(f"{s.name} {s.description}")), "")
         if not alone or self.seats < 2 or {"order", "sealed"} & set(self.skill.front):

@@ -579,7 +579,7 @@ class Plan:
             return (f"decided {method(last.method)}", self._how(last)) if last is not None else ("decided", reason)
         if outcome.name == "DEADLOCK":
             why = f"{method(last.method)}, {self._how(last)}" if last is not None else reason
-            how = f", called by {self.name(', '.join(called))}" if called else f"; {why}" if why else ""
+            how = f", called by {self.name(', '.join(called))}" if outcome.by in called else f"; {why}" if why else ""
             return "no agreement", "; ".join((f"a deadlock{how}", *_unread(self.dialog, self.name)))
         if outcome.is_limit:
             decided = self._built or ("without an agreement" if self.agreed is None else "after a decision")
@@ -1126,16 +1126,23 @@ def _agreed_in_words_alone(dialog: Dialog) -> tuple[str, ...]:
 
 
 def _unread(dialog: Dialog, name: Callable[[str], str]) -> Iterator[str]:
-    """Who wrote a yes that could not be read, how often, and none since that could."""
+    """Who wrote a yes that did not count, how often, why, and none since that did."""
     times: Counter[str] = Counter()
+    whys: dict[str, str] = {}
     for turn in (turn for turn in dialog.turns if turn.number > dialog.state.base and not turn.is_struck):
-        if any(mark.fields[-1] == BESIDE for mark in turn.all("REFUSED")):
+        refused = next((m.fields[-1] for m in turn.all("REFUSED") if m.value.startswith(_YES)), None)
+        refused = next((m.fields[-1] for m in turn.all("REFUSED") if m.fields[-1] == BESIDE), refused)
+        if refused is not None:
             times[turn.by] += 1
+            whys[turn.by] = "could not be read" if refused == BESIDE else f"did not count: {refused}"
         elif any(map(marks.is_yes, turn.marks)):
             del times[turn.by]
     for who, count in times.items():
         often = {1: "", 2: " twice", 3: " three times"}.get(count, f" {count} times")
-        yield f"{name(who)} wrote a yes{often} that could not be read"
+        yield f"{name(who)} wrote a yes{often} that {whys[who]}"
+
+
+_YES = ("CONSENSUS", "AGREE")  # how what is refused begins, where a yes was meant
 
 
 def referred(entry: Entry) -> tuple[tuple[int, ...], tuple[str, ...]]:

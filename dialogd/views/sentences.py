@@ -124,6 +124,8 @@ def _voted(mark: Mark, who: str, name: Name) -> str:
 
 def _deadlock(mark: Mark) -> str:
     crux, *test = mark.fields
+    if not marks.is_called(mark):
+        return mark.value
     return f"it turns on {crux}" + (f"; what would settle it: {'; '.join(test)}" if test else "") if crux else ""
 
 
@@ -144,7 +146,9 @@ def _decision(mark: Mark, _who: str, name: Name) -> str:
 
 
 _ID = r"(?<![^\s,;:()|])[^\s,;:()|]{1,64}(?![^\s,;:()|])"  # whole words only: a long one is read once
-_IDS = re.compile(rf"{_ID}(?= in turns? \d)|(?<=\(){_ID}(?:, {_ID})*(?=\))|(?<=absent: ){_ID}(?:, {_ID})*")
+_IDS = re.compile(
+    rf"{_ID}(?= in turns? \d)|(?<=\(){_ID}(?:, {_ID})*(?=\))|(?:(?<=absent: )|(?<=no vote: )){_ID}(?:, {_ID})*"
+)
 
 
 def by_name(evidence: str, name: Name) -> str:
@@ -233,7 +237,9 @@ _WORDS: Mapping[str, Callable[[Mark, str, Name], str]] = MappingProxyType(
         "AGREE": _agreed,
         "VOTE": _voted,
         "DECIDE": _voted,
-        "DEADLOCK": lambda mark, who, _: _with(f"{who} saw no agreement coming", _deadlock(mark)),
+        "DEADLOCK": lambda mark, who, _: _with(
+            f"{who} saw no agreement coming" if marks.is_called(mark) else "No agreement was reached", _deadlock(mark)
+        ),
         "DECISION": _decision,
         "LIMIT": _limit,
         "QUESTION_FOR_USER": _asked,

@@ -13,6 +13,8 @@ import pytest
 from dialogd.backends import auto
 from dialogd.backends.seats import Cast, Seat, saved_cast
 from dialogd.cli.cast import read_cast, seated
+from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.cli.run import with_budget
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput
 from dialogd.protocol.header import read_agent
@@ -122,6 +124,16 @@ def test_scripted_lines_that_nobody_asked_for_take_no_seat_beside_real_agents(
     for fine in ("command:cat,rehearsal,rehearsal", "rehearsal", "command:cat"):
         seated(read_cast(fine, None, three), Settings(), nothing, {})
     assert {seat.backend for seat in seated(read_cast(None, None, three), Settings(), nothing, {})[0]} == {"rehearsal"}
+
+
+@cases(("beside", "is_dollars"), [("rehearsal", True), ("command:cat", False), ("command:cat", True)])
+def test_a_budget_of_dialogds_own_refuses_nobody(tmp_path: Path, beside: str, is_dollars: bool) -> None:
+    """Dollars where every price is known, or said; tokens where a program of the person's takes part."""
+    priced_ = "free" if beside.startswith("command") and is_dollars else ""
+    named = tuple(replace(seat, price=priced_ if seat.id == "B" else "") for seat in read_cast(f"grok,{beside}", None))
+    seats, choices = seated(named, Settings(), nowhere(tmp_path, **KEYS), {})
+    opening = with_budget(draw_up(Wanted("Tabs?"), seats, usual_ports(seats)), seats, choices, Settings())
+    assert (opening.budget is not None, opening.tokens is not None) == (is_dollars, not is_dollars)
 
 
 def test_nobody_named_means_one_family_after_the_other(tmp_path: Path) -> None:

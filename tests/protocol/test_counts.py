@@ -67,15 +67,40 @@ def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
     assert here.dialog.state.outcome.reason == why
 
 
+def test_why_a_vote_failed_is_the_rule_that_refused_it() -> None:
+    """Three of four weights are for it, from one agent alone: it is not the share that is missing."""
+    here = room("AB", 'verdict = "vote"\nthreshold = 0.75\n[roles.A]\nweight = 3')
+    here.talk("[PROPOSAL: Postgres]", "[VOTE: P1 reject | no]", "[VOTE: P1 approve | mine]")
+    (mark,) = here.dialog.turns[-1].all("DECISION")
+    assert mark.fields[3] == "one agent alone is for it"
+
+
+def test_who_is_to_decide_after_votes_that_failed_is_named() -> None:
+    """Before, how many must fail and did; after, who decides instead of them."""
+    here = room("ABM", 'verdict = "vote"\nescalation_threshold = 2\n[roles.M]\nrole = "moderator"')
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "No.\n[VOTE: P1 reject | no]"), ("M", "[DECIDE: P1 approve]"))
+    assert refused(here) == ["DECIDE P1 approve | P1 is the voters' to decide, until 2 votes have failed; so far 0 did"]
+
+
+def test_sealed_first_answers_share_the_board() -> None:
+    """It never holds more than it has room for, and each is told its share."""
+    here = Room(opening("A", "B", turn="A, B", setup="sealed = true\n[board]\nblackboard_capacity = 6"))
+    ideas = "\n".join(f"[IDEA: number {n}]" for n in range(5))
+    here.scripts = {"A": [ideas], "B": [ideas]}
+    here.run()
+    assert here.dialog.state.floor.contributed == 6
+    assert "of the 6 contributions that the blackboard holds, 3 are for each first answer" in refused(here)[0]
+
+
 @cases(("quorum", "outcome"), [("1.0", "rejected"), ("0.6", "approved")])
 def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
-    """Neither yes, no nor abstention: it brings no quorum, and the count says that its agent is absent."""
+    """Neither yes, no nor abstention: it brings no quorum, and the count says who gave no vote."""
     here = room("ABC", f'verdict = "vote"\norder = "round-robin"\nquorum = {quorum}')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[PASS]"))
     here.speak(("A", "[VOTE: P1 approve | mine]"))
     (found,) = here.dialog.state.table.decisions
     assert found.outcome == outcome
-    assert found.evidence == "2 for (B, A), absent: C"
+    assert found.evidence == "2 for (B, A), no vote: C"
 
 
 @cases("verdict", ["vote", "mutual"])
@@ -228,7 +253,7 @@ def test_who_speaks_without_voting_is_no_yes() -> None:
     here.speak(("A", no))
     (decision,) = here.dialog.state.table.decisions
     assert (here.outcome, decision.outcome) == ("", "rejected")
-    assert decision.evidence.endswith("absent: E, F")
+    assert decision.evidence.endswith("no vote: E, F")
 
 
 @cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "vote")])
@@ -365,7 +390,7 @@ def test_what_was_escalated_to_one_is_not_decided_by_another() -> None:
     here.retry("S")
     here.speak(("S", "[DECIDE: P1 approve | mine]"))
     assert not here.dialog.state.table.decisions
-    assert any("voters' to decide" in said for said in refused(here))
+    assert any("it was handed to M, who decides now" in said for said in refused(here))
 
 
 def test_who_may_not_propose_may_sign() -> None:

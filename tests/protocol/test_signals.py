@@ -213,11 +213,11 @@ def test_who_never_votes_is_noticed_when_the_second_vote_is_over() -> None:
     ]
     room = talk(*lines, agents="ABC", setup=ROUND.replace("verdict", "quorum = 1.0\nverdict"))
     assert [decision.ref for decision in room.dialog.state.table.decisions] == ["P1", "P2"]
-    assert of("absent_vote", room) == [(("C",), "C was absent from the votes on P1 and P2")]
+    assert of("absent_vote", room) == [(("C",), "C gave no vote on P1 and P2")]
 
 
 def test_one_vote_missed_is_not_noticed_and_other_verdicts_have_no_votes() -> None:
-    """The decision itself says who was absent."""
+    """The decision itself says who gave none."""
     setup = ROUND.replace("verdict", "quorum = 1.0\nverdict")
     lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[VOTE: P1 reject | dear]"]
     room = talk(*lines, said(3, "C"), said(4, "A"), agents="ABC", setup=setup)
