@@ -2,7 +2,8 @@
 
 A plain pair that signs a text, the same after eight turns more, a council of three that seals its first answers, writes
 texts and votes, and two sides of three rounds before a judge. Every yes has words beside it, so each is asked about.
-No model is asked; tokens are estimated from the prompts as an API gets them, and nothing is taken off for a cache.
+The pair and the council seal their first answers. No model is asked; tokens are estimated from the prompts as an API
+gets them, with the tools of its dialog that each turn is offered, and nothing is taken off for a cache.
 
     python scripts/bench_closing.py [--words 250]
 """
@@ -10,7 +11,9 @@ No model is asked; tokens are estimated from the prompts as an API gets them, an
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,12 +21,15 @@ import own_python  # noqa: F401 - another Python is told which one to use
 
 from dialogd.agent import prompt
 from dialogd.backends.parts import tokens_of
+from dialogd.backends.tools import Desk, Toolbox
 from dialogd.protocol import admit, compose
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import Participant
+from dialogd.protocol.state import Dialog
 from tests.support.room import Room, confirmed, opening
 
 SENTENCE = "Sessions stay where they are, because moving them costs more than it brings to anybody. "
+PAIR = "sealed = true\n"
 COUNCIL = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true\n'
 JUDGED = 'verdict = "judge"\njudge = "C"\n'
 
@@ -36,10 +42,10 @@ class Cost:
     read: int = 0
     written: int = 0
 
-    def add(self, asked: str, said: str) -> None:
-        """One more call."""
+    def add(self, asked: str, said: str, beside: int = 0) -> None:
+        """One more call; `beside` are the tokens of the tools that it is offered."""
         self.calls += 1
-        self.read += tokens_of(asked)
+        self.read += tokens_of(asked) + beside
         self.written += tokens_of(said)
 
     def more(self, than: Cost) -> list[str]:
@@ -80,7 +86,7 @@ def held(setup: str, scripts: Sequence[Sequence[str]], *, confirm: bool) -> tupl
     """A dialog of these lines, to its end, and what it cost."""
     ids = "ABC"[: len(scripts)]
     toml = f"{setup}confirm = {str(confirm).lower()}"
-    first = ", ".join(ids) if "parallel" in setup else "A"
+    first = ", ".join(ids) if "sealed" in setup else "A"
     start = opening(
         *ids, turn=first, keys=["Max Rounds: 3"] if setup == JUDGED else (), more=f"## Setup\n\n```toml\n{toml}\n```"
     )
@@ -108,12 +114,28 @@ def take(room: Room, who: str, cost: Cost) -> None:
     dialog, turns, asked = room.dialog, len(room.prompts), len(room.asked)
     room.step(who)
     if len(room.prompts) > turns:
-        cost.add(room.prompts[-1][1], line)
+        cost.add(room.prompts[-1][1], line, tools(dialog, who))
     if len(room.asked) > asked:
         found = admit.admit(dialog, who, compose.received(line, dialog.header.rules.kinds)[0]).asked
         me = dialog.header.agent(who) or Participant(who, who, "")
         question = prompt.Prompts().confirmation(dialog, me, action.debt.re, line, found)
         cost.add(question.text, confirmed(found))
+
+
+def _unheard(*_: object, **__: object) -> None:
+    """Nobody follows what is told."""
+
+
+async def _unkept(*_: object, **__: object) -> None:
+    """No call is made, and none kept."""
+
+
+def tools(dialog: Dialog, who: str) -> int:
+    """Tokens of the tools that a turn of that agent is offered."""
+    me = dialog.header.agent(who) or Participant(who, who, "")
+    box = Toolbox((), dialog, me, 1, Desk(who, _unheard), _unkept, _unheard)
+    asyncio.run(box.open(time.monotonic() + 1))
+    return sum(tokens_of(str(one)) for one in box.offered)
 
 
 def main() -> int:
@@ -124,8 +146,8 @@ def main() -> int:
     words = (SENTENCE * (given.words // len(SENTENCE.split()) + 1)).strip()
     rows = []
     dialogs = (
-        ("a pair", "", pair(words)),
-        ("a pair", "", pair(words, 4)),
+        ("a pair", PAIR, pair(words)),
+        ("a pair", PAIR, pair(words, 4)),
         ("a council", COUNCIL, council(words)),
         ("a judge", JUDGED, trial(words)),
     )
