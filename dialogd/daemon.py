@@ -51,12 +51,13 @@ CLOSE_WAIT = 0.5  # seconds that a stop leaves for the disk before it answers
 HALT_WAIT = 0.3  # seconds that a stop leaves for the alerts of an end just before it, and for the lock
 
 
-def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None) -> int:
+def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None, *, may_rehearse: bool = True) -> int:
     """Run one agent's daemon until it is stopped; gives the exit code, 0 for any ordered end.
 
     `peers` are addresses by agent id that count before the header's. With the `cast` of the `run` that started it, it
     ends by itself a while after its dialog, where that process is gone. Raises `AlreadyRunning` for a taken port or
-    seat, `BadInput` for settings that make no sense or an id that the dialog does not know.
+    seat, `BadInput` for settings that make no sense, an id that the dialog does not know, and where only scripted lines
+    would be left that nobody asked for, unless it `may_rehearse`.
     """
     _allow_many_files()
     state = StateDir(settings.state_dir)
@@ -65,7 +66,7 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
     log.check()
     present = _known_dialog(log)
     port = _port(settings, present)
-    plays = player(settings, present, state, file)
+    plays = player(settings, present, state, file, may_rehearse=may_rehearse)
     with ExitStack() as stack:
         registry = Registry(state)
         stack.enter_context(registry.seat(settings.id, file))

@@ -68,10 +68,17 @@ async def prepare(played: Player, dialog: Dialog | None, me: str = "") -> None:
         )
 
 
-def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Path) -> Player:
+def player(
+    settings: Settings, dialog: Dialog | None, state: StateDir, file: Path, *, may_rehearse: bool = True
+) -> Player:
     """The player of the agent of these settings in that dialog. Raises `BadInput`."""
     variables = dotenv(Path.cwd())
     choice = _choice(settings, dialog, variables)
+    if not may_rehearse and choice.is_last_resort(settings.backend):
+        raise BadInput(
+            f"nobody is there for {settings.id}, and scripted lines take no seat beside real agents",
+            fix=f"dialogd start {settings.id} --backend NAME; which can be used here: dialogd doctor",
+        )
     _refuse_idle_flags(settings, choice)
     detail = settings.backend.partition(":")[2]
     setup = Options(

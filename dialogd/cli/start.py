@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from dialogd import person
-from dialogd.backends.auto import LIVE, family_of
+from dialogd.backends.auto import LAST_RESORT, LIVE, family_of
 from dialogd.backends.seats import Cast, saved_cast, start_flags
 from dialogd.cli import options
 from dialogd.cli.cast import AGREES, SEATS, warn_of_twins
@@ -140,11 +140,17 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
 
     if sys.stderr.isatty():  # nobody reads it where `run` starts agents, and it costs them time
         _warn(settings)
-    code = serve(settings, urls, cast)
+    code = serve(settings, urls, cast, may_rehearse=cast is not None or not _is_beside_agents(settings))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # taking the SDKs apart in memory would take longer than all else that a stop does
+
+
+def _is_beside_agents(settings: Settings) -> bool:
+    """Whether agents that are no rehearsal run in this dialog already."""
+    answers = healths(daemons(settings, settings.file)).values()
+    return any(family_of(str(answer.get("backend") or LAST_RESORT)) != LAST_RESORT for answer in answers if answer)
 
 
 def _cast_of_run(settings: Settings) -> Cast | None:

@@ -28,6 +28,22 @@ from tests.support.pair import a_second
 from tests.support.room import opening
 
 
+def test_a_daemon_that_finds_nobody_takes_no_seat_beside_a_real_agent(dialogd: Commands) -> None:
+    """Its scripted lines would vote; beside scripted lines, and where it is told to, it rehearses."""
+    alone, other = dialogd.folder / "alone.md", dialogd.folder / "other.md"
+    backends = [(alone, "A", "command"), (other, "A", "rehearsal")]
+    for file, agent, backend in backends:
+        words = ["start", agent, "--port", "0", "--file", str(file), "--backend", backend, "--detach"]
+        done = dialogd(*words, *(("--command", "cat") if backend == "command" else ()))
+        assert done.code == 0, done.err
+    start = ["start", "B", "--port", "0", "--detach", "--file"]
+    refused = dialogd(*start, str(alone), DIALOGD_BACKEND="auto")
+    assert (refused.code, "nobody is there for B, and scripted lines take no seat" in refused.err) == (2, True)
+    for file, named in ((other, "auto"), (alone, "rehearsal")):
+        assert dialogd(*start, str(file), DIALOGD_BACKEND=named).code == 0
+    assert dialogd("stop").code == 0
+
+
 def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Commands) -> None:
     """They start before the file exists; `new --go` begins; status, logs and stop know them; seats are taken once."""
     a, b = map(str, free_ports(2))
