@@ -198,13 +198,13 @@ def test_limits_of_the_whole_dialog_stand_in_the_header(dialogd: Commands) -> No
 def test_backends_are_dealt_round_a_cast(dialogd: Commands) -> None:
     """Fewer than the cast go round; more are refused, and so are fewer than an open cast needs by name."""
     lines = [
-        ["new", "T", "-t", "code-review", "--agents", "rehearsal,grok", "--file", "a.md", "--json"],
+        ["new", "T", "-t", "code-review", "--agents", "gpt,grok", "--file", "a.md", "--json"],
         ["new", "T", "-t", "debate", "--agents", "grok,gpt,grok,gpt", "--file", "b.md"],
         ["new", "T", "-t", "circle", "--agent", "A=grok", "--file", "c.md"],
         ["new", "T", "-t", "council", "--agents", "grok", "--file", "d.md", "--json"],
     ]
     dealt, many, few, twice = dialogd.all(lines)
-    assert [agent["backend"] for agent in dealt.json["agents"]] == ["rehearsal", "grok", "rehearsal", "grok"]
+    assert [agent["backend"] for agent in dealt.json["agents"]] == ["gpt", "grok", "gpt", "grok"]
     assert (many.code, few.code, twice.code) == (2, 2, 0)
     assert "the template debate is for 3 agents (A = Pro, B = Con, C = Judge), not for 4" in many.err
     assert "the template circle is for 3+ agents, not for 1" in few.err
@@ -214,12 +214,12 @@ def test_backends_are_dealt_round_a_cast(dialogd: Commands) -> None:
 
 def test_an_agent_may_be_named_as_the_template_does(dialogd: Commands) -> None:
     """`--agent Architect=…` and `--first Critic`, in any case; the others keep what they have."""
-    words = ["--agent", "architect=rehearsal:deadlock@.", "--agent", "D=grok", "--first", "critic", "--json"]
+    words = ["--agent", "architect=rehearsal:deadlock@.", "--agent", "D=rehearsal:slow", "--first", "critic", "--json"]
     done = dialogd("new", "T", "-t", "system-design", *words)
     assert (done.code, done.err) == (0, "")
     assert [(agent["id"], agent["name"], agent["backend"]) for agent in done.json["agents"]] == [
         ("A", "Architect", "rehearsal:deadlock"), ("B", "Optimizer", ""), ("C", "Security", ""),
-        ("D", "Critic", "grok"),
+        ("D", "Critic", "rehearsal:slow"),
     ]  # fmt: skip
     assert done.json["first"] == ["D"]
     refused = dialogd("new", "T", "-t", "system-design", "--agent", "Tester=grok", "--file", "other.md")
