@@ -121,7 +121,7 @@ def confined(
     rules = {path: kind for path, kind in rules.items() if path not in covered} | dict.fromkeys(sources, "--bind")
     rules.pop(Path("/"), None)  # which is to be read as it is
     words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    words += ["--unshare-cgroup-try", *([] if network else ["--unshare-net"])]
+    words += ["--unshare-cgroup-try", "--as-pid-1", *([] if network else ["--unshare-net"])]
     words += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if os.getuid() == 0:  # the superuser's id cannot be passed on to a sandbox inside of this one, as Codex makes
         words += ["--uid", ANYBODY, "--gid", ANYBODY]
@@ -138,7 +138,10 @@ def confined(
         else:
             words += ["--ro-bind", os.devnull, str(path)]
     most = 2 * _tasks()  # more than a `Child` counts, so that it sees them
-    script = f'ulimit -u {most} 2>/dev/null || ulimit -p {most} 2>/dev/null; exec "$@"'  # each shell has one of them
+    limit = f"ulimit -u {most} 2>/dev/null || ulimit -p {most} 2>/dev/null"  # each shell has one of them
+    # Whose guard is gone before it is bound to that runs nothing: see `ALIVE` in dialogd/store/leash.py.
+    alive = "[ ! -p /proc/self/fd/3 ] || echo >&3 || exit; exec 3>&-"
+    script = f'{alive}; {limit}; "$@"; exit $?'  # no `exec`: as pid 1 it collects what ended
     return [*words, "--chdir", str(cwd.resolve()), "--", "/bin/sh", "-c", script, "sh", *command]
 
 

@@ -24,6 +24,7 @@ who can clean up. The command has one, on this single-threaded process: killing 
 # pathlib would double the start-up time, which every reply pays
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -33,6 +34,7 @@ from collections.abc import Callable
 
 GRACE = 0.3  # seconds from SIGTERM to SIGKILL
 GIVE_UP = 2.0  # seconds of SIGKILL, in vain only against processes of another user
+ALIVE = 3  # of a command with limits: a pipe that nobody but the leash reads, see `confined`
 RESCAN = 0.01  # seconds between two looks for what was started meanwhile
 WATCH = 0.1  # seconds between two looks at what is taken
 LEFT = 16  # the part of the machine's memory that stays available, or half of what was at the beginning
@@ -48,14 +50,14 @@ class Leash:
     """The command, its descendants and the line to the daemon."""
 
     def __init__(self, control: int, command: list[str], limits: Limits | None = None) -> None:
-        os.set_inheritable(control, False)
-        self.control = control
+        self.control = fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, ALIVE + 1)
+        os.close(control)
         self.limits = limits
         self.wake = _wake_on_signals()
         self.status: int | None = None
         prctl = _prctl()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.command = _start(command, control, prctl, limits)
+        self.command = _start(command, self.control, prctl, limits)
         if limits and os.getuid() == 0:
             _go_first()
 
@@ -209,6 +211,7 @@ def _within(seconds: float, left: Callable[[], bool]) -> bool:
 def _start(command: list[str], control: int, prctl: Callable[[int, int], None], limits: Limits | None) -> int:
     """Start the command as the leader of a process group of its own; returns its pid."""
     leash = os.getpid()
+    _, alive = os.pipe()  # whose other end stays open as long as this process lives
     pid = os.fork()
     if pid == 0:
         try:
@@ -216,6 +219,8 @@ def _start(command: list[str], control: int, prctl: Callable[[int, int], None], 
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if limits:
                 limits.take_effect()
+                os.dup2(alive, ALIVE)
+                os.set_inheritable(ALIVE, True)  # also where it is that one already
             if os.getppid() == leash:
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; exec would pass that on
                     signal.signal(number, signal.SIG_DFL)
@@ -224,6 +229,7 @@ def _start(command: list[str], control: int, prctl: Callable[[int, int], None], 
             os.write(control, str(error.errno).encode())
         finally:
             os._exit(127)
+    os.close(alive)
     return pid
 
 

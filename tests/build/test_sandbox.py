@@ -219,6 +219,26 @@ async def test_it_ends_with_the_guard_of_its_processes(inside: Path) -> None:
         await child.end()
 
 
+@NEEDS
+def test_nothing_runs_once_the_guard_is_gone(inside: Path) -> None:
+    """Where that is killed while the sandbox is made, which is before that is bound to anybody."""
+    script = "setsid sleep 985 & echo up > up; sleep 985"
+    command = confined(["/bin/sh", "-c", script], cwd=inside, writable=[inside], network=False)
+    command[1:1] = ["--block-fd", "0"]  # for which it waits as soon as it is made
+    ours, theirs = socket.socketpair()
+    words = [sys.executable, str(LEASH), str(theirs.fileno()), *limits(inside).words(), *command]
+    with ours, theirs, subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], cwd=inside) as guard:
+        until(lambda: len(psutil.Process(guard.pid).children(recursive=True)) == 2, "the sandbox to be made")
+        outer, inner = psutil.Process(guard.pid).children(recursive=True)
+        until(lambda: str(inside) in Path(f"/proc/{inner.pid}/mountinfo").read_text(), "its folder to be there")
+        guard.kill()
+        outer.wait(180)
+        assert guard.stdin is not None
+        guard.stdin.write(b"go")
+    inner.wait(180)
+    assert not (inside / "up").exists()
+
+
 BROKEN = {
     "": "is not on PATH",
     "echo 'bwrap: No permissions to create new namespace' >&2; exit 1": "does not work here: bwrap: No permissions",
