@@ -39,7 +39,7 @@ from dialogd.protocol.strict import Fault, faults
 from dialogd.protocol.units import dollars, many
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
-from dialogd.store.folders import StateDir
+from dialogd.store.folders import StateDir, file_of
 from dialogd.views import plan_files
 from dialogd.views.export import FORMATS, file_name, not_shown
 from dialogd.views.export import export as exported
@@ -651,12 +651,14 @@ def _answer_commits(asked: Judging, repo: str, names: Sequence[tuple[str, str, s
 class _Verified:
     """What was found of a file.
 
+    `moved` says where the journals belong that know it, "" where they are its own.
     `problems` has an entry's problem, "" for none, and its line of the report; `missing` are the headings of what was
     written and is gone, `lost` what a save took out of this dialog before. `aside` keeps that, and earlier dialogs of
     the same file. `compared` is None without a certificate that was kept, `faults` where nobody asked for them.
     """
 
     dialog: Dialog
+    moved: str
     problems: Sequence[tuple[str, str]]
     missing: Sequence[str]
     lost: str
@@ -704,6 +706,7 @@ class _Verified:
                 }
                 for e, (problem, _) in zip(self.dialog.entries, self.problems, strict=True)
             ],
+            "moved": self.moved,
             "missing": self.missing,
             "set_aside": self.aside,
             "journals": self.odd,
@@ -738,7 +741,7 @@ class _Verified:
 
     def rows(self, *, details: bool) -> Iterator[str]:
         """The lines of the report: the verdict, what is wrong, and with `details` the rest."""
-        yield self.verdict
+        yield from filter(None, (self.verdict, self.moved))
         for entry, (problem, verdict) in zip(self.dialog.entries, self.problems, strict=True):
             title = f"line {entry.line}: {f'turn {entry.number}' if entry.is_turn else f'note {entry.id}'}"
             words = "; ".join(filter(None, (verdict, line(entry.notice))))
@@ -774,10 +777,12 @@ def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: boo
     journals = (log := options.log_of(settings)).journals
     written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
     dialog = log.read(full=True)
-    present = {entry.chain for entry in dialog.entries}
+    present, remembered = {entry.chain for entry in dialog.entries}, journals.remembered()
+    unknown = {entry.chain for entry in dialog.entries if entry.condition is Condition.SOUND} - remembered
     return _Verified(
         dialog,
-        problems=[*_problems(dialog, journals.remembered(), is_open=strict)],
+        moved=_moved(journals.elsewhere(unknown) if unknown else None, settings.file),
+        problems=[*_problems(dialog, remembered, is_open=strict)],
         missing=[_heading(text) for _, chain, text in written if chain not in present],
         lost=taken_out(log.lost(dialog), settings.file),
         aside=[str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))],
@@ -786,6 +791,19 @@ def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: boo
         compared=differences(kept, dialog) if kept is not None else None,
         faults=faults(settings.file.read_bytes()) if strict else None,
     )
+
+
+def _moved(folder: Path | None, file: Path) -> str:
+    """That the journals in `folder` belong to where the file was, and the way back; "" without one."""
+    if folder is None:
+        return ""
+    old = file_of(folder)
+    if old is None:
+        return f"moved or copied: it was not held against its journals, which are in {folder}"
+    back = ("dialogd verify",) if old.exists() else ("mv", shlex.quote(str(file)))
+    what = "copied" if old.exists() else "moved"
+    words = f"{what}: it was not held against its journals, which belong to {old}; to do so: "
+    return line(words + " ".join((*back, shlex.quote(str(old)))))
 
 
 def _kept(path: Path) -> Mapping[str, Any]:

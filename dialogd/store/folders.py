@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dialogd.errors import UnsafeFile
 from dialogd.store.disk import make_folder, why
+
+PATH = "path"  # in the folder of a dialog file: where that lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,11 @@ class StateDir:
 
     def dialog(self, file: Path) -> Path:
         """The folder of one dialog file, by its absolute path: journals, drafts, what was set aside."""
-        return self._made(self.root / "dialogs" / _key(file))
+        folder = self._made(self.root / "dialogs" / _key(file))
+        with suppress(OSError):  # it only tells where a file came from that was moved
+            if not (folder / PATH).exists():
+                (folder / PATH).write_bytes(os.fsencode(_absolute(file)))
+        return folder
 
     def agent(self, file: Path, agent: str) -> Path:
         """The folder of one agent's backend at one dialog file; beside it lies what all backends share."""
@@ -78,8 +85,19 @@ class StateDir:
 
 
 def _key(file: Path) -> str:
-    absolute = file.resolve().parent / file.name
-    return f"{file.stem[:40]}-{hashlib.sha256(os.fsencode(absolute)).hexdigest()[:12]}"
+    return f"{file.stem[:40]}-{hashlib.sha256(os.fsencode(_absolute(file))).hexdigest()[:12]}"
+
+
+def _absolute(file: Path) -> Path:
+    return file.resolve().parent / file.name
+
+
+def file_of(folder: Path) -> Path | None:
+    """The dialog file whose folder this is; None where that is not noted."""
+    try:
+        return Path(os.fsdecode((folder / PATH).read_bytes()))
+    except (OSError, ValueError):
+        return None
 
 
 def listed_beside(folder: Path) -> Path:

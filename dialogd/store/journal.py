@@ -522,6 +522,11 @@ class Journals:
             if record["kind"] == "intent"
         }
 
+    def elsewhere(self, chains: set[str]) -> Path | None:
+        """The folder of another dialog file whose journals know one of these entries."""
+        others = (folder for folder in sorted(self.folder.parent.iterdir()) if folder != self.folder)
+        return next((folder for folder in others if chains & Journals(folder).remembered()), None)
+
     def dropped(self, present: set[str]) -> list[str]:
         """The committed entries, as text, whose hash is not among `present`; oldest first."""
         return [text for _, chain, text in self.turns() if chain not in present]

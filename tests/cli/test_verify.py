@@ -60,15 +60,17 @@ HARMS: list[tuple[Callable[[bytes], bytes], list[str], int]] = [
 
 
 def test_a_sound_dialog_passes(dialogd: Commands) -> None:
-    """Exit code 0; framed entries are sound, the first turn is by hand; a copy elsewhere passes as well."""
+    """Exit code 0; framed entries are sound, the first turn is by hand; a copy passes as well, and says so."""
     conducted(dialogd)
     shutil.copy(dialogd.file, dialogd.folder / "copy.md")
     here, there, missing = dialogd.all([["verify", "--json"], ["verify", "copy.md"], ["verify", "nowhere.md"]])
     assert (here.code, there.code, missing.code) == (0, 0, 2)
     assert here.json["sound"] is True
     assert [entry["condition"] for entry in here.json["entries"]] == ["by hand", "sound", "sound", "sound"]
-    assert there.out.startswith("Sound. 4 entries. Nothing was decided.\nmore: --details ")
-    assert there.out.count("\n") == 2
+    verdict, copied, more = there.out.splitlines()
+    assert (verdict, more.startswith("more: --details ")) == ("Sound. 4 entries. Nothing was decided.", True)
+    assert copied.startswith("copied: it was not held against its journals")
+    assert copied.endswith(f"; to do so: dialogd verify {dialogd.file}")
 
 
 def test_what_was_done_to_it_is_found(dialogd: Commands) -> None:
@@ -253,6 +255,17 @@ def test_strict_says_what_is_wrong_in_a_sentence(dialogd: Commands) -> None:
     assert done.code == 1
     assert ": turn 4 of A has no frame: a writer of A frames its turns" in done.out
     assert "the protocol: 1 fault\n" in done.out
+
+
+def test_a_file_that_was_moved_says_so_and_the_way_back(dialogd: Commands) -> None:
+    """Its journals belong to the path where it was written: one line; put back, it is held against them again."""
+    conducted(dialogd)
+    moved = dialogd.file.rename(dialogd.folder / "my dialog.md")
+    said = dialogd("verify", str(moved)).out.splitlines()[1]
+    assert said.startswith("moved: it was not held against its journals")
+    assert said.endswith(f"; to do so: mv '{moved}' {dialogd.file}")
+    moved.rename(dialogd.file)
+    assert dialogd("verify", "--json").json["moved"] == ""
 
 
 def test_earlier_dialogs_of_the_file_are_no_alarm(dialogd: Commands) -> None:
