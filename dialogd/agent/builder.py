@@ -149,7 +149,8 @@ class Builder:
         return self._worktrees(dialog).open(task.number, task.description, task.base)
 
     def _workspace(self, worktree: Worktree) -> Workspace:
-        return Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(self._hidden()))
+        seen = tuple(folder.expanduser() for folder in self.sees)
+        return Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(self._hidden()), seen)
 
     def _assigned(self, dialog: Dialog, rules: Build, task: Task) -> Note:
         """Open the next task's worktree; what was approved on another base is carried to the new one."""
@@ -229,21 +230,21 @@ class Builder:
         return [path for path in (*beside, self.state) if path.exists()]
 
     def _found(self, dialog: Dialog, trees: Worktrees, task: Task) -> tuple[Mark, ...]:
-        """The daemon's findings: the lead changed nothing, or more than it was asked to.
+        """The daemon's findings: the lead changed nothing, more than it was asked to, or what only Git LFS can commit.
 
         Where the person had it tried again, nothing need change: the gate may have failed for want of theirs.
         """
-        before = _attempts(dialog, task)[:-1]
+        before, raw = _attempts(dialog, task)[:-1], build.raw(trees.raw(task.base, task.commit))
         is_carried = any(entry.id == task.entries[1] and entry.by == SYSTEM for entry in dialog.entries)
         if task.tree == trees.tree_of(task.base) and not is_carried:
             return build.idle("before the task")
         if not before:
-            return ()
+            return raw
         if task.tree == trees.tree_of(before[-1]) and task.iteration > task.spent + 1:
             return build.idle("in the attempt before")
         changed = _names(trees.diff(before[-1], task.commit, 0))
         known = _names(trees.diff(task.base, before[-1], 0))
-        return build.astray(changed - known - {finding.file for finding in findings(dialog)}) if known else ()
+        return raw + (build.astray(changed - known - {one.file for one in findings(dialog)}) if known else ())
 
     def _submission(self, dialog: Dialog, rules: Build, task: Task) -> Iterator[str]:
         """What the reviewer is shown of the submission, as git tells it."""

@@ -410,18 +410,22 @@ def checkout_at(repo: Path) -> Checkout:
         raise Refused(f"{shown(repo)} is not a folder", fix=choose)
     if b"\n" in os.fsencode(path):
         raise Refused(f"{shown(path)} has a line break in its name", fix="rename it: git cannot keep worktrees of it")
+    trusted = [word for folder in persons("safe.directory") for word in ("-c", f"safe.directory={folder}")]
     asked = ("--is-bare-repository", "--absolute-git-dir", "--git-common-dir", "--show-toplevel")
     answers = []
     for word in asked:
         done = subprocess.run(
-            ["git", "rev-parse", "--path-format=absolute", word],
+            ["git", *trusted, "rev-parse", "--path-format=absolute", word],
             cwd=path, env=_environment(), capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         said = done.stderr.decode("utf-8", "backslashreplace")
         if done.returncode and "not a git repository" in said:
             raise Refused(f"{shown(path)} is no git repository", fix=f"{choose}; `git init` and a commit make one")
         if done.returncode and "dubious ownership" in said:
-            raise Refused(f"the repository {shown(path)} belongs to another user", fix="use a clone of your own")
+            raise Refused(
+                f"the repository {shown(path)} belongs to another user",
+                fix="use a clone of your own; or trust it: git config --global --add safe.directory DIR",
+            )
         answers.append(done.stdout.removesuffix(b"\n"))
         if answers[0] == b"true":
             raise Refused(f"{shown(path)} is a bare repository", fix="name a checkout of it: git clone makes one")
@@ -431,6 +435,16 @@ def checkout_at(repo: Path) -> Checkout:
     if top.resolve() != path:
         raise Refused(f"{shown(path)} is a folder of the repository {shown(top)}", fix=f"name {shown(top)} itself")
     return Checkout(path, git_dir.resolve(), common.resolve())
+
+
+def persons(name: str) -> list[str]:
+    """The paths that a setting of the person's own names, whatever a repository says; nothing runs by it."""
+    own = {
+        key: value for key, value in os.environ.items() if not key.startswith("GIT_") or key.startswith("GIT_CONFIG_")
+    }
+    words = ["git", "config", "--includes", "--type=path", "-z", "--get-all", name]
+    done = subprocess.run(words, cwd="/", env=own, capture_output=True, timeout=60, check=False)
+    return [os.fsdecode(path) for path in done.stdout.split(b"\0")[:-1]]
 
 
 # -- What the person publishes ----------------------------------------------------------------------------------------

@@ -28,12 +28,13 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from dialogd.build.git import CHUNK, Checkout, Git, checkout_at, shown
+from dialogd.build.git import CHUNK, Checkout, Git, checkout_at, persons, shown
 from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
 from dialogd.store.disk import why, write_over
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
+LONGEST_POINTER = 1024  # bytes of what Git LFS keeps in a file's place
 BATCH = 100  # files that git is handed at a time
 _LINK, _MODULE = b"120000", b"160000"
 
@@ -287,6 +288,26 @@ class Worktrees:
         with _copied_index(self.git, self.checkout) as index:
             names = _split(self.git.run(*words, work_tree=self.checkout.path, index=index))
         return [self.checkout.path / os.fsdecode(name) for name in names if name.endswith(b"/")]
+
+    def raw(self, base: str, commit: str) -> tuple[str, ...]:
+        """Files that a commit changes and that are no pointers, though by its attributes they belong to Git LFS."""
+        git, new = self.git, _files(self.git, self.tree_of(commit))
+        names = [path for path in _differing(_files(git, self.tree_of(base)), new) if path in new]
+        index = git.room / f"look.{os.getpid()}.{threading.get_ident()}"
+        try:
+            git.run("read-tree", self.tree_of(commit), index=index)
+            words = ("check-attr", "--cached", "-z", "--stdin", "filter")
+            told = _split(git.run(*words, index=index, stdin=b"".join(name + b"\0" for name in names)))
+        finally:
+            index.unlink(missing_ok=True)
+        found = [path for path, value in zip(told[::3], told[2::3], strict=True) if value == b"lfs"]
+        return tuple(shown(path) for path in found if new[path].mode != _LINK and not self._is_pointer(new[path].id))
+
+    def _is_pointer(self, blob: str) -> bool:
+        """Whether a content is what Git LFS keeps in its place: a few lines, or nothing for nothing."""
+        size = int(self.git.run("cat-file", "-s", blob))
+        is_short = size < LONGEST_POINTER
+        return not size or (is_short and self.git.run("cat-file", "blob", blob).startswith(b"version https://"))
 
     def tree_of(self, commit: str) -> str:
         """The id of a commit's tree."""
@@ -691,9 +712,10 @@ def _differing(old: _Tree, new: _Tree) -> list[bytes]:
 
 
 def _ignoring(git: Git) -> list[str]:
-    """How `ls-files` leaves out what is ignored: by the files' own rules and the repository's, not the person's."""
-    own = git.git_dir / "info" / "exclude"
-    return ["--exclude-standard", *([f"--exclude-from={own}"] if own.is_file() else [])]
+    """How `ls-files` leaves out what is ignored: by the files' own rules, the repository's, and the person's."""
+    default = (os.environ.get("XDG_CONFIG_HOME") or "~/.config") + "/git/ignore"
+    rules = [Path(next(reversed(persons("core.excludesFile")), default)).expanduser(), git.git_dir / "info" / "exclude"]
+    return ["--exclude-standard", *(f"--exclude-from={path}" for path in rules if path.is_file())]
 
 
 def _split(out: bytes) -> list[bytes]:

@@ -793,6 +793,16 @@ def astray(other: Collection[str]) -> tuple[Mark, ...]:
     return (Mark("FINDING", f"medium | scope | {names[0].replace('|', '/')} | | {safe} |"),) if names else ()
 
 
+def raw(names: Sequence[str]) -> tuple[Mark, ...]:
+    """The daemon's finding on files that are no pointers, though their paths belong to Git LFS."""
+    text = f"no pointer, though its path belongs to Git LFS: {', '.join(names[:10])}" + (
+        " …" if len(names) > 10 else ""
+    )
+    first, words = (one.replace("|", "/") for one in (names[0] if names else "", text))
+    fix = "leave it out: only the person's own git, with Git LFS, can commit it"
+    return (Mark("FINDING", f"high | scope | {first} | | {words} | {fix}"),) if names else ()
+
+
 def idle(since: str) -> tuple[Mark, ...]:
     """The daemon's finding on a submission that changes nothing; the next one alone resolves it."""
     text = (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -206,3 +209,44 @@ def test_a_lead_that_moves_its_branch_is_stopped_with_clear_words(tmp_path: Path
         assert site.due in (Due.WORK, Due.STUCK)
         (folder,) = (tmp_path / "repo.dialogd").glob("task-001-*")
         assert (folder / "ages.py").exists()
+
+
+TALKS = """
+import sys, urllib.error, urllib.request
+for said in sys.argv[2:]:
+    path, _, body = said.partition(" ")
+    asked = urllib.request.Request(sys.argv[1] + path, body.encode(), method="POST")
+    try:
+        code = urllib.request.urlopen(asked).status
+    except urllib.error.HTTPError as error:
+        code = error.code
+    print(f"{path}={code}")
+"""
+
+
+@pytest.mark.slow
+def test_what_a_lead_may_do_over_http_is_told_as_its_own(tmp_path: Path) -> None:
+    """It may leave a note, pause and stop, in its own name; what is the person's is refused."""
+    note, turn = '{"text": "I was here", "note": true}', '{"text": "I decide"}'
+    with Site(tmp_path, gate="true") as site:
+        asks = [f"/say {note}", "/pause {}", "/resume {}", f"/say {turn}", "/approve {}", '/tasks {"act": "accept"}']
+        done, refused = ["/say=200", "/pause=200", "/resume=200"], ["/say=409", "/approve=409", "/tasks=409"]
+        run = shlex.join([sys.executable, "-c", TALKS, site.url("M"), *asks])
+        site.script.write_text(json.dumps({**USUAL, "001.1": {**READ, "run": run}}))
+        site.open()
+        site.confirm()
+        site.until(lambda: "[TASK: 001 | submitted" in site.text, "the submission")
+        assert re.findall(r"/[a-z]+=[0-9]+", site.text) == [*done, *refused]
+        assert site.text.count("via=L ") == 3
+
+
+@pytest.mark.slow
+def test_what_only_git_lfs_can_commit_is_named(tmp_path: Path) -> None:
+    """A raw file where its attributes want a pointer: a finding of the daemon's, before the review."""
+    script = {**USUAL, "001.1": {".gitattributes": "*.psd filter=lfs\n", "x.psd": "raw"}}
+    with Site(tmp_path, script, gate="true") as site:
+        site.open()
+        site.confirm()
+        site.until(lambda: "review 001.1" in site.calls, "the review")
+        assert "| no pointer, though its path belongs to Git LFS: x.psd |" in site.text
+        assert "belongs to Git LFS: x.psd" in site.prompts("review 001.1")[0]

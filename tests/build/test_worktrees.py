@@ -607,6 +607,38 @@ def test_line_ends_and_links_of_the_persons_checkout_are_kept(repo: Repo) -> Non
     assert repo.git("status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize("named", ["", "[core]\n\texcludesFile = ~/mine\n"], ids=["default", "named"])
+def test_what_the_person_ignores_everywhere_takes_no_part(
+    repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """The file that the person's own git names, or the one in its default place; the repository's rules go before."""
+    home = tmp_path / "a home"
+    write(home, {".gitconfig": named, "mine" if named else ".config/git/ignore": "*.swp\nkept.swp\n"})
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    repo.commit({".gitignore": "!kept.swp\n"})
+    write(repo.path, {"mine.swp": "x\n"})
+    assert base_of(repo.path).uncommitted == ()
+    trees, worktree = opened(repo)
+    write(worktree.path, {"b.txt": "agent\n", "c.swp": "x\n", "kept.swp": "x\n"})
+    commit = trees.submit(worktree, 1, "2:abc", "one").commit
+    assert repo.git("diff", "--name-only", "main", commit).split() == ["b.txt", "kept.swp"]
+
+
+@pytest.mark.root
+def test_a_repository_of_another_user_is_used_where_the_person_trusts_it(
+    repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `safe.directory` names, as for git itself; any other is refused, with the command that trusts it."""
+    for path in (repo.path, repo.path / ".git"):
+        os.chown(path, 65534, 65534)
+    monkeypatch.setenv("HOME", str(tmp_path / "a home"))
+    write(tmp_path / "a home", {".gitconfig": ""})
+    assert "safe.directory" in refused(lambda: base_of(repo.path), "belongs to another user")
+    write(tmp_path / "a home", {".gitconfig": f"[safe]\n\tdirectory = {repo.path}\n"})
+    assert base_of(repo.path).branch == "main"
+
+
 def test_what_only_the_persons_git_can_do_is_left_to_it(repo: Repo) -> None:
     """Filters and sparse checkouts: refused, with the command that does it by hand."""
     repo.commit({".gitattributes": "*.psd filter=lfs\n", "x.psd": "a\n"})
@@ -616,6 +648,18 @@ def test_what_only_the_persons_git_can_do_is_left_to_it(repo: Repo) -> None:
     assert f"merge --ff-only {to[:12]}" in refused(lambda: trees.forward("main", to), r"through a filter.*x\.psd")
     repo.git("sparse-checkout", "set", "--no-cone", "/a.txt", "/.gitattributes")
     assert "merge --ff-only" in refused(lambda: trees.forward("main", to), "sparse checkout")
+
+
+def test_what_is_raw_at_a_path_of_git_lfs_is_named(repo: Repo) -> None:
+    """By the attributes of the commit itself; pointers, empty files and links are none, and no program is run."""
+    trees, worktree = opened(repo)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    write(worktree.path, {"art/.gitattributes": "*.psd filter=lfs\n", "art/a.psd": b"\x89PSD\0", "art/b.psd": pointer})
+    write(worktree.path, {"art/c.psd": "", "art/d.psd": pointer * 20, "raw.psd": "x"})
+    (worktree.path / "art" / "e.psd").symlink_to("a.psd")
+    commit = trees.submit(worktree, 1, "2:abc", "one").commit
+    assert trees.raw(worktree.base, commit) == ("art/a.psd", "art/d.psd")
+    assert trees.raw(commit, commit) == ()
 
 
 def test_a_branch_is_moved_where_it_is_checked_out_or_nowhere(repo: Repo, tmp_path: Path) -> None:
