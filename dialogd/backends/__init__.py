@@ -121,12 +121,14 @@ class Workspace:
 
     `git_dir` and `common_dir` are where git keeps the worktree and the repository. `forbidden` is what an agent must
     never write, whatever else it may: dialog file, lock, their folder, state directory, shared temporary folder, home.
+    `seen` folders can be read wherever they lie, as by the gate.
     """
 
     path: Path
     git_dir: Path
     common_dir: Path
     forbidden: tuple[Path, ...] = ()
+    seen: tuple[Path, ...] = ()
 
     @property
     def guarded(self) -> tuple[Path, ...]:
@@ -153,22 +155,27 @@ class Workspace:
         read: Sequence[Path] = (),
         *,
         pinned: Sequence[Path] = (),
+        hidden: Sequence[Path] = (),
         cwd: Path | None = None,
     ) -> list[str]:
         """The words that run `command` in the sandbox: `path` and `own` can be written, the network is open.
 
-        `read`, and what the words name, is there to be read, even if it lies in a shared temporary folder; `pinned`
-        files of `own` stay as they are. It runs in `cwd`, or in `path`.
+        `read`, and what the words name, is there to be read, even if it lies in a shared temporary folder or in one
+        that is `hidden`; `pinned` files of `own` stay as they are. It runs in `cwd`, or in `path`.
         """
         from dialogd.build.sandbox import confined
 
         roots = [path.resolve() for path in (self.path, *own)]
-        named = [Path(word).resolve() for word in command if word.startswith("/") and Path(word).exists()]
+        words = [Path(word) for word in command if word.startswith("/") and Path(word).exists()]
+        named = [path.resolve() for path in words]
+        around = [path.parent for path in (*named, *words)]
+        around += [path.parent for path in around if path.name == "bin" and path.parent.name != ".local"]  # its library
         cwd = (cwd or self.path).resolve()
-        there = [*(path.resolve() for path in read), *named, *(path.parent for path in named), cwd]
+        there = [*(path.resolve() for path in read), *named, *around, cwd]
         there = [path for path in there if not any(path.is_relative_to(root) for root in roots)]
-        fixed = [*there, *self.guarded, self.path / ".git", *pinned]
-        return confined(command, cwd=cwd, writable=roots, read_only=fixed, network=True)
+        guarded = [path for path in self.guarded if not any(path.resolve().is_relative_to(one) for one in hidden)]
+        fixed = [*there, self.git_dir, self.common_dir, *guarded, self.path / ".git", *pinned]
+        return confined(command, cwd=cwd, writable=roots, read_only=fixed, hidden=hidden, network=True)
 
 
 @dataclass(frozen=True, slots=True)

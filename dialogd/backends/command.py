@@ -31,7 +31,7 @@ class Command:
 
     No shell is involved. The environment is clean: `PASSED_ON`, `LC_*`, `options.environment`, and
     `DIALOGD_AGENT`, `DIALOGD_TURN`. It is told the dialog as its agent may see it, not the file. Whatever the command
-    starts ends with it. With a workspace it runs there, in a sandbox that lets it write nowhere else.
+    starts ends with it. With a workspace it runs there, in a sandbox that lets it write nowhere else, without the home.
     Raises `BadInput` for a command that is empty, unreadable or not there.
     """
 
@@ -113,11 +113,13 @@ class Command:
         }
         words, folder, limits = [program, *self._words[1:]], self._project, None
         if request.workspace is not None:
+            from dialogd.build.sandbox import homes
             from dialogd.build.sandbox import limits as most_of
 
             request.workspace.check()
-            read = [] if folder is None else [folder]
-            words, folder = request.workspace.confined(words, read=read), request.workspace.path
+            read = [*request.workspace.seen, *([] if folder is None else [folder])]
+            words = request.workspace.confined(words, read=read, hidden=homes())
+            folder = request.workspace.path
             environment["TMPDIR"], limits = "/tmp", most_of(request.workspace.path)
         prompt = request.prompt().text.encode("utf-8", "replace")
         try:

@@ -216,7 +216,7 @@ class TestInAWorkspace:
         inside.unlink()
 
     async def test_a_command_writes_there_and_nowhere_else(self, workspace: Workspace, tmp_path: Path) -> None:
-        """Its prompt comes on stdin as ever; what it tries outside fails, and its temporary files are its own."""
+        """Its prompt comes on stdin as ever; what it tries outside fails, and what is temporary is its own."""
         script = tmp_path / "agent.sh"
         script.write_text(
             "#!/bin/sh\ncat > prompt.txt; pwd\n"
@@ -228,9 +228,29 @@ class TestInAWorkspace:
         )
         script.chmod(0o755)
         said = await answer(Command(Options(command=str(script))), to_write(workspace))
-        assert said == f"{workspace.path}\nown\n"
+        assert said == f"{workspace.path}\nown\nhome\n"  # a home of its own
         assert "Postgres or Redis?" in (workspace.path / "prompt.txt").read_text()
         assert not (Path.home() / "dialogd-planted").exists()
+
+    async def test_a_command_sees_nothing_of_the_home(
+        self, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """But its own program, with the library beside it, and what the gate is shown; keys and dialogd's state not."""
+        home, tool = tmp_path / "home", tmp_path / "home" / "tool" / "bin" / "agent"
+        state, shown = home / "state", home / "shown"
+        for path in (tool, tool.parents[1] / "lib" / "module", home / ".netrc", state / "login", shown / "node"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("secret\n")
+        tool.write_text("#!/bin/sh\ncd ~ && find . -type f | sort; echo x > ~/new && ls new\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("HOME", str(home))
+        (home / "bin").mkdir()
+        (home / "bin" / "linked").symlink_to(tool)
+        for program in (tool, home / "bin" / "linked"):
+            there = replace(workspace, forbidden=(state, home), seen=(shown,))
+            said = await answer(Command(Options(command=str(program))), to_write(there))
+            assert said == "./shown/node\n./tool/bin/agent\n./tool/lib/module\nnew\n"
+        assert not (home / "new").exists()
 
     @pytest.mark.slow
     async def test_a_login_is_lent_and_given_back(self, toy: Bench, workspace: Workspace) -> None:
