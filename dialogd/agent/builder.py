@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,21 +10,20 @@ from typing import TYPE_CHECKING, Any
 from dialogd.agent.clock import wall
 from dialogd.backends import Workspace
 from dialogd.backends.parts import fenced
-from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
+from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.protocol import build
 from dialogd.protocol.build import Due, GateResult, Submission, Task
 from dialogd.protocol.decide import Work
 from dialogd.protocol.marks import fields_of
-from dialogd.protocol.model import SYSTEM, Draft, Mark
+from dialogd.protocol.model import SYSTEM, Draft, Entry, Mark
 from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import many
-from dialogd.store.disk import fix, why
-from dialogd.store.folders import StateDir
 
 if TYPE_CHECKING:
+    from dialogd.build.gate import Gate
     from dialogd.build.worktrees import Diff, FileDiff, Worktree, Worktrees
 
 Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does blocking work in a thread of its own
@@ -65,6 +63,7 @@ class Builder:
         self.state = state
         self.is_busy = False
         self._open: Worktrees | None = None
+        self._before: GateResult | None = None  # the gate's end on the build's own base, once that was asked for
 
     # -- what is asked of it --------------------------------------------------------------------------------------
 
@@ -186,48 +185,42 @@ class Builder:
 
         if not rules.gate:
             return note(GateResult("untested", tail="No gate was given: this tree is untested."))
-        from dialogd.build import gate
+        from dialogd.build.gate import Gate, last_line
 
-        mine = f".gate-{dialog.id}-"
-        for left in trees.root.glob(f"{mine}*"):  # of a gate that was killed
-            gate.remove(left)
+        gate = Gate(rules.gate, rules.gate_timeout, trees, self.file, self.state, self.sees, aside)
         try:
-            export = Path(tempfile.mkdtemp(prefix=mine, dir=trees.root))
-        except OSError as error:
-            raise StorageError(
-                f"{trees.root} has no place for the gate's copy: {why(error)}", fix=fix(error)
-            ) from error
-        try:
-            await aside(lambda: trees.export(task.commit, export))
-            limit, log = rules.gate_timeout, self._log(dialog, task)
-            sees = await aside(lambda: gate.readable(self.sees, self.file, self.state, trees))
-            covered = [*self._hidden(), *await aside(trees.others)]
-            ran = await gate.run(
-                rules.gate, export, limit, log, at=trees.checkout.path, hidden=covered, visible=sees,
-                as_person=is_allowed,
-            )  # fmt: skip
+            ran = await gate.over(task.commit, f"{dialog.id}-{task.id}-{task.ref}", as_person=is_allowed)
+            says_nothing = "" if _asked_about(dialog, task) else await self._unrelated(gate, rules, task, ran)
         except NotInstalled as error:
             lacking = str(error)
             if dialog.header.is_unattended:
                 return note(GateResult("untested", tail=f"The gate was not run: {lacking}."))
             return lambda _: build.ask_gate_note(rules, task, lacking, found, wall())
-        finally:
-            await aside(lambda: gate.remove(export))
-        if why_not := gate.not_begun(ran):
-            way = "see to it that its program is there (--gate-sees), and have it tried again: dialogd tasks retry"
-            raise BadInput(f"the gate could not start: {why_not}", fix=way)
+        if says_nothing:
+            fix = "mend that (--continue takes --gate-sees); `dialogd tasks retry` then has it run, and reviewed"
+            raise Refused(f"the gate {says_nothing}. {last_line(ran)}", fix=fix)
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"
-        if ran.state == "passed" and not ran.tests:
-            where += "; it reports no test: green says nothing until you know that some ran"
-        said = f"`{rules.gate}`, {where}:\n\n{fenced(ran.tail)}" if ran.tail.strip() else f"`{rules.gate}`, {where}."
-        return note(replace(ran, tail=said))
+        said = f"`{rules.gate}`, {where}. {last_line(ran)}"
+        return note(replace(ran, tail=f"{said}\n\n{fenced(ran.tail)}" if ran.tail.strip() else said))
 
-    def _log(self, dialog: Dialog, task: Task) -> Path:
-        return StateDir(self.state).logs / f"gate-{dialog.id}-{task.id}-{task.ref}.log"
+    async def _unrelated(self, gate: Gate, rules: Build, task: Task, ran: GateResult) -> str:
+        """Why a red gate says nothing of the task, so that no review is paid for; "" where it may say something."""
+        from dialogd.build.gate import NOT_STARTED
+
+        if ran.code in NOT_STARTED:
+            return f"could not start (exit code {ran.code})"
+        changed = task.tree != gate.trees.tree_of(rules.base)
+        if task.gate == "run" or ran.state != "failed" or not ran.tail.strip() or not changed:
+            return ""
+        if self._before is None:
+            self._before = await gate.over(rules.base, f"base-{rules.base[:12]}")
+        is_same = (ran.code, ran.log) == (self._before.code, self._before.log)
+        return f"ends as it did before anything was changed (exit code {ran.code}, the same output)" if is_same else ""
 
     def _hidden(self) -> list[Path]:
-        beside = (self.file, Path(f"{self.file}.lock"), Path(f"{self.file}.d"))
-        return [path for path in (*beside, self.state) if path.exists()]
+        from dialogd.build.gate import beside
+
+        return beside(self.file, self.state)
 
     def _found(self, dialog: Dialog, trees: Worktrees, task: Task) -> tuple[Mark, ...]:
         """The daemon's findings: the lead changed nothing, more than it was asked to, or what only Git LFS can commit.
@@ -261,6 +254,8 @@ class Builder:
                 f"{many(len(beside), 'file')} besides source changed: {names}. A green gate says nothing until you have"
                 " read these: they can say what it tests."
             )
+        told = [entry.body for entry in _since(dialog, task) if entry.mark("GATE") is not None]
+        yield from (body.partition("\n")[0] for body in told[-1:])
         attempts = _attempts(dialog, task)
         if len(attempts) > 1:
             since = _names(trees.diff(attempts[-2], task.commit, 0))
@@ -283,6 +278,18 @@ class Builder:
 def _names(diff: Diff, which: Callable[[FileDiff], bool] = lambda _: True) -> set[str]:
     """The files that differ, a renamed one by both its names."""
     return {name for one in (*diff.files, *diff.omitted) if which(one) for name in (one.path, one.old_path) if name}
+
+
+def _since(dialog: Dialog, task: Task) -> list[Entry]:
+    """The entries of daemons after the task was submitted last."""
+    at = next((at for at, entry in enumerate(dialog.entries) if entry.id == task.entries[1]), len(dialog.entries))
+    return [entry for entry in dialog.entries[at + 1 :] if entry.by == SYSTEM]
+
+
+def _asked_about(dialog: Dialog, task: Task) -> bool:
+    """Whether the person was asked about this submission's gate, and had it tried again."""
+    marks = (mark for entry in _since(dialog, task) for mark in entry.all("TASK"))
+    return any(build.number_of(mark) == task.number and fields_of(mark)[1:2] == ("error",) for mark in marks)
 
 
 def _attempts(dialog: Dialog, task: Task) -> list[str]:

@@ -8,14 +8,14 @@ import re
 import shutil
 import signal
 import stat
-import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dialogd.build.sandbox import INSTALL, confined, homes, missing
 from dialogd.build.sandbox import limits as limits_of
@@ -24,6 +24,7 @@ from dialogd.protocol.build import GateResult
 from dialogd.protocol.text import one_line
 from dialogd.store.child import Child, Limits
 from dialogd.store.disk import fix, why, write_over
+from dialogd.store.folders import StateDir
 
 if TYPE_CHECKING:
     from dialogd.build.worktrees import Worktrees
@@ -32,14 +33,65 @@ HEAD = 3 * 1024 * 1024  # bytes of output that a log keeps from its beginning
 TAIL = 1024 * 1024  # and from its end
 TOLD = 4000  # bytes of the end that are told
 SHELL = "/bin/sh"
+NOT_STARTED = (126, 127)  # how a shell ends where a command cannot be started
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
-_TESTS = re.compile(  # `3 passed`, `Ran 3 tests`, `Tests run: 3`, `# pass 3`, `100% tests passed`, `ok 1`, `ok  ages`
-    rb"\b[1-9]\d*%?[ \t]+(?:tests?|specs?|examples?|passed|passing|assertions?)\b"
-    rb"|\b(?:tests(?: run)?|pass(?:ed)?):?[ \t]+[1-9]|^ok[ \t]+(?!.*no test files)\S",
-    re.IGNORECASE | re.MULTILINE,
-)
 _KEPT = ("PATH", "LANG", "TZ", "USER", "LOGNAME")  # of the environment, and LC_*
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The gate of a build: its command, how many seconds it may take, and what it sees beside the tree under test.
+
+    It is kept from the dialog `file` with all that lies beside it, from the `state` directory, and from what else there
+    is of the repository. `aside` does blocking work in a thread.
+    """
+
+    command: str
+    limit: float
+    trees: Worktrees
+    file: Path
+    state: Path
+    sees: Sequence[Path] = ()
+    aside: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
+
+    def log(self, name: str) -> Path:
+        """Where its output is kept, of a run by that name."""
+        return StateDir(self.state).logs / f"gate-{name}.log"
+
+    async def over(self, commit: str, name: str, *, as_person: bool = False) -> GateResult:
+        """Run it over the files of a commit, in a folder of their own; `log` says where its output is then.
+
+        Raises as `run` and `readable` do.
+        """
+        trees, mine = self.trees, f".gate-{self.trees.build}-"
+        for left in trees.root.glob(f"{mine}*"):  # of a gate that was killed
+            remove(left)
+        export = trees.room(mine)
+        try:
+            await self.aside(lambda: trees.export(commit, export))
+            sees = await self.aside(lambda: readable(self.sees, self.file, self.state, trees))
+            return await run(
+                self.command, export, self.limit, self.log(name),
+                at=trees.checkout.path, visible=sees, as_person=as_person,
+                hidden=[*beside(self.file, self.state), *await self.aside(trees.others)],
+            )  # fmt: skip
+        finally:
+            await self.aside(lambda: remove(export))
+            with suppress(OSError):
+                trees.root.rmdir()  # where no worktree is in it yet
+
+
+def beside(file: Path, state: Path) -> list[Path]:
+    """What no program of a build may see of a dialog: its file, what lies beside that, the state directory."""
+    return [path for path in (file, Path(f"{file}.lock"), Path(f"{file}.d"), state) if path.exists()]
+
+
+def last_line(result: GateResult) -> str:
+    """The last thing that it printed, as a sentence: a gate that is green without a test is seen by that."""
+    lines = [line for line in result.tail.split("\n") if line.strip()]
+    said = one_line(lines[-1], 120).replace("`", "'") if lines else ""
+    return f"The last line that it printed: `{said}`." if said else "It printed nothing: it reports no test."
 
 
 async def run(
@@ -99,35 +151,7 @@ async def run(
     finally:
         await asyncio.to_thread(remove, export)
     state = "timeout" if not is_over else "failed" if code else "passed"
-    took, log_hash, has_tests = time.monotonic() - began, sha256(data).hexdigest(), _TESTS.search(data) is not None
-    return GateResult(state, code if is_over else None, took, log_hash, _told(data), has_tests)
-
-
-def not_begun(result: GateResult) -> str:
-    """Why it tested nothing, as a shell, make or Python says of a program that is not there; "" where it began."""
-    last = result.tail.strip().rpartition("\n")[2]
-    is_lacking = re.fullmatch(r"\S*python[\d.]*: No module named \S+", result.tail.strip())
-    is_red = result.state == "failed" and not result.tests
-    if is_red and (result.code in (126, 127) or is_lacking or re.search(r"\bError 12[67]$", last)):
-        return one_line(last or f"exit {result.code}", 200)
-    return ""
-
-
-async def on_base(command: str, trees: Worktrees, limit: float, file: Path, state: Path, sees: Sequence[Path]) -> str:
-    """What the gate says of the commit that is checked out, in a line: how it would end before anything is changed."""
-    with tempfile.TemporaryDirectory(prefix="dialogd-gate-") as name:
-        export = Path(name, "tree")
-        await asyncio.to_thread(trees.export, "HEAD", export)
-        hidden = [*(path for path in (file, state) if path.exists()), *await asyncio.to_thread(trees.others)]
-        seen, at = readable(sees, file, state, trees), trees.checkout.path
-        ran = await run(command, export, limit, Path(name, "log"), at=at, hidden=hidden, visible=seen)
-    last = one_line(ran.tail.strip().rpartition("\n")[2], 100)
-    said = f": {last}" if last else ""
-    if why_not := not_begun(ran):
-        return f"it cannot start on that commit: {why_not}"
-    if ran.state == "passed":
-        return f"it passes on that commit{said}{'' if ran.tests else '; it reports no test'}"
-    return f"it is red on that commit ({ran.state}{'' if ran.code is None else f', exit {ran.code}'}){said}"
+    return GateResult(state, code if is_over else None, time.monotonic() - began, sha256(data).hexdigest(), _told(data))
 
 
 def _make_room(export: Path, at: Path, folder: Path) -> None:

@@ -18,6 +18,7 @@ import posixpath
 import re
 import stat
 import sys
+import tempfile
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from typing import NamedTuple, TypeVar
 from dialogd.build.git import CHUNK, Checkout, Git, checkout_at, persons, shown
 from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
-from dialogd.store.disk import why, write_over
+from dialogd.store.disk import fix, why, write_over
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
 LONGEST_POINTER = 1024  # bytes of what Git LFS keeps in a file's place
@@ -350,6 +351,16 @@ class Worktrees:
             with _Folder(into) as folder, self.git.contents() as contents:
                 for path, entry in files.items():
                     folder.put(path, entry, contents)
+
+    def room(self, prefix: str) -> Path:
+        """A new folder beside the worktrees, for the gate's copy of a tree."""
+        if self.root.is_dir() or not os.path.lexists(self.root):
+            self._make_root()
+        try:
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=self.root))
+        except OSError as error:
+            what = f"{shown(self.root)} has no place for the gate's copy: {why(error)}"
+            raise StorageError(what, fix=fix(error)) from error
 
     # -- Names and folders of a task ----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from dialogd import person
-from dialogd.build.gate import on_base, readable
+from dialogd.build.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.build.git import checkout_at, push, remotes, shown
 from dialogd.build.sandbox import missing
 from dialogd.build.worktrees import Base, Worktrees, base_of
@@ -215,8 +215,8 @@ def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> N
         def agree(opening: Opening) -> None:
             for row in _will_be(opening, asked):
                 remark(row)
-                if opening.rules.build and row.startswith("        in a sandbox"):
-                    remark(f"        {_tried(opening.rules.build, asked, settings)}")
+            for row in _tried(opening, asked, settings):
+                remark(row)
             ask("Start it?", yes=asked.yes)
 
         wanted = asked.wanted(goal)
@@ -347,11 +347,36 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
 NOBODY_TO_ASK = "your word is needed, and nobody can be asked here"
 
 
-def _tried(rules: Build, asked: Asked, settings: Settings) -> str:
-    """How the gate ends on the commit that the build starts from."""
-    trees = Worktrees(Path(rules.repo))
-    told = on_base(rules.gate, trees, rules.gate_timeout, settings.file, settings.state_dir, asked.toolchains)
-    return line(asyncio.run(told))
+def _tried(opening: Opening, asked: Asked, settings: Settings) -> Iterator[str]:
+    """How the gate ends on the commit that the build starts from, as it will run on each task."""
+    rules = opening.rules.build
+    if rules is None or not rules.gate or missing():
+        return
+    trees = Worktrees(Path(rules.repo), build=opening.dialog)
+    gate = Gate(rules.gate, rules.gate_timeout, trees, settings.file, settings.state_dir, asked.toolchains)
+    way_out = "; Ctrl-C leaves that out" if sys.stdin.isatty() and not asked.yes else ""
+    yield f"tried   the gate runs on {rules.base[:12]}, before anything is changed{way_out}"
+    try:
+        ran = asyncio.run(gate.over(rules.base, name := f"base-{rules.base[:12]}"))
+    except KeyboardInterrupt:
+        if asked.yes:
+            raise
+        yield "        interrupted: how it ends is not known"
+        return
+    except NotInstalled as error:
+        yield f"        it could not start: {line(str(error))}"
+        return
+    if ran.state == "passed":
+        yield f"        it passed, in {in_words(ran.seconds)}. {line(last_line(ran))}"
+        return
+    if ran.state == "timeout":
+        yield f"        it had not ended in {in_words(rules.gate_timeout)}: --gate-timeout gives it more"
+    else:
+        how = "could not start" if ran.code in NOT_STARTED else "failed"
+        yield f"        it {how}: exit code {ran.code}"
+    yield from (f"          {line(row)}" for row in ran.tail.split("\n")[-5:] if row.strip())
+    yield f"        its output: {gate.log(name)}"
+    yield "        what it lacks it can be shown (--gate-sees .venv); or name another (--gate)"
 
 
 def ask(question: str, *, yes: bool) -> None:

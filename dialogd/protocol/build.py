@@ -690,7 +690,7 @@ class GateResult:
     """What the gate said of a tree: `state` is passed, failed, timeout or untested.
 
     `code` is its exit code (128 + n after signal n), None where it was not run or its time was over. `seconds` it took;
-    `log` hashes its output, byte for byte; `tail` is the end of that, without colours; `tests`: it tells of some.
+    `log` hashes its output, byte for byte; `tail` is the end of that, without colours.
     """
 
     state: str
@@ -698,7 +698,6 @@ class GateResult:
     seconds: float = 0.0
     log: str = ""
     tail: str = ""
-    tests: bool = False
 
 
 def submitted(task: Task, made: Submission, ref: str, iteration: int) -> tuple[Mark, Mark]:

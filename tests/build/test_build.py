@@ -12,6 +12,7 @@ import pytest
 
 from dialogd.protocol.build import APPROVED, Due
 from dialogd.protocol.review import findings
+from dialogd.protocol.strict import faults
 from tests.build.actor import SCORE
 from tests.build.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 
@@ -55,6 +56,47 @@ def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
         assert site.tasks[0].iteration == 2
         (again,) = site.prompts("work 001.2")
         assert "the gate failed" in again
+
+
+@pytest.mark.parametrize(
+    ("gate", "why"),
+    [
+        ("no-such-runner", "could not start (exit code 127). The last line that it printed: `/bin/sh: "),
+        ("python3 -m no_such_runner", "ends as it did before anything was changed (exit code 1, the same output)."),
+    ],
+)
+def test_no_review_is_paid_for_where_the_gate_could_not_start(tmp_path: Path, gate: str, why: str) -> None:
+    """The person is asked; once they have it tried again, its end is reviewed like any other."""
+    script = {"plan": PLAN.splitlines()[0], "001.1": READ}
+    with Site(tmp_path, script, gate=gate) as site:
+        site.open()
+        site.confirm()
+        site.until_due(Due.STUCK)
+        assert site.calls == ["plan", "work 001.1"]
+        assert f"[TASK: 001 | error | Refused | the gate {why}" in site.text
+        site.types("[TASK: 001 | retry]")
+        site.until_asked("review 001.1")
+        assert faults(site.file.read_bytes()) == ()
+
+
+@pytest.mark.slow
+def test_with_nobody_there_a_gate_that_could_not_start_ends_the_build(tmp_path: Path) -> None:
+    """No attempt more, and no review."""
+    with Site(tmp_path, gate="no-such-runner", person="absent") as site:
+        site.open()
+        site.until_end()
+        assert site.calls == ["plan", "work 001.1"]
+        assert "[STOPPED: error: task 001: the gate could not start (exit code 127)." in site.text
+
+
+@pytest.mark.slow
+def test_a_gate_that_fails_in_another_way_than_before_is_reviewed(tmp_path: Path) -> None:
+    """It was red before anything was changed, and says something else now: that is about the task."""
+    script = {"plan": PLAN.splitlines()[0], "001.1": {"ages.txt": "3\n"}}
+    with Site(tmp_path, script, gate="cat README.md *.txt; exit 1") as site:
+        site.open()
+        site.confirm()
+        site.until_asked("review 001.1")
 
 
 @pytest.mark.slow

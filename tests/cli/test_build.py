@@ -141,25 +141,6 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     )
 
 
-@pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
-def test_the_gate_is_tried_on_the_base_before_the_start(dialogd: Commands, repo: Path) -> None:
-    """Its end is shown, before the person's word; the checkout is not seen, and nothing is left of it."""
-    (repo / "ages.py").write_text("not even python (")
-    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate"]
-    ends = {
-        "python3 -c 'import ages; print(\"Ran 1 test\")'": "it passes on that commit: Ran 1 test\n",
-        "true": "it passes on that commit; it reports no test\n",
-        "echo why; false": "it is red on that commit (failed, exit 1): why\n",
-        "pytest-is-not-here": "it cannot start on that commit: /bin/sh: 2: pytest-is-not-here: not found\n",
-        "python3 -m nothing": "it cannot start on that commit: /usr/bin/python3: No module named nothing\n",
-    }
-    for (gate, end), done in zip(ends.items(), dialogd.all([[*words, gate] for gate in ends]), strict=True):
-        told, _, rest = done.err.partition("        " + end.partition(": ")[0])
-        assert (done.code, gate in told, "your word is needed" in rest) == (1, True, True), done.err
-        assert end.partition(": ")[2].rpartition(":")[2].strip() in rest
-    assert not (repo.parent / f"{repo.name}.dialogd").exists()
-
-
 def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path) -> None:
     """Where a lead can work only with bubblewrap, the way out is another lead, or bubblewrap."""
     tools = dialogd.folder / "tools"
@@ -208,6 +189,48 @@ def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
             terminal.press(typed)
             until(lambda terminal=terminal: terminal.has_ended, "its end", lambda terminal=terminal: terminal.text)
             assert said in terminal.text
+        finally:
+            terminal.close()
+        assert (dialogd.file.exists(), dialogd.daemons()) == (False, ())
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+def test_the_gate_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> None:
+    """Its end on the base is told, with what would help where it is red; neither checkout nor place shows a trace."""
+    (repo / "ages.py").write_text("not committed")
+    ends = {
+        "echo 3 passed; touch made": "it passed, in N seconds. The last line that it printed: `3 passed`.\n",
+        "grep -q AGES ages.py": "it passed, in N seconds. It printed nothing: it reports no test.\n",
+        "echo wrong; exit 3": "it failed: exit code 3\n          wrong\n",
+        "no-such-runner": "it could not start: exit code 127\n          /bin/sh: ",
+        "sleep 600": "it had not ended in 1 second: --gate-timeout gives it more\n",
+    }
+    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate-timeout"]
+    for gate, end in ends.items():
+        done = dialogd(*words, "1s" if "sleep" in gate else "1m", "--gate", gate)
+        _, _, said = done.err.partition(f"tried   the gate runs on {git(repo, 'rev-parse', 'HEAD')[:12]}, ")
+        said = re.sub(r"in [\d.]+ seconds?\.", "in N seconds.", said)
+        assert said.startswith(f"before anything is changed\n        {end}"), (gate, done.err)
+        assert ("--gate-sees .venv); or name another (--gate)\n" in said) == ("passed" not in end), said
+        assert "error: your word is needed" in said
+    assert sorted(path.name for path in repo.parent.iterdir() if path.name.startswith("code")) == ["code"]
+    assert sorted(path.name for path in repo.iterdir()) == [".git", "ages.py"]
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+def test_a_person_does_not_wait_for_a_gate_that_is_tried(dialogd: Commands, repo: Path) -> None:
+    """Ctrl-C ends it, and the question comes; with --yes nothing begins that nobody was asked about."""
+    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate", "sleep 600"]
+    for more, said in (([], "Start it? [y/N]"), (["--yes"], "")):
+        terminal = Terminal(dialogd.words([*words, *more]), dialogd.environment, dialogd.folder)
+        try:
+            terminal.until("before anything is changed")
+            terminal.press("\x03")
+            if said:
+                terminal.until("interrupted: how it ends is not known")
+                terminal.until(said)
+                terminal.press("n\r")
+            until(lambda terminal=terminal: terminal.has_ended, "its end", lambda terminal=terminal: terminal.text)
         finally:
             terminal.close()
         assert (dialogd.file.exists(), dialogd.daemons()) == (False, ())
