@@ -139,7 +139,7 @@ class Held:
     file: options.FileOption = None
     replace: options.Replace = False
     go_on: Annotated[
-        bool, typer.Option("--continue", help="Start the same agents again, or those you name, and go on.")
+        bool, typer.Option("--continue", help="Start its agents again (run: or those you name), and go on.")
     ] = False
     stay: Annotated[bool, typer.Option("--stay", help="Keep the daemons and the page after the end, until Ctrl-C.")] = (
         False

@@ -235,7 +235,7 @@ def test_nothing_runs_once_the_guard_is_gone(inside: Path) -> None:
         outer.wait(180)
         assert guard.stdin is not None
         guard.stdin.write(b"go")
-    inner.wait(180)
+    inner.wait(stretched(20))
     assert not (inside / "up").exists()
 
 
