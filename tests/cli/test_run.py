@@ -232,11 +232,11 @@ def test_what_cannot_be_played_is_refused_before_anything_is_written(dialogd: Co
 
 @pytest.mark.slow
 def test_a_deadlock_is_exit_code_4(dialogd: Commands) -> None:
-    """The outcome decides about the exit code."""
+    """The outcome decides about the exit code; of first answers either may come first."""
     words = ["run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0"]
     with dialogd.background(*words) as process:
         assert process.wait(PATIENCE) == 4, dialogd.output
-        assert "ended, no agreement: a deadlock, called by Claude A and Claude B" in dialogd.output
+        assert re.search("ended, no agreement: a deadlock, called by Claude [AB] and Claude [AB] ", dialogd.output)
 
 
 @pytest.mark.slow
@@ -252,11 +252,11 @@ def test_the_person_is_called_and_answers(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_a_dialog_in_which_everybody_fails_is_exit_code_1(dialogd: Commands) -> None:
-    """A's second failure is the person's turn; B's after it ends the dialog in an error."""
+    """The second failure of one is the person's turn; the other's after it ends the dialog in an error."""
     words = ["run", "Tabs?", "--agents", "rehearsal:error,rehearsal:error", "--pace", "0"]
     with dialogd.background(*words, DIALOGD_RETRY_WAIT="0") as process:
-        until(lambda: "your turn: A failed" in dialogd.output, "the failure", lambda: dialogd.output)
-        assert dialogd("skip", "A").code == 0
+        until(lambda: " failed: " in dialogd.output.partition("your turn: ")[2], "it", lambda: dialogd.output)
+        assert dialogd("skip", dialogd.output.partition("your turn: ")[2][0]).code == 0
         assert process.wait(PATIENCE) == 1, dialogd.output
         assert leftovers(dialogd) == []
 
