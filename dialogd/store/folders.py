@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dialogd.errors import UnsafeFile
-from dialogd.store.disk import make_folder, why
+from dialogd.store.disk import make_folder, why, write_over
 
 PATH = "path"  # in the folder of a dialog file: where that lies
 
@@ -25,7 +25,7 @@ class StateDir:
         folder = self._made(self.root / "dialogs" / _key(file))
         with suppress(OSError):  # it only tells where a file came from that was moved
             if not (folder / PATH).exists():
-                (folder / PATH).write_bytes(os.fsencode(_absolute(file)))
+                write_over(os.fsencode(_absolute(file)), folder / PATH, durable=False)
         return folder
 
     def agent(self, file: Path, agent: str) -> Path:
