@@ -372,7 +372,7 @@ def test_notifications_come_when_they_were_asked_for(room: Room, browser: Browse
     room.a.ask("POST", "/say", {"text": "Ten."})
     room.minds["A"].call(2).end("[QUESTION_FOR_USER: And how many turns?]\n")
     expect(page.locator("#question-text")).to_contain_text("And how many turns?")
-    page.wait_for_function("window.told.length > 0")
+    page.wait_for_function("() => window.told.length > 0")
     told = page.evaluate("window.told")
     assert told == [["Tabs or spaces?", "Claude A asks you a question. And how many turns?"]]
     visitor.context.close()

@@ -50,6 +50,7 @@ class Home:
             "HOME": str(folder),
             "XDG_CONFIG_HOME": str(folder / "config"),
             "DIALOGD_STATE_DIR": str(self.state_dir),
+            "DIALOGD_FILE": str(folder / "dialog.md"),  # what lies at the usual place of this machine is not listed
             "DIALOGD_PLAN": "0",
             "DIALOGD_PACE": "0",
             "OLLAMA_HOST": "127.0.0.1:1",

@@ -155,7 +155,7 @@ def test_a_focus_in_a_bar_moves_nothing(room: Room, visitor: Visitor) -> None:
     room.minds["A"].call(1)
     expect(page.locator('#agents [data-state="thinking"]')).to_be_attached()
     expect(page.locator("#away")).not_to_be_empty()  # what stands above has come
-    is_at_end = "document.documentElement.scrollHeight - scrollY - innerHeight < 2 && scrollY > 500"
+    is_at_end = "() => document.documentElement.scrollHeight - scrollY - innerHeight < 2 && scrollY > 500"
     page.wait_for_function(is_at_end)
     for one in ("#pause", "#stop", "#help-open", "#say-text", "#more-open"):
         page.locator(one).focus()
