@@ -574,7 +574,7 @@ def home(studio: Studio) -> None:
     with studio.serve(environment, folder / "fresh") as address:
         for size in (WIDE, PHONE):
             with studio.page(address, size) as page:
-                page.locator("[data-field=question] #rehearse-go").wait_for()
+                page.locator("#go:enabled").wait_for()
                 studio.take(page, f"home-first-{size[0]}")
     shelf = Shelf(folder)
     for one in PAST:
@@ -603,7 +603,7 @@ def home(studio: Studio) -> None:
 
 def ask(page: Page) -> None:
     """Type a question, once the lists are there."""
-    page.locator("[data-field=question] #rehearse-go").wait_for()
+    page.locator("#go:enabled").wait_for()
     page.locator("#waiting li").wait_for()
     page.locator("#question").fill(ASKED)
     page.wait_for_timeout(900)  # until the estimate is there
