@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_a_model_is_told_what_it_has_to_look_at(tmp_path: Path) -> None:
     """One behind an API has the text alone, and is told so; a program of the person's own is told nothing of it."""
     program = tmp_path / "agent.py"
     program.write_text("import pathlib, sys\npathlib.Path('asked').write_text(sys.stdin.read())\nprint('Words.')\n")
-    flags = {"B": ["--project", str(tmp_path), "--command", f"{sys.executable} {program}"]}
+    flags = {"B": ["--project", str(tmp_path), "--command", shlex.join([sys.executable, str(program)])]}
     backends = {"A": "anthropic", "B": "command"}
     with (
         StandIn(lambda _: Say("Words.")) as server,
