@@ -30,7 +30,7 @@ from dialogd.store.logfile import Addition, LogFile
 from dialogd.store.origin import Origin, origin_here
 
 if TYPE_CHECKING:
-    from dialogd.build.worktrees import Worktrees
+    from dialogd.tasks.worktrees import Worktrees
 
 notices = logging.getLogger("dialogd.person")
 
@@ -777,7 +777,7 @@ def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
 
     Raises `Refused` where there is nothing to merge, or where the branch has moved since.
     """
-    from dialogd.build.approvals import judge_here
+    from dialogd.tasks.approvals import judge_here
 
     judge, against = judge_here(log, untested=True)
     known, (trees, branch, at) = judge.dialog.state.tasks, _branch(judge.dialog, repo, onto)
@@ -814,7 +814,7 @@ def carried_over(log: LogFile, repo: Path, onto: str = "") -> Takeover:
 
 def _branch(dialog: Dialog, repo: Path, onto: str) -> tuple[Worktrees, str, str]:
     """The worktrees of the build, the person's branch, the commit at which that is. Raises `Refused` without one."""
-    from dialogd.build.worktrees import Worktrees
+    from dialogd.tasks.worktrees import Worktrees
 
     trees, branch = Worktrees(repo, build=dialog.id), onto or rules_of_build(dialog).branch
     if not (at := trees.git.ref(f"refs/heads/{branch}")):
@@ -841,7 +841,7 @@ def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> 
     What speaks against it is overruled with `anyway`, and noted. Raises `Refused` for it else, and where the branch
     cannot be fast-forwarded, with nothing done.
     """
-    from dialogd.build.worktrees import Worktrees
+    from dialogd.tasks.worktrees import Worktrees
 
     admitted(log, "build merge")
     undoubted(log, what, anyway=anyway)

@@ -147,8 +147,8 @@ def rounds(folder: Path, source: Path, tasks: int, files: int) -> list[Cost]:
 def alone(folder: Path, tasks: int, files: int) -> list[Cost]:
     """The same of one process: worktree, program, commit, gate over a copy, the diffs of a review."""
     from dialogd.agent.builder import DIFF_SHOWN
-    from dialogd.build import gate
-    from dialogd.build.worktrees import Worktrees
+    from dialogd.tasks import gate
+    from dialogd.tasks.worktrees import Worktrees
 
     base = repository(folder / "repo", files)
     (folder / "agent.sh").write_text(AGENT.replace("TASKS", str(tasks)).replace("SCORE", SCORE))
@@ -183,7 +183,7 @@ def main() -> int:
     parser.add_argument("--source", type=Path, default=own_python.REPOSITORY, metavar="DIR", help="another checkout")
     parser.add_argument("--folder", type=Path, default=Path.home(), metavar="DIR", help="not below /tmp (the home)")
     given = parser.parse_args()
-    from dialogd.build.sandbox import missing
+    from dialogd.tasks.sandbox import missing
 
     if lacking := missing():
         print(f"a build cannot be measured here: {lacking}", file=sys.stderr)

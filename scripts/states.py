@@ -20,7 +20,6 @@ from dialogd.errors import BackendError
 from dialogd.protocol.build import ERROR, Due
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
-from tests.build.site import Site
 from tests.memory.shelf import Shelf
 from tests.plans.ends import ROOMS, file_of
 from tests.plans.scenes import CLEANUP, FILES, FOR_POSTGRES, POSTGRES, QUESTION, setup, with_costs
@@ -29,6 +28,7 @@ from tests.support.past import Past
 from tests.support.room import Room as Table
 from tests.support.room import opening
 from tests.support.standin import Say, Use
+from tests.tasks.site import Site
 from tests.turns.test_tools import World
 
 if TYPE_CHECKING:

@@ -124,7 +124,6 @@ def raised(paper: Paper, secrets: tuple[str, ...] = ()) -> list[Alert]:
 
 
 def test_what_each_kind_of_entry_is_worth() -> None:
-    """A question, a failure, a stall and an end are told as such; a plain turn is an entry; the person's is nothing."""
     paper = Paper(
         opening("A", "B"),
         A=[
@@ -160,7 +159,6 @@ def test_what_each_kind_of_entry_is_worth() -> None:
 
 
 def test_a_question_says_until_when_and_what_counts_then() -> None:
-    """By the person's clock, in the reason as in the facts; a long question is cut, and not its deadline."""
     paper = Paper(
         opening("A", "B", setup="question_defaults = true"),
         A=[f"Hm.\n\n[QUESTION_FOR_USER: Soft, {'really ' * 90}? | in 2h | default: hard]"],
@@ -185,7 +183,6 @@ def test_a_question_says_until_when_and_what_counts_then() -> None:
 
 
 def test_the_question_of_a_round_comes_with_the_turn_that_asks() -> None:
-    """The round's last reply is another's: the alert has one agent, its question and its words."""
     setup = '## Setup\n\n```toml\norder = "parallel"\n```'
     paper = Paper(
         opening("A", "B", "C", more=setup, turn="A, B, C"),
@@ -209,7 +206,6 @@ def test_the_question_of_a_round_comes_with_the_turn_that_asks() -> None:
 
 
 def test_the_end_comes_before_the_failure_that_brought_it() -> None:
-    """Everybody fails: one entry, two alerts; what shows each entry once shows the end."""
     failing = {"A": [BackendError("no quota", fix="pay")] * 2, "B": [BackendError("no net", fix="plug")] * 2}
     paper = Paper(opening("A", "B"), **failing)
     for who in "AA":
@@ -223,7 +219,6 @@ def test_the_end_comes_before_the_failure_that_brought_it() -> None:
 
 
 def test_step_mode_asks_nobody_at_every_turn() -> None:
-    """The word comes back to the person each time: only a question, or a failure, is worth more than an entry."""
     setup = "## Setup\n\n```toml\nstep = true\n```"
     paper = Paper(opening("A", "B", more=setup), A=["Tabs.", "Hm.\n\n[QUESTION_FOR_USER: Soft?]"])
     paper.step("A")
@@ -235,7 +230,6 @@ def test_step_mode_asks_nobody_at_every_turn() -> None:
 
 
 def test_an_alert_is_one_line_without_secrets_and_of_bounded_length() -> None:
-    """JSON in ASCII: no escape sequence, no line break, no key of anybody's, whatever the agents write."""
     long = "word " * 1000
     paper = Paper(
         opening("A", "B", question="Why?", keys=[f"Topic: the {KEY} \x1b]0;evil\x07 question"]),
@@ -259,7 +253,6 @@ def test_an_alert_is_one_line_without_secrets_and_of_bounded_length() -> None:
 
 
 def test_a_command_gets_json_on_stdin_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No shell: words are words. The screen's variables come along, keys of services do not."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.setenv("DISPLAY", ":7")
     script = tmp_path / "a hook.py"
@@ -279,7 +272,6 @@ def test_a_command_gets_json_on_stdin_and_no_key(tmp_path: Path, monkeypatch: py
 
 
 def test_a_failing_command_says_why() -> None:
-    """Not there, not a program, an exit code with the last line of stderr."""
     assert failure(hook("on_end", "no-such-program --x")) == "command not found: 'no-such-program'"
     assert failure(hook("on_end", "sh -c 'echo no luck >&2; exit 3'")) == "exited 3: no luck"
     assert failure(hook("on_end", "sh -c 'exec <&-; exit 0'")) == ""  # it need not read
@@ -287,7 +279,6 @@ def test_a_failing_command_says_why() -> None:
 
 @pytest.mark.slow
 def test_a_hanging_command_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    """After ten seconds, also what it put into sessions of their own; nothing of it is left."""
     pids = tmp_path / "pids"
     code = textwrap.dedent(f"""
         import os, subprocess, time
@@ -302,7 +293,6 @@ def test_a_hanging_command_is_ended_with_all_it_started(tmp_path: Path) -> None:
 
 
 def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
-    """A hook that forks and goes leaves nobody."""
     pid = tmp_path / "pid"
     assert failure(hook("on_end", f"sh -c 'sleep 600 & echo $! > {pid}'")) == ""
     assert not is_alive(int(pid.read_text()))
@@ -317,7 +307,6 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_webhook_is_posted_to_and_not_led_elsewhere(hooked: Hooked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One POST of JSON; a redirect is a failure, followed by nobody; a proxy never sees the loopback."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     assert failure(hook("on_question", f"{hooked.url}/here?token=abc")) == ""
@@ -330,7 +319,6 @@ def test_a_webhook_is_posted_to_and_not_led_elsewhere(hooked: Hooked, monkeypatc
 
 @pytest.mark.slow
 def test_a_webhook_that_never_answers_is_given_up(hooked: Hooked) -> None:
-    """After five seconds in all."""
     began = time.monotonic()
     assert failure(hook("on_question", f"{hooked.url}/hangs")) == "no answer within 5 s"
     assert time.monotonic() - began < 5 + 3 * a_second()
@@ -340,7 +328,6 @@ def test_a_webhook_that_never_answers_is_given_up(hooked: Hooked) -> None:
 
 
 def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> None:
-    """Turns, a question, an end: the daemon that wrote it tells; nothing for what the person did."""
     environment = {name: f"{hooked.url}/{name[11:].lower()}" for name in SERIOUS} | {
         "DIALOGD_ON_EVENT": f"{hooked.url}/event"
     }
@@ -371,7 +358,6 @@ def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> No
 
 
 def test_a_daemon_that_goes_waits_for_the_alert_of_an_end_and_for_nothing_else(hooked: Hooked, tmp_path: Path) -> None:
-    """`run` ends its daemons the moment a dialog has ended; a hook that hangs keeps nobody."""
     end = tmp_path / "end.json"
     environment = {
         "DIALOGD_ON_END": f"sh -c 'sleep 0.2; cat > {end}'",
@@ -390,7 +376,6 @@ def test_a_daemon_that_goes_waits_for_the_alert_of_an_end_and_for_nothing_else(h
 
 @pytest.mark.slow
 def test_hooks_that_fail_or_hang_delay_no_turn_and_are_told_once(tmp_path: Path) -> None:
-    """The next turn is asked for while they hang; one warning for one that fails each time; a stop is quick."""
     environment = {"DIALOGD_ON_EVENT": "sh -c 'exit 3'", "DIALOGD_ON_QUESTION": "sleep 600"}
     with Room(tmp_path, environment=environment) as room:
         room.open("AB")
@@ -480,7 +465,6 @@ def desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the library keeps its connection for the process's life
 def test_the_desktop_shows_a_notification_without_markup(desktop: subprocess.Popen[str], tmp_path: Path) -> None:
-    """From a real daemon, over a real bus, with `desktop = auto`: a link in an agent's question is only text."""
     with Room(tmp_path, "A", environment={"DIALOGD_POLL": "0.1"}) as room:
         room.open()
         room.think("A").end('Well.\n\n[QUESTION_FOR_USER: <a href="http://x/">Soft</a> & <b>hard?]\n')
@@ -492,7 +476,6 @@ def test_the_desktop_shows_a_notification_without_markup(desktop: subprocess.Pop
 
 
 def test_without_a_session_bus_the_desktop_says_so() -> None:
-    """One sentence, no traceback."""
     pytest.importorskip("desktop_notifier", reason="the extra `desktop` is not installed")
     assert failure(Desktop()) == "no desktop took the notification"
 
@@ -502,7 +485,6 @@ def test_without_a_session_bus_the_desktop_says_so() -> None:
 
 @pytest.mark.slow
 def test_a_trial_says_what_became_of_each_channel(hooked: Hooked, tmp_path: Path) -> None:
-    """`dialogd alerts test`: every channel once, its outcome and fix; exit code 1 when one failed; no secret shown."""
     environment = {
         **os.environ,
         "DIALOGD_STATE_DIR": str(tmp_path / "state"),
@@ -524,7 +506,6 @@ def test_a_trial_says_what_became_of_each_channel(hooked: Hooked, tmp_path: Path
 
 
 def test_the_page_about_alerts_shows_what_is_so(repository: Path, tmp_path: Path) -> None:
-    """Its settings are read as they stand, its JSON has the keys of a real one, its script gets the question across."""
     page = (repository / "docs" / "alerts.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"^```(toml|json|sh|python)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     (tmp_path / "dialogd.toml").write_text(blocks["toml"], encoding="utf-8")

@@ -60,7 +60,6 @@ def stage(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_agents_have_the_roles_that_a_program_gives_them(stage: Stage) -> None:
-    """By name, or as a Setup has them: they stand in the file."""
     roles = {"a": "observer", "B": {"role": "critic", "weight": 2}}
     events = dialogd.run("Tabs?", agents=["rehearsal"] * 3, roles=roles, file=stage.file)
     async with aclosing(events):
@@ -73,7 +72,6 @@ async def test_agents_have_the_roles_that_a_program_gives_them(stage: Stage) -> 
 
 
 def test_an_open_file_is_the_dialog_folded(stage: Stage) -> None:
-    """Header, entries and state; by a path or its text."""
     Commands(stage.file.parent).begin("Tabs?")
     for file in (stage.file, str(stage.file)):
         dialog = dialogd.open(file)
@@ -81,7 +79,6 @@ def test_an_open_file_is_the_dialog_folded(stage: Stage) -> None:
 
 
 def test_what_is_no_dialog_is_an_error_of_the_tree(stage: Stage) -> None:
-    """No file, and a file that is none: each says what to do next."""
     with pytest.raises(NotRunning, match="there is no dialog at") as missing:
         dialogd.open(stage.file)
     assert missing.value.fix
@@ -93,7 +90,6 @@ def test_what_is_no_dialog_is_an_error_of_the_tree(stage: Stage) -> None:
 
 
 def test_the_person_speaks_from_python(stage: Stage) -> None:
-    """A turn or a remark; where nothing stands nothing is begun."""
     with pytest.raises(NotRunning):
         dialogd.say(stage.file, "Spaces.")
     assert not stage.file.exists()
@@ -103,7 +99,6 @@ def test_the_person_speaks_from_python(stage: Stage) -> None:
 
 
 def test_importing_is_light_and_names_are_known(repository: Path) -> None:
-    """`import dialogd` loads nothing of it; what there is not is an AttributeError."""
     program = (
         "import sys, dialogd; print(*sorted({'asyncio', 'dialogd.api', 'typer'} & set(sys.modules)));"
         "print(dialogd.Event.__name__, hasattr(dialogd, 'nonsense'))"
@@ -116,7 +111,6 @@ def test_importing_is_light_and_names_are_known(repository: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_dialog_is_told_from_its_beginning_to_consensus(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`begun` first, every turn once, lines as they are written, how it stands, `ended` last; no process is left."""
     monkeypatch.setenv("DIALOGD_PLAN", "1")
     events = [event async for event in dialogd.run("Tabs?", agents=PAIR, file=stage.file, pace=0)]
     state = stage.dialog.state
@@ -202,7 +196,6 @@ EARLY = {"closed": closed, "failed": failed, "cancelled": cancelled}
 async def test_who_leaves_in_the_middle_leaves_no_process(
     stage: Stage, how: Callable[[Stage, Callable[[], None]], Awaitable[None]]
 ) -> None:
-    """`[STOPPED]` in the file and every daemon gone when the iterator is closed, also in the middle of a call."""
     alive: list[int] = []
     await how(stage, lambda: alive.extend(process.pid for process in stage.processes))
     assert len(alive) == 2
@@ -214,7 +207,6 @@ async def test_who_leaves_in_the_middle_leaves_no_process(
 
 @pytest.mark.slow
 def test_a_program_that_breaks_off_and_ends_leaves_no_process(stage: Stage, repository: Path) -> None:
-    """A bare `break`, and the program is over at once: all the same."""
     program = (
         "import asyncio, dialogd\n"
         "async def main():\n"
@@ -234,7 +226,6 @@ def test_a_program_that_breaks_off_and_ends_leaves_no_process(stage: Stage, repo
 
 @pytest.mark.slow
 async def test_the_program_answers_when_it_is_asked(stage: Stage) -> None:
-    """`needs_person` says what is asked; `dialogd.say` goes on to the end."""
     asked = ""
     async for event in dialogd.run("Tabs?", agents=("rehearsal:ask", "rehearsal"), file=stage.file, pace=0):
         if event.kind == "state" and event.data["needs_person"] and not asked:
@@ -247,7 +238,6 @@ async def test_the_program_answers_when_it_is_asked(stage: Stage) -> None:
 
 @pytest.mark.slow
 async def test_a_daemon_that_dies_is_started_again_and_told(stage: Stage) -> None:
-    """A `warning` with its last words; its second end ends the run with an error, and nothing is left."""
     killed = []
 
     async def listen() -> None:
@@ -266,7 +256,6 @@ async def test_a_daemon_that_dies_is_started_again_and_told(stage: Stage) -> Non
 
 
 async def test_what_cannot_begin_is_refused_before_anything_is_written(stage: Stage) -> None:
-    """The errors of `dialogd run`, at the first step of the iterator; a dialog that goes on is not written over."""
     wrong: list[tuple[dict[str, object], str]] = [
         ({"agents": ()}, "0 agents are named"),
         ({"agents": ["rehearsal:nonsense"]}, "unknown rehearsal"),

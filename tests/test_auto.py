@@ -65,13 +65,11 @@ def seats(*here: str, name: str = "auto", variables: Mapping[str, str] | None = 
 def test_seats_go_through_the_families_that_are_here_in_the_fixed_order(
     here: tuple[str, ...], expected: list[str]
 ) -> None:
-    """A program before a key, one family after the other, from the first again; nobody here means rehearsal."""
     assert seats(*here) == expected
 
 
 @given(here=st.sets(st.sampled_from(MEMBERS)), order=st.permutations(range(4)))
 def test_daemons_started_apart_choose_differently_without_talking(here: set[str], order: list[int]) -> None:
-    """Whoever asks first, each seat gets the same; neighbours differ wherever two families are here."""
     machine = Machine(*here)
     asked = {seat: resolve("auto", seat, {}, machine) for seat in order}
     assert {seat: resolve("auto", seat, {}, Machine(*here)) for seat in range(4)} == asked
@@ -84,7 +82,6 @@ def test_daemons_started_apart_choose_differently_without_talking(here: set[str]
 
 @given(here=st.sets(st.sampled_from(MEMBERS)), count=st.integers(2, 6))
 def test_twins_are_the_seats_that_get_the_same_family(here: set[str], count: int) -> None:
-    """Each agent names the others of its family, and nobody else; scripts are no twins."""
     ids = "ABCDEF"[:count]
     choices = {who: resolve("auto", seat, {}, Machine(*here), agents=ids) for seat, who in enumerate(ids)}
     for who, choice in choices.items():
@@ -95,7 +92,6 @@ def test_twins_are_the_seats_that_get_the_same_family(here: set[str], count: int
 
 
 def test_claude_is_the_program_where_it_is_and_else_the_key() -> None:
-    """In every seat the same; a model goes along; where neither is here, the fix says how to get one."""
     assert seats("claude-code", "anthropic", name="claude") == ["claude-code"] * 4
     assert seats("anthropic", name="claude") == ["anthropic"] * 4
     chosen = resolve("claude:claude-sonnet-5-5", 0, {}, Machine("anthropic"))
@@ -118,14 +114,12 @@ def test_claude_is_the_program_where_it_is_and_else_the_key() -> None:
     ],
 )
 def test_what_follows_the_colon_is_a_model_a_scenario_or_a_command(name: str, backend: str, model: str) -> None:
-    """Named backends come out as they are, whatever else is here."""
     choice = resolve(name, 3, {}, Machine(*MEMBERS))
     assert (choice.backend, choice.model) == (backend, model)
 
 
 @cases("name", ["chatgpt", "", "auto:gpt-6.1-sol", "Auto"])
 def test_a_name_that_nobody_knows_is_refused(name: str) -> None:
-    """With the names that may be used."""
     with pytest.raises(BadInput) as refused:
         resolve(name, 0, {}, Machine(*MEMBERS))
     assert "claude" in refused.value.fix
@@ -138,7 +132,6 @@ def test_a_name_that_nobody_knows_is_refused(name: str) -> None:
     [("A", (), 0), ("c", (), 2), ("B", ("B", "A"), 0), ("critic", ("A", "Critic"), 1), ("critic", (), 0), ("Ä", (), 0)],
 )
 def test_the_seat_is_the_place_in_the_header_else_the_letter(agent: str, agents: tuple[str, ...], seat: int) -> None:
-    """Ids are compared in any case; a word that is no letter takes the first seat."""
     assert seat_of(agent, agents) == seat
 
 
@@ -182,7 +175,6 @@ PROJECT = Path("/home/me/web")
 def test_each_agent_is_introduced_on_one_line(
     name: str, project: Path | None, variables: dict[str, str], words: str
 ) -> None:
-    """What it is and why, who pays, which vendor sees which project's text; no password of a URL."""
     assert introduce(resolve(name, 0, variables, Machine(*MEMBERS)), project) == words
 
 
@@ -198,7 +190,6 @@ def test_each_agent_is_introduced_on_one_line(
     ],
 )
 def test_a_key_without_a_budget_gets_a_cap(pays: str, header: str, cap: float | None) -> None:
-    """A login, nobody, and a budget of either kind need none; before there is a dialog the key alone decides."""
     dialog = parse(f"# D\n\n**Topic:** T\n{header}\n---\n\n## Turn 1 — User\n\nx\n\nTURN: A\n".encode())
     choice = Choice("grok", "here", pays)
     assert default_cap(choice, dialog) == cap
@@ -206,13 +197,11 @@ def test_a_key_without_a_budget_gets_a_cap(pays: str, header: str, cap: float | 
 
 
 def test_a_login_that_is_a_key_is_metered_too() -> None:
-    """Codex may be logged in with one."""
     assert Choice("codex", "codex 1.0, logged in with a key", "your OpenAI login").is_metered
     assert not Choice("openai", "localhost:8000, no key").is_metered
 
 
 def test_a_budget_counts_tokens_where_a_price_is_unknown() -> None:
-    """The vendors' own models have list prices; another address, an unknown model and a foreign agent have none."""
     grok = Choice("grok", "", vendor="xAI")
     assert price_for(Choice("anthropic", "", vendor="Anthropic"))
     assert not price_for(Choice("anthropic", "", vendor="Anthropic"), "no-such-model")
@@ -238,7 +227,6 @@ def test_who_has_a_key_comes_before_an_address_without_one(tmp_path: Path) -> No
 
 
 def test_the_price_of_a_program_is_that_of_the_model_it_was_seen_to_ask(tmp_path: Path) -> None:
-    """Until a program was proved it is its family's usual model; a provider nobody knows has no price."""
     usual = price_of(BACKENDS["anthropic"].model, "Anthropic")
     claude = Choice("claude-code", "", vendor="Anthropic")
     assert price_for(claude, agents=tmp_path) == usual
@@ -250,7 +238,6 @@ def test_the_price_of_a_program_is_that_of_the_model_it_was_seen_to_ask(tmp_path
 
 
 def test_a_key_alone_in_dotenv_gives_its_family(tmp_path: Path) -> None:
-    """Through the real look at this machine: empty PATH and home, one fake key."""
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:1"}
     key = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789"}
     nobody = choose("auto", 0, environment, {})
@@ -265,7 +252,6 @@ def test_a_key_alone_in_dotenv_gives_its_family(tmp_path: Path) -> None:
 
 
 def test_a_key_is_not_what_pays_for_a_program_with_a_login(tmp_path: Path) -> None:
-    """The login pays, also where a key and another address are set; the key is named as not used, and needs no cap."""
     program, home = tmp_path / "claude", tmp_path / ".claude"
     program.write_text("#!/bin/sh\necho '9.8.7 (Claude Code)'\n")
     program.chmod(0o755)
@@ -287,7 +273,6 @@ def test_a_key_is_not_what_pays_for_a_program_with_a_login(tmp_path: Path) -> No
 
 
 def test_an_address_of_ones_own_says_who_sees_and_who_pays() -> None:
-    """At a known vendor's address that vendor's key pays; elsewhere none is needed, and none is sent along."""
     keys = {"OPENAI_API_KEY": "sk-test-0123456789", "OPENROUTER_API_KEY": "or-test-0123456789", "PATH": "", "HOME": "/"}
     there = choose("openai", 0, keys, {}, base_url="https://openrouter.ai/api/v1")
     assert (there.vendor, there.pays) == ("OpenRouter", "the key in OPENROUTER_API_KEY")
@@ -300,7 +285,6 @@ def test_an_address_of_ones_own_says_who_sees_and_who_pays() -> None:
 
 
 def test_every_backend_of_the_table_can_be_looked_at(tmp_path: Path) -> None:
-    """On a machine with nothing: an answer for each in words, and a fix for each that is not here."""
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:1"}
     found = auto.survey(BACKENDS, environment, {})
     assert [name for name in BACKENDS if found[name].here] == ["rehearsal", "command", "live"]

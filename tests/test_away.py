@@ -51,7 +51,6 @@ def texts(room: Room, kind: str, since: int = 0) -> list[str]:
 
 
 def test_news_are_read_from_the_marks(voted: Room) -> None:
-    """What was proposed, asked, answered, conceded, who changed their mind and why, which objections stand."""
     assert texts(voted, "proposed") == ["P1 Postgres", "P2 Redis"]
     assert texts(voted, "asked") == ["to C: how many reads?"]
     assert texts(voted, "answered") == ["how many reads? → Two hundred."]
@@ -62,7 +61,6 @@ def test_news_are_read_from_the_marks(voted: Room) -> None:
 
 
 def test_only_what_came_since_is_news(voted: Room) -> None:
-    """Turns behind the one that is named, and notes behind that very one."""
     assert texts(voted, "proposed", 3) == ["P2 Redis"]
     assert texts(voted, "asked", 3) == []
     assert texts(voted, "answered", 3) == ["how many reads? → Two hundred."]
@@ -73,7 +71,6 @@ def test_only_what_came_since_is_news(voted: Room) -> None:
 
 
 def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
-    """A question for them, open, with whose it is; nothing while the agents go on; the result once it has ended."""
     assert away(voted.dialog, 0).needed == ""
     voted.says("B", "[QUESTION_FOR_USER: which region? | by 2026-11-21T22:00:00Z | default: eu]")
     news = away(voted.dialog, 4)
@@ -92,7 +89,6 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
 
 
 def test_what_everybody_signed_settles_the_objections_before_it() -> None:
-    """An objection to an earlier proposal does not stand once its author has signed; opened again it does."""
     agreed = "## Consensus Summary\n\nBoth.\n\n[CONSENSUS_REACHED]"
     room = Room(opening("A", "B"), A=["[PROPOSAL: Redis]", agreed], B=["[RE: P1]\n[OBJECTION: too new]", "[AGREE: P2]"])
     room.run()
@@ -103,7 +99,6 @@ def test_what_everybody_signed_settles_the_objections_before_it() -> None:
 
 
 def test_a_decision_is_told_with_its_text_and_evidence() -> None:
-    """Also the end that it was, and what is left to do: look at the result."""
     room = Room(opening("A", "B", "C", more=VOTE))
     approve = "[VOTE: P1 approve]"
     for who, line in (("A", "[PROPOSAL: Postgres]"), ("B", approve), ("C", approve), ("A", approve)):
@@ -115,7 +110,6 @@ def test_a_decision_is_told_with_its_text_and_evidence() -> None:
 
 
 def test_an_end_without_a_result_has_nothing_to_take() -> None:
-    """Turns that ran out, a deadlock: closed as it is, or opened again; a bare question tells nothing of itself."""
     lines = {"A": ["[QUESTION]", "[QUESTION: how many reads?]"], "B": ["Two hundred.\n\n[QUESTION]", "Who knows."]}
     room = Room(opening("A", "B", keys=["Max Turns: 5"]), **lines)
     room.run()
@@ -126,7 +120,6 @@ def test_an_end_without_a_result_has_nothing_to_take() -> None:
 
 
 def test_what_the_person_rejected_is_not_told_as_decided() -> None:
-    """It stands under a heading of its own, with the text and why; the digest of before has it as a decision."""
     agreed = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
     room = Room(opening("A", "B"), A=[agreed], B=["[AGREE: P1]", "[PROPOSAL: Redis]"])
     room.run()
@@ -139,7 +132,6 @@ def test_what_the_person_rejected_is_not_told_as_decided() -> None:
 
 
 def test_an_end_is_told_with_what_opened_the_dialog_again() -> None:
-    """Every end stands there, a budget's too; what only looks like one does not."""
     room = Room(opening("A", "B"))
     room.types("\n## Turn 2 — Claude A\n\n[CONSENSUS_REACHED]\n\nTURN: B\n")
     assert texts(room, "ended") == []
@@ -157,7 +149,6 @@ def test_an_end_is_told_with_what_opened_the_dialog_again() -> None:
 
 
 def test_a_change_by_a_vote_is_told_with_the_reason_of_the_vote() -> None:
-    """Evidence is a cause; without any the words of the vote are told as what they are, and only then is it none."""
     room = Room(opening("A", "B", "C", more=VOTE))
     for line in (
         "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]",
@@ -174,7 +165,6 @@ def test_a_change_by_a_vote_is_told_with_the_reason_of_the_vote() -> None:
 
 
 def test_errors_and_people_and_withdrawals_are_news() -> None:
-    """Failures, who joined and left, what was struck or ruled out; a vetoed proposal is called withdrawn."""
     room = Room(opening("A", "B"), A=["[PROPOSAL: Redis]"])
     room.step("A")
     room.types("\n## Note — System\n\n[AGENT_ERROR: B | no key | set one]\n")
@@ -186,7 +176,6 @@ def test_errors_and_people_and_withdrawals_are_news() -> None:
 
 
 def test_money_is_that_of_these_turns() -> None:
-    """The sum of what the frames since then say; nothing is said where no frame says anything."""
     paper = Paper(opening("A", "B").encode())
     for number, who in ((2, "A"), (3, "B")):
         spent = (("in", "10"), ("out", "5"), ("usd", f"0.{number}"))
@@ -198,7 +187,6 @@ def test_money_is_that_of_these_turns() -> None:
 
 
 def test_a_screenful_tells_how_much_it_leaves_out() -> None:
-    """The latest few of a kind, and how many there were before; lines fit the width."""
     room = Room(opening("A", "B", keys=["Max Turns: 40"]))
     for number in range(9):
         who = "AB"[number % 2]
@@ -235,13 +223,11 @@ WHEN = {
 
 
 def test_since_is_a_turn_or_a_time(voted: Room) -> None:
-    """A time means the last turn before it: turns 2 to 5 were written ten minutes apart, from 20:10 on."""
     assert {words: since_turn(voted.dialog, words, NOW) for words in WHEN} == WHEN
 
 
 @cases("words", ["", "soon", "-3", "2 parsecs", "99999999999w", "2026-13-40", "7.5"])
 def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
-    """With the ways to write it."""
     with pytest.raises(BadInput) as refused:
         since_turn(voted.dialog, words, NOW)
     assert "2h" in refused.value.fix
@@ -249,14 +235,12 @@ def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
 
 @cases("words", ["soon", "7", "turn 7", "2026-13-40", "0001-01-01", "9999-12-31T23:00-05:00"])
 def test_a_search_refuses_what_is_no_time(words: str) -> None:
-    """A turn is none, nor is what the calendar does not have; with the ways to write it."""
     with pytest.raises(BadInput) as refused:
         values.since(words, datetime.fromisoformat(NOW), clock_at(timezone(timedelta(hours=1))))
     assert "2h" in refused.value.fix
 
 
 def test_a_search_reads_the_times_that_a_digest_reads() -> None:
-    """Each is kept in UTC; a day begins by the clock of who asks, with that day's own offset."""
     now = datetime.fromisoformat(NOW)
     said = [words for words in WHEN if words not in ("7", "turn 3", "#2")]
     kept = [values.since(words, now, berlin) for words in ("", *said)]
@@ -279,13 +263,11 @@ def rejected(count: int) -> Dialog:
 
 @cases("answer", [partial(away, since=0), facts, lambda dialog: as_json(Plan(dialog))])
 def test_the_cost_of_an_answer_grows_with_the_rejections(answer: Callable[[Dialog], object]) -> None:
-    """And not with their square: a dialog may be rejected as often as the person likes."""
     assert len(away(rejected(3), 0).items["rejected"]) == len(facts(rejected(3)).made) == 3
     assert is_linear(lambda n: answer(rejected(n)), size=15)
 
 
 def test_the_persons_last_word_is_where_news_begin(voted: Room) -> None:
-    """A turn or a note of theirs; the beginning, where they never wrote."""
     assert last_word(voted.dialog) == 1
     voted.types("\n## Note — User\n\n[PAUSED]\n")
     assert last_word(voted.dialog) == 5

@@ -36,7 +36,6 @@ def names(path: Path) -> frozenset[str]:
 
 
 def test_every_bug_can_be_planted(planting: ModuleType, repository: Path) -> None:
-    """Its text stands in the package exactly once, wherever that is, and something else takes its place."""
     texts, wrong = planting.sources(repository / planting.PACKAGE), []
     for bug in planting.bugs():
         try:
@@ -49,7 +48,6 @@ def test_every_bug_can_be_planted(planting: ModuleType, repository: Path) -> Non
 
 
 def test_every_bug_names_tests_that_are_there(planting: ModuleType, repository: Path) -> None:
-    """By file and function, so that a test that moves or is renamed takes its bug along."""
     wrong = []
     for bug in planting.bugs():
         for test in bug.tests or ("",):
@@ -61,13 +59,11 @@ def test_every_bug_names_tests_that_are_there(planting: ModuleType, repository: 
 
 
 def test_every_bug_has_a_name_of_its_own(planting: ModuleType) -> None:
-    """And there is one for more than thirty laws and rooms."""
     all_ = [bug.name for bug in planting.bugs()]
     assert len(all_) == len(set(all_)) > 30
 
 
 def test_a_bug_whose_text_is_not_there_once_is_named(planting: ModuleType, tmp_path: Path) -> None:
-    """It is found wherever its module has gone; missing or twice, the error says how often and where."""
     package = tmp_path / planting.PACKAGE
     (package / "deep").mkdir(parents=True)
     (package / "one.py").write_text("total = 1 + 1\n", encoding="utf-8")

@@ -50,7 +50,6 @@ def place(name: str, cwd: Path, user_file: Path, flags: dict[str, object], envir
 
 @pytest.mark.parametrize("strongest", range(len(PORTS)))
 def test_the_stronger_place_wins_and_is_named(strongest: int, tmp_path: Path, user_file: Path) -> None:
-    """Flags > environment > .env > dialogd.toml > pyproject > user config, whatever the weaker ones say."""
     flags: dict[str, object] = {}
     environment: dict[str, str] = {}
     for name in list(PORTS)[strongest:]:
@@ -70,7 +69,6 @@ def test_the_stronger_place_wins_and_is_named(strongest: int, tmp_path: Path, us
 
 
 def test_nothing_set_means_the_documented_defaults(tmp_path: Path) -> None:
-    """Defaults are those of the design, and say that they are."""
     settings = load({}, {}, tmp_path)
     assert settings == Settings()
     assert (settings.id, settings.port, settings.file) == ("", None, Path("/tmp/claude-dialog.md"))
@@ -81,7 +79,6 @@ def test_nothing_set_means_the_documented_defaults(tmp_path: Path) -> None:
 
 
 def test_places_are_mixed_key_by_key(tmp_path: Path, user_file: Path) -> None:
-    """A file that sets one key hides nothing else of a weaker file."""
     (tmp_path / "dialogd.toml").write_text('name = "Ann"\n')
     user_file.write_text('name = "Bob"\nrole = "critic"\n')
     settings = load({"id": "A", "model": None}, {}, tmp_path)
@@ -89,7 +86,6 @@ def test_places_are_mixed_key_by_key(tmp_path: Path, user_file: Path) -> None:
 
 
 def test_a_flag_not_given_and_an_empty_variable_set_nothing(tmp_path: Path) -> None:
-    """None and the empty string leave the next place its say; an explicit zero or false does not."""
     (tmp_path / "dialogd.toml").write_text("port = 5\ndebug = true\npace = 9\n")
     settings = load({"port": None, "debug": False, "pace": 0}, {"DIALOGD_PORT": ""}, tmp_path)
     assert (settings.port, settings.debug, settings.pace) == (5, False, 0.0)
@@ -123,7 +119,6 @@ def test_a_flag_not_given_and_an_empty_variable_set_nothing(tmp_path: Path) -> N
     ],
 )
 def test_every_variable_is_read(variable: str, written: str, name: str, expected: object, tmp_path: Path) -> None:
-    """Each value arrives as its type, from the environment and from .env alike."""
     assert getattr(load({}, {variable: written}, tmp_path), name) == expected
     (tmp_path / ".env").write_text(f'{variable}="{written}"\n')
     assert getattr(load({}, {}, tmp_path), name) == expected
@@ -143,7 +138,6 @@ def test_every_variable_is_read(variable: str, written: str, name: str, expected
     ],
 )
 def test_a_wrong_value_names_origin_and_fix(name: str, wrong: object, tmp_path: Path) -> None:
-    """The error says which setting, what was written, where, and what to do."""
     with pytest.raises(BadInput) as caught:
         load({name: wrong}, {}, tmp_path)
     assert str(caught.value).startswith(f"{name} {wrong!r} (flag --{name.replace('_', '-')}) ")
@@ -152,14 +146,12 @@ def test_a_wrong_value_names_origin_and_fix(name: str, wrong: object, tmp_path: 
 
 
 def test_a_wrong_value_that_is_overruled_is_nobodys_problem(tmp_path: Path) -> None:
-    """Only the value that counts is read."""
     (tmp_path / "dialogd.toml").write_text('port = "nonsense"\n')
     assert load({"port": 9}, {}, tmp_path).port == 9
 
 
 @pytest.mark.parametrize("file", ["dialogd.toml", "pyproject.toml"])
 def test_an_unknown_key_is_named_with_close_matches(file: str, tmp_path: Path) -> None:
-    """A typo in a file is an error that names file, key and what was probably meant."""
     head = "[tool.dialogd]\n" if file == "pyproject.toml" else ""
     (tmp_path / file).write_text(f'{head}state-dir = "x"\n')
     with pytest.raises(BadInput, match="unknown setting 'state-dir'") as caught:
@@ -169,7 +161,6 @@ def test_an_unknown_key_is_named_with_close_matches(file: str, tmp_path: Path) -
 
 
 def test_a_typo_in_dotenv_is_named_and_other_programs_keys_are_not(tmp_path: Path) -> None:
-    """`.env` belongs to everybody, the prefix to dialogd."""
     (tmp_path / ".env").write_text("DATABASE=x\nDIALOGD_PROT=3001\n")
     with pytest.raises(BadInput, match="DIALOGD_PROT") as caught:
         load({}, {}, tmp_path)
@@ -186,7 +177,6 @@ def test_a_typo_in_dotenv_is_named_and_other_programs_keys_are_not(tmp_path: Pat
     ],
 )
 def test_a_broken_file_is_named(file: str, content: bytes, tmp_path: Path) -> None:
-    """Bad TOML, bad UTF-8 and a value where a table belongs: one error with the path and a fix."""
     (tmp_path / file).write_bytes(content)
     with pytest.raises(BadInput, match=file) as caught:
         load({}, {}, tmp_path)
@@ -194,19 +184,16 @@ def test_a_broken_file_is_named(file: str, content: bytes, tmp_path: Path) -> No
 
 
 def test_another_projects_pyproject_is_left_alone(tmp_path: Path) -> None:
-    """A pyproject.toml that says nothing to dialogd may even be broken."""
     (tmp_path / "pyproject.toml").write_text("[project\nname = ")
     assert load({}, {}, tmp_path) == Settings()
 
 
 def test_a_virtual_environment_called_dotenv_is_no_file_of_settings(tmp_path: Path) -> None:
-    """A folder `.env` is passed over."""
     (tmp_path / ".env").mkdir()
     assert load({}, {}, tmp_path) == Settings()
 
 
 def test_dotenv_never_reaches_the_process_environment(tmp_path: Path) -> None:
-    """What .env holds is returned, braces and all, and nothing is exported."""
     (tmp_path / ".env").write_text("SECRET='${HOME}'\nEMPTY=\nBARE\nDIALOGD_NAME=Ann\n")
     before = dict(os.environ)
     load({}, {}, tmp_path)
@@ -215,7 +202,6 @@ def test_dotenv_never_reaches_the_process_environment(tmp_path: Path) -> None:
 
 
 def test_relative_paths_count_from_where_they_are_written(tmp_path: Path, user_file: Path) -> None:
-    """From the working directory for flags and variables, from the file's folder for a file."""
     user_file.write_text('project = "app"\n')
     settings = load({"file": "d.md"}, {"DIALOGD_STATE_DIR": "./state"}, tmp_path)
     assert settings.file == tmp_path / "d.md"
@@ -225,7 +211,6 @@ def test_relative_paths_count_from_where_they_are_written(tmp_path: Path, user_f
 
 @pytest.mark.root
 def test_a_file_that_another_user_left_in_a_shared_folder_is_refused(tmp_path: Path) -> None:
-    """Nobody else's dialogd.toml may name a command for us; in that user's own folder it may."""
     (tmp_path / "dialogd.toml").write_text('command = "evil"\n')
     os.chown(tmp_path / "dialogd.toml", 12345, -1)
     with pytest.raises(BadInput, match="belongs to another user"):
@@ -235,14 +220,12 @@ def test_a_file_that_another_user_left_in_a_shared_folder_is_refused(tmp_path: P
 
 
 def test_every_setting_has_a_row_with_value_and_origin(tmp_path: Path) -> None:
-    """What `config show --origin` prints is complete."""
     rows = load({"debug": True, "pace": 0.5}, {}, tmp_path).rows()
     assert [row.name for row in rows] == [setting.name for setting in SETTINGS]
     assert {("debug", "true", "flag --debug"), ("pace", "0.5", "flag --pace")} <= set(rows)
 
 
 def test_an_unknown_flag_is_refused(tmp_path: Path) -> None:
-    """A command that passes a setting nobody knows does not lose it in silence."""
     with pytest.raises(BadInput, match="prot"):
         load({"prot": 1}, {}, tmp_path)
 
@@ -257,7 +240,6 @@ def test_seats_have_ports(agent: str, port: int | None) -> None:
 
 
 def test_importing_the_settings_is_cheap() -> None:
-    """No parser of files is loaded before a file is there to be parsed."""
     heavy = "{'dotenv', 'tomllib', 'platformdirs', 'logging', 'asyncio', 'pydantic', 'typer'}"
     program = f"import sys, dialogd.config; print({heavy} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
@@ -276,7 +258,6 @@ may = "deny"
 
 
 def test_servers_of_tools_stand_in_the_users_own_file(tmp_path: Path, user_file: Path) -> None:
-    """`ask` is the default, for single tools something else; what a server's variables hold is not shown."""
     user_file.write_text(SERVER)
     settings = load({}, {}, tmp_path)
     tickets, wiki = settings.tools
@@ -289,7 +270,6 @@ def test_servers_of_tools_stand_in_the_users_own_file(tmp_path: Path, user_file:
 
 @pytest.mark.parametrize("name", ["dialogd.toml", "pyproject.toml", ".env"])
 def test_no_project_names_servers_of_tools(tmp_path: Path, user_file: Path, name: str) -> None:
-    """A file of a folder that somebody else made is refused, with the place where they belong."""
     named = SERVER if name == "dialogd.toml" else SERVER.replace("[tools.", "[tool.dialogd.tools.")
     (tmp_path / name).write_text("DIALOGD_TOOLS=x\n" if name == ".env" else named)
     with pytest.raises(BadInput, match="a project does not decide which programs run") as caught:
@@ -298,7 +278,6 @@ def test_no_project_names_servers_of_tools(tmp_path: Path, user_file: Path, name
 
 
 def test_no_project_and_no_variable_says_what_tests_a_build(tmp_path: Path, user_file: Path) -> None:
-    """The gate's command and its repository come by flag, or from the user's own file."""
     (tmp_path / "dialogd.toml").write_text('gate = "sh evil"\n')
     with pytest.raises(BadInput, match="may not set 'gate'"):
         load({}, {}, tmp_path)
@@ -313,7 +292,6 @@ def test_no_project_and_no_variable_says_what_tests_a_build(tmp_path: Path, user
 
 
 def test_a_file_of_servers_that_anybody_may_write_is_refused(tmp_path: Path, user_file: Path) -> None:
-    """Another user could name a program in it."""
     user_file.write_text(SERVER)
     user_file.chmod(0o666)
     with pytest.raises(UnsafeFile, match="anybody may write"):
@@ -336,7 +314,6 @@ def test_a_file_of_servers_that_anybody_may_write_is_refused(tmp_path: Path, use
     ],
 )
 def test_a_server_that_makes_no_sense_is_refused(tmp_path: Path, user_file: Path, text: str, why: str) -> None:
-    """The error says what is wrong and where, and repeats no value."""
     user_file.write_text(text)
     with pytest.raises(BadInput, match=why) as caught:
         load({}, {}, tmp_path)

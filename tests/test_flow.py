@@ -42,7 +42,6 @@ def one(room: Room, kind: str) -> Message:
 
 
 def test_each_mark_that_says_something_is_a_message() -> None:
-    """A text without such marks is one too; RE, CONFIDENCE and TO say something about the others."""
     room = talked(
         ("A", "[PROPOSAL: keep sessions in Postgres]\n[CONFIDENCE: 0.8]\n[TO: C]"),
         ("C", "## Well\n\nI see **two** things.\n\n[RE: P1]\n[TO: B]"),
@@ -61,7 +60,6 @@ def test_each_mark_that_says_something_is_a_message() -> None:
 
 
 def test_answers_lead_back_to_what_began_the_chain() -> None:
-    """`correlation_id` is the first message of the chain, `answers` the one before; others have neither."""
     room = talked(
         ("A", "[PROPOSAL: Postgres]\n[TO: B]"),
         ("B", "[QUESTION: is it fast?]\n[RE: P1]\n[TO: C]"),
@@ -75,7 +73,6 @@ def test_answers_lead_back_to_what_began_the_chain() -> None:
 
 
 def test_a_question_stays_open_until_the_one_it_is_for_speaks() -> None:
-    """Others' turns do not answer it; an answer says so by its text, also beside other marks."""
     room = talked(("A", "[QUESTION: how many reads?]\n[TO: C]"))
     assert one(room, "QUESTION").payload["is_open"]
     room.say("Go on, B.", to="B")
@@ -105,7 +102,6 @@ def test_a_question_stays_open_until_the_one_it_is_for_speaks() -> None:
     ],
 )
 def test_what_passes_or_is_about_other_things_answers_no_question(answer: str, is_open: bool) -> None:
-    """The question is about P1, which its turn puts up; then it stays open, and nothing is given as its answer."""
     room = talked(("A", "[PROPOSAL: Postgres]\n[QUESTION: how many reads?]\n[TO: B]"), ("B", f"{answer}\n[TO: C]"))
     question = one(room, "QUESTION")
     assert question.payload["is_open"] == is_open
@@ -114,7 +110,6 @@ def test_what_passes_or_is_about_other_things_answers_no_question(answer: str, i
 
 
 def test_what_a_daemon_adds_to_a_turn_is_not_for_whom_its_agent_names() -> None:
-    """The end at a limit goes to all, and the text of the turn that it stands in is still its agent's message."""
     room = talked(
         ("A", "Hello.\n[TO: B]"),
         ("B", "Plain words.\n[TO: A]"),
@@ -127,7 +122,6 @@ def test_what_a_daemon_adds_to_a_turn_is_not_for_whom_its_agent_names() -> None:
 
 
 def test_a_question_for_the_person_stays_open_until_they_speak() -> None:
-    """It goes to `User`; the deadline and the default are no part of its text; a default that was taken closes it."""
     asking = ("A", "[QUESTION_FOR_USER: Postgres or Redis? | by 18:00 | default: Postgres]")
     room = talked(asking)
     question = one(room, "QUESTION_FOR_USER")
@@ -141,7 +135,6 @@ def test_a_question_for_the_person_stays_open_until_they_speak() -> None:
 
 
 def test_everybody_is_called_by_name() -> None:
-    """As in the last heading of theirs; who shares a name has the id behind it; ids stay for programs."""
     room = talked(("A", "Hello.\n[TO: B]"), text=opening("A", "B", "C", more=HANDED).replace("Claude C", "Claude B"))
     first, second = flow(room.dialog)
     assert (first.from_name, first.to_names, first.to_agent) == ("User", ("Claude A",), "A")
@@ -152,7 +145,6 @@ def test_everybody_is_called_by_name() -> None:
 
 
 def test_what_gives_somebody_the_turn_by_name_asks_for_a_response() -> None:
-    """A task is the person's turn, or an agent's with TO: a debt; a mark that is only read by the next is none."""
     room = talked(("A", "[PROPOSAL: Postgres]"), ("B", "[EVIDENCE: 200 reads]\n[TO: C]"))
     assert [(m.message_type, m.requires_response) for m in flow(room.dialog)] == [
         ("TEXT", True), ("PROPOSAL", False), ("EVIDENCE", True),
@@ -162,7 +154,6 @@ def test_what_gives_somebody_the_turn_by_name_asks_for_a_response() -> None:
 
 
 def test_a_review_s_score_has_its_total() -> None:
-    """The mean of its five parts, where all five are there."""
     whole = "code quality 80 | test coverage 70 | security 30 | documentation 60 | acceptance criteria 80"
     setup = "## Setup\n\n```toml\nreview = true\n```"
     room = talked(("A", f"[SCORE: {whole}]"), ("B", "[SCORE: security 30]"), text=opening("A", "B", more=setup))
@@ -170,7 +161,6 @@ def test_a_review_s_score_has_its_total() -> None:
 
 
 def test_what_the_person_withdrew_is_shown_as_withdrawn() -> None:
-    """A struck turn's marks stand there, and ask nothing any more; a vetoed proposal too."""
     room = talked(("A", "[QUESTION: why?]\n[TO: B]"), ("B", "[PROPOSAL: Redis]\n[TO: C]"))
     room.types("\n## Note — User\n\n[STRIKE: 2]\n\n## Note — User\n\n[VETO: P1 | too costly]\n")
     question, proposal = one(room, "QUESTION"), one(room, "PROPOSAL")
@@ -196,7 +186,6 @@ SYNTAX = (
 
 @cases("text", SYNTAX)
 def test_mermaid_reads_no_label_as_syntax(text: str) -> None:
-    """Only letters and harmless signs stand there; decoded they are the text again."""
     coded = label(text)
     assert re.fullmatch(r"(?:[\w .,/()!?+=*-]|#\d+;)+", coded)
     assert re.search(r"\bend\b|__", coded) is None
@@ -204,7 +193,6 @@ def test_mermaid_reads_no_label_as_syntax(text: str) -> None:
 
 
 def test_mermaid_names_everybody_by_an_alias() -> None:
-    """A sequence diagram: participants first, an arrow for each addressee, a note for what goes to all."""
     room = talked(("A", "[PROPOSAL: end; #1]\n[TO: B]"))
     room.types("\n## Note — User\n\n[PAUSED]\n")
     assert as_mermaid(flow(room.dialog)) == (
@@ -215,7 +203,6 @@ def test_mermaid_names_everybody_by_an_alias() -> None:
 
 
 def test_the_picture_has_the_agents_in_their_order_and_labels_in_words() -> None:
-    """Whoever speaks first: the person, then the seats; a label says the kind as people do, then the whole summary."""
     room = talked(("A", "[PROPOSAL: keep sessions in Postgres]\n[TO: C]"), ("C", "Why?\n[TO: B]"))
     drawn = as_svg(flow(room.dialog), None, ["A", "B", "C"])
     assert re.findall(r'font-weight="bold">([^<]*)<', drawn) == ["User", "Claude A", "Claude B", "Claude C"]
@@ -226,7 +213,6 @@ def test_the_picture_has_the_agents_in_their_order_and_labels_in_words() -> None
 
 @cases("kind", [kind for kind in ENDS if kind != "time"])
 def test_no_picture_of_a_dialog_names_a_type_or_calls_an_agent_by_its_letter(kind: str) -> None:
-    """In labels and in what a pointer shows, in the picture and in Mermaid's: words, and in decisions names."""
     messages = flow(parse(file_of(kind)))
     kinds = {message.message_type for message in messages}
     for drawn in (as_svg(messages), as_mermaid(messages)):
@@ -236,7 +222,6 @@ def test_no_picture_of_a_dialog_names_a_type_or_calls_an_agent_by_its_letter(kin
 
 
 def test_the_picture_is_sound_and_styles_and_runs_nothing() -> None:
-    """Well-formed; text escaped; links to turns; no script, no style, nothing loaded; the last ones if asked."""
     room = talked(("A", '[PROPOSAL: </text><script>alert(1)</script> "x" & y]\n[TO: B]'), ("B", "Why?\n[TO: C]"))
     drawn = as_svg(flow(room.dialog))
     tree = ElementTree.fromstring(drawn)
@@ -274,7 +259,6 @@ ENTRIES = st.lists(
 @given(ENTRIES)
 @examples(60)
 def test_a_replay_comes_to_the_dialog_that_the_file_is(entries: list[str]) -> None:
-    """One step for each entry; after the last one all facts and decisions are those of the whole file."""
     data = (opening("A", "B") + "\n" + "\n".join(entries)).encode()
     whole, walked = parse(data), list(steps(data))
     assert [entry for entry, _ in walked] == list(whole.entries)
@@ -286,7 +270,6 @@ def test_a_replay_comes_to_the_dialog_that_the_file_is(entries: list[str]) -> No
 
 
 def test_a_replay_shows_what_was_known_then() -> None:
-    """A turn that is struck later still counts before; whose turn it was is what it was."""
     room = talked(("A", "[PROPOSAL: Redis]\n[TO: B]"))
     room.types("\n## Note — User\n\n[STRIKE: 2]\n")
     _, proposed, struck = [facts(dialog) for _, dialog in steps(room.paper.data)]

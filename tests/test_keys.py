@@ -34,7 +34,6 @@ VARIABLES = st.dictionaries(st.sampled_from(NAMES), st.text(min_size=1, max_size
 def test_no_variable_of_another_vendor_reaches_a_backend(
     environment: dict[str, str], dotenv: dict[str, str], name: str
 ) -> None:
-    """Whatever is set where: only its own line of the table, and how to reach programs and the network."""
     try:
         seen = auto.variables_for(name, environment, dotenv)
     except BadInput:
@@ -53,12 +52,10 @@ def test_no_variable_of_another_vendor_reaches_a_backend(
 
 @cases("name", ["rehearsal", "command", "acp"])
 def test_backends_without_a_service_see_no_key(name: str) -> None:
-    """Not even when every variable is set."""
     assert {*variables_for(name, dict.fromkeys(NAMES, "x"), {})} <= {*MACHINE}
 
 
 def test_the_environment_counts_before_dotenv_and_empty_means_unset() -> None:
-    """Also for keys; where programs lie is never taken from a file in the folder."""
     seen = variables_for("grok", {"XAI_API_KEY": "", "PATH": "/bin"}, {"XAI_API_KEY": "mine", "PATH": "/evil"})
     assert seen == {"XAI_API_KEY": "mine", "PATH": "/bin"}
     assert variables_for("grok", {"XAI_API_KEY": "shell"}, {"XAI_API_KEY": "file"}) == {"XAI_API_KEY": "shell"}
@@ -66,7 +63,6 @@ def test_the_environment_counts_before_dotenv_and_empty_means_unset() -> None:
 
 
 def test_every_value_that_its_name_marks_as_a_key_is_a_secret() -> None:
-    """Of both places, the longest first, each once; short values and other variables are not."""
     long = "0123456789abcdef"
     environment = {
         "ANTHROPIC_API_KEY": f"{long}-1", "GITHUB_TOKEN": f"{long}-22", "CLAUDE_CODE_OAUTH_TOKEN": f"{long}-333",
@@ -84,7 +80,6 @@ def test_every_value_that_its_name_marks_as_a_key_is_a_secret() -> None:
 
 @given(VARIABLES, VARIABLES)
 def test_no_key_that_a_backend_may_see_is_forgotten(environment: dict[str, str], dotenv: dict[str, str]) -> None:
-    """Whatever reaches a backend as a key is a secret, unless it is too short to be one."""
     found = secrets(environment, dotenv)
     for name in BACKENDS:
         for key, value in variables_for(name, environment, dotenv).items():
@@ -93,7 +88,6 @@ def test_no_key_that_a_backend_may_see_is_forgotten(environment: dict[str, str],
 
 
 def test_an_address_from_dotenv_goes_with_a_key_from_dotenv_only() -> None:
-    """A folder may bring both; it may not send a key of the environment somewhere."""
     address, key = {"ANTHROPIC_BASE_URL": "http://gate.example"}, {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789"}
     assert variables_for("anthropic", {}, address | key) == address | key
     assert variables_for("anthropic", address | key, {}) == address | key

@@ -62,7 +62,6 @@ def section(page: str, title: str) -> str:
 
 @cases("name", SCENES)
 def test_a_plan_is_the_page_that_was_reviewed(name: str) -> None:
-    """Each scripted dialog gives the very page in `plans/`."""
     page = markdown(Plan(SCENES[name](), "dialog.md"))
     path = PLANS / f"{name}.md"
     if os.environ.get("UPDATE_GOLDENS"):
@@ -72,7 +71,6 @@ def test_a_plan_is_the_page_that_was_reviewed(name: str) -> None:
 
 @cases("name", SCENES)
 def test_the_first_screen_says_what_a_person_must_know(name: str) -> None:
-    """Outcome, what was decided (or where they stand), what is open, next steps: above the record, in one screen."""
     page = markdown(Plan(SCENES[name](), "dialog.md"))
     first, _, record = page.partition("\n---\n")
     assert first.split("\n")[0].startswith("# Plan: ")
@@ -88,7 +86,6 @@ def test_the_first_screen_says_what_a_person_must_know(name: str) -> None:
 
 
 def test_the_whole_conversation_stands_in_it() -> None:
-    """Every entry with who and when, its text, and its marks as sentences; in the JSON to the letter."""
     dialog = consensus()
     page, facts = markdown(Plan(dialog)), as_json(Plan(dialog))
     for entry in dialog.turns[1:]:
@@ -154,7 +151,6 @@ def check_harmless(page: str) -> None:
 
 @cases("text", HOSTILE)
 def test_no_text_of_an_agent_becomes_a_part_of_the_page(text: str) -> None:
-    """In the agreed text, in a turn, in marks and names: headings, tags, images, tables and fences stay text."""
     flat = " ".join(text.split())
     page, plain = markdown(quarrel(text, flat)), markdown(quarrel("text", "text"))
     check_harmless(page)
@@ -179,14 +175,12 @@ def quarrel(text: str, flat: str) -> Plan:
     )
 )
 def test_a_quotation_stays_one(lines: list[str]) -> None:
-    """Whatever is mixed: one block quote, no heading, no tag in it; and what stands after it is outside."""
     page = f"{quoted(chr(10).join(lines) or 'x')}\n\nafter"
     check_harmless(page)
     assert [t.content for t in tokens(page) if t.type == "inline" and t.level == 1] == ["after"]
 
 
 def test_code_in_a_quotation_stays_as_it_was() -> None:
-    """Comments and tags between fences are neither headings nor tags, and no backslash is put before them."""
     assert quoted("```sh\n# a comment\n<b>\n```\n# Title") == "> ```sh\n> # a comment\n> <b>\n> ```\n> **Title**"
     assert inline("a\n<b> | ![c](d)") == r"a \<b> | \![c](d)"
 
@@ -195,7 +189,6 @@ def test_code_in_a_quotation_stays_as_it_was() -> None:
 
 
 def test_an_unfinished_dialog_says_who_is_waited_for() -> None:
-    """Nothing is decided; the question to the person stands first among what is open."""
     drawn = Plan(unfinished())
     assert drawn.headline == "not ended: Claude B waits for the answer of the person"
     assert (drawn.agreed, drawn.outcome) == (None, "")
@@ -204,14 +197,12 @@ def test_an_unfinished_dialog_says_who_is_waited_for() -> None:
 
 
 def test_a_question_for_the_person_is_what_comes_next() -> None:
-    """Nothing else can go on before it is answered."""
     page = markdown(plan("[PROPOSAL: tabs]", "[QUESTION_FOR_USER: for whom?]"))
     assert section(page, "Next steps").startswith('None were named. The dialog waits for you: `dialogd say "…"`.\n')
     assert "**Claude B asks the person:** for whom? (turn 3)" in section(page, "Still open")
 
 
 def test_a_text_on_the_table_is_shown_as_what_it_is() -> None:
-    """Signed by one of two: no agreement, and the page says whose signature there is."""
     drawn = plan("Let us write it down.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]")
     assert drawn.agreed is None
     page = markdown(drawn)
@@ -220,7 +211,6 @@ def test_a_text_on_the_table_is_shown_as_what_it_is() -> None:
 
 
 def test_a_dialog_that_was_opened_again_has_an_earlier_agreement() -> None:
-    """The old text is shown, and that it is open again; what was settled then counts as settled no more."""
     room = Room(opening("A", "B"), A=["ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]"], B=["[AGREE: P1]"])
     room.run()
     room.say("And in Makefiles?")
@@ -231,7 +221,6 @@ def test_a_dialog_that_was_opened_again_has_an_earlier_agreement() -> None:
 
 
 def test_a_judges_choice_is_the_position_it_chose() -> None:
-    """The text is that agent's turn; the comparison knows whose it was."""
     more = setup('verdict = "judge"\njudge = "C"')
     room = Room(
         opening("A", "B", "C", keys=["Max Rounds: 1"], more=more),
@@ -248,7 +237,6 @@ def test_a_judges_choice_is_the_position_it_chose() -> None:
 
 
 def test_a_judge_settles_the_proposals_of_both_sides() -> None:
-    """The winner's stands with the decision, the other's is dissent; neither is still open."""
     room = Room(
         opening("A", "B", "C", keys=["Max Rounds: 1"], more=setup('verdict = "judge"\njudge = "C"')),
         A=["For good reason.\n\n[PROPOSAL: tabs]"],
@@ -276,14 +264,12 @@ def test_a_judge_settles_the_proposals_of_both_sides() -> None:
     ],
 )
 def test_every_end_is_told_in_words(ending: str, words: str) -> None:
-    """Also one that the person typed."""
     before = "# D\n\n## Turn 1 — User\n\nWhat?\n\nTURN: A\n\n## Turn 2 — A\n\nYes.\n\nTURN: USER\n"
     text = f"{before}\n## Turn 3 — User\n\n{ending}\n"
     assert Plan(parse(text.encode())).headline == words
 
 
 def test_a_deadlock_is_a_result() -> None:
-    """Each position, the crux once under both names, and the cheapest experiment as the next step."""
     drawn = Plan(deadlock())
     assert [(said.kind, said.by) for said in drawn.positions] == [
         ("PROPOSAL", "A"),
@@ -298,7 +284,6 @@ def test_a_deadlock_is_a_result() -> None:
 
 
 def test_positions_of_a_deadlock_without_marks_are_read_from_the_text() -> None:
-    """Crux and experiment under their names in the last turns, the position in the agent's own words."""
     stays = "I stay with tabs, because width is a matter of eyes and not of taste."
     text = f"{stays}\n\n**Crux:** who reads diffs\n\n## Experiment\n\nAsk ten people.\n\n[DEADLOCK]"
     drawn = plan("Tabs for everybody, since width is a matter of eyes.", "Spaces.", text, "No.\n\n[DEADLOCK]")
@@ -311,21 +296,18 @@ def test_positions_of_a_deadlock_without_marks_are_read_from_the_text() -> None:
 
 
 def test_who_was_outvoted_is_named_with_the_reason() -> None:
-    """A vote against what was approved is dissent, on the first screen."""
     drawn = Plan(vote())
     assert [(said.by, said.text) for said in drawn.dissent] == [("B", "P1: a second reader on the only database")]
     assert drawn.metrics["consensus_rate"] == pytest.approx(2 / 3)
 
 
 def test_a_reservation_is_dissent_and_a_signature_all_the_same() -> None:
-    """The text is agreed, and each signer's reservation stands beside it."""
     drawn = Plan(consensus())
     assert drawn.metrics["consensus_rate"] == 1
     assert [(said.kind, said.by) for said in drawn.dissent] == [("RESERVATION", "A"), ("RESERVATION", "B")]
 
 
 def test_coming_round_without_a_reason_is_said() -> None:
-    """Against in one turn, for it in the next, with neither evidence nor an argument: seen on the first screen."""
     drawn = plan(
         "[PROPOSAL: tabs]",
         "[OBJECTION: ugly]\n[RE: P1]",
@@ -359,7 +341,6 @@ def test_coming_round_without_a_reason_is_said() -> None:
     ],
 )
 def test_what_became_of_an_objection_is_said(after: list[str], how: str) -> None:
-    """Conceded by whoever raised it or proposed the thing; signed over; or open."""
     drawn = plan("[PROPOSAL: tabs]", "[OBJECTION: ugly]\n[RE: 2]", *after)
     (conflict,) = drawn.conflicts
     assert (conflict.about, conflict.how) == (("P1",), how)
@@ -367,7 +348,6 @@ def test_what_became_of_an_objection_is_said(after: list[str], how: str) -> None
 
 
 def test_a_concession_answers_only_what_was_said_before_it() -> None:
-    """What somebody objects to afterwards is open."""
     drawn = plan("[PROPOSAL: tabs]", "Hm.", "[CONCEDE: P1 is not perfect]", "[OBJECTION: ugly]\n[RE: 2, P1]")
     assert [conflict.how for conflict in drawn.conflicts] == [""]
 
@@ -376,13 +356,11 @@ def test_a_concession_answers_only_what_was_said_before_it() -> None:
 
 
 def test_a_question_is_open_until_another_agent_answers_its_turn() -> None:
-    """The asker's own reference to it answers nothing, nor does one to another turn."""
     assert [q.text for q in plan("[QUESTION: why?]", "[RE: 1]\nHm.", "[RE: 2]\nSo.").questions] == ["why?"]
     assert plan("[QUESTION: why?]", "Because.\n\n[RE: 2]").questions == ()
 
 
 def test_a_proposal_is_open_until_it_is_decided_or_given_up() -> None:
-    """What its author conceded is open no more; after an agreement of all nothing before it is."""
     assert [q.text for q in plan("[PROPOSAL: tabs]").questions] == ["P1: tabs"]
     assert plan("[PROPOSAL: tabs]", "No.", "[CONCEDE: P1 it is not worth it]").questions == ()
     assert Plan(consensus()).questions == ()
@@ -390,7 +368,6 @@ def test_a_proposal_is_open_until_it_is_decided_or_given_up() -> None:
 
 
 def test_a_rejected_proposal_is_open_no_more() -> None:
-    """Who votes it down has decided about it."""
     votes = ("[VOTE: P1 reject | ugly]", "[VOTE: P1 reject | you are right]")
     drawn = plan("[PROPOSAL: tabs]", *votes, more=setup('verdict = "vote"'))
     assert [(made.ref, made.outcome) for made in drawn.decisions] == [("P1", "rejected")]
@@ -398,7 +375,6 @@ def test_a_rejected_proposal_is_open_no_more() -> None:
 
 
 def test_what_is_not_found_is_not_denied() -> None:
-    """Without anything open the page says where it looked, not that nothing is open."""
     assert section(markdown(Plan(consensus())), "Still open").startswith("Nothing was found in the agents' marks")
 
 
@@ -423,12 +399,10 @@ def test_what_is_not_found_is_not_denied() -> None:
     ],
 )
 def test_next_steps_are_read_from_under_their_name(text: str, steps: tuple[str, ...]) -> None:
-    """A heading, a bold line or a name with a colon; a list, a line or a paragraph; nothing else."""
     assert labelled(text, STEPS) == steps
 
 
 def test_next_steps_come_from_the_agreed_text_before_any_turn() -> None:
-    """Else from the last turn that names some; each says where it was read."""
     assert {step.where for step in Plan(consensus()).steps} == {"the agreed text"}
     drawn = plan("Next steps:\n- old", "Next steps:\n- ask ten people", "Yes.")
     assert [(step.text, step.where) for step in drawn.steps] == [("ask ten people", "turn 3, by B")]
@@ -438,7 +412,6 @@ def test_next_steps_come_from_the_agreed_text_before_any_turn() -> None:
 
 
 def test_a_view_is_the_last_turn_of_substance() -> None:
-    """Not the yes that follows it, and without the text that everybody signed."""
     long = "I say this at such a length that nobody can take it for a mere yes."
     drawn = plan(
         long, "No.", f"{long} Twice.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]", "Fine.\n\n[AGREE: P1]"
@@ -450,7 +423,6 @@ def test_a_view_is_the_last_turn_of_substance() -> None:
 
 
 def test_a_struck_turn_is_nobodys_view() -> None:
-    """What the person withdrew is not what its agent stands for."""
     first = "I say this at such a length that nobody can take it for a mere yes."
     room = Room(opening("A", "B"), A=[first, f"{first} And one more thing."], B=["No."])
     for me in "ABA":
@@ -462,7 +434,6 @@ def test_a_struck_turn_is_nobodys_view() -> None:
 
 
 def test_a_view_is_cut_at_the_end_of_a_sentence() -> None:
-    """About 120 words; a sentence that fits no more is left out, one that never ends is cut with a sign."""
     text = "One two three four. " * 40
     head, is_cut = beginning(text)
     assert (len(head.split()), head[-1], is_cut) == (120, ".", True)
@@ -478,7 +449,6 @@ def test_a_view_is_cut_at_the_end_of_a_sentence() -> None:
 
 
 def test_a_plain_vote_of_the_first_answers_is_compared() -> None:
-    """Two of three were for what was decided; what those answers cost stands against the whole."""
     (comparison,) = Plan(vote()).worth.comparisons
     assert comparison.verdict == "P1, with 2 of 3 voices"
     assert comparison.same
@@ -491,7 +461,6 @@ def test_a_plain_vote_of_the_first_answers_is_compared() -> None:
 
 
 def test_the_debate_that_turned_the_first_answers_says_so() -> None:
-    """Two of three were for P1 at first, and P2 was decided."""
     more = setup('verdict = "vote"\norder = "round-robin"\nquorum = 1.0')
     change = "[VOTE: P2 approve | true]\n[VOTE: P1 reject | ugly]"
     spaces = "[PROPOSAL: spaces]\n[VOTE: P1 reject | ugly]"
@@ -504,7 +473,6 @@ def test_the_debate_that_turned_the_first_answers_says_so() -> None:
 
 
 def test_how_independent_the_first_answers_were_is_said() -> None:
-    """One after the other: only the first was given without knowing another."""
     drawn = Plan(vote())
     assert "only A's" in drawn.worth.comparisons[0].basis
     assert drawn.course[0].startswith(
@@ -513,7 +481,6 @@ def test_how_independent_the_first_answers_were_is_said() -> None:
 
 
 def test_sealed_first_answers_are_named_so() -> None:
-    """Each was given without the others'; equal proposals are one choice, and decided with the one that was."""
     more = setup('order = "parallel"\nverdict = "vote"\nsealed = true')
     yes = "[VOTE: P1 approve | so be it]"
     room = Room(
@@ -537,7 +504,6 @@ def test_sealed_first_answers_are_named_so() -> None:
     ],
 )  # fmt: skip
 def test_a_deadlock_that_nobody_called_gives_its_own_reason(lines: list[str], setting: str, why: str) -> None:
-    """Also where an agent had called one before, and it came to nothing."""
     here = Room(opening(more=setup(f'{setting}person = "absent"')))
     first, *more = lines
     here.scripts = {"A": [first, *([more[1]] * 9)], "B": [more[0]] * 9}
@@ -553,7 +519,6 @@ def test_a_deadlock_that_nobody_called_gives_its_own_reason(lines: list[str], se
     [("[CONSENSUS_REACHED]", "there is no text on the table"), ("[CONSENSUS: use tabs]", "asked whether it is meant")],
 )
 def test_agents_that_agree_in_other_words_are_told_why_nothing_ends(line: str, why: str) -> None:
-    """A consensus without its summary, or by a mark of a skill's own: in the end line, and to the agents each time."""
     here = Room(opening(keys=["Max Turns: 6"]), A=[f"We agree.\n{line}"] * 40, B=[f"We agree.\n{line}"] * 40)
     here.confirms = {"A": [""] * 40, "B": [""] * 40}
     here.run()
@@ -565,7 +530,6 @@ def test_agents_that_agree_in_other_words_are_told_why_nothing_ends(line: str, w
 
 
 def test_equal_texts_are_one_choice() -> None:
-    """Two agents that propose the same words are two voices for it."""
     drawn = plan(
         "[PROPOSAL: Use tabs.]",
         "[PROPOSAL: use tabs]",
@@ -588,7 +552,6 @@ def test_equal_texts_are_one_choice() -> None:
     ],
 )
 def test_where_it_cannot_be_said_the_reason_is_given(lines: list[str], why: str) -> None:
-    """In one line; never a guess."""
     drawn = plan(*lines)
     assert drawn.worth.comparisons == ()
     assert why in drawn.worth.why
@@ -599,7 +562,6 @@ def test_where_it_cannot_be_said_the_reason_is_given(lines: list[str], why: str)
 
 
 def test_the_metrics_have_their_names_and_are_right() -> None:
-    """Counted by hand for the dialog of `plans/consensus.md`."""
     metrics = as_json(Plan(consensus()))["metrics"]
     assert metrics.pop("latency") == {"total": 23.0, "mean": 5.75, "longest": 6.5}
     assert metrics.pop("per_agent")["A"] == {"tokens": {"in": 4_800, "out": 600}, "cost": {"usd": 0.006, "exact": True}}
@@ -620,7 +582,6 @@ def test_the_metrics_have_their_names_and_are_right() -> None:
 
 
 def test_every_knock_at_a_live_session_is_counted() -> None:
-    """Those for a turn that it never answered too, and those before it was gone; an agent without knocks has no row."""
     data = opening().encode()
     for draft in (
         Draft("SYSTEM", "System", marks=(Mark("AGENT_ERROR", "B | silent | look"),), attributes=(("knocks", "3"),)),
@@ -638,7 +599,6 @@ def test_every_knock_at_a_live_session_is_counted() -> None:
 
 
 def test_what_nobody_knows_is_null() -> None:
-    """No frame, no confidence, nothing decided: null and never 0."""
     metrics = as_json(plan("Tabs, since width is a matter of eyes.", "Spaces."))["metrics"]
     assert metrics["average_confidence"] is metrics["consensus_rate"] is None
     assert metrics["cost"]["usd"] is metrics["tokens"]["in"] is metrics["latency"]["total"] is None
@@ -652,7 +612,6 @@ def weighted(b: str, c: str, *then: str) -> Plan:
 
 
 def test_key_agreements_are_what_was_approved_and_stands() -> None:
-    """No proposal that was rejected, though somebody was for it; what one agent conceded is said to be that."""
     split = "[VOTE: P1 approve | simple]\n[VOTE: P2 reject | wide]"
     drawn = weighted(f"{split}\n[CONCEDE: P2, because of width]", "[VOTE: P1 approve]\n[VOTE: P2 approve]", split)
     assert [(d.ref, d.outcome) for d in drawn.decisions] == [("P1", "approved")]
@@ -671,7 +630,6 @@ def test_key_agreements_are_what_was_approved_and_stands() -> None:
 
 
 def test_five_rounds_that_decide_nothing_show_what_was_given_and_what_was_not() -> None:
-    """Agreed to, conceded and objected, by marks or in words alone; what is quoted is the other's."""
     drawn = plan(
         "[PROPOSAL: tabs]", "I agree that width is a matter of eyes.\n\n[OBJECTION: they cost columns]",
         "You're right about columns. I still think tabs win.\n\n> I disagree.", "[CONCEDE: two columns are few]",
@@ -695,7 +653,6 @@ def test_five_rounds_that_decide_nothing_show_what_was_given_and_what_was_not() 
 
 
 def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:
-    """In the decision, in the table of votes, in the JSON; where all weigh the same nothing is said."""
     drawn = weighted("[VOTE: P2 approve]", "[VOTE: P2 approve]", "[VOTE: P2 reject]", "Well.")
     found = next(d for d in drawn.decisions if d.ref == "P2")
     assert found.evidence == "1 for (C), 1 against (A), no vote: B; weight 1 to 3 of 5"
@@ -721,7 +678,6 @@ def judged() -> Plan:
 
 @cases("drawn", [judged(), decided_twice(), weighted("", "", ""), *(Plan(make()) for make in SCENES.values())])
 def test_never_more_is_decided_than_was_proposed(drawn: Plan) -> None:
-    """Whatever was decided counts once, however often and by whom."""
     metrics = as_json(drawn)["metrics"]
     assert metrics["decisions_reached"] <= metrics["proposals_made"]
     refs = {d.ref for d in drawn.decisions if d.outcome != "undecided"} | (
@@ -731,7 +687,6 @@ def test_never_more_is_decided_than_was_proposed(drawn: Plan) -> None:
 
 
 def test_a_plan_says_whether_a_consensus_was_reached() -> None:
-    """True where everybody signed one text; false while it goes on, and after any other end."""
     assert {name: as_json(Plan(make()))["consensus_reached"] for name, make in SCENES.items()} == {
         "consensus": True, "unfinished": False, "by_hand": True, "deadlock": False, "vote": False,
     }  # fmt: skip
@@ -739,7 +694,6 @@ def test_a_plan_says_whether_a_consensus_was_reached() -> None:
 
 @cases("name", SCENES)
 def test_the_json_says_all_that_the_page_says(name: str) -> None:
-    """It is plain JSON, and has each part of a plan by name."""
     facts = json.loads(json.dumps(as_json(Plan(SCENES[name](), "dialog.md"))))
     assert {
         "task", "dialog", "rounds", "outcome", "agreed", "decisions", "views", "key_agreements", "key_disagreements",
@@ -754,7 +708,6 @@ def test_the_json_says_all_that_the_page_says(name: str) -> None:
 @examples(40)
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_every_dialog_has_a_plan(said: list[str]) -> None:
-    """Whatever agents or people write, hand-written and framed: a page and JSON, without an error."""
     turns = "".join(
         f"\n## Turn {n} — Claude {'AB'[n % 2]}\n\n{text}\n\nTURN: {'BA'[n % 2]}\n" for n, text in enumerate(said, 2)
     )
@@ -784,7 +737,6 @@ def kept(dialog: Dialog, folder: Path, now: datetime = NOW) -> list[str]:
 
 
 def test_an_end_leaves_one_plan_by_its_time(tmp_path: Path) -> None:
-    """The ending entry's time names the files; asked again, later, the same files are left as they are."""
     names = ["collaboration_plan_20261121T190120Z.md", "collaboration_plan_20261121T190120Z.json"]
     assert kept(consensus(), tmp_path) == names
     before = [(tmp_path / name).stat().st_mtime_ns for name in names]
@@ -795,13 +747,11 @@ def test_an_end_leaves_one_plan_by_its_time(tmp_path: Path) -> None:
 
 
 def test_a_dialog_without_an_end_is_named_by_the_callers_time(tmp_path: Path) -> None:
-    """Also one whose end was written by hand, without a time."""
     assert kept(unfinished(), tmp_path)[0] == "collaboration_plan_20261122T083000Z.md"
     assert kept(parse(BY_HAND.encode()), tmp_path, LATER)[0] == "collaboration_plan_20261123T083000Z.md"
 
 
 def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
-    """A name that is taken by something else, or a symlink, gets a number behind it; for both files together."""
     taken = tmp_path / "collaboration_plan_20261121T190120Z.json"
     taken.write_text("mine")
     assert kept(consensus(), tmp_path)[0] == "collaboration_plan_20261121T190120Z_2.md"
@@ -814,7 +764,6 @@ def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_plan_has_one_place_whoever_leaves_it(tmp_path: Path) -> None:
-    """Beside the dialog; of the default file in the archive, which nothing cleans up; or in a folder that was named."""
     state, file = StateDir(tmp_path / "state"), tmp_path / "talks" / "dialog.md"
     assert place(file, state) == file.parent
     assert place(DEFAULT_FILE, state) == state.archive / "plans"
@@ -824,7 +773,6 @@ def test_a_plan_has_one_place_whoever_leaves_it(tmp_path: Path) -> None:
 
 
 def test_a_dialog_in_which_nobody_spoke_leaves_no_plan(tmp_path: Path) -> None:
-    """Stopped before the first answer: there is nothing to plan from."""
     room = Room(opening("A", "B"))
     room.stop()
     assert not has_spoken(room.dialog)
@@ -833,7 +781,6 @@ def test_a_dialog_in_which_nobody_spoke_leaves_no_plan(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
-    """The error names the folder and the way out."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="cannot be written") as raised:
         write(Plan(consensus()), tmp_path / "file", NOW)
@@ -850,7 +797,6 @@ def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_an_agreement_in_words_alone_is_told(lines: list[str], is_said: bool) -> None:
-    """All rounds passed, everybody agreed by their words, and nobody made a mark: the plan says just that."""
     room = Room(opening(keys=["Max Turns: 3"]), A=lines[:1], B=lines[1:])
     room.run()
     assert ("the agents agreed in words, and nobody wrote a mark" in Plan(room.dialog).headline) == is_said
@@ -866,7 +812,6 @@ def test_an_agreement_in_words_alone_is_told(lines: list[str], is_said: bool) ->
     ],
 )
 def test_a_yes_that_could_not_be_read_is_told_with_the_end(by: str, key: str, ended: str, often: str) -> None:
-    """Agents that agree, one of which never says so alone: the plan, and what the commands say, names it."""
     (_, proposes), (who, _), yes, _ = ASKED[by]
     here = room(SETUPS[by], *"ABC"[: 3 if who == "C" else 2], turn="A", keys=(key,))
     say(here, "A", proposes)

@@ -35,7 +35,6 @@ tokens = st.one_of(st.integers(0, 3_000), st.integers(90_000, 300_000), st.sampl
 def test_a_request_costs_what_the_price_list_says(
     model: str, vendor: str, provider: str, rest: int, cached: int, written: int, out: int
 ) -> None:
-    """Whatever its length: cached and written tokens are part of the input, and a long request is dearer as a whole."""
     price = price_of(model, vendor)
     written = 0 if price.write is None else written
     whole = rest + cached + written
@@ -45,7 +44,6 @@ def test_a_request_costs_what_the_price_list_says(
 
 
 def test_a_long_request_is_dearer_as_a_whole() -> None:
-    """One token over the line, and all of them cost the higher rate."""
     price = price_of("claude-haiku-5-5", "Anthropic")
     at, beyond = price.usd(price.over, 0), price.usd(price.over + 1, 0)
     assert beyond > at * 2
@@ -65,12 +63,10 @@ def test_a_long_request_is_dearer_as_a_whole() -> None:
     ],
 )
 def test_what_nobody_knows_is_no_price(model: str, vendor: str) -> None:
-    """A model that is not in the list, another vendor's, a local one, one that is not billed by tokens: never 0."""
     assert price_of(model, vendor) is None
 
 
 def test_what_a_person_says_counts_before_the_list() -> None:
-    """First for this agent, then for the model by name, whatever its vendor; then the list."""
     table = {"Claude-Opus-5-5": "1/2", "llama3.3": "free"}
     assert price_of("claude-opus-5-5", "Anthropic", "3/15", table) == Price(3, 15, source="given")
     assert price_of("claude-opus-5-5", "Anthropic", table=table) == Price(1, 2, source="given")
@@ -94,7 +90,6 @@ def test_what_a_person_says_counts_before_the_list() -> None:
     ],
 )
 def test_a_price_is_read_as_people_write_it(text: str, price: Price) -> None:
-    """Dollars per million tokens in and out, perhaps cached; a price without cents or sign is one, too."""
     assert parse_price(text) == price
 
 
@@ -103,7 +98,6 @@ def test_a_price_is_read_as_people_write_it(text: str, price: Price) -> None:
     ["", "3", "3/", "/3", "3/15/1/1", "-3/15", "nan/1", "inf/1", "1e3/1", "three/four", f"1/{MOST * 2:.0f}", "٣/1"],
 )
 def test_a_price_that_makes_no_sense_is_refused(text: str) -> None:
-    """With what was written and how to write it; in a table with the model's name."""
     with pytest.raises(BadInput, match="price") as refused:
         parse_price(text)
     assert "IN/OUT" in refused.value.fix
@@ -115,7 +109,6 @@ def test_a_price_that_makes_no_sense_is_refused(text: str) -> None:
 def test_no_request_is_cheaper_than_its_parts(
     tokens_in: float, tokens_out: float, cached: float, write: float, a: int, b: int, c: int, d: int
 ) -> None:
-    """More tokens never cost less, and a rate that is not known is that of plain input."""
     price = Price(tokens_in, tokens_out, cached, write)
     assert price.usd(a + b + c + d, d, b, c) >= price.usd(a + b + c, d, b, c) >= 0
     plain = Price(tokens_in, tokens_out)
@@ -123,7 +116,6 @@ def test_no_request_is_cheaper_than_its_parts(
 
 
 def test_the_price_list_is_loaded_only_when_it_is_asked(repository: Path) -> None:
-    """It takes a third of a second: neither the module nor a price that a person gives needs it."""
     program = (
         "import sys; from dialogd.backends.prices import price_of; price_of('x', 'OpenAI', '1/2'); price_of('x', '');"
         " print('genai_prices' in sys.modules); price_of('x', 'OpenAI'); print('genai_prices' in sys.modules)"

@@ -9,7 +9,6 @@ from dialogd.agent.player import MOST_NOTES, notes
 
 
 def test_the_notes_of_a_project_come_with_the_names_of_their_files(tmp_path: Path) -> None:
-    """In a fixed order; `@import` lines stay text; nothing without a project or notes."""
     assert notes(None) == notes(tmp_path) == notes(tmp_path / "missing") == ""
     (tmp_path / "AGENTS.md").write_text("Use tabs.\n@~/secret.md\n")
     (tmp_path / "CLAUDE.md").write_text("\ufeffBe brief.\n", encoding="utf-8")
@@ -18,7 +17,6 @@ def test_the_notes_of_a_project_come_with_the_names_of_their_files(tmp_path: Pat
 
 
 def test_the_same_text_comes_once(tmp_path: Path) -> None:
-    """Copies and links inside the project are named together."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "agents.md").write_text("Use tabs.\n")
     (tmp_path / "AGENTS.md").symlink_to("docs/agents.md")
@@ -28,7 +26,6 @@ def test_the_same_text_comes_once(tmp_path: Path) -> None:
 
 
 def test_links_out_of_the_project_and_things_that_are_no_text_are_left_out(tmp_path: Path) -> None:
-    """A link to somebody's secret, a pipe nobody writes to, a folder, binary data, a circle of links."""
     project = tmp_path / "project"
     project.mkdir()
     (tmp_path / "secret").write_text("the secret")
@@ -48,7 +45,6 @@ def test_links_out_of_the_project_and_things_that_are_no_text_are_left_out(tmp_p
 
 
 def test_long_notes_are_cut_at_a_line_and_say_so(tmp_path: Path) -> None:
-    """All together stay within the limit, whatever the files hold."""
     (tmp_path / "CLAUDE.md").write_text("ä" * 60 + "\n" + "line of notes\n" * 2_000, encoding="utf-8")
     (tmp_path / "AGENTS.md").write_text("other line\n" * 4_000)
     (tmp_path / "GEMINI.md").write_text("one line" * 6_000)

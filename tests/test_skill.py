@@ -89,7 +89,6 @@ def terms(text: str, name: str = "mine") -> Terms:
 
 
 def test_a_plain_skill_without_front_matter_reads_as_other_programs_expect() -> None:
-    """Its sections, in the words and the form that other programs read."""
     assert read(PLAIN, "dyad").as_json() == {
         "position": "two of seven",
         "overview": "Two agents look at one question.\n\nIt ends in one text.",
@@ -125,7 +124,6 @@ def test_a_plain_skill_without_front_matter_reads_as_other_programs_expect() -> 
 
 
 def test_a_plain_skill_comes_to_rules() -> None:
-    """Phases with their rounds, kinds of message, a fixed cast; what it does not say is the default."""
     found = terms(PLAIN)
     assert found.problems == ()
     assert [note.what for note in found.notes] == [
@@ -208,7 +206,6 @@ Talk about $topic. It costs $$5.
 
 
 def test_every_key_of_the_front_matter_is_read() -> None:
-    """In the ways people write them; keys of other tools are noted and left out of account."""
     found = terms(FULL)
     assert found.problems == ()
     assert [(note.line, note.what) for note in found.notes] == [
@@ -241,7 +238,6 @@ def test_every_key_of_the_front_matter_is_read() -> None:
 
 
 def test_no_key_is_forgotten() -> None:
-    """Each key that is known stands in the example above, but for that of a build, which has a verdict of its own."""
     written = {key.replace("-", "_") for key in front_matter(FULL.split("\n")).values}
     assert set(KEYS) - {"build"} <= written
 
@@ -307,7 +303,6 @@ WRONG = {
 
 @cases("what", WRONG)
 def test_what_is_wrong_is_named_with_its_line_and_a_fix(what: str) -> None:
-    """One mistake, one problem, at the line where it stands."""
     text, line, fix = WRONG[what]
     (problem,) = terms(text).problems
     assert what in problem.what
@@ -315,7 +310,6 @@ def test_what_is_wrong_is_named_with_its_line_and_a_fix(what: str) -> None:
 
 
 def test_all_problems_of_a_file_come_in_the_order_of_its_lines() -> None:
-    """So that they can be put right from top to bottom."""
     found = terms("---\norder: x\nverdict: y\n---\n## Agents\n### Ann\n**Weight:** no\n## Agent\n").problems
     assert [problem.line for problem in found] == [2, 3, 7, 8]
 
@@ -348,20 +342,17 @@ def test_all_problems_of_a_file_come_in_the_order_of_its_lines() -> None:
     ],
 )
 def test_front_matter_is_read_as_yaml_reads_it(line: str, value: object) -> None:
-    """The part of YAML that heads of SKILL.md files are written in."""
     front = front_matter(["---", *line.split("\n"), "---", "rest"])
     assert (front.problems, list(front.values)) == ((), ["k"])
     assert front.values["k"].value == value
 
 
 def test_what_follows_the_front_matter_keeps_its_lines() -> None:
-    """Line numbers are those of the file, with front matter and without; a byte order mark is no text."""
     assert [a.line for a in read("\ufeff---\nname: x\n---\n\n## Agents\n### Ann\n", "x").agents] == [6]
     assert [a.line for a in read("## Agents\r\n### Ann\r\n", "x").agents] == [2]
 
 
 def test_steps_and_messages_are_found_in_other_forms_too() -> None:
-    """Phases as headings, prose without a name, a table of messages; what is no message is left out."""
     text = (
         "## Workflow\n\n### Phase 1: GATHER (3 rounds)\nAll of it.\n\n### 2. JUDGE\n\n"
         "## Communication Protocol\n\n| Type | Meaning |\n|---|---|\n| `ASK` | a question |\n| TELL | an answer |\n\n"
@@ -379,7 +370,6 @@ def test_steps_and_messages_are_found_in_other_forms_too() -> None:
 
 
 def test_a_review_has_its_kinds_of_contribution() -> None:
-    """Whether the template names them or not; its own words for them count."""
     kinds = terms(
         "---\nreview: true\n---\n## Communication Protocol\n- **SCORE**: 0 to 100\n- **ASK**: a\n"
     ).rules.kinds
@@ -388,7 +378,6 @@ def test_a_review_has_its_kinds_of_contribution() -> None:
 
 
 def test_without_a_position_the_title_is_the_position_and_the_name_comes_last() -> None:
-    """Front matter first, then a line, the title, the name."""
     assert read("---\nposition: a\n---\n# T\n\n## Overview\nPosition: b\n", "x").position == "a"
     assert read("# T\n\n## Overview\n- **Position**: b\nmore\n", "x").position == "b"
     assert read("# T\n", "x").position == "T"
@@ -398,14 +387,12 @@ def test_without_a_position_the_title_is_the_position_and_the_name_comes_last() 
 
 @given(st.text(st.sampled_from("#-*:|>`_[]() \n\tabAB1{}'\"$,") | st.characters(), max_size=200))
 def test_no_text_makes_reading_fail(text: str) -> None:
-    """Whatever a file holds, it is read; what cannot be understood is a problem, not an error."""
     for whole in (text, f"---\n{text}", f"---\n{text}\n---\n## Agents\n### Ann\n{text}\n## Workflow\n{text}\n"):
         found = terms(whole)
         assert all(problem.line >= 0 and problem.what for problem in found.problems)
 
 
 def test_of_a_line_that_is_too_long_no_half_key_is_read() -> None:
-    """The cut would leave what nobody knows for a key."""
     token = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
     skill = read(f"# x\n\n## Overview\n\n{'x' * 4_970} {token}\n", "x")
     assert token[:12] not in skill.overview

@@ -41,7 +41,6 @@ def kinds(of: Room, task: str) -> list[str]:
 
 
 def test_a_task_that_needs_two_iterations_is_told_in_the_usual_order_and_words() -> None:
-    """From proposal to completion, all with one correlation id; times, and from whom to whom."""
     made = confirm(room(no("P1", FOUND), yes("P2", MENDED), yes("P3"), "Both.\n"))
     assert kinds(made, "task-001") == [
         "TASK_PROPOSED", "TASK_CONFIRMED", "AGENT_READY", "TASK_ASSIGNED",
@@ -58,7 +57,6 @@ def test_a_task_that_needs_two_iterations_is_told_in_the_usual_order_and_words()
 
 
 def test_both_agents_say_that_they_are_ready_and_what_needs_an_answer_says_so() -> None:
-    """The moderator with its first turn, the lead with each worktree; whoever an event goes to may have to act."""
     every = events(confirm(room(no("P1", FOUND), yes("P2", MENDED), yes("P3"), "Both.\n")).dialog)
     ready = [(one.from_agent, one.fields["task_id"], one.fields["branch_name"]) for one in every if "READY" in one.type]
     assert every[0].type == "AGENT_READY"
@@ -73,7 +71,6 @@ def test_both_agents_say_that_they_are_ready_and_what_needs_an_answer_says_so() 
 
 
 def test_what_was_assigned_is_told_as_it_was_proposed() -> None:
-    """Number, description, criteria, what comes before it, the estimate."""
     made = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
     assert told(made, "TASK_ASSIGNED")[1] == {
         "task_id": "002",
@@ -85,7 +82,6 @@ def test_what_was_assigned_is_told_as_it_was_proposed() -> None:
 
 
 def test_a_review_is_told_with_its_sum_and_what_blocks() -> None:
-    """The score is the sum of the criteria; findings with their six fields; what blocks is told until resolved."""
     made = confirm(room(no("P1", FOUND), yes("P2", MENDED), yes("P3"), "Both.\n"))
     first, second, _ = told(made, "PR_FEEDBACK")
     assert (first["score"], first["approved"], first["iteration"]) == (71, False, 1)
@@ -115,7 +111,6 @@ def test_a_review_is_told_with_its_sum_and_what_blocks() -> None:
 
 
 def test_a_task_that_was_tried_again_is_told_with_all_its_iterations() -> None:
-    """After three failures and a retry its yes is the fourth iteration, not the first again."""
     made = confirm(room(no("P1"), no("P2"), no("P3")))
     made.scripts["M"] = [yes("P4"), yes("P5"), "Both.\n"]
     confirm(made, "[TASK: 001 | retry]")
@@ -124,7 +119,6 @@ def test_a_task_that_was_tried_again_is_told_with_all_its_iterations() -> None:
 
 
 def test_an_agents_claims_about_sums_are_not_taken_over() -> None:
-    """A total in the SCORE, points above a maximum, records in prose: none of them reaches a field."""
     boast = GOOD.replace("]", " | total 100]").replace("documentation 8", "documentation 99")
     made = confirm(room(f"[TASK: 001 | approved | score 100]\n{boast}\n[DECIDE: P1 approve]\n", yes("P2"), "Both.\n"))
     assert told(made, "PR_FEEDBACK")[0]["score"] == 88
@@ -132,7 +126,6 @@ def test_an_agents_claims_about_sums_are_not_taken_over() -> None:
 
 
 def test_what_git_knows_is_told_as_git_tells_it(repo: Path) -> None:
-    """Files and lines of a submission and the files a task added equal what the person's own git says of the commit."""
     made = Built(repo, no("P1"), yes("P2"), yes("P3"), "Both.\n").confirmed()
     for submitted in told(made, "PR_SUBMITTED", repository=repo):
         numbers = git(repo, "diff", "--numstat", submitted["base"], submitted["commit"]).split("\n")
@@ -151,7 +144,6 @@ def test_what_git_knows_is_told_as_git_tells_it(repo: Path) -> None:
 
 
 def test_what_nobody_knows_is_null_and_never_left_out(repo: Path, tmp_path: Path) -> None:
-    """Without the repository the record's figures stay, the others are null; there is no pull request."""
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed()
     for where in (None, tmp_path / "gone"):
         submitted = told(made, "PR_SUBMITTED", repository=where)[0]
@@ -164,7 +156,6 @@ def test_what_nobody_knows_is_null_and_never_left_out(repo: Path, tmp_path: Path
 
 
 def test_the_gate_is_told_as_its_record_has_it() -> None:
-    """State, exit code, tree and the hash of its output."""
     made = room(yes("P1"), yes("P2"), yes("P3"), "Both.\n")
     made.gates = ["failed", "passed", "passed"]
     confirm(made)
@@ -178,7 +169,6 @@ IMPROVE = "[IMPROVEMENT: performance | high | fewer reads | 3 h | read once | ag
 
 
 def test_an_improvement_is_told_with_its_reasons_and_its_end() -> None:
-    """Category, priority, impact, hours, rationale, files and criteria; its end has its own type."""
     made = confirm(room(yes("P1"), yes("P2"), IMPROVE, yes("P3"), "All.\n", rules="cycles = 1"))
     confirm(made, "[TASK: 003 | confirmed]")
     assert told(made, "IMPROVEMENT_REQUESTED") == [
@@ -200,7 +190,6 @@ def test_an_improvement_is_told_with_its_reasons_and_its_end() -> None:
 
 
 def test_the_persons_word_is_told_as_theirs() -> None:
-    """Dropped, retried, accepted: from the person, with the end that it made."""
     made = confirm(room(no("P1"), no("P2"), no("P3"), "Nothing.\n"))
     assert kinds(made, "task-001")[-1] == "PR_FEEDBACK"
     person.tasks(made.log, "accept", "1")
@@ -227,7 +216,6 @@ class Odd(Built):
 
 
 def test_an_error_is_told_with_what_it_kept(repo: Path) -> None:
-    """Type, message, the task; there is no stack trace; it can be gone on from while the dialog has not ended."""
     odd = Odd(repo)
     odd.error = "the branch was moved"
     odd.confirmed()
@@ -245,7 +233,6 @@ def test_an_error_is_told_with_what_it_kept(repo: Path) -> None:
 
 
 def test_a_backend_that_fails_is_told_with_the_task_that_it_kept(repo: Path) -> None:
-    """The agent's daemon says so; the task is the one that was worked on, on its branch."""
     made = Built(repo)
     made.scripts["L"] = [BackendError("no credit", fix="buy some", kind="limit")]
     made.confirmed()
@@ -255,7 +242,6 @@ def test_a_backend_that_fails_is_told_with_the_task_that_it_kept(repo: Path) -> 
 
 
 def test_the_board_leaves_out_what_was_replaced(repo: Path) -> None:
-    """Each task once, in order, with its events and the diff of its last submission."""
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed()
     first, second = rows(made.dialog, look_into(repo, 1000))
     assert [first.task.number, second.task.number] == [1, 2]
@@ -267,7 +253,6 @@ def test_the_board_leaves_out_what_was_replaced(repo: Path) -> None:
 
 
 def test_a_finding_of_the_daemons_counts_in_the_same_numbers(repo: Path) -> None:
-    """The note of a gate may hold one: it takes the next number, and the reviewer resolves it by that."""
     mended = f"{MENDED}\n[RESOLVED: 2 | it is right so]"
     odd = Odd(repo, no("P1", FOUND), yes("P2", mended), yes("P3"), "Both.\n")
     odd.found = (Mark("FINDING", "medium | scope | other.py | | changed outside |"),)
@@ -280,7 +265,6 @@ def test_a_finding_of_the_daemons_counts_in_the_same_numbers(repo: Path) -> None
 
 
 def test_the_card_of_the_end_and_the_list_of_dialogs_tell_the_tasks(repo: Path) -> None:
-    """How many were approved, each with its score and gate, the summary, and the command that takes them over."""
     made = Built(repo, yes("P1"), yes("P2"), "Both are *built*.\n").confirmed()
     card = end_piece(made.dialog, "/x/dialog.md")
     for words in ("2 of 2 tasks approved", "read ages", "86 of 100", "gate passed", "<em>built</em>"):
@@ -296,7 +280,6 @@ def test_the_card_of_the_end_and_the_list_of_dialogs_tell_the_tasks(repo: Path) 
 
 
 def test_marks_of_a_build_are_told_in_words() -> None:
-    """In blocks on the page and as sentences in exports; nothing shows the name of a mark, or a tree in the talk."""
     made = confirm(room(no("P1", FOUND), yes("P2", MENDED), yes("P3"), "Both.\n"))
     talk = talk_of(made.dialog)
     shown = [mark for entry in made.dialog.entries for mark in in_ranks(entry, entry.body, talk).marks]

@@ -37,7 +37,6 @@ def count(of: Room) -> int:
 
 
 def test_confirmed_tasks_go_on_and_once_is_enough() -> None:
-    """Without a number all proposed ones; said again nothing is written; a number that is none is named."""
     build = room(yes("P1"), yes("P2"), "Both.\n")
     with pytest.raises(BadInput, match="there is no task '7'"):
         person.tasks(build.log, "confirm", "7")
@@ -56,7 +55,6 @@ def test_confirmed_tasks_go_on_and_once_is_enough() -> None:
 
 
 def test_more_tasks_than_there_are_turns_for_raise_the_limit() -> None:
-    """The person confirms seven tasks of a plan for which three were expected: each gets all its attempts."""
     many = "\n".join(f"[TASK_PROPOSED: step {n} | done | none | 1 h]" for n in range(12))
     build = room(plan=f"Many.\n\n{many}\n")
     assert build.dialog.state.limits.max_turns == 60
@@ -70,7 +68,6 @@ def test_more_tasks_than_there_are_turns_for_raise_the_limit() -> None:
 
 
 def test_with_nobody_at_the_table_the_limit_of_turns_stays_and_its_end_says_what_is_done() -> None:
-    """Nobody confirms, and nobody has raised it; who comes back has the rest of the tasks done, with turns for them."""
     many = "\n".join(f"[TASK_PROPOSED: step {n} | done | none | 1 h]" for n in range(5))
     build = room(*(yes(f"P{n}") for n in range(1, 6)), "All.\n", plan=f"Many.\n\n{many}\n", person="absent", turns=8)
     state = build.dialog.state
@@ -86,7 +83,6 @@ def test_with_nobody_at_the_table_the_limit_of_turns_stays_and_its_end_says_what
 
 
 def test_a_task_under_way_is_dropped_by_a_turn_and_others_by_a_note() -> None:
-    """Who works on it is interrupted; the next one begins at once, and the dropped one is not begun again."""
     build = room()
     build.scripts["L"] = []
     person.tasks(build.log, "confirm")
@@ -111,7 +107,6 @@ def test_a_task_under_way_is_dropped_by_a_turn_and_others_by_a_note() -> None:
 
 
 def test_after_three_failures_the_person_retries_or_accepts() -> None:
-    """The task that is stuck needs no number; nothing else may be retried or accepted."""
     build = room(no("P1"), no("P2"), no("P3"))
     with pytest.raises(Refused, match="no task waits for you to accept it"):
         person.tasks(build.log, "accept")
@@ -129,7 +124,6 @@ def test_after_three_failures_the_person_retries_or_accepts() -> None:
 
 
 def test_a_proposed_task_is_changed_in_parts() -> None:
-    """What is left out stays; a bar cannot make two fields of one; what makes no sense is refused."""
     build = room()
     person.change_task(build.log, "2", description="print years | months", criteria=["one", "two; three"])
     task = build.dialog.state.tasks.all[1]
@@ -150,7 +144,6 @@ def test_a_proposed_task_is_changed_in_parts() -> None:
 
 
 def test_the_word_on_a_gate_is_for_the_tree_that_waits() -> None:
-    """Without a sandbox it runs, or the tree is reviewed untested; where nothing waits it is refused."""
     build = room(yes("P1"))
     with pytest.raises(Refused, match="no gate waits"):
         person.gate(build.log, "run")
@@ -168,7 +161,6 @@ def test_the_word_on_a_gate_is_for_the_tree_that_waits() -> None:
 
 
 def test_a_moved_base_has_all_approved_tasks_gone_through_again() -> None:
-    """By a turn that opens the ended build again; the same commit twice changes nothing; then they are merged, once."""
     build = room(yes("P1"), yes("P2"), "Both.\n")
     with pytest.raises(Refused, match="no task is approved"):
         person.rebase(build.log, "c111")
@@ -193,7 +185,6 @@ def test_a_moved_base_has_all_approved_tasks_gone_through_again() -> None:
 
 
 def test_a_stopped_build_is_carried_on_where_it_stood() -> None:
-    """Its next turn is whose it was; one that came to its end is not begun again."""
     build = room(yes("P1"), yes("P2"), "Both.\n")
     person.carry_on(build.log)
     person.stop(build.log, "interrupted")
@@ -210,7 +201,6 @@ def test_a_stopped_build_is_carried_on_where_it_stood() -> None:
 
 
 def test_a_task_that_could_not_be_gone_on_with_is_tried_again() -> None:
-    """Once its cause is mended, the build is continued: the same attempt, on the same branch."""
     made = room()
     made.scripts["L"] = []
     person.tasks(made.log, "confirm")
@@ -226,13 +216,11 @@ def test_a_task_that_could_not_be_gone_on_with_is_tried_again() -> None:
 
 
 def test_only_what_emphasizes_a_whole_field_is_no_part_of_it() -> None:
-    """A criterion may begin with a command in backticks; bold around a field is decoration."""
     mark = Mark("TASK_PROPOSED", "**print ages** | `ages.py FILE` prints them; `-h` helps | `none` | 1 h")
     assert fields_of(mark) == ("print ages", "`ages.py FILE` prints them; `-h` helps", "none", "1 h")
 
 
 def test_a_dialog_without_tasks_says_so() -> None:
-    """Every word on tasks is refused in a dialog that is no build."""
     from tests.support.room import opening
 
     plain = Room(opening("A", "B"))

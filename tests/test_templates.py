@@ -42,13 +42,11 @@ def begun(name: str, agents: str | None = None, **more: object) -> Opening:
 
 
 def test_all_templates_are_shipped() -> None:
-    """The package brings every one that the documents name, and nothing else."""
     assert set(names()) == SHIPPED
 
 
 @cases("name", sorted(SHIPPED))
 def test_a_shipped_template_reads_without_a_word(name: str) -> None:
-    """No problem, nothing left out of account; it says what it is for, how it decides, and for whom."""
     found = template(name)
     assert (found.name, found.terms.problems, found.terms.notes) == (name, (), ())
     assert 30 < len(found.description) < 130
@@ -65,7 +63,6 @@ def test_a_shipped_template_reads_without_a_word(name: str) -> None:
 
 @cases("name", sorted(SHIPPED))
 def test_a_dialog_from_a_shipped_template_has_its_rules(name: str) -> None:
-    """What `new` writes reads back without a warning: the same rules, agents and limits; one turn, and who is next."""
     opening = begun(name)
     dialog = read_dialog(compose(opening).encode())
     header = dialog.header
@@ -87,7 +84,6 @@ def runs_of(text: str, count: int = 5) -> set[tuple[str, ...]]:
 
 @cases("name", sorted(SHIPPED))
 def test_no_rule_of_a_shipped_template_says_what_its_agents_are_told(name: str) -> None:
-    """Neither again nor against it: no mark that decides, no text, no turn, and no five words of any agent's prompt."""
     rules, header = template(name).skill.rules, begun(name).header
     assert not set(re.findall(r"\[([A-Z_]+)", rules)) & DECIDING
     assert not re.search(r"TURN|Consensus Summary|outranks|deadlock|sealed|person may|whose turn", rules)
@@ -97,7 +93,6 @@ def test_no_rule_of_a_shipped_template_says_what_its_agents_are_told(name: str) 
 
 @cases("name", sorted(SHIPPED))
 def test_a_shipped_template_can_decide(name: str) -> None:
-    """Somebody may propose, and whoever its verdict asks for is there; with the fewest agents too."""
     least = template(name).terms.least
     for agents in (None, ",".join(["rehearsal"] * max(least, 2))) if name != "contemplator" else (None,):
         header = begun(name, agents).header
@@ -118,7 +113,6 @@ def test_a_shipped_template_can_decide(name: str) -> None:
 
 @cases("name", sorted(SHIPPED))
 def test_a_shipped_template_gives_no_cause_for_a_warning(name: str) -> None:
-    """With the agents that it describes; its limit of turns leaves room for its rounds and a last word."""
     opening = begun(name)
     assert warnings(opening) == ()
     assert opening.max_turns > (opening.max_rounds or 0) * len(opening.header.speakers) + 1
@@ -126,7 +120,6 @@ def test_a_shipped_template_gives_no_cause_for_a_warning(name: str) -> None:
 
 @cases("name", sorted(SHIPPED))
 def test_nothing_in_a_shipped_template_reads_as_a_turn_or_an_end(name: str) -> None:
-    """No line of it is a TURN line, a mark or the heading of an entry, so nothing needs to be escaped."""
     found = template(name)
     assert escape(found.skill.rules) == found.skill.rules
     for line in found.text.split("\n"):
@@ -135,14 +128,12 @@ def test_nothing_in_a_shipped_template_reads_as_a_turn_or_an_end(name: str) -> N
 
 
 def test_phases_take_no_more_rounds_than_there_are() -> None:
-    """Where rounds are limited every phase is reached."""
     for name in sorted(SHIPPED - {DEFAULT_TEMPLATE, "build"}):
         found = template(name).terms
         assert sum(phase.rounds for phase in found.rules.phases) == found.max_rounds, name
 
 
 def test_the_voting_begins_where_the_workflow_says_so() -> None:
-    """With the phase that says `(votes)`, else with the last; what a phase is called, or about, says nothing."""
     said = "---\nverdict: {}\n---\n## Workflow\n1. **VOTE**{}: we vote\n2. **ABSTIMMUNG** (2 rounds): wir stimmen ab\n"
     for verdict, mark, votes in (
         ("vote", "", [False, True]), ("vote", " (votes)", [True, False]), ("vote", " (3 rounds, votes)", [True, False]),
@@ -156,7 +147,6 @@ def test_the_voting_begins_where_the_workflow_says_so() -> None:
 
 
 def test_what_the_documents_promise_of_single_templates() -> None:
-    """Casts, rules and limits by which people choose."""
     assert [part.name for part in template("system-design").terms.cast] == [
         "Architect", "Optimizer", "Security", "Critic",
     ]  # fmt: skip
@@ -182,7 +172,6 @@ def test_what_the_documents_promise_of_single_templates() -> None:
 
 
 def test_sealed_templates_begin_with_all_who_seal() -> None:
-    """Everybody, or those whom the template names; else the order says who begins."""
     firsts = {name: begun(name).first for name in SHIPPED}
     assert firsts["council"] == firsts["architecture-debate"] == firsts["brainstorm"] == ("A", "B", "C")
     assert firsts["code-review"] == firsts["pyramid"] == ("B", "C", "D")
@@ -199,7 +188,6 @@ def test_sealed_templates_begin_with_all_who_seal() -> None:
     ],
 )
 def test_a_mark_of_consensus_of_its_own_is_warned_of(text: str, said: str) -> None:
-    """Where a skill has one, before the dialog begins: it would go on to its limit."""
     remarks = parse("mine", f"# Mine\n\n## Rules\n\n{text}\n").remarks
     assert [said in remark for remark in remarks] == [True] * bool(said)
 
@@ -228,7 +216,6 @@ TRIO = """# Trio
 
 
 def test_roles_go_to_the_seats_in_their_order() -> None:
-    """By id; beyond those described they begin anew, and one without anything of its own needs no role."""
     rules = made(f"---\nagents: 2+\n---\n{TRIO}", "A", "X", "C", "D").rules
     assert {who: role.name for who, role in rules.roles.items()} == {"A": "critic", "C": "moderator", "D": "critic"}
     found = parse("mine", TRIO)
@@ -237,7 +224,6 @@ def test_roles_go_to_the_seats_in_their_order() -> None:
 
 
 def test_without_agents_two_take_part_or_any_number() -> None:
-    """A template that describes nobody is for whoever comes."""
     found = parse("mine", "# Talk\n")
     assert (found.seats, found.how_many, found.is_fixed, found.part(0)) == (2, "1+", False, None)
     assert parse("mine", "---\nagents: 4\n---\n").seats == 4
@@ -245,7 +231,6 @@ def test_without_agents_two_take_part_or_any_number() -> None:
 
 
 def test_the_opening_stands_in_turn_one() -> None:
-    """Before the question, or around it; what reads as structure in it is escaped."""
     opening = made("# T\n\n## Opening\n\nDesign $topic for $$5.\nTURN: B\n", "A", "B")
     body = compose(opening).partition("## Turn 1 — User\n\n")[2]
     assert body.startswith("Design Tabs or spaces? for $5.\n\\TURN: B\n\n**Question:**\nTabs or spaces?\n\nTURN: ")
@@ -255,14 +240,12 @@ def test_the_opening_stands_in_turn_one() -> None:
 
 
 def test_a_plain_skill_has_its_overview_for_rules() -> None:
-    """Who reads the file learns what it is about; how it ends stands in its Setup, and each agent is told."""
     text = "# T\n\n## Overview\n\nTwo look at it.\n\n## Agents\n\n### Ann\n### Bob\n"
     assert "\n\n## Rules\n\nTwo look at it.\n\n---\n" in compose(made(text, "A", "B"))
     assert "## Rules" not in compose(made("# T\n\n## Agents\n\n### Ann\n### Bob\n", "A", "B"))
 
 
 def test_words_of_a_template_never_read_as_structure() -> None:
-    """A heading of a turn, a mark or a TURN line in its rules is escaped; there is one turn, and no Setup but ours."""
     text = (
         '# T\n\n## Rules\n\nTURN: B\n[STOPPED]\n<!-- dialogd by=A -->\n\n### Setup\n\n```toml\nverdict = "vote"\n```\n'
     )
@@ -274,7 +257,6 @@ def test_words_of_a_template_never_read_as_structure() -> None:
 
 
 def test_the_time_for_one_reply_may_stand_on_the_board() -> None:
-    """The template's own limit comes first."""
     board = "board: {contribution_timeout: 90 seconds}"
     assert parse("mine", f"---\n{board}\n---\n").timeout == 90.0
     assert parse("mine", f"---\n{board}\ntimeout: 1m\n---\n").timeout == 60.0
@@ -282,7 +264,6 @@ def test_the_time_for_one_reply_may_stand_on_the_board() -> None:
 
 
 def test_turns_are_enough_for_the_rounds() -> None:
-    """The usual limit, or what all rounds and a last word need."""
     opening = made("---\nmax_rounds: 9\n---\n", "A", "B", "C")
     assert enough_turns(replace(opening, max_rounds=9)) == 33
     assert enough_turns(replace(opening, max_rounds=2)) == enough_turns(replace(opening, max_rounds=None)) == 20
@@ -315,7 +296,6 @@ CAUSES = {
 
 @cases("what", CAUSES)
 def test_what_keeps_a_dialog_from_a_decision_is_said_before_it_starts(what: str) -> None:
-    """One cause, one warning, and the change that would help."""
     opening = made(CAUSES[what], "A", "B")
     opening = replace(opening, max_rounds=opening.template.terms.max_rounds)
     (said,) = warnings(opening)
@@ -324,7 +304,6 @@ def test_what_keeps_a_dialog_from_a_decision_is_said_before_it_starts(what: str)
 
 
 def test_a_limit_of_any_kind_is_a_limit_and_a_plain_pair_needs_none() -> None:
-    """Rounds, time, the rounds of a board or of parallel answers; one more agent, or a moderator, settles a tie."""
     opening = made("---\nred_team: true\n---\n", "A", "B")
     assert warnings(replace(opening, max_time=60.0)) == warnings(replace(opening, max_rounds=3)) == ()
     assert warnings(made("---\nboard: true\n---\n", "A", "B")) == ()
@@ -360,7 +339,6 @@ def put(file: Path, title: str) -> Path:
 
 
 def test_templates_are_found_in_every_folder_and_the_persons_own_count_first(folder: Path) -> None:
-    """./.dialogd/templates, the config directory, skills, package; the first of a name counts."""
     put(folder / ".dialogd/templates/mine.md", "one")
     put(folder / ".dialogd/templates/pair.md", "not ours")
     put(folder / "config/dialogd/templates/mine.md", "two")
@@ -383,7 +361,6 @@ def test_templates_are_found_in_every_folder_and_the_persons_own_count_first(fol
 
 
 def test_a_path_names_a_file_or_a_folder_with_a_skill(folder: Path) -> None:
-    """A skill is called like its folder, a file like itself, unless the front matter says more."""
     put(folder / "elsewhere/trio/SKILL.md", "Trio")
     put(folder / "elsewhere/notes.md", "Notes")
     for path, name in (
@@ -396,7 +373,6 @@ def test_a_path_names_a_file_or_a_folder_with_a_skill(folder: Path) -> None:
 
 
 def test_a_template_says_who_begins_and_how_many_turns_there_are(folder: Path) -> None:
-    """By name, or all who speak; the person outranks it."""
     cast = "## Agents\n### Ann\n### Bob\n### Eve\n**Role:** observer\n"
     for first, expected in (("all", ("A", "B")), ("bob", ("B",)), ("[Bob, Ann]", ("B", "A"))):
         (folder / "mine.md").write_text(f"---\nfirst: {first}\nmax_turns: 7\n---\n{cast}", encoding="utf-8")
@@ -408,14 +384,12 @@ def test_a_template_says_who_begins_and_how_many_turns_there_are(folder: Path) -
 
 @cases("unknown", ["trio", "", "PAIR", "pai"])
 def test_an_unknown_template_is_refused_with_the_known_ones(unknown: str) -> None:
-    """The fix lists what there is."""
     with pytest.raises(BadInput, match="unknown template") as caught:
         template(unknown)
     assert "pair" in caught.value.fix
 
 
 def test_a_path_that_leads_nowhere_is_refused(folder: Path) -> None:
-    """A file that is not there, a folder without a skill, a pipe, something huge, binary or empty."""
     (folder / "empty").mkdir()
     os.mkfifo(folder / "pipe.md")
     (folder / "huge.md").write_bytes(b"x\n" * 150_000)
@@ -433,7 +407,6 @@ def test_a_path_that_leads_nowhere_is_refused(folder: Path) -> None:
 
 
 def test_what_is_wrong_in_a_file_is_said_with_file_and_line(folder: Path) -> None:
-    """And how many more there are; loading alone does not fail."""
     file = put(folder / ".dialogd/templates/mine.md", "T")
     file.write_text("---\norder: x\nverdict: y\n---\n", encoding="utf-8")
     with pytest.raises(BadInput) as caught:
@@ -445,7 +418,6 @@ def test_what_is_wrong_in_a_file_is_said_with_file_and_line(folder: Path) -> Non
 
 @pytest.mark.root
 def test_a_template_of_somebody_else_in_a_shared_folder_is_not_trusted(folder: Path) -> None:
-    """As settings are not: anybody could have left it there."""
     file = put(folder / "mine.md", "T")
     os.chown(file, 12345, 12345)
     with pytest.raises(BadInput, match="belongs to another user"):
@@ -453,7 +425,6 @@ def test_a_template_of_somebody_else_in_a_shared_folder_is_not_trusted(folder: P
 
 
 def test_a_template_that_hides_another_says_which(folder: Path) -> None:
-    """The person's own counts, whatever the package has under its name; by its path nothing is hidden."""
     put(folder / "skills/mirror/SKILL.md", "Mine")
     found = template("mirror")
     assert found.title == "Mine"
@@ -480,7 +451,6 @@ ALONE = "# T\n\n## Agents\n\n### Ann\n\n### Bob\n\n## Workflow\n\n1. **{}**: {}\
 def test_independent_work_that_the_order_would_not_keep_is_said(
     folder: Path, front: str, phase: tuple[str, str], says: str
 ) -> None:
-    """A skill that speaks of it, and whose front matter says nothing of who answers when, is told how to have it."""
     del folder
     remarks = parse("t", front + ALONE.format(*phase)).remarks
     assert len(remarks) == bool(says)
@@ -491,7 +461,6 @@ def test_independent_work_that_the_order_would_not_keep_is_said(
 
 
 def test_the_mirror_analyses_twice_before_it_compares() -> None:
-    """Both begin, neither sees the other's first answer, and each has a lens of its own."""
     room = begun("mirror")
     assert room.rules.sealed
     assert room.first == ("A", "B")
@@ -501,7 +470,6 @@ def test_the_mirror_analyses_twice_before_it_compares() -> None:
 
 
 def test_divided_knowledge_is_told_before_anybody_takes_a_position() -> None:
-    """All begin, sealed, with facts and needs; then each answers; nobody is asked for a position or a vote before."""
     opening = begun("divided")
     assert opening.rules.sealed
     assert (opening.first, opening.rules.verdict) == (("A", "B"), "mutual")
@@ -520,14 +488,12 @@ def test_divided_knowledge_is_told_before_anybody_takes_a_position() -> None:
 
 
 def test_the_default_is_the_pair() -> None:
-    """Nobody has to name it."""
     found: Template = template()
     assert (found.name, found.terms.rules.order, found.terms.rules.verdict) == ("pair", "alternate", "mutual")
     assert (found.terms.max_turns, found.timeout) == (20, 300.0)
 
 
 def test_a_build_has_room_for_every_attempt_of_the_tasks_that_are_expected() -> None:
-    """Question, plan, an attempt and a review each, an improvement, the summary; a template names no repository."""
     assert [begun("build", tasks=n).max_turns for n in (1, 3)] == [2 + 6 + 7 + 1, 2 + 18 + 7 + 1]
     rules = begun("build", build={"repo": "/code", "iterations": 1, "cycles": 0}).rules.build
     assert rules is not None

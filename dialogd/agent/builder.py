@@ -23,8 +23,8 @@ from dialogd.protocol.text import one_line
 from dialogd.protocol.units import many
 
 if TYPE_CHECKING:
-    from dialogd.build.gate import Gate
-    from dialogd.build.worktrees import Diff, FileDiff, Worktree, Worktrees
+    from dialogd.tasks.gate import Gate
+    from dialogd.tasks.worktrees import Diff, FileDiff, Worktree, Worktrees
 
 Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does blocking work in a thread of its own
 Note = Callable[[Dialog], Draft]  # makes the note, in the dialog as it is once the lock is held
@@ -137,7 +137,7 @@ class Builder:
             raise BadInput(refusal, fix="start the daemon again with the flags of this build")
 
     def _worktrees(self, dialog: Dialog) -> Worktrees:
-        from dialogd.build.worktrees import Worktrees
+        from dialogd.tasks.worktrees import Worktrees
 
         if self._open is None or self._open.build != dialog.id:
             assert self.repo is not None
@@ -153,7 +153,7 @@ class Builder:
 
     def _assigned(self, dialog: Dialog, rules: Build, task: Task) -> Note:
         """Open the next task's worktree; what was approved on another base is carried to the new one."""
-        from dialogd.build.worktrees import Conflict
+        from dialogd.tasks.worktrees import Conflict
 
         self._check(rules)
         trees, base = self._worktrees(dialog), dialog.state.tasks.base or rules.base
@@ -185,7 +185,7 @@ class Builder:
 
         if not rules.gate:
             return note(GateResult("untested", tail="No gate was given: this tree is untested."))
-        from dialogd.build.gate import Gate, last_line
+        from dialogd.tasks.gate import Gate, last_line
 
         gate = Gate(rules.gate, rules.gate_timeout, trees, self.file, self.state, self.sees, aside)
         try:
@@ -205,7 +205,7 @@ class Builder:
 
     async def _unrelated(self, gate: Gate, rules: Build, task: Task, ran: GateResult) -> str:
         """Why a red gate says nothing of the task, so that no review is paid for; "" where it may say something."""
-        from dialogd.build.gate import NOT_STARTED
+        from dialogd.tasks.gate import NOT_STARTED
 
         if ran.code in NOT_STARTED:
             return f"could not start (exit code {ran.code})"
@@ -218,7 +218,7 @@ class Builder:
         return f"ends as it did before anything was changed (exit code {ran.code}, the same output)" if is_same else ""
 
     def _hidden(self) -> list[Path]:
-        from dialogd.build.gate import beside
+        from dialogd.tasks.gate import beside
 
         return beside(self.file, self.state)
 
@@ -241,7 +241,7 @@ class Builder:
 
     def _submission(self, dialog: Dialog, rules: Build, task: Task) -> Iterator[str]:
         """What the reviewer is shown of the submission, as git tells it."""
-        from dialogd.build.worktrees import is_beside_source
+        from dialogd.tasks.worktrees import is_beside_source
 
         trees = self._worktrees(dialog)
         diff = trees.diff(task.base, task.commit, DIFF_SHOWN)

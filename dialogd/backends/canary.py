@@ -136,7 +136,7 @@ async def prove_writing(cli: AgentCLI, boxes: Sequence[bool] = ()) -> Proof:
 
     `boxes` are the kinds to try instead.
     """
-    from dialogd.build.sandbox import missing
+    from dialogd.tasks.sandbox import missing
 
     lacking = missing()
     kinds = boxes or [boxed for boxed in (True, False) if not (boxed and lacking) and (boxed or not cli.only_boxed)]

@@ -586,7 +586,7 @@ class AgentCLI:
         environment = {**self.environment, **own, **self.options.environment}
         command, folder, limits = [str(self._path), *self.arguments(run)], self.seat(run), None
         if run.way is not None and run.way.boxed:
-            from dialogd.build.sandbox import limits as most_of
+            from dialogd.tasks.sandbox import limits as most_of
 
             self._lend()
             limits = most_of(run.way.workspace.path, self.boxed_home)

@@ -52,7 +52,7 @@ from dialogd.views.sentences import METHODS
 if TYPE_CHECKING:
     from dialogd.backends.auto import Choice
     from dialogd.backends.prices import Price
-    from dialogd.build.approvals import Judge
+    from dialogd.tasks.approvals import Judge
     from dialogd.templates.opening import Opening
     from dialogd.views.plan import Synthesis
 
@@ -580,7 +580,7 @@ class Judging:
 
 def judging(file: str | None, *, untested: bool) -> Judging:
     """The judge of commits by the dialog that is here: the file and its journals. Raises `BadInput` without one."""
-    from dialogd.build.approvals import judge_here
+    from dialogd.tasks.approvals import judge_here
 
     settings = options.settings_for(file)
     if not settings.file.exists():
@@ -593,7 +593,7 @@ def judging(file: str | None, *, untested: bool) -> Judging:
 
 def _judging_elsewhere(bundle: str, signers: str | None, *, untested: bool) -> Judging:
     """The judge of commits by a bundle."""
-    from dialogd.build.approvals import Judge, opened
+    from dialogd.tasks.approvals import Judge, opened
 
     held = opened(Path(bundle).expanduser(), Path(signers).expanduser() if signers else None)
     against = () if held.signer else (f"integrity only: {held.why}",)
@@ -618,8 +618,8 @@ def _pushed() -> list[tuple[str, str, str]]:
 
 def _answer_commits(asked: Judging, repo: str, names: Sequence[tuple[str, str, str]], *, json: bool) -> NoReturn:
     """Say of each commit whether it was approved, and end with exit code 0 where all were."""
-    from dialogd.build.approvals import Judged
-    from dialogd.build.git import Git, checkout_at
+    from dialogd.tasks.approvals import Judged
+    from dialogd.tasks.git import Git, checkout_at
 
     checkout = checkout_at(Path.cwd() / Path(repo).expanduser())
     git, found = Git(checkout.common_dir, here=checkout.git_dir), []

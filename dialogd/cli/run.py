@@ -22,9 +22,6 @@ from dialogd.backends import WRITING, Options, auto, kind_of, load_backend, writ
 from dialogd.backends.auto import family_of
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import holder_of, program_of
-from dialogd.build.gate import readable
-from dialogd.build.sandbox import INSTALL
-from dialogd.build.worktrees import Worktrees
 from dialogd.cli import options
 from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
@@ -44,6 +41,9 @@ from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.units import budget_line, in_words, many
 from dialogd.store.folders import StateDir
 from dialogd.store.origin import is_inside
+from dialogd.tasks.gate import readable
+from dialogd.tasks.sandbox import INSTALL
+from dialogd.tasks.worktrees import Worktrees
 from dialogd.templates.library import template
 from dialogd.templates.opening import Opening, warnings
 

@@ -23,7 +23,6 @@ from dialogd.alerts import Alert, Bell, Channel, Event, Webhook, chosen, why_no_
 from dialogd.backends import BACKENDS, WRITING, Found, Kind, auto, writers
 from dialogd.backends.seats import Seat, start_again
 from dialogd.backends.service import holds
-from dialogd.build.sandbox import INSTALL
 from dialogd.cli import options
 from dialogd.cli.host import ONE, twice
 from dialogd.cli.launch import is_free
@@ -36,6 +35,7 @@ from dialogd.protocol.units import in_words, many
 from dialogd.store.disk import read_json
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
+from dialogd.tasks.sandbox import INSTALL
 from dialogd.templates.library import Location, Template, find, load, places
 
 PORTS = 2  # of the two agents that most dialogs have

@@ -19,10 +19,6 @@ import typer
 from typer.core import TyperGroup
 
 from dialogd import person
-from dialogd.build.gate import NOT_STARTED, Gate, last_line, readable
-from dialogd.build.git import checkout_at, push, remotes, shown
-from dialogd.build.sandbox import missing
-from dialogd.build.worktrees import Base, Worktrees, base_of
 from dialogd.cli import options
 from dialogd.cli.client import daemons
 from dialogd.cli.create import Wanted, takes_options
@@ -44,6 +40,10 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import budget_line, in_words, many
 from dialogd.store.disk import fix, why, write_over
+from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
+from dialogd.tasks.git import checkout_at, push, remotes, shown
+from dialogd.tasks.sandbox import missing
+from dialogd.tasks.worktrees import Base, Worktrees, base_of
 from dialogd.templates.opening import ContextFile, Opening
 from dialogd.views.tasks import events, listed, look_into, why_of
 
@@ -562,7 +562,7 @@ def bundle(
     `dialogd verify --commit C --bundle OUT --allowed-signers F` checks a commit by it where the dialog is not. It has
     the dialog's whole text in it, and only approvals that hold here, by file and journals.
     """
-    from dialogd.build.approvals import bundled
+    from dialogd.tasks.approvals import bundled
 
     settings = options.settings_for(file)
     person.admitted(options.log_of(settings), "build bundle")

@@ -87,7 +87,7 @@ class Act(Protocol):
     def __call__(self, agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> Awaitable[wire.Done]: ...
 
 
-def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901, PLR0915 - a list of routes
+def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:
     """Add the routes of this module."""
     log, secrets = agent.file, agent.secrets
 

@@ -20,7 +20,7 @@ from dialogd.protocol.text import one_line
 from dialogd.protocol.units import many
 
 if TYPE_CHECKING:
-    from dialogd.build.worktrees import Diff
+    from dialogd.tasks.worktrees import Diff
 
 SUMMARY = 100  # characters
 PATCHES = 200_000  # characters of patches that are shown of a task; files beyond are named
@@ -67,7 +67,7 @@ def look_into(repo: Path | None, limit: int = 0) -> Look:
     figures: dict[tuple[str, str], Diff] = {}  # a commit stays what it is; patches are large, and not kept
 
     def look(base: str, commit: str) -> Diff | None:
-        from dialogd.build.worktrees import Worktrees
+        from dialogd.tasks.worktrees import Worktrees
 
         if (base, commit) in figures:
             return figures[base, commit]

@@ -100,7 +100,6 @@ class TestContract(BackendContract):
         return ACP(Options(variant=agent("crash"), trust_project=True))
 
     async def test_a_finished_reply_leaves_no_process(self) -> None:
-        """A finished reply leaves the warm agent and nothing else; closing ends it."""
         backend, before = self.make(), children()
         await answer(backend, self.request())
         after_one = children() - before
@@ -116,37 +115,31 @@ class TestSettingUp:
 
     @cases("command", ["", "  ", "''", "a 'b"])
     def test_a_command_that_names_nothing_is_refused_with_a_fix(self, command: str) -> None:
-        """No agent, blanks, an empty word, an open quote."""
         with pytest.raises(BadInput) as caught:
             load_backend("acp", Options(command=command))
         assert caught.value.fix
 
     def test_an_agent_that_is_not_there_is_named(self) -> None:
-        """The program is looked for before the first turn."""
         with pytest.raises(BadInput, match="no-such-agent"):
             load_backend("acp:no-such-agent --acp", Options())
 
     @pytest.mark.slow
     async def test_the_agent_follows_the_colon_or_is_the_command(self, request_: Request) -> None:
-        """`acp:prog args` and `--command 'prog args'` are the same."""
         for name, options in ((f"acp:{agent('echo')}", TRUSTS), ("acp", replace(TRUSTS, command=agent("echo")))):
             backend = load_backend(name, options)
             assert await answer(backend, request_) == whole(request_)
             await backend.close()
 
     def test_without_the_projects_code_being_trusted_no_agent_is_started(self, tmp_path: Path) -> None:
-        """An agent runs hooks, servers and scripts of its project; who does not say that this may be gets none."""
         with pytest.raises(BadInput, match="hooks, MCP servers, scripts") as caught:
             load_backend(f"acp:{agent('echo')}", Options(project=tmp_path))
         assert "--trust-project" in caught.value.fix
 
     def test_a_project_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
-        """A wrong --project is noticed before the first call."""
         with pytest.raises(BadInput, match="not a directory"):
             ACP(Options(variant="cat", project=tmp_path / "missing"))
 
     def test_probing_looks_for_the_program(self) -> None:
-        """The package alone is no agent."""
         path = {"PATH": str(Path(sys.executable).parent)}
         assert not probe("acp", path).here
         missing = probe("acp:no-such-agent", path)
@@ -161,7 +154,6 @@ class TestTalking:
 
     @pytest.mark.slow
     async def test_text_arrives_in_pieces_while_the_agent_works(self, request_: Request) -> None:
-        """What the agent says is there before its turn ends."""
         async with talking_to(agent("wait")) as backend:
             pieces = backend.reply(request_)
             heard = [await anext(pieces), await anext(pieces)]
@@ -170,7 +162,6 @@ class TestTalking:
             await pieces.aclose()
 
     async def test_the_second_turn_sends_only_what_is_new(self, request_: Request) -> None:
-        """The session remembers; its own turn comes back as the marks it was given."""
         async with talking_to(agent("echo")) as backend:
             first = await answer(backend, turn(request_, "1", HEADER, QUESTION))
             second = await answer(backend, turn(request_, "3", HEADER, QUESTION, MINE, THEIRS))
@@ -184,7 +175,6 @@ class TestTalking:
 
     @pytest.mark.slow
     async def test_the_question_back_sends_only_itself(self, request_: Request) -> None:
-        """A reply that was unclear is not sent again; afterwards the dialog goes on in the same session."""
         first = turn(request_, "1", HEADER, QUESTION)
         back = repair(first.prompt(), first.agent, "1", f"{INTRO} Perhaps.", "Do you sign P1?")
         async with talking_to(agent("echo")) as backend:
@@ -220,7 +210,6 @@ class TestTalking:
     async def test_any_mismatch_sends_the_whole_dialog_in_a_new_session(
         self, request_: Request, parts: tuple[Part, ...], system: str
     ) -> None:
-        """What the session saw is not what the file says: it begins anew."""
         second = turn(request_, "3", *parts, system=system)
         async with talking_to(agent("echo")) as backend:
             await answer(backend, turn(request_, "1", HEADER, QUESTION))
@@ -228,7 +217,6 @@ class TestTalking:
 
     @pytest.mark.slow
     async def test_an_agent_that_died_between_turns_is_started_again(self, request_: Request) -> None:
-        """The new one gets the whole dialog."""
         second = turn(request_, "3", HEADER, QUESTION, MINE, THEIRS)
         before = children()
         async with talking_to(agent("echo")) as backend:
@@ -240,32 +228,27 @@ class TestTalking:
 
     @pytest.mark.slow
     async def test_every_text_goes_through_unharmed(self, request_: Request) -> None:
-        """Line separators, control characters and other planes are text."""
         text = "Grüße, 世界 \U0001f600 \u2028 \x85 \r\n \x00 \x1b[31m end"
         async with talking_to(agent("echo")) as backend:
             assert text in await answer(backend, turn(request_, "1", HEADER, now=text * 1_000))
 
     @pytest.mark.slow
     async def test_half_a_character_is_replaced(self, request_: Request) -> None:
-        """Text that nobody could write to a file does not come in."""
         async with talking_to(agent("half")) as backend:
             assert (await answer(backend, request_)).startswith("\ufffd! You are")
 
     @pytest.mark.slow
     async def test_what_is_said_after_a_tool_is_a_paragraph_of_its_own(self, request_: Request) -> None:
-        """Two messages are not glued together."""
         async with talking_to(agent("tools")) as backend:
             assert await answer(backend, request_) == "Let me look.\n\nIt is so."
 
     @pytest.mark.slow
     async def test_a_banner_on_stdout_does_no_harm(self, request_: Request) -> None:
-        """Lines that are no messages are passed over."""
         async with talking_to(agent("noise", 100)) as backend:
             assert await answer(backend, request_) == whole(request_)
 
     @pytest.mark.slow
     async def test_ten_megabytes_are_sent(self, request_: Request) -> None:
-        """A long dialog is one message."""
         size = 10_000_000
         async with talking_to(agent("modes")) as backend:
             text = await answer(backend, turn(request_, "1", HEADER, now="x" * size))
@@ -276,7 +259,6 @@ class TestSafety:
     """What the agent may not."""
 
     async def test_every_permission_is_refused(self, request_: Request, tmp_path: Path) -> None:
-        """Asked for leave to write, dialogd says no, this once; the file is not there."""
         file = tmp_path / "file"
         async with talking_to(agent("ask", file)) as backend:
             assert await answer(backend, request_) == "I was told 'no'."
@@ -284,7 +266,6 @@ class TestSafety:
 
     @pytest.mark.slow
     async def test_the_strictest_mode_is_chosen_where_there_are_modes(self, request_: Request, tmp_path: Path) -> None:
-        """Read-only goes before plan; the session is the project's."""
         async with talking_to(agent("modes"), tmp_path) as backend:
             assert await answer(backend, request_) == f"read_only in 1@{tmp_path}"
 
@@ -292,7 +273,6 @@ class TestSafety:
     async def test_the_environment_is_clean(
         self, request_: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        """The daemon's keys do not reach the agent; what was set for it does."""
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test-0123456789")
         seen = tmp_path / "seen"
         script = shlex.join(["sh", "-c", f"env > {seen}; exec {agent('echo')}"])
@@ -305,7 +285,6 @@ class TestSafety:
 
     @pytest.mark.slow
     async def test_a_model_that_is_not_offered_is_refused(self, request_: Request) -> None:
-        """Nobody is asked instead of the model that was named."""
         async with talking_to(agent("echo"), model="gpt-9") as backend:
             with pytest.raises(BackendError, match="gpt-9"):
                 await answer(backend, request_)
@@ -316,7 +295,6 @@ class TestAccounts:
 
     @pytest.mark.slow
     async def test_tokens_and_dollars_are_this_turns(self, request_: Request) -> None:
-        """Cached tokens are counted in; the session's sum becomes a difference."""
         async with talking_to(agent("echo")) as backend:
             one = [piece async for piece in backend.reply(turn(request_, "1", HEADER, QUESTION))]
             two = [piece async for piece in backend.reply(turn(request_, "3", HEADER, QUESTION, MINE, THEIRS))]
@@ -328,7 +306,6 @@ class TestAccounts:
 
     @pytest.mark.slow
     async def test_a_failed_turn_has_its_estimate(self, request_: Request) -> None:
-        """What was sent is counted, also when nothing came back."""
         async with talking_to(agent("error", 500)) as backend:
             pieces = backend.reply(request_)
             usage = await anext(pieces)
@@ -348,12 +325,10 @@ class TestFailing:
         [("max_tokens", "cut"), ("max_turn_requests", "cut"), ("refusal", "refusal"), ("cancelled", "network")],
     )
     async def test_an_unfinished_turn_is_no_reply(self, request_: Request, reason: str, kind: str) -> None:
-        """Only a regular end counts; what was said is kept as the error's partial text."""
         error = await failure(agent("stop", reason), request_)
         assert (error.kind, error.partial) == (kind, "This far.")
 
     async def test_silence_is_no_reply(self, request_: Request) -> None:
-        """A regular end without a word."""
         assert (await failure(agent("stop", "empty"), request_)).kind == "empty"
 
     @pytest.mark.parametrize(
@@ -362,19 +337,16 @@ class TestFailing:
          (-32603, "failed", True), (-32000, "auth", False)],
     )  # fmt: skip
     async def test_the_agents_own_errors_are_sorted(self, request_: Request, code: int, kind: str, again: bool) -> None:
-        """By their code where it is a service's; the agent's details are quoted."""
         error = await failure(agent("error", code), request_)
         assert (error.kind, error.retryable) == (kind, again)
         assert "the service said something" in error.cause
 
     async def test_a_missing_login_says_so_with_the_ways_there_are(self, request_: Request) -> None:
-        """The fix names what the agent offers."""
         error = await failure(agent("login"), request_)
         assert error.kind == "auth"
         assert "A key" in error.fix
 
     async def test_an_agent_that_dies_leaves_its_last_words(self, request_: Request) -> None:
-        """Exit code, stderr, and the text so far."""
         error = await failure(agent("crash"), request_)
         assert "exit 3" in error.cause
         assert "out of memory" in error.cause
@@ -383,18 +355,15 @@ class TestFailing:
 
     @pytest.mark.parametrize("command", ["echo Hello, I am no agent", "true", "sh -c 'exec cat /no/such/file'"])
     async def test_a_program_that_is_no_agent_is_an_error(self, request_: Request, command: str) -> None:
-        """It prints something else, or nothing, and ends."""
         assert "exit" in (await failure(command, request_)).cause
 
     @pytest.mark.parametrize("command", ["yes", "cat /dev/zero"])
     async def test_a_flood_on_stdout_is_an_error(self, request_: Request, command: str) -> None:
-        """It is ended after some noise, however the lines look."""
         started = time.monotonic()
         assert (await failure(command, request_)).kind == "garbled"
         assert time.monotonic() - started < 5 * a_second()
 
     async def test_a_last_message_counts_without_an_end_of_its_line(self, tmp_path: Path) -> None:
-        """An agent that says why it fails and exits has said it."""
         said = """printf '{"id": 1, "method": "first"}\\n{"id": 2, "method": "last"}'"""
         wire = Wire(["/bin/sh", "-c", said], dict(os.environ), tmp_path)
         try:
@@ -404,20 +373,16 @@ class TestFailing:
         assert [message and message["method"] for message in messages] == ["first", "last", None]
 
     async def test_another_version_of_the_protocol_is_an_error(self, request_: Request) -> None:
-        """No guessing what it means."""
         assert "version 99" in (await failure(agent("other", 99), request_)).cause
 
     async def test_ten_megabytes_are_no_reply(self, request_: Request) -> None:
-        """A runaway is ended."""
         error = await failure(agent("big", 10_000_000), request_)
         assert "4,194,304" in error.cause
 
     async def test_a_message_over_the_limit_is_an_error(self, request_: Request) -> None:
-        """Nothing is read into memory without end."""
         assert (await failure(agent("big", 20_000_000), request_)).kind == "garbled"
 
     async def test_the_next_reply_begins_anew(self, request_: Request) -> None:
-        """After a failure the agent is started again with everything."""
         async with talking_to(agent("crash")) as backend:
             for _ in range(2):
                 with pytest.raises(BackendError, match="out of memory"):
@@ -426,7 +391,6 @@ class TestFailing:
     async def test_a_program_that_cannot_run_is_told_from_one_that_ends(
         self, request_: Request, tmp_path: Path
     ) -> None:
-        """A script without a first line that names its interpreter."""
         script = tmp_path / "agent"
         script.write_bytes(b"\x00\x01")
         script.chmod(0o755)
@@ -439,7 +403,6 @@ class TestEnding:
 
     @pytest.mark.parametrize("habit", ["wait", "deaf"])
     async def test_a_cancelled_call_is_gone_in_a_second(self, request_: Request, habit: str) -> None:
-        """Asked first, then ended by force; what it started goes with it."""
         before = children()
         backend = ACP(Options(variant=agent(habit), trust_project=True))
         pieces = backend.reply(request_)
@@ -454,7 +417,6 @@ class TestEnding:
         await pieces.aclose()
 
     async def test_closing_during_a_reply_ends_it(self, request_: Request) -> None:
-        """The reply fails, and nothing is left."""
         before = children()
         backend = ACP(Options(variant=agent("deaf"), trust_project=True))
         call = asyncio.ensure_future(answer(backend, request_))
@@ -465,7 +427,6 @@ class TestEnding:
         assert children() <= before
 
     async def test_the_daemons_death_ends_the_agent(self, tmp_path: Path) -> None:
-        """Killed with no chance to clean up, it leaves no process behind."""
         program = (
             "import asyncio\n"
             "from dialogd.backends import Options\n"
@@ -483,7 +444,6 @@ class TestEnding:
         await until(lambda: not any(p.is_running() and p.status() != "zombie" for p in family), 5)
 
     async def test_thirty_calls_leave_no_descriptor(self, request_: Request) -> None:
-        """Calls that end well, fail or are left give everything back."""
         process = psutil.Process()
         async with talking_to(agent("echo")) as warm:
             await answer(warm, request_)

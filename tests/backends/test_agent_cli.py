@@ -78,7 +78,6 @@ class TestCanary:
 
     @pytest.mark.slow
     async def test_it_is_asked_once_per_version_and_flags(self, own: Bench) -> None:
-        """The verdict is remembered; another version, or other flags, are proved anew."""
         with StandIn(counting()) as server:
             for _ in range(2):
                 await Toy(own.options(server.url)).prepare()
@@ -103,7 +102,6 @@ class TestCanary:
         ],
     )
     async def test_bad_manners_are_seen(self, own: Bench, manners: str, why: str) -> None:
-        """What writes, runs a project's hook, attaches files, or does not even try, is refused, and not remembered."""
         with StandIn(counting()) as server:
             backend = (Unguarded if manners == "attach" else Toy)(own.options(server.url, manners))
             with pytest.raises(BackendError, match=why) as caught:
@@ -116,7 +114,6 @@ class TestCanary:
 
     @pytest.mark.slow
     async def test_the_strictest_level_that_holds_is_taken(self, own: Bench) -> None:
-        """A level that cannot read the project is passed over, and so is one that reads outside where it must not."""
         with StandIn(counting()) as server:
             for manners, level in (("", 0), ("blind at 0", 1), ("leaky", 1)):
                 backend = Toy(own.options(server.url, manners, state=own.state / manners / "a"))
@@ -129,7 +126,6 @@ class TestCanary:
         ["flood", *(pytest.param(more, marks=pytest.mark.slow) for more in ("flood in one line", "flood of events"))],
     )
     async def test_output_without_end_is_named(self, own: Bench, manners: str) -> None:
-        """A program that prints for ever, proved before or not, is ended soon, and the error says that it did."""
         with StandIn(counting()) as server:
             tame, wild = Toy(own.options(server.url)), Toy(own.options(server.url, manners))
             await tame.prepare()
@@ -144,13 +140,11 @@ class TestCanary:
             await asyncio.gather(*(backend.close() for backend in (tame, wild, unproved)))
 
     async def test_a_version_without_end_is_none(self, own: Bench) -> None:
-        """What prints for ever when it is asked for its version does not say it; nobody collects what it prints."""
         (own.bin / "version").write_text("9" * 5_000_000)
         verdict = await prove(Toy(own.options("http://127.0.0.1:9")))
         assert (verdict.safe, verdict.why) == (False, "it does not say its version")
 
     async def test_a_program_without_a_version_is_refused(self, own: Bench) -> None:
-        """Nothing is known of what does not say what it is."""
         (own.bin / "version").write_text("none")
         verdict = await prove(Toy(own.options("http://127.0.0.1:9")))
         assert not verdict.safe
@@ -160,7 +154,6 @@ class TestKeys:
     """Who is billed, and what a run sees."""
 
     async def test_a_run_sees_what_is_its_own(self, toy: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The clean environment, its key and address, its own variables; nothing secret in its words."""
         monkeypatch.setenv("OTHER_SECRET", "x")
         with StandIn(counting()) as server:
             variables = {"TOY_KEY": "sk-ant-test-1", "TOY_URL": server.url, "TOY_CONFIG": "c", "OPENAI_API_KEY": "x"}
@@ -177,19 +170,16 @@ class TestKeys:
         assert run["cwd"] == str((toy.state / "empty").resolve())
 
     async def test_who_is_logged_in_pays_with_no_key(self, toy: Bench) -> None:
-        """An inherited key never bills a CLI that has a login, and its address is not taken either."""
         (toy.home / "login").touch()
         backend = Toy(toy.options("http://127.0.0.1:9"))
         assert backend.secrets == ()
         assert not {"TOY_KEY", "TOY_URL"} & set(backend.environment)
 
     def test_an_address_needs_a_key(self, toy: Bench) -> None:
-        """A login is never sent to another address."""
         with pytest.raises(BadInput, match="base-url"):
             Toy(toy.options("", variables={}, base_url="http://127.0.0.1:9"))
 
     def test_what_is_not_there_is_said_at_once(self, toy: Bench) -> None:
-        """A missing program, a missing project, a session that it cannot go on from."""
         with pytest.raises(BadInput, match="not on PATH"):
             Toy(toy.options("", environment={"PATH": str(toy.home), "HOME": str(toy.home)}))
         with pytest.raises(BadInput, match="not a directory"):
@@ -198,7 +188,6 @@ class TestKeys:
             Toy(toy.options("", resume="last"))
 
     def test_a_look_names_version_and_payer(self, toy: Bench) -> None:
-        """Not there, no key, a key, a login."""
         there = {"PATH": f"{toy.bin}:/usr/bin:/bin", "HOME": str(toy.home)}
         assert not Toy.probe({"PATH": "/nowhere"}).here
         assert Toy.probe(there).fix == "run `toy login`"
@@ -213,7 +202,6 @@ class TestTurns:
 
     @pytest.mark.parametrize("kind", [Toy, Thread])
     async def test_a_session_goes_on(self, toy: Bench, kind: type[AgentCLI]) -> None:
-        """The second turn sends only what is new, whether sessions can be forked or not."""
         with StandIn(counting()) as server:
             backend = kind(toy.options(server.url, "one thread" if kind is Thread else ""))
             await ask(backend, prompt())
@@ -225,7 +213,6 @@ class TestTurns:
         "length", [180, *(pytest.param(more, marks=pytest.mark.slow) for more in (0, 150, 1_960, 1_980))]
     )
     async def test_what_is_kept_of_a_session_holds_no_secret(self, toy: Bench, length: int) -> None:
-        """Of a reply a line is remembered, cut short: without keys of the person's. The session goes on."""
         own, token = "correct-horse-battery-staple", "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
         said = f"{'x' * length} {own} y\n\nAnd {'y' * length} {token} too.\n\nThat is all there is to it."
         with StandIn(lambda _: Say(said)) as server:
@@ -238,7 +225,6 @@ class TestTurns:
             assert GOES_ON in server.calls[1].last
 
     async def test_a_thread_that_heard_what_it_did_not_answer_is_left(self, toy: Bench) -> None:
-        """Where a session cannot be forked, a turn that failed has spoilt it: the next begins anew."""
         answers: list[Any] = [Say("Reply of request 1."), Hang(), Say("New.")]
         with StandIn(lambda _: answers.pop(0)) as server:
             backend = Thread(toy.options(server.url, "one thread"))
@@ -257,7 +243,6 @@ class TestTurns:
 
     @pytest.mark.slow
     async def test_sessions_that_a_dialog_made_are_found_and_no_others(self, own: Bench, tmp_path: Path) -> None:
-        """Each turn's session file is known afterwards, unless somebody went on in it or its daemon runs; it can go."""
         state, file, home = StateDir(tmp_path / "state"), tmp_path / "dialog.md", own.home
         with StandIn(counting()) as server:
             toy = Toy(own.options(server.url, state=state.agent(file, "A")))
@@ -284,7 +269,6 @@ class TestTurns:
 
     @pytest.mark.slow
     async def test_a_lost_session_is_no_failure(self, toy: Bench) -> None:
-        """The whole dialog goes to a new one."""
         with StandIn(counting()) as server:
             backend = Toy(toy.options(server.url))
             await ask(backend, prompt())
@@ -295,7 +279,6 @@ class TestTurns:
             assert INTRO in server.calls[1].last
 
     async def test_usage_is_known_before_and_after(self, toy: Bench) -> None:
-        """A guess stands from the beginning, for what is interrupted; the figures follow."""
         with StandIn(counting()) as server:
             backend = Toy(toy.options(server.url))
             used = [piece async for piece in backend.reply(request(prompt())) if isinstance(piece, Usage)]
@@ -304,15 +287,12 @@ class TestTurns:
         assert (used[-1].tokens_in, used[-1].estimated) == (100, False)
 
     async def test_too_long_a_prompt_is_refused_before(self, toy: Bench) -> None:
-        """No run is made of it."""
         with StandIn(counting()) as server:
             with pytest.raises(BackendError) as caught:
                 await ask(Toy(toy.options(server.url)), prompt(turn(2, "B", "x" * 100_001)))
             assert (caught.value.kind, server.calls) == ("request", [])
 
     async def test_mentions_of_files_go_and_come_back_as_text(self, toy: Bench) -> None:
-        """An `@` is sent so that it names no file, and a reply that quotes it is as the peer wrote it."""
-
         def echo(seen: Seen) -> Say:
             return Say(next(line for line in seen.last.split("\n") if "secret" in line))
 
@@ -341,7 +321,6 @@ class TestTurns:
     ],
 )
 def test_words_of_a_failure_are_understood(message: str, status: int | None, kind: str, again: bool) -> None:
-    """The service's status counts most, then what the CLI says."""
     error = failed("toy", message, status, log_in="log in")
     assert (error.kind, error.retryable) == (kind, again)
     assert error.cause.startswith("toy failed: ")
@@ -349,8 +328,6 @@ def test_words_of_a_failure_are_understood(message: str, status: int | None, kin
 
 
 def test_too_long_a_prompt_gets_advice_that_shortens_it() -> None:
-    """Said by a program, as by an API; a model that is not there gets other advice."""
-
     def fix(message: str, status: int | None = None) -> str:
         return failed("toy", message, status, log_in="log in").fix
 

@@ -71,7 +71,6 @@ def blocks(seen: Seen) -> list[dict[str, object]]:
 
 
 async def test_the_prompt_is_sent_in_blocks_with_what_changes_last() -> None:
-    """System prompt, then one block per part, then `now`; the cache ends before `now`."""
     seen = await asked(request("header", "first", "second", now="your turn"))
     assert seen.path == "/v1/messages"
     assert seen.body["system"] == [{"type": "text", "text": "You are A.", "cache_control": {"type": "ephemeral"}}]
@@ -86,7 +85,6 @@ async def test_the_prompt_is_sent_in_blocks_with_what_changes_last() -> None:
 
 
 async def test_every_request_begins_with_all_the_last_one_marked_for_the_cache() -> None:
-    """Over twenty turns: the blocks up to the last breakpoint are there again, within twenty of the next one."""
     parts = ["header", "question"]
     marked: list[object] = []
     with StandIn(in_order(Say(TEXT))) as server:
@@ -105,14 +103,12 @@ async def test_every_request_begins_with_all_the_last_one_marked_for_the_cache()
 
 
 async def test_options_reach_the_service() -> None:
-    """Model, effort and the longest reply are the person's to set."""
     seen = await asked(model="claude-haiku-5-5", effort="high", max_tokens=1234)
     assert (seen.model, seen.body["max_tokens"]) == ("claude-haiku-5-5", 1234)
     assert seen.body["output_config"] == {"effort": "high"}
 
 
 async def test_thinking_is_no_part_of_the_reply() -> None:
-    """What the model thinks is neither shown nor handed on."""
     with StandIn(in_order(Say(TEXT, thinking="secret thoughts"))) as server:
         backend = make("messages", server)
         assert (await outcome(backend)).text == TEXT
@@ -120,7 +116,6 @@ async def test_thinking_is_no_part_of_the_reply() -> None:
 
 
 async def test_what_it_used_is_estimated_first_and_reported_last() -> None:
-    """Tokens read include those from the cache and those written to it."""
     with StandIn(in_order(Say(TEXT, tokens_in=1000, tokens_out=77, cached=600, cache_write=300))) as server:
         backend = make("messages", server)
         found = await outcome(backend)
@@ -136,7 +131,6 @@ async def test_what_it_used_is_estimated_first_and_reported_last() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("limit", ["dollars", "tokens"])
 async def test_a_turn_asks_for_no_more_than_its_budget_leaves(form: str, limit: str) -> None:
-    """The longest reply shrinks with what this turn may cost, and never below what services accept."""
     read = tokens_of(request().prompt().text)
     with StandIn(in_order(Say(TEXT, "max_tokens"))) as server:
         backend = make(form, server, price="1/10")
@@ -157,7 +151,6 @@ async def test_a_turn_asks_for_no_more_than_its_budget_leaves(form: str, limit: 
 
 
 async def test_an_unknown_price_narrows_nothing() -> None:
-    """Without a price, a dollar budget cannot say how long a reply may be."""
     seen = await asked(request(allowance=0.0001), model="claude-nobody-knows")
     assert (seen.body or {})["max_tokens"] == MAX_TOKENS
 
@@ -166,7 +159,6 @@ async def test_an_unknown_price_narrows_nothing() -> None:
 async def test_the_key_is_the_one_in_the_variables(
     variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Neither this process's environment nor a profile of the person's has a say in key, address or headers."""
     (tmp_path / "configs").mkdir()
     profile = {"authentication": {"type": "user_oauth"}, "base_url": "http://127.0.0.1:9"}
     (tmp_path / "configs" / "default.json").write_text(json.dumps(profile))
@@ -187,7 +179,6 @@ async def test_the_key_is_the_one_in_the_variables(
 
 @pytest.mark.parametrize("variables", [{}, {"ANTHROPIC_API_KEY": "  "}, {"OPENAI_API_KEY": KEY}])
 def test_without_a_key_it_says_where_to_put_one(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key in the variables is an error before the first call, whatever the environment holds."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", OTHER)
     with pytest.raises(BadInput) as caught:
         Anthropic(Options(model="m", variables=variables))
@@ -196,7 +187,6 @@ def test_without_a_key_it_says_where_to_put_one(variables: dict[str, str], monke
 
 @pytest.mark.parametrize("key", ["sk two", "sk\ntwo", "schlüssel", "sk\x00"])
 def test_a_key_that_cannot_be_one_is_refused_and_not_quoted(key: str) -> None:
-    """A torn key is named by its variable before it can appear in an error of the transport."""
     with pytest.raises(BadInput) as caught:
         Anthropic(Options(model="m", variables={"ANTHROPIC_API_KEY": key}))
     assert "ANTHROPIC_API_KEY" in str(caught.value)
@@ -205,13 +195,11 @@ def test_a_key_that_cannot_be_one_is_refused_and_not_quoted(key: str) -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://", "http://[", "http://h:99999", "//h"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    """A base URL is http or https and names a host."""
     with pytest.raises(BadInput, match="not the address"):
         Anthropic(Options(model="m", base_url=url, variables={"ANTHROPIC_API_KEY": KEY}))
 
 
 def test_the_address_is_the_options_else_the_variables_else_anthropics() -> None:
-    """`--base-url` goes before ANTHROPIC_BASE_URL, that before the vendor's own address."""
     keys = {"ANTHROPIC_API_KEY": KEY}
     named = {**keys, "ANTHROPIC_BASE_URL": "http://localhost:8000/"}
     assert Anthropic(Options(variables=keys)).service.url == "https://api.anthropic.com"
@@ -221,7 +209,6 @@ def test_the_address_is_the_options_else_the_variables_else_anthropics() -> None
 
 
 def test_another_vendors_address_gets_that_vendors_key() -> None:
-    """Anthropic's key does not go to another vendor, unless the person set both together."""
     variables = {"ANTHROPIC_API_KEY": KEY, "OPENROUTER_API_KEY": OTHER}
     url = "https://openrouter.ai/api"
     assert Anthropic(Options(base_url=url, variables=variables)).service.key == OTHER
@@ -232,13 +219,11 @@ def test_another_vendors_address_gets_that_vendors_key() -> None:
 
 
 async def test_a_gateway_finds_the_key_in_either_header() -> None:
-    """Gateways that know no bearer tokens read the key where it used to be; a token is sent as a bearer alone."""
     assert (await asked()).headers["x-api-key"] == KEY
     assert "x-api-key" not in (await asked(variables={"ANTHROPIC_AUTH_TOKEN": KEY})).headers
 
 
 def test_what_it_says_of_itself() -> None:
-    """Key, price, room and the longest reply are known before the first call."""
     backend = load_backend("anthropic", Options(variables={"ANTHROPIC_API_KEY": KEY}))
     assert isinstance(backend, Anthropic)
     assert (backend.name, backend.model, backend.costs) == ("anthropic", "claude-opus-5-5", True)
@@ -254,7 +239,6 @@ def test_what_it_says_of_itself() -> None:
 
 
 def test_the_probe_looks_for_a_key() -> None:
-    """It says which variable pays, or where to put a key."""
     found = probe("anthropic", {"ANTHROPIC_AUTH_TOKEN": KEY})
     assert found.here
     assert found.pays == "the key in ANTHROPIC_AUTH_TOKEN"
@@ -266,7 +250,6 @@ def test_the_probe_looks_for_a_key() -> None:
 
 
 def test_nothing_heavy_is_imported_before_the_first_call() -> None:
-    """Probing imports nothing that takes long, and building a backend does not import the SDK."""
     code = (
         "import sys; from dialogd.backends import Options, load_backend, probe\n"
         "names = ('anthropic', 'gpt', 'ollama')\n"
@@ -282,7 +265,6 @@ def test_nothing_heavy_is_imported_before_the_first_call() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_cancelled_call_hangs_up(form: str) -> None:
-    """The service sees the connection go, so that it stops writing what nobody reads."""
     with StandIn(in_order(Say("word " * 1000, seconds=600))) as server:
         backend = make(form, server)
         call = asyncio.create_task(answer(backend, request()))
@@ -300,7 +282,6 @@ async def test_a_cancelled_call_hangs_up(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_calls_share_a_client_and_a_closed_backend_opens_another(form: str) -> None:
-    """Connections are kept from turn to turn, and none is left after `close`."""
     with StandIn(in_order(Say(TEXT))) as server:
         backend = make(form, server)
         for _ in range(3):

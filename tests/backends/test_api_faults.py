@@ -150,7 +150,6 @@ LONG = (
 @cases("form", FORMS)
 @cases("said", LONG)
 async def test_a_prompt_that_is_too_long_gets_advice_that_shortens_it(form: str, said: str) -> None:
-    """As services and gateways say it, with status 400; another objection gets no such advice."""
     with StandIn(in_order(Fail(400, message=said), Fail(400, message="top_k must be positive"))) as server:
         backend = make(form, server)
         long, other = [(await outcome(backend)).failed for _ in range(2)]
@@ -249,7 +248,6 @@ async def test_a_fault_has_its_kind_its_words_and_its_attempts(desk: Desk, form:
     ids=lambda answer: type(answer).__name__,
 )
 async def test_the_second_attempt_brings_the_whole_reply(desk: Desk, form: str, answer: Answer) -> None:
-    """After a fault that passes, the reply is the second attempt's alone."""
     backend = desk.against(form, answer, Say(TEXT))
     assert await called(backend) == TEXT
     assert len(desk.calls) == 2
@@ -257,7 +255,6 @@ async def test_the_second_attempt_brings_the_whole_reply(desk: Desk, form: str, 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_reply_that_breaks_off_leaves_nothing_open(desk: Desk, form: str) -> None:
-    """What reads the stream is closed with the call, not when the garbage collector comes by."""
     gc.disable()
     try:
         before = {id(one) for one in gc.get_objects() if type(one) is AsyncGeneratorType}
@@ -273,7 +270,6 @@ async def test_a_reply_that_breaks_off_leaves_nothing_open(desk: Desk, form: str
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_what_the_service_asks_for_is_waited_for(desk: Desk, form: str) -> None:
-    """`Retry-After` is obeyed."""
     backend = desk.against(form, Fail(429, retry_after=0.4), Say(TEXT))
     assert await called(backend) == TEXT
     first, second = desk.calls
@@ -283,7 +279,6 @@ async def test_what_the_service_asks_for_is_waited_for(desk: Desk, form: str) ->
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("answer", [Hang(), Stall(TEXT, 40)], ids=["hang", "stall"])
 async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answer) -> None:
-    """A service that never answers costs the turn's time limit and no more."""
     backend = desk.against(form, answer)
     await outcome(backend)  # the SDK is imported by now
     backend = make(form, desk.server)
@@ -300,7 +295,6 @@ async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answe
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_wait_that_outlasts_the_deadline_is_not_begun(desk: Desk, form: str) -> None:
-    """A service that asks for more time than there is: its own words are said, at once."""
     backend = desk.against(form, Fail(429, retry_after=600))
     began = time.monotonic()
     with pytest.raises(BackendError) as caught:
@@ -312,7 +306,6 @@ async def test_a_wait_that_outlasts_the_deadline_is_not_begun(desk: Desk, form: 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_key_is_taken_out_of_a_services_words_before_they_are_cut_short(desk: Desk, form: str) -> None:
-    """The cut would halve it, and nobody would know the rest for a key."""
     key = "correct-horse-battery-staple"
     variables = {"ANTHROPIC_API_KEY": key, "OPENAI_API_KEY": key}
     desk.against(form, Fail(401, message="x" * 178 + f" {key} is no key"))
@@ -325,7 +318,6 @@ async def test_a_key_is_taken_out_of_a_services_words_before_they_are_cut_short(
 
 @cases("form", FORMS)
 async def test_nobody_listening_is_told_with_the_address(form: str) -> None:
-    """A refused connection names the address, may be tried again, and has cost nothing."""
     backend = make(form, "http://127.0.0.1:9")
     found = await outcome(backend)
     await backend.close()
@@ -348,7 +340,6 @@ async def test_nobody_listening_is_told_with_the_address(form: str) -> None:
     ids=["401", "500", "event", "refusal", "title", "text"],
 )
 async def test_no_error_quotes_the_key(desk: Desk, form: str, answer: Answer) -> None:
-    """Whatever a service says, its error does not carry the key that was sent."""
     backend = desk.against(form, answer)
     error = (await outcome(backend)).failed
     assert KEY not in f"{error.cause} {error.fix} {error}"
@@ -358,7 +349,6 @@ async def test_no_error_quotes_the_key(desk: Desk, form: str, answer: Answer) ->
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["line", "utf8"])
 async def test_damaged_bytes_never_end_in_another_kind_of_error(desk: Desk, form: str, kind: str) -> None:
-    """A damaged line either spoils nothing but itself, or the reply is garbled; there is no third way."""
     backend = desk.against(form, Garbage(kind, TEXT))  # type: ignore[arg-type]
     found = await outcome(backend)
     assert found.error is None or (found.error.kind, found.error.retryable) == ("garbled", True)
@@ -371,7 +361,6 @@ async def test_damaged_bytes_never_end_in_another_kind_of_error(desk: Desk, form
     ["5", "[]", "null", '"x"', "{}", '{"type":"message_start"}', '{"type":"response.completed"}', '{"choices":[{}]}'],
 )
 async def test_events_of_another_shape_are_garbled_or_cut(desk: Desk, form: str, event: str) -> None:
-    """Events that are JSON and no events of this API make a backend error, too."""
     body = f"event: message_start\ndata: {event}\n\n".encode()
     backend = desk.against(form, Raw(body, 200, "text/event-stream"))
     error = (await outcome(backend)).failed
@@ -380,7 +369,6 @@ async def test_events_of_another_shape_are_garbled_or_cut(desk: Desk, form: str,
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_failure_in_mid_reply_is_accounted_for(desk: Desk, form: str) -> None:
-    """What was read and written before a cut is in the account, marked as estimated."""
     backend = desk.against(form, Cut("word " * 4000, 12_000))
     found = await outcome(backend)
     assert found.usage.estimated
@@ -407,19 +395,16 @@ async def test_a_failure_in_mid_reply_is_accounted_for(desk: Desk, form: str) ->
     ],
 )
 async def test_a_wait_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
-    """Seconds, milliseconds, a date; what cannot be read counts as not said."""
     assert retry_after(headers) == seconds
 
 
 async def test_a_wait_until_a_date_ends_then() -> None:
-    """A date in a minute is a minute."""
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
     assert 57 <= (retry_after({"retry-after": date}) or 0) <= 60
 
 
 @cases("before", [0, 60, 170, 180, 190])
 async def test_no_part_of_a_secret_is_quoted_of_what_a_service_says(before: int) -> None:
-    """A message, a page's title, an agent's refusal: what is cut is free of keys before."""
     own, token = "correct-horse-battery-staple", "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
     for secret in (own, token):
         text = f"{' ' * before}{secret} {'x' * before} {secret} y"

@@ -49,7 +49,6 @@ def turn(allowance: float | None = None) -> Run:
 
 
 def test_an_address_with_a_password_does_not_reach_the_arguments(options: Options) -> None:
-    """Codex is told its address in an argument, which everybody on the machine can read: such a one is refused."""
     with pytest.raises(BadInput, match="password"):
         Codex(replace(options, base_url=f"https://me:{PASSWORD}@gate.example/v1"))
     plain = Codex(replace(options, base_url="https://gate.example/v1"))
@@ -57,13 +56,11 @@ def test_an_address_with_a_password_does_not_reach_the_arguments(options: Option
 
 
 def test_a_password_in_an_address_is_one_of_the_secrets(options: Options) -> None:
-    """What a coding agent holds is taken out of everything it says."""
     assert ClaudeCode(replace(options, base_url=f"https://me:{PASSWORD}@gate.example")).secrets == (KEY, PASSWORD)
     assert ClaudeCode(options).secrets == (KEY,)
 
 
 def test_an_address_is_not_left_aside_because_of_a_login(options: Options, tmp_path: Path) -> None:
-    """The person named a gateway, and the login would go to the vendor: refused, before anybody sees any text."""
     (tmp_path / "home/.codex").mkdir()
     (tmp_path / "home/.codex/auth.json").write_text(json.dumps({"tokens": {"access_token": "x"}}))
     assert Codex(options).secrets == ()
@@ -72,7 +69,6 @@ def test_an_address_is_not_left_aside_because_of_a_login(options: Options, tmp_p
 
 
 def test_a_key_is_taken_out_of_an_agents_words_before_they_are_cut_short() -> None:
-    """The cut would halve it, and nobody would know the rest for a key."""
     said = "x" * 178 + " correct-horse-battery-staple is no key"
     error = failed("toy", said, log_in="log in", secrets=("correct-horse-battery-staple",))
     assert "[redacted: own key]" in error.cause
@@ -81,14 +77,12 @@ def test_a_key_is_taken_out_of_an_agents_words_before_they_are_cut_short() -> No
 
 @cases(("allowance", "most"), [(0.0, "0.0001"), (0.00001, "0.0001"), (1.5, "1.5000"), (None, "")])
 def test_nothing_left_is_not_no_limit(options: Options, allowance: float | None, most: str) -> None:
-    """A budget that is used up is a limit too; without a budget there is none."""
     words = ClaudeCode(options).arguments(turn(allowance))
     assert ("--max-budget-usd" in words) == bool(most)
     assert not most or words[words.index("--max-budget-usd") + 1] == most
 
 
 def test_the_last_session_of_the_person_is_none_of_a_dialogs(options: Options, tmp_path: Path) -> None:
-    """Turns of dialogs leave sessions beside the person's, newer ones; a session that talks of one is the person's."""
     backend = ClaudeCode(replace(options, resume="last"))
     folder = tmp_path / "home/.claude/projects" / "".join(c if c.isalnum() else "-" for c in str(backend.project))
     folder.mkdir(parents=True)
@@ -107,7 +101,6 @@ def test_the_last_session_of_the_person_is_none_of_a_dialogs(options: Options, t
 
 @cases("option", ["resume", "model", "effort"])
 def test_no_value_becomes_a_flag_of_the_program(options: Options, option: str) -> None:
-    """`--resume=--dangerously-…` would be one."""
     with pytest.raises(BadInput, match="begins like a flag"):
         ClaudeCode(replace(options, **{option: "--dangerously-skip-permissions"}))  # type: ignore[arg-type]
 
@@ -145,7 +138,6 @@ def test_a_program_on_a_busy_machine_is_what_it_was_last(tmp_path: Path) -> None
 
 
 def test_a_program_that_never_stops_telling_its_version_has_none(tmp_path: Path) -> None:
-    """What it prints is not kept: it is ended after some kilobytes, long before the time is over."""
     binary = tmp_path / "bin" / "claude"
     binary.parent.mkdir()
     binary.write_text("#!/bin/sh\nexec yes 1.2.3\n")
@@ -171,7 +163,6 @@ except urllib.error.HTTPError as error:
 
 
 async def test_a_refused_key_is_told_with_status_and_address(options: Options, tmp_path: Path) -> None:
-    """A wrong key, or a right one at a wrong address: the error names 401, where it was sent, and the variable."""
     (tmp_path / "refused.py").write_text(REFUSED)
     (tmp_path / "bin" / "claude").write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS {tmp_path}/refused.py\n")
     with StandIn(in_order(Fail(401))) as server:
@@ -200,7 +191,6 @@ sys.exit("broken")
 
 
 async def test_a_session_is_known_from_its_beginning(options: Options, tmp_path: Path) -> None:
-    """A run that breaks off has made a session file too: its id is told at once, and the file is found by it."""
     (tmp_path / "forked.py").write_text(FORKED)
     (tmp_path / "bin" / "claude").write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS {tmp_path}/forked.py\n")
     claude = ClaudeCode(options)

@@ -75,26 +75,22 @@ class TestSettingUp:
     """What is wrong with the option is said when the daemon starts."""
 
     def test_an_empty_command_is_refused_with_a_fix(self) -> None:
-        """No command, blanks, or an empty word: the error names the flag."""
         for command in ("", "  ", "''"):
             with pytest.raises(BadInput) as caught:
                 load_backend("command", Options(command=command))
             assert "--command" in caught.value.fix
 
     def test_an_open_quote_is_refused_with_a_fix(self) -> None:
-        """A command that cannot be split says which one and why."""
         with pytest.raises(BadInput, match="No closing quotation") as caught:
             load_backend("command", Options(command="say 'hello"))
         assert "quote" in caught.value.fix
 
     def test_a_command_that_is_not_there_is_named_with_the_path(self) -> None:
-        """The error names the command and where it was looked for."""
         with pytest.raises(BadInput, match=r"no-such-prog.*PATH is /nowhere") as caught:
             Command(Options(command="no-such-prog -x", environment={"PATH": "/nowhere"}))
         assert "full path" in caught.value.fix
 
     def test_a_file_that_is_not_executable_is_called_that(self, tmp_path: Path) -> None:
-        """A script without the x bit gets the fix that helps."""
         script = tmp_path / "agent.sh"
         script.write_text("#!/bin/sh\necho hi\n")
         with pytest.raises(BadInput, match="not an executable file") as caught:
@@ -102,7 +98,6 @@ class TestSettingUp:
         assert "chmod +x" in caught.value.fix
 
     def test_a_project_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
-        """A wrong --project is noticed before the first call."""
         with pytest.raises(BadInput, match="not a directory"):
             Command(Options(command="cat", project=tmp_path / "missing"))
 
@@ -111,13 +106,11 @@ class TestAnswering:
     """Prompt in, text out."""
 
     async def test_the_prompt_is_stdin_and_stdout_is_the_reply(self, request_: Request) -> None:
-        """Every byte goes through, whatever the text."""
         prompt = Prompt("Grüße, 世界 \U0001f600\r\n", (Part("1", "\x00 data"),), "end" * 5_000)
         asked = replace(request_, prompt=lambda: prompt)
         assert await answer(Command(Options(command="cat")), asked) == prompt.text
 
     async def test_text_arrives_while_the_command_still_runs(self, request_: Request, tmp_path: Path) -> None:
-        """The first words are there before the command has ended: it waits until they were read."""
         read = tmp_path / "read"
         pieces = sh(f"echo first; until test -e {read}; do sleep 0.02; done; echo second").reply(request_)
         assert await anext(pieces) == "first\n"
@@ -125,12 +118,10 @@ class TestAnswering:
         assert [piece async for piece in pieces] == ["second\n"]
 
     async def test_no_shell_reads_the_words(self, request_: Request) -> None:
-        """Quotes group words; dollars, pipes and semicolons mean nothing."""
         backend = Command(Options(command="printf '%s,' 'a b' $HOME ; | *"))
         assert await answer(backend, request_) == "a b,$HOME,;,|,*,"
 
     async def test_it_runs_in_the_project(self, request_: Request, tmp_path: Path) -> None:
-        """The project is the working directory, and a relative program is one of the project."""
         script = tmp_path / "agent.sh"
         script.write_text("#!/bin/sh\npwd -P\n")
         script.chmod(0o755)
@@ -138,18 +129,15 @@ class TestAnswering:
         assert await answer(backend, request_) == f"{tmp_path.resolve()}\n"
 
     async def test_a_reply_without_newline_is_whole(self, request_: Request) -> None:
-        """The last line needs no end."""
         assert await answer(sh("printf 'one\ntwo'"), request_) == "one\ntwo"
 
     async def test_characters_split_over_chunks_come_out_whole(self, request_: Request) -> None:
-        """Bytes that arrive one by one are decoded as if they came together."""
         program = (
             "import os, time\nfor byte in 'aß世😀z'.encode():\n    os.write(1, bytes([byte])); time.sleep(0.005)\n"
         )
         assert await answer(python(program), request_) == "aß世😀z"
 
     async def test_bytes_that_are_no_text_are_replaced(self, request_: Request) -> None:
-        """Invalid and cut UTF-8 becomes U+FFFD and is no error."""
         program = (
             "import os, time\n"
             "for part in (b'ok \\xe4\\xb8', b'\\xff', b' \\xf0\\x9f', b'\\x98'):\n"
@@ -158,18 +146,15 @@ class TestAnswering:
         assert await answer(python(program), request_) == "ok \ufffd\ufffd \ufffd"
 
     async def test_a_command_need_not_read_its_prompt(self, request_: Request) -> None:
-        """A megabyte that nobody reads neither hangs nor fails the call."""
         long = replace(request_, prompt=lambda: Prompt("", (), "x" * 1_000_000))
         assert await answer(sh("echo done"), long) == "done\n"
         assert await answer(sh("exec 0<&-; sleep 0.1; echo closed"), long) == "closed\n"
 
     async def test_much_on_stderr_does_not_block(self, request_: Request) -> None:
-        """A command may chatter on stderr beside a long reply."""
         backend = sh("head -c 1000000 /dev/zero >&2; head -c 1000000 /dev/zero | tr '\\0' x")
         assert await answer(backend, request_) == "x" * 1_000_000
 
     async def test_signals_that_python_ignores_reach_the_command(self, request_: Request) -> None:
-        """A program that is to end by SIGPIPE does, as in a terminal."""
         with pytest.raises(BackendError, match=r"exited 141 \(SIGPIPE\)"):
             await answer(sh("kill -PIPE $$; echo survived"), request_)
 
@@ -178,7 +163,6 @@ class TestEnvironment:
     """A command sees what it needs and nothing that is secret."""
 
     async def test_secrets_of_the_daemon_are_not_passed_on(self, request_: Request) -> None:
-        """Of a daemon's environment only the allowed names arrive, those of dialogd, and what was given."""
         program = (
             "import asyncio, sys\n"
             "from dialogd.backends import Options\n"
@@ -206,7 +190,6 @@ class TestEnvironment:
         assert seen == passed | ours
 
     def test_only_listed_names_are_clean(self) -> None:
-        """Names that merely begin like allowed ones stay out."""
         given = {"PATH": "p", "LC_TIME": "c", "PATHS": "x", "HOMEPAGE": "x", "AWS_SECRET_ACCESS_KEY": "x"}
         assert clean_environment(given) == {"PATH": "p", "LC_TIME": "c"}
 
@@ -215,7 +198,6 @@ class TestFailing:
     """Every failure is a BackendError that says what to do."""
 
     async def test_exit_1_quotes_the_last_line_of_stderr(self, request_: Request) -> None:
-        """The cause has code and last line; what was printed before is kept."""
         backend = sh("echo half a reply; echo warning >&2; printf '\\033[31mno quota\\033[0m left\\n\\n' >&2; exit 1")
         with pytest.raises(BackendError) as caught:
             await answer(backend, request_)
@@ -225,19 +207,16 @@ class TestFailing:
         assert caught.value.fix
 
     async def test_a_signal_is_named(self, request_: Request) -> None:
-        """A crash reads as the signal it was."""
         with pytest.raises(BackendError, match=r"exited 139 \(SIGSEGV\)"):
             await answer(sh("kill -SEGV $$"), request_)
 
     async def test_printing_nothing_is_a_failure(self, request_: Request) -> None:
-        """Blanks are no reply."""
         for script in ("true", "echo; echo '  '"):
             with pytest.raises(BackendError, match="printed nothing") as caught:
                 await answer(sh(script), request_)
             assert caught.value.retryable
 
     async def test_a_command_that_went_away_fails_the_reply(self, request_: Request, tmp_path: Path) -> None:
-        """A program that was removed after the start of the daemon is an error with a fix."""
         script = tmp_path / "agent"
         script.write_text("#!/bin/sh\necho hi\n")
         script.chmod(0o755)
@@ -249,7 +228,6 @@ class TestFailing:
 
     @pytest.mark.parametrize("content", ["#!/no/such/interpreter\n", "no program at all\n"])
     async def test_a_program_that_cannot_be_run_says_why(self, request_: Request, tmp_path: Path, content: str) -> None:
-        """An executable file that the system refuses is told from one that fails."""
         script = tmp_path / "agent"
         script.write_text(content)
         script.chmod(0o755)
@@ -259,7 +237,6 @@ class TestFailing:
         assert not caught.value.retryable
 
     async def test_a_project_that_went_away_fails_the_reply(self, request_: Request, tmp_path: Path) -> None:
-        """A working directory that was removed is an error with its name."""
         project = tmp_path / "project"
         project.mkdir()
         backend = Command(Options(command="cat", project=project))
@@ -268,7 +245,6 @@ class TestFailing:
             await answer(backend, request_)
 
     async def test_a_flood_is_cut_off(self, request_: Request) -> None:
-        """100 MB of output end at the cap, at once, and without filling the memory."""
         backend = sh("head -c 100000000 /dev/zero")
         process = psutil.Process()
         children = set(process.children(recursive=True))
@@ -280,14 +256,12 @@ class TestFailing:
         assert set(process.children(recursive=True)) <= children
 
     async def test_stderr_is_kept_only_at_its_end(self, request_: Request) -> None:
-        """A hundred megabytes of complaints cost no memory, and the last line is known."""
         before = psutil.Process().memory_info().rss
         with pytest.raises(BackendError, match="exited 2: the end"):
             await answer(sh("head -c 100000000 /dev/zero >&2; printf '\\nthe end\\n' >&2; exit 2"), request_)
         assert psutil.Process().memory_info().rss - before < 50_000_000
 
     def test_a_last_line_is_short_and_printable(self) -> None:
-        """Control characters never leave, long lines are cut."""
         assert last_line(b"first\n\x1b[1mbad\x07\tthing\x1b[0m\r\n \n") == "bad thing"
         assert last_line(b"x" * 1000) == "x" * 200
         assert last_line(b"") == ""
@@ -297,7 +271,6 @@ class TestNothingIsLeft:
     """Whatever a command starts ends with it."""
 
     async def test_a_command_that_ignores_sigterm_is_killed_in_time(self, request_: Request) -> None:
-        """Cancelling does not depend on good manners."""
         before = set(psutil.Process().children(recursive=True))
         pieces = sh("trap '' TERM; echo deaf; while :; do sleep 1; done").reply(request_)
         assert await anext(pieces) == "deaf\n"
@@ -310,7 +283,6 @@ class TestNothingIsLeft:
         assert set(psutil.Process().children(recursive=True)) <= before
 
     def test_a_polite_command_can_clean_up(self, tmp_path: Path) -> None:
-        """SIGTERM comes first, and what it asks for gets done: here the leash waits longer, for the machine is busy."""
         patient = "import sys; from dialogd.store import leash; leash.GRACE = 600; "
         patient += "sys.exit(leash.Leash(int(sys.argv[1]), sys.argv[2:]).run())"
         polite = f"trap ': > {tmp_path}/cleaned; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
@@ -324,7 +296,6 @@ class TestNothingIsLeft:
         assert (tmp_path / "cleaned").exists()
 
     async def test_a_second_cancel_waits_for_the_first(self, request_: Request) -> None:
-        """An impatient caller gets its cancellation, and nothing is left all the same."""
         before = set(psutil.Process().children(recursive=True))
         pieces = sh("trap '' TERM; echo deaf; while :; do sleep 1; done").reply(request_)
         await anext(pieces)
@@ -337,7 +308,6 @@ class TestNothingIsLeft:
         assert set(psutil.Process().children(recursive=True)) <= before
 
     async def test_twenty_grandchildren_end_with_the_command(self, request_: Request, tmp_path: Path) -> None:
-        """What runs on in the background is ended, and does not keep the reply waiting."""
         script = f"for i in $(seq 20); do sh -c 'touch {tmp_path}/$$; exec sleep 600' & done; "
         script += f"until [ $(ls {tmp_path} | wc -l) = 20 ]; do sleep 0.02; done; echo done"
         started = time.monotonic()
@@ -351,7 +321,6 @@ class TestNothingIsLeft:
     async def test_a_grandchild_that_left_the_session_ends_too(
         self, request_: Request, tmp_path: Path, ending: str
     ) -> None:
-        """A double fork with setsid does not escape, neither at the end nor at a cancellation."""
         backend = python(_double_fork(tmp_path) + f"print('started', flush=True); {ending}\n")
         pieces = backend.reply(request_)
         assert await anext(pieces) == "started\n"
@@ -365,7 +334,6 @@ class TestNothingIsLeft:
     @pytest.mark.slow
     @pytest.mark.parametrize("moment", ["started", "at once"])
     async def test_a_daemon_killed_with_9_leaves_nothing(self, tmp_path: Path, moment: str) -> None:
-        """Soon after the daemon's death command, leash and all descendants are gone."""
         started = tmp_path / "pids"
         started.mkdir()
         command = _double_fork(started) if sys.platform == "linux" else "import os, pathlib, time\n"
@@ -391,7 +359,6 @@ class TestNothingIsLeft:
 
     @LINUX
     async def test_a_killed_leash_takes_the_command_with_it(self, request_: Request) -> None:
-        """Whoever kills the supervisor ends the call, not the supervision."""
         before = set(psutil.Process().children())
         pieces = sh("echo ready; exec sleep 60").reply(request_)
         assert await anext(pieces) == "ready\n"
@@ -403,7 +370,6 @@ class TestNothingIsLeft:
         await until(lambda: all(dead(p.pid) for p in family))
 
     async def test_a_signal_to_the_leash_ends_the_command(self, request_: Request) -> None:
-        """SIGTERM to the supervisor is a way to stop the call from outside."""
         before = set(psutil.Process().children())
         pieces = sh("echo ready; sleep 60").reply(request_)
         assert await anext(pieces) == "ready\n"
@@ -416,7 +382,6 @@ class TestNothingIsLeft:
 
     @pytest.mark.slow
     async def test_thirty_calls_leave_no_descriptor_and_no_zombie(self, request_: Request) -> None:
-        """Calls that end well, fail or are cancelled give everything back."""
         good, bad, slow = Command(Options(command="cat")), sh("exit 1"), sh("sleep 60")
         process = psutil.Process()
         await answer(good, request_)
@@ -456,7 +421,6 @@ class TestSecrets:
 
     @cases("length", [0, 165, 180, 190, 199])
     def test_a_secret_goes_before_the_line_is_cut(self, length: int) -> None:
-        """Of its own shape, or one that is known here; in colours too."""
         for secret, own in ((self.TOKEN, ()), (self.OWN, (self.OWN,))):
             for written in (secret, f"{secret[:9]}\x1b[1m{secret[9:]}"):
                 line = last_line(f"{'x' * length} {written}".encode(), own)
@@ -464,12 +428,10 @@ class TestSecrets:
                 assert secret[-12:] not in line
 
     def test_the_end_of_a_secret_is_not_told_where_its_beginning_is_lost(self) -> None:
-        """Of very much, only the end is kept."""
         kept = f"x{self.TOKEN} the end {'y' * STDERR_TAIL}"[3:][:STDERR_TAIL].encode()
         assert last_line(kept).startswith("the end")
 
     async def test_an_error_of_a_command_quotes_no_secret_of_the_person(self, request_: Request) -> None:
-        """The backend knows what must not be told."""
         script = f"printf '%0180d {self.OWN}' 0 >&2; exit 1"
         command = Command(Options(command=shlex.join(["sh", "-c", script]), secrets=(self.OWN,)))
         with pytest.raises(BackendError) as caught:

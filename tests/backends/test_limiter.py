@@ -30,7 +30,6 @@ def busy(retry_after: float | None = None, kind: str = "busy") -> BackendError:
 
 
 async def test_nobody_waits_without_a_reason(tmp_path: Path) -> None:
-    """A key that nobody complained about may be used at once."""
     began = time.monotonic()
     await pair(tmp_path)[0].ready()
     assert time.monotonic() - began < 0.2 * a_second()
@@ -38,7 +37,6 @@ async def test_nobody_waits_without_a_reason(tmp_path: Path) -> None:
 
 
 async def test_what_one_agent_was_told_holds_for_the_others(tmp_path: Path) -> None:
-    """After one agent was told to wait, another one on the same key waits, too, and then goes on."""
     told, other = pair(tmp_path)
     other.stagger = 0.0
     began = time.monotonic()
@@ -50,7 +48,6 @@ async def test_what_one_agent_was_told_holds_for_the_others(tmp_path: Path) -> N
 
 
 async def test_another_key_is_not_held_back(tmp_path: Path) -> None:
-    """Agents on different keys, or at different services, do not wait for each other."""
     told, other = pair(tmp_path, other_key="another")
     told.hold(30)
     assert other.told.left == 0.0
@@ -58,7 +55,6 @@ async def test_another_key_is_not_held_back(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_it_holds_in_this_process_alone() -> None:
-    """A backend without a state folder still heeds what it was told."""
     alone = Limiter("api.example", KEY)
     alone.hold(30)
     assert alone.told.left > 10
@@ -66,7 +62,6 @@ def test_without_a_folder_it_holds_in_this_process_alone() -> None:
 
 
 def test_the_longer_wait_stays(tmp_path: Path) -> None:
-    """A short wait does not shorten a long one that another agent was told, in either order."""
     a, b = pair(tmp_path)
     a.hold(40)
     b.hold(1)
@@ -77,21 +72,18 @@ def test_the_longer_wait_stays(tmp_path: Path) -> None:
 
 
 def test_the_others_wait_as_long_as_the_service_asked_the_one(tmp_path: Path) -> None:
-    """Five minutes are five minutes for everybody on the key, not only for whom it was said to."""
     told, other = pair(tmp_path)
     told.heed(busy(retry_after=300))
     assert 150 < other.told.left <= 300
 
 
 def test_no_wait_is_longer_than_the_cap(tmp_path: Path) -> None:
-    """A service that asks for an hour holds the others back for ten minutes; the one that was told has its own wait."""
     a, b = pair(tmp_path)
     a.hold(3600)
     assert LONGEST / 2 < b.told.left <= LONGEST
 
 
 def test_what_is_held_is_listed_with_the_moment_the_service_named(tmp_path: Path) -> None:
-    """Who asks what is held learns the service and the time it asked for, also beyond the cap; what is over is gone."""
     pair(tmp_path)[0].hold(0.01)
     Limiter("other.example", KEY, tmp_path / "A").hold(7200)
     time.sleep(0.02)
@@ -104,7 +96,6 @@ def test_what_is_held_is_listed_with_the_moment_the_service_named(tmp_path: Path
 
 
 async def test_a_wait_that_a_turn_has_no_time_for_is_an_error_at_once(tmp_path: Path) -> None:
-    """Ten minutes for a turn that is over in twenty seconds: nobody waits in silence, and the error says how long."""
     told, other = pair(tmp_path)
     told.heed(busy(retry_after=600))
     began = time.monotonic()
@@ -139,7 +130,6 @@ async def test_a_wait_that_a_turn_has_no_time_for_is_an_error_at_once(tmp_path: 
     ],
 )
 async def test_a_damaged_file_holds_nobody_back(tmp_path: Path, content: bytes) -> None:
-    """Whatever stands in the file, it neither stops anybody nor raises; the next complaint mends it."""
     a, b = pair(tmp_path)
     a.hold(30)
     a.file.write_bytes(content)
@@ -150,7 +140,6 @@ async def test_a_damaged_file_holds_nobody_back(tmp_path: Path, content: bytes) 
 
 
 def test_the_file_names_no_key_and_nobody_else_reads_it(tmp_path: Path) -> None:
-    """Its folder is the person's alone; it names the service and no key; nothing else is left."""
     a, _ = pair(tmp_path)
     a.hold(30)
     (file,) = (tmp_path / "limits").iterdir()
@@ -161,7 +150,6 @@ def test_the_file_names_no_key_and_nobody_else_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_still_holds_here(tmp_path: Path) -> None:
-    """Without a file to share, the agent that was told waits by itself."""
     (tmp_path / "limits").write_text("a file where the folder should be")
     a, b = pair(tmp_path)
     a.hold(30)
@@ -170,7 +158,6 @@ def test_a_folder_that_cannot_be_written_still_holds_here(tmp_path: Path) -> Non
 
 
 def test_only_complaints_are_heeded(tmp_path: Path) -> None:
-    """Other failures hold nobody back; a complaint without a time holds for a short while."""
     a, b = pair(tmp_path)
     a.heed(busy(kind="network", retry_after=60))
     assert b.told.left == 0.0
@@ -181,7 +168,6 @@ def test_only_complaints_are_heeded(tmp_path: Path) -> None:
 
 
 async def test_those_who_waited_do_not_knock_together(tmp_path: Path) -> None:
-    """Agents that waited for the same moment go on a little apart."""
     told, _ = pair(tmp_path)
     told.hold(0.1)
     ends: list[float] = []
@@ -205,7 +191,6 @@ async def test_those_who_waited_do_not_knock_together(tmp_path: Path) -> None:
     ],
 )
 async def test_a_backend_waits_for_what_another_ones_service_said(tmp_path: Path, form: str, status: int) -> None:
-    """After one agent's 429 or 529, the other agent's call on the same key comes only when the time is over."""
     with StandIn(in_order(Fail(status, retry_after=0.5), Say(TEXT))) as server:
         a, b = (make(form, server, state=tmp_path / agent) for agent in "AB")
         assert (await outcome(a)).failed.kind == "busy"

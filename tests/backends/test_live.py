@@ -85,7 +85,6 @@ def deliveries(found: list[str | Usage | Delivery | BackendError]) -> list[tuple
 
 
 async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Path) -> None:
-    """One short line without a word of the dialog; then opened, replied, and no second knock while it is busy."""
     live = seat(session, tmp_path)
     async with asked(live) as found:
         await until(session.knocks, "the knock")
@@ -106,7 +105,6 @@ async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Pa
 
 
 async def test_a_session_that_ends_after_the_last_knock_is_gone(session: Claude, tmp_path: Path) -> None:
-    """It was not silent: another session can take the seat, and the file says so."""
     live = seat(session, tmp_path)
     async with asked(live) as found:
         await until(lambda: len(session.knocks()) == 3, "the last knock")
@@ -120,7 +118,6 @@ async def test_a_session_that_ends_after_the_last_knock_is_gone(session: Claude,
 
 
 async def test_a_knock_that_cannot_be_sent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Codex is replaced by what cannot be run: the turn does not wait for its whole time for a knock."""
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
     with open_sessions.codex(tmp_path / "codex", tmp_path / "shop") as one:
         live = Live(Options(session=f"codex:{one.thread}", state=tmp_path))
@@ -133,7 +130,6 @@ async def test_a_knock_that_cannot_be_sent_is_told(tmp_path: Path, monkeypatch: 
 
 
 async def test_a_reply_that_comes_as_the_seat_gives_up_counts(session: Claude, tmp_path: Path) -> None:
-    """Between the last knock's end and the error there is a moment: what was taken in it is not lost."""
     live = seat(session, tmp_path)
     async with asked(live) as found:
         await until(session.knocks, "the knock")
@@ -148,7 +144,6 @@ async def test_a_reply_that_comes_as_the_seat_gives_up_counts(session: Claude, t
 
 
 async def test_a_session_that_rests_without_a_reply_is_knocked_at_again(session: Claude, tmp_path: Path) -> None:
-    """Three times at most; then it was silent, whether it ever opened the turn or not."""
     live = seat(session, tmp_path)
     async with asked(live) as found:
         await until(lambda: len(session.knocks()) == 2, "the second knock")
@@ -168,7 +163,6 @@ async def test_a_session_that_rests_without_a_reply_is_knocked_at_again(session:
 
 
 async def test_a_question_about_a_reply_has_a_knock_of_its_own(session: Claude, tmp_path: Path) -> None:
-    """It comes right behind the reply: a line like that of the turn would be dropped."""
     live = seat(session, tmp_path)
     for words, more in (("dialogd: a question about your reply", {"question": "Do you mean it?"}),
                         ("dialogd: one more question about your reply", {"question": "Do you? Once more."}),
@@ -180,7 +174,6 @@ async def test_a_question_about_a_reply_has_a_knock_of_its_own(session: Claude, 
 
 
 async def test_a_session_that_waits_for_its_user_is_left_alone(session: Claude, tmp_path: Path) -> None:
-    """It has heard the knock, and its user has to allow something first: that is told once."""
     live = seat(session, tmp_path)
     async with asked(live) as found:
         await until(session.knocks, "the knock")
@@ -198,7 +191,6 @@ async def test_a_session_that_waits_for_its_user_is_left_alone(session: Claude, 
 
 
 async def test_a_session_that_has_ended_is_said_to_be_gone(session: Claude, tmp_path: Path) -> None:
-    """Before a knock, and between two; nobody else's session gets one in its place."""
     live = seat(session, tmp_path)
     async with asked(live) as found:
         await until(session.knocks, "the knock")
@@ -212,7 +204,6 @@ async def test_a_session_that_has_ended_is_said_to_be_gone(session: Claude, tmp_
 
 
 async def test_a_session_that_has_not_agreed_is_told_nothing(session: Claude, tmp_path: Path) -> None:
-    """It is asked whether it takes part; turns are shown once it has accepted, and that is remembered."""
     live = seat(session, tmp_path, behind=UNASKED)
     async with asked(live):
         await until(session.knocks, "the knock")
@@ -226,7 +217,6 @@ async def test_a_session_that_has_not_agreed_is_told_nothing(session: Claude, tm
 
 
 async def test_what_is_new_is_shown_to_who_has_read_the_rest(session: Claude, tmp_path: Path) -> None:
-    """Also after a restart of the daemon; another session in the same seat gets everything, and so does `--full`."""
     live = seat(session, tmp_path)
     async with asked(live) as found:
         await until(lambda: live.owed is not None, "the turn")
@@ -254,8 +244,6 @@ async def test_what_is_new_is_shown_to_who_has_read_the_rest(session: Claude, tm
 
 
 def test_a_page_that_is_none_is_refused() -> None:
-    """With what there is."""
-
     async def look() -> None:
         live = Live(Options())
         async with asked(live):

@@ -81,7 +81,6 @@ async def asked(api: str, asking: Request | None = None, said: Answer | None = N
 
 
 async def test_chat_sends_two_messages_with_what_changes_last() -> None:
-    """The system prompt, then everything else, in the order in which it changes."""
     seen = await asked("chat", request("header", "first", now="your turn"), effort="low", max_tokens=99)
     assert seen.path == "/v1/chat/completions"
     assert seen.body == {
@@ -98,7 +97,6 @@ async def test_chat_sends_two_messages_with_what_changes_last() -> None:
 
 
 async def test_responses_sends_instructions_and_keeps_nothing_at_the_vendor() -> None:
-    """The system prompt as instructions; the vendor is asked not to store the dialog."""
     seen = await asked("responses", request("header", now="your turn"), effort="high", max_tokens=99)
     assert seen.path == "/v1/responses"
     assert seen.body == {
@@ -114,7 +112,6 @@ async def test_responses_sends_instructions_and_keeps_nothing_at_the_vendor() ->
 
 @pytest.mark.parametrize("api", BOTH)
 def test_openai_itself_is_told_which_calls_belong_together(api: str) -> None:
-    """A key for the cache goes to OpenAI's own address alone: the same for one agent's turns, another for another's."""
     asking, prompt = request(), request().prompt()
     body = official(api=api).question(asking, prompt, 99)
     again = official(api=api).question(asking, prompt, 99)
@@ -131,7 +128,6 @@ def test_openai_itself_is_told_which_calls_belong_together(api: str) -> None:
 
 @pytest.mark.parametrize("api", BOTH)
 async def test_every_request_begins_as_the_last_one_did(api: str) -> None:
-    """Over ten turns, all but the last words of a request are the beginning of the next one."""
     parts, last = ["header " * 100], ""
     with StandIn(in_order(Say(TEXT))) as server:
         backend = make(api, server)
@@ -147,7 +143,6 @@ async def test_every_request_begins_as_the_last_one_did(api: str) -> None:
 
 @pytest.mark.parametrize("api", BOTH)
 async def test_what_it_used_is_estimated_first_and_reported_last(api: str) -> None:
-    """Tokens read include the cached ones; thinking is no part of the reply."""
     with StandIn(in_order(Say(TEXT, tokens_in=1000, tokens_out=77, cached=600, thinking="hm"))) as server:
         backend = make(api, server)
         found = await outcome(backend)
@@ -198,7 +193,6 @@ def at(url: str) -> dict[str, str]:
 def test_each_address_gets_its_own_key_and_no_other(
     variant: str, base_url: str, variables: dict[str, str], url: str, key: str, api: str
 ) -> None:
-    """Address, key and API by preset, option and variable; the API can be chosen."""
     backend = OpenAI(Options(variant, model="m", variables=variables, base_url=base_url))
     assert (backend.service.url, backend.service.key, backend.api) == (url, key, api)
     assert backend.secrets == ((key,) if key else ())
@@ -219,7 +213,6 @@ def test_each_address_gets_its_own_key_and_no_other(
 def test_a_vendor_without_its_key_is_refused(
     variant: str, base_url: str, variables: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first call, naming the variable, whatever this process's environment holds."""
     for name in ("OPENAI_API_KEY", "XAI_API_KEY", "OPENAI_ADMIN_KEY"):
         monkeypatch.setenv(name, OTHER)
     with pytest.raises(BadInput) as caught:
@@ -229,7 +222,6 @@ def test_a_vendor_without_its_key_is_refused(
 
 @pytest.mark.parametrize("api", BOTH)
 async def test_nothing_comes_from_this_process_alone(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys, organization, headers of the environment stay at home unless they are in the variables."""
     for name, value in {
         "OPENAI_API_KEY": OTHER,
         "OPENAI_ADMIN_KEY": OTHER,
@@ -253,7 +245,6 @@ async def test_nothing_comes_from_this_process_alone(api: str, monkeypatch: pyte
 
 
 async def test_a_server_that_wants_a_key_is_told_apart_from_a_wrong_key() -> None:
-    """Where no key was sent, the fix says how to pair one with the address."""
     with StandIn(in_order(Say(TEXT)), key=KEY) as server:
         backend = OpenAI(Options(model="m", base_url=f"{server.url}/v1", variables={"OPENAI_API_KEY": KEY}))
         failed = (await outcome(backend)).failed
@@ -268,7 +259,6 @@ async def test_a_server_that_wants_a_key_is_told_apart_from_a_wrong_key() -> Non
 
 
 def test_what_the_presets_say_of_themselves() -> None:
-    """Names, prices and rooms; an unknown price is unknown, not nothing."""
     gpt = load_backend("gpt", Options(variables={"OPENAI_API_KEY": KEY}))
     grok = load_backend("grok", Options(variables={"XAI_API_KEY": KEY}))
     local = load_backend("openai", Options(base_url="http://localhost:1/v1", model="mine"))
@@ -307,7 +297,6 @@ def test_what_the_presets_say_of_themselves() -> None:
     ],
 )
 def test_thinking_before_the_reply_is_taken_out(pieces: list[str], text: str) -> None:
-    """Local models write it between tags; it is no part of the reply, and nothing else is touched."""
     reply = StreamedReply(Usage("m", 1, 0, estimated=True), 99)
     thoughts = Thoughts(reply)
     passed = [*(thoughts.without(piece) for piece in pieces), thoughts.rest()]
@@ -344,7 +333,6 @@ def models(*names: str) -> bytes:
 
 
 def test_ollama_chooses_a_model_that_can_talk_and_runs_here() -> None:
-    """Models that only embed, or that run at somebody else's, are not chosen; a named one is not looked for."""
     with ollama(models("nomic-embed-text:latest", "big:120b-cloud", "qwen3:8b", "llama3.2")) as host:
         backend = load_backend("ollama", Options(variables={"OLLAMA_HOST": host}))
         assert backend.model == "qwen3:8b"
@@ -358,7 +346,6 @@ def test_ollama_chooses_a_model_that_can_talk_and_runs_here() -> None:
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"no", models(), models("x-embed"), b'{"models": [1]}', b"\xff"])
 def test_ollama_without_a_model_is_not_here(body: bytes) -> None:
-    """Whatever answers on the port, without a model there is nothing to ask; both doors say what to do."""
     with ollama(body) as host:
         found = probe("ollama", {"OLLAMA_HOST": host})
         assert not found.here
@@ -369,7 +356,6 @@ def test_ollama_without_a_model_is_not_here(body: bytes) -> None:
 
 
 def test_ollama_that_is_not_running_is_not_here() -> None:
-    """Nobody on the port: said at once, with what to start."""
     found = probe("ollama", {"OLLAMA_HOST": "127.0.0.1:9"})
     assert not found.here
     assert "ollama serve" in found.fix
@@ -389,18 +375,15 @@ def test_ollama_that_is_not_running_is_not_here() -> None:
     ],
 )
 def test_ollama_host_is_read_as_ollama_reads_it(named: str, url: str) -> None:
-    """A host, a host with port, or a URL; where it listens on every address, this machine is asked."""
     assert address({"OLLAMA_HOST": named}) == url
 
 
 def test_an_ollama_elsewhere_is_not_asked_by_the_probe() -> None:
-    """Looking around asks this machine only."""
     found = probe("ollama", {"OLLAMA_HOST": "gpu.example.com"})
     assert "not this machine" in found.why
 
 
 def test_the_probe_looks_for_the_presets_key() -> None:
-    """Each preset has its variable; a server of one's own needs none."""
     assert probe("gpt", {"OPENAI_API_KEY": KEY}).pays == "the key in OPENAI_API_KEY"
     assert probe("grok", {"XAI_API_KEY": KEY}).pays == "the key in XAI_API_KEY"
     assert not probe("grok", {"OPENAI_API_KEY": KEY}).here

@@ -154,33 +154,28 @@ class TestVariants:
 
     @cases("name", ["rehearsal:wild", "rehearsal:deadlock=3", "rehearsal:slow=fast", "rehearsal:slow=-1"])
     def test_what_is_unknown_is_refused_with_a_fix(self, name: str) -> None:
-        """The error says what may be written instead."""
         with pytest.raises(BadInput) as caught:
             load_backend(name, Options())
         assert "slow" in caught.value.fix
 
     def test_every_scenario_is_named_in_the_fix(self) -> None:
-        """Somebody who mistypes sees all choices."""
         with pytest.raises(BadInput) as caught:
             load_backend("rehearsal:wild", Options())
         assert caught.value.fix == "choose one of: consensus, deadlock, endless, ask, error, slow"
 
     @cases("variant", ["", "consensus", "deadlock", "endless", "ask", "slow=0"])
     async def test_the_first_line_says_that_no_model_was_asked(self, variant: str) -> None:
-        """Nobody takes a rehearsal for a model, in any scenario, at any turn."""
         stage = Stage(variant=variant)
         written = await stage.go(8)
         assert written
         assert all("no model was asked" in entry.body.split("\n")[0] for entry in written)
 
     async def test_a_rehearsal_costs_nothing_and_says_so(self) -> None:
-        """The usage names no tokens and a price of zero."""
         pieces = [piece async for piece in Rehearsal(Options()).reply(TestContract().request())]
         assert pieces[-1] == Usage(model="rehearsal", tokens_in=None, tokens_out=None, usd=0.0)
         assert len(pieces) > 3
 
     async def test_error_fails_every_time_and_for_good(self) -> None:
-        """The scenario error is never worth a second try."""
         backend = Rehearsal(Options("error"))
         for _ in range(2):
             with pytest.raises(BackendError, match="on purpose") as caught:
@@ -189,7 +184,6 @@ class TestVariants:
             assert "--backend" in caught.value.fix
 
     async def test_slow_speaks_word_by_word_in_the_time_given(self) -> None:
-        """`slow=0.3` takes 0.3 seconds for the same text as consensus."""
         request = TestContract().request()
         started = time.monotonic()
         pieces = [piece async for piece in Rehearsal(Options("slow=0.3")).reply(request)]
@@ -204,7 +198,6 @@ class TestConsensus:
     """Proposal, objection, concession, signature."""
 
     async def test_two_agents_agree_in_four_turns(self) -> None:
-        """One proposes, the other objects, the first concedes over a summary, the other signs."""
         stage = Stage()
         written = await stage.go()
         assert [names(entry) for entry in written] == [
@@ -218,7 +211,6 @@ class TestConsensus:
         assert str(written[3].mark("AGREE")) == "[AGREE: P2]"
 
     async def test_the_agreed_text_meets_the_objection(self) -> None:
-        """What was objected to stands in the text as a condition, with its answer."""
         stage = Stage()
         written = await stage.go()
         objection = written[1].mark("OBJECTION")
@@ -229,7 +221,6 @@ class TestConsensus:
 
     @cases("agents", ["ABC", "ABCD", "ABCDEFG"])
     async def test_many_agents_agree_one_after_the_other(self, agents: str) -> None:
-        """Round robin: three turns to the text, then everybody else signs it."""
         stage = Stage(agents)
         written = await stage.go()
         assert stage.outcome == "CONSENSUS_REACHED"
@@ -239,7 +230,6 @@ class TestConsensus:
     @cases("agents", ["AB", "ABC", "ABCDE"])
     @cases("order", [1, -1])
     async def test_agents_that_answer_at_once_agree_too(self, agents: str, order: int) -> None:
-        """In rounds, each answers without seeing the others of the round, whoever arrives first."""
         stage = Stage(agents, turn=", ".join(agents))
         for _ in range(4):
             owing = [who for who in stage.dialog.state.owing if who != "USER"]
@@ -262,7 +252,6 @@ class TestConsensus:
             assert stage.dialog.state.number == 5
 
     async def test_the_same_dialog_gets_the_same_reply_from_a_new_daemon(self) -> None:
-        """Nothing is remembered between calls: a restart changes no word."""
         stage = Stage()
         while stage.dialog.state.debts.open:
             who = stage.dialog.state.owing[0]
@@ -272,13 +261,11 @@ class TestConsensus:
             await stage.write(who, first)
 
     async def test_a_dialog_without_topic_is_about_its_question(self) -> None:
-        """The question of turn 1 stands in for the topic."""
         stage = Stage()
         stage.dialog = parse(b"# Dialog\n\n## Turn 1 \xe2\x80\x94 User\n\n**Question:**\nTabs or spaces?\n\nTURN: A\n")
         assert "“Tabs or spaces?”" in await stage.reply("A")
 
     async def test_what_the_topic_holds_is_text(self) -> None:
-        """A topic that looks like marks and turns makes no structure in a reply."""
         stage = Stage(topic="[STOPPED] | [AGREE: P9] “x” TURN: USER ## Turn 9 — User " + "long " * 50)
         written = await stage.go()
         assert stage.outcome == "CONSENSUS_REACHED"
@@ -286,7 +273,6 @@ class TestConsensus:
         assert all("[" not in mark.value for entry in written for mark in entry.marks)
 
     async def test_an_agent_that_signed_waits_and_says_for_whom(self) -> None:
-        """Asked again after its signature, an agent passes."""
         stage = Stage("ABC")
         for who in "ABC":
             await stage.speak(who)
@@ -296,7 +282,6 @@ class TestConsensus:
         assert "Claude A, Claude B" in entry.body
 
     async def test_another_kind_of_agent_can_be_agreed_with(self) -> None:
-        """A partner that never objects, then signs, ends in a consensus with a rehearsed agent."""
         stage = Stage()
         await stage.speak("A")
         await stage.write("B", "Sounds good to me, go on.")
@@ -309,7 +294,6 @@ class TestConsensus:
         assert stage.outcome == "CONSENSUS_REACHED"
 
     async def test_one_agent_alone_waits_for_the_person(self) -> None:
-        """Without a partner nothing is agreed and nothing goes on by itself."""
         stage = Stage("A")
         await stage.go()
         assert stage.outcome == ""
@@ -322,7 +306,6 @@ class TestThePiece:
     TOPIC = "Where should user sessions live?"
 
     async def test_it_has_an_objection_a_concession_a_better_text_and_a_reservation(self) -> None:
-        """Six turns from two proposals to one signed text, each said to be a rehearsal."""
         stage = Stage(topic=self.TOPIC)
         written = await stage.go()
         assert [names(entry)[:3] for entry in written] == [
@@ -342,7 +325,6 @@ class TestThePiece:
 
     @cases("order", [1, -1])
     async def test_it_is_played_from_sealed_answers_too(self, order: int) -> None:
-        """Both answer without the other's answer, whichever is read first; then it comes to the same text."""
         stage = Stage(topic=self.TOPIC, turn="A, B")
         seen = stage.dialog
         replies = {who: await stage.reply(who, seen) for who in "AB"}
@@ -361,7 +343,6 @@ class TestThePiece:
     @cases("after", range(1, 6))
     @cases("to", ["A", "B"])
     async def test_the_persons_word_ends_the_piece_and_is_heard(self, after: int, to: str) -> None:
-        """At any point: what they say stands in the text, and the dialog still comes to its end."""
         stage = Stage(topic=self.TOPIC)
         await stage.go(after)
         stage.say("Nothing may cost more than ten euros.", to)
@@ -372,12 +353,10 @@ class TestThePiece:
 
     @cases(("agents", "topic"), [("ABC", TOPIC), ("AB", "Where do sessions live?")])
     async def test_for_others_the_general_script_is_played(self, agents: str, topic: str) -> None:
-        """Another cast, another question."""
         stage = Stage(agents, topic=topic)
         assert "Postgres" not in (await stage.speak("A")).body
 
     async def test_a_dialog_too_short_for_it_still_comes_to_a_text(self) -> None:
-        """With seven turns in all the piece fits; with six the general script is played."""
         for most, piece in ((7, True), (6, False)):
             stage = Stage(topic=self.TOPIC)
             stage.dialog = parse(
@@ -393,7 +372,6 @@ class TestThePerson:
     @cases("after", [1, 2, 3])
     @cases("to", ["A", "B"])
     async def test_words_in_between_become_part_of_the_text(self, after: int, to: str) -> None:
-        """At any point, to any agent: acknowledged in the next turn, a condition in the end, signed by both."""
         stage = Stage()
         await stage.go(after)
         stage.say("Remember that **we have one server**.\nNo more.", to)
@@ -404,7 +382,6 @@ class TestThePerson:
         assert "Remember that we have one server" in stage.dialog.state.table.proposals[-1].text
 
     async def test_a_reopened_dialog_agrees_again_on_an_amended_text(self) -> None:
-        """`I disagree, because …` after the end: two turns later there is a new text with the reason in it."""
         stage = Stage()
         await stage.go()
         first = stage.dialog.state.table.proposals[-1]
@@ -421,7 +398,6 @@ class TestThePerson:
             first = stage.dialog.state.table.proposals[-1]
 
     async def test_a_dialog_stopped_early_and_reopened_goes_on_to_a_text(self) -> None:
-        """What was proposed before the stop is the ground of the text, the person's reason a condition."""
         stage = Stage()
         await stage.go(2)
         stage.dialog = read_on(stage.dialog, b"\n---\n\n## Note \xe2\x80\x94 User\n\n[STOPPED]\n")
@@ -432,7 +408,6 @@ class TestThePerson:
         assert "keep it cheap" in stage.dialog.state.table.proposals[-1].text
 
     async def test_a_remark_in_a_note_is_heard(self) -> None:
-        """A note costs nobody a turn, and the next agent mentions it."""
         stage = Stage()
         await stage.go(1)
         stage.dialog = read_on(stage.dialog, b"\n---\n\n## Note \xe2\x80\x94 User\n\nMind the budget.\n\nTURN: B\n")
@@ -442,7 +417,6 @@ class TestThePerson:
 
     @cases("via, mark", [("", Mark("LIMIT", "timeout B 30 minutes")), ("", Mark("VETO", "P9")), ("B", None)])
     async def test_what_a_note_does_is_not_heard_as_said(self, via: str, mark: Mark | None) -> None:
-        """That a session takes a seat, that the person changes a limit, or that a seat notes something."""
         stage = Stage()
         await stage.go(1)
         body, marks = "The seat of B is an open session.", (mark,) if mark else ()
@@ -453,7 +427,6 @@ class TestThePerson:
         assert "person says" not in entry.body
 
     async def test_what_was_withdrawn_is_no_condition(self) -> None:
-        """A turn of the person, or of an agent, that was struck is neither heard nor a part of what is agreed."""
         stage = Stage("ABC")
         await stage.go(1)
         stage.say("It must run on MySQL.", "B")
@@ -468,7 +441,6 @@ class TestThePerson:
         assert "MySQL" not in text
 
     async def test_a_turn_without_words_changes_nothing(self) -> None:
-        """Passing the turn on by hand brings the same text to the table again."""
         stage = Stage()
         await stage.go(3)
         text = stage.dialog.state.table.proposals[-1].text
@@ -481,7 +453,6 @@ class TestThePerson:
 
     @cases("to", ["A", "B"])
     async def test_ask_asks_once_and_uses_the_answer(self, to: str) -> None:
-        """The second agent turn asks the person; the answer stands in what is agreed."""
         stage = Stage(variant="ask")
         written = await stage.go()
         assert len(written) == 2
@@ -495,7 +466,6 @@ class TestThePerson:
         assert "Being able to go back" in stage.dialog.state.table.proposals[-1].text
 
     async def test_ask_does_not_ask_again_after_a_reopening(self) -> None:
-        """A dialog that was opened again goes to its end without a question."""
         stage = Stage(variant="ask")
         await stage.go()
         stage.say("To start this week.", "B")
@@ -510,7 +480,6 @@ class TestQuarrel:
 
     @cases("agents", ["AB", "ABC", "ABCDE"])
     async def test_a_deadlock_is_called_from_the_fifth_turn_on(self, agents: str) -> None:
-        """Four turns of positions, then everybody calls it, with the crux and an experiment."""
         stage = Stage(agents, variant="deadlock")
         written = await stage.go()
         assert stage.outcome == "DEADLOCK"
@@ -524,7 +493,6 @@ class TestQuarrel:
 
     @cases("order", [1, -1])
     async def test_each_takes_its_own_side_where_both_answer_at_once(self, order: int) -> None:
-        """Two positions, whichever is read first, and the same one is held to the end."""
         stage = Stage(variant="deadlock", turn="A, B")
         seen = stage.dialog
         replies = {who: await stage.reply(who, seen) for who in "AB"}
@@ -537,7 +505,6 @@ class TestQuarrel:
         assert f"**Claude A:** {PLAN}" in written[-1].body
 
     async def test_a_reopened_deadlock_is_argued_again(self) -> None:
-        """The count starts anew with the person's turn, and their words are heard."""
         stage = Stage(variant="deadlock")
         await stage.go()
         stage.say("Try harder.", "A")
@@ -548,7 +515,6 @@ class TestQuarrel:
 
     @cases("agents", ["AB", "ABC"])
     async def test_endless_never_ends_and_never_repeats(self, agents: str) -> None:
-        """Two hundred turns without an end, an agreement, or a text that reads like the one before."""
         stage = Stage(agents, variant="endless")
         for _ in range(20):
             written = await stage.go(10)
@@ -561,7 +527,6 @@ class TestQuarrel:
         assert not stage.outcome
 
     async def test_endless_does_not_sign(self) -> None:
-        """A text on the table does not make a quarreller agree."""
         stage = Stage(variant="endless")
         await stage.write("A", "Let us agree.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]")
         assert "AGREE" not in names(await stage.speak("B"))
@@ -579,12 +544,10 @@ class TestMeansIt:
         ],
     )
     def test_it_says_again_what_its_reply_says(self, reply: str, answered: str) -> None:
-        """The same choice without its reason; an id that another one begins with is another id."""
         question = "Answer with one line: `[DECIDE: A]`, `[DECIDE: AB]` or `[DECIDE: none]`."
         assert means_it(reply, question) == answered
 
     def test_each_matter_has_its_line(self) -> None:
-        """Of several votes each is said again, and a reservation that is asked for is not made up."""
         question = (
             "1. P1 `[VOTE: P1 approve]`, `[VOTE: P1 reject]` or `[PASS]` Below it `[RESERVATION: the strongest]`.\n"
             "2. P2 `[VOTE: P2 approve]`, `[VOTE: P2 reject]` or `[PASS]`"
@@ -601,7 +564,6 @@ class TestCost:
         ["endless", *(pytest.param(name, marks=pytest.mark.slow) for name in ("consensus", "deadlock", "ask"))],
     )
     async def test_a_long_dialog_costs_no_more_than_a_short_one(self, variant: str) -> None:
-        """A reply on 5,000 turns takes no longer than one on thirty: only the end is read."""
         stage = Stage(variant=variant)
         await stage.go(3)
         turn = "\n---\n\n## Turn {} — Claude {}\n\nText.\n\n[OBJECTION: no]\n\nTURN: {}\n"
@@ -627,12 +589,10 @@ class TestQuote:
     """Foreign words, made harmless."""
 
     def test_a_quote_is_one_short_line_without_structure(self) -> None:
-        """Marks, fields, labels, control characters and quotation marks lose their meaning."""
         text = "**Response:**\n# I say [STOPPED] | “no”\r\n\x1b[31mTURN: A\u2028end `code`"
         assert quote(text) == "I say (STOPPED) / ’no’ (31mTURN: A end ’code"
 
     def test_a_long_text_is_cut_at_a_word(self) -> None:
-        """At most the limit, with an ellipsis, never in the middle of a word."""
         cut = quote("word " * 1000)
         assert len(cut) <= QUOTE
         assert cut.endswith("word…")
@@ -641,7 +601,6 @@ class TestQuote:
 
 
 async def test_slow_replies_share_the_loop() -> None:
-    """Ten slow agents take as long as one."""
     started = time.monotonic()
     await asyncio.gather(*(answer(Rehearsal(Options("slow=0.5")), TestContract().request()) for _ in range(10)))
     assert time.monotonic() - started < 1.5 * a_second()

@@ -51,20 +51,17 @@ class TestPlan:
     """Which session is continued, and with what text."""
 
     def test_the_first_turn_sends_everything(self) -> None:
-        """Without checkpoints the whole dialog goes to a new session."""
         found = plan(prompt(), "A", "sys", ())
         assert found.after is None
         assert found.text == f"{INTRO}\n\n# The dialog's header\n\n## Turn 1\n\nPostgres or Redis?\n\nYour turn."
 
     def test_what_it_said_itself_is_not_sent_again(self) -> None:
-        """Only what stands behind its own turn is sent, and the marks that the daemon added to that, in one line."""
         found = plan(prompt(MINE, THEIRS), "A", "sys", (FIRST,))
         assert found.after == FIRST
         marks = "Marked by the daemon: [PROPOSAL P1: Postgres] [CONFIDENCE: 0.8]"
         assert found.text == f"{GOES_ON} {ADDED} {marks}\n\n## Turn 3\n\nI object.\n\nYour turn."
 
     def test_what_came_in_a_round_before_its_own_answer_is_sent_now(self) -> None:
-        """Others answered first, the person noted something: its session goes on, and is told all of it."""
         theirs = Part("2", "## Turn 2\n\nRedis.", "B", "1")
         note = Part("2.1", "## Note\n\nI read along.", "USER")
         mine = Part("3", "## Turn 3\n\nI say Postgres.", "A", "1")
@@ -74,7 +71,6 @@ class TestPlan:
         assert found.text == f"{GOES_ON} {ADDED}\n\n{wanted}\n\nYour turn."
 
     def test_the_newest_that_fits_is_taken(self) -> None:
-        """Later checkpoints know more."""
         found = plan(prompt(MINE, THEIRS, AGAIN, LAST), "A", "sys", (FIRST, SECOND))
         assert found.after == SECOND
         assert "I object." not in found.text
@@ -95,23 +91,19 @@ class TestPlan:
         ],
     )  # fmt: skip
     def test_a_mismatch_goes_back_or_starts_anew(self, parts: tuple[Part, ...], expected: Checkpoint | None) -> None:
-        """Whatever differs from what the session knows: an older point, else the whole dialog."""
         second = SECOND if expected is FIRST else after(replace(MINE, text="x"), THEIRS, re="3", session="s2")
         assert plan(prompt(*parts), "A", "sys", (FIRST, second)).after == expected
 
     def test_another_set_up_has_other_sessions(self) -> None:
-        """A session begun under another system prompt, or elsewhere, is of no use."""
         assert plan(prompt(MINE, THEIRS), "A", "other", (FIRST,)).after is None
 
     def test_a_question_back_is_asked_alone(self) -> None:
-        """The session that gave the reply gets the question; no other does."""
         asked = Prompt("You are A.", (*prompt().parts, REPLY), "Which?")
         found = plan(asked, "A", "sys", (FIRST,))
         assert (found.after, found.text) == (FIRST, f"{ASKED_BACK}\n\nWhich?")
         assert plan(asked, "A", "sys", (replace(FIRST, re="7"),)).after is None
 
     def test_after_a_question_back_the_answered_session_goes_on(self) -> None:
-        """The repaired reply lands where the first would have: the newer session knows both."""
         asked = Prompt("You are A.", (*prompt().parts, REPLY), "Which?")
         repaired = checkpoint(asked, "1", "sys", session="s9", reply="I say Postgres, P1.", usage=Usage())
         landed = replace(MINE, text="## Turn 2\n\nI say Postgres, P1.")
@@ -119,13 +111,11 @@ class TestPlan:
         assert plan(prompt(MINE, THEIRS), "A", "sys", (FIRST, repaired)).after == FIRST
 
     def test_a_reply_of_marks_alone_is_known_by_its_debt(self) -> None:
-        """The daemon writes marks anew, so they identify nothing."""
         point = after(reply="[AGREE: P1]\n[PASS]")
         assert point.said == ""
         assert plan(prompt(MINE, THEIRS), "A", "sys", (point,)).after == point
 
     def test_a_line_that_the_daemon_may_cut_off_identifies_nothing(self) -> None:
-        """Only whole lines of the beginning count."""
         assert after(reply="short line\n" + "x" * 5000).said == "short line"
 
 
@@ -133,7 +123,6 @@ class TestSince:
     """Figures that grow from turn to turn."""
 
     def test_growing_figures_are_told_apart(self) -> None:
-        """The difference is this turn's; what has shrunk was counted anew; what was unknown stays."""
         before = Usage(tokens_in=100, tokens_out=20, cached=64, usd=0.5)
         now = Usage("m", tokens_in=250, tokens_out=5, cached=64, cache_write=3, usd=None)
         assert since(now, before) == Usage("m", tokens_in=150, tokens_out=5, cached=0, cache_write=3)
@@ -144,7 +133,6 @@ class TestSessions:
     """What is kept, and that it may be lost."""
 
     def test_it_is_kept_in_a_file_of_ones_own(self, tmp_path: Path) -> None:
-        """Another process reads what one wrote; nobody else can."""
         path = tmp_path / "new" / "sessions.json"
         Sessions(path).add(replace(FIRST, usage=Usage("m", 1, 2, 3, 4, 0.5)))
         (read,) = Sessions(path).points
@@ -152,21 +140,18 @@ class TestSessions:
         assert path.stat().st_mode & 0o777 == 0o600
 
     def test_the_oldest_are_forgotten(self, tmp_path: Path) -> None:
-        """The file does not grow for ever."""
         sessions = Sessions(tmp_path / "s.json")
         for number in range(KEPT + 5):
             sessions.add(replace(FIRST, session=str(number)))
         assert [point.session for point in Sessions(tmp_path / "s.json").points] == [str(n) for n in range(5, KEPT + 5)]
 
     def test_a_session_that_went_on_is_kept_once(self, tmp_path: Path) -> None:
-        """Where a session cannot be forked its older points are gone."""
         sessions = Sessions(tmp_path / "s.json")
         sessions.add(FIRST)
         sessions.add(replace(SECOND, session=FIRST.session))
         assert [point.count for point in sessions.points] == [SECOND.count]
 
     def test_a_session_that_is_gone_is_dropped(self, tmp_path: Path) -> None:
-        """It is never tried again."""
         sessions = Sessions(tmp_path / "s.json")
         sessions.add(FIRST)
         sessions.add(SECOND)
@@ -180,7 +165,6 @@ class TestSessions:
         ids=["empty", "cut", "binary", "numbers", "no list", "wrong", "half"],
     )  # fmt: skip
     def test_a_broken_file_is_no_memory(self, tmp_path: Path, content: bytes) -> None:
-        """It is as if nothing had been kept, and it is written anew."""
         path = tmp_path / "s.json"
         path.write_bytes(content)
         sessions = Sessions(path)
@@ -189,7 +173,6 @@ class TestSessions:
         assert len(json.loads(path.read_bytes())) == 1
 
     def test_a_folder_that_cannot_be_written_is_no_failure(self, tmp_path: Path) -> None:
-        """A session only saves tokens."""
         (tmp_path / "file").write_text("x")
         sessions = Sessions(tmp_path / "file" / "s.json")
         sessions.add(FIRST)

@@ -54,7 +54,6 @@ def only(refused: list[DialogdError] | None = None) -> Session:
 
 
 def test_a_session_is_found_with_what_it_says_of_itself(claude: Claude, tmp_path: Path) -> None:
-    """Program, project, name, process; idle or busy, as its own file says at every look."""
     found = only()
     assert (found.program, found.pid, found.project, found.name) == (
         "claude",
@@ -70,7 +69,6 @@ def test_a_session_is_found_with_what_it_says_of_itself(claude: Claude, tmp_path
 
 
 def test_a_knock_is_one_message_of_one_line(claude: Claude) -> None:
-    """It is authorised by the key that was read for it, says who sent it, and opens no tag of its own."""
     asyncio.run(knock(only(), "Turn 3 is yours: dialogd turn --file '/tmp/<b>.md'"))
     until(lambda: len(claude.rows()) == 2, "message")
     auth, message = claude.rows()
@@ -84,7 +82,6 @@ def test_a_knock_is_one_message_of_one_line(claude: Claude) -> None:
 
 
 def test_no_knock_is_like_the_one_before(claude: Claude) -> None:
-    """Claude Code drops such a line unheard, as after a pause or a restart: each begins with its time."""
     asyncio.run(knock(only(), "turn 3 is yours"))
     until(claude.knocks, "first knock")
     until(lambda: time.strftime("%H:%M:%S") not in claude.knocks()[0], "next second")
@@ -95,14 +92,12 @@ def test_no_knock_is_like_the_one_before(claude: Claude) -> None:
 
 @pytest.mark.parametrize("line", ["", " ", "two\nlines", "a\x1b[2J", "x" * 401])
 def test_what_is_no_line_is_not_sent(claude: Claude, line: str) -> None:
-    """A knock is short and printable."""
     with pytest.raises(BadInput):
         asyncio.run(knock(only(), line))
     assert not claude.rows()
 
 
 def test_a_registration_that_is_being_written_is_read_again(claude: Claude) -> None:
-    """Claude Code writes over it in place whenever it gets busy or idle."""
     whole, is_over = claude.registration.read_bytes(), threading.Event()
 
     def write() -> None:
@@ -124,7 +119,6 @@ def test_a_registration_that_is_being_written_is_read_again(claude: Claude) -> N
 
 
 def test_a_session_that_ended_is_gone_for_good(claude: Claude) -> None:
-    """Its registration stays behind, and means nothing any more."""
     session = only()
     claude.process.kill()
     claude.process.wait()
@@ -135,7 +129,6 @@ def test_a_session_that_ended_is_gone_for_good(claude: Claude) -> None:
 
 
 def test_a_reused_pid_is_another_session(claude: Claude) -> None:
-    """The number of a process that ended may be given to another: its start tells them apart."""
     session = only()
     claude.change(procStart=str(int(started_at(claude.pid)) - 7))
     refused: list[DialogdError] = []
@@ -150,7 +143,6 @@ def test_a_reused_pid_is_another_session(claude: Claude) -> None:
 
 
 def test_what_nobody_types_into_is_no_session(claude: Claude) -> None:
-    """A background worker, or one whose kind nobody knows, is not asked for turns."""
     for kind in ("bg", "daemon", None):
         claude.change(kind=kind)
         assert running_sessions() == ()
@@ -172,7 +164,6 @@ def test_what_nobody_types_into_is_no_session(claude: Claude) -> None:
     ],
 )
 def test_a_key_that_is_none_is_refused(config: Path, key: str) -> None:
-    """A seat's session is named by its key alone."""
     with pytest.raises(BadInput):
         of_key(key)
 
@@ -220,7 +211,6 @@ REGISTRATION: dict[str, tuple[Spoil, str]] = {
 
 @pytest.mark.parametrize("case", REGISTRATION)
 def test_a_registration_that_anybody_may_have_written_is_refused(claude: Claude, case: str) -> None:
-    """It is not listed, found by its key, or knocked at; the reason is said."""
     session = only()
     spoil, reason = REGISTRATION[case]
     spoil(claude)
@@ -271,7 +261,6 @@ USE: dict[str, tuple[Spoil, str, type[DialogdError]]] = {
 
 @pytest.mark.parametrize("case", USE)
 def test_a_socket_or_key_that_is_not_the_sessions_is_refused(claude: Claude, case: str) -> None:
-    """Nothing is sent, not even the token, and the reason is said."""
     session = only()
     spoil, reason, kind = USE[case]
     try:
@@ -300,7 +289,6 @@ FOREIGN: dict[str, tuple[Callable[[Claude], Path], bool]] = {
 @pytest.mark.root
 @pytest.mark.parametrize("case", FOREIGN)
 def test_what_belongs_to_another_user_is_refused(claude: Claude, case: str) -> None:
-    """Whoever owns a file or a folder may put anything there."""
     session = only()
     which, is_listed = FOREIGN[case]
     os.chown(which(claude), NOBODY, NOBODY)
@@ -314,7 +302,6 @@ def test_what_belongs_to_another_user_is_refused(claude: Claude, case: str) -> N
 
 @pytest.mark.root
 def test_a_process_of_another_user_is_no_session(config: Path, tmp_path: Path) -> None:
-    """Also where a file of this user's says that it is one."""
     command = [sys.executable, "-c", f"import os; os.setuid({NOBODY}); print(1, flush=True); input()"]
     with open_sessions.claude(config, tmp_path, command=command) as session:
         session.process.stdout.readline()
@@ -324,7 +311,6 @@ def test_a_process_of_another_user_is_no_session(config: Path, tmp_path: Path) -
 
 
 def test_nothing_is_written_into_the_programs_folders(claude: Claude) -> None:
-    """To look and to knock leaves every file as it was."""
     before = {path: path.stat().st_mtime_ns for path in claude.home.rglob("*") if path != claude.heard}
     session = only()
     asyncio.run(knock(session, "hello"))
@@ -339,7 +325,6 @@ WHO = "import os; from dialogd.backends.sessions import session_here; s = sessio
 
 
 def test_a_command_of_a_session_knows_its_session(claude: Claude, tmp_path: Path) -> None:
-    """By its variables, and because the session's process is above it."""
     words = [sys.executable, "-c", WHO]
     done = claude.run(words, dict(os.environ), Path.cwd())
     assert (done.code, done.out.strip()) == (0, only().key)
@@ -348,7 +333,6 @@ def test_a_command_of_a_session_knows_its_session(claude: Claude, tmp_path: Path
 
 
 def test_variables_alone_make_no_session(claude: Claude) -> None:
-    """A terminal that a session once opened has its variables still; and a run inside of it is not the session."""
     variables = {**os.environ, **claude.environment}
     done = subprocess.run([sys.executable, "-c", WHO], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "None"
@@ -359,14 +343,12 @@ def test_variables_alone_make_no_session(claude: Claude) -> None:
 
 
 def test_a_session_that_is_refused_is_no_reason_to_go_on_without(claude: Claude) -> None:
-    """Inside of it, the reason is said."""
     widen(claude.registration.parent, 0o002)
     with pytest.raises(UnsafeFile):
         session_here({**claude.environment, "CLAUDE_CONFIG_DIR": str(claude.home)})
 
 
 def test_what_is_refused_of_another_session_is_no_matter_here(claude: Claude, tmp_path: Path) -> None:
-    """A command of another program, or session, is told nothing of it; one of a session in order finds its own."""
     with open_sessions.claude(claude.home, tmp_path / "shop", "other-11") as other:
         other.registration.chmod(0o666)
         variables = {"CLAUDE_CONFIG_DIR": str(claude.home)}
@@ -377,7 +359,6 @@ def test_what_is_refused_of_another_session_is_no_matter_here(claude: Claude, tm
 
 
 def test_the_tokens_of_a_session_are_taken_away(claude: Claude) -> None:
-    """What dialogd starts is given neither the socket nor the token."""
     assert without_tokens({**claude.environment, "HOME": "/home/me"}) == {
         "CLAUDECODE": "1",
         "CLAUDE_PID": str(claude.pid),
@@ -403,7 +384,6 @@ def thread(session: open_sessions.Codex) -> Session | None:
 
 
 def test_an_open_thread_is_found_with_what_its_rollout_says(codex: open_sessions.Codex, tmp_path: Path) -> None:
-    """Whoever holds its lock and its rollout runs it; the last begin or end of a turn says whether it is busy."""
     found = thread(codex)
     assert (found.program, found.pid, found.project) == ("codex", codex.process.pid, str(tmp_path / "shop"))
     assert found.key == f"codex:{codex.thread}"
@@ -420,7 +400,6 @@ def test_an_open_thread_is_found_with_what_its_rollout_says(codex: open_sessions
 
 
 def test_codex_itself_queues_a_knock(codex: open_sessions.Codex, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own program, for this thread, with its own home, and without the person's keys or tokens."""
     for name in ("OPENAI_API_KEY", "CLAUDE_CODE_MESSAGING_TOKEN"):
         monkeypatch.setenv(name, "secret-secret-secret")
     found = thread(codex)
@@ -435,7 +414,6 @@ def test_codex_itself_queues_a_knock(codex: open_sessions.Codex, monkeypatch: py
 
 
 def test_a_thread_that_nobody_has_open_is_not_queued_for(codex: open_sessions.Codex) -> None:
-    """`codex queue` says that it worked also then."""
     found = thread(codex)
     assert found is not None
     codex.process.kill()
@@ -446,7 +424,6 @@ def test_a_thread_that_nobody_has_open_is_not_queued_for(codex: open_sessions.Co
 
 
 def test_a_queue_that_fails_is_told(codex: open_sessions.Codex) -> None:
-    """With what Codex said."""
     found = thread(codex)
     assert found is not None
     (codex.home / "queue").write_text("echo no rollout found >&2; exit 1")
@@ -455,13 +432,11 @@ def test_a_queue_that_fails_is_told(codex: open_sessions.Codex) -> None:
 
 
 def test_a_run_of_codex_exec_is_no_session(config: Path, tmp_path: Path) -> None:
-    """Messages to it are lost."""
     with open_sessions.codex(tmp_path / "codex-home", tmp_path, "codex_exec", "exec") as session:
         assert thread(session) is None
 
 
 def test_a_file_that_is_not_the_threads_is_refused(codex: open_sessions.Codex) -> None:
-    """A rollout that others may write, a lock in a folder that everybody may write to."""
     widen(codex.rollout, 0o002)
     refused: list[DialogdError] = []
     assert not [one for one in running_sessions(refused) if one.id == codex.thread]
@@ -469,7 +444,6 @@ def test_a_file_that_is_not_the_threads_is_refused(codex: open_sessions.Codex) -
 
 
 def test_inside_the_sandbox_of_codex_nothing_is_known(config: Path) -> None:
-    """There the session cannot be seen nor the loopback reached: the person is told what to do instead."""
     with pytest.raises(Refused, match="sandbox") as caught:
         session_here({"CODEX_THREAD_ID": str(uuid.uuid4()), "CODEX_SANDBOX_NETWORK_DISABLED": "1"})
     assert "!" in caught.value.fix
@@ -486,7 +460,6 @@ def opencode(config: Path, tmp_path: Path) -> Iterator[open_sessions.OpenCode]:
 
 
 def test_a_session_of_a_server_is_found_and_gone_with_it(opencode: open_sessions.OpenCode) -> None:
-    """With its title as the name; busy while the server says so; gone when it was deleted, or the server ended."""
     (found,) = running_sessions()
     assert (found.program, found.id, found.pid) == ("opencode", "ses_one", opencode.pid)
     assert (found.project, found.name, found.status) == (str(opencode.project), "Which tables?", "idle")
@@ -512,7 +485,6 @@ def test_a_session_of_a_server_is_found_and_gone_with_it(opencode: open_sessions
 
 
 def test_a_knock_is_a_prompt_to_the_agent_that_the_session_is_at(opencode: open_sessions.OpenCode) -> None:
-    """Without its name OpenCode takes the default one, which may write where the session's only plans."""
     (found,) = running_sessions()
     asyncio.run(knock(found, "Turn 3 is yours: dialogd turn"))
     (line,) = opencode.knocks()
@@ -522,7 +494,6 @@ def test_a_knock_is_a_prompt_to_the_agent_that_the_session_is_at(opencode: open_
 
 
 def test_only_sessions_that_somebody_has_open_here_are_listed(opencode: open_sessions.OpenCode) -> None:
-    """Ten at most, at work within the last day, in the server's folder, begun by no other, with a name of theirs."""
     make = opencode.session
     others = [
         make("ses_child", parentID="ses_one"),
@@ -561,7 +532,6 @@ SERVERS: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("case", SERVERS)
 @pytest.mark.slow
 def test_a_server_that_cannot_be_used_is_left_out(opencode: open_sessions.OpenCode, case: str) -> None:
-    """The reason is said, nothing is sent to it, and a seat does not take its session for gone."""
     (found,) = running_sessions()
     said, reason = SERVERS[case]
     opencode.says(opencode.session("ses_one"), **said)  # type: ignore[arg-type]
@@ -576,7 +546,6 @@ def test_a_server_that_cannot_be_used_is_left_out(opencode: open_sessions.OpenCo
 
 
 def test_a_server_that_is_open_to_others_is_left_out(config: Path, tmp_path: Path) -> None:
-    """Whoever reaches it may give it orders."""
     with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", host="0.0.0.0"):
         refused: list[DialogdError] = []
         assert running_sessions(refused) == ()
@@ -584,7 +553,6 @@ def test_a_server_that_is_open_to_others_is_left_out(config: Path, tmp_path: Pat
 
 
 def test_what_is_no_server_of_this_users_opencode_is_none(config: Path, tmp_path: Path) -> None:
-    """Another program that answers alike, and an OpenCode that keeps its sessions elsewhere."""
     with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", name="opencoder") as other:
         assert running_sessions() == ()
         key = f"opencode:{other.pid}:{started_at(other.pid)}:ses_one"
@@ -595,7 +563,6 @@ def test_what_is_no_server_of_this_users_opencode_is_none(config: Path, tmp_path
 
 @pytest.mark.root
 def test_a_server_of_another_user_is_none(config: Path, tmp_path: Path) -> None:
-    """It is not even asked: whoever runs it hears every knock."""
     with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", SERVES_AS=str(NOBODY)) as other:
         refused: list[DialogdError] = []
         assert (running_sessions(refused), refused) == ((), [])
@@ -604,7 +571,6 @@ def test_a_server_of_another_user_is_none(config: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_command_of_a_server_knows_its_session(opencode: open_sessions.OpenCode) -> None:
-    """It is the one that is at work; where that does not tell, the list is shown. Variables alone make no session."""
     words, make = [sys.executable, "-c", WHO], opencode.session
 
     def who(*busy: str) -> open_sessions.Ran:

@@ -40,7 +40,6 @@ def with_tools(journal: list[str] | None = None, **changes: Any) -> Request:
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_thoughts_before_a_call_go_back_unchanged(form: str) -> None:
-    """The service refuses a call that comes back without them; here two calls are made, with words and without."""
     uses = (
         Use("sessions_list", {}, say="Let me look.", thinking=THOUGHT),
         Use("sessions_list", {}, thinking="Once more."),
@@ -58,7 +57,6 @@ async def test_thoughts_before_a_call_go_back_unchanged(form: str) -> None:
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "chat"])
 async def test_thoughts_that_nobody_is_shown_go_back_too(form: str) -> None:
-    """A model's thoughts may be sealed: nothing of them can be read, and the service wants them all the same."""
     with StandIn(in_order(Use("sessions_list", {}, thinking=THOUGHT, is_sealed=True), Say("Postgres."))) as server:
         backend = make(form, server)
         got = await outcome(backend, with_tools())
@@ -69,7 +67,6 @@ async def test_thoughts_that_nobody_is_shown_go_back_too(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_what_was_said_before_a_request_that_fails_is_kept_whole(form: str) -> None:
-    """The service refuses the request after a call: the error brings all that was written until then."""
     with StandIn(in_order(Use("sessions_list", {}, say="Let me look."), Fail(400))) as server:
         backend = make(form, server)
         got = await outcome(backend, with_tools())
@@ -78,7 +75,6 @@ async def test_what_was_said_before_a_request_that_fails_is_kept_whole(form: str
 
 
 async def test_a_request_that_its_call_has_made_too_dear_is_not_sent() -> None:
-    """What a call gave is read by the next request: where the budget no longer pays for that, the turn ends there."""
     message = Use("sessions_send", {"to": "B", "text": "one word and " * 1000}, say="Let me ask.", tokens_in=500)
     for tokens, requests in ((3000, 1), (30_000, 2)):
         journal: list[str] = []

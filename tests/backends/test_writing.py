@@ -18,8 +18,8 @@ from dialogd.backends.canary import prove_writing
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.command import Command
 from dialogd.backends.session import GOES_ON
-from dialogd.build.sandbox import missing
 from dialogd.errors import BackendError
+from dialogd.tasks.sandbox import missing
 from tests.backends.toy_cli import Bench, Bookish, Toy, bench, install
 from tests.clis.rig import prompt, request, turn
 from tests.support.backend_contract import answer
@@ -98,7 +98,6 @@ class TestProof:
     async def test_a_write_inside_works_and_one_to_each_of_the_others_is_refused(
         self, tmp_path: Path, manners: str, boxed: bool, why: str
     ) -> None:
-        """By its own rules or by those of a sandbox; in one, it must not touch its own settings either."""
         own = bench(install(tmp_path / "bin"), tmp_path)
         backend = Toy(own.options("http://127.0.0.1:9", manners))
         proof = await prove_writing(backend, (boxed,))
@@ -109,7 +108,6 @@ class TestProof:
 
     @pytest.mark.slow
     async def test_it_is_asked_once_and_apart_from_reading(self, tmp_path: Path) -> None:
-        """The verdict is remembered for these flags; that it may read says nothing about writing."""
         own = bench(install(tmp_path / "bin"), tmp_path)
         await Toy(own.options("http://127.0.0.1:9")).prepare()
         assert own.runs.count("\n") == 2
@@ -122,7 +120,6 @@ class TestProof:
     @NEEDS
     @pytest.mark.slow
     async def test_without_the_sandbox_that_there_is_it_is_tried_anew_each_time(self, tmp_path: Path) -> None:
-        """What cannot work in a sandbox is used by its own rules, but nobody relies on that the next time."""
         own = bench(install(tmp_path / "bin"), tmp_path)
         for manners, boxed in (("shy", False), ("", True), ("shy", True)):
             proof = await prove_writing(Toy(own.options("http://127.0.0.1:9", manners)))
@@ -130,7 +127,6 @@ class TestProof:
 
     @pytest.mark.slow
     async def test_how_it_reads_does_not_change(self, tmp_path: Path) -> None:
-        """The level at which it was seen to read is kept, whatever comes of the trial of its writing."""
         own = bench(install(tmp_path / "bin"), tmp_path)
         backend = Toy(own.options("http://127.0.0.1:9", "blind at 0"))
         await backend.prepare()
@@ -139,7 +135,6 @@ class TestProof:
         assert backend.level == 1
 
     async def test_who_knows_no_such_way_says_so(self, toy: Bench, workspace: Workspace) -> None:
-        """The error names what is missing and who can; nothing was started."""
         before = toy.runs
         backend = Bookish(toy.options("http://127.0.0.1:9"))
         with pytest.raises(BackendError, match="no way of writing in one folder only") as caught:
@@ -149,7 +144,6 @@ class TestProof:
         assert toy.runs == before
 
     def test_the_table_names_those_that_can(self) -> None:
-        """The list is what the classes say of themselves."""
         from dialogd.backends import BACKENDS, _class_of
 
         classes = {name: _class_of(kind) for name, kind in BACKENDS.items() if name != "acp"}
@@ -175,7 +169,6 @@ class TestInAWorkspace:
 
     @pytest.mark.slow
     async def test_it_works_there_and_goes_on_there(self, toy: Bench, workspace: Workspace, tmp_path: Path) -> None:
-        """The file is made; a later turn continues the session; without a workspace it only reads, elsewhere."""
         project = tmp_path / "project"
         project.mkdir()
         targets = [workspace.path / "sub" / "new.txt", workspace.path / ".git", workspace.forbidden[0], project / "no"]
@@ -195,7 +188,6 @@ class TestInAWorkspace:
     async def test_a_dialog_where_it_could_be_written_is_refused_before(
         self, toy: Bench, workspace: Workspace, tmp_path: Path
     ) -> None:
-        """Dialog, state or git's folder in the worktree, also by a link: no program is started."""
         inside, link = workspace.path / "dialog.md", tmp_path / "link"
         inside.write_text("# Claude Autonomous Dialog\n")
         link.symlink_to(workspace.path)
@@ -216,7 +208,6 @@ class TestInAWorkspace:
         inside.unlink()
 
     async def test_a_command_writes_there_and_nowhere_else(self, workspace: Workspace, tmp_path: Path) -> None:
-        """Its prompt comes on stdin as ever; what it tries outside fails, and what is temporary is its own."""
         script = tmp_path / "agent.sh"
         script.write_text(
             "#!/bin/sh\ncat > prompt.txt; pwd\n"
@@ -235,7 +226,6 @@ class TestInAWorkspace:
     async def test_a_command_sees_nothing_of_the_home(
         self, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """But its own program, with the library beside it, and what the gate is shown; keys and dialogd's state not."""
         home, tool = tmp_path / "home", tmp_path / "home" / "tool" / "bin" / "agent"
         state, shown = home / "state", home / "shown"
         for path in (tool, tool.parents[1] / "lib" / "module", home / ".netrc", state / "login", shown / "node"):
@@ -254,7 +244,6 @@ class TestInAWorkspace:
 
     @pytest.mark.slow
     async def test_a_login_is_lent_and_given_back(self, toy: Bench, workspace: Workspace) -> None:
-        """What the program renews reaches the person; what they renewed meanwhile, or took away, stays so."""
         login = toy.home / "login"
         login.write_text('{"token": "old"}')
         with StandIn(lambda _: Say("Done.")) as server:
@@ -305,7 +294,6 @@ asyncio.run(main())
 
 
 def test_without_a_sandbox_those_that_need_one_do_not_write(tmp_path: Path) -> None:
-    """Nothing is run where it may write, and who can lead a build is said before; elsewhere they are, as ever."""
     install(tmp_path / "bin")
     environment = {**os.environ, "PATH": str(tmp_path)}
     words = [sys.executable, "-c", WITHOUT, str(tmp_path)]

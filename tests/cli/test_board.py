@@ -45,7 +45,6 @@ def refs(done: Done) -> tuple[list[str], list[str]]:
 
 
 def test_three_tables_that_fit_a_page(held: Commands) -> None:
-    """Contributions, proposals, decisions, each counted; long and wide text is cut to 100 columns."""
     done = held("board")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("contributions: 4\n  turn  round  by  type         to  sure  text\n")
@@ -60,7 +59,6 @@ def test_three_tables_that_fit_a_page(held: Commands) -> None:
 
 
 def test_marks_that_take_no_cell_are_not_counted(dialogd: Commands) -> None:
-    """A text of fifty letters with a vowel sign each fits into the table's hundred columns."""
     room = Room(opening("A", "B", "C", more=SETUP))
     room.says("A", f"[IDEA: {FIFTY}]")
     dialogd.file.write_bytes(room.paper.data)
@@ -103,7 +101,6 @@ def test_facts_as_json(held: Commands) -> None:
 
 
 def test_a_filter_that_means_nothing_is_refused(held: Commands) -> None:
-    """Exit code 2, with what there is; without a dialog exit code 3."""
     found = held.all(
         [
             ["board", "--agent", "Z"],
@@ -118,7 +115,6 @@ def test_a_filter_that_means_nothing_is_refused(held: Commands) -> None:
 
 
 def test_a_dialog_without_any_says_so(dialogd: Commands) -> None:
-    """One line; a filter that finds nothing says `none` per table."""
     dialogd.begin("Tabs?")
     bare, filtered = dialogd.all([["board"], ["board", "--round", "3"]])
     assert bare.out == "this dialog has no contributions, no proposals and no decisions yet\n"
@@ -126,7 +122,6 @@ def test_a_dialog_without_any_says_so(dialogd: Commands) -> None:
 
 
 def test_votes_that_weigh_more_say_so(dialogd: Commands) -> None:
-    """On the board for people and for programs, and in `status`; beside a vote of one voice nothing stands."""
     heavy = SETUP.replace("```toml\n", "```toml\nquorum = 1.0\n").replace(
         "[messages]", "[roles.B]\nweight = 3\n[messages]"
     )

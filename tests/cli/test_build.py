@@ -19,8 +19,6 @@ import pytest
 
 from dialogd import person
 from dialogd.backends.seats import Cast, Seat
-from dialogd.build.sandbox import missing
-from dialogd.build.worktrees import Worktrees
 from dialogd.cli.launch import free_ports
 from dialogd.errors import BackendError
 from dialogd.protocol import build
@@ -29,6 +27,8 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
 from dialogd.store.origin import HOOK
 from dialogd.store.registry import Running
+from dialogd.tasks.sandbox import missing
+from dialogd.tasks.worktrees import Worktrees
 from tests.cli.command import PATIENCE, Commands, program, until
 from tests.cli.test_from_seats import ALONE, seated, this_process
 from tests.protocol.test_build import PLAN, no, yes
@@ -107,7 +107,6 @@ def marks(dialogd: Commands) -> list[str]:
 
 
 def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Commands, repo: Path) -> None:
-    """Repository, gate, turns, time, budget; without the person's word nothing begins."""
     (repo / "notes.txt").write_text("mine")
     words = ["build", "Print ages", "--repo", str(repo), "--gate", "make test", "--tasks", "2", "--budget", "$3"]
     done = dialogd(*words, "--agents", "command:cat,command:cat")
@@ -142,7 +141,6 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
 
 
 def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path) -> None:
-    """Where a lead can work only with bubblewrap, the way out is another lead, or bubblewrap."""
     tools = dialogd.folder / "tools"
     tools.mkdir()
     found = shutil.which("git")
@@ -156,7 +154,6 @@ def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path
 
 
 def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Commands) -> None:
-    """`--help` of both groups has the options of their short form, every default once, and their other commands."""
     build, tasks, run = dialogd.all([["build", "--help"], ["tasks", "--help"], ["build", "run", "--help"]])
     assert build.out.startswith("Usage: dialogd build [OPTIONS] [GOAL]\n")
     for word in (
@@ -180,7 +177,6 @@ def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Com
 
 
 def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
-    """In a terminal: n, and Ctrl-C at the question, leave nothing behind."""
     words = dialogd.words(["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat"])
     for typed, said in (("n\r", "nothing was done"), ("\x03", "Start it? [y/N]")):
         terminal = Terminal(words, dialogd.environment, dialogd.folder)
@@ -196,7 +192,6 @@ def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 def test_the_gate_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> None:
-    """Its end on the base is told, with what would help where it is red; neither checkout nor place shows a trace."""
     (repo / "ages.py").write_text("not committed")
     ends = {
         "echo 3 passed; touch made": "it passed, in N seconds. The last line that it printed: `3 passed`.\n",
@@ -219,7 +214,6 @@ def test_the_gate_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 def test_a_person_does_not_wait_for_a_gate_that_is_tried(dialogd: Commands, repo: Path) -> None:
-    """Ctrl-C ends it, and the question comes; with --yes nothing begins that nobody was asked about."""
     words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate", "sleep 600"]
     for more, said in (([], "Start it? [y/N]"), (["--yes"], "")):
         terminal = Terminal(dialogd.words([*words, *more]), dialogd.environment, dialogd.folder)
@@ -237,7 +231,6 @@ def test_a_person_does_not_wait_for_a_gate_that_is_tried(dialogd: Commands, repo
 
 
 def test_who_works_is_a_coding_agent_that_is_here(dialogd: Commands, repo: Path) -> None:
-    """Where nobody names the lead, a key of a service is not enough: it must be able to write in one folder alone."""
     path = {"PATH": f"{dialogd.folder / 'bin'}:/usr/bin:/bin", "DIALOGD_BACKEND": ""}
     keys = {"XAI_API_KEY": "xai-test-0123456789abcdef", "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
     words = ["build", "x", "--repo", str(repo), "--agent", "M=command:cat"]
@@ -250,7 +243,6 @@ def test_who_works_is_a_coding_agent_that_is_here(dialogd: Commands, repo: Path)
 
 
 def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Path) -> None:
-    """No repository, none with a commit, no goal: an error with its fix, and no file."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "empty").mkdir()
     git(tmp_path / "empty", "init", "--quiet")
@@ -268,7 +260,6 @@ def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Pa
 
 
 def test_only_what_was_decided_and_approved_is_carried_out(dialogd: Commands, repo: Path) -> None:
-    """By file, plan or id; the agreed text is the goal, the plan goes along; else it is refused with the way there."""
     place = ["--repo", str(repo), "--agents", "command:cat,command:cat"]
     source, out = dialogd.folder / "talk.md", dialogd.folder / "plans"
     run = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--file", str(source), "--no-plan")
@@ -294,7 +285,6 @@ def test_only_what_was_decided_and_approved_is_carried_out(dialogd: Commands, re
 
 
 def test_an_approval_says_how_to_go_on(dialogd: Commands) -> None:
-    """What was agreed is offered to be carried out; a rehearsal is not."""
     dialogd.begin("Tabs?")
     with dialogd.file.open("a") as typed:
         typed.write("\n## Turn 2 — Claude A\n\n## Consensus Summary\n\nUse tabs.\n\n[CONSENSUS_REACHED]\n")
@@ -304,7 +294,6 @@ def test_an_approval_says_how_to_go_on(dialogd: Commands) -> None:
 
 
 def test_the_tasks_are_shown_and_decided_on(dialogd: Commands, repo: Path) -> None:
-    """Each command stands in the file and says what comes next; programs get the same as facts."""
     Built(repo).at(dialogd)
     assert dialogd("tasks").out == "no task is proposed yet\n"
     room = Built(repo, yes("P1"))
@@ -381,7 +370,6 @@ def waiting(repo: Path, what: str) -> Built:
 
 @pytest.mark.parametrize("what", WAITS)
 def test_what_a_build_waits_for_is_told_with_the_command_that_is_due(dialogd: Commands, repo: Path, what: str) -> None:
-    """`status`, `watch`, `tasks`, the plan, and what one missed say the same, and no agent asks what the build asks."""
     waiting(repo, what).at(dialogd)
     asked, commands = WAITS[what]
     typed = [command.format(f" --file {dialogd.file}") for command in commands]
@@ -404,7 +392,6 @@ def test_what_a_build_waits_for_is_told_with_the_command_that_is_due(dialogd: Co
 
 
 def test_a_build_whose_agents_are_gone_names_the_command_that_starts_them(dialogd: Commands, repo: Path) -> None:
-    """Both at once, as they were: what the person says of its tasks, and `status`."""
     waiting(repo, "confirm").at(dialogd)
     again = f"dialogd build --continue --file {dialogd.file}"
     assert dialogd("tasks", "confirm").out == f"001, 002 confirmed; L owes the next turn (not running: {again})\n"
@@ -412,7 +399,6 @@ def test_a_build_whose_agents_are_gone_names_the_command_that_starts_them(dialog
 
 
 def test_tasks_of_a_build_that_was_stopped_are_decided_on_once_it_goes_on(dialogd: Commands, repo: Path) -> None:
-    """The refusal names what has it go on; where the build came to its end, a turn of the person's opens it again."""
     room = waiting(repo, "confirm")
     room.stop("interrupted by the person")
     room.at(dialogd)
@@ -423,7 +409,6 @@ def test_tasks_of_a_build_that_was_stopped_are_decided_on_once_it_goes_on(dialog
 
 
 def test_a_build_is_watched_in_its_own_words(dialogd: Commands, repo: Path) -> None:
-    """Tasks, gates, findings and scores as people say them; what a record says twice stands once."""
     finding = "[FINDING: high | tests | ages.py | 4 | nothing shows it | add a test]\n"
     better = "[IMPROVEMENT: documentation | low | medium | 1 | nobody knows it | README | it names it]\n"
     room = Built(repo, finding + no("P1"), "[RESOLVED: F1 | it is there]\n" + yes("P2"), yes("P3"), better, rules="")
@@ -462,7 +447,6 @@ STOPS = {
 
 @pytest.mark.parametrize("end", STOPS)
 def test_a_build_that_was_stopped_goes_on_as_a_build(dialogd: Commands, repo: Path, end: str) -> None:
-    """What to type next is `dialogd build --continue`, wherever it is said; never `run`."""
     room = waiting(repo, "confirm").at(dialogd)
     room.types(f"\n{end}\n")
     room.at(dialogd)
@@ -476,7 +460,6 @@ def test_a_build_that_was_stopped_goes_on_as_a_build(dialogd: Commands, repo: Pa
 
 
 def test_a_build_that_goes_on_takes_what_it_is_given_or_refuses_it_by_name(dialogd: Commands, repo: Path) -> None:
-    """What the gate can read is taken; what the dialog was begun with stays, and nothing is written."""
     waiting(repo, "confirm").at(dialogd)
     before = dialogd.file.read_bytes()
     given = ["--gate=true", "--agents=rehearsal,cat", "--agent=L=codex", "--repo=.", "--tasks=5", "--iterations=3",
@@ -502,7 +485,6 @@ def test_a_build_that_goes_on_takes_what_it_is_given_or_refuses_it_by_name(dialo
 
 
 def test_untested_work_says_so(dialogd: Commands, repo: Path) -> None:
-    """In the list, among the facts, and before it is merged."""
     room = Built(repo, yes("P1"), yes("P2"), "Both.\n")
     room.gates = ["untested", "passed"]
     room.confirmed().at(dialogd)
@@ -591,7 +573,6 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
 
 
 def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialogd: Commands, repo: Path) -> None:
-    """Refused with the reason, with --yes too; what --anyway overrules stand in file, tasks, flow, plan, outcome."""
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
     last, before = made.dialog.state.tasks.all[-1], git(repo, "rev-parse", "main")
     why = "is in no journal here"  # no daemon wrote it
@@ -620,7 +601,6 @@ def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialog
 
 
 def test_a_branch_that_moved_is_not_merged_into(dialogd: Commands, repo: Path) -> None:
-    """The way is a rebase, by a turn of the person's: every approval ends with the tree that it was for."""
     Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
     still = dialogd("build", "rebase", "--yes")
     assert (still.code, "main has not moved" in still.err) == (1, True)
@@ -683,7 +663,6 @@ def a_gh(dialogd: Commands, remote: Path) -> Path:
 
 
 def test_a_pull_request_is_opened_by_gh_for_what_was_approved(dialogd: Commands, repo: Path) -> None:
-    """The branch goes to the remote and `gh` is called, once the person has said so; never without one of them."""
     room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
     room.confirmed().at(dialogd)
     task, stuck = room.dialog.state.tasks.all
@@ -734,7 +713,6 @@ def shows_the_pull_request(dialogd: Commands, commit: str) -> None:
 
 
 def test_a_pull_request_that_is_open_and_not_recorded_is_taken_as_it_is(dialogd: Commands, repo: Path) -> None:
-    """As a kill between `gh` and the record leaves it; one of an older commit of that branch is not taken for it."""
     room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
     room.confirmed().at(dialogd)
     task = room.dialog.state.tasks.all[0]
@@ -758,7 +736,6 @@ def test_a_pull_request_that_is_open_and_not_recorded_is_taken_as_it_is(dialogd:
 
 
 def test_no_seat_confirms_accepts_allows_or_merges(dialogd: Commands, repo: Path) -> None:
-    """What the person says of a build comes from the person: a session that holds a seat is refused, nothing moves."""
     Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
     before, main = dialogd.file.read_bytes(), git(repo, "rev-parse", "main")
     lines = [
@@ -786,7 +763,6 @@ def working(dialogd: Commands, repo: Path) -> Iterator[None]:
 
 
 def test_what_an_agent_of_a_build_runs_is_not_the_person(dialogd: Commands, repo: Path) -> None:
-    """Whatever its daemon started may not decide on its tasks, but for a hook of the person's, and what it runs."""
     room = Built(repo)
     room.run()
     room.at(dialogd)
@@ -845,7 +821,6 @@ for path, body in acts.items():
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=f"no sandbox here: {missing()}")
 def test_a_goal_is_carried_out_and_merged_also_after_everything_was_killed(dialogd: Commands, repo: Path) -> None:
-    """Two tasks, one after the other; killed in between, `--continue` goes on; the agent decides nothing itself."""
     scripts = {name: dialogd.folder / f"{name}.py" for name in "ML"}
     scripts["M"].write_text(MODERATOR)
     scripts["L"].write_text(LEAD)
@@ -889,7 +864,6 @@ printf '%s\\n' 'Two steps.' '' '[TASK_PROPOSED: read ages | works | none | 1 h]'
 
 
 def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd: Commands, repo: Path) -> None:
-    """Both daemons are started with the repository, the lead's with the gate; the tasks wait for a word."""
     planner = dialogd.folder / "plans.sh"
     planner.write_text(PLANS)
     planner.chmod(0o755)
@@ -932,7 +906,6 @@ def test_what_happened_to_the_tasks_is_shown_in_the_classic_form(dialogd: Comman
 
 
 def test_git_says_what_became_of_a_build_and_of_the_decision_it_carries_out(dialogd: Commands, repo: Path) -> None:
-    """Nothing before it is merged; then merged, reverted, and there again; a squashed commit counts too."""
     decision = dialogd.folder / "decision.md"
     talk = Room(opening("A", "B", keys=["Dialog: 0dec1d"]))
     talk.says("A", "## Consensus Summary\n\nPrint ages.\n\n[CONSENSUS_REACHED]")
@@ -971,7 +944,6 @@ def test_git_says_what_became_of_a_build_and_of_the_decision_it_carries_out(dial
 def test_a_merge_whose_gate_did_not_pass_has_not_worked_by_what_git_says(
     dialogd: Commands, repo: Path, gate: str
 ) -> None:
-    """Whether it did is the person's to say; a later task that passes the gate answers for what is below it."""
     made = Built(repo, *map(no, ("P1", "P2", "P3")), yes("P4"), "Both.\n")
     made.gates = [gate] * 3
     made.confirmed()
@@ -991,7 +963,6 @@ def test_a_merge_whose_gate_did_not_pass_has_not_worked_by_what_git_says(
 
 
 def test_the_tasks_of_a_project_are_told_to_what_happened_after_the_end(dialogd: Commands, repo: Path) -> None:
-    """Also from elsewhere: the archived copy ends where the build did, the file goes on with the merge."""
     Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
     dialogd("list")
     assert dialogd("build", "merge", "--yes", "--anyway").code == 0

@@ -50,13 +50,11 @@ def nowhere(folder: Path, **more: str) -> dict[str, str]:
     ],
 )
 def test_an_agent_on_one_line(spec: str, seat: Seat, name: str) -> None:
-    """ID=BACKEND[:MODEL]; a scenario for rehearsal, a command line for command and acp; the family names it."""
     (found,) = read_cast(None, [spec])
     assert (found, found.name) == (seat, name)
 
 
 def test_a_folder_after_the_at_is_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative to the person's folder, `~` is the home; in a command line too."""
     (tmp_path / "web").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -84,14 +82,12 @@ def test_a_folder_after_the_at_is_the_project(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_what_is_no_agent_is_refused_with_the_fix(spec: str) -> None:
-    """Unknown backends, ids that are none, folders that are not there, a model for nobody in particular."""
     with pytest.raises(BadInput) as refused:
         read_cast(None, [spec])
     assert refused.value.fix
 
 
 def test_the_list_seats_backends_from_a() -> None:
-    """And two people cannot have one id, whatever its case."""
     assert [(s.id, s.backend) for s in read_cast("claude, auto,grok", None)] == [
         ("A", "claude"), ("B", "auto"), ("C", "grok"),
     ]  # fmt: skip
@@ -113,7 +109,6 @@ def test_the_list_seats_backends_from_a() -> None:
 def test_scripted_lines_that_nobody_asked_for_take_no_seat_beside_real_agents(
     tmp_path: Path, agents: str | None, each: list[str] | None, who: str
 ) -> None:
-    """The missing seat is named, also where a list is repeated; alone, or by name, a rehearsal is a rehearsal."""
     three, nothing = template("architecture-debate"), nowhere(tmp_path)
     for settings in (Settings(), Settings(backend="rehearsal")):
         if agents is not None and "auto" in agents and settings.backend == "rehearsal":
@@ -128,7 +123,6 @@ def test_scripted_lines_that_nobody_asked_for_take_no_seat_beside_real_agents(
 
 @cases(("beside", "is_dollars"), [("rehearsal", True), ("command:cat", False), ("command:cat", True)])
 def test_a_budget_of_dialogds_own_refuses_nobody(tmp_path: Path, beside: str, is_dollars: bool) -> None:
-    """Dollars where every price is known, or said; tokens where a program of the person's takes part."""
     priced_ = "free" if beside.startswith("command") and is_dollars else ""
     named = tuple(replace(seat, price=priced_ if seat.id == "B" else "") for seat in read_cast(f"grok,{beside}", None))
     seats, choices = seated(named, Settings(), nowhere(tmp_path, **KEYS), {})
@@ -137,7 +131,6 @@ def test_a_budget_of_dialogds_own_refuses_nobody(tmp_path: Path, beside: str, is
 
 
 def test_nobody_named_means_one_family_after_the_other(tmp_path: Path) -> None:
-    """Seats come out with backend, model and heading's name; what the person named stays."""
     seats, choices = seated(read_cast(None, None), Settings(), nowhere(tmp_path, **KEYS), {})
     assert [(seat.backend, seat.name) for seat in seats] == [("anthropic", "Claude A"), ("grok", "Grok B")]
     assert [choices[who].pays for who in "AB"] == ["the key in ANTHROPIC_API_KEY", "the key in XAI_API_KEY"]
@@ -149,7 +142,6 @@ def test_nobody_named_means_one_family_after_the_other(tmp_path: Path) -> None:
 
 
 def test_seats_without_a_backend_get_what_the_settings_say(tmp_path: Path) -> None:
-    """A backend, a model behind its colon, or a command, which can only mean one thing."""
     own = nowhere(tmp_path, **KEYS)
     for variables, expected in (
         ({"DIALOGD_BACKEND": "rehearsal"}, ("rehearsal", "", "Claude A")),
@@ -163,7 +155,6 @@ def test_seats_without_a_backend_get_what_the_settings_say(tmp_path: Path) -> No
 
 
 def test_a_cast_of_a_template_takes_its_seats() -> None:
-    """Names by the template, backends by the person: by id, by name, dealt round; an open cast takes who comes."""
     design, council = template("system-design"), template("council")
     dealt = read_cast("claude,grok", None, design)
     assert [(seat.id, seat.name, seat.backend) for seat in dealt] == [
@@ -185,7 +176,6 @@ def test_a_cast_of_a_template_takes_its_seats() -> None:
 
 
 def test_nobody_named_spreads_families_over_a_cast(tmp_path: Path) -> None:
-    """By seat, as between two; the template's names stay."""
     seats, _ = seated(read_cast(None, None, template("council")), Settings(), nowhere(tmp_path, **KEYS), {})
     assert [(seat.backend, seat.name) for seat in seats] == [
         ("anthropic", "Engineer"), ("grok", "Advocate"), ("anthropic", "Sceptic"),
@@ -193,7 +183,6 @@ def test_nobody_named_spreads_families_over_a_cast(tmp_path: Path) -> None:
 
 
 def test_a_cast_is_kept_and_found_again(tmp_path: Path) -> None:
-    """With everything that belongs to a seat; damaged or absent it is None."""
     state, file = StateDir(tmp_path / "state"), tmp_path / "d.md"
     assert saved_cast(state, file) is None
     seats = (Seat("A", "codex", "m", "", "/p"), Seat("B", "acp", "", "x --acp", title="Critic"))
@@ -209,7 +198,6 @@ def test_a_cast_is_kept_and_found_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_run_introduces_everybody_and_caps_a_key_without_a_budget(dialogd: Commands) -> None:
-    """Before anything is started: who it is, who pays, who sees what; the header has names and budget."""
     words = ["run", "Tabs?", "--agents", "rehearsal,grok", "--first", "B", "--timeout", "1s"]
     unreachable = {"XAI_API_KEY": KEYS["XAI_API_KEY"], "XAI_BASE_URL": "http://127.0.0.1:1/v1"}
     with dialogd.background(*words, **unreachable) as process:
@@ -228,7 +216,6 @@ def test_run_introduces_everybody_and_caps_a_key_without_a_budget(dialogd: Comma
 
 @pytest.mark.slow
 def test_run_counts_tokens_where_a_key_pays_and_no_price_is_known(dialogd: Commands) -> None:
-    """opencode on a key: nobody knows its price, so the usual budget is one in tokens; --price makes it dollars."""
     program(dialogd.folder, "opencode", 'echo "1.18.33"')
     words = ["run", "Tabs?", "--agents", "opencode,rehearsal", "--timeout", "1s"]
     here = {"PATH": f"{dialogd.folder}/bin:/usr/bin:/bin", "OPENCODE_API_KEY": "oc-test-0123456789abcdef"}
@@ -247,7 +234,6 @@ def test_run_counts_tokens_where_a_key_pays_and_no_price_is_known(dialogd: Comma
 
 
 def test_a_price_for_nobody_or_that_cannot_be_read_is_refused(dialogd: Commands) -> None:
-    """Exit code 2, the names there are, and nothing is written."""
     for price, words in (("Z=1/2", "fix: name one of: A, B"), ("cheap", "--price 'cheap' cannot be read")):
         done = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--price", price)
         assert (done.code, dialogd.file.exists()) == (2, False)
@@ -256,7 +242,6 @@ def test_a_price_for_nobody_or_that_cannot_be_read_is_refused(dialogd: Commands)
 
 @pytest.mark.slow
 def test_run_lets_a_projects_own_code_run_only_when_told(dialogd: Commands) -> None:
-    """An acp agent is refused without --trust-project, before anything is written; with it, it is said what runs."""
     command = f"{shlex.quote(sys.executable)} -m tests.support.acp_agent echo"
     words = ["run", "Tabs?", "--agent", f"A=acp:{command}", "--agent", "B=rehearsal"]
     done = dialogd(*words)
@@ -284,7 +269,6 @@ def until_begun(dialogd: Commands) -> None:
 
 
 def test_run_refuses_who_is_not_here_before_anything_is_written(dialogd: Commands) -> None:
-    """With the fix; exit code 2."""
     done = dialogd("run", "Tabs?", "--agents", "grok,rehearsal", XAI_API_KEY="")
     assert (done.code, dialogd.file.exists()) == (2, False)
     assert "error: the backend grok cannot be used here: no key\n  fix: put XAI_API_KEY into" in done.err
@@ -292,7 +276,6 @@ def test_run_refuses_who_is_not_here_before_anything_is_written(dialogd: Command
 
 @pytest.mark.parametrize("name", ["USER", "system", "Any", "ALL"])
 def test_a_reserved_id_is_said_to_be_reserved(name: str, dialogd: Commands) -> None:
-    """By `new` and `start`, in a header and in an invitation."""
     dialogd.begin("T", "other.md")
     words = [
         ["new", "T", "--agent", f"{name}=rehearsal", "--agent", "B=rehearsal"],
@@ -308,7 +291,6 @@ def test_a_reserved_id_is_said_to_be_reserved(name: str, dialogd: Commands) -> N
 
 @pytest.mark.slow
 def test_a_dialog_with_one_agent_warns(dialogd: Commands) -> None:
-    """Before it starts, by `new`, `run` and `start`; one that may decide by itself needs nobody."""
     said = "warning: A takes part alone: nobody answers it or signs what it proposes"
     words = ["--agent", "A=rehearsal", "--max-turns", "2"]
     new, run, two, own = dialogd.all(

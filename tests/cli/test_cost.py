@@ -52,7 +52,6 @@ BOUGHT = (
 
 
 def test_what_each_agent_and_all_together_have_cost(dialogd: Commands) -> None:
-    """Turns, tokens and dollars; a failure's calls are among them, and what is not exact says `about`."""
     assert dialogd("new", "Tabs?", "--budget", "$2.00, 100k tokens").code == 0
     spend(dialogd.file, *BOUGHT)
     here, there = dialogd.all([["cost"], ["cost", "dialog.md"]])
@@ -69,7 +68,6 @@ def test_what_each_agent_and_all_together_have_cost(dialogd: Commands) -> None:
 
 
 def test_what_nobody_knows_is_called_unknown_and_never_nothing(dialogd: Commands) -> None:
-    """Wholly or in part; before the first turn nothing was spent, and a free agent costs $0.00."""
     log = dialogd.begin("Tabs?")
     new = dialogd("cost", "--json")
     spend(log.path, turn("A", 2, "B"), turn("B", 3, "A", **{"in": "0", "out": "0", "usd": "0"}))
@@ -85,7 +83,6 @@ def test_what_nobody_knows_is_called_unknown_and_never_nothing(dialogd: Commands
 
 
 def test_the_facts_for_programs(dialogd: Commands) -> None:
-    """The same numbers, and how much of the budget is gone."""
     assert dialogd("new", "T", "--budget", "$2").code == 0
     spend(dialogd.file, *BOUGHT)
     facts = dialogd("cost", "--json").json
@@ -98,7 +95,6 @@ def test_the_facts_for_programs(dialogd: Commands) -> None:
 
 
 def test_without_a_dialog_there_is_no_cost(dialogd: Commands) -> None:
-    """Exit code 3, and how to begin one."""
     for done in dialogd.all([["cost"], ["cost", "nowhere.md"], ["cost", "--json"]]):
         assert (done.code, done.out) == (3, "")
         assert "dialogd new" in done.err
@@ -106,7 +102,6 @@ def test_without_a_dialog_there_is_no_cost(dialogd: Commands) -> None:
 
 @pytest.mark.parametrize("text", ["$2.00", "200k tokens", "2 dollars and 200,000 tokens"])
 def test_a_budget_stands_in_the_header_of_a_new_dialog(dialogd: Commands, text: str) -> None:
-    """As a line that reads back as what was asked for; without one there is none."""
     facts = dialogd("new", "Tabs?", "--budget", text, "--json", "--step").json
     limits = dialogd.log.read().header.limits
     asked = (None if "$" not in text and "dollars" not in text else 2.0, 200_000 if "tokens" in text else None)
@@ -118,7 +113,6 @@ def test_a_budget_stands_in_the_header_of_a_new_dialog(dialogd: Commands, text: 
 
 
 def test_a_budget_that_makes_no_sense_is_refused_before_anything_is_written(dialogd: Commands) -> None:
-    """By `new` and `run` alike."""
     for done in dialogd.all([["new", "T", "--budget", "2"], ["run", "T", "--agents", "rehearsal", "--budget", "$0"]]):
         assert (done.code, done.out) == (2, "")
         assert "error: --budget: " in done.err
@@ -137,7 +131,6 @@ OPUS = price_of("claude-opus-5-5", "Anthropic")
 
 
 def test_the_estimate_names_each_agent_that_costs() -> None:
-    """In all and by agent, unknown ones by name; with a budget that is smaller, that it ends before."""
     opening = planned(budget="$0.10")
     line = estimate_line(opening, {"A": Price(3, 15), "B": Price(1, 5), "C": None}, 1000)
     # Seven turns of each, after 2, 5 … 17 and 18 others' turns; what stands before them is the file and the rules.
@@ -156,8 +149,6 @@ def test_the_estimate_names_each_agent_that_costs() -> None:
 
 
 def test_an_estimate_grows_with_what_it_is_about() -> None:
-    """More turns, a longer question, longer replies, a dearer model."""
-
     def dollars_of(opening: Opening, price: Price | None = OPUS, out: int = 0) -> float:
         return float(estimate_line(opening, {"A": price}, out).partition("$")[2].partition(" ")[0])
 
@@ -172,7 +163,6 @@ def test_an_estimate_grows_with_what_it_is_about() -> None:
 
 
 def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
-    """A key, not a login; a price of the person's own counts for all, and one that cannot be read is refused."""
     key = Choice("anthropic", "a key", "the key in ANTHROPIC_API_KEY", "Anthropic")
     choices = {
         "A": key,
@@ -192,7 +182,6 @@ def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
 
 
 def test_the_estimate_knows_coding_agents_on_keys(tmp_path: Path) -> None:
-    """A coding agent on a key costs more than the same model's API, and says that it may call it more often."""
     key = Choice("claude-code", "claude 2.1.330, with ANTHROPIC_API_KEY", "the key in ANTHROPIC_API_KEY", "Anthropic")
     login = replace(key, why="logged in", pays="your Anthropic login")
     api = Choice("anthropic", "a key", "the key in ANTHROPIC_API_KEY", "Anthropic")
@@ -208,7 +197,6 @@ def test_the_estimate_knows_coding_agents_on_keys(tmp_path: Path) -> None:
 
 
 def test_what_no_entry_accounts_for_is_named(dialogd: Commands) -> None:
-    """A call that a stop ended has cost something too; the journal knows what."""
     log = dialogd.begin("Tabs?")
     log.journals.of("A").record("spent", usage={"calls": 1, "usd": 0.0027, "usd_known": 1, "is_estimated": True})
     text, facts = dialogd.all([["cost"], ["cost", "--json"]])

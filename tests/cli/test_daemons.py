@@ -29,7 +29,6 @@ from tests.support.room import opening
 
 
 def test_a_daemon_that_finds_nobody_takes_no_seat_beside_a_real_agent(dialogd: Commands) -> None:
-    """Its scripted lines would vote; beside scripted lines, and where it is told to, it rehearses."""
     alone, other = dialogd.folder / "alone.md", dialogd.folder / "other.md"
     backends = [(alone, "A", "command"), (other, "A", "rehearsal")]
     for file, agent, backend in backends:
@@ -45,7 +44,6 @@ def test_a_daemon_that_finds_nobody_takes_no_seat_beside_a_real_agent(dialogd: C
 
 
 def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Commands) -> None:
-    """They start before the file exists; `new --go` begins; status, logs and stop know them; seats are taken once."""
     a, b = map(str, free_ports(2))
     started = dialogd.all(
         [["start", "A", "--detach", "--port", a, "--peer", b, "--pace", "0"],
@@ -81,7 +79,6 @@ def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Command
 
 @pytest.mark.slow
 def test_a_daemon_waits_for_a_dialog_in_an_empty_file(dialogd: Commands) -> None:
-    """A file that is being written may be empty when the daemon starts; a text that is no dialog is refused."""
     dialogd.file.write_text("Buy milk.\n")
     assert dialogd("start", "A", "--detach", "--port", "0").code == 1
     dialogd.file.write_text("")
@@ -94,7 +91,6 @@ def test_a_daemon_waits_for_a_dialog_in_an_empty_file(dialogd: Commands) -> None
 
 
 def test_only_what_may_be_a_coding_agent_is_said_to_have_a_trial_before_it() -> None:
-    """A rehearsal, a command or a service that starts late is only late; `auto` may take any."""
     said = [late([name]) for name in ("rehearsal:slow=9", "command", "ollama", "claude-code", "codex:x", "auto")]
     assert ["trial" in text for text in said] == [False, False, False, True, True, True]
     assert said[0] == "still starting"
@@ -103,7 +99,6 @@ def test_only_what_may_be_a_coding_agent_is_said_to_have_a_trial_before_it() -> 
 
 @pytest.mark.slow
 def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Commands) -> None:
-    """`say` interrupts the call; a frozen daemon does not keep `stop` from closing the dialog."""
     a, b = map(str, free_ports(2))
     dialogd.begin("Tabs?")
     slow = ["--backend", "rehearsal:slow=600", "--pace", "0", "--detach"]
@@ -132,7 +127,6 @@ def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Comma
 
 @pytest.mark.slow
 def test_a_daemon_whose_state_directory_vanished_is_listed_again(dialogd: Commands) -> None:
-    """Within seconds `status` and `stop` find it without being told a file, and its seat is taken."""
     port, other = map(str, free_ports(2))
     assert dialogd("start", "A", "--detach", "--port", port, DIALOGD_POLL="0.2").code == 0
     (before,) = dialogd.daemons()
@@ -148,7 +142,6 @@ def test_a_daemon_whose_state_directory_vanished_is_listed_again(dialogd: Comman
 
 
 def test_a_seat_that_another_daemon_took_meanwhile_stays_its(tmp_path: Path) -> None:
-    """Who lost its entry with the directory gets it back once the other one has gone, and never both at a time."""
     state, file = StateDir(tmp_path / "state"), tmp_path / "dialog.md"
     first, second = Registry(state), Registry(state)
     with first.seat("A", file), first.entry("A", 3001, file, file) as mine:
@@ -171,7 +164,6 @@ def test_a_seat_that_another_daemon_took_meanwhile_stays_its(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_daemon_that_cannot_start_in_the_background_says_why(dialogd: Commands) -> None:
-    """The exit code of the daemon, its last lines, and nothing left running."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -185,7 +177,6 @@ def test_a_daemon_that_cannot_start_in_the_background_says_why(dialogd: Commands
 
 
 def test_a_daemon_on_a_port_of_its_own_is_nothing_to_warn_of(dialogd: Commands) -> None:
-    """The header names another one: daemons of a file find each other all the same."""
     dialogd.begin("Tabs?")
     (port,) = free_ports(1)
     started = dialogd("start", "A", "--detach", "--port", str(port))
@@ -197,7 +188,6 @@ def test_a_daemon_on_a_port_of_its_own_is_nothing_to_warn_of(dialogd: Commands) 
 
 
 def test_a_new_dialog_beside_a_running_one_has_ports_and_hints_of_its_own(dialogd: Commands) -> None:
-    """Where the usual port is another dialog's, the header, the start line and the curl line name the next free one."""
     registry = Registry(dialogd.state)
     other = dialogd.folder / "other.md"
     with registry.entry("A", 3001, other, other):
@@ -214,7 +204,6 @@ def test_a_new_dialog_beside_a_running_one_has_ports_and_hints_of_its_own(dialog
 
 @pytest.mark.slow
 def test_a_daemon_names_those_of_its_family_that_run_already(dialogd: Commands) -> None:
-    """Whoever named their backends; the first has nobody to be like, and a script is like nobody."""
     dialogd.file.write_text(opening("A", "B", "C"), encoding="utf-8")
     dialogd.file.chmod(0o600)
     key = {"ANTHROPIC_API_KEY": "sk-ant-test-000000000000", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
@@ -231,7 +220,6 @@ def test_a_daemon_names_those_of_its_family_that_run_already(dialogd: Commands) 
 
 @pytest.mark.slow
 def test_a_daemon_of_another_version_keeps_nobody_from_starting(dialogd: Commands) -> None:
-    """One that names no backend, and one that names an unknown one: no family."""
     dialogd.begin("Tabs?")
     answers = [{"pid": os.getpid(), **more} for more in ({}, {"backend": "of-tomorrow"})]
 
@@ -257,7 +245,6 @@ def test_a_daemon_of_another_version_keeps_nobody_from_starting(dialogd: Command
 
 @pytest.mark.slow
 def test_a_command_that_is_advised_works_when_it_is_pasted(dialogd: Commands) -> None:
-    """It names the file, however it is called, and what `run` had play the agent."""
     file = dialogd.begin("Tabs?", "a b.md").path
     seats = (Seat("A", "rehearsal:deadlock", port=3001), Seat("B", "rehearsal", port=3002))
     Cast(parse(file.read_bytes()).id, seats).save(dialogd.state, file)
@@ -270,7 +257,6 @@ def test_a_command_that_is_advised_works_when_it_is_pasted(dialogd: Commands) ->
 
 
 def test_a_daemon_that_died_is_started_again_as_it_was(dialogd: Commands) -> None:
-    """Its backend, flags and file, told by status, by `say`, `logs` and `doctor`; no secret in it."""
     dialogd.begin("Tabs?")
     secret = "sk-ant-api03-" + "A" * 40
     own = ["--port", "0", "--backend", "rehearsal:slow=600", "--pace", "0.5", "--no-plan", "--role", f"critic {secret}"]
@@ -297,7 +283,6 @@ def test_a_daemon_that_died_is_started_again_as_it_was(dialogd: Commands) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGHUP, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_daemon_that_a_signal_ends_says_so_and_ends_in_order(dialogd: Commands, number: signal.Signals) -> None:
-    """In its log, with its sum as the last line; exit code 0, and it is no longer registered."""
     dialogd.begin("Tabs?")
     with dialogd.background("start", "A", "--port", "0") as process:
         until(dialogd.daemons, "the daemon", lambda: dialogd.output)
@@ -313,7 +298,6 @@ def test_a_daemon_that_a_signal_ends_says_so_and_ends_in_order(dialogd: Commands
 
 @pytest.mark.parametrize("kind", ["a link", "a pipe"])
 def test_what_a_daemon_keeps_is_refused_at_its_start_where_it_leads_elsewhere(dialogd: Commands, kind: str) -> None:
-    """The log, what it prints, journals, the dialog's folder in the state directory, attachments: named at once."""
     journals = dialogd.begin("Tabs?").journals.folder
     port = str(free_ports(1)[0])
     victim, folder = dialogd.folder / "victim", dialogd.folder / "folder"

@@ -45,7 +45,6 @@ def facts(done: Done) -> dict[str, dict[str, Any]]:
 
 
 def test_tools_that_stand_twice_in_every_session_are_told(dialogd: Commands) -> None:
-    """Claude Code has them from the plugin and by `mcp install`: either alone is fine, both are one too many."""
     (dialogd.folder / ".claude").mkdir()
     (dialogd.folder / ".claude.json").write_text('{"mcpServers": {"dialogd": {"command": "dialogd", "args": ["mcp"]}}}')
     settings = dialogd.folder / ".claude" / "settings.json"
@@ -58,7 +57,6 @@ def test_tools_that_stand_twice_in_every_session_are_told(dialogd: Commands) -> 
 
 
 def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
-    """A line per fact, every backend with its fix, exit code 0, and nothing is left in the dialog's folder."""
     done = look(dialogd)
     assert (done.code, done.err) == (0, ""), done.out
     lines = dict(re.findall(r"^(?:ok|--|\?\?) +(port \d+|auto \w|\S+) +(.*)$", done.out, re.MULTILINE))
@@ -82,7 +80,6 @@ def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
 
 
 def test_a_key_that_a_service_holds_back_is_named_with_the_time(dialogd: Commands) -> None:
-    """What a service asked for stands in `doctor` and in `status`, with service and local time, until it is over."""
     dialogd.begin("Tabs or spaces?")
     Limiter("api.example", "sk-secret-0123456789", dialogd.state.root / "agents" / "x-A").hold(1500)
     words = holds(dialogd.state.agents)[0].words
@@ -95,7 +92,6 @@ def test_a_key_that_a_service_holds_back_is_named_with_the_time(dialogd: Command
 
 
 def test_a_program_that_needs_node_is_told_of_where_node_is_missing(dialogd: Commands) -> None:
-    """npm's programs are scripts for node: without it they are here and cannot run."""
     program(dialogd.folder, "gemini", "")
     (dialogd.folder / "bin" / "gemini").write_text("#!/usr/bin/env node\n")
     fact = facts(look(dialogd, "--json"))["node"]
@@ -106,7 +102,6 @@ def test_a_program_that_needs_node_is_told_of_where_node_is_missing(dialogd: Com
 
 @pytest.mark.slow
 def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> None:
-    """With a program that tells its version, a key, and a verdict that is remembered; no key is printed."""
     key = "xai-test-0123456789abcdef"
     program(dialogd.folder, "claude", 'echo "9.8.7 (Claude Code)"')
     program(dialogd.folder, "codex", 'echo "codex-cli 1.2.3"')
@@ -153,7 +148,6 @@ def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> 
 
 
 def test_a_port_that_another_program_has(dialogd: Commands) -> None:
-    """Which program, and what to do; `run` finds other ports, so it is no reason to fail."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = look(dialogd, "--json", DIALOGD_PORT=str(port))
@@ -164,7 +158,6 @@ def test_a_port_that_another_program_has(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_a_port_that_a_daemon_of_ours_has_is_in_order(dialogd: Commands) -> None:
-    """Whose it is is said."""
     port = str(free_ports(1)[0])
     assert dialogd("start", "B", "--detach", "--port", port).code == 0
     found = facts(look(dialogd, "--json", DIALOGD_PORT=port))[f"port {port}"]
@@ -172,7 +165,6 @@ def test_a_port_that_a_daemon_of_ours_has_is_in_order(dialogd: Commands) -> None
 
 
 def test_what_keeps_a_dialog_from_being_held_is_exit_code_1(dialogd: Commands, tmp_path: Path) -> None:
-    """A folder that is not there; a lock that cannot be trusted; a file that is no dialog is only a warning."""
     absent = look(dialogd, "--json", "--file", str(tmp_path / "none" / "d.md"))
     assert (absent.code, absent.json["ok"], facts(absent)["folder"]["state"]) == (1, False, "problem")
     assert facts(absent)["folder"]["fix"]
@@ -185,7 +177,6 @@ def test_what_keeps_a_dialog_from_being_held_is_exit_code_1(dialogd: Commands, t
 
 
 def test_a_state_directory_that_others_can_read_is_named(dialogd: Commands) -> None:
-    """With the command that closes it."""
     (dialogd.folder / "state").mkdir(mode=0o755)
     (dialogd.folder / "state").chmod(0o755)
     state = facts(look(dialogd, "--json"))["state"]
@@ -237,7 +228,6 @@ def is_over(process: psutil.Process) -> bool:
 
 @pytest.mark.usefixtures("no_other_strays")
 def test_a_command_whose_daemon_is_gone_is_listed_and_ended(dialogd: Commands) -> None:
-    """Without --reap it goes on; with it the leash and all below it end, and nothing else does."""
     bystander = subprocess.Popen(["sleep", "600"])
     with stray() as process:
         below = process.children(recursive=True)
@@ -259,7 +249,6 @@ def test_a_command_whose_daemon_is_gone_is_listed_and_ended(dialogd: Commands) -
 
 @pytest.mark.usefixtures("no_other_strays")
 def test_a_stray_that_is_stopped_ends_too(tmp_path: Path) -> None:
-    """Frozen, it cannot notice anything; it is woken for its end."""
     with stray("trap '' TERM; sleep 60 & wait") as process:
         process.suspend()
         (found,) = [left for left in find_leftovers(StateDir(tmp_path)) if left.pid == process.pid]
@@ -271,7 +260,6 @@ def test_a_stray_that_is_stopped_ends_too(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_other_strays")
 def test_a_leash_with_a_living_daemon_and_a_look_alike_are_let_live(tmp_path: Path) -> None:
-    """The parent runs the same Python; another file of the same name is no leash of ours; a reused pid is not it."""
     ours, theirs = socket.socketpair()
     words = [sys.executable, "-I", "-S", str(LEASH), str(theirs.fileno()), "/bin/sleep", "60"]
     held = subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True)
@@ -304,7 +292,6 @@ def age_seats(state: StateDir) -> None:
 
 @pytest.mark.usefixtures("no_other_strays")
 def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Commands) -> None:
-    """`--reap` leaves them, for a dialog goes on from them; `--reap-sessions` takes them, and none of the person's."""
     made, mine = dialogd.folder / "made.jsonl", dialogd.folder / "mine.jsonl"
     for path in (made, mine):
         path.write_text("{}")
@@ -331,7 +318,6 @@ database.commit()' "$@"
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_other_strays")
 def test_a_session_in_opencodes_database_is_removed_by_opencode(dialogd: Commands) -> None:
-    """Only what dialogd had it make, and none in which the person went on; without the program all of them stay."""
     database = dialogd.folder / "data #1" / "opencode" / "opencode.db"
     database.parent.mkdir(parents=True)
     folder = dialogd.state.agent(dialogd.file, "A")
@@ -363,7 +349,6 @@ def test_a_session_in_opencodes_database_is_removed_by_opencode(dialogd: Command
 
 
 def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
-    """A daemon that was killed leaves both; one that runs is not touched."""
     state = StateDir(tmp_path / "state")
     registry = Registry(state)
     gone = tmp_path / "gone.md"
@@ -398,7 +383,6 @@ def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp
 
 
 def test_only_old_private_folders_of_our_name_go(tmp_path: Path) -> None:
-    """Not the young ones, not those somebody touched inside, not others' names, links or readable folders."""
     state, temporary = StateDir(tmp_path / "state"), tmp_path / "tmp"
     long_ago = time.time() - OLD - 60
     precious = tmp_path / "precious"

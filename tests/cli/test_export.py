@@ -27,7 +27,6 @@ NAME = "where-should-user-sessions-live-3f9a1c"
 
 
 def test_a_document_is_named_by_topic_and_dialog_and_stays(ended: Commands) -> None:
-    """It lands in the working folder; a second time it is refused, unless forced."""
     made, again = ended("export", "--to", "html"), ended("export", "--to", "html")
     assert made.out == f"{ended.folder / NAME}.html\n"
     page = (ended.folder / f"{NAME}.html").read_text(encoding="utf-8")
@@ -38,7 +37,6 @@ def test_a_document_is_named_by_topic_and_dialog_and_stays(ended: Commands) -> N
 
 
 def test_standard_output_json_facts_and_a_place_of_ones_own(ended: Commands) -> None:
-    """`--out -` prints the document and nothing else; a folder keeps the usual name; --json says what was made."""
     (ended.folder / "out").mkdir()
     printed, named, facts, place = ended.all(
         [
@@ -58,7 +56,6 @@ def test_standard_output_json_facts_and_a_place_of_ones_own(ended: Commands) -> 
 
 
 def test_the_dialog_itself_is_never_written_over(ended: Commands) -> None:
-    """Not even by force; neither is what a link leads to; other formats and missing files are refused."""
     before = ended.file.read_bytes()
     target = ended.folder / "precious"
     target.write_text("keep", encoding="utf-8")
@@ -78,7 +75,6 @@ def test_the_dialog_itself_is_never_written_over(ended: Commands) -> None:
 
 
 def test_a_dialog_of_the_archive_is_exported_with_its_attachments(ended: Commands, tmp_path: Path) -> None:
-    """The copy's own folder of attachments is found."""
     folder = tmp_path / "archive"
     folder.mkdir(mode=0o700)
     copy = archive(peaceful().dialog, ended.file, folder)
@@ -87,7 +83,6 @@ def test_a_dialog_of_the_archive_is_exported_with_its_attachments(ended: Command
 
 
 def test_what_no_font_can_set_is_named_and_html_offered(dialogd: Commands) -> None:
-    """By `export --to pdf`, for a character that hardly a machine has a font for; by other formats nothing is lost."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     room = Room(opening("A", "B"))
     room.says("A", "Some \U0001e922 and more.")
@@ -100,7 +95,6 @@ def test_what_no_font_can_set_is_named_and_html_offered(dialogd: Commands) -> No
 
 
 def test_a_pdf_begins_like_one(ended: Commands) -> None:
-    """Through the command; its bytes are not changed on their way to standard output."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     assert ended("export", "--to", "pdf", "--out", "x.pdf").code == 0
     data = (ended.folder / "x.pdf").read_bytes()

@@ -34,7 +34,6 @@ def held(dialogd: Commands) -> Commands:
 
 
 def test_one_line_for_each_message_and_what_is_open(held: Commands) -> None:
-    """Local time, from → to, kind, reference, summary; questions without an answer at the end."""
     done = held("flow")
     assert (done.code, done.err) == (0, "")
     first, second = (datetime(2026, 11, 21, 19, minute, tzinfo=UTC).astimezone() for minute in (1, 2))
@@ -63,7 +62,6 @@ def test_filters_and_facts(held: Commands) -> None:
 
 
 def test_what_means_nothing_is_refused(held: Commands) -> None:
-    """Exit code 2, with what there is; 3 without a dialog."""
     lines = [["--agent", "Z"], ["--kind", "nonsense"], ["--since", "soon"], ["--mermaid", "--json"], ["gone.md"]]
     found = held.all([["flow", *words] for words in lines])
     assert [done.code for done in found] == [2, 2, 2, 2, 3]
@@ -72,7 +70,6 @@ def test_what_means_nothing_is_refused(held: Commands) -> None:
 
 
 def test_text_cannot_steer_the_terminal(dialogd: Commands) -> None:
-    """Escape sequences and what turns the direction of writing are shown as what they are: nothing."""
     dialogd.file.write_text(opening("A", "B", question="a\x1b]0;evil\x07b \u202e c \x9b31m"), encoding="utf-8")
     for done in dialogd.all([["flow"], ["flow", "--mermaid"], ["replay"], ["status", "--away"], ["flow", "--json"]]):
         assert done.code == 0
@@ -80,7 +77,6 @@ def test_text_cannot_steer_the_terminal(dialogd: Commands) -> None:
 
 
 def test_follow_shows_what_comes_until_the_end(held: Commands) -> None:
-    """What there is at once, each message once, then new ones; it leaves when the dialog ends."""
     with held.background("flow", "--follow", "--json") as process:
         until(lambda: held.output.count("\n") >= 3, "three messages", lambda: held.output)
         stop(LogFile(held.file, held.log.journals), "enough")
@@ -91,7 +87,6 @@ def test_follow_shows_what_comes_until_the_end(held: Commands) -> None:
 
 
 def test_the_script_does_the_same(held: Commands, repository: Path) -> None:
-    """`scripts/view_message_flow.py` passes its arguments on."""
     script = [sys.executable, str(repository / "scripts" / "view_message_flow.py"), "--kind", "PROPOSAL"]
     environment = {**os.environ, **held.environment}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=180, check=False)
@@ -100,7 +95,6 @@ def test_the_script_does_the_same(held: Commands, repository: Path) -> None:
 
 @pytest.mark.slow
 def test_a_project_names_its_dialog(held: Commands, repository: Path) -> None:
-    """By its settings, by an agent that works in it, or by the dialog's id; the script takes it, too."""
     own, works, neither = (held.folder / name for name in ("own", "works", "neither"))
     for folder in (own, works, neither):
         folder.mkdir()
@@ -125,7 +119,6 @@ def test_a_project_names_its_dialog(held: Commands, repository: Path) -> None:
 
 
 def test_replay_shows_what_changed_and_what_everybody_had_to_do(held: Commands) -> None:
-    """Entry by entry; with --turn everything that held; as JSON all of it."""
     whole, turn, facts, gone = held.all(
         [["replay"], ["replay", "--turn", "2"], ["replay", "--json"], ["replay", "x.md"]]
     )
@@ -143,7 +136,6 @@ def test_replay_shows_what_changed_and_what_everybody_had_to_do(held: Commands) 
 
 
 def test_replay_waits_for_enter_where_it_is_asked_to(held: Commands) -> None:
-    """After each entry; `q`, or the end of the input, ends it."""
     assert held("replay", "--step", given="\nq\n\n").out.count("(") < held(
         "replay", "--step", given="\n\n\n"
     ).out.count("(")

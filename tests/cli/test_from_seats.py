@@ -78,7 +78,6 @@ def live(tmp_path: Path) -> Iterator[tuple[Pair, Shell, Shell]]:
 
 
 def test_acts_of_the_person_are_refused_from_a_seat_and_others_say_whose_they_are(dialogd: Commands) -> None:
-    """Every act for the person alone leaves the file as it was, with a fix; the others stand there as the seat's."""
     log = dialogd.begin("Tabs?")
     before = dialogd.file.read_bytes()
     alone = [
@@ -110,7 +109,6 @@ def test_acts_of_the_person_are_refused_from_a_seat_and_others_say_whose_they_ar
 
 
 def test_without_a_seat_nothing_changes(dialogd: Commands) -> None:
-    """The same commands of the same process are the person's: nobody holds a seat, or another session does."""
     log = dialogd.begin("Tabs?")
     assert dialogd("limit", "max_turns", "40").code == 0
     other = subprocess.Popen(["sleep", "600"])
@@ -126,7 +124,6 @@ def test_without_a_seat_nothing_changes(dialogd: Commands) -> None:
 
 
 def test_a_seat_elsewhere_counts_too(dialogd: Commands) -> None:
-    """A session that others' text reaches in one dialog approves in no other; its pause says where it is from."""
     log = dialogd.begin("Tabs?")
     with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):
         refused = dialogd("limit", "max_turns", "40")
@@ -136,7 +133,6 @@ def test_a_seat_elsewhere_counts_too(dialogd: Commands) -> None:
 
 
 def test_no_seat_speaks_for_another_or_puts_another_dialog_there(dialogd: Commands) -> None:
-    """Other agents of its dialog, other sessions, another dialog in this place: for a terminal of the person's."""
     log = dialogd.begin("Tabs?")
     before = dialogd.file.read_bytes()
     program = ["--backend", "command", "--command", "echo no"]
@@ -169,7 +165,6 @@ def test_no_seat_speaks_for_another_or_puts_another_dialog_there(dialogd: Comman
 
 
 def test_a_bare_stop_of_a_seat_stops_its_own_dialog_alone(dialogd: Commands) -> None:
-    """Also where that is not the usual file; all other dialogs and their daemons go on."""
     log, own = dialogd.begin("Tabs?"), dialogd.begin("Spaces?", "own.md")
     other = subprocess.Popen(["sleep", "600"])
     try:
@@ -189,7 +184,6 @@ def test_a_bare_stop_of_a_seat_stops_its_own_dialog_alone(dialogd: Commands) -> 
 
 
 def test_from_a_seat_no_dialog_goes_on_without_the_person(dialogd: Commands) -> None:
-    """`run --continue --unattended` takes the person from the table: refused, in its own dialog and in others."""
     log = dialogd.begin("Tabs?")
     Cast(log.read().id, (Seat("A", "rehearsal"), Seat("B", "rehearsal"))).save(dialogd.state, dialogd.file)
     before = dialogd.file.read_bytes()
@@ -205,7 +199,6 @@ def test_from_a_seat_no_dialog_goes_on_without_the_person(dialogd: Commands) -> 
 
 @pytest.mark.slow
 def test_what_is_no_act_in_the_dialog_is_not_refused(dialogd: Commands) -> None:
-    """From a seat, other dialogs are begun and held, and other agents started."""
     with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):
         assert dialogd("new", "Tabs?").code == 0
         assert dialogd("start", "A", "--detach", "--port", "0", "--pace", "0").code == 0
@@ -239,7 +232,6 @@ def test_ways_around_it(live: tuple[Pair, Shell, Shell]) -> None:
 
 
 def test_the_shell_that_a_session_was_started_from_is_the_persons(dialogd: Commands) -> None:
-    """In one terminal: what the session left behind there is the seat's, what is typed beside it is not."""
     dialogd.begin("Tabs?")
     environment = variables(dialogd.folder, dialogd.file, dialogd.state.root)
     line = f"{DIALOGD} limit max_turns"
@@ -262,7 +254,6 @@ def _bare(pair: Pair) -> str:
 
 
 def test_ways_around_it_over_http(live: tuple[Pair, Shell, Shell]) -> None:
-    """`curl`, Python and an orphan of the session are refused by every daemon; a terminal of the person's is served."""
     pair, session, terminal = live
     url = f"http://127.0.0.1:{pair['B'].port}"
 
@@ -307,7 +298,6 @@ def test_ways_around_it_over_http(live: tuple[Pair, Shell, Shell]) -> None:
 
 
 def test_who_cannot_be_found_out_is_not_the_person(dialogd: Commands) -> None:
-    """Behind a connection that nobody holds any more, while a seat is held: no act of the person's, but a pause."""
     log = dialogd.begin("Tabs?")
 
     def act() -> None:
@@ -323,7 +313,6 @@ def test_who_cannot_be_found_out_is_not_the_person(dialogd: Commands) -> None:
 
 
 def test_agents_and_the_plan_are_told_whose_it_was() -> None:
-    """A note from a seat does not reach another agent as the person's, and an end is not theirs either."""
     room = Room(opening("A", "B"), A=["Tabs."], B=["Spaces."])
     room.step("A")
     room.paper.who = Origin(Running("B", 1, str(room.paper.path), 1, 0.0, session="codex:x"))
@@ -336,7 +325,6 @@ def test_agents_and_the_plan_are_told_whose_it_was() -> None:
 
 
 def test_a_codex_thread_is_known_by_the_environment_of_its_commands(dialogd: Commands) -> None:
-    """Its key names no process; Codex names the thread in the environment of what it runs."""
     running = Running("B", 1, str(dialogd.file), os.getpid(), 0.0, session="codex:0199-abc")
     for thread, found in (("0199-abc", running), ("0199-other", None)):
         with process(CODEX_THREAD_ID=thread) as pid:
@@ -344,7 +332,6 @@ def test_a_codex_thread_is_known_by_the_environment_of_its_commands(dialogd: Com
 
 
 def test_an_opencode_session_is_known_by_the_environment_of_its_servers_commands(dialogd: Commands) -> None:
-    """Also when what began them is gone; a server that has the same number later is another."""
     with process() as server:
         start = start_of(server)
         for number, began, found in ((server, start, True), (server, str(int(start) - 5), False), (1, start, False)):
@@ -354,7 +341,6 @@ def test_an_opencode_session_is_known_by_the_environment_of_its_servers_commands
 
 
 def test_only_keys_are_read_as_keys() -> None:
-    """`claude:PID:START`, `codex:THREAD` and `opencode:PID:START:SESSION`; a process by clock ticks or seconds."""
     pid, start = os.getpid(), start_of(os.getpid())
     key = read_key(f"claude:{pid}:{start}")
     assert (key.pid, key.started, key.is_running, str(key)) == (pid, start, True, f"claude:{pid}:{start}")

@@ -9,7 +9,6 @@ from tests.cli.command import Commands, until
 
 
 def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
-    """Each command is one line of answer, says what comes next, and stands in the file; said twice, it says so."""
     dialogd.begin("Tabs?")
     then = f"A owes the next turn (not running: {dialogd.start_line('A')})"
     steps = [
@@ -52,7 +51,6 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
 
 
 def test_what_the_hand_may_not_do_is_refused(dialogd: Commands) -> None:
-    """With a fix, and nothing written; a veto of what was agreed points to a rejection."""
     dialogd.begin("Tabs?")
     before = dialogd.file.read_bytes()
     lines: dict[str, int] = {
@@ -74,7 +72,6 @@ def test_what_the_hand_may_not_do_is_refused(dialogd: Commands) -> None:
 
 
 def test_a_proposal_of_yours_goes_with_all_that_a_turn_may_carry(dialogd: Commands) -> None:
-    """To one agent, with more turns and another budget; after the end it opens the dialog again."""
     dialogd.begin("Tabs?")
     dialogd("stop")
     done = dialogd("say", "--proposal", "use SQLite", "--to", "B", "--turns", "3", "--budget", "$4")
@@ -86,7 +83,6 @@ def test_a_proposal_of_yours_goes_with_all_that_a_turn_may_carry(dialogd: Comman
 
 @pytest.mark.slow
 def test_an_invited_agent_starts_without_more_flags_and_speaks_in_its_turn(dialogd: Commands) -> None:
-    """`dialogd start C` finds its port in the file; one that left is no agent of the dialog to start."""
     dialogd.begin("Tabs?")
     assert dialogd("invite", "C", "--name", "Carla").code == 0
     assert dialogd("leave", "B").code == 0
@@ -107,7 +103,6 @@ def test_an_invited_agent_starts_without_more_flags_and_speaks_in_its_turn(dialo
 
 
 def test_no_secret_of_the_environment_stands_in_what_a_command_writes(dialogd: Commands) -> None:
-    """Each command with words of the person's own, where they are cut too."""
     secret = "correct-horse-battery-staple"
     said = f"{'x' * 470} {secret} y"
     dialogd.begin("Tabs?")

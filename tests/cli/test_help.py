@@ -29,7 +29,6 @@ SCREEN = 60  # lines
 
 
 def test_every_command_explains_itself(dialogd: Commands) -> None:
-    """`-h` and `--help` print usage and options on stdout, for the whole and for each command."""
     lines = [["-h"], ["--help"], ["config", "show", "-h"], *([name, "--help"] for name in COMMANDS)]
     for done in dialogd.all(lines):
         assert (done.code, done.err) == (0, "")
@@ -37,7 +36,6 @@ def test_every_command_explains_itself(dialogd: Commands) -> None:
 
 
 def test_the_help_is_one_screen_of_commands_in_groups(dialogd: Commands) -> None:
-    """Each command stands in its group with its whole line; options and exit codes follow; 80 columns, 60 lines."""
     shown = dialogd.really("--help").out.rstrip("\n").split("\n")
     assert (len(shown) <= SCREEN, [row for row in shown if len(row) > 80]) == (True, [])
     found: dict[str, list[str]] = {}
@@ -55,13 +53,11 @@ def test_the_help_is_one_screen_of_commands_in_groups(dialogd: Commands) -> None
 
 
 def test_what_has_become_an_option_is_no_command(dialogd: Commands) -> None:
-    """One name for each thing to do."""
     old = ("suggest", "word", "digest")
     assert [done.code for done in dialogd.all([[name] for name in old])] == [2] * len(old)
 
 
 def test_wrong_usage_is_exit_code_2_and_goes_to_stderr(dialogd: Commands) -> None:
-    """Unknown commands and options, missing arguments, numbers that are none: an error and its fix, as all others."""
     wrong = {
         "nonsense": ("no such command 'nonsense'", "dialogd --help"),
         "say": ("missing argument 'TEXT'", "dialogd say --help"),
@@ -81,7 +77,6 @@ def test_wrong_usage_is_exit_code_2_and_goes_to_stderr(dialogd: Commands) -> Non
 
 
 def test_nothing_typed_is_answered_with_the_help(dialogd: Commands) -> None:
-    """On stderr, with exit code 2, its first lines saying what to type; for a group of commands too."""
     top, group = dialogd.all([[], ["config"]])
     assert (top.code, top.out, group.code) == (2, "", 2)
     assert 'Try: dialogd run "Where should user sessions live?"' in top.err
@@ -94,7 +89,6 @@ def test_version(dialogd: Commands) -> None:
 
 
 def test_errors_show_a_traceback_only_on_request(dialogd: Commands) -> None:
-    """`error:` and `fix:` otherwise."""
     done = dialogd.really("pause")
     assert done.err.startswith(f"error: there is no dialog at {dialogd.file}\n  fix: ")
     assert "Traceback" not in done.err
@@ -118,7 +112,6 @@ def loaded(dialogd: Commands, *words: str) -> tuple[str, set[str]]:
 
 
 def test_every_command_is_listed_with_the_first_line_of_its_help() -> None:
-    """What `dialogd --help` shows without the commands' modules is what they say themselves."""
     top: Any = get_command(build())
     said = {name: command.get_short_help_str(1000) for name, command in top.commands.items()}
     assert said == {name: command.line for name, command in app.COMMANDS.items()}
@@ -126,7 +119,6 @@ def test_every_command_is_listed_with_the_first_line_of_its_help() -> None:
 
 
 def test_help_loads_no_command(dialogd: Commands) -> None:
-    """Neither the list of commands nor the version costs more than typer: a dozen modules of dialogd at most."""
     for words in (["--help"], ["--version"], []):
         _, modules = loaded(dialogd, *words)
         assert not modules & (HEAVY | {"pydantic", "tomllib", "http.client"})
@@ -138,7 +130,6 @@ def test_help_loads_no_command(dialogd: Commands) -> None:
 
 
 def test_a_wrong_command_loads_no_other(dialogd: Commands) -> None:
-    """The advice comes from the table, too."""
     _, modules = loaded(dialogd, "statsu")
     assert not modules & HEAVY
     assert not {name for name in modules if name.startswith("dialogd.cli.")} - {
@@ -148,7 +139,6 @@ def test_a_wrong_command_loads_no_other(dialogd: Commands) -> None:
 
 
 def test_status_of_a_dialog_loads_what_it_shows(dialogd: Commands) -> None:
-    """No other command, no prompt, no server, no plugins; scripts/bench_turns.py prints how long it takes."""
     dialogd.begin("Tabs?")
     out, modules = loaded(dialogd, "status", "--file", str(dialogd.file))
     assert out.startswith("Tabs?\n")
@@ -161,7 +151,6 @@ def test_status_of_a_dialog_loads_what_it_shows(dialogd: Commands) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [{}, {"PYDANTIC_DISABLE_PLUGINS": "one"}], ids=["unset", "set"])
 def test_what_a_command_runs_has_the_persons_own_environment(dialogd: Commands, own: dict[str, str]) -> None:
-    """Plugins of pydantic are passed over while options are read, and only then."""
     program = (
         "import atexit, os, sys; sys.argv = ['dialogd', 'templates']; from dialogd.cli import main; "
         "atexit.register(lambda: print(os.environ.get('PYDANTIC_DISABLE_PLUGINS'))); main()"
@@ -171,7 +160,6 @@ def test_what_a_command_runs_has_the_persons_own_environment(dialogd: Commands, 
 
 
 def test_with_nothing_there_every_command_says_what_to_type_next(dialogd: Commands) -> None:
-    """No dialog, no daemon, no topic, no agent: the line that begins one; a dialog at another file is named."""
     begin = f"dialogd new TOPIC --file {dialogd.file}"
     lines = {
         "status": begin,

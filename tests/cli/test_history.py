@@ -27,7 +27,6 @@ def filled(dialogd: Commands) -> Shelf:
 
 
 def test_list_shows_what_goes_on_and_what_ended(dialogd: Commands) -> None:
-    """Open dialogs first, each once, newest first, with how they turned out; as lines and as JSON."""
     assert dialogd("list").err == "no dialog yet; begin one: dialogd run TOPIC\n"
     filled(dialogd)
     dialogd.begin("Going on")
@@ -45,7 +44,6 @@ def test_list_shows_what_goes_on_and_what_ended(dialogd: Commands) -> None:
 
 
 def test_a_dialog_that_ended_by_hand_is_archived_when_it_is_seen(dialogd: Commands) -> None:
-    """No daemon ran; `list` finds the end in the file, keeps a copy, and never another one of the same."""
     dialogd.file.write_text(BY_HAND, encoding="utf-8")
     for _ in range(2):
         (row,) = dialogd("list", "--json").json
@@ -55,7 +53,6 @@ def test_a_dialog_that_ended_by_hand_is_archived_when_it_is_seen(dialogd: Comman
 
 
 def test_a_file_of_somebody_elses_making_is_left_alone(dialogd: Commands) -> None:
-    """A symlink and a world-writable file are neither listed nor copied."""
     real = dialogd.folder / "real.md"
     real.write_text(BY_HAND, encoding="utf-8")
     real.chmod(0o666)
@@ -67,7 +64,6 @@ def test_a_file_of_somebody_elses_making_is_left_alone(dialogd: Commands) -> Non
 
 
 def test_show_tells_one_dialog(dialogd: Commands) -> None:
-    """By id, its beginning, or a path, archived or not: what it came to, then everything that was said."""
     shelf = filled(dialogd)
     row = shelf.memory.dialog(SESSIONS.id)
     other = dialogd.folder / "other.md"
@@ -89,7 +85,6 @@ def test_show_tells_one_dialog(dialogd: Commands) -> None:
 
 
 def test_a_turn_that_was_withdrawn_is_shown_as_that(dialogd: Commands) -> None:
-    """`show` says so above its text, and has it as a fact of the entry, as a plan and `GET /dialog` have."""
     room = Room(opening("A", "B"), A=["Use Redis.\n\n[PROPOSAL: Redis]"])
     room.step("A")
     room.types("\n## Note — User\n\n[STRIKE: 2]\n")
@@ -105,7 +100,6 @@ def test_a_turn_that_was_withdrawn_is_shown_as_that(dialogd: Commands) -> None:
 
 
 def test_search_finds_words_and_says_when_there_are_none(dialogd: Commands) -> None:
-    """Marked in the text, as spans in JSON; by agent and time; exit code 1 for nothing."""
     filled(dialogd)
     lines = [
         ["search", "turquoise", "RIVAL"],
@@ -126,7 +120,6 @@ def test_search_finds_words_and_says_when_there_are_none(dialogd: Commands) -> N
 
 
 def test_hostile_text_does_not_reach_the_terminal(dialogd: Commands) -> None:
-    """Escape sequences from topics, bodies and outcomes come out as signs, in JSON as escapes."""
     evil = "\u202e\u2066evil"
     shelf = Shelf(dialogd.folder)
     shelf.put(past(8, f"Topic {evil}", f"Harmless {evil} text.", f"Said {evil}"))
@@ -141,7 +134,6 @@ def test_hostile_text_does_not_reach_the_terminal(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_a_dialog_that_daemons_ended_is_archived_and_a_rehearsal_is_no_memory(dialogd: Commands) -> None:
-    """`run` to its end: one copy, with where it stood. `list` and `search` mark scripted lines; nobody recalls them."""
     done = dialogd("run", "Where do sessions live?", "--agents", "rehearsal,rehearsal", "--pace", "0")
     assert done.code == 0, done.err
     (row,) = dialogd("list", "--json").json

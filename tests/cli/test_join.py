@@ -76,7 +76,6 @@ def knocked(session: Claude, words: str) -> None:
 
 @pytest.mark.slow
 def test_open_sessions_are_listed_with_their_seats(dialogd: Commands, session: Claude, other: Claude) -> None:
-    """Program, project, name, what it does, seat; as JSON with the key. What is refused is named, with its fix."""
     other.change(status="busy")
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "join", "B").code == 0
@@ -96,7 +95,6 @@ def test_open_sessions_are_listed_with_their_seats(dialogd: Commands, session: C
 
 
 def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: Claude) -> None:
-    """One line takes the seat; the file says who sits there; a knock says what to run; the reply stands in the file."""
     dialogd.begin("Tabs or spaces?")
     began = time.monotonic()
     done = typed(dialogd, session, "join", "b")
@@ -125,7 +123,6 @@ def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: C
 
 @pytest.mark.slow
 def test_what_came_of_a_knock_is_told_in_status_page_and_plan(dialogd: Commands, session: Claude) -> None:
-    """Knocked and not opened; opened; replied: counted for who looks, and what the turn cost is nowhere $0."""
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "join", "B").code == 0
     dialogd("say", "What do you say?", "--to", "B")
@@ -155,7 +152,6 @@ def test_what_came_of_a_knock_is_told_in_status_page_and_plan(dialogd: Commands,
 
 @pytest.mark.slow
 def test_a_session_at_a_prompt_is_said_to_be_that(dialogd: Commands, session: Claude) -> None:
-    """In status, on the page and in the file: only its user can go on, and may not look at that terminal."""
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "join", "B").code == 0
     dialogd("say", "What do you say?", "--to", "B")
@@ -175,7 +171,6 @@ def test_a_session_at_a_prompt_is_said_to_be_that(dialogd: Commands, session: Cl
 
 @pytest.mark.slow
 def test_another_state_directory_makes_no_person_of_a_session(dialogd: Commands, session: Claude) -> None:
-    """A command of the session's is the seat's, too, where nothing lists that seat; one beside it is the person's."""
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "join", "B").code == 0
     before = dialogd.file.read_bytes()
@@ -190,7 +185,6 @@ def test_another_state_directory_makes_no_person_of_a_session(dialogd: Commands,
 
 @pytest.mark.slow
 def test_a_budget_in_dollars_does_not_keep_a_session_out(dialogd: Commands, session: Claude) -> None:
-    """What it spends is billed by its own program, and nobody here can count it."""
     dialogd.begin("Tabs or spaces?")
     assert dialogd("limit", "budget", "$2").code == 0
     assert typed(dialogd, session, "join", "B").code == 0
@@ -199,7 +193,6 @@ def test_a_budget_in_dollars_does_not_keep_a_session_out(dialogd: Commands, sess
 
 
 def test_the_daemon_of_a_seat_is_given_no_token(dialogd: Commands, session: Claude) -> None:
-    """Neither the session's socket nor its token is in the daemon's environment, in its log or in the file."""
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "join", "B").code == 0
     daemon = seat(dialogd)
@@ -214,7 +207,6 @@ def test_the_daemon_of_a_seat_is_given_no_token(dialogd: Commands, session: Clau
 
 @pytest.mark.slow
 def test_a_session_joins_before_there_is_a_dialog(dialogd: Commands, session: Claude) -> None:
-    """It takes the first free seat, and the file says so once it is written."""
     done = typed(dialogd, session, "join")
     assert "dialogd new" in done.out
     assert seat(dialogd, "A").session == key(session)
@@ -225,14 +217,12 @@ def test_a_session_joins_before_there_is_a_dialog(dialogd: Commands, session: Cl
 
 
 def test_without_a_dialog_no_time_is_promised(dialogd: Commands, session: Claude) -> None:
-    """The file holds how long a seat's turns may take: before there is one, `--timeout` is refused, not forgotten."""
     done = typed(dialogd, session, "join", "B", "--timeout", "45m")
     assert (done.code, "dialogd limit timeout 'B 45m'" in done.err) == (2, True)
     assert dialogd.daemons() == ()
 
 
 def test_the_file_says_who_sits_there_whatever_the_seats_time(dialogd: Commands) -> None:
-    """Also where it has one already, and when another program's session takes the seat; the same again is no news."""
     dialogd.begin("Tabs or spaces?")
     assert dialogd("limit", "timeout", "B 10 minutes").code == 0
     for program in ("Claude Code", "Claude Code", "Codex", "Codex", "Claude Code"):
@@ -245,7 +235,6 @@ def test_the_file_says_who_sits_there_whatever_the_seats_time(dialogd: Commands)
 
 @pytest.mark.slow
 def test_the_last_one_to_join_sets_the_dialog_going(dialogd: Commands, session: Claude) -> None:
-    """To join alone begins nothing; with --go those who owe the first turn are told."""
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "join", "A").code == 0
     assert typed(dialogd, session, "join", "A").code == 0
@@ -258,7 +247,6 @@ def test_the_last_one_to_join_sets_the_dialog_going(dialogd: Commands, session: 
 
 
 def test_a_session_that_cannot_be_asked_gets_no_seat(dialogd: Commands, session: Claude) -> None:
-    """Where the first line does not go through, no daemon is left behind."""
     dialogd.begin("Tabs or spaces?")
     session.key.chmod(0o644)
     done = dialogd("join", "B", "--session", "shop-3f")
@@ -268,7 +256,6 @@ def test_a_session_that_cannot_be_asked_gets_no_seat(dialogd: Commands, session:
 
 @pytest.mark.slow
 def test_a_session_has_one_seat_and_a_seat_one_session(dialogd: Commands, session: Claude, other: Claude) -> None:
-    """A second seat for a session, and a second session for a seat, are refused; the same again changes nothing."""
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "join", "B").code == 0
     before = dialogd.file.read_bytes()
@@ -286,7 +273,6 @@ def test_a_session_has_one_seat_and_a_seat_one_session(dialogd: Commands, sessio
 
 @pytest.mark.slow
 def test_the_seat_of_a_session_that_is_gone_is_free(dialogd: Commands, session: Claude, other: Claude) -> None:
-    """Join again goes on, from another session: in its daemon's place comes one that knocks there."""
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "join", "B").code == 0
     before = seat(dialogd).pid
@@ -300,7 +286,6 @@ def test_the_seat_of_a_session_that_is_gone_is_free(dialogd: Commands, session: 
 
 
 def test_outside_of_a_session_join_says_what_to_do(dialogd: Commands, session: Claude) -> None:
-    """Also with the variables of a session that this is not inside of."""
     for command in (["join", "B"], ["ask", "rehearsal", "Is it right?"], ["accept"]):
         done = dialogd(*command, **session.environment)
         assert done.code == 2
@@ -312,7 +297,6 @@ def test_outside_of_a_session_join_says_what_to_do(dialogd: Commands, session: C
 
 @pytest.mark.slow
 def test_an_unknown_seat_or_session_is_refused(dialogd: Commands, session: Claude) -> None:
-    """The fix names those that there are."""
     dialogd.begin("Tabs or spaces?")
     done = typed(dialogd, session, "join", "Q")
     assert (done.code, "name one of: A" in done.err) == (2, True)
@@ -325,7 +309,6 @@ def test_an_unknown_seat_or_session_is_refused(dialogd: Commands, session: Claud
 
 @pytest.mark.slow
 def test_ask_seats_this_session_and_a_fresh_agent(dialogd: Commands, session: Claude) -> None:
-    """A new dialog: this session is knocked at and speaks first, the other one answers."""
     done = typed(dialogd, session, "ask", "rehearsal", "Is this schema right? `$(touch made)`")
     assert done.code == 0, done.err
     dialog = dialogd.log.read()
@@ -344,7 +327,6 @@ def test_ask_seats_this_session_and_a_fresh_agent(dialogd: Commands, session: Cl
 
 
 def test_a_session_that_is_asked_from_outside_agrees_first(dialogd: Commands, session: Claude, other: Claude) -> None:
-    """It is told nothing of the dialog until `dialogd accept` was run in it, and nobody else can accept for it."""
     dialogd.begin("Tabs or spaces?")
     done = dialogd("join", "B", "--session", "shop-3f")
     assert done.code == 0
@@ -381,7 +363,6 @@ def untold(session: Claude, dialogd: Commands, *words: str) -> None:
 
 @pytest.mark.slow
 def test_a_session_whose_daemon_is_started_from_outside_agrees_first(dialogd: Commands, session: Claude) -> None:
-    """By `start --session` nobody is seated who has not agreed; the seat has its own time all the same."""
     dialogd.begin("Tabs or spaces?")
     start = ("start", "B", "--backend", "live", "--session", key(session), "--detach")
     done = dialogd(*start)
@@ -406,7 +387,6 @@ def test_a_session_whose_daemon_is_started_from_outside_agrees_first(dialogd: Co
 
 @pytest.mark.slow
 def test_a_session_that_starts_its_own_daemon_has_agreed(dialogd: Commands, session: Claude) -> None:
-    """What is typed into it is its own user's word."""
     dialogd.begin("Tabs or spaces?")
     start = ("start", "B", "--backend", "live", "--session", key(session), "--detach")
     done = typed(dialogd, session, *start)
@@ -417,7 +397,6 @@ def test_a_session_that_starts_its_own_daemon_has_agreed(dialogd: Commands, sess
 
 @pytest.mark.slow
 def test_a_session_that_is_in_a_cast_agrees_first(dialogd: Commands, session: Claude) -> None:
-    """By `run --agent A=live:KEY` neither; its time stands in the file, as by `join`."""
     cast = ["--agent", f"A=live:{key(session)}", "--agent", "B=rehearsal"]
     with dialogd.background("run", "Tabs or spaces?", *cast, "--file", str(dialogd.file), "--no-plan"):
         untold(session, dialogd, "Tabs")
@@ -449,7 +428,6 @@ def at_work(server: OpenCode, *busy: str) -> None:
 
 @pytest.mark.slow
 def test_a_session_of_a_server_joins_is_knocked_at_and_replies(dialogd: Commands, server: OpenCode) -> None:
-    """Like any other; its seat outlives the time in which it is at work."""
     dialogd.begin("Tabs or spaces?")
     words = dialogd.words(("join", "B"))
     done = server.run(words, dialogd.environment, dialogd.folder)
@@ -472,7 +450,6 @@ def test_a_session_of_a_server_joins_is_knocked_at_and_replies(dialogd: Commands
 
 @pytest.mark.slow
 def test_a_server_has_one_seat(dialogd: Commands, server: OpenCode) -> None:
-    """Which of its sessions a command comes from cannot be told for sure: two seats would be one and the same."""
     dialogd.begin("Tabs or spaces?")
     assert server.run(dialogd.words(("join", "B")), dialogd.environment, dialogd.folder).code == 0
     again = server.run(dialogd.words(("join", "B")), dialogd.environment, dialogd.folder)
@@ -492,7 +469,6 @@ def test_a_server_has_one_seat(dialogd: Commands, server: OpenCode) -> None:
 
 @pytest.mark.slow
 def test_a_session_of_a_server_is_asked_from_outside(dialogd: Commands, server: OpenCode) -> None:
-    """It alone accepts, at work or, where that is not clear, as the one that was asked."""
     dialogd.begin("Tabs or spaces?")
     at_work(server)
     none = server.run(dialogd.words(("join",)), dialogd.environment, dialogd.folder)

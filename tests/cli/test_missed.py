@@ -7,7 +7,6 @@ from tests.support.room import Room, opening
 
 
 def test_a_digest_says_what_is_needed_and_what_happened(dialogd: Commands) -> None:
-    """Since the person's last entry, or since a turn or a time that is named; as JSON all of it."""
     room = Room(opening("A", "B"))
     for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "[QUESTION_FOR_USER: which region?]")):
         room.says(who, text)
@@ -32,6 +31,5 @@ def test_a_digest_says_what_is_needed_and_what_happened(dialogd: Commands) -> No
 
 
 def test_nothing_new_is_said_so(dialogd: Commands) -> None:
-    """Right after the person has spoken."""
     dialogd.file.write_text(opening("A", "B"), encoding="utf-8")
     assert dialogd("status", "--away").out.startswith("since turn 1: nothing was written\n")

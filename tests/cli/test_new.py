@@ -18,7 +18,6 @@ SET = {
 
 
 def test_a_new_dialog_has_the_rounds_and_thresholds_that_the_environment_names(dialogd: Commands) -> None:
-    """The option outranks the variable, the variable the template; thresholds alone leave a pair plain."""
     lines = {
         "a": [],
         "b": ["-t", "council", "--agents", "rehearsal,rehearsal,rehearsal"],
@@ -40,7 +39,6 @@ def test_a_new_dialog_has_the_rounds_and_thresholds_that_the_environment_names(d
 
 
 def test_a_new_dialog_and_the_lines_that_set_it_going(dialogd: Commands) -> None:
-    """The path first; a start line per agent, the curl line of who speaks first, the tail line."""
     (dialogd.folder / "why is this.md").write_text("data\n", encoding="utf-8")
     done = dialogd(
         "new", "Tabs or spaces?", "--question-file", "-", "--agent", "X=rehearsal:deadlock", "--agent", "B=rehearsal@.",
@@ -65,7 +63,6 @@ def test_a_new_dialog_and_the_lines_that_set_it_going(dialogd: Commands) -> None
 
 
 def test_an_open_dialog_is_never_overwritten_and_an_ended_one_is_archived(dialogd: Commands) -> None:
-    """Refused with the ways out; `--replace` and an end make way, and a copy is kept each time."""
     assert dialogd("new", "First").code == 0
     before = dialogd.file.read_bytes()
     refused = dialogd("new", "Second")
@@ -88,7 +85,6 @@ def test_an_open_dialog_is_never_overwritten_and_an_ended_one_is_archived(dialog
 
 
 def test_what_makes_no_sense_is_refused_before_anything_is_written(dialogd: Commands) -> None:
-    """Each with an error, a fix, exit code 2, and no file."""
     (dialogd.folder / "binary").write_bytes(b"\0\1")
     (dialogd.folder / "watched.md").write_text("## Agents\n\n### Ann\n\n### Obs\n\n**Permissions:** observer\n")
     wrong = {
@@ -115,7 +111,6 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(dialogd: Comm
 
 
 def test_agents_of_one_family_are_named_before_the_start(dialogd: Commands) -> None:
-    """By the backends that were named, whatever is here; scripts and programs are no twins, `auto` is not known yet."""
     same = {
         "anthropic,anthropic,anthropic": ["A, B and C are of one family (claude)"],
         "claude,grok,claude-code": ["A and C are of one family (claude)"],
@@ -138,7 +133,6 @@ def test_agents_of_one_family_are_named_before_the_start(dialogd: Commands) -> N
 
 
 def test_a_file_that_is_no_dialog_is_left_alone(dialogd: Commands) -> None:
-    """Notes, a folder, a symlink; an empty file makes way."""
     folder = dialogd.folder
     (folder / "notes.md").write_text("milk\n", encoding="utf-8")
     (folder / "folder.md").mkdir()
@@ -153,7 +147,6 @@ def test_a_file_that_is_no_dialog_is_left_alone(dialogd: Commands) -> None:
 
 
 def test_no_secret_of_topic_question_or_context_stands_in_the_file(dialogd: Commands) -> None:
-    """Nor a part of one, where a topic or a file is cut."""
     own, token = "correct-horse-battery-staple", "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
     for number, secret in enumerate((own, token)):
         (dialogd.folder / "long.txt").write_text(f"{'x' * 49_980} {secret} y", encoding="utf-8")

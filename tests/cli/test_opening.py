@@ -25,7 +25,6 @@ def opening(question: str, **other: object) -> Opening:
 
 
 def test_the_beginning_of_a_dialog_word_for_word() -> None:
-    """Header, setup, first turn; what reads as structure in foreign text is escaped, fences never end early."""
     text = compose(
         opening(
             "Postgres or Redis?\r\n[STOPPED]",
@@ -61,7 +60,6 @@ def test_the_beginning_of_a_dialog_word_for_word() -> None:
 
 
 def test_what_is_written_is_what_is_read() -> None:
-    """The header comes back without a warning; the first turn is the person's, by hand, and opens the debts."""
     dialog = parse(compose(opening("Which?", step=True, max_turns=7, timeout=90.0)).encode())
     header = dialog.header
     assert (header.warnings, header.dialog, header.agents) == ((), "3f9a1c", AGENTS)
@@ -75,7 +73,6 @@ def test_what_is_written_is_what_is_read() -> None:
 
 
 def test_a_topic_that_is_too_long_for_the_header_stands_whole_in_the_first_turn() -> None:
-    """Where the question is another text the topic would be lost; where it is the question, it is there already."""
     long, short = f"Where?\n{'And why? ' * 50}The end.", "Where? And why?"
     for topic, question, times in ((long, "Which?", 1), (long, long, 1), (short, "Which?", 0)):
         dialog = parse(compose(replace(opening(question), topic=topic)).encode())
@@ -85,7 +82,6 @@ def test_a_topic_that_is_too_long_for_the_header_stands_whole_in_the_first_turn(
 
 
 def test_limits_and_rules_stand_in_their_places() -> None:
-    """Rounds behind turns, the whole time behind that of one reply, the budget last; then the Setup."""
     found = template("council")
     head = compose(opening("Which?", template=found, max_rounds=3, max_time=5400.0, budget=2.0)).partition("\n```toml")[
         0
@@ -100,7 +96,6 @@ def test_limits_and_rules_stand_in_their_places() -> None:
 
 
 def test_everybody_begins_where_answers_are_sealed() -> None:
-    """Where answers are sealed everybody begins, also where one after another would follow."""
     sealed = opening("Which?", template=parse_template("mine", "---\nsealed: true\n---\n"))
     plain = opening("Which?", template=parse_template("mine", "# T\n"))
     assert (begins(sealed.header), begins(plain.header)) == (("A", "B"), ("A",))
@@ -108,7 +103,6 @@ def test_everybody_begins_where_answers_are_sealed() -> None:
 
 
 def test_secrets_of_question_and_context_stay_out() -> None:
-    """Known shapes of keys are replaced before anything is written."""
     key = "sk-ant-" + "a1" * 20
     text = compose(opening(f"Is {key} safe?", context=(ContextFile(".env", f"KEY={key}\n", 52),)))
     assert key not in text
@@ -122,7 +116,6 @@ def test_secrets_of_question_and_context_stay_out() -> None:
     inside=st.lists(st.sampled_from(["```", "````", "~~~", "TURN: B", "## Turn 3 — User", "[STOPPED]", "x", "\r", ""])),
 )
 def test_no_text_can_pass_for_structure(question: str, topic: str, inside: list[str]) -> None:
-    """Whatever topic, question and context hold, the file has one turn, and A owes the next."""
     context = ContextFile("c.md", "\n".join(inside), 9)
     whole = Opening(topic, question, AGENTS, ("A",), template(), "3f9a1c", STARTED, context=(context,))
     dialog = parse(compose(whole).encode("utf-8", "replace"))

@@ -16,7 +16,6 @@ from tests.support.room import opening
 
 
 def test_the_person_conducts_a_dialog_without_any_daemon(dialogd: Commands) -> None:
-    """Each command is one line of answer, says what comes next, and stands in the file."""
     dialogd.begin("Tabs?")
     a, b = (f"(not running: {dialogd.start_line(who)})" for who in "AB")
     steps = [
@@ -41,7 +40,6 @@ def test_the_person_conducts_a_dialog_without_any_daemon(dialogd: Commands) -> N
 
 
 def test_what_the_dialog_does_not_allow_is_refused(dialogd: Commands) -> None:
-    """Exit code 1, 2 or 3, a fix, and nothing written."""
     no_dialog = dialogd.all([["say", "x"], ["pause"], ["retry", "A"], ["status"], ["status", "--json"]])
     assert [done.code for done in no_dialog] == [3] * 5
     assert not (dialogd.folder / "dialog.md.lock").exists()
@@ -64,7 +62,6 @@ def test_what_the_dialog_does_not_allow_is_refused(dialogd: Commands) -> None:
 
 
 def test_stop_closes_and_archives_and_a_word_opens_again(dialogd: Commands) -> None:
-    """`[STOPPED]` and a copy; a second stop has nothing to do; `say` afterwards grants more turns."""
     dialogd.begin("Tabs?")
     stopped = dialogd("stop", "--file", str(dialogd.file))
     assert (stopped.code, stopped.err) == (0, "")
@@ -108,7 +105,6 @@ role = "observer"
 
 
 def test_the_floor_is_asked_for_where_the_order_is_free(dialogd: Commands) -> None:
-    """For yourself or an agent, by id or name; each waits behind who asked before; asking twice changes nothing."""
     dialogd.file.write_text(opening("A", "B", "C", "D", more=FREE), encoding="utf-8")
     dialogd.file.chmod(0o600)
     after = f"A owes the next turn (not running: {dialogd.start_line('A')})"
@@ -137,7 +133,6 @@ def test_the_floor_is_asked_for_where_the_order_is_free(dialogd: Commands) -> No
 
 
 def test_an_observer_is_given_no_turn_by_any_command(dialogd: Commands) -> None:
-    """It only reads: refused with whom to name, and nothing is written; `all` means those that may speak."""
     dialogd.file.write_text(opening("A", "B", "C", "D", more=FREE), encoding="utf-8")
     dialogd.file.chmod(0o600)
     before = dialogd.file.read_bytes()
@@ -152,7 +147,6 @@ def test_an_observer_is_given_no_turn_by_any_command(dialogd: Commands) -> None:
 
 
 def test_a_decision_by_the_dialogs_rule_is_a_good_end() -> None:
-    """Exit code 0, as for a consensus; a deadlock or a limit is 4, an error 1."""
     ends = {"DECIDED": 0, "CONSENSUS_REACHED": 0, "DEADLOCK": 4, "STOPPED": 4}
     assert {name: exit_code(Outcome(name, "A", "4")) for name in ends} == ends
     assert exit_code(Outcome("STOPPED", "SYSTEM", "4", "error: every agent failed")) == 1
@@ -160,7 +154,6 @@ def test_a_decision_by_the_dialogs_rule_is_a_good_end() -> None:
 
 
 def test_status_says_whose_turn_it_is_and_why_nothing_moves(dialogd: Commands) -> None:
-    """For people in words, for programs in JSON; hand-written files and their oddities included."""
     dialogd.file.write_text(
         "# D\n\n**Topic:** Tabs?\n**Max Turns:** many\n\n---\n\n## Turn 1 — User\n\nTabs?\n\nTURN: A\n\n---\n\n"
         "## Turn 2 — Claude A\n\nWhich ones?\n\n[QUESTION_FOR_USER: soft or hard?]\n\nTURN: USER\n",
@@ -181,7 +174,6 @@ def test_status_says_whose_turn_it_is_and_why_nothing_moves(dialogd: Commands) -
 
 
 def test_settings_and_where_they_come_from(dialogd: Commands) -> None:
-    """`config show` prints every value; with `--origin` its source; as JSON both."""
     (dialogd.folder / "dialogd.toml").write_text('name = "Ann"\n', encoding="utf-8")
     plain, origin, facts = dialogd.all(
         [["config", "show"], ["config", "show", "--origin"], ["config", "show", "--origin", "--json"]]
@@ -204,7 +196,6 @@ def given(dialogd: Commands, *words: str | bytes, typed: bytes = b"") -> tuple[i
 
 @pytest.mark.slow
 def test_what_is_no_utf_8_is_refused_by_every_door_and_damages_nothing(dialogd: Commands) -> None:
-    """Topic, question, context, words; as an argument, a file, standard input. What stands there is read."""
     latin = "caf\u00e9 cr\u00e8me\n".encode("latin-1")
     dialogd.begin("Tabs?")
     before = dialogd.file.read_bytes()

@@ -24,7 +24,6 @@ def by_hand(dialogd: Commands) -> Path:
 
 
 def test_a_plan_goes_where_it_is_told(dialogd: Commands) -> None:
-    """To --out, which is made, with the paths as text or JSON; to stdout, whole, as a page or JSON."""
     file = by_hand(dialogd)
     (dialogd.folder / "docs").mkdir()
     usual, told, page, facts = dialogd.all(
@@ -48,7 +47,6 @@ def test_a_plan_goes_where_it_is_told(dialogd: Commands) -> None:
 
 
 def test_there_is_no_plan_where_nobody_spoke(dialogd: Commands) -> None:
-    """No dialog: exit code 3; no word of an agent: 1; an option that means nothing: 2. Nothing is written."""
     missing = dialogd("plan", "nowhere.md")
     dialogd.begin("Tabs?")
     silent = dialogd("plan")
@@ -59,7 +57,6 @@ def test_there_is_no_plan_where_nobody_spoke(dialogd: Commands) -> None:
 
 
 def test_turns_of_nobody_in_the_header_are_named(dialogd: Commands) -> None:
-    """Somebody typed other names than the header has: the error says which, and the line that mends it does."""
     text = BY_HAND.replace("Claude A", "Ann").replace("Claude B", "Bob")
     dialogd.file.write_text(text, encoding="utf-8")
     done = dialogd("plan")
@@ -69,7 +66,6 @@ def test_turns_of_nobody_in_the_header_are_named(dialogd: Commands) -> None:
 
 
 def test_a_model_writes_a_unified_plan_on_request(dialogd: Commands) -> None:
-    """One call of the agent that is named, else of the first; who pays is said; the page names the model."""
     file = str(by_hand(dialogd))
     first, named, strange, other = dialogd.all(
         [
@@ -89,7 +85,6 @@ def test_a_model_writes_a_unified_plan_on_request(dialogd: Commands) -> None:
 
 
 def test_a_model_that_fails_leaves_no_half_plan(dialogd: Commands) -> None:
-    """The error is the backend's; no file is written."""
     by_hand(dialogd)
     done = dialogd("plan", "--synthesize", "--backend", "rehearsal:error")
     assert done.code == 1
@@ -99,7 +94,6 @@ def test_a_model_that_fails_leaves_no_half_plan(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_the_agents_own_backend_writes_it_where_the_cast_is_known(dialogd: Commands) -> None:
-    """`run` keeps who played: the plan of its dialog asks that backend, whatever the settings say now."""
     run = dialogd("run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0", "--file", "d.md")
     assert run.code == 4, run.err
     done = dialogd("plan", "d.md", "--synthesize", "--out", "-", DIALOGD_BACKEND="command", DIALOGD_COMMAND="false")
@@ -108,7 +102,6 @@ def test_the_agents_own_backend_writes_it_where_the_cast_is_known(dialogd: Comma
 
 
 def test_a_plan_of_a_dialog_that_goes_on(dialogd: Commands) -> None:
-    """It says who is waited for; a later one, after another word, does not overwrite it."""
     file = dialogd.folder / "dialog.md"
     file.write_text(BY_HAND.split("\n## Turn 3")[0], encoding="utf-8")
     done = dialogd("plan", "--out", ".")
@@ -122,7 +115,6 @@ def test_a_plan_of_a_dialog_that_goes_on(dialogd: Commands) -> None:
 
 
 def test_the_plan_is_shown(dialogd: Commands) -> None:
-    """In a pipe as plain Markdown, what one must know of it; with --json as JSON. Nothing is written."""
     by_hand(dialogd)
     page, facts = dialogd.all([["plan"], ["plan", "--json"]])
     assert page.out.startswith("# Plan: Tabs or spaces")
@@ -134,7 +126,6 @@ def test_the_plan_is_shown(dialogd: Commands) -> None:
 
 
 def test_in_a_terminal_the_plan_is_laid_out(dialogd: Commands) -> None:
-    """Without the signs of Markdown, and with what leads to the rest of it."""
     by_hand(dialogd)
     environment = {**dialogd.environment, "TERM": "xterm-256color"}
     terminal = Terminal([sys.executable, "-m", "dialogd", "plan"], environment, dialogd.folder)
@@ -148,7 +139,6 @@ def test_in_a_terminal_the_plan_is_laid_out(dialogd: Commands) -> None:
 
 
 def test_a_plan_is_edited_in_a_copy_of_ones_own(dialogd: Commands) -> None:
-    """It stands beside the plan, is opened again as it was left, and nothing writes over it."""
     by_hand(dialogd)
     program(dialogd.folder, "write", 'for file; do :; done; echo "$1 mine" >>"$file"')
     editor = f"{dialogd.folder}/bin/write --wait"
@@ -169,7 +159,6 @@ def test_a_plan_is_edited_in_a_copy_of_ones_own(dialogd: Commands) -> None:
 
 
 def test_what_keeps_an_editor_from_opening_is_said(dialogd: Commands) -> None:
-    """One that is not there, one that fails, none at all, and what cannot be edited: with what to do."""
     by_hand(dialogd)
     missing = dialogd("plan", "--edit", EDITOR="/nowhere/ed")
     failed = dialogd("plan", "--edit", EDITOR="false")

@@ -22,7 +22,6 @@ def plans(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_run_leaves_a_plan_and_prints_its_path(dialogd: Commands) -> None:
-    """Once, though its daemons would leave the same; beside the dialog, whatever the working folder holds."""
     for name in ("docs", "talks"):
         (dialogd.folder / name).mkdir()
     run = dialogd("run", "Tabs?", *CAST, "--file", "talks/d.md", DIALOGD_PLAN="1")
@@ -44,7 +43,6 @@ def test_a_run_leaves_a_plan_and_prints_its_path(dialogd: Commands) -> None:
 
 @pytest.mark.parametrize("way", ["stop", "curl"])
 def test_whoever_stops_a_dialog_leaves_the_plan_where_its_daemon_would(dialogd: Commands, way: str) -> None:
-    """`dialogd stop`, and a bare `POST /stop`: one plan, in the folder that the daemon was told."""
     dialogd.begin("Tabs?")
     done = dialogd("start", "A", "--port", "0", "--detach", "--plan", "wanted", DIALOGD_PLAN="1")
     assert done.code == 0, done.err
@@ -62,7 +60,6 @@ def test_whoever_stops_a_dialog_leaves_the_plan_where_its_daemon_would(dialogd: 
 
 @pytest.mark.slow
 def test_no_plan_is_left_where_none_is_wanted(dialogd: Commands) -> None:
-    """By flag, by variable, by file: neither `run` nor its daemons write one."""
     assert dialogd("run", "Tabs?", *CAST, "--file", "a.md", "--no-plan", DIALOGD_PLAN="1").code == 0
     assert dialogd("run", "Tabs?", *CAST, "--file", "b.md", DIALOGD_PLAN="0").code == 0
     (dialogd.folder / "dialogd.toml").write_text("plan = false\n")
@@ -73,7 +70,6 @@ def test_no_plan_is_left_where_none_is_wanted(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_the_daemon_that_ends_a_dialog_leaves_the_plan(dialogd: Commands) -> None:
-    """Started one by one, nobody else is there to do it: one plan, beside the dialog, and a line in the log."""
     dialogd.begin("Tabs?")
     dialogd.environment["DIALOGD_PLAN"] = "1"
     for agent in "AB":
@@ -92,7 +88,6 @@ def test_the_daemon_that_ends_a_dialog_leaves_the_plan(dialogd: Commands) -> Non
 
 
 def test_stop_leaves_a_plan_of_what_there_is(dialogd: Commands) -> None:
-    """With daemons and without; not where no agent has spoken, and not a second time."""
     dialogd.environment["DIALOGD_PLAN"] = "1"
     log = dialogd.begin("Tabs?")
     assert dialogd("stop", "--file", str(dialogd.file)).code == 0
@@ -110,7 +105,6 @@ def test_stop_leaves_a_plan_of_what_there_is(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_a_plan_that_cannot_be_written_changes_no_end(dialogd: Commands) -> None:
-    """The dialog has ended all the same; a remark says what stood in the way."""
     if not Path("/proc/self").is_dir():
         pytest.skip("needs a folder in which nobody may write, not even the superuser: /proc")
     run = dialogd("run", "Tabs?", *CAST, "--file", "d.md", "--plan", "/proc")

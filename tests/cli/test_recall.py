@@ -11,7 +11,6 @@ from tests.memory.shelf import RETRIES, SESSIONS, Shelf
 
 
 def test_recall_answers_with_the_decision_and_how_it_turned_out(dialogd: Commands) -> None:
-    """Where, who, how, the text, later; exit code 1 and an honest word for nothing."""
     filled(dialogd)
     told = dialogd("outcome", "d00001", "Failed", "40,000 rows a day", "--json")
     assert told.json["verdict"]["outcome"] == "failed"
@@ -41,7 +40,6 @@ def test_recall_answers_with_the_decision_and_how_it_turned_out(dialogd: Command
 
 
 def test_new_puts_what_was_recalled_before_the_agents(dialogd: Commands) -> None:
-    """As a quote in the first turn: by topic, or by a question beside one; or it is said that there is nothing."""
     filled(dialogd)
     lines = [
         ["new", "User sessions, once more", "--recall", "--file", "a.md"],
@@ -65,7 +63,6 @@ def test_new_puts_what_was_recalled_before_the_agents(dialogd: Commands) -> None
 
 
 def test_memory_tells_and_rebuilds(dialogd: Commands) -> None:
-    """What it holds, in words and as JSON, and what was left out."""
     shelf = filled(dialogd)
     before = dialogd("memory", "status", "--json").json
     assert (before["copies"], before["dialogs"], before["decisions"]) == (3, 3, 2)
@@ -80,7 +77,6 @@ def test_memory_tells_and_rebuilds(dialogd: Commands) -> None:
 
 
 def test_who_only_rehearsed_is_told_that_rehearsals_are_not_recalled(dialogd: Commands) -> None:
-    """`list` shows a decision of scripted lines: whoever asks for it learns why it is not found, by either way."""
     shelf = Shelf(dialogd.folder)
     for number, dialog in enumerate((SESSIONS, RETRIES)):
         shelf.put(replace(dialog, model="rehearsal"), f"{number}.md")

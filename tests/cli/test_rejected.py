@@ -48,7 +48,6 @@ SAYS = {
 
 @pytest.mark.parametrize("then", SAYS)
 def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str) -> None:
-    """Board, status, plan, page, export and recall: while agents work on, and after another decision."""
     word, why = SAYS[then]
     room = agreed(then=then)
     for is_later in (False, True):

@@ -26,7 +26,6 @@ def ended() -> Room:
 
 
 def test_a_result_is_taken_or_rejected_by_a_command(dialogd: Commands) -> None:
-    """One line each; refused before the end, and without a reason; said twice it is written once."""
     dialogd.begin("Tabs?")
     early = dialogd.all([["approve"], ["reject", "no"]])
     assert [done.code for done in early] == [1, 1]
@@ -54,7 +53,6 @@ def test_a_result_is_taken_or_rejected_by_a_command(dialogd: Commands) -> None:
 
 
 def test_a_rejected_result_is_recalled_as_rejected(dialogd: Commands) -> None:
-    """At once, though the dialog goes on, and also when its file is gone."""
     dialogd.file.write_text(ended().text, encoding="utf-8")
     (before,) = dialogd("recall", "sessions in Postgres?", "--json").json
     dialogd("reject", "It forgets the migration.")
@@ -65,7 +63,6 @@ def test_a_rejected_result_is_recalled_as_rejected(dialogd: Commands) -> None:
 
 
 def test_the_plan_of_a_rejected_result_says_so(dialogd: Commands) -> None:
-    """The plan that was left is written anew, with a line at its top; one that somebody changed stays as it is."""
     dialogd.file.write_text(ended().text, encoding="utf-8")
     left = keep(parse(dialogd.file.read_bytes()), dialogd.file, dialogd.folder, datetime.now(UTC))
     assert left is not None
@@ -101,7 +98,6 @@ def _in_zone(dialogd: Commands, zone: str, command: str) -> str:
 
 @pytest.mark.slow
 def test_status_shows_question_deadline_and_default(dialogd: Commands) -> None:
-    """Who asks, how long there is, what counts then; `--allow-defaults` is what lets it count."""
     assert dialogd("new", "Tabs?", "--allow-defaults").code == 0
     assert "question_defaults = true" in dialogd.file.read_text(encoding="utf-8")
     by = datetime.now(UTC) + timedelta(hours=1, minutes=4, seconds=30)

@@ -63,14 +63,12 @@ def hostile(dialogd: Commands) -> Commands:
 
 
 def test_no_command_lets_a_dialog_steer_the_terminal(hostile: Commands) -> None:
-    """Whatever a file holds, no escape, bell or change of direction in it reaches a terminal."""
     words = [["status"], ["board"], ["verify"], ["cost"], ["status", "--json"], ["board", "--json"], ["plan"]]
     for done in hostile.all(words):
         assert not set(done.out + done.err) & set("\x1b\x07\x9b\u202e")
 
 
 def test_a_plan_of_a_hostile_dialog_holds_no_tag_and_no_control_character(hostile: Commands) -> None:
-    """Agents' texts are data in a plan: no tag of theirs is alive."""
     assert hostile("plan", "--out", str(hostile.folder / "out")).code == 0
     (page,) = (hostile.folder / "out").glob("*.md")
     text = page.read_text(encoding="utf-8")
@@ -79,7 +77,6 @@ def test_a_plan_of_a_hostile_dialog_holds_no_tag_and_no_control_character(hostil
 
 
 def test_a_plan_is_never_written_through_a_symlink(hostile: Commands, tmp_path: Path) -> None:
-    """A plan goes beside what stands under its name, never into the file that a symlink there points to."""
     hostile("plan", "--out", str(tmp_path / "first"))
     victim = tmp_path / "victim"
     victim.write_text("mine")
@@ -106,7 +103,6 @@ def listed(dialogd: Commands) -> str:
 
 @pytest.mark.slow
 def test_a_template_that_is_made_to_be_slow_does_not_hang_the_list(dialogd: Commands) -> None:
-    """Reading a template is linear in its text: 4,900 blanks in an inline table take no longer than others."""
     folder = dialogd.folder / ".dialogd" / "templates"
     folder.mkdir(parents=True)
     (folder / "slow.md").write_text(f"---\nname: slow\ndescription: {{a{' ' * 4900}b}}\n---\n# Slow\n")
@@ -115,7 +111,6 @@ def test_a_template_that_is_made_to_be_slow_does_not_hang_the_list(dialogd: Comm
 
 @pytest.mark.slow
 def test_a_template_that_is_a_loop_a_device_or_no_text_breaks_nothing_else(dialogd: Commands) -> None:
-    """A broken template is listed with its problem, and the others are listed as ever."""
     folder = dialogd.folder / ".dialogd" / "templates"
     folder.mkdir(parents=True)
     (folder / "loop.md").symlink_to(folder / "loop.md")

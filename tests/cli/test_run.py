@@ -48,7 +48,6 @@ def leftovers(dialogd: Commands) -> list[Sequence[str]]:
 
 @pytest.mark.slow
 def test_nothing_of_the_folder_is_run_that_bears_the_name_of_a_module(dialogd: Commands) -> None:
-    """A project may have a `queue.py` of its own, and a stranger's project a `json.py` with a purpose."""
     for name in ("json", "queue", "secrets", "dialogd"):
         (dialogd.folder / f"{name}.py").write_text(f"open({str(dialogd.folder / 'ran')!r}, 'a').write({name!r})\n")
     done = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", PYTHONPATH="")
@@ -68,7 +67,6 @@ time.sleep(30)
 
 
 def test_a_dialog_that_is_run_apart_is_given_once_its_file_is_whole(dialogd: Commands) -> None:
-    """Also where the disk takes half a second from the file's name to its first byte: nobody is shown an empty one."""
     whole = dialogd.begin("Tabs?").path
     package = dialogd.folder / "slow" / "dialogd"
     package.mkdir(parents=True)
@@ -82,7 +80,6 @@ def test_a_dialog_that_is_run_apart_is_given_once_its_file_is_whole(dialogd: Com
 
 
 def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
-    """File and lines to paste first, every turn once, the outcome last; exit code 0; all daemons gone; cast kept."""
     words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0"]
     with dialogd.background(*words) as process:
         assert process.wait(PATIENCE) == 0, dialogd.output
@@ -115,7 +112,6 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Commands) -> None:
-    """Three lines first: a rehearsal, how to get a model, what follows; REHEARSAL in header, page, plan and the end."""
     nothing = {"DIALOGD_BACKEND": "", "PATH": str(dialogd.folder / "bin"), "OLLAMA_HOST": "127.0.0.1:1"}
     with dialogd.background("run", "Tabs?", "--pace", "0", "--stay", DIALOGD_PLAN="1", **nothing) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
@@ -141,7 +137,6 @@ def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Com
 
 @pytest.mark.slow
 def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
-    """A result rejected over HTTP is discussed again by the same daemons; Ctrl-C then ends what has ended, and them."""
     words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]
     with dialogd.background(*words) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
@@ -159,7 +154,6 @@ def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Commands) -> None:
-    """It is told, once; a rejected result starts it again; when all are gone, so is `run`."""
     words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]
     with dialogd.background(*words) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
@@ -178,7 +172,6 @@ def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Com
 
 @pytest.mark.slow
 def test_daemons_that_a_killed_run_leaves_are_listed_and_end_a_while_after_their_dialog(dialogd: Commands) -> None:
-    """Nobody is left to end them: not before the dialog has ended, and without a word from anybody then."""
     words = ["run", "Tabs?", "--agents", "rehearsal:ask,rehearsal:ask", "--pace", "0", "--linger", "1 second"]
     with dialogd.background(*words) as process:
         until(lambda: owing(dialogd) == ("USER",), "the question", lambda: dialogd.output)
@@ -196,7 +189,6 @@ def test_daemons_that_a_killed_run_leaves_are_listed_and_end_a_while_after_their
 
 @pytest.mark.slow
 def test_daemons_that_a_killed_run_leaves_are_stopped_like_others(dialogd: Commands) -> None:
-    """After the end of their dialog, for a while, and by one command."""
     with dialogd.background("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay") as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
         process.kill()
@@ -207,7 +199,6 @@ def test_daemons_that_a_killed_run_leaves_are_stopped_like_others(dialogd: Comma
 
 @pytest.mark.slow
 def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
-    """`[STOPPED]` in the file, exit code 130, every process gone, also in the middle of a call."""
     with dialogd.background("run", "Tabs?", "--agents", "rehearsal:slow=600,rehearsal", "--pace", "0") as process:
         until(lambda: "thinking" in dialogd("status").out, "A to think", lambda: dialogd.output)
         process.send_signal(signal.SIGINT)
@@ -219,7 +210,6 @@ def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
 
 
 def test_what_cannot_be_played_is_refused_before_anything_is_written(dialogd: Commands) -> None:
-    """Unknown scenarios, commands that are not there; exit code 2 and no file."""
     wrong = [
         ["run", "T", "--agents", "rehearsal:opera,rehearsal"],
         ["run", "T", "--agent", "A=command:no-such-program-here x", "--agent", "B=rehearsal"],
@@ -232,7 +222,6 @@ def test_what_cannot_be_played_is_refused_before_anything_is_written(dialogd: Co
 
 @pytest.mark.slow
 def test_a_deadlock_is_exit_code_4(dialogd: Commands) -> None:
-    """The outcome decides about the exit code; of first answers either may come first."""
     words = ["run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0"]
     with dialogd.background(*words) as process:
         assert process.wait(PATIENCE) == 4, dialogd.output
@@ -241,7 +230,6 @@ def test_a_deadlock_is_exit_code_4(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_the_person_is_called_and_answers(dialogd: Commands) -> None:
-    """One line says what is asked and how to answer; `say` goes on at once."""
     with dialogd.background("run", "Tabs?", "--agents", "rehearsal:ask,rehearsal:ask", "--pace", "0") as process:
         until(lambda: ">> your turn: " in dialogd.output, "the call", lambda: dialogd.output)
         assert f'answer: dialogd say --file {dialogd.file} "…"' in dialogd.output
@@ -252,7 +240,6 @@ def test_the_person_is_called_and_answers(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_a_dialog_in_which_everybody_fails_is_exit_code_1(dialogd: Commands) -> None:
-    """The second failure of one is the person's turn; the other's after it ends the dialog in an error."""
     words = ["run", "Tabs?", "--agents", "rehearsal:error,rehearsal:error", "--pace", "0"]
     with dialogd.background(*words, DIALOGD_RETRY_WAIT="0") as process:
         until(lambda: " failed: " in dialogd.output.partition("your turn: ")[2], "it", lambda: dialogd.output)
@@ -263,7 +250,6 @@ def test_a_dialog_in_which_everybody_fails_is_exit_code_1(dialogd: Commands) -> 
 
 @pytest.mark.slow
 def test_a_cast_goes_on_after_everything_was_killed(dialogd: Commands) -> None:
-    """`run --continue` starts the same agents again; a daemon that dies is started again once, then given up."""
     with dialogd.background("run", "T", "--agents", "rehearsal:ask,rehearsal:ask", "--pace", "0") as process:
         until(lambda: owing(dialogd) == ("USER",), "the question", lambda: dialogd.output)
         process.kill()
@@ -292,7 +278,6 @@ def test_a_cast_goes_on_after_everything_was_killed(dialogd: Commands) -> None:
 
 
 def test_a_dialog_goes_on_with_the_agents_that_are_named(dialogd: Commands) -> None:
-    """Also one that dialogd has not started; who is missing is named, a stranger refused, the others stay."""
     dialogd.file.write_text("# D\n\n## Turn 1 - User\n\nTabs?\n\nTURN: A\n")
     go_on = ["run", "--continue", str(dialogd.file), "--agent"]
     alone, stranger, many = dialogd.all(
@@ -319,7 +304,6 @@ def test_a_dialog_goes_on_with_the_agents_that_are_named(dialogd: Commands) -> N
 
 @pytest.mark.slow
 def test_in_step_mode_enter_passes_the_word_on(dialogd: Commands) -> None:
-    """On a terminal: Enter after each turn; a typed line is the person's turn; the live line goes away."""
     screen, terminal = pty.openpty()
     process = subprocess.Popen(
         dialogd.words(["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--step"]),
@@ -370,7 +354,6 @@ def own_terminal() -> None:
 
 @pytest.mark.slow
 def test_a_dialog_on_keys_says_before_it_starts_what_it_is_and_may_cost(dialogd: Commands) -> None:
-    """By default what is here plays: who, who pays, who sees what, the usual budget, an estimate; then the dialog."""
     with StandIn(consensus) as server:
         variables = {
             "DIALOGD_BACKEND": "",

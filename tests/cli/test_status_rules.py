@@ -49,7 +49,6 @@ def rows(dialog: Dialog, now: str = NOW) -> dict[str, str]:
 
 
 def test_a_plain_dialog_has_no_rows_of_its_own() -> None:
-    """Nothing is added where nothing is asked for, also once its text is signed by all."""
     text = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
     stage = room(A=[text], B=["[AGREE: P1]"], C=["[AGREE: P1]"])
     assert rows(stage.dialog) == {}
@@ -59,7 +58,6 @@ def test_a_plain_dialog_has_no_rows_of_its_own() -> None:
 
 
 def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> None:
-    """State and what it allows, rules, round and phase, who has voted and who has not; the same as JSON."""
     stage = room(*COUNCIL, keys=["Max Rounds: 5"], A=["[PROPOSAL: Postgres]"], B=["[VOTE: P1 approve | it is there]"])
     for me in "AB":
         stage.step(me)
@@ -87,7 +85,6 @@ def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> N
 
 
 def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
-    """The state's word in its row, and one row of weak signals once both have spoken; nothing else is new."""
     dialogd.begin("Tabs?")
     before = dialogd("status").out
     assert "  state    waiting (not begun: start, configure, add agent)\n" in before
@@ -110,7 +107,6 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
 
 
 def test_what_was_noticed_is_no_advice_after_the_end(dialogd: Commands) -> None:
-    """It says what to do next, to people and programs: while the dialog goes on. So do the weak signals."""
     stage = room(A=["[PROPOSAL: Postgres]"], B=["[AGREE: P1]"])
     for me in "AB":
         stage.step(me)
@@ -134,12 +130,10 @@ ROUNDS = [
 
 @cases(("keys", "rounds", "shown", "state"), ROUNDS)
 def test_the_round_that_is_under_way(keys: Sequence[str], rounds: int, shown: str, state: dict[str, object]) -> None:
-    """The one after those that are complete; never beyond the limit."""
     assert rows(stood('order = "round-robin"', keys=keys, rounds=rounds, **state))["round"] == shown
 
 
 def test_after_the_end_the_rounds_that_were_complete_are_counted() -> None:
-    """No round is under way any more, and the limit is no place that was reached."""
     stage = room('order = "round-robin"', keys=["Max Rounds: 5"], A=["x"], B=["x"], C=["x"])
     for me in "ABC":
         stage.step(me)
@@ -150,7 +144,6 @@ def test_after_the_end_the_rounds_that_were_complete_are_counted() -> None:
 
 @cases(("rounds", "name"), [(0, "1 of 2, DISCOVERY"), (1, "2 of 2, ANALYSIS"), (9, "2 of 2, ANALYSIS")])
 def test_the_phase_follows_the_rounds(rounds: int, name: str) -> None:
-    """With its number and name; the last one lasts until the end."""
     assert f"; phase {name}" in rows(stood(*COUNCIL, rounds=rounds))["round"]
 
 
@@ -165,12 +158,10 @@ VERDICTS = {
 
 @cases(("setup", "shown"), VERDICTS.values())
 def test_who_decides_is_said(setup: Sequence[str], shown: str) -> None:
-    """The verdict rule by its name and in words."""
     assert rows(room('order = "free"', *setup).dialog)["rules"] == shown
 
 
 def test_votes_and_decisions_are_shown() -> None:
-    """A poll without a vote; of many decisions the last three, all of them as facts."""
     made = tuple(Decision(f"P{n}", "approved", "vote", "2 for (A, B)", "cheap", str(n)) for n in range(1, 5))
     dialog = stood(
         *COUNCIL, polls=Polls((Poll("P5", 6, (Ballot("B", "reject", "no", 7),)), Poll("P6", 6))), decisions=made
@@ -191,7 +182,6 @@ def test_votes_and_decisions_are_shown() -> None:
 
 
 def test_after_the_end_nobody_is_waited_for() -> None:
-    """Votes that stayed open and escalations are no longer shown; decisions are."""
     made = Decision("P1", "approved", "vote", "2 for (A, B)", "cheap", "4")
     dialog = stood(
         *COUNCIL,
@@ -205,7 +195,6 @@ def test_after_the_end_nobody_is_waited_for() -> None:
 
 
 def test_what_else_holds_a_dialog_is_shown() -> None:
-    """Who is to decide what the others could not, what blocks an approval, who is in line for the floor."""
     dialog = stood(*COUNCIL, escalation=Escalation("C", "three votes failed"), blocking=(2, 3), queue=(USER, "B"))
     shown = rows(dialog)
     assert shown["decides"] == "C: three votes failed"
@@ -218,7 +207,6 @@ def test_what_else_holds_a_dialog_is_shown() -> None:
 
 
 def test_seals_of_an_open_round_and_whom_it_waits_for() -> None:
-    """Agents that owe an answer and have not sealed it; nothing where nobody has."""
     dialog = Room(opening("A", "B", "C", turn="A, B, C", setup='order = "parallel"')).dialog
     assert "sealed" not in rows(dialog)
     seals = (Seal("A", "x", "1.1", "1"), Seal("C", "y", "1.2", "1"))
@@ -242,13 +230,11 @@ LEFT = {
 
 @cases(("keys", "state", "left"), LEFT.values())
 def test_the_time_that_is_left(keys: Sequence[str], state: dict[str, object], left: float | None) -> None:
-    """From when the dialog began, by its file or else its header; in a plain dialog too."""
     assert standing.facts(stood(keys=keys, **state), NOW)["time_left"] == left
     assert ("time" in rows(stood(keys=keys, **state))) == (left is not None)
 
 
 def test_the_time_that_is_left_in_words() -> None:
-    """And none after the end."""
     dialog = stood(keys=(BEGAN, "Max Time: 1 hour"))
     assert rows(dialog)["time"] == "30 minutes left of 1 hour"
     stage = room(keys=(BEGAN, "Max Time: 1 hour"))
@@ -257,7 +243,6 @@ def test_the_time_that_is_left_in_words() -> None:
 
 
 def test_the_phase_after_an_end_is_the_one_that_began_last(dialogd: Commands) -> None:
-    """Not the one that would have come next; a reopened dialog begins with the first again."""
     stage = room(*COUNCIL, keys=["Max Rounds: 3"], **{who: ["Well."] * 4 for who in "ABC"})
     stage.run()
     assert stage.dialog.state.outcome is not None
@@ -277,7 +262,6 @@ def test_the_phase_after_an_end_is_the_one_that_began_last(dialogd: Commands) ->
 
 
 def test_redacted_places_are_counted_in_the_file(dialogd: Commands) -> None:
-    """Those of agents, in text and marks; without a daemon and after the end; the person's are not among them."""
     key = "AKIA" + "IOSFODNN7EXAMPLE"
     stage = room(A=[f"It is {key}, or {key}.\n\n[PROPOSAL: take {key}]"])
     stage.say(f"Not {key}?", to="A")
@@ -292,7 +276,6 @@ def test_redacted_places_are_counted_in_the_file(dialogd: Commands) -> None:
 
 
 def test_the_convergence_is_the_same_number_wherever_it_is_shown() -> None:
-    """Two words of three are 0.66 and 66 %, cut in both: 59.9 % are not yet the 60 % that suffice."""
     stage = room(A=["Tabs, tabs everywhere."], B=["I agree, tabs everywhere."])
     stage.step("A")
     stage.step("B")
@@ -302,7 +285,6 @@ def test_the_convergence_is_the_same_number_wherever_it_is_shown() -> None:
 
 
 def test_status_takes_the_file_as_its_argument(dialogd: Commands) -> None:
-    """As `flow` and `verify` do; an option names it, too."""
     dialogd.begin("Tabs?")
     dialogd.begin("Spaces?", "other.md")
     own, other, option, none = dialogd.all(
@@ -316,7 +298,6 @@ def test_status_takes_the_file_as_its_argument(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_no_command_shows_people_the_states_names(dialogd: Commands) -> None:
-    """Neither before anybody spoke, nor while they do, nor after the end; programs have them in JSON."""
     dialogd.begin("Tabs?", "a.md")
     stage = room(A=["I propose tabs.\n\n[PROPOSAL: tabs]"], B=["[OBJECTION: width]"])
     for me in "AB":
@@ -353,7 +334,6 @@ def limited() -> Room:
 
 @pytest.mark.slow
 def test_after_an_end_without_a_decision_the_next_step_is_printed(dialogd: Commands) -> None:
-    """As after a consensus, by `run`, `watch` and `status`; and nothing once the dialog goes on."""
     dialogd.file.write_text(limited().text, encoding="utf-8")
     words = ["run", "T", "--agents", "rehearsal,rehearsal", "--max-turns", "2", "--file", "own.md"]
     status, watch, run = dialogd.all([["status"], ["watch"], words])
@@ -378,7 +358,6 @@ def test_after_an_end_without_a_decision_the_next_step_is_printed(dialogd: Comma
     ],
 )
 def test_the_next_step_fits_the_end(end: str, expected: str) -> None:
-    """A spent budget is raised with the word that opens the dialog, a file that is full before it."""
     stage = room(A=["Tabs."])
     stage.step("A")
     stage.types(f"\n## Turn 3 — User\n\nSo be it.\n\n{end}\n")
@@ -389,7 +368,6 @@ def test_the_next_step_fits_the_end(end: str, expected: str) -> None:
 
 
 def test_turns_are_counted_alike_after_a_reopening(dialogd: Commands) -> None:
-    """By `status`, `export`, `limit`, and by the file where it ends again: all in all, and since the reopening."""
     stage = limited()
     dialogd.file.write_text(stage.text, encoding="utf-8")
     assert "turn 3 of 3 (0 left)" in dialogd("status").out

@@ -57,7 +57,6 @@ def stopped_and_copied(dialogd: Commands) -> None:
 
 @pytest.mark.parametrize("killed", [only_stopped, stopped_and_copied])
 def test_the_next_stop_finishes_one_that_was_killed(dialogd: Commands, killed: Callable[[Commands], None]) -> None:
-    """Copy and plan are made, once; then there is nothing more to stop, also where the plan was taken away since."""
     conducted(dialogd)
     killed(dialogd)
     done = dialogd("stop", DIALOGD_PLAN="1")
@@ -75,7 +74,6 @@ def test_the_next_stop_finishes_one_that_was_killed(dialogd: Commands, killed: C
 @pytest.mark.ptrace
 @pytest.mark.parametrize("call", ["fsync", "rename"])
 def test_a_stop_killed_at_any_flush_is_finished_by_the_next(dialogd: Commands, call: str) -> None:
-    """Killed at the first, second, third … : after one more stop the dialog is closed, copied once and has its plan."""
     conducted(dialogd)
     before = dialogd.file.read_bytes()
     words = [sys.executable, "-m", "dialogd", "stop"]
@@ -102,7 +100,6 @@ def test_a_stop_killed_at_any_flush_is_finished_by_the_next(dialogd: Commands, c
 
 @pytest.mark.slow
 def test_a_lock_that_another_process_holds_delays_no_stop(dialogd: Commands) -> None:
-    """Daemons end, the dialog is said to be open, exit code 1; once the lock is free the next stop closes it."""
     with Pair(dialogd.folder, launch=fork) as pair:
         pair.start()
         pair.begin("Tabs?")
@@ -129,7 +126,6 @@ def known(pair: Pair) -> None:
 
 
 def test_a_posted_stop_is_answered_at_once_while_the_lock_is_held(dialogd: Commands) -> None:
-    """Also when the daemon has been waiting for the lock itself; the answer says that the dialog is open."""
     replies = Replies(dialogd.folder)
     with Pair(dialogd.folder, "A", command=replies.command(), launch=fork) as pair:
         known(pair)
@@ -145,7 +141,6 @@ def test_a_posted_stop_is_answered_at_once_while_the_lock_is_held(dialogd: Comma
 
 @pytest.mark.ptrace
 def test_a_posted_stop_is_answered_at_once_while_the_disk_hangs(dialogd: Commands) -> None:
-    """A flush takes three seconds: the answer comes before it is over, and [STOPPED] is written after it."""
     replies = Replies(dialogd.folder)
     with Pair(dialogd.folder, "A", command=replies.command("held"), launch=fork) as pair:
         known(pair)
@@ -168,7 +163,6 @@ def test_a_posted_stop_is_answered_at_once_while_the_disk_hangs(dialogd: Command
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="this system cannot limit another process's files")
 def test_a_full_disk_is_told_of_the_dialog_that_stays_open(dialogd: Commands) -> None:
-    """Which one is open, why and what to do, exit code 1; nobody says that there is no open dialog."""
     conducted(dialogd)
     size = dialogd.file.stat().st_size
     done = limited(dialogd, size + 10)
@@ -181,7 +175,6 @@ def test_a_full_disk_is_told_of_the_dialog_that_stays_open(dialogd: Commands) ->
 
 
 def test_a_dialog_that_could_not_be_copied_is_told_as_closed(dialogd: Commands) -> None:
-    """What was kept and what was not; the next stop makes it good."""
     conducted(dialogd)
     shutil.rmtree(dialogd.state.archive)
     (dialogd.state.root / "archive").write_text("in the way")

@@ -32,7 +32,6 @@ def line_of(text: str) -> list[str]:
 
 
 def test_without_a_daemon_status_says_so_and_the_line_works(dialogd: Commands) -> None:
-    """An old copy saved over it: what is missing, by number; put back once, as text that decides nothing."""
     before = conducted(dialogd)
     dialogd.file.write_bytes(before[1])
     told, facts = dialogd.all([["status"], ["status", "--json"]])
@@ -55,7 +54,6 @@ def test_without_a_daemon_status_says_so_and_the_line_works(dialogd: Commands) -
 
 
 def test_what_is_written_while_somebody_reads_is_not_missed(dialogd: Commands) -> None:
-    """A turn that came after the file was read, and before the journals were, is no turn that a save took out."""
     log = dialogd.begin("Tabs?")
     read = log.read()
     person.say(dialogd.log, "What about cost?", to="A")
@@ -63,7 +61,6 @@ def test_what_is_written_while_somebody_reads_is_not_missed(dialogd: Commands) -
 
 
 def test_what_was_kept_and_is_deleted_is_forgotten(dialogd: Commands) -> None:
-    """Set aside by a daemon, the text lies in a file; without that file nothing is said any more."""
     before = conducted(dialogd)
     dialogd.file.write_bytes(before[2])
     log = dialogd.log
@@ -76,7 +73,6 @@ def test_what_was_kept_and_is_deleted_is_forgotten(dialogd: Commands) -> None:
 
 
 def test_a_dialog_that_another_one_replaced_is_not_missed(dialogd: Commands) -> None:
-    """Its turns are kept, and are no turns of this one."""
     conducted(dialogd)
     dialogd.file.write_bytes(conducted_elsewhere(dialogd))
     assert "taken out" not in dialogd("status").out
@@ -89,7 +85,6 @@ def conducted_elsewhere(dialogd: Commands) -> bytes:
 
 @pytest.mark.slow
 def test_with_daemons_all_say_so_at_once(dialogd: Commands) -> None:
-    """Every daemon's `/events`, health, page and log, and `watch`, which runs; put back, nobody says so any more."""
     with Pair(dialogd.folder, launch=fork) as pair:
         pair.start()
         pair.begin("Tabs?", turn="USER", dialog="tabs-1")
@@ -119,7 +114,6 @@ def test_with_daemons_all_say_so_at_once(dialogd: Commands) -> None:
 
 
 def test_one_turn_from_the_middle_is_missed_too(dialogd: Commands) -> None:
-    """The numbers go on, and the turn is gone: told by a daemon as soon as it is so, and by `status`."""
     with Pair(dialogd.folder, "A", launch=fork) as pair:
         pair.start()
         pair.begin("Tabs?", turn="USER", dialog="tabs-1")

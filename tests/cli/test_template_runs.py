@@ -33,7 +33,6 @@ def said(entry: Entry) -> tuple[str, str, list[str], tuple[str, ...] | None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("debate", marks=pytest.mark.slow), "relay"])
 def test_a_dialog_in_turns_is_the_golden_one(dialogd: Commands, name: str) -> None:
-    """Entry by entry, what the daemons wrote is what was reviewed."""
     golden = parse((GOLDEN / f"{name}.md").read_bytes())
     dialog = held(dialogd, name)
     assert [said(entry) for entry in dialog.entries[1:]] == [said(entry) for entry in golden.entries[1:]]
@@ -42,7 +41,6 @@ def test_a_dialog_in_turns_is_the_golden_one(dialogd: Commands, name: str) -> No
 
 @pytest.mark.slow
 def test_a_council_in_rounds_comes_to_the_same_decision(dialogd: Commands) -> None:
-    """Who is faster differs from run to run; seals first, the same rounds, the same end."""
     golden = parse((GOLDEN / "council.md").read_bytes())
     dialog = held(dialogd, "council", "rehearsal,rehearsal,rehearsal")
     first = [entry for entry in dialog.entries if entry.frame and entry.re == "1"]

@@ -62,7 +62,6 @@ def put(dialogd: Commands, name: str, text: str) -> Path:
 
 @pytest.mark.slow
 def test_the_list_fits_the_terminal_and_stays_a_line_each_elsewhere(dialogd: Commands) -> None:
-    """What is too wide stands below, indented; a pipe gets one line for each template."""
     ours, theirs = pty.openpty()
     words, environment = [sys.executable, "-m", "dialogd", "templates"], {**dialogd.environment, "COLUMNS": "100"}
     with os.fdopen(ours, "rb", buffering=0) as terminal:
@@ -75,7 +74,6 @@ def test_the_list_fits_the_terminal_and_stays_a_line_each_elsewhere(dialogd: Com
 
 
 def test_the_list_says_what_each_template_is_and_where_it_lies(dialogd: Commands) -> None:
-    """The person's own first; a broken or hidden one is listed with its problem, and breaks nothing else."""
     put(dialogd, ".dialogd/templates/trio.md", TRIO)
     put(dialogd, ".dialogd/templates/broken.md", "---\norder: x\n---\n")
     put(dialogd, "skills/research/pair/SKILL.md", "# Not ours\n")
@@ -102,7 +100,6 @@ def test_the_list_says_what_each_template_is_and_where_it_lies(dialogd: Commands
 
 
 def test_show_says_what_is_in_a_template(dialogd: Commands) -> None:
-    """For people with every agent, phase and kind of message; as JSON in the form that other programs read."""
     put(dialogd, "trio.md", TRIO)
     shown, facts, plain = dialogd.all(
         [["templates", "show", "trio.md"], ["templates", "show", "trio.md", "--json"], ["templates", "show", "pair"]]
@@ -130,7 +127,6 @@ def test_show_says_what_is_in_a_template(dialogd: Commands) -> None:
 
 
 def test_show_names_every_problem(dialogd: Commands) -> None:
-    """With its line and its fix, and exit code 2; as JSON it is an error."""
     put(dialogd, "bad.md", "---\norder: x\nverdikt: vote\n---\n")
     shown, facts, missing = dialogd.all(
         [["templates", "show", "bad.md"], ["templates", "show", "bad.md", "--json"], ["templates", "show", "nobody"]]
@@ -143,7 +139,6 @@ def test_show_names_every_problem(dialogd: Commands) -> None:
 
 
 def test_new_takes_a_template_by_name_file_or_folder(dialogd: Commands) -> None:
-    """With `-t`; seats are called as the template calls them, and get its backends and rules."""
     put(dialogd, "skills/research/trio/SKILL.md", TRIO)
     for index, where in enumerate(("trio", "skills/research/trio/SKILL.md", "skills/research/trio")):
         done = dialogd("new", "Tabs?", "-t", where, "--file", f"d{index}.md", "--json")
@@ -156,7 +151,6 @@ def test_new_takes_a_template_by_name_file_or_folder(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_ones_own_template_is_taken_before_a_shipped_one_and_said(dialogd: Commands) -> None:
-    """By `new`, by `run` and by `templates show`; a dialog for which nobody named one is the shipped pair."""
     put(dialogd, "skills/mirror/SKILL.md", "# My mirror\n\n## Agents\n\n### Ann\n\n### Bob\n")
     put(dialogd, "skills/pair/SKILL.md", "# My pair\n")
     words = [
@@ -176,7 +170,6 @@ def test_ones_own_template_is_taken_before_a_shipped_one_and_said(dialogd: Comma
 
 
 def test_limits_of_the_whole_dialog_stand_in_the_header(dialogd: Commands) -> None:
-    """The person's outrank the template's; nothing is written where nobody set one."""
     words = ["-t", "council", "--agents", "rehearsal,rehearsal,rehearsal"]
     lines = [
         ["new", "T", *words, "--max-rounds", "3", "--max-time", "30m", "--file", "a.md"],
@@ -196,7 +189,6 @@ def test_limits_of_the_whole_dialog_stand_in_the_header(dialogd: Commands) -> No
 
 
 def test_backends_are_dealt_round_a_cast(dialogd: Commands) -> None:
-    """Fewer than the cast go round; more are refused, and so are fewer than an open cast needs by name."""
     lines = [
         ["new", "T", "-t", "code-review", "--agents", "gpt,grok", "--file", "a.md", "--json"],
         ["new", "T", "-t", "debate", "--agents", "grok,gpt,grok,gpt", "--file", "b.md"],
@@ -213,7 +205,6 @@ def test_backends_are_dealt_round_a_cast(dialogd: Commands) -> None:
 
 
 def test_an_agent_may_be_named_as_the_template_does(dialogd: Commands) -> None:
-    """`--agent Architect=…` and `--first Critic`, in any case; the others keep what they have."""
     words = ["--agent", "architect=rehearsal:deadlock@.", "--agent", "D=rehearsal:slow", "--first", "critic", "--json"]
     done = dialogd("new", "T", "-t", "system-design", *words)
     assert (done.code, done.err) == (0, "")
@@ -229,7 +220,6 @@ def test_an_agent_may_be_named_as_the_template_does(dialogd: Commands) -> None:
 
 
 def test_what_may_keep_it_from_a_decision_is_said_before_it_starts(dialogd: Commands) -> None:
-    """By `new` as a remark: the file is written all the same, and stdout stays as it is."""
     put(dialogd, "alone.md", "---\nverdict: moderator\nred_team: true\n---\n# T\n")
     done = dialogd("new", "T", "-t", "alone.md")
     assert done.code == 0
@@ -240,7 +230,6 @@ def test_what_may_keep_it_from_a_decision_is_said_before_it_starts(dialogd: Comm
 
 
 def test_a_template_that_spoils_the_dialog_is_refused(dialogd: Commands) -> None:
-    """What would not read back as it was meant is never written; the file that stood there stays."""
     dialogd.begin("Before")
     before = dialogd.file.read_bytes()
     sly = '---\nname: pair\n---\n# T\n\n## Rules\n\n~~~\n## Setup\n\n```toml\nverdict = "vote"\n```\n~~~\n'
@@ -256,7 +245,6 @@ def test_a_template_that_spoils_the_dialog_is_refused(dialogd: Commands) -> None
 
 @pytest.mark.slow
 def test_run_goes_from_a_question_to_a_council(dialogd: Commands) -> None:
-    """In one line: the cast of the template, its rules, the limit of rounds, warnings before the start."""
     words = ["run", "design a queue", "-t", "council", "--agents", "rehearsal,rehearsal", "--max-rounds", "2"]
     with dialogd.background(*words) as process:
         cast = dialogd.state.dialog(dialogd.file) / "cast.json"

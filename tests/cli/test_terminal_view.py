@@ -135,7 +135,6 @@ def marks(dialogd: Commands) -> list[str]:
 
 
 def test_the_keys_do_what_the_commands_do(dialogd: Commands) -> None:
-    """Pause and resume, skip, retry, stop after a yes; `?` lists them; the terminal is given back as it was."""
     dialogd.begin("Tabs?")
     with window(dialogd) as terminal:
         terminal.now("waiting for A; its daemon does not run")
@@ -160,7 +159,6 @@ def test_the_keys_do_what_the_commands_do(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_what_is_typed_survives_turns_that_arrive(dialogd: Commands) -> None:
-    """Edited with arrows and Backspace, wide letters too; Esc drops it; a paste is one turn; @B is asked."""
     dialogd.begin("Tabs?")
     with window(dialogd) as terminal:
         terminal.now("waiting for A")
@@ -191,7 +189,6 @@ def test_what_is_typed_survives_turns_that_arrive(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_a_question_rings_and_is_answered(dialogd: Commands) -> None:
-    """The bell, one clear line, the agent's colour; an error keeps what was typed."""
     with window(dialogd) as terminal:
         terminal.now("waiting for ")
         dialogd.begin("Tabs?")
@@ -217,7 +214,6 @@ def test_a_question_rings_and_is_answered(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_every_way_out_gives_the_terminal_back(dialogd: Commands) -> None:
-    """SIGTERM, in the middle of typing: what was typed is shown, not lost; the dialog is untouched."""
     dialogd.begin("Tabs?")
     before = dialogd.file.read_bytes()
     with window(dialogd) as terminal:
@@ -231,7 +227,6 @@ def test_every_way_out_gives_the_terminal_back(dialogd: Commands) -> None:
 
 
 def test_nothing_that_agents_write_steers_the_terminal(dialogd: Commands) -> None:
-    """Titles, clipboards, links, screens, C1, bidi: in topic, names, bodies, marks and models; only text is left."""
     evil = " ".join(CORPUS)
     dialogd.begin("Tabs?")
     text = dialogd.file.read_text(encoding="utf-8").replace("Tabs?", f"Tabs? {evil}", 1)
@@ -249,7 +244,6 @@ def test_nothing_that_agents_write_steers_the_terminal(dialogd: Commands) -> Non
 
 @pytest.mark.slow
 def test_without_colours_there_are_none_and_a_dumb_terminal_gets_text(dialogd: Commands) -> None:
-    """NO_COLOR: the live line and keys, no colour. TERM=dumb: no escape sequence at all."""
     dialogd.begin("Tabs?")
     agent_turn(dialogd.log, "Tabs.")
     with window(dialogd, NO_COLOR="1") as terminal, window(dialogd, TERM="dumb") as dumb:
@@ -264,7 +258,6 @@ def test_without_colours_there_are_none_and_a_dumb_terminal_gets_text(dialogd: C
 
 @pytest.mark.slow
 def test_what_is_being_written_is_on_the_live_line_and_the_turn_comes_once(dialogd: Commands, tmp_path: Path) -> None:
-    """From the daemons' stream: who, since when, how many words, the last of them; in every width."""
     (folder := tmp_path / "room").mkdir()
     with Room(folder) as room:
         room.open("AB")
@@ -345,7 +338,6 @@ def tmux(dialogd: Commands) -> Iterator[Tmux]:
 
 @pytest.mark.slow
 def test_in_tmux_a_resize_leaves_no_smear_and_ctrl_z_and_ctrl_c_a_clean_shell(dialogd: Commands, tmux: Tmux) -> None:
-    """One live line, whatever the width becomes and however wide the letters are; finished text stays whole."""
     dialogd.begin("Tabs?")
     said = "漢字かな混じり文 with 🎉 and é in it, so that it is wide: " * 2
     agent_turn(dialogd.log, said.strip(), turn=("USER",))

@@ -53,7 +53,6 @@ def dialog_of(dialogd: Commands) -> Dialog:
 def test_unattended_it_ends_with_a_plan_and_a_code(
     dialogd: Commands, roles: tuple[str, ...], code: int, outcome: str, reason: str
 ) -> None:
-    """Nothing waits for the person: no turn is theirs, and nobody is told how not to wait."""
     words = ["run", "Tabs?", *cast(dialogd, *roles), "--pace", "0", "--max-turns", "8", "--unattended"]
     with dialogd.background(*words, **QUICK) as process:
         assert process.wait(PATIENCE) == code, dialogd.output
@@ -69,7 +68,6 @@ def test_unattended_it_ends_with_a_plan_and_a_code(
 
 @pytest.mark.slow
 def test_with_the_person_at_the_table_an_absent_signer_is_theirs_to_decide(dialogd: Commands) -> None:
-    """Nobody pays on; without a terminal it says before that it may wait; `leave B` is the end."""
     words = ["run", "Tabs?", *cast(dialogd, "puts", "fails", "signs"), "--pace", "0"]
     with dialogd.background(*words, **QUICK) as process:
         until(lambda: "`leave B`" in dialogd.output, "the question", lambda: dialogd.output)
@@ -82,7 +80,6 @@ def test_with_the_person_at_the_table_an_absent_signer_is_theirs_to_decide(dialo
 
 @pytest.mark.slow
 def test_a_dialog_goes_on_with_nobody_at_the_table(dialogd: Commands) -> None:
-    """`run --continue --unattended` says so in the file, once: what waited for the person waits no more."""
     words = ["run", "Tabs?", *cast(dialogd, "asks", "asks"), "--pace", "0", "--max-turns", "6"]
     with dialogd.background(*words, **QUICK) as process:
         until(lambda: ">> your turn" in dialogd.output, "the question", lambda: dialogd.output)
@@ -105,7 +102,6 @@ def test_a_dialog_goes_on_with_nobody_at_the_table(dialogd: Commands) -> None:
 
 
 def test_approve_ends_what_only_an_absent_agent_did_not_sign(dialogd: Commands) -> None:
-    """Without any daemon too: decided by the person, with a plan."""
     down = BackendError("exit code 1", fix="look")
     room = Room(opening("A", "B", "C"), A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]", "More."])
     room.scripts.update(B=[down, down], C=["[AGREE: P1]"])
@@ -119,7 +115,6 @@ def test_approve_ends_what_only_an_absent_agent_did_not_sign(dialogd: Commands) 
 
 
 def test_an_absent_agent_is_called_so(dialogd: Commands) -> None:
-    """In words and in JSON, with what happened to it; the others are not."""
     down = [BackendError("exit code 1", fix="look"), BackendError("no quota", fix="pay")]
     room = Room(opening("A", "B", "C"), A=["One.", "Two."], B=[*down], C=["Three.", "Four."])
     for who in "ABCAB":
@@ -140,7 +135,6 @@ def test_an_absent_agent_is_called_so(dialogd: Commands) -> None:
 
 
 def test_new_says_in_the_file_that_nobody_is_at_the_table(dialogd: Commands) -> None:
-    """The Setup holds it; with step mode, or with one agent alone, it makes no sense: exit code 2."""
     wrong = [["--step"], ["--agents", "rehearsal"]]
     done = dialogd.all([["new", "Tabs?", "--unattended", "--file", f"{n}.md", *more] for n, more in enumerate(wrong)])
     assert [one.code for one in done] == [2, 2]

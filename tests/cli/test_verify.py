@@ -60,7 +60,6 @@ HARMS: list[tuple[Callable[[bytes], bytes], list[str], int]] = [
 
 
 def test_a_sound_dialog_passes(dialogd: Commands) -> None:
-    """Exit code 0; framed entries are sound, the first turn is by hand; a copy passes as well, and says so."""
     conducted(dialogd)
     shutil.copy(dialogd.file, dialogd.folder / "copy.md")
     here, there, missing = dialogd.all([["verify", "--json"], ["verify", "copy.md"], ["verify", "nowhere.md"]])
@@ -74,7 +73,6 @@ def test_a_sound_dialog_passes(dialogd: Commands) -> None:
 
 
 def test_what_was_done_to_it_is_found(dialogd: Commands) -> None:
-    """Exit code 1, and the entry, line and kind of the harm."""
     for harm, _, _ in HARMS:
         (dialogd.folder / f"{harm.__name__}.md").write_bytes(harm(conducted(dialogd, f"{harm.__name__}.md")))
     found = dialogd.all([["verify", "--json", f"{harm.__name__}.md"] for harm, _, _ in HARMS])
@@ -85,7 +83,6 @@ def test_what_was_done_to_it_is_found(dialogd: Commands) -> None:
 
 
 def test_harm_is_told_in_words(dialogd: Commands) -> None:
-    """The line of the file, the turn, and where the text of a missing turn is kept."""
     data = conducted(dialogd)
     dialogd.file.write_bytes(edited(taken_out(data)))
     done = dialogd("verify", str(dialogd.file))
@@ -99,7 +96,6 @@ def test_harm_is_told_in_words(dialogd: Commands) -> None:
 
 
 def test_a_damaged_journal_is_told_and_is_no_harm_to_the_dialog(dialogd: Commands) -> None:
-    """The line of the journal; the file is sound all the same."""
     conducted(dialogd)
     journal = dialogd.log.journals.of("person").path
     journal.write_bytes(b'{"kind": "done"}\n' + journal.read_bytes())
@@ -123,7 +119,6 @@ def decided(dialogd: Commands, name: str = "dialog.md", setup: str = "") -> byte
 
 
 def test_a_decided_dialog_shows_its_certificate(dialogd: Commands) -> None:
-    """The verdict in a line; the text, who signed when, the chain, and what it does not prove where it is asked for."""
     decided(dialogd)
     brief, told, facts = dialogd.all([["verify"], ["verify", "--details"], ["verify", "--json"]])
     assert (brief.code, told.code, facts.code) == (0, 0, 0)
@@ -142,7 +137,6 @@ def test_a_decided_dialog_shows_its_certificate(dialogd: Commands) -> None:
 
 
 def test_what_was_changed_since_it_was_agreed_is_told(dialogd: Commands) -> None:
-    """The agreed text, or a signer's turn: exit code 1 and words."""
     dialogd.file.write_bytes(decided(dialogd).replace(b"No cache.", b"A cache."))
     told, facts = dialogd.all([["verify"], ["verify", "--json"]])
     assert (told.code, facts.code) == (1, 1)
@@ -154,7 +148,6 @@ def test_what_was_changed_since_it_was_agreed_is_told(dialogd: Commands) -> None
 
 
 def test_a_file_is_compared_with_a_certificate_that_was_kept(dialogd: Commands) -> None:
-    """Bare, or in a plan's JSON; what was added since is no harm, another text is, and is shown as a difference."""
     data = decided(dialogd)
     certificate = dialogd("verify", "--json").json["certificate"]
     (dialogd.folder / "bare.json").write_text(json.dumps(certificate), encoding="utf-8")
@@ -182,7 +175,6 @@ def test_a_file_is_compared_with_a_certificate_that_was_kept(dialogd: Commands) 
 
 
 def test_a_certificate_that_is_none_is_refused(dialogd: Commands) -> None:
-    """No file, no JSON, no certificate in it: exit code 2, and what to name instead."""
     decided(dialogd)
     for name, text in {"bad.json": "{", "none.json": '{"certificate": null}', "list.json": "[]"}.items():
         (dialogd.folder / name).write_text(text, encoding="utf-8")
@@ -201,7 +193,6 @@ def test_a_certificate_that_is_none_is_refused(dialogd: Commands) -> None:
 
 
 def test_sealed_answers_are_checked_by_anybody(dialogd: Commands) -> None:
-    """Independent, or not what was sealed: then exit code 1."""
     data = decided(dialogd, setup="## Setup\n\n```toml\nsealed = true\n```")
     told = dialogd("verify", "--details")
     assert told.code == 0
@@ -219,7 +210,6 @@ def test_sealed_answers_are_checked_by_anybody(dialogd: Commands) -> None:
 
 
 def test_a_text_that_was_not_sealed_is_found_in_a_sound_file(dialogd: Commands) -> None:
-    """Every hash fits, and the text is not the one that was sealed: exit code 1."""
     data = decided(dialogd, setup="## Setup\n\n```toml\nsealed = true\n```")
     head = data[: data.index(b"## Turn 2")]
     prev = re.findall(rb"sha=([0-9a-f]+)", head)[-1].decode()
@@ -233,7 +223,6 @@ def test_a_text_that_was_not_sealed_is_found_in_a_sound_file(dialogd: Commands) 
 
 
 def test_strict_holds_each_line_against_the_protocol(dialogd: Commands) -> None:
-    """What daemons and the person wrote passes; a turn with a perfect frame that nobody owed is named."""
     whole = conducted(dialogd)
     (dialogd.folder / "forged.md").write_bytes(forged(whole).replace(b"TURN: A", b"TURN: B"))
     (dialogd.folder / "early.md").write_bytes(forged(whole).replace(b"by=A", b"by=B"))
@@ -249,7 +238,6 @@ def test_strict_holds_each_line_against_the_protocol(dialogd: Commands) -> None:
 
 
 def test_strict_says_what_is_wrong_in_a_sentence(dialogd: Commands) -> None:
-    """One line for each fault, with the number of its line, and how many there are."""
     (dialogd.folder / "odd.md").write_bytes(conducted(dialogd) + b"\n\n---\n\n## Turn 4 - A\n\nMe.\n\nTURN: B\n")
     done = dialogd.all([["verify", "--strict", "odd.md"]])[0]
     assert done.code == 1
@@ -258,7 +246,6 @@ def test_strict_says_what_is_wrong_in_a_sentence(dialogd: Commands) -> None:
 
 
 def test_a_file_that_was_moved_says_so_and_the_way_back(dialogd: Commands) -> None:
-    """Its journals belong to the path where it was written: one line; put back, it is held against them again."""
     conducted(dialogd)
     moved = dialogd.file.rename(dialogd.folder / "my dialog.md")
     said = dialogd("verify", str(moved)).out.splitlines()[1]
@@ -269,7 +256,6 @@ def test_a_file_that_was_moved_says_so_and_the_way_back(dialogd: Commands) -> No
 
 
 def test_earlier_dialogs_of_the_file_are_no_alarm(dialogd: Commands) -> None:
-    """One that another replaced is told with the details alone; what was taken out of this one is told first."""
     conducted(dialogd)
     assert dialogd("new", "Spaces?", "--replace").code == 0
     person.say(dialogd.log, "Consider spaces")

@@ -43,7 +43,6 @@ def finished(dialogd: Commands) -> None:
 
 
 def test_a_finished_dialog_in_a_pipe(dialogd: Commands) -> None:
-    """Plain text, each entry once, exit code by outcome; forged structure stands in the text; no control characters."""
     finished(dialogd)
     done = dialogd("watch")
     assert (done.code, done.err) == (4, "")
@@ -84,7 +83,6 @@ https://example.org/"""
 
 @cases("cells", [60, 80, 100])
 def test_a_turn_is_light_markdown_wrapped_at_words(cells: int) -> None:
-    """Bold, italics and code are styles; every line fits and stands in from the margin; nothing forges a mark."""
     lines = [*markdown(TEXT, cells, "  ")]
     texts = ["".join(text for text, _ in line) for line in lines]
     assert all(width(text) <= cells and (not text or text.startswith("  ")) for text in texts)
@@ -97,7 +95,6 @@ def test_a_turn_is_light_markdown_wrapped_at_words(cells: int) -> None:
 
 
 def test_a_quotation_keeps_its_bar_before_paragraphs_lists_and_code_and_tags_are_shown() -> None:
-    """As a plan quotes the agreed text: items hang behind their bullet, lines of a paragraph flow; no tag is lost."""
     text = "> - **one** thing that goes on\n> - two\n>\n> a\n> b\n> ```\n> x = 1\n> ```\nout of <b>it</b>"
     shown = ["".join(words for words, _ in line) for line in markdown(text, 20)]
     expected = ["│ • one thing that", "│   goes on", "│ • two", "│", "│ a b", "│   x = 1", "out of <b>it</b>"]
@@ -105,7 +102,6 @@ def test_a_quotation_keeps_its_bar_before_paragraphs_lists_and_code_and_tags_are
 
 
 def test_a_remark_is_broken_between_words_and_never_within_a_path() -> None:
-    """What follows stands below the first words; a path longer than the line stays whole, to be copied."""
     path = "/tmp/" + "x" * 60
     rows = folded(f"next   dialogd approve --file {path}, or dialogd reject", 50).split("\n")
     assert rows == ["next   dialogd approve --file", f"       {path},", "       or dialogd reject"]
@@ -114,7 +110,6 @@ def test_a_remark_is_broken_between_words_and_never_within_a_path() -> None:
 
 @cases("word", ["漢" * 20_000, "a" * 20_000, "漢"])
 def test_a_word_of_any_length_is_broken_at_once(word: str) -> None:
-    """A page of Chinese has no blanks: whatever the width, nothing of it is lost, and nobody waits."""
     for cells in (1, 3, 80):
         began = time.process_time()
         texts = ["".join(text for text, _ in line) for line in markdown(word, cells)]
@@ -124,7 +119,6 @@ def test_a_word_of_any_length_is_broken_at_once(word: str) -> None:
 
 
 def test_marks_read_as_sentences_without_hashes(dialogd: Commands) -> None:
-    """What counts has a sign of its own, which a text cannot have; who is next is said by name."""
     dialogd.begin("Tabs?")
     agent_turn(dialogd.log, "▸ Agree: P1", Mark("CONSENSUS_PROPOSED", "ab" * 32, "P1"), Mark("RE", "1"))
     with dialogd.log.path.open("a") as file:
@@ -136,7 +130,6 @@ def test_marks_read_as_sentences_without_hashes(dialogd: Commands) -> None:
 
 
 def test_a_finished_dialog_as_json_lines(dialogd: Commands) -> None:
-    """One object per line: turns, the state, the end; what could steer a terminal is escaped, and not lost."""
     finished(dialogd)
     done = dialogd("watch", "--json")
     assert done.code == 4
@@ -151,7 +144,6 @@ def test_a_finished_dialog_as_json_lines(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_after_each_end_that_it_follows_it_says_what_comes_next(dialogd: Commands) -> None:
-    """`--follow` prints the line at the end, not again while that end stands, and anew at the next one."""
     finished(dialogd)
     with dialogd.background("watch", "--follow") as process:
         until(lambda: "\nnext   dialogd plan" in dialogd.output, "the first end", lambda: dialogd.output)
@@ -166,7 +158,6 @@ def test_after_each_end_that_it_follows_it_says_what_comes_next(dialogd: Command
 
 
 def test_json_lines_carry_where_the_dialog_stands_and_what_is_asked(dialogd: Commands) -> None:
-    """A state with lifecycle and convergence, a question with who asks; and a turn with what it used."""
     dialogd.begin("Tabs?")
     agent_turn(dialogd.log, "Well.", Mark("QUESTION_FOR_USER", "soft or hard?"), turn=("USER",))
     with dialogd.background("watch", "--json") as process:
@@ -187,7 +178,6 @@ def test_json_lines_carry_where_the_dialog_stands_and_what_is_asked(dialogd: Com
 
 @pytest.mark.slow
 def test_a_reader_that_goes_away_ends_it_quietly(dialogd: Commands) -> None:
-    """`dialogd watch | head -1`: no complaint, no traceback, and no waiting for the next turn."""
     dialogd.begin("Tabs?")
     process = subprocess.Popen(
         dialogd.words(["watch"]),
@@ -205,7 +195,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(dialogd: Commands) -> None:
 
 
 def test_each_finished_entry_comes_once_whatever_happens_to_the_file(tmp_path: Path) -> None:
-    """Not yet there, half typed, saved by rename-over, deleted, replaced by another dialog."""
     file = tmp_path / "d.md"
     log = LogFile(file, Journals(tmp_path))
     feed = Feed(LogFile(file, Journals(tmp_path)))
@@ -243,7 +232,6 @@ def test_each_finished_entry_comes_once_whatever_happens_to_the_file(tmp_path: P
 
 
 def test_nothing_that_steers_a_terminal_survives() -> None:
-    """Every control character but newline and tab, and what turns the direction of writing."""
     everything = "".join(map(chr, range(0x2100))) + "\ud800\ufeff\ufff9\U000e0041"
     kept = plain(everything)
     assert not STEERING.search(kept)
@@ -256,7 +244,6 @@ def test_nothing_that_steers_a_terminal_survives() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("typed", ["\nWhat about cost?\n", "\nWhat about cost?\n\nTRUN: B\n"])
 def test_what_is_appended_without_a_turn_line_is_told_everywhere(dialogd: Commands, typed: str) -> None:
-    """`>>` in the shell: it passes no turn, and in which line, say `watch`, `status`, `verify`, page, daemon."""
     dialogd.begin("Tabs?")
     dialogd.types(typed)
     line = dialogd.file.read_text(encoding="utf-8").count("\n")

@@ -41,12 +41,10 @@ def keys(*pieces: bytes) -> list[str]:
     ],
 )
 def test_bytes_become_keys_however_they_are_cut(pieces: list[bytes], expected: list[str]) -> None:
-    """Sequences and letters may arrive in pieces; what has no meaning is nothing; a paste is one key."""
     assert keys(*pieces) == expected
 
 
 def test_a_line_is_edited_by_whole_characters() -> None:
-    """A letter with its accents goes at once, words and ends too; Enter sends, Esc cancels, Ctrl-D only when empty."""
     line = Line("> ")
     for key in ["ae\u0301", "b"]:
         line.press(f"paste:{key}")
@@ -63,7 +61,6 @@ def test_a_line_is_edited_by_whole_characters() -> None:
 
 @given(st.text(alphabet=WIDE + "\n\t\x1b", max_size=60), st.integers(0, 60), st.integers(1, 100))
 def test_what_is_typed_fits_and_shows_its_cursor(text: str, at: int, cells: int) -> None:
-    """In any width, with wide and combining letters and line breaks: never wider, and the cursor is in it."""
     line = Line("say> ", text, min(at, len(text)))
     shown, cursor = line.view(cells)
     assert width(shown) <= max(cells, 4)
@@ -73,7 +70,6 @@ def test_what_is_typed_fits_and_shows_its_cursor(text: str, at: int, cells: int)
 
 @given(st.text(alphabet=WIDE, max_size=60), st.integers(0, 80))
 def test_text_is_cut_at_either_end_to_the_cells_there_are(text: str, cells: int) -> None:
-    """What fits is whole; what does not ends, or begins, with an ellipsis; no accent is left without its letter."""
     for cut, whole in ((fit(text, cells), text.startswith), (tail(text, cells), text.endswith)):
         assert width(cut) <= cells
         assert (cut == text) if width(text) <= cells else whole(cut.strip("…"))
@@ -82,7 +78,6 @@ def test_text_is_cut_at_either_end_to_the_cells_there_are(text: str, cells: int)
 
 
 def test_wide_and_combining_letters_are_counted() -> None:
-    """Two cells for CJK and emoji, none for accents and joiners; the wider answer where terminals disagree."""
     assert [width(text) for text in ("abc", "漢字", "e\u0301", "🎉", "❤\ufe0f", "a\u200db")] == [3, 4, 1, 2, 2, 2]
 
 
@@ -96,7 +91,6 @@ def situation(**working: object) -> Situation:
 
 
 def test_the_live_line_keeps_what_matters_in_every_width() -> None:
-    """Who and since when first; then words, turns, money, help; the last words where there is room for them."""
     now = situation(A=True)
     writing = {"A": Writing("A", 4).plus("Tabs it ").plus("is").plus(", 漢字 and all")}
     whole = live_line(now, writing, older=2.6, cells=200, hint="? help")
@@ -111,7 +105,6 @@ def test_the_live_line_keeps_what_matters_in_every_width() -> None:
 
 
 def test_words_are_counted_over_pieces() -> None:
-    """A word that comes in two pieces is one; only the end of a long text is kept."""
     writing = Writing("A", 2)
     for piece in ("Ta", "bs are", " fine.", "\n\n", "Re", "ally."):
         writing = writing.plus(piece)
@@ -120,7 +113,6 @@ def test_words_are_counted_over_pieces() -> None:
 
 
 def test_an_agent_has_one_colour_and_its_neighbours_others() -> None:
-    """By its id alone: the same in every dialog."""
     assert len({colour_of(agent) for agent in "ABCDEFGH"}) == 8
     assert colour_of("a") == colour_of("A")
     assert colour_of("critic") == colour_of("critic")

@@ -12,11 +12,11 @@ import pytest
 
 from dialogd.protocol.build import APPROVED, DROPPED, Due
 from dialogd.protocol.strict import faults
-from tests.build import actor
-from tests.build.site import NO_SANDBOX, PLAN, PRINT, READ, Site, git
 from tests.clis.conftest import PROGRAMS
 from tests.clis.rig import KEY, PATH, SERVICES
 from tests.support.standin import Say, Seen, StandIn, Use
+from tests.tasks import actor
+from tests.tasks.site import NO_SANDBOX, PLAN, PRINT, READ, Site, git
 
 ASKS = "and with no other word"  # stands in every closing question
 SCRIPT: dict[str, Any] = {

@@ -69,7 +69,6 @@ def ready(pair: Pair) -> None:
 
 @pytest.mark.usefixtures("needed")
 def test_two_coding_agents_agree_also_after_a_kill(tmp_path: Path, projects: Mapping[str, Path]) -> None:
-    """claude-code and codex to a consensus; daemons killed while one works; a second dialog goes on from the file."""
     with StandIn(consensus) as server, table(tmp_path, projects, server, AGENTS) as pair:
         ready(pair)
         pair.begin(TOPIC)
@@ -107,7 +106,6 @@ def test_two_coding_agents_agree_also_after_a_kill(tmp_path: Path, projects: Map
 
 @pytest.mark.usefixtures("needed")
 def test_a_coding_agent_and_an_api_agree(tmp_path: Path, projects: Mapping[str, Path]) -> None:
-    """claude-code with a model behind an API, and codex as the third."""
     backend = {"A": "claude-code", "B": "anthropic", "C": "codex"}
     with StandIn(consensus) as server, table(tmp_path, projects, server, backend) as pair:
         ready(pair)
@@ -120,7 +118,6 @@ def test_a_coding_agent_and_an_api_agree(tmp_path: Path, projects: Mapping[str, 
 @pytest.mark.usefixtures("needed")
 @pytest.mark.parametrize("backend", ["claude-code", "codex"])
 def test_a_stop_ends_a_coding_agent_within_a_second(tmp_path: Path, projects: Mapping[str, Path], backend: str) -> None:
-    """Its whole family of processes is gone, and nothing is appended but the end."""
     busy = False
 
     def mind(seen: Seen) -> object:

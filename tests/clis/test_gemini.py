@@ -72,7 +72,6 @@ class TestTurns:
         assert not list(world.state.glob("run-*"))
 
     async def test_a_second_turn_sends_only_what_is_new(self, world: World) -> None:
-        """The session goes on, also in another process; tokens are the turn's."""
         with StandIn(numbered) as server:
             await ask(world.make(server.url), prompt())
             text, usage = await ask(world.make(server.url), prompt(MINE, THEIRS), re="3")
@@ -85,7 +84,6 @@ class TestTurns:
         assert (usage.tokens_in, usage.tokens_out) == (100, 20)
 
     async def test_a_turn_that_failed_is_forgotten(self, world: World) -> None:
-        """A session that has heard what it never answered is not gone on with."""
         answers = in_order(Say("Reply of request 1."), Cut("Half of a reply"), Say("Whole."))
         with StandIn(answers) as server:
             backend = world.make(server.url)
@@ -99,7 +97,6 @@ class TestTurns:
         assert "Half of" not in third.prompt
 
     async def test_a_session_that_is_gone_is_no_failure(self, world: World) -> None:
-        """The whole dialog is sent within the same reply."""
         with StandIn(numbered) as server:
             backend = world.make(server.url)
             await ask(backend, prompt())
@@ -110,20 +107,17 @@ class TestTurns:
         assert text == "Reply of request 2."
 
     async def test_only_the_last_words_are_the_reply(self, world: World) -> None:
-        """What it says while it reads is not."""
         look = Use("list_directory", {"dir_path": "."}, say="Let me look.")
         with StandIn(in_order(look, Say("It is so."))) as server:
             assert (await ask(world.make(server.url), prompt()))[0] == "It is so."
 
     async def test_a_stream_that_was_asked_for_again_stands_once(self, world: World) -> None:
-        """The CLI prints the first part twice; the reply has it once."""
         text = "A longer reply of some words, so that it comes in pieces."
         with StandIn(in_order(EndEarly(text, after=20), Say(text))) as server:
             assert (await ask(world.make(server.url), prompt()))[0] == text
             assert len(server.calls) == 2
 
     async def test_no_file_is_attached_by_its_name(self, world: World) -> None:
-        """An `@` in the dialog is a character, there and back."""
         (world.project / "in.txt").write_text("INSIDE")
         asked = Part("4", "Look at @in.txt and (@in.txt), me@in.txt.", "B")
         with StandIn(in_order(Say("See @\u2060in.txt."))) as server:
@@ -133,7 +127,6 @@ class TestTurns:
         assert text == "See @in.txt."
 
     async def test_a_long_dialog_is_sent_whole(self, world: World) -> None:
-        """Megabytes of any text go through stdin."""
         long = Part("4", "Grüße, 世界 \U0001f600 " * 100_000 + "THE END", "B")
         with StandIn(in_order(Say("Read."))) as server:
             assert (await ask(world.make(server.url), prompt(long)))[0] == "Read."
@@ -161,14 +154,12 @@ class TestSafety:
     """It reads the project, and nothing else, whoever asks for it."""
 
     async def test_nothing_happens_to_the_disk(self, world: World) -> None:
-        """Writes, commands, reads outside the project and fetches are called for, in a first and in a later turn."""
         server = await nothing_happens(world, partial(orders, world))
         results = [result for seen in server.calls for result in seen.tool_results]
         assert len(results) == 2 * len(orders(world, ""))
         assert [path.name for path in world.home.iterdir()] == ["out.txt"]
 
     async def test_reading_the_project_works(self, world: World) -> None:
-        """What is refused is not refused because nothing works."""
         (world.project / "in.txt").write_text("INSIDE")
         with StandIn(in_order(Use("read_file", {"file_path": "in.txt"}), Say("Done."))) as server:
             await ask(world.make(server.url), prompt())
@@ -177,7 +168,6 @@ class TestSafety:
 
     @pytest.mark.parametrize("trust", [False, True])
     async def test_a_hostile_project_runs_nothing_unless_trusted(self, world: World, trust: bool) -> None:
-        """Hooks, servers, variables and notes of the project count for nothing; trusted or not, it cannot write."""
         marks = world.home / "marks"
         marks.mkdir()
         backend = world.make("http://127.0.0.1:9", trust_project=False)
@@ -196,7 +186,6 @@ class TestSafety:
         assert ("GEMINI-NOTE" in said) is trust
 
     async def test_a_version_that_writes_is_not_used(self, world: World) -> None:
-        """A program that does not keep to its flags is found out before the first turn."""
         real = shutil.which("gemini", path=PATH)
         fake = world.home / "bin" / "gemini"
         fake.parent.mkdir()
@@ -216,7 +205,6 @@ class TestSafety:
         assert caught.value.kind == "unsafe"
 
     def test_a_login_goes_before_a_key(self, world: World) -> None:
-        """Whoever is logged in with Google pays with that; its home gets links to the login, not copies."""
         folder = world.home / ".gemini"
         folder.mkdir()
         (folder / "settings.json").write_text(
@@ -253,11 +241,9 @@ class TestFailing:
         ids=str,
     )
     async def test_a_failure_is_told_by_its_kind(self, world: World, answer: Answer, kind: str, again: bool) -> None:
-        """What is worth another attempt and what is not."""
         error = await fails(world, answer)
         assert (error.kind, error.retryable) == (kind, again)
 
     async def test_the_wait_that_the_service_asks_for_is_kept(self, world: World) -> None:
-        """It says so in words only."""
         error = await fails(world, Fail(429, message="Please retry in 1.5s."))
         assert error.retry_after == 1.5

@@ -80,7 +80,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def test_both_coding_agents_are_found_started_answered_approved_and_exported(desk: Desk) -> None:
-    """Each in a folder of its own, which it reads and does not change; all of it by what Home and a daemon answer."""
     home = desk.home
     offered = {one["id"]: one for one in home.ask("/choices")["backends"]}
     for name in (*desk.agents, "ollama"):
@@ -102,7 +101,6 @@ def test_both_coding_agents_are_found_started_answered_approved_and_exported(des
 
 
 def test_a_person_at_the_page_seats_all_of_them_and_takes_the_result_home(desk: Desk) -> None:
-    """Claude Code, Codex and a model of this machine: by cards and buttons alone, from the question to the file."""
     if not program():
         pytest.skip("no Chromium on PATH: Debian, Ubuntu: apt install chromium")
     from playwright.sync_api import expect

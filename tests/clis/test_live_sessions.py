@@ -195,7 +195,6 @@ def spoken(dialog: Dialog) -> Sequence[tuple[int, str]]:
 
 
 def test_two_open_sessions_agree(room: Table) -> None:
-    """Each joins by one line, is woken for its turns, reads and replies; every knock and reply is counted."""
     minds = {
         "A": Mind("I count the sessions first.", f"They are small.\n\n{SUMMARY}"),
         "B": Mind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]"),
@@ -280,7 +279,6 @@ default_tools_approval_mode = "approve"
 
 
 def test_claude_code_and_codex_agree(room: Table, codex: World) -> None:
-    """Codex's commands run in a sandbox: it is knocked at by its own queue, and takes its turns by the MCP tools."""
     with ExitStack() as stack:
         mind = CodexMind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]")
         terminal = codex_session(room, codex, mind, stack)
@@ -294,7 +292,6 @@ def test_claude_code_and_codex_agree(room: Table, codex: World) -> None:
 
 
 def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:
-    """Another session of the project joins in its place, and pays the same debt."""
     busy = room.session("A", Mind(lambda: bash("dialogd turn && sleep 60")), "A", (*RULES, "Bash(sleep:*)"))
     room.session("B", Mind("I agree to nothing yet."), "B")
     room.dialogd("say 'Please decide.' --to A")
@@ -308,7 +305,6 @@ def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:
 
 
 def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
-    """Three knocks, each of which it has heard, then an error in the file; its cost is nowhere $0."""
     mind = Mind(is_deaf=True)
     room.session("A", mind, "A")
     room.dialogd("say 'Please decide.' --to A")
@@ -324,7 +320,6 @@ def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
 
 
 def test_a_session_at_a_permission_prompt_is_said_to_be_that(room: Table) -> None:
-    """In status and in the file, and no longer once its user has answered; nobody knocks there meanwhile."""
     terminal = room.session("A", Mind("They are small."), "A", rules=())
     room.dialogd("say 'Please decide.' --to A")
     told = "its session is waiting (permission prompt): look at that terminal"
@@ -338,7 +333,6 @@ def test_a_session_at_a_permission_prompt_is_said_to_be_that(room: Table) -> Non
 
 
 def test_a_session_cannot_approve(room: Table) -> None:
-    """What comes from inside a seat is not the person's; the same command in a terminal of theirs is."""
     mind = Mind(f"They are small.\n\n{SUMMARY}")
     inside = room.session("A", mind, "A", (*RULES, "Bash(dialogd approve:*)"))
     room.session("B", Mind("It fits.\n\n[AGREE: P1 | measured]"), "B")

@@ -104,7 +104,6 @@ def variables(commands: Commands) -> dict[str, str]:
 
 
 async def test_a_host_calls_every_tool(world: World, tmp_path: Path) -> None:
-    """A question asked and waited for, a position, a list, words, an event, history, an end, plan, recall, verify."""
     commands, came = Commands(tmp_path), dict[str, Facts]()
 
     def calls() -> Calls:
@@ -143,7 +142,6 @@ async def test_a_host_calls_every_tool(world: World, tmp_path: Path) -> None:
 
 
 async def test_a_host_holds_a_seat(world: World, tmp_path: Path) -> None:
-    """It waits for its turns and answers them, until both have signed the same text."""
     commands, turns = Commands(tmp_path), list[str]()
 
     def calls() -> Calls:

@@ -25,7 +25,6 @@ def run(world: World, *words: str) -> str:
 
 
 def test_it_is_installed_by_the_clients_own_command(world: World, tmp_path: Path) -> None:
-    """It is shown, tried without effect, done, and refused with the client's words where it is there already."""
     dialogd, program = Commands(tmp_path), PROGRAMS[world.name]
     words = ("mcp", "install", "--client", program)
     tried = dialogd(*words, "--dry-run", HOME=str(world.home), PATH=PATH)
@@ -37,7 +36,6 @@ def test_it_is_installed_by_the_clients_own_command(world: World, tmp_path: Path
 
 
 def test_the_server_beside_the_plugin_is_told(claude: World, repository: Path, tmp_path: Path) -> None:
-    """Claude Code lists it twice then; with one of the two, nothing is told."""
     install = ("mcp", "install", "--client", "claude")
     dialogd = Commands(tmp_path)
     assert "twice" not in dialogd(*install, HOME=str(claude.home), PATH=PATH).out
@@ -51,7 +49,6 @@ def test_the_server_beside_the_plugin_is_told(claude: World, repository: Path, t
 
 
 def test_claude_code_takes_the_plugin(claude: World, repository: Path) -> None:
-    """Marketplace and plugin are valid, strictly; installed it brings six commands, the skill and the server."""
     plugin = repository / "plugin"
     run(claude, "claude", "plugin", "validate", "--strict", str(plugin))
     run(claude, "claude", "plugin", "validate", "--strict", str(plugin / "dialogd"))
@@ -64,7 +61,6 @@ def test_claude_code_takes_the_plugin(claude: World, repository: Path) -> None:
 
 
 def test_codex_takes_the_plugin(codex: World, repository: Path) -> None:
-    """From the same folder: it brings the server, and the skill lies where Codex looks."""
     folder = shutil.copytree(repository / "plugin", codex.home / "plugin")
     run(codex, "codex", "plugin", "marketplace", "add", str(folder))
     run(codex, "codex", "plugin", "add", "dialogd@dialogd")

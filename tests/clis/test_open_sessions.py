@@ -199,7 +199,6 @@ def was_busy(session: Session, seconds: float = PATIENCE) -> bool:
 def test_claude_code_is_found_and_a_knock_opens_a_turn(
     claude: World, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its own folder or the one of CLAUDE_CONFIG_DIR; idle, busy while it works, and gone when it was killed."""
     with StandIn(lambda _: Say("I heard it.", seconds=2.0)) as server:
         more = {"CLAUDE_CONFIG_DIR": str(claude.home / "elsewhere")} if elsewhere else {}
         environment = claude_environment(claude, server.url, **more)
@@ -245,7 +244,6 @@ class Guest:
 
 
 def test_a_session_that_is_asked_from_outside_accepts_and_takes_part(claude: World) -> None:
-    """Before it has agreed it is told nothing of the dialog; then it is knocked at like any other."""
     guest = Guest("Spaces, says the guest.")
     with StandIn(guest) as server:
         environment = claude_environment(claude, server.url)
@@ -269,7 +267,6 @@ def test_a_session_that_is_asked_from_outside_accepts_and_takes_part(claude: Wor
 
 
 def test_a_session_asks_a_fresh_codex(claude: World) -> None:
-    """One line typed into Claude Code: it explains, a new Codex, which only reads, answers it in the same file."""
     if shutil.which("codex", path=PATH) is None:
         pytest.skip("codex is not installed: `make test-clis` brings it")
     guest = Guest("It has a table of sessions, says the guest.")
@@ -304,7 +301,6 @@ def test_a_session_asks_a_fresh_codex(claude: World) -> None:
 
 
 def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread in the terminal is found and woken; it is gone when the program was killed."""
     with StandIn(lambda _: Say("I heard it.", seconds=2.0)) as server:
         environment = codex_environment(codex, server.url)
         known(monkeypatch, environment)
@@ -321,7 +317,6 @@ def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pyte
 
 
 def test_a_run_of_codex_exec_is_no_session(codex: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while it works: messages to it would be lost."""
     with StandIn(lambda _: Say("Done.", seconds=15.0)) as server:
         environment = codex_environment(codex, server.url)
         known(monkeypatch, environment)
@@ -344,8 +339,6 @@ def test_a_run_of_codex_exec_is_no_session(codex: World, monkeypatch: pytest.Mon
 
 
 def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
-    """Typed with `!` it takes the seat; its model's own commands cannot reach the daemon, and are told why."""
-
     def answer(seen: Seen) -> Answer:
         said = texts(seen)
         if "dialogd: turn" in said and not seen.tool_results and seen.tools:
@@ -369,8 +362,6 @@ def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
 
 
 def test_codex_is_knocked_at_and_replies_by_its_tools(codex: World) -> None:
-    """It joins by one line, is woken for its turn, reads it by `wait_for_turn` and answers by `reply`."""
-
     def call(tool: str, arguments: Mapping[str, str]) -> Use:
         given = f"await tools.mcp__dialogd__{tool}({json.dumps(arguments)})"
         return Use("exec", f"const r = {given}; text(JSON.stringify(r.structuredContent ?? {{error: r}}))")
@@ -469,7 +460,6 @@ def data_of(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> 
 def test_a_server_of_opencode_is_found_and_a_knock_opens_a_turn(
     opencode: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the agent that the session is at, which only plans; gone when the server was killed."""
     with StandIn(lambda seen: Say("I heard it.", seconds=stretched(2.0)) if seen.tools else Say("A title")) as server:
         environment = opencode_environment(opencode, server.url)
         data_of(monkeypatch, environment)
@@ -492,7 +482,6 @@ def test_a_server_of_opencode_is_found_and_a_knock_opens_a_turn(
 
 
 def test_a_server_of_opencode_with_a_password_is_left_out(opencode: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason is said."""
     with StandIn(lambda _: Say("I heard it.")) as server:
         environment = opencode_environment(opencode, server.url, OPENCODE_SERVER_PASSWORD="only-for-this-test")
         data_of(monkeypatch, environment)
@@ -503,8 +492,6 @@ def test_a_server_of_opencode_with_a_password_is_left_out(opencode: World, monke
 
 
 def test_a_session_of_opencode_joins_and_takes_its_turns(opencode: World) -> None:
-    """By one line typed into it; its own commands show the turn and take the reply; nothing but the line is sent."""
-
     def answer(seen: Seen) -> Answer:
         if not seen.tools:
             return Say("A title")
@@ -541,7 +528,6 @@ def test_a_session_of_opencode_joins_and_takes_its_turns(opencode: World) -> Non
 
 
 def test_opencode_in_a_terminal_is_found_with_a_port(opencode: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sent to its server is seen in the terminal."""
     with StandIn(lambda seen: Say("I heard it.", seconds=stretched(2.0)) if seen.tools else Say("A title")) as server:
         environment = opencode_environment(opencode, server.url)
         data_of(monkeypatch, environment)

@@ -74,7 +74,6 @@ class TestTurns:
         assert not world.files()
 
     async def test_a_second_turn_sends_only_what_is_new(self, world: World) -> None:
-        """The session is forked, also by another process, and by a second answer to the same turn."""
         with StandIn(numbered) as server:
             await ask(world.make(server.url), prompt())
             for number in (2, 3):
@@ -89,7 +88,6 @@ class TestTurns:
         assert "Reply of request 2." not in third.prompt
 
     async def test_a_session_that_is_gone_is_no_failure(self, world: World) -> None:
-        """The whole dialog is sent within the same reply."""
         with StandIn(numbered) as server:
             await ask(world.make(server.url), prompt())
             for path in world.home.rglob("opencode.db*"):
@@ -101,7 +99,6 @@ class TestTurns:
     async def test_its_sessions_of_dialogs_are_found_and_go(
         self, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Those that dialogd had it make, unless somebody goes on in one, also after it was listed."""
         state = StateDir(tmp_path / "state")
         folder = state.agent(tmp_path / "dialog.md", "A")
 
@@ -130,13 +127,11 @@ class TestTurns:
             assert opened.execute("SELECT id FROM session").fetchall() == [(listed[0].session,)]
 
     async def test_only_the_last_step_is_the_reply(self, world: World) -> None:
-        """What it says while it reads, or before a stream that broke off, is not."""
         look = Use("read", {"filePath": str(world.project)}, say="Let me look.")
         with StandIn(in_order(look, EndEarly("It is"), Say("It is so."))) as server:
             assert (await ask(await prepared(world, server.url), prompt()))[0] == "It is so."
 
     async def test_no_file_is_attached_by_its_name(self, world: World) -> None:
-        """An `@` in the dialog is a character; so are opencode's own placeholders."""
         (world.project / "in.txt").write_text("INSIDE")
         asked = Part("4", f"Look at @in.txt, @{world.project}/in.txt and {{file:{world.project}/in.txt}}.", "B")
         with StandIn(numbered) as server:
@@ -168,11 +163,9 @@ class TestSafety:
     """It reads the project, and nothing else, whoever asks for it."""
 
     async def test_nothing_happens_to_the_disk(self, world: World) -> None:
-        """Writes, commands, reads outside the project and fetches are called for, in a first and in a later turn."""
         await nothing_happens(world, partial(orders, world))
 
     async def test_reading_the_project_works(self, world: World) -> None:
-        """What is refused is not refused because nothing works."""
         (world.project / "deep").mkdir()
         (world.project / "deep" / "in.txt").write_text("INSIDE")
         read = Use("read", {"filePath": str(world.project / "deep" / "in.txt")})
@@ -184,7 +177,6 @@ class TestSafety:
 
     @pytest.mark.parametrize("trust", [False, True])
     async def test_a_hostile_project_runs_nothing_unless_trusted(self, world: World, trust: bool) -> None:
-        """Servers, plugins, agents and notes of the project count for nothing; trusted or not, it cannot write."""
         marks = world.home / "marks"
         marks.mkdir()
         files = {
@@ -202,7 +194,6 @@ class TestSafety:
         assert ("AGENTS-NOTE" in said) is trust
 
     async def test_a_hostile_project_runs_nothing_however_often_one_asks(self, world: World) -> None:
-        """It loads plugins of its directory at a time of its own choosing: none of them is the project's."""
         marks = world.home / "marks"
         marks.mkdir()
         backend = world.make("http://127.0.0.1:9")
@@ -213,7 +204,6 @@ class TestSafety:
         assert not list(marks.iterdir())
 
     def test_a_login_goes_before_a_key(self, world: World) -> None:
-        """Whoever is logged in pays with that."""
         assert world.make("http://127.0.0.1:9").paid == KEY
         kept = world.home / ".local" / "share" / "opencode" / "auth.json"
         kept.parent.mkdir(parents=True)
@@ -239,7 +229,6 @@ class TestFailing:
         ids=str,
     )
     async def test_a_failure_is_told_by_its_kind(self, world: World, answer: Answer, kind: str, again: bool) -> None:
-        """What is worth another attempt and what is not."""
         with StandIn(in_order(answer)) as server:
             backend = await prepared(world, server.url)
             async with asyncio.timeout(40):

@@ -58,14 +58,12 @@ def orders(world: World, url: str) -> list[Use]:
 
 
 async def test_nothing_happens_to_the_disk(world: World) -> None:
-    """Writes, commands, reads outside the project and fetches are called for, in a first and in a later turn."""
     server = await nothing_happens(world, partial(orders, world))
     assert server.calls[-1].prompt.count(GOES_ON) == 1
     assert sum(len(seen.tool_results) for seen in server.calls) == 2 * len(orders(world, ""))
 
 
 async def test_reading_the_project_works(world: World) -> None:
-    """What is refused is not refused because nothing works."""
     (world.project / "in.txt").write_text("INSIDE-THE-PROJECT")
     path = str(world.project / "in.txt")
     read = (
@@ -78,7 +76,6 @@ async def test_reading_the_project_works(world: World) -> None:
 
 
 async def test_codex_tells_a_command_in_which_thread_it_runs(codex: World) -> None:
-    """By that mark in its environment a command is known to come from a seated thread, whose key names no process."""
     with StandIn(in_order(Use("exec_command", {"cmd": f"env | grep {CODEX_THREAD}"}), Say("Done."))) as server:
         await ask(codex.make(server.url), prompt())
         (result,) = server.calls[-1].tool_results
@@ -113,7 +110,6 @@ def hostile(world: World) -> tuple[Path, Mapping[str, str]]:
 
 @pytest.mark.parametrize("trust", [False, True])
 async def test_a_hostile_project_runs_nothing(world: World, trust: bool) -> None:
-    """Neither hooks nor servers run, and no note of the project is read, unless the person trusts it."""
     marks, files = hostile(world)
     world.write(files)
     with StandIn(counting()) as server:
@@ -128,7 +124,6 @@ async def test_a_hostile_project_runs_nothing(world: World, trust: bool) -> None
 
 
 async def test_a_trusted_project_still_cannot_write(world: World) -> None:
-    """Trust lets the project's own things run; the tools stay as they are."""
     _, files = hostile(world)
     world.write(files)
     before = world.files()
@@ -140,7 +135,6 @@ async def test_a_trusted_project_still_cannot_write(world: World) -> None:
 
 
 async def test_a_bad_key_is_told_at_once(world: World) -> None:
-    """The CLI is not left to try for minutes; nothing is tried again."""
     with StandIn(counting(), key="another") as server:
         async with asyncio.timeout(20):
             with pytest.raises(BackendError) as caught:
@@ -152,7 +146,6 @@ async def test_a_bad_key_is_told_at_once(world: World) -> None:
 
 
 async def test_an_overloaded_service_is_worth_another_attempt(world: World) -> None:
-    """The CLI gives up after a few attempts, and dialogd may try again."""
     with StandIn(lambda _: Fail(529)) as server, pytest.raises(BackendError) as caught:
         await ask(world.make(server.url), prompt())
     assert caught.value.retryable
@@ -160,7 +153,6 @@ async def test_an_overloaded_service_is_worth_another_attempt(world: World) -> N
 
 
 async def test_an_unknown_model_is_a_wrong_request(world: World) -> None:
-    """What the service does not know is not asked again."""
     unknown = Fail(404, message="The model `x` does not exist.")
     with StandIn(lambda _: unknown) as server, pytest.raises(BackendError) as caught:
         await ask(world.make(server.url), prompt())
@@ -169,21 +161,18 @@ async def test_an_unknown_model_is_a_wrong_request(world: World) -> None:
 
 
 async def test_a_refusal_of_the_model_is_a_failure(claude: World) -> None:
-    """A refusal never stands in the dialog as a reply."""
     with StandIn(lambda _: Say("", stop="refusal")) as server, pytest.raises(BackendError) as caught:
         await ask(claude.make(server.url), prompt())
     assert caught.value.kind in ("refusal", "empty")
 
 
 async def test_an_empty_answer_is_a_failure(world: World) -> None:
-    """No text is no reply."""
     with StandIn(lambda _: Say("")) as server, pytest.raises(BackendError) as caught:
         await ask(world.make(server.url), prompt())
     assert caught.value.kind == "empty"
 
 
 async def test_a_cancelled_turn_leaves_no_process(every: World) -> None:
-    """A service that never answers: the deadline ends the call in a second, and all that it started."""
     before = set(psutil.Process().children(recursive=True))
     with StandIn(lambda _: Hang()) as server:
         call = asyncio.create_task(ask(await prepared(every, server.url), prompt()))
@@ -220,7 +209,6 @@ def persons_session(world: World, url: str, said: str) -> Path:
 
 @pytest.mark.parametrize("how", ["id", "last"])
 async def test_a_session_of_the_persons_is_joined_and_stays_as_it_was(claude: World, how: str) -> None:
-    """The first turn knows what the person said there; the file of the session is the same, byte for byte."""
     with StandIn(counting()) as server:
         persons_session(claude, server.url, "Something older.")
         path = persons_session(claude, server.url, "We want Postgres, says the person.")
@@ -244,7 +232,6 @@ async def test_a_session_of_the_persons_is_joined_and_stays_as_it_was(claude: Wo
 
 
 async def test_a_session_that_nobody_has_is_a_wrong_request(claude: World) -> None:
-    """What the person named is not there: no other context is taken for it."""
     with StandIn(counting()) as server:
         for resume in (str(uuid.uuid4()), "last"):
             with pytest.raises(BackendError) as caught:
@@ -265,7 +252,6 @@ LOGINS: Mapping[str, Mapping[str, Any]] = {  # the files of one, in the home
 
 
 async def test_a_probe_names_version_and_payer(every: World) -> None:
-    """A look needs no run of the agent and no service."""
     variables = {"PATH": PATH, "HOME": str(every.home)}
     none = probe(every.name, variables)
     assert (none.here, bool(none.version), bool(none.fix)) == (False, True, True)

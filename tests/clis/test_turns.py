@@ -37,7 +37,6 @@ async def test_a_plain_answer(world: World) -> None:
 
 
 async def test_a_tool_that_runs_is_named_until_it_has_ended(world: World) -> None:
-    """Its name, then that it is over, before the reply."""
     (world.project / "x.txt").write_text("hello")
     tools = {
         "claude-code": ("Read", Use("Read", {"file_path": str(world.project / "x.txt")})),
@@ -51,7 +50,6 @@ async def test_a_tool_that_runs_is_named_until_it_has_ended(world: World) -> Non
 
 
 async def test_a_second_turn_sends_only_what_is_new(world: World) -> None:
-    """The session goes on: what it saw and said is in the request already, and stands there once."""
     with StandIn(counting()) as server:
         backend = world.make(server.url)
         await ask(backend, prompt())
@@ -68,7 +66,6 @@ async def test_a_second_turn_sends_only_what_is_new(world: World) -> None:
 
 
 async def test_a_session_outlives_the_daemon(world: World) -> None:
-    """Another backend with the same folder goes on from the session of the first."""
     with StandIn(counting()) as server:
         await ask(world.make(server.url), prompt())
         await ask(world.make(server.url), prompt(MINE, THEIRS), re="3")
@@ -76,7 +73,6 @@ async def test_a_session_outlives_the_daemon(world: World) -> None:
 
 
 async def test_an_edited_turn_goes_back_to_where_it_was_whole(world: World) -> None:
-    """What the session saw has changed: an older point is forked, and where there is none the whole dialog is sent."""
     second = turn(4, "A", "Reply of request 2.", re="3")
     with StandIn(counting()) as server:
         backend = world.make(server.url)
@@ -96,7 +92,6 @@ async def test_an_edited_turn_goes_back_to_where_it_was_whole(world: World) -> N
 
 
 async def test_a_late_reply_is_not_taken_for_the_dialog(world: World) -> None:
-    """A reply that never landed is unknown to the dialog: the whole of it is sent again."""
     with StandIn(counting()) as server:
         backend = world.make(server.url)
         await ask(backend, prompt())
@@ -106,7 +101,6 @@ async def test_a_late_reply_is_not_taken_for_the_dialog(world: World) -> None:
 
 
 async def test_a_question_back_goes_to_the_same_session(world: World) -> None:
-    """What was unclear in a reply is asked alone, and the next turn goes on from the answer."""
     agent = Participant(id="A", name="Claude A", url="")
     with StandIn(counting()) as server:
         backend = world.make(server.url)
@@ -122,7 +116,6 @@ async def test_a_question_back_goes_to_the_same_session(world: World) -> None:
 
 
 async def test_a_session_that_is_gone_is_no_failure(world: World) -> None:
-    """The whole dialog is sent to a new session within the same reply."""
     with StandIn(counting()) as server:
         backend = world.make(server.url)
         await ask(backend, prompt())
@@ -137,7 +130,6 @@ async def test_a_session_that_is_gone_is_no_failure(world: World) -> None:
 
 
 async def test_a_turn_costs_what_it_costs(claude: World) -> None:
-    """Dollars that a CLI adds up over its session are told turn by turn."""
     parts: list[Part] = []
     costs = []
     with StandIn(counting()) as server:
@@ -152,7 +144,6 @@ async def test_a_turn_costs_what_it_costs(claude: World) -> None:
 
 
 async def test_a_priced_model_has_a_price(codex: World) -> None:
-    """The model that Codex asks by itself is known once it was proved, and so is its price."""
     with StandIn(counting()) as server:
         backend = codex.make(server.url)
         await backend.prepare()
@@ -161,7 +152,6 @@ async def test_a_priced_model_has_a_price(codex: World) -> None:
 
 
 async def test_the_allowance_ends_a_turn(claude: World) -> None:
-    """A turn that would pass what it may cost ends as a limit."""
     dear = Say("Dear.", tokens_in=1_000_000, tokens_out=10)
     with StandIn(lambda _: dear) as server, pytest.raises(BackendError) as caught:
         await ask(claude.make(server.url), prompt(), allowance=0.01)
@@ -170,7 +160,6 @@ async def test_the_allowance_ends_a_turn(claude: World) -> None:
 
 
 async def test_a_file_named_in_the_dialog_is_not_attached(world: World) -> None:
-    """An `@` of a peer's is text, wherever it stands, and comes back as it was."""
     (world.project / "secret.txt").write_text("INSIDE-SECRET")
     (world.project / "my dir").mkdir()
     (world.project / "my dir" / "q.txt").write_text("QUOTED-SECRET")
@@ -189,7 +178,6 @@ async def test_a_file_named_in_the_dialog_is_not_attached(world: World) -> None:
 
 
 async def test_a_prompt_that_is_too_long_is_refused_before(codex: World) -> None:
-    """No run is made of what cannot be sent."""
     with StandIn(counting()) as server:
         with pytest.raises(BackendError, match="characters") as caught:
             await ask(codex.make(server.url), prompt(turn(2, "B", "x" * 1_100_000)))
@@ -198,7 +186,6 @@ async def test_a_prompt_that_is_too_long_is_refused_before(codex: World) -> None
 
 
 async def test_narration_before_a_tool_is_no_part_of_the_reply(claude: World) -> None:
-    """The reply is what the model says last."""
     (claude.project / "a.txt").write_text("A")
     read = Use("Read", {"file_path": str(claude.project / "a.txt")}, say="Let me look.")
     with StandIn(in_order(read, Say("Redis."))) as server:

@@ -12,7 +12,7 @@ import pytest
 from dialogd.backends import Request, Workspace, load_backend
 from dialogd.backends.canary import prove_writing
 from dialogd.backends.session import GOES_ON
-from dialogd.build.sandbox import missing
+from dialogd.tasks.sandbox import missing
 from tests.clis.rig import KEY, World, prompt, request, turn
 from tests.support.backend_contract import answer
 from tests.support.standin import Say, Seen, StandIn, Use, in_order
@@ -64,7 +64,6 @@ def asked(workspace: Workspace, second: str = "") -> Request:
 
 @pytest.mark.parametrize("boxed", [pytest.param(True, marks=NEEDS), False])
 async def test_it_is_proved_in_a_sandbox_and_without(world: World, boxed: bool) -> None:
-    """Where there is no sandbox of ours, the program's own rules pass the same canary."""
     state = world.state / str(boxed) / "A"
     state.mkdir(parents=True)
     backend = world.make("http://127.0.0.1:9", state=state)
@@ -76,7 +75,6 @@ async def test_it_is_proved_in_a_sandbox_and_without(world: World, boxed: bool) 
 
 @NEEDS
 async def test_it_writes_in_the_worktree_and_nowhere_else(world: World, workspace: Workspace) -> None:
-    """Real edits in two turns of one session; an order to write elsewhere changes nothing; no key is told."""
     folders = world.make("http://127.0.0.1:9").folders()
     outside = [
         workspace.path / ".git",
@@ -131,7 +129,6 @@ def hooks(workspace: Workspace, marks: Path) -> Sequence[tuple[str, str]]:
 
 @NEEDS
 async def test_what_it_leaves_in_the_worktree_never_runs(world: World, workspace: Workspace) -> None:
-    """Also where the person trusts the project: what stands in a worktree is the agent's own."""
     marks = workspace.path / "marks"
     marks.mkdir()
     for name, text in (*hooks(workspace, marks), *world.make("http://127.0.0.1:9").bait(marks / "ran").items()):
@@ -145,7 +142,6 @@ async def test_what_it_leaves_in_the_worktree_never_runs(world: World, workspace
 
 @NEEDS
 async def test_claude_has_no_command_to_run(claude: World) -> None:
-    """It edits; what runs code is the gate."""
     folder = claude.home.parent / "worktree"
     folder.mkdir()
     workspace = Workspace(folder, claude.home / "git", claude.home / "git")
@@ -160,7 +156,6 @@ async def test_claude_has_no_command_to_run(claude: World) -> None:
 
 @NEEDS
 async def test_codex_runs_commands_without_a_network_and_with_a_folder_for_temporary_files(codex: World) -> None:
-    """Tests can be run in the worktree; nothing is fetched, and what they leave in temporary folders is gone."""
     folder = codex.home.parent / "worktree"
     folder.mkdir()
     workspace = Workspace(folder, codex.home / "git", codex.home / "git")
@@ -177,7 +172,6 @@ async def test_codex_runs_commands_without_a_network_and_with_a_folder_for_tempo
 
 @NEEDS
 async def test_a_login_of_the_persons_is_used_in_the_sandbox(claude: World) -> None:
-    """It is lent to a home of dialogd's, with nothing else of the person's; theirs stays as it was."""
     folder = claude.home / ".claude"
     folder.mkdir()
     account = {"accountUuid": "me", "emailAddress": "me@example.org", "organizationUuid": "mine"}

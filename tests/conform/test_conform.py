@@ -30,7 +30,6 @@ def changes(broken: dict[str, Any]) -> list[tuple[str, str]]:
 
 @needs_node
 def test_the_reference_participant_keeps_what_is_quickly_tried(tmp_path: Path) -> None:
-    """A participant without any code of dialogd passes: order, refusals, the lock, opaque bodies, a yes, the end."""
     with Guest(tmp_path) as guest:
         found = guest.tried(*FAST, quiet=0.3)
     assert {name: check.words for name, check in found.items() if check.status != OK} == {}
@@ -39,7 +38,6 @@ def test_the_reference_participant_keeps_what_is_quickly_tried(tmp_path: Path) -
 
 @needs_node
 def test_a_broken_participant_is_told_what_is_wrong(tmp_path: Path) -> None:
-    """The check fails with a sentence, and the file that it left does not pass either."""
     broken = BROKEN["names itself"]
     with Guest(tmp_path, changes(broken)) as guest:
         (check,) = guest.tried("turn", quiet=0.3).values()
@@ -49,7 +47,6 @@ def test_a_broken_participant_is_told_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_nobody_there_and_no_such_check(dialogd: Commands) -> None:
-    """Exit code 3 where nobody answers; 2 for a check that does not exist, or an address of another machine."""
     here = ["conform", "--url", f"http://localhost:{free_port()}", "--file", "d.md"]
     nobody, unknown, away = dialogd.all(
         [here, [*here, "--only", "mood"], ["conform", "--url", "http://example.com:80", "--file", "d.md"]]
@@ -61,7 +58,6 @@ def test_nobody_there_and_no_such_check(dialogd: Commands) -> None:
 
 @needs_node
 def test_the_command_says_ok_and_skipped_line_by_line(dialogd: Commands) -> None:
-    """Without --reply and --restart what needs them is skipped, with the reason; facts as JSON; exit code 0."""
     with Guest(dialogd.folder) as guest:
         words = ["conform", "--url", guest.url, "--file", str(guest.file), "--quiet", "0.3"]
         only = ["--only", "another", "--only", "text", "--only", "restart"]
@@ -78,7 +74,6 @@ def test_the_command_says_ok_and_skipped_line_by_line(dialogd: Commands) -> None
 
 @needs_node
 def test_a_dialog_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
-    """The other agent of the file is played, and what stood there stays."""
     with Guest(tmp_path) as guest:
         guest.file.write_text("# Ours\n\n**Agents:** Z = Zoe, B = Bob\n\n---\n\n## Turn 1 — User\n\nWell?\n\nTURN: Z\n")
         before = guest.file.read_bytes()
@@ -94,7 +89,6 @@ def test_a_dialog_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
 @needs_node
 @pytest.mark.slow
 def test_the_reference_participant_passes(tmp_path: Path) -> None:
-    """Every check, killed and started again included."""
     with Guest(tmp_path) as guest:
         found = guest.tried()
     assert {name: check.words for name, check in found.items() if check.status != OK} == {}
@@ -105,7 +99,6 @@ def test_the_reference_participant_passes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_broken_participant_fails_with_its_sentence(tmp_path: Path, name: str) -> None:
-    """One thing is broken in the reference participant, and one check says which."""
     broken = BROKEN[name]
     with Guest(tmp_path, changes(broken)) as guest:
         (check,) = guest.tried(broken["check"]).values()
@@ -125,7 +118,6 @@ def test_a_daemon_passes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", "AB")
 def test_the_reference_participant_and_a_daemon_hold_a_dialog(tmp_path: Path, first: str) -> None:
-    """Whoever begins: turn by turn to the text that both sign; the file breaks no rule, and verifies."""
     guest = Guest(tmp_path, mind=False)
     with Pair(tmp_path, "A", backend="rehearsal") as pair:
         pair.file = guest.file

@@ -50,7 +50,6 @@ def shown(beginning: str) -> str:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_has_its_section(name: str) -> None:
-    """How it starts, its model, its variables, what it may do, what is sent, what it costs."""
     page = section(PAGE, f"`{name}`")
     said = dict(re.findall(r"^- \*\*([A-Z][a-z]+)\*\*: (.+)$", page, re.MULTILINE))
     assert {"Start", "Model", "Variables", "Sent", "Costs"} <= set(said)
@@ -66,18 +65,15 @@ PROGRAMS = {"claude-code", "codex", "gemini", "opencode", "acp", "command"}
 
 
 def test_no_other_backend_has_one() -> None:
-    """Each heading in code is a backend, or `auto`."""
     assert set(re.findall(r"^###? `([\w-]+)`$", TEXT, re.MULTILINE)) == {*BACKENDS, "auto"}
 
 
 def test_the_list_of_auto_is_the_codes_own() -> None:
-    """The families in their order, and the members of each."""
     rows = [(codes(row[0])[0], tuple(codes(row[1]))) for row in table(section(PAGE, "`auto`"))]
     assert rows == list(auto.FAMILIES.items())
 
 
 def test_the_scenarios_are_named() -> None:
-    """Those of `rehearsal`."""
     (line,) = re.findall(r"^- \*\*Model\*\*: (.+)$", section(PAGE, "`rehearsal`"), re.MULTILINE)
     assert codes(line) == list(SCENARIOS)
 
@@ -89,12 +85,10 @@ def failures() -> Iterator[tuple[str, str, bool]]:
 
 
 def test_every_kind_of_failure_has_its_row() -> None:
-    """The kinds of `BackendError`, and no other."""
     assert {kind for _, kind, _ in failures()} == BackendError.KINDS
 
 
 def test_every_status_has_its_kind() -> None:
-    """What the table says of a status of a service is what becomes of it."""
     told = {int(status): (kind, again) for what, kind, again in failures() for status in re.findall(r"\d{3}\b", what)}
     known = {status: (m.kind, m.retryable) for status, m in service.STATUS.items() if status != 402}
     assert known.items() <= told.items()
@@ -105,7 +99,6 @@ def test_every_status_has_its_kind() -> None:
 
 
 def test_the_numbers_are_the_codes_own() -> None:
-    """Limits, caps and sizes are said as they are."""
     for words in (
         f"{dollars(DEFAULT_CAP)}, or {DEFAULT_TOKENS:,} tokens",
         f"stops its own agent at {dollars(DEFAULT_CAP)}",
@@ -127,12 +120,10 @@ def test_the_numbers_are_the_codes_own() -> None:
 
 
 def test_the_notes_of_a_project_are_named() -> None:
-    """Each file that is read."""
     assert set(player.NOTES) <= set(codes(section(PAGE, "Notes of the project")))
 
 
 def test_a_login_introduces_itself_as_shown(tmp_path: Path) -> None:
-    """A program with a login, in a home of its own, and a key that is set beside it."""
     _put(tmp_path / "bin" / "claude", '#!/bin/sh\necho "2.1.330 (Claude Code)"\n')
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / ".credentials.json").write_text('{"claudeAiOauth": {"made": "up"}}')
@@ -142,7 +133,6 @@ def test_a_login_introduces_itself_as_shown(tmp_path: Path) -> None:
 
 
 def test_a_program_that_proves_nothing_is_refused_as_shown(sandbox: Sandbox) -> None:
-    """One that says its version and ignores every order."""
     _put(sandbox.folder / "bin" / "claude", '#!/bin/sh\ncat >/dev/null\necho "2.1.330 (Claude Code)"\n')
     sandbox.environment |= KEYS
     ended = sandbox.run("dialogd start A --backend claude-code --port 0")
@@ -157,7 +147,6 @@ def _put(program: Path, script: str) -> None:
 
 
 def test_frames_and_bill_look_as_shown(sandbox: Sandbox) -> None:
-    """A dialog between two vendors' libraries before the stand-in: the frame, and what `dialogd cost` says."""
     with StandIn(consensus) as server:
         at = {"ANTHROPIC_BASE_URL": server.url, "OPENAI_BASE_URL": f"{server.url}/v1"}
         sandbox.environment |= KEYS | at
@@ -170,7 +159,6 @@ def test_frames_and_bill_look_as_shown(sandbox: Sandbox) -> None:
 
 
 def test_the_readmes_line_for_two_projects_is_understood(sandbox: Sandbox) -> None:
-    """Without the programs it ends before anything is written, and says which one is missing."""
     (line,) = blocks(README, "sh", "agents")
     _projects(sandbox, line.text)
     sandbox.environment["PATH"] = f"{sandbox.folder / 'bin'}:/usr/bin:/bin"
@@ -183,7 +171,6 @@ def test_the_readmes_line_for_two_projects_is_understood(sandbox: Sandbox) -> No
 
 
 def test_the_readmes_line_for_two_projects_holds_a_dialog(sandbox: Sandbox) -> None:
-    """With the real programs, a fake key and the stand-in: both read their project, and agree."""
     if not all(shutil.which(name, path=CLIS) for name in ("claude", "codex")):
         pytest.skip("claude and codex are not installed: `make test-clis` brings them")
     (line,) = blocks(README, "sh", "agents")
@@ -205,7 +192,6 @@ def _projects(sandbox: Sandbox, line: str) -> None:
 
 
 async def test_what_is_left_out_and_summed_up_looks_as_shown(tmp_path: Path) -> None:
-    """The line in the place of what no longer fits, and the mark of a digest."""
     path = dialog_in(tmp_path)
     await long_talk(path, 8)
     mind = Mind(("They differ on cost.", SAID), ("Postgres.", SAID), price=DEAR, room=WINDOW)
@@ -216,7 +202,6 @@ async def test_what_is_left_out_and_summed_up_looks_as_shown(tmp_path: Path) -> 
 
 
 def test_the_small_backend_keeps_the_contract(tmp_path: Path) -> None:
-    """The class on the page, with the test on the page."""
     code = "\n\n".join(block.text for block in blocks(PAGE, "python"))
     lines = code.split("\n")
     imports = [line for line in lines if line.startswith("from ")]

@@ -26,7 +26,6 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
 def test_links_inside_the_project_lead_somewhere(document: Path) -> None:
-    """Each relative link names a file that is there, and a heading that is in it."""
     broken = []
     for link in LINK.findall(prose(document)):
         if re.match(r"[a-z]+:", link):
@@ -40,7 +39,6 @@ def test_links_inside_the_project_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
 def test_make_targets_that_are_named_exist(document: Path) -> None:
-    """Each `make something` in code is a target."""
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = re.findall(r"(?:^|`)[ \t]*make ([a-z-]+)", document.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(named) <= targets

@@ -19,14 +19,12 @@ UPDATE = REPOSITORY / "scripts" / "update_docs.py"
 
 
 def test_the_documents_are_up_to_date() -> None:
-    """`scripts/update_docs.py --check` finds nothing behind: help of every command, settings, errors."""
     command = [sys.executable, str(UPDATE), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_document_that_is_behind_is_found_and_mended(tmp_path: Path) -> None:
-    """A changed line fails --check without being touched; without --check the document is as before."""
     for part in ("dialogd", "docs", "scripts", "templates"):
         shutil.copytree(REPOSITORY / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "docs" / "commands.md").write_text("")  # without blocks: printing every help takes seconds
@@ -43,7 +41,6 @@ def test_a_document_that_is_behind_is_found_and_mended(tmp_path: Path) -> None:
 
 
 def test_the_table_of_arguments_is_the_signature() -> None:
-    """docs/python.md names each argument of `dialogd.run` but the topic, once, and none beside them."""
     rows = table(section(DOCS / "python.md", "Run a dialog").partition("\n### ")[0])
     named = [name for row in rows for name in codes(row[0])]
     assert sorted(["topic", *named]) == sorted(signature(dialogd.run).parameters)
@@ -51,7 +48,6 @@ def test_the_table_of_arguments_is_the_signature() -> None:
 
 @pytest.mark.parametrize("command", ["dialogd", "dialogd run", "dialogd config show"])
 def test_the_help_on_the_page_is_the_help_that_is_printed(command: str) -> None:
-    """Seen apart from the script: the block under the command's heading is its output."""
     environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPOSITORY)}
     words = [sys.executable, "-m", *command.split(), "--help"]
     printed = subprocess.check_output(words, text=True, env=environment)

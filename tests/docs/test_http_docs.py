@@ -51,13 +51,11 @@ def told() -> set[str]:
 
 
 def test_the_page_has_a_heading_for_every_route_and_no_other() -> None:
-    """The headings under Routes are the routes of the OpenAPI description."""
     assert sorted(re.findall(r"^### `([A-Z]+ /\S*)`$", TEXT, re.MULTILINE)) == sorted(ROUTES)
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_field_of_a_route_is_named(route: str) -> None:
-    """What goes into a body or a query stands in the route's section; so do the fields of what it answers."""
     about, page = ROUTES[route], section(PAGE, f"`{route}`")
     if route == "GET /events":
         page = EVENTS.read_text(encoding="utf-8")
@@ -77,13 +75,11 @@ def keys(text: str) -> set[str]:
 
 
 def test_health_has_a_row_for_every_field() -> None:
-    """The table under `GET /health` and the model have the same fields."""
     rows = table(section(PAGE, "`GET /health`"))
     assert sorted(code for row in rows for code in codes(row[0])) == sorted(wire.Health.model_fields)
 
 
 def test_every_status_of_a_notify_has_its_row() -> None:
-    """What `decide` and the routes can answer stands in the table; what else an agent may wait for stands at health."""
     waits = {word for call in calls("Wait") for word in words(call.args[0])}
     outcomes = {_STATUS.get(name, name.lower()) for name in MARKS if name in OUTCOMES} | set(_STATUS.values())
     listed = {code for row in table(section(PAGE, "`POST /notify`")) for code in codes(row[0])}
@@ -105,7 +101,6 @@ INNER = {
 
 
 def test_every_kind_of_event_has_its_heading_and_its_model() -> None:
-    """The headings under Kinds are the kinds that the code tells, and those of the schema."""
     headings = re.findall(r"^### `([a-z]+)`$", section(EVENTS, "Kinds"), re.MULTILINE)
     assert sorted(headings) == sorted(KINDS) == sorted(told())
     assert set(codes(section(EVENTS, "What is guaranteed"))) >= set(KINDS)
@@ -113,7 +108,6 @@ def test_every_kind_of_event_has_its_heading_and_its_model() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_is_shown_with_its_fields(kind: str) -> None:
-    """Its example is one of that kind, as the schema has it; no field is left out. A momentary one has no id."""
     page, model = section(EVENTS, f"`{kind}`"), KINDS[kind]
     fields = {field.alias or name for name, field in model.model_fields.items()}
     found = re.findall(r"^```\nevent: (\w+)\ndata: (\{.*\})\n(?:id: ([0-9a-f]{8}-\d+)\n)?```$", page, re.MULTILINE)
@@ -128,7 +122,6 @@ def test_an_event_is_shown_with_its_fields(kind: str) -> None:
 
 
 def test_every_kind_of_a_failure_is_named() -> None:
-    """The words that an `error` event may carry as its type are those of `BackendError`."""
     page = section(EVENTS, "`error`")
     named = set(codes(page.partition("`type` is one of")[2].partition(": see")[0]))
     assert named == BackendError.KINDS
@@ -137,7 +130,6 @@ def test_every_kind_of_a_failure_is_named() -> None:
 
 
 def test_every_status_of_an_error_has_its_row() -> None:
-    """The errors, the guard's refusals and what the framework answers."""
     trees = [DialogdError, *DialogdError.__subclasses__()]
     refused = {n.value for c in calls("Denial", "server") for n in ast.walk(c.args[0]) if isinstance(n, ast.Constant)}
     listed = {int(code) for row in table(section(PAGE, "Errors")) for code in re.findall(r"\d{3}", row[0])}
@@ -146,7 +138,6 @@ def test_every_status_of_an_error_has_its_row() -> None:
 
 
 def test_the_numbers_are_the_codes_own() -> None:
-    """Limits are said as they are."""
     limits = Bounds()
     for said in (
         f"the last {events.BACKLOG} events",
@@ -161,7 +152,6 @@ def test_the_numbers_are_the_codes_own() -> None:
 
 
 def test_the_examples_are_json() -> None:
-    """Each block that says JSON is: one value, or one per line."""
     for block in blocks(PAGE, "json"):
         try:
             json.loads(block.text)

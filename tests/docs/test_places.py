@@ -52,7 +52,6 @@ MESSAGES = (
 
 
 def test_every_mark_has_its_row() -> None:
-    """The table of the protocol names each mark once, and says rightly whether agents and the person may write it."""
     rows = [
         (name, row[1]) for row in table(section(PROTOCOL, "4.1 Form")) for name in re.findall(r"\[([A-Z_]+)", row[0])
     ]
@@ -62,20 +61,17 @@ def test_every_mark_has_its_row() -> None:
 
 
 def test_every_attribute_of_a_frame_has_its_row() -> None:
-    """The table of the protocol names what `verify --strict` knows, and nothing else."""
     named = [name for row in table(section(PROTOCOL, "3.1 Framed")) for name in codes(row[0])]
     assert sorted(named) == sorted(ATTRIBUTES)
 
 
 def test_every_check_of_a_participant_has_its_row() -> None:
-    """The table of conformance names each check of `dialogd conform` once, in their order."""
     rows = table(section(DOCS / "conformance.md", "A participant"))
     named = [name for row in rows for name in codes(row[0]) if not name.startswith("-")]
     assert named == list(CHECKS)
 
 
 def test_messages_of_other_systems_have_their_row() -> None:
-    """Every typed message that users of such systems know stands in the table, and leads to marks that exist."""
     rows = table(section(TEMPLATES, "Messages of other systems"))
     known = [code for row in rows for code in codes(row[0])]
     assert set(" ".join(MESSAGES).split()) - set(known) == set()
@@ -85,7 +81,6 @@ def test_messages_of_other_systems_have_their_row() -> None:
 
 
 def test_every_header_key_has_its_row_and_default() -> None:
-    """A header with the protocol's example values is read without a warning, and its keys are those of the table."""
     page = section(PROTOCOL, "2. The header")
     rows = {codes(row[0])[0]: row[2] for row in table(page)}
     text = "# D\n\n" + "".join(f"**{key}:** {value}\n" for key, value in rows.items() if value[:1].isdigit())
@@ -100,7 +95,6 @@ def test_every_header_key_has_its_row_and_default() -> None:
 
 
 def test_the_limits_of_the_readme_are_the_defaults() -> None:
-    """What it says of turns, time, characters, size and attempts is so."""
     limits = Limits()
     said = section(README, "What you can rely on")
     for words in (
@@ -114,7 +108,6 @@ def test_the_limits_of_the_readme_are_the_defaults() -> None:
 
 
 def test_exit_codes_are_the_same_everywhere() -> None:
-    """The page of commands explains those that `dialogd --help` has in short; every error's code is among them."""
     told = [row[0] for row in table(section(COMMANDS, "Exit codes and errors")) if row[0].isdigit()]
     assert told == re.findall(r"[:,] (\d+) ", re.findall(r"^Exit codes.*$", command_line.EPILOG, re.MULTILINE)[0])
     assert {str(kind.exit_code) for kind in _errors(DialogdError)} <= set(told)
@@ -127,20 +120,17 @@ def _errors(kind: type[DialogdError]) -> Iterator[type[DialogdError]]:
 
 
 def test_every_error_has_its_row() -> None:
-    """The table of errors names each class, its exit code and its HTTP status."""
     rows = [tuple(row[:3]) for row in table(section(COMMANDS, "Exit codes and errors"))]
     for kind in (kind for kind in _errors(DialogdError) if kind.__module__ == errors.__name__):
         assert (f"`{kind.__name__}`", str(kind.exit_code), str(kind.http_status)) in rows
 
 
 def test_every_setting_has_its_row() -> None:
-    """The table of settings names each with all its variables, and nothing else."""
     rows = {codes(row[0])[0]: set(codes(row[2])) for row in table(section(CONFIGURATION, "Settings"))}
     assert rows == {setting.name: set(setting.variables) for setting in SETTINGS}
 
 
 def test_the_examples_of_settings_can_be_used(sandbox: Sandbox) -> None:
-    """`dialogd.toml` and `.env` as shown are read; a relative path counts from the file's folder."""
     (toml,), (dotenv,) = blocks(CONFIGURATION, "toml"), blocks(CONFIGURATION, "sh", "dotenv")
     (sandbox.folder / "dialogd.toml").write_text(toml.text)
     settings = load({}, {}, sandbox.folder)
@@ -152,7 +142,6 @@ def test_the_examples_of_settings_can_be_used(sandbox: Sandbox) -> None:
 
 
 def test_every_backend_has_its_row() -> None:
-    """The table names each backend, as whom it answers, what it may do; the README names them all, too."""
     rows = {codes(row[0])[0]: row for row in table(section(DOCS / "backends.md", "Backends").partition("\n## ")[0])}
     assert set(rows) == set(BACKENDS)
     for name, kind in BACKENDS.items():
@@ -166,7 +155,6 @@ def test_every_backend_has_its_row() -> None:
 
 
 def test_every_route_has_its_place() -> None:
-    """The page on HTTP names each path that a daemon answers."""
     agent = cast("Any", SimpleNamespace(me="A", file=None, hub=Hub(), secrets=()))
     app = create_app(agent, 3001, cast("Any", None), StateDir(Path("state")))
     app.openapi()  # adds the routes of the page
@@ -180,7 +168,6 @@ def test_every_route_has_its_place() -> None:
 
 
 def test_every_module_has_its_place() -> None:
-    """The page on architecture names each module and package of the package."""
     package = REPOSITORY / "dialogd"
     there = (
         path for path in package.iterdir() if path.name[0] not in "._" and (path.is_file() or any(path.glob("*.*")))
@@ -192,7 +179,6 @@ def test_every_module_has_its_place() -> None:
 
 
 def test_modules_are_listed_in_the_order_of_their_layers() -> None:
-    """What a row of that table imports stands above it: the order is that of the import contract."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
@@ -203,7 +189,6 @@ def test_modules_are_listed_in_the_order_of_their_layers() -> None:
 
 
 def test_the_numbers_of_the_reliability_page_are_the_codes_own() -> None:
-    """Limits of requests, logs and output are said as they are."""
     page, limits = RELIABILITY.read_text(encoding="utf-8"), Bounds()
     for words in (
         f"{limits.header_bytes // 1024} KiB of headers",
@@ -218,14 +203,12 @@ def test_the_numbers_of_the_reliability_page_are_the_codes_own() -> None:
 
 
 def test_what_is_redacted_and_what_commands_see_is_named() -> None:
-    """Each kind of secret, and each variable that is passed on to a command."""
     listed = section(RELIABILITY, "What is redacted")
     assert [kind for kind in text._NAMES if kind not in listed] == []
     assert PASSED_ON - set(codes(section(RELIABILITY, "Security"))) == set()
 
 
 def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
-    """With --json each command prints what its row says, no more and no less."""
     rows = {codes(row[0])[0]: row[1] for row in table(section(COMMANDS, "Facts as JSON"))}
     logs = sandbox.folder / "state" / "logs"
     sandbox.done('dialogd new "Tabs or spaces?"')
@@ -270,7 +253,6 @@ def _shown_commands(document: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
 def test_commands_that_are_shown_exist_with_their_options(document: Any) -> None:
-    """Each `dialogd …` in a document names a command, and options which that command has."""
     top = cast("Any", get_command(command_line.build()))
     wrong = []
     for line in _shown_commands(document):

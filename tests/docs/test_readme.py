@@ -55,7 +55,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
 def test_make_demo_leaves_the_clone_as_it_was(
     demo: tuple[subprocess.CompletedProcess[str], str],
 ) -> None:
-    """The plan lies beside the dialog, which is thrown away; git would see nothing new."""
     page = Path(re.findall(r"^plan +(\S+)$", demo[0].stdout, re.M)[0])
     assert (page.is_file(), page.parent.name.startswith("tmp.")) == (True, True)
     clone = page.parent.parent
@@ -65,7 +64,6 @@ def test_make_demo_leaves_the_clone_as_it_was(
 
 
 def test_make_demo_ends_in_a_consensus(demo: tuple[subprocess.CompletedProcess[str], str]) -> None:
-    """The first command of the README holds a whole dialog, without a key."""
     done, dialog = demo
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ended, agreed: " in done.stdout
@@ -73,7 +71,6 @@ def test_make_demo_ends_in_a_consensus(demo: tuple[subprocess.CompletedProcess[s
 
 
 def test_the_excerpt_is_of_a_real_dialog(demo: tuple[subprocess.CompletedProcess[str], str]) -> None:
-    """Its 12 to 20 lines stand in the demo's file, without its frame; which sealed answer is first varies."""
     excerpt = blocks(README, "markdown")[0].text
     assert 12 <= excerpt.count("\n") <= 20
     assert re.sub(r"\d+", "N", excerpt) in re.sub(r"\d+", "N", FRAME.sub("", demo[1]))
@@ -91,7 +88,6 @@ def test_every_shell_block_is_tried_or_needs_no_try() -> None:
 
 
 def test_no_block_that_is_tried_opens_home() -> None:
-    """It would stay for an hour, on the one port of the person's own."""
     opens = re.compile(r"^ *dialogd(?: +open\b.*)? *(?:#.*)?$", re.MULTILINE)
     assert opens.search(blocks(DOCS / "home.md", "sh")[0].text)
     assert [block.text for block in RUNNABLE if opens.search(block.text)] == []
@@ -99,14 +95,12 @@ def test_no_block_that_is_tried_opens_home() -> None:
 
 @pytest.mark.parametrize("block", RUNNABLE, ids=[block.text.split("\n")[0][:40] for block in RUNNABLE])
 def test_the_block_runs_as_it_stands(block: Block, sandbox: Sandbox) -> None:
-    """Each command of it succeeds; those about a dialog find one that waits for A."""
     if "dialogd run" not in block.text:
         sandbox.done('dialogd new "Tabs or spaces?"')
     sandbox.done(block.text.replace(str(DEFAULT_FILE), str(sandbox.file)))
 
 
 def test_the_commands_to_step_in_meet_a_rehearsal_that_still_goes_on(sandbox: Sandbox) -> None:
-    """The README's two terminals: all that is said stands in the dialog, which is paused, goes on, and has no end."""
     (slow,) = (block.text for block in blocks(README, "sh", "terminal-1-slow"))
     (steps,) = (block.text for block in RUNNABLE if "dialogd pause" in block.text)
     rehearsal = sandbox.start(slow)
@@ -120,7 +114,6 @@ def test_the_commands_to_step_in_meet_a_rehearsal_that_still_goes_on(sandbox: Sa
 
 
 def test_the_readmes_way_onto_the_path_leads_to_this_checkouts_program() -> None:
-    """What `make setup` makes is found by its name, once it is activated as the README says."""
     if not (REPOSITORY / ".venv" / "bin" / "activate").exists():
         pytest.skip("this checkout has no .venv")
     (activate,) = (line for line in README.read_text(encoding="utf-8").split("\n") if line.startswith(". .venv/"))
@@ -130,7 +123,6 @@ def test_the_readmes_way_onto_the_path_leads_to_this_checkouts_program() -> None
 
 
 def test_what_is_typed_into_the_file_is_a_turn_of_the_person(sandbox: Sandbox) -> None:
-    """What the README appends, without a heading, is the person's turn, and gives the turn to B."""
     (typing,) = (block.text for block in RUNNABLE if ">> /tmp" in block.text)
     sandbox.done('dialogd new "Tabs or spaces?"')
     sandbox.done(typing.replace(str(DEFAULT_FILE), str(sandbox.file)))
@@ -139,7 +131,6 @@ def test_what_is_typed_into_the_file_is_a_turn_of_the_person(sandbox: Sandbox) -
 
 
 def test_the_small_agent_reaches_a_consensus(sandbox: Sandbox) -> None:
-    """The example of a command objects, then signs, and so the dialog ends; it also has a daemon of its own."""
     (script,) = (block.text for block in RUNNABLE if "agent.py" in block.text)
     sandbox.done(script)
     written = sandbox.file.read_text(encoding="utf-8")
@@ -182,7 +173,6 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
 
 
 def test_three_terminals_with_other_ports_and_another_file(sandbox: Sandbox) -> None:
-    """The four sentences hold a dialog and end it, at ports and a file that were named."""
     a, b = free_ports(2)
 
     def translated(script: str) -> str:
@@ -215,6 +205,5 @@ def defaults() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_three_terminals_word_for_word(sandbox: Sandbox, defaults: None) -> None:
-    """The same exactly as written, with the true defaults: ports 3001 and 3002, /tmp/claude-dialog.md."""
     del sandbox.environment["DIALOGD_FILE"]
     hold(sandbox, DEFAULT_FILE, lambda script: script)

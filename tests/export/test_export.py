@@ -79,7 +79,6 @@ def dialog() -> Dialog:
 
 
 def test_markdown_has_the_headings_of_the_document_and_every_text(dialog: Dialog) -> None:
-    """A parser finds exactly the document's own headings; below each stands its turn, letter by letter."""
     made = export(dialog, "md").decode()
     lines, tokens = made.split("\n"), MarkdownIt("commonmark").parse(made)
     heads = [(t.map[0], tokens[i + 1].content) for i, t in enumerate(tokens) if t.type == "heading_open" and t.map]
@@ -95,7 +94,6 @@ def test_markdown_has_the_headings_of_the_document_and_every_text(dialog: Dialog
 
 
 def test_markdown_holds_no_tag_and_no_link_that_runs(dialog: Dialog) -> None:
-    """With raw HTML allowed, as the laxest renderers do, nothing but text comes out; no definition of a link either."""
     known: dict[str, object] = {}
     lax = MarkdownIt("commonmark", {"html": True})
     lax.validateLink = lambda url: True  # type: ignore[method-assign]
@@ -121,7 +119,6 @@ TITLES = (
 
 @cases("title", TITLES)
 def test_markdown_shows_a_topic_as_it_was_typed(title: str) -> None:
-    """Nothing of the heading becomes emphasis, code, a link or another sign; words without such signs stay plain."""
     made = export(Room(opening("A", "B", keys=[f"Topic: {title}"])).dialog, "md").decode().partition("\n")[0]
     page = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(made)
     assert page == f"<h1>{escape(title, quote=False)}</h1>\n"
@@ -130,12 +127,10 @@ def test_markdown_shows_a_topic_as_it_was_typed(title: str) -> None:
 
 @cases("sign", ["[", "#", "](", "*", "\\", "`", "&a", " #"])
 def test_exporting_a_long_topic_is_linear(sign: str) -> None:
-    """Four times the signs take about four times as long."""
     assert is_linear(lambda n: export(Room(opening("A", "B", keys=[f"Topic: {sign * n * 20}x"])).dialog, "md"))
 
 
 def test_html_has_every_text_and_nothing_that_runs_or_loads(dialog: Dialog) -> None:
-    """An HTML parser finds each turn's letters in its article; no script, no handler, no style, no address to load."""
     page = Page(export(dialog, "html").decode())
     assert not {"script", "iframe", "object", "embed", "img", "link", "form", "base", "video"} & set(page.tags)
     names = {name for name, _ in page.attributes}
@@ -149,7 +144,6 @@ def test_html_has_every_text_and_nothing_that_runs_or_loads(dialog: Dialog) -> N
 
 
 def test_json_is_what_its_schema_says_and_what_a_daemon_answers(dialog: Dialog) -> None:
-    """It validates, also of an ended dialog; entries are those of `GET /dialog`, exactly."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     for one in (dialog, peaceful().dialog):
         facts = json.loads(export(one, "json", attachments={"a.md": "text"}))
@@ -176,7 +170,6 @@ def printed(made: bytes, folder: Path) -> str:
 
 
 def test_pdf_has_every_word_of_every_turn_in_order(dialog: Dialog, tmp_path: Path) -> None:
-    """A PDF reader finds them below the turn's heading; nothing was evaluated, no file was read."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     text = printed(export(dialog, "pdf"), tmp_path)
     gone = unshown(draw_up(dialog, {}))
@@ -194,7 +187,6 @@ def test_pdf_has_every_word_of_every_turn_in_order(dialog: Dialog, tmp_path: Pat
 
 @cases("text", ["> " * 11 + "x", "> " * 10 + "```\n> " * 2 + "x", "*a **b " * 60 + "c** d*" * 60, "> - " * 9 + "`x`"])
 def test_no_turn_is_nested_too_deeply_for_a_pdf(text: str) -> None:
-    """One that Typst would give up on, and with it on the whole dialog, is shown as it stands."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     room = Room(opening("A", "B"), A=[text])
     room.step("A")
@@ -202,7 +194,6 @@ def test_no_turn_is_nested_too_deeply_for_a_pdf(text: str) -> None:
 
 
 def test_characters_without_a_font_are_named(tmp_path: Path) -> None:
-    """Where no font has a character the first page says which; with a font that has it, nothing is said."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     lone = "\U0001e922"  # ADLAM SMALL LETTER ALIF: hardly a machine has a font for it
     assert missing(f"plain Ελλ {lone}\u0301", []) == lone
@@ -235,13 +226,11 @@ HIDING: Mapping[str, bool] = {
 
 
 def test_text_that_markdown_would_hide_is_found() -> None:
-    """Cells beyond the last column, links without words, what is nested too deeply."""
     assert {text: parsed(text) is None for text in HIDING} == HIDING
 
 
 @cases("text", HIDING)
 def test_every_letter_of_a_text_can_be_read_in_its_html(text: str) -> None:
-    """As it stands where Markdown would hide some; titles of links and what follows a fence as text beside them."""
     found = filter(str.isalnum, unquote("".join(Page(to_html(text)).texts.values())))
     assert lost(letters(unquote(text)), "".join(found)) == ""
 
@@ -261,7 +250,6 @@ COSTLY = {
 
 @cases("shape", COSTLY)
 def test_of_a_text_of_signs_only_the_beginning_is_rendered_and_the_rest_shown_as_written(shape: str) -> None:
-    """Each sign costs time, and a row of two characters many cells; nothing of the text is left out."""
     text = COSTLY[shape]
     rendered, begins, rest = to_html(text).partition('<pre><code class="as-written">')
     assert begins
@@ -273,7 +261,6 @@ def test_of_a_text_of_signs_only_the_beginning_is_rendered_and_the_rest_shown_as
 
 
 def test_a_long_document_is_rendered_whole() -> None:
-    """Headings, lists and code of a hundred thousand characters are no attack."""
     text = many(
         "## A part\n\n" + "Some words of a sentence, and more of them. " * 20 + "\n\n- one\n- two\n\n`code`\n\n"
     )
@@ -281,7 +268,6 @@ def test_a_long_document_is_rendered_whole() -> None:
 
 
 def test_what_turns_the_direction_of_writing_is_shown_as_a_sign() -> None:
-    """In HTML as in Markdown: a proposal cannot look like another one."""
     turned = "keep \u202esergtsoP\u202c, \u2066a\u2069 \u200e\u200f\u061c\U000e0041"
     turned += " P\u200b1\u00ad \u3164 \U0001f469\u200d\U0001f4bb\ufe0f"
     room = Room(opening("A", "B", keys=[f"Topic: {turned}"]), A=[f"{turned}\n\n[PROPOSAL: {turned}]"])
@@ -294,7 +280,6 @@ def test_what_turns_the_direction_of_writing_is_shown_as_a_sign() -> None:
 
 
 def test_attachments_stand_in_the_document_and_links_lead_there(tmp_path: Path) -> None:
-    """A turn that was cut: its whole text is in every format, and no link leads out of the document."""
     room = Room(opening("A", "B", keys=["Max Message: 200"]), A=["Long. " * 100 + "THE VERY END"])
     room.step("A")
     (name,) = room.attachments
@@ -312,7 +297,6 @@ def test_attachments_stand_in_the_document_and_links_lead_there(tmp_path: Path) 
 
 @cases("to", ["md", "html"])
 def test_a_dialog_gives_the_golden_document(to: str) -> None:
-    """Byte by byte; `python -m tests.export.golden` writes them anew."""
     assert export(peaceful().dialog, to).decode() == (GOLDEN / f"dialog.{to}").read_text(encoding="utf-8")
 
 
@@ -326,7 +310,6 @@ NAMES = {
 
 @cases(("words", "name"), NAMES.items())
 def test_a_documents_name_is_one_that_every_system_takes(words: tuple[str, str], name: str) -> None:
-    """Letters, digits and dashes of topic and id, at most forty of each."""
     dialog = peaceful().dialog
     header = replace(dialog.header, topic=words[0], dialog=words[1])
     assert file_name(replace(dialog, header=header), "md") == name
@@ -344,7 +327,6 @@ OFF = (
 
 @cases("address", OFF)
 def test_a_link_that_names_no_scheme_leads_nowhere_and_is_shown(address: str) -> None:
-    """From a saved file it would lead to a share of the network: no format makes it one, and its address is seen."""
     text = f"[docs]({address}) and\n\n[docs][b]\n\n[b]: {address.strip()}\n\n[page](https://good.example)"
     room = Room(opening("A", "B"), A=[text])
     room.step("A")
@@ -357,7 +339,6 @@ def test_a_link_that_names_no_scheme_leads_nowhere_and_is_shown(address: str) ->
 
 
 def test_the_end_is_when_it_ended_and_not_when_it_was_approved() -> None:
-    """A note that the person writes later moves nothing; opened again, the dialog has no end."""
     text = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
     room = Room(opening("A", "B"), A=[text], B=["[AGREE: P1]"])
     room.run()
@@ -384,7 +365,6 @@ except NotInstalled as error:
 
 
 def test_a_machine_that_makes_no_pdf_says_what_to_do(repository: Path) -> None:
-    """Without Typst: install it, or print the HTML."""
     environment = {"PATH": "", "PYTHONPATH": str(repository)}
     done = subprocess.run(
         [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=180, check=True
@@ -395,14 +375,12 @@ def test_a_machine_that_makes_no_pdf_says_what_to_do(repository: Path) -> None:
 
 
 def test_another_format_is_refused() -> None:
-    """With the names of those that there are."""
     with pytest.raises(BadInput) as refused:
         export(peaceful().dialog, "docx")
     assert all(name in refused.value.fix for name in FORMATS)
 
 
 def test_withdrawn_turns_and_vetoed_proposals_say_so() -> None:
-    """What the person struck is shown, as withdrawn, with the marks it had; a vetoed proposal is called vetoed."""
     room = Room(opening("A", "B"), A=["One.\n\n[PROPOSAL: first]", "Two.\n\n[PROPOSAL: second]"], B=["No."])
     for who in "ABA":
         room.step(who)
@@ -423,7 +401,6 @@ HASH = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{12,}\b")
 
 @cases("kind", [kind for kind in ENDS if kind != "time"])
 def test_a_document_reads_like_one(kind: str) -> None:
-    """For somebody who was not there: the decision first, marks as sentences, no TOML, hashes in an appendix."""
     dialog = parse(file_of(kind))
     made, page = export(dialog, "md").decode(), Page(export(dialog, "html").decode())
     html = "\n".join(page.texts.values())
@@ -452,7 +429,6 @@ DECISIONS: Mapping[str, list[str]] = {
 
 
 def test_no_heading_of_a_pdf_stands_alone_at_the_foot_of_a_page(tmp_path: Path) -> None:
-    """What a heading announces begins on its page."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     room = Room(opening("A", "B", keys=["Max Turns: 60"]))
     for number in range(36):

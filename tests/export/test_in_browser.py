@@ -25,7 +25,6 @@ def browser() -> str:
 
 
 def test_the_page_runs_nothing_asks_for_nothing_and_shows_everything(browser: str, tmp_path: Path) -> None:
-    """Agents that do their worst: no dialog, no request, no report of the policy, no error; all turns to be read."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     dialog = hostile()
     file = tmp_path / "page.html"

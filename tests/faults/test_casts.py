@@ -15,7 +15,6 @@ Cast = Callable[..., Pair]
 
 @pytest.mark.slow
 def test_three_agents_speak_in_turns_and_agree(cast: Cast) -> None:
-    """A, B, C, A …; the consensus is signed by all three."""
     pair = cast("ABC")
     pair.hold("Where should user sessions live?", turn="A")
     pair.until(lambda: pair.outcome, "the end")
@@ -37,7 +36,6 @@ def test_three_agents_speak_in_turns_and_agree(cast: Cast) -> None:
 def test_a_round_is_answered_in_any_order_of_arrival(
     cast: Cast, replies: Replies, waits: tuple[float, float, float]
 ) -> None:
-    """`TURN: A, B, C`: each is asked once and written once; then the next in order goes on."""
     pair = cast("ABC", command={who: replies.command(wait) for who, wait in zip("ABC", waits, strict=True)})
     pair.hold("What does each of you think?", turn="A, B, C", max_turns=5)
     pair.until(lambda: pair.outcome, "the end")

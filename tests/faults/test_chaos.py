@@ -16,7 +16,6 @@ ENTRIES = 15  # with fewer, nothing was shown
 
 @pytest.mark.parametrize("agents", CASTS)
 def test_a_dialog_comes_sound_out_of_chaos(tmp_path: Path, agents: str) -> None:
-    """No turn is lost, forged, doubled or out of turn, no reply is bought twice, and afterwards the dialog goes on."""
     chaos = play(tmp_path, SEED, agents)
     assert len(chaos.judge.judged) >= ENTRIES
     assert chaos.counts["kill"]

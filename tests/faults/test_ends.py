@@ -39,7 +39,6 @@ def listening(daemon: Daemon, count: int) -> Iterator[list[socket.socket]]:
 def test_one_daemon_ends_in_a_second_with_all_streams_open_and_a_call_under_way(
     tmp_path: Path, replies: Replies, number: int
 ) -> None:
-    """A real process: exit code 0, the command gone, the streams closed with a farewell; the dialog has not ended."""
     with Pair(tmp_path, command=replies.command("held")) as pair:
         pair.begin("What now?", turn="A")
         pair.start("A")
@@ -66,7 +65,6 @@ def everything(client: socket.socket) -> bytes:
 
 
 def test_a_stop_in_the_middle_of_a_call_ends_and_keeps_everything(cast: Cast, replies: Replies) -> None:
-    """POST /stop: answered in a second, both daemons gone with exit code 0, the dialog archived as it stands."""
     pair = cast(command={"A": replies.command(), "B": replies.command("held")})
     pair.hold("What now?", turn="A")
     pair.until(lambda: replies.alive() and replies.asked("B"), "B's call")
@@ -88,7 +86,6 @@ def test_a_stop_in_the_middle_of_a_call_ends_and_keeps_everything(cast: Cast, re
 
 
 def test_two_stops_at_once_write_one_end(cast: Cast, replies: Replies) -> None:
-    """Both daemons are told to stop at the same time: `[STOPPED]` stands once."""
     pair = cast(command=replies.command("held"))
     pair.hold("What now?", turn="A, B")
     pair.notify("B")
@@ -111,7 +108,6 @@ def test_two_stops_at_once_write_one_end(cast: Cast, replies: Replies) -> None:
 
 
 def test_everything_a_daemon_leaves_is_private(cast: Cast, replies: Replies) -> None:
-    """Without any umask: state, logs, journals, lock and seats are nobody else's."""
     before = os.umask(0)
     try:
         pair = cast(command=replies.command())

@@ -51,7 +51,6 @@ def test_a_daemon_waits_for_room_and_asks_nobody_twice(cast: Cast, replies: Repl
 @pytest.mark.root
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
 def test_on_a_full_file_system_a_turn_waits_for_room(tmp_path: Path) -> None:
-    """A file system of 24 kB, full to the last block: ENOSPC, nothing bought or acknowledged; with room, it is."""
     python, here = shlex.quote(sys.executable), shlex.quote(str(REPOSITORY))
     script = f"""
         mount -t tmpfs -o size=24k none {tmp_path} && cd {tmp_path} && mkdir -m 700 state

@@ -51,7 +51,6 @@ def naive(
 
 
 def test_the_judge_shares_no_code_with_dialogd(repository: Path) -> None:
-    """It imports the standard library alone: a mistake of ours cannot be one of the judge's."""
     tree = ast.parse((repository / "tests/faults/history.py").read_text(encoding="utf-8"))
     names = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
     names += [node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -61,13 +60,11 @@ def test_the_judge_shares_no_code_with_dialogd(repository: Path) -> None:
 
 
 def test_a_sound_history_has_no_problem(path: Path) -> None:
-    """Five turns, numbered, owed, chained, each word once."""
     assert [(found.number, found.by) for found in read(path)] == [(1, ""), (2, "A"), (3, "B"), (4, "A"), (5, "B")]
     assert problems(path, ["A-2", "B-3", "A-4", "B-5"]) == []
 
 
 def test_a_lost_turn_is_found(path: Path) -> None:
-    """By the gap, by the chain, by its word, and by the agent that spoke without owing a turn."""
     path.write_bytes(without(path.read_bytes(), 3))
     said = "\n".join(problems(path, ["B-3"]))
     for part in ("entry 4 by A comes after turn 2", "4 by A is chained to", "4 by A is by A, and owed by ['B']"):
@@ -76,7 +73,6 @@ def test_a_lost_turn_is_found(path: Path) -> None:
 
 
 def test_a_turn_that_was_there_before_is_missed(path: Path) -> None:
-    """The last one, which leaves no gap: the judge has seen it; what an editor took away is the person's doing."""
     whole = path.read_bytes()
     for told, found in ((False, ["entry 5 by B is lost"]), (True, [])):
         judge = Judge()
@@ -87,7 +83,6 @@ def test_a_turn_that_was_there_before_is_missed(path: Path) -> None:
 
 
 def test_a_turn_that_stands_twice_is_found(path: Path) -> None:
-    """By itself, by its word, and by the second time it was not owed."""
     data = path.read_bytes()
     path.write_bytes(data + entry(data, 5))
     said = "\n".join(problems(path, ["B-5"]))
@@ -97,7 +92,6 @@ def test_a_turn_that_stands_twice_is_found(path: Path) -> None:
 
 
 def test_turns_out_of_order_are_found(path: Path) -> None:
-    """The fourth before the third."""
     data = path.read_bytes()
     third = entry(data, 3)
     path.write_bytes(data.replace(third, b"") + third)
@@ -105,14 +99,12 @@ def test_turns_out_of_order_are_found(path: Path) -> None:
 
 
 def test_a_damaged_turn_is_nobodys(path: Path) -> None:
-    """One letter changed: the turn does not count as B's, and its word is lost."""
     path.write_bytes(path.read_bytes().replace(b"I say B-3", b"I say B-9"))
     assert [found.by for found in read(path)] == ["", "A", "", "A", "B"]
     assert "B-3 stands 0 times" in problems(path, ["B-3"])
 
 
 def test_what_a_torn_turn_quotes_is_not_said_again(path: Path) -> None:
-    """An editor cut an agent's turn off in the middle: the person's word in it is a quotation, and stands once."""
     judge, said = Judge(), path.read_bytes() + b"\nConsider W-1 too.\n\nTURN: A\n"
     judge.words.add("W-1")
     torn = naive(said, "A", "You say: \u201cConsider W-1 too\u201d. I do.", last="TURN: B")[:-12]
@@ -121,13 +113,11 @@ def test_what_a_torn_turn_quotes_is_not_said_again(path: Path) -> None:
 
 
 def test_an_appender_that_keeps_the_rules_passes(path: Path) -> None:
-    """The one that is used below is wrong in nothing but what it is told to do wrong."""
     path.write_bytes(path.read_bytes() + naive(path.read_bytes(), "A", last="TURN: B"))
     assert problems(path) == []
 
 
 def test_two_appenders_without_a_lock_are_found(path: Path) -> None:
-    """Both read, then both write: the second one's number, link and debt are of a file that is no more."""
     base = path.read_bytes()
     path.write_bytes(base + naive(base, "A", "First.", last="TURN: B") + naive(base, "A", "Second.", last="TURN: B"))
     said = "\n".join(problems(path))
@@ -157,14 +147,12 @@ def test_two_appenders_without_a_lock_are_found(path: Path) -> None:
     ],
 )
 def test_each_rule_that_a_program_breaks_is_found(path: Path, wrong: Callable[[bytes], bytes], words: str) -> None:
-    """Whose turn it is, which debt, the number, the chain, the last word, marks, outcomes, and lines in the body."""
     base = path.read_bytes()
     path.write_bytes(base + wrong(base))
     assert words in "\n".join(problems(path))
 
 
 def test_nobody_but_the_person_writes_after_the_end(path: Path) -> None:
-    """A turn behind `[STOPPED]` is found; one behind the person's next word is not."""
     base = path.read_bytes() + b"\n## Note \xe2\x80\x94 User\n\n[STOPPED]\n"
     link = hashlib.sha256("## Note — User\n\n[STOPPED]".encode()).hexdigest()[:16]
     path.write_bytes(base + naive(base, "A", prev=link))
@@ -176,7 +164,6 @@ def test_nobody_but_the_person_writes_after_the_end(path: Path) -> None:
 
 
 def test_behind_a_damaged_entry_only_the_person_writes(path: Path) -> None:
-    """A program that goes on there all the same is found."""
     torn = path.read_bytes()[:-12]
     base = torn + b"\n"
     path.write_bytes(base + naive(base, "B", number=5, re_="4"))
@@ -184,7 +171,6 @@ def test_behind_a_damaged_entry_only_the_person_writes(path: Path) -> None:
 
 
 def test_a_second_turn_in_one_pause_is_found(path: Path) -> None:
-    """The one that was under way may come; no other is begun."""
     base = path.read_bytes() + "\n## Note — User\n\n[PAUSED]\n".encode()
     link = hashlib.sha256("## Note — User\n\n[PAUSED]".encode()).hexdigest()[:16]
     first = naive(base, "A", prev=link, last="TURN: A")

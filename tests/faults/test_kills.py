@@ -26,7 +26,6 @@ def assert_history(pair: Pair, replies: Replies, kills: int) -> None:
 
 
 def test_killed_between_reply_and_append_it_appends_after_the_restart(cast: Cast, replies: Replies) -> None:
-    """Six times: the reply is received, the daemon dies before it may write, and nobody asks a second time."""
     pair = cast(command=replies.command("held"))
     pair.hold("What now?", turn="A", max_turns=8)
     for kills, who in enumerate("ABABAB", start=1):
@@ -47,7 +46,6 @@ def test_killed_between_reply_and_append_it_appends_after_the_restart(cast: Cast
 
 @pytest.mark.slow
 def test_killed_at_any_moment_a_dialog_goes_on(cast: Cast, replies: Replies) -> None:
-    """A hundred and twenty kills, each a little later after an answer than the one before, A and B in turns."""
     kills = 120
     pair = cast(command=replies.command(0.02))
     pair.hold("What now?", turn="A", max_turns=10_000)

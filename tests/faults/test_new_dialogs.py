@@ -28,7 +28,6 @@ def looks(pair: Pair) -> None:
 
 @pytest.mark.slow
 def test_the_same_text_over_an_ended_dialog_is_a_new_one(cast: Cast, replies: Replies) -> None:
-    """Saving starts nothing; a notify does; the old turns are set aside with their text."""
     pair = cast(command=replies.command())
     pair.start()
     for round_ in (1, 2):
@@ -45,7 +44,6 @@ def test_the_same_text_over_an_ended_dialog_is_a_new_one(cast: Cast, replies: Re
 
 
 def test_a_reply_that_comes_after_the_file_was_replaced_is_a_draft(cast: Cast, replies: Replies) -> None:
-    """Received for a turn of yesterday's dialog, it is kept, and not appended to today's."""
     pair = cast(command=replies.command())
     pair.hold("What now?", turn="A", max_turns=1000)
     pair.until(lambda: pair.number >= 4, "a dialog that runs")
@@ -63,7 +61,6 @@ def test_a_reply_that_comes_after_the_file_was_replaced_is_a_draft(cast: Cast, r
 
 @pytest.mark.slow
 def test_a_call_under_way_ends_when_the_file_is_replaced(cast: Cast, replies: Replies) -> None:
-    """The old dialog's command is ended, not waited for; the new one does not start by itself."""
     pair = cast(command={"A": replies.command(), "B": replies.command("held")})
     pair.hold("What now?", turn="A")
     pair.until(lambda: replies.asked("B"), "B's call")
@@ -75,7 +72,6 @@ def test_a_call_under_way_ends_when_the_file_is_replaced(cast: Cast, replies: Re
 
 @pytest.mark.slow
 def test_a_file_that_is_deleted_and_written_again_is_a_new_dialog(cast: Cast, replies: Replies) -> None:
-    """Without a file the daemons say so; a new one with the same text waits for a notify."""
     pair = cast(command=replies.command())
     pair.hold("What now?", turn="A", max_turns=2)
     pair.until(lambda: pair.outcome, "the end")

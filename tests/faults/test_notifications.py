@@ -19,7 +19,6 @@ Cast = Callable[..., Pair]
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["AB", "BA"])
 def test_a_dialog_goes_to_its_end_with_every_notification_dropped(cast: Cast, order: str) -> None:
-    """Watch and poll carry it on; daemons start in any order, before there is a file."""
     pair = cast(told=False)
     for who in order:
         pair.start(who)
@@ -34,7 +33,6 @@ def test_a_dialog_goes_to_its_end_with_every_notification_dropped(cast: Cast, or
 
 
 def test_the_poll_alone_carries_a_dialog_on(cast: Cast) -> None:
-    """Where the folder cannot be watched and nobody is told, a daemon looks by itself."""
     pair = cast(told=False, environment={"WATCHFILES_FORCE_POLLING": "true", "WATCHFILES_POLL_DELAY_MS": "60000"})
     pair.hold("Tabs or spaces?", turn="A")
     pair.until(lambda: pair.outcome, "the end")
@@ -43,7 +41,6 @@ def test_the_poll_alone_carries_a_dialog_on(cast: Cast) -> None:
 
 @pytest.mark.slow
 def test_every_notification_a_hundred_times_makes_no_turn_more(cast: Cast) -> None:
-    """Peers are told again and again while the dialog runs: each agent answers once."""
     pair = cast(backend="rehearsal:slow=0.3")
     pair.hold("Tabs or spaces?", turn="A")
     before = 0
@@ -61,7 +58,6 @@ def test_every_notification_a_hundred_times_makes_no_turn_more(cast: Cast) -> No
 
 @pytest.mark.slow
 def test_five_hundred_notifications_at_once_make_one_reply(cast: Cast, tmp_path: Path) -> None:
-    """While the agent thinks each is answered quickly, and the command is called once."""
     replies = Replies(tmp_path)
     pair = cast(command={"A": replies.command("held")}, environment={"DIALOGD_POLL": "1"})
     pair.start("A")
@@ -91,7 +87,6 @@ def test_five_hundred_notifications_at_once_make_one_reply(cast: Cast, tmp_path:
 
 
 def test_a_notification_may_come_from_anybody_and_say_anything(cast: Cast, tmp_path: Path) -> None:
-    """Forged, for the wrong agent, or after the end: the file decides."""
     replies = Replies(tmp_path)
     pair = cast(command=replies.command())
     pair.start()

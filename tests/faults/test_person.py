@@ -19,7 +19,6 @@ Cast = Callable[..., Pair]
 
 
 def test_a_turn_typed_while_an_agent_thinks_ends_its_call(cast: Cast, replies: Replies) -> None:
-    """`>>` is enough: the command is ended in a second, and the agent is asked anew, about what the person said."""
     pair = cast(command={"A": replies.command("held"), "B": replies.command("held")})
     pair.hold("What now?", turn="A")
     pair.until(replies.alive, "the call")
@@ -47,7 +46,6 @@ def move_on_by_command(pair: Pair) -> None:
 def test_a_daemon_frozen_in_a_call_wakes_too_late(
     cast: Cast, replies: Replies, move_on: Callable[[Pair], None]
 ) -> None:
-    """The person went on while it stood still: its reply is not written."""
     pair = cast(command={"A": replies.command("held"), "B": replies.command(0)})
     pair.hold("What now?", turn="A", max_turns=4)
     pair.until(lambda: replies.asked("A"), "the call")
@@ -68,7 +66,6 @@ def test_a_daemon_frozen_in_a_call_wakes_too_late(
 def test_a_daemon_frozen_before_its_append_wakes_too_late(
     cast: Cast, replies: Replies, move_on: Callable[[Pair], None]
 ) -> None:
-    """It had the reply in hand: it is kept as a draft, shown to the agent next time, and not in the file."""
     pair = cast(command=replies.command())
     pair.start("A")
     pair.begin("What now?", turn="A", max_turns=4)
@@ -87,7 +84,6 @@ def test_a_daemon_frozen_before_its_append_wakes_too_late(
 
 
 def test_a_started_dialog_goes_on_with_whom_the_person_names(cast: Cast, replies: Replies) -> None:
-    """A was told to start and still thinks; the person types a turn for B: B needs no notify of its own."""
     pair = cast(command={"A": replies.command("held"), "B": replies.command()})
     pair.hold("What now?", turn="A", max_turns=3)
     pair.until(lambda: replies.asked("A"), "the call")
@@ -97,7 +93,6 @@ def test_a_started_dialog_goes_on_with_whom_the_person_names(cast: Cast, replies
 
 @pytest.mark.slow
 def test_a_pause_outlives_the_daemons(cast: Cast, replies: Replies) -> None:
-    """Paused after the turn under way; killed and started again, they stay so until the person resumes."""
     pair = cast(command=replies.command("held"))
     pair.hold("What now?", turn="A", max_turns=5)
     pair.until(lambda: replies.asked("A"), "the call")
@@ -118,7 +113,6 @@ def test_a_pause_outlives_the_daemons(cast: Cast, replies: Replies) -> None:
 
 
 def test_a_reply_in_hand_waits_behind_an_entry_that_was_torn(cast: Cast, replies: Replies) -> None:
-    """Its debt is open, and still nothing is written until the person has; then it is, and not bought again."""
     pair = cast(command={"A": replies.command(), "B": replies.command("held")})
     pair.begin("What do you think?", turn="A, B", max_turns=4)
     pair.start("A")
@@ -139,7 +133,6 @@ def test_a_reply_in_hand_waits_behind_an_entry_that_was_torn(cast: Cast, replies
 
 
 def test_an_error_waits_until_the_person_has_typed(cast: Cast, tmp_path: Path) -> None:
-    """The agent fails in the middle of the person's line: the note about it comes behind the whole line."""
     pair = cast("ABC", command=f"sh -c 'until [ -e {tmp_path}/go ]; do sleep 0.05; done; exit 7'")
     pair.start("A")
     pair.begin("What now?", turn="A")

@@ -56,7 +56,6 @@ def assert_opened(pair: Pair) -> None:
 
 
 def test_nobody_reads_an_answer_before_all_are_bound(cast: Cast, tmp_path: Path) -> None:
-    """A's text is in no file that B could read before B has sealed its own; then both follow and fit."""
     go = tmp_path / "go"
     pair = cast(command={"A": answering("secret-of-A"), "B": waiting("answer-of-B", go)})
     pair.hold("What now?", turn="A, B", setup=SETUP, max_rounds=1)
@@ -70,7 +69,6 @@ def test_nobody_reads_an_answer_before_all_are_bound(cast: Cast, tmp_path: Path)
 
 
 def test_killed_after_its_seal_it_follows_with_the_text_it_had_sealed(cast: Cast, tmp_path: Path) -> None:
-    """kill -9 between seal and text: the restarted daemon writes what it had, and asks nobody again."""
     go, asked = tmp_path / "go", tmp_path / "asked"
     command = shlex.join(["sh", "-c", f"cat >/dev/null; echo x >>{asked}; echo kept-$(wc -l <{asked})"])
     pair = cast(command={"A": command, "B": waiting("answer-of-B", go)})
@@ -89,7 +87,6 @@ def test_killed_after_its_seal_it_follows_with_the_text_it_had_sealed(cast: Cast
 
 @pytest.mark.slow
 def test_a_sealed_answer_that_is_lost_is_an_error_and_no_other_answer(cast: Cast, tmp_path: Path) -> None:
-    """The journal is gone: what was sealed cannot be written, and nothing else may take its place."""
     go = tmp_path / "go"
     pair = cast(command={"A": answering("mine"), "B": waiting("answer-of-B", go)})
     pair.hold("What now?", turn="A, B", setup=SETUP, max_rounds=1)
@@ -108,7 +105,6 @@ def test_a_sealed_answer_that_is_lost_is_an_error_and_no_other_answer(cast: Cast
 
 
 def test_a_seat_whose_tools_could_read_files_says_so(cast: Cast) -> None:
-    """A command may read whatever its user may; a rehearsed agent may not."""
     pair = cast(command={"A": answering("mine")})
     pair.hold("What now?", turn="A, B", setup=SETUP, max_rounds=1)
     pair.until(lambda: pair.outcome, "the end")
@@ -119,7 +115,6 @@ def test_a_seat_whose_tools_could_read_files_says_so(cast: Cast) -> None:
 
 @pytest.mark.slow
 def test_who_is_left_alone_in_the_round_answers_without_a_seal(cast: Cast, tmp_path: Path) -> None:
-    """A fails while B writes: there is nobody left to hide it from, and B's turn claims to open no seal."""
     go = tmp_path / "go"
     failing = shlex.join(["sh", "-c", "cat >/dev/null; exit 3"])
     pair = cast(command={"A": failing, "B": waiting("answer-of-B", go)})

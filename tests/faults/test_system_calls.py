@@ -67,7 +67,6 @@ CALLS = ["openat", "flock", "newfstatat", "pread64", "write", "fsync", "lseek", 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_killed_at_any_system_call_no_acknowledged_entry_is_lost(tmp_path: Path, call: str) -> None:
-    """Acknowledged are in the file, none stands twice, and the next writer goes on at once."""
     for k, place in enumerate(every_kth(tmp_path, call), start=1):
         done = place.write(f"{call}:signal=KILL:when={k}")
         acknowledged = done.out.split()
@@ -87,7 +86,6 @@ def test_killed_at_any_system_call_no_acknowledged_entry_is_lost(tmp_path: Path,
 
 @pytest.mark.parametrize("call", ["write", "fsync", "flock", "openat"])
 def test_an_agent_killed_at_any_system_call_buys_nothing_twice(tmp_path: Path, call: str) -> None:
-    """Started again, it writes the reply that it had received: one reply per debt, each in the file once."""
     for k, place in enumerate(every_kth(tmp_path, call), start=1):
         touching = [place.path, place.lock, place.journal("A")]
         done, _ = place.run(1, f"{call}:signal=KILL:when={k}", touching=touching)
@@ -104,7 +102,6 @@ def test_an_agent_killed_at_any_system_call_buys_nothing_twice(tmp_path: Path, c
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EINTR"])
 @pytest.mark.parametrize("file", ["dialog", "journal"])
 def test_a_write_that_fails_is_made_good_with_the_same_reply(tmp_path: Path, file: str, error: str) -> None:
-    """The k-th write fails once: nobody is asked twice, nothing stands twice, and no draft is left."""
     for k, place in enumerate(every_kth(tmp_path, "write"), start=1):
         target = place.path if file == "dialog" else place.journal("A")
         done, first = place.run(4, f"write:error={error}:when={k}", touching=[target])
@@ -119,7 +116,6 @@ def test_a_write_that_fails_is_made_good_with_the_same_reply(tmp_path: Path, fil
 
 
 def test_a_full_disk_that_stays_full_acknowledges_nothing(tmp_path: Path) -> None:
-    """Every write to the dialog fails: no turn, one call, and the reply is written after a restart."""
     place = Place(tmp_path / "full")
     before = place.path.read_bytes()
     _, first = place.run(6, "write:error=ENOSPC:when=1+", touching=[place.path])
@@ -132,7 +128,6 @@ def test_a_full_disk_that_stays_full_acknowledges_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_a_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int) -> None:
-    """The dialog is suspect: nothing is acknowledged, nothing more written by this process; a restart goes on."""
     place = Place(tmp_path / "eio")
     done, first = place.run(12, f"fsync:error=EIO:when={k}", touching=[place.path])
     own = [line.split()[0] for line in done.lines("fsync", place.path) if "EIO" in line]
@@ -149,7 +144,6 @@ def test_a_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int) -> Non
 
 
 def test_nothing_more_is_written_after_a_failed_flush(tmp_path: Path) -> None:
-    """Whoever goes on all the same is refused each time, with the reason."""
     place = Place(tmp_path / "eio")
     done = place.write("fsync:error=EIO:when=1", touching=[place.path], how="stubborn")
     assert (done.code, done.out) == (0, "")
@@ -159,7 +153,6 @@ def test_nothing_more_is_written_after_a_failed_flush(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_a_journal_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int) -> None:
-    """As one of the dialog: what was not journalled durably is not written, and nothing else from this process."""
     place = Place(tmp_path / "eio")
     journal = place.journal("A")
     done, first = place.run(8, f"fsync:error=EIO:when={k}", touching=[journal])
@@ -176,7 +169,6 @@ def test_a_journal_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int
 
 
 def test_folders_are_made_durable_before_what_is_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """State directory and attachments, each in the folder above it, before the entry is acknowledged."""
     path = dialog_file(tmp_path)
     state = tmp_path / "home" / "state"
     monkeypatch.setenv("DIALOGD_STATE_DIR", str(state))
@@ -206,7 +198,6 @@ def made_durable(done: Traced, folder: Path) -> bool:
 
 
 def test_a_write_that_does_nothing_is_noticed_and_made_good(tmp_path: Path) -> None:
-    """The system says that all was written, and wrote nothing: read back, found missing, written again."""
     place = Place(tmp_path / "lie")
     done, first = place.run(6, "write:retval=1000000:when=1", touching=[place.path])
     assert "(INJECTED)" in done.trace
@@ -215,7 +206,6 @@ def test_a_write_that_does_nothing_is_noticed_and_made_good(tmp_path: Path) -> N
 
 
 def test_a_write_that_does_half_is_not_acknowledged(tmp_path: Path) -> None:
-    """The system says that 30 bytes were written, and left them out: what stands there is no turn of A's."""
     place = Place(tmp_path / "lie")
     _, first = place.run(6, "write:retval=30:when=1", touching=[place.path])
     assert set(first["acknowledged"]) <= {entry.number for entry in naive_read(place.path) if entry.sound}
@@ -224,7 +214,6 @@ def test_a_write_that_does_half_is_not_acknowledged(tmp_path: Path) -> None:
 
 
 def test_a_slow_disk_delays_and_loses_nothing(tmp_path: Path) -> None:
-    """Each flush takes 200 ms."""
     place = Place(tmp_path / "slow")
     _, first = place.run(4, "fsync:delay_exit=200000")
     assert first["acknowledged"] == first["asked"] == [2, 4]
@@ -232,7 +221,6 @@ def test_a_slow_disk_delays_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_an_entry_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
-    """The order on the disk: intent, flush, entry, flush, read back; and the journal's folder when it is new."""
     place = Place(tmp_path / "order")
     done = place.write()
     names = {place.path: "dialog", place.journal("w0"): "journal", place.state: "folder"}
@@ -250,7 +238,6 @@ def test_an_entry_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
 def test_an_archive_that_is_killed_leaves_a_whole_copy_or_none(tmp_path: Path, call: str) -> None:
-    """At every system call; a second try gives one copy, and the dialog is as it was."""
     for k, place in enumerate(every_kth(tmp_path, call), start=1):
         folder = place.folder / "archive"
         folder.mkdir()
@@ -268,7 +255,6 @@ def test_an_archive_that_is_killed_leaves_a_whole_copy_or_none(tmp_path: Path, c
 
 
 def test_the_turn_that_was_appended_is_the_one_that_is_told(tmp_path: Path) -> None:
-    """While A's turn is flushed the person appends the next one: `appended` names A's."""
     place = Place(tmp_path / "later")
     before = place.path.stat().st_size
     done = threading.Event()
@@ -295,7 +281,6 @@ def test_the_turn_that_was_appended_is_the_one_that_is_told(tmp_path: Path) -> N
 def test_verify_misses_nothing_of_a_dialog_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
-    """While the file, or a journal, is opened slowly, turns are appended: none is missing, none unknown."""
     monkeypatch.setenv("DIALOGD_STATE_DIR", str(tmp_path / "home"))
     path = dialog_file(tmp_path)
     log = LogFile(path, Journals(StateDir(tmp_path / "home").dialog(path)))
@@ -344,7 +329,6 @@ def typed_before_the_write(path: Path) -> Iterator[None]:
 
 
 def test_what_the_person_types_between_comparing_and_writing_is_kept(tmp_path: Path) -> None:
-    """The last moment there is: their line and the entry both stand, each once and whole."""
     place = Place(tmp_path / "typing")
     with typed_before_the_write(place.path):
         done = place.write("write:delay_enter=300000:when=1", touching=[place.path])

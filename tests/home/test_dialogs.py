@@ -50,7 +50,6 @@ def kept(home: Home, *past: Past) -> None:
 
 @pytest.mark.slow
 def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
-    """One field is enough: it is estimated, begun, listed as it goes, ends in agreement, and can be read."""
     home.open()
     estimate = home.ask("/estimate", {"question": "Tabs or spaces?", "rehearsal": True})
     assert (estimate["words"], estimate["low"], estimate["high"], estimate["calls"]) == (
@@ -85,7 +84,6 @@ def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
 
 @pytest.mark.slow
 def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their_dialog(tmp_path: Path) -> None:
-    """Home is killed while they work: the dialog ends all the same, its page answers, another Home shows it."""
     home = Home(tmp_path, linger="45 seconds")
     try:
         home.open()
@@ -111,7 +109,6 @@ def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their
 
 @pytest.mark.slow
 def test_a_result_that_is_rejected_is_discussed_again_and_the_while_begins_anew(tmp_path: Path) -> None:
-    """The daemons stay for the person to say no: what they do then puts their end off."""
     home = Home(tmp_path, linger="45 seconds")
     try:
         home.open()
@@ -130,7 +127,6 @@ def test_a_result_that_is_rejected_is_discussed_again_and_the_while_begins_anew(
 
 @pytest.mark.slow
 def test_a_dialog_of_two_services_is_estimated_and_held(tmp_path: Path) -> None:
-    """With a key in the environment: who answers, who pays, who sees; the usual budget; what it cost in the end."""
     with StandIn(consensus) as server:
         keys = {
             "ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef",
@@ -171,7 +167,6 @@ def test_a_dialog_of_two_services_is_estimated_and_held(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_model_on_this_machine_is_found_and_its_dialog_carried_through(tmp_path: Path) -> None:
-    """Ollama: it is offered as one that nobody pays and nobody sees; asked, answered, approved, exported."""
     with StandIn(curious, models=("qwen3:8b", "llama3.2")) as server:
         home = Home(tmp_path, OLLAMA_HOST=server.url.removeprefix("http://"))
         try:
@@ -198,7 +193,6 @@ def test_a_model_on_this_machine_is_found_and_its_dialog_carried_through(tmp_pat
 
 @pytest.mark.slow
 def test_a_dialog_whose_agents_are_gone_goes_on(home: Home) -> None:
-    """All that works on it is killed in the middle; it is asleep then, wakes by its id, and ends as it would have."""
     home.commands.environment["DIALOGD_PACE"] = "1"
     home.open()
     begun = home.start(rehearsal=True)
@@ -218,7 +212,6 @@ def test_a_dialog_whose_agents_are_gone_goes_on(home: Home) -> None:
 
 @pytest.mark.slow
 def test_a_dialog_that_nobody_knows_the_cast_of_says_how_to_start_it(home: Home) -> None:
-    """What `run --continue` says, with its fix; an id that is none is refused, too."""
     home.open()
     home.commands.begin("Where do sessions live?")
     (row,) = home.dialogs()
@@ -230,7 +223,6 @@ def test_a_dialog_that_nobody_knows_the_cast_of_says_how_to_start_it(home: Home)
 
 
 def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) -> None:
-    """A backend that is not ready here: nothing is written, and the answer is what `run` says."""
     home.open()
     found = home.start(agents=[{"backend": "codex"}, {"backend": "codex"}])
     assert found.status == 409, found.text
@@ -241,7 +233,6 @@ def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) ->
 
 @pytest.mark.slow
 def test_a_start_that_is_repeated_with_its_key_begins_one_dialog(home: Home) -> None:
-    """Also where both come at once; a key is for one form, and without one each is a dialog."""
     home.open()
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(lambda _: home.start(rehearsal=True, key="k-1"), range(2))
@@ -259,7 +250,6 @@ def test_a_start_that_is_repeated_with_its_key_begins_one_dialog(home: Home) -> 
 def test_a_home_that_is_killed_amid_a_start_leaves_the_question_nowhere_else_and_the_next_begins_nothing_twice(
     home: Home,
 ) -> None:
-    """The dialog begins all the same; asked again with its key, the next Home shows it."""
     home.open()
     asked = {"question": "Tabs, or the spaces of Xyzzy?", "rehearsal": True, "key": "k-1"}
     sessions = home.commands.state.sessions
@@ -279,7 +269,6 @@ def test_a_home_that_is_killed_amid_a_start_leaves_the_question_nowhere_else_and
 
 @pytest.mark.slow
 def test_a_context_file_goes_along_without_its_secrets(home: Home) -> None:
-    """As it was shown before; by the name that it has in the folder that Home works in."""
     home.open()
     key = "sk-ant-api03-" + "a1B2" * 20
     (home.commands.folder / "notes.txt").write_text(f"two users\n{key}\n")
@@ -305,7 +294,6 @@ def session(tmp_path: Path) -> Iterator[Claude]:
 
 @pytest.mark.slow
 def test_a_session_is_asked_and_told_nothing_before_it_agrees(session: Claude, tmp_path: Path) -> None:
-    """It is listed, asked with one line once the dialog begins, seated when it accepts, and not asked for a second."""
     home = Home(tmp_path, CLAUDE_CONFIG_DIR=str(session.home))
     try:
         home.open()
@@ -336,7 +324,6 @@ def test_a_session_is_asked_and_told_nothing_before_it_agrees(session: Claude, t
 
 @pytest.mark.slow
 def test_a_session_that_holds_a_seat_asks_no_other_and_builds_nothing_by_home(session: Claude, tmp_path: Path) -> None:
-    """What comes from it is the seat's, by this door too."""
     home = Home(tmp_path, CLAUDE_CONFIG_DIR=str(session.home))
     try:
         home.open()
@@ -365,7 +352,6 @@ def test_a_session_that_holds_a_seat_asks_no_other_and_builds_nothing_by_home(se
 
 @pytest.mark.slow
 def test_a_dialog_that_waits_for_the_person_comes_first_and_says_why(home: Home) -> None:
-    """One that has not begun, one whose daemons are gone, and the past, in that order; by state, too."""
     home.open()
     log = home.commands.begin("Where do sessions live?")
     kept(home, Past("0ld000", "Paper or screen", "Which?", ["Paper."], "We print it."))
@@ -388,7 +374,6 @@ def test_a_dialog_that_waits_for_the_person_comes_first_and_says_why(home: Home)
 
 
 def test_what_was_said_is_found_in_a_dialog_that_has_not_ended(home: Home) -> None:
-    """All words in one entry, in any case, with a piece of it from there; what nobody said is not."""
     home.open()
     home.commands.begin("Colours")
     with home.commands.file.open("a", encoding="utf-8") as file:
@@ -401,7 +386,6 @@ def test_what_was_said_is_found_in_a_dialog_that_has_not_ended(home: Home) -> No
 
 
 def test_the_past_is_searched_by_title_by_name_and_by_what_was_said(home: Home) -> None:
-    """Titles first; then where the words were said, with a piece of it. Paths of the archive are read, nothing else."""
     home.open()
     kept(
         home,
@@ -426,7 +410,6 @@ def test_the_past_is_searched_by_title_by_name_and_by_what_was_said(home: Home) 
 
 @pytest.mark.slow
 def test_five_hundred_past_dialogs_are_listed_fast_and_by_pages(home: Home) -> None:
-    """Once they are indexed a look takes a moment, though a dialog runs; the pages join without a gap."""
     home.open()
     kept(
         home,
@@ -453,7 +436,6 @@ def test_five_hundred_past_dialogs_are_listed_fast_and_by_pages(home: Home) -> N
 
 
 def test_a_file_that_is_no_dialog_or_cannot_be_read_disturbs_no_list(home: Home) -> None:
-    """Nor does one that was begun and is gone."""
     home.open()
     folder = home.commands.state.sessions
     for name, text in (("dialog-a.md", "no dialog"), ("dialog-b.md", "")):

@@ -21,7 +21,6 @@ from tests.support.terminal import Terminal
 
 
 def test_it_prints_the_address_where_there_is_no_browser_and_a_second_one_finds_the_first(home: Home) -> None:
-    """Whatever port the second asks for; both name the address, which answers with the page."""
     first = home.open()
     assert first == f"http://localhost:{home.port}/"
     done = home.commands("open", "--port", "0", "--json")
@@ -32,7 +31,6 @@ def test_it_prints_the_address_where_there_is_no_browser_and_a_second_one_finds_
 
 
 def test_it_opens_the_browser_that_the_person_has_chosen(home: Home) -> None:
-    """BROWSER names a program: it is given the address, and nothing else."""
     browser = home.commands.folder / "bin" / "shows"
     browser.write_text(f'#!/bin/sh\necho "$@" > {home.commands.folder}/shown\n')
     browser.chmod(0o755)
@@ -44,7 +42,6 @@ def test_it_opens_the_browser_that_the_person_has_chosen(home: Home) -> None:
 
 
 def test_two_that_are_opened_at_once_are_one(home: Home) -> None:
-    """Both name the same address, one process serves it, and no other is left."""
     one, two = home.commands.all([["open", "--port", "0"]] * 2)
     assert (one.code, two.code) == (0, 0), one.err + two.err
     assert one.out == two.out
@@ -65,7 +62,6 @@ def test_two_that_are_opened_at_once_are_one(home: Home) -> None:
 
 
 def test_another_program_on_the_port_is_named_with_a_way_out(home: Home) -> None:
-    """Exit code 3; nothing is taken for Home that does not say so."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         done = home.commands("open", "--port", str(port))
@@ -77,7 +73,6 @@ def test_another_program_on_the_port_is_named_with_a_way_out(home: Home) -> None
 
 @pytest.mark.slow
 def test_it_ends_when_nobody_has_looked_for_a_while(tmp_path: Path) -> None:
-    """A look puts the end off; what is refused is no look; then it is gone, and nothing says that it runs."""
     seconds = math.ceil(stretched(2.0))
     home = Home(tmp_path, linger=f"{seconds} seconds")
     try:
@@ -103,7 +98,6 @@ def test_it_ends_when_nobody_has_looked_for_a_while(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_one_in_the_foreground(home: Home) -> None:
-    """Exit code 0, at once; until then its address stood there, also where no terminal shows it."""
     with home.commands.background("open", "--foreground", "--port", "0") as process:
         until(lambda: home.known, "Home")
         assert f"http://localhost:{home.known['port']}\n" in home.commands.output
@@ -114,7 +108,6 @@ def test_ctrl_c_ends_the_one_in_the_foreground(home: Home) -> None:
 
 @pytest.mark.slow
 def test_one_that_was_killed_is_not_taken_for_running(home: Home) -> None:
-    """What it left behind says that it runs; the next is another."""
     home.open()
     before = home.known["pid"]
     os.kill(before, signal.SIGKILL)
@@ -125,7 +118,6 @@ def test_one_that_was_killed_is_not_taken_for_running(home: Home) -> None:
 
 @pytest.mark.slow
 def test_dialogd_alone_in_a_terminal_opens_home_and_says_so(home: Home) -> None:
-    """After one line that names the help; with output that is no terminal it prints the help, as ever."""
     home.commands.environment["DIALOGD_HOME_PORT"] = "0"
     terminal = Terminal(home.commands.words([]), home.commands.environment, home.commands.folder)
     try:

@@ -37,7 +37,6 @@ def nothing_began(home: Home) -> bool:
     ids=lambda headers: " ".join(f"{name} {value}" for name, value in headers.items()),
 )
 def test_a_page_of_elsewhere_can_neither_read_nor_start_anything(shared: Home, headers: Mapping[str, str]) -> None:
-    """By its origin, by what the browser says of it, by a name of its own for this machine: every route."""
     for path in ("/dialogs", "/choices", "/folders", "/past/x", "/home/home.js", "/health"):
         assert shared.ask(path, **headers).status == 403, path
     for path in ("/start", "/estimate", "/context"):
@@ -49,14 +48,12 @@ def test_a_page_of_elsewhere_can_neither_read_nor_start_anything(shared: Home, h
 
 @cases("pair", PAIRS)
 def test_a_refused_request_starts_nothing_by_the_one_behind_it(shared: Home, pair: str) -> None:
-    """Where one request is refused, twice over or once, the next on the same connection is not looked at."""
     start = request(shared.port, "POST /start", "Content-Type: application/json", body=json.dumps(START).encode())
     assert_carries_nothing(shared.port, pair, start)
     assert nothing_began(shared)
 
 
 def test_a_form_starts_nothing(shared: Home) -> None:
-    """A form of another site is refused for what it is, and a body that is not JSON by any name for its type."""
     form = b"question=Tabs&rehearsal=true"
     kinds = ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain")
     for kind in kinds:
@@ -114,7 +111,6 @@ def test_a_form_starts_nothing(shared: Home) -> None:
     ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
 )
 def test_what_is_not_offered_is_refused_at_its_field(shared: Home, asked: Mapping[str, object], field: str) -> None:
-    """Nothing is written, nothing runs, and the answer says what to do; the estimate refuses it, too."""
     (shared.commands.folder / "fine.txt").write_text("fine\n")
     (shared.commands.folder / "picture.png").write_bytes(b"\x89PNG\0\0")
     for path in ("/start", "/estimate"):
@@ -127,7 +123,6 @@ def test_what_is_not_offered_is_refused_at_its_field(shared: Home, asked: Mappin
 
 
 def test_a_template_that_seats_a_program_is_not_started_from_the_page(shared: Home) -> None:
-    """A project's own template may name a command: in a terminal that is the person's doing, from a page it is not."""
     folder = shared.commands.folder / ".dialogd" / "templates"
     folder.mkdir(parents=True, exist_ok=True)
     text = "---\nname: sly\n---\n# Sly\n\n## Agents\n\n### One\n**Backend:** command:touch ran\n\n### Two\n- Duty\n"
@@ -160,7 +155,6 @@ def tree(shared: Home) -> Path:
 
 
 def test_folders_show_what_is_ones_own_and_nothing_that_hides_or_leads_elsewhere(shared: Home, tree: Path) -> None:
-    """By name; files where they are asked for; the way up."""
     found = shared.ask(f"/folders?under={tree}&files=true")
     assert [one["name"] for one in found["folders"]] == ["Admin", "shop"]
     assert [(one["name"], one["size"]) for one in found["files"]] == [("note.txt", 7)]
@@ -170,7 +164,6 @@ def test_folders_show_what_is_ones_own_and_nothing_that_hides_or_leads_elsewhere
 
 
 def test_a_home_that_is_reached_by_a_link_can_be_looked_into(tmp_path: Path) -> None:
-    """Its folder is shown under its real name, for no path leads through a link."""
     (tmp_path / "real" / "shop").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real")
     home = Home(tmp_path, HOME=str(tmp_path / "link"))
@@ -186,7 +179,6 @@ def test_a_home_that_is_reached_by_a_link_can_be_looked_into(tmp_path: Path) -> 
     "path", ["out", "in", "out/ssl", ".secret", "shop/../.secret", "shop/../../..", "linked.txt", ".env", "no-such"]
 )
 def test_no_path_leads_to_what_hides_or_lies_elsewhere(shared: Home, tree: Path, path: str) -> None:
-    """As a folder to look into, as a file to take along, as a project: each is refused with its reason."""
     looked = shared.ask(f"/folders?under={tree}/{path}")
     assert looked.status in (400, 409), looked.text
     assert looked.problem["fix"]
@@ -201,7 +193,6 @@ def test_no_path_leads_to_what_hides_or_lies_elsewhere(shared: Home, tree: Path,
 
 
 def test_relative_paths_and_paths_of_other_users_are_refused(shared: Home, tree: Path) -> None:
-    """A folder is named from the root."""
     assert shared.ask("/folders?under=own").status == 400
     assert shared.ask("/folders?under=~root").status == 400
     if os.geteuid() != 0:
@@ -210,7 +201,6 @@ def test_relative_paths_and_paths_of_other_users_are_refused(shared: Home, tree:
 
 
 def test_a_file_is_shown_as_it_would_go_along(shared: Home, tree: Path) -> None:
-    """Without secrets, up to a whole line where it is long; what is no text, or not there, says why."""
     key = "sk-ant-api03-" + "a1B2" * 20
     (tree / "shop" / "config.txt").write_text(f"port = 1\nkey = {key}\nrest\n")
     (tree / "shop" / "long.txt").write_text("0123456789\n" * 60_000)
@@ -232,7 +222,6 @@ def test_a_file_is_shown_as_it_would_go_along(shared: Home, tree: Path) -> None:
 
 
 def test_files_that_are_too_large_together_are_refused_together(shared: Home, tree: Path) -> None:
-    """Each alone would do."""
     names = [f"big-{number}.txt" for number in range(9)]
     for name in names:
         (tree / name).write_text("0123456789\n" * 9_000)
@@ -271,7 +260,6 @@ DAMAGED = ("[1]", '"x"', "null", "nonsense", "[" * 9_000, '{"file": 5, "pid": 1,
 def test_a_damaged_file_of_the_state_directory_takes_neither_the_list_nor_the_form(
     shared: Home, folder: str, name: str, texts: tuple[str, ...]
 ) -> None:
-    """What cannot be read is passed over."""
     place = shared.commands.state.root / folder
     place.mkdir(parents=True, exist_ok=True)
     for text in texts:

@@ -63,6 +63,7 @@ def _hooked(work: Callable[[], object], called: Callable[[str, FrameType], None]
 
     before = sys.getprofile()
     gc.collect()
+    gc.freeze()  # else each collection walks the heap of every library that other tests have imported
     gc.disable()  # what others left open is not closed meanwhile
     sys.setprofile(hook)
     try:

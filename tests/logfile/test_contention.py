@@ -43,7 +43,6 @@ def problems(path: Path, acknowledged: list[str]) -> list[str]:
 
 
 def test_eight_processes_append_one_after_the_other(tmp_path: Path) -> None:
-    """Distinct = acknowledged = in the file, numbered in order, the chain sound."""
     path = dialog_file(tmp_path)
     acknowledged = write_at_once("ours", path, 8, 25)
     assert len(set(acknowledged)) == len(acknowledged) == 200
@@ -53,7 +52,6 @@ def test_eight_processes_append_one_after_the_other(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_eight_processes_without_a_lock_fail_the_same_check(tmp_path: Path) -> None:
-    """The control: read, compose, write, flush by eight processes at once."""
     path = dialog_file(tmp_path)
     acknowledged = write_at_once("naive", path, 8, 8)
     assert len(acknowledged) > 8
@@ -61,7 +59,6 @@ def test_eight_processes_without_a_lock_fail_the_same_check(tmp_path: Path) -> N
 
 
 def test_of_eight_answers_to_one_debt_one_is_written(tmp_path: Path) -> None:
-    """Compared under the lock, the debt is open for the first only."""
     path = dialog_file(tmp_path)
     acknowledged = write_at_once("one-debt", path, 8, 1)
     assert len(acknowledged) == 1
@@ -69,7 +66,6 @@ def test_of_eight_answers_to_one_debt_one_is_written(tmp_path: Path) -> None:
 
 
 def test_threads_of_one_process_append_one_after_the_other(tmp_path: Path) -> None:
-    """One LogFile shared by threads, and another one beside it, lose nothing."""
     path = dialog_file(tmp_path)
     shared, other = log_of(path), log_of(path)
     acknowledged: list[str] = []
@@ -92,7 +88,6 @@ def test_threads_of_one_process_append_one_after_the_other(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_eight_processes_append_two_hundred_each(tmp_path: Path) -> None:
-    """1,600 entries."""
     path = dialog_file(tmp_path)
     acknowledged = write_at_once("ours", path, 8, 200)
     assert len(acknowledged) == 1600

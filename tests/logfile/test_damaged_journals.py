@@ -97,7 +97,6 @@ async def fuzzed(scene: Scene, flips: Iterator[tuple[int, int]]) -> int:
 
 
 async def test_a_whole_journal_completes_the_turn_and_warns_of_nothing(scene: Scene) -> None:
-    """The control: what the scene is, without any damage; a line that a crash tore is no damage."""
     assert await scene.goes_on(scene.journal) == []
     assert await scene.goes_on(scene.journal, torn=True) == []
     assert scene.path.read_bytes().startswith(scene.whole)
@@ -105,25 +104,21 @@ async def test_a_whole_journal_completes_the_turn_and_warns_of_nothing(scene: Sc
 
 
 async def test_a_flipped_bit_anywhere_stops_no_daemon(scene: Scene) -> None:
-    """One bit of every eleventh byte: the daemon goes on from the file, and writes its turn."""
     assert await fuzzed(scene, ((at, at // 11 % 8) for at in range(0, len(scene.journal), 11))) > 110
 
 
 @pytest.mark.slow
 async def test_a_flipped_bit_of_any_byte_stops_no_daemon(scene: Scene) -> None:
-    """Every byte, with a bit of it that changes from byte to byte."""
     assert await fuzzed(scene, ((at, (5 * at + 3) % 8) for at in range(len(scene.journal)))) > 1000
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=[pytest.mark.slow])])
 async def test_json_of_another_shape_stops_no_daemon(scene: Scene, every: int) -> None:
-    """Each value of each record left out, and in its place whatever JSON can hold; usually every fifth of these."""
     for data in itertools.islice(scene.variants(), None, None, every):
         await scene.goes_on(data)
 
 
 async def test_a_damaged_record_is_told_with_its_place(scene: Scene) -> None:
-    """File and line, once; the record stays where it is."""
     line = 1 + scene.journal.split(b"\n").index(next(x for x in scene.journal.split(b"\n") if b'"reply"' in x))
     spoiled = scene.journal.replace(b'"debt"', b'"dept"', 1)
     (told,) = await scene.goes_on(spoiled)
@@ -133,7 +128,6 @@ async def test_a_damaged_record_is_told_with_its_place(scene: Scene) -> None:
 
 
 async def test_an_entry_that_was_damaged_in_the_journal_is_not_completed(scene: Scene) -> None:
-    """The rest of a torn turn is taken from a record whose own hash fits, or not at all."""
     words = scene.whole[-60:-30].decode().split("\n")[0]
     spoiled = scene.journal.replace(words.encode(), words.upper().encode())
     assert spoiled != scene.journal
@@ -143,7 +137,6 @@ async def test_an_entry_that_was_damaged_in_the_journal_is_not_completed(scene: 
 
 
 def test_a_command_of_the_person_goes_on_too(tmp_path: Path) -> None:
-    """The person's own journal may be as damaged as any."""
     path = dialog_file(tmp_path)
     log = log_of(path)
     log.append(turn("A-2"), log.journals.of(PERSON))

@@ -20,7 +20,6 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_an_entry_is_flushed_before_it_is_acknowledged(files: dict[str, Path]) -> None:
-    """Intent, flush; entry, flush, read back; then it is read on. The journal's folder is flushed when it is new."""
     log = log_of(files["dialog"])
     journal = log.journals.of("A")
     first = written(files, lambda: log.append(turn("one"), journal))
@@ -36,7 +35,6 @@ def test_an_entry_is_flushed_before_it_is_acknowledged(files: dict[str, Path]) -
 
 
 def test_every_other_write_to_the_dialog_is_flushed(files: dict[str, Path], tmp_path: Path) -> None:
-    """The newline that a typed line lacks, the rest of a torn entry, and a new file with its folder."""
     path = files["dialog"]
     log = log_of(path)
     log.append(turn("one"), log.journals.of("A"))
@@ -56,7 +54,6 @@ def test_every_other_write_to_the_dialog_is_flushed(files: dict[str, Path], tmp_
 
 
 def test_a_reply_and_a_draft_are_flushed(files: dict[str, Path]) -> None:
-    """Unless the flush of what follows at once serves both; that one flushes too."""
     log = log_of(files["dialog"])
     journal = log.journals.of("A")
     received = Received(("A", "1", ""), "Yes.", {}, 5)
@@ -67,7 +64,6 @@ def test_a_reply_and_a_draft_are_flushed(files: dict[str, Path]) -> None:
 
 
 def test_an_append_costs_the_same_however_long_the_dialog(files: dict[str, Path]) -> None:
-    """Dialog and journal stay open: a flush of each, two short readings; the library opens the lock."""
     log = log_of(files["dialog"])
     journal = log.journals.of("A")
     for number in range(3):
@@ -84,7 +80,6 @@ def test_an_append_costs_the_same_however_long_the_dialog(files: dict[str, Path]
 
 
 def test_what_another_daemon_wrote_is_read_at_once_and_by_itself(files: dict[str, Path]) -> None:
-    """A look at a file that grew is one question and one reading; at one that did not, one question."""
     mine, other = log_of(files["dialog"]), log_of(files["dialog"])
     other.append(turn("one"), other.journals.of("B"))
     mine.read()
@@ -95,7 +90,6 @@ def test_what_another_daemon_wrote_is_read_at_once_and_by_itself(files: dict[str
 
 
 def test_what_a_writer_noted_itself_is_not_read_again(files: dict[str, Path]) -> None:
-    """A journal knows what it has written; what somebody else added is read, wherever it stands."""
     log = log_of(files["dialog"])
     journal, other = log.journals.of("A"), log.journals.of("A")
     received = Received(("A", "1", ""), "Yes.", {"usd": 0.5}, 5)

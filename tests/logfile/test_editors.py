@@ -115,7 +115,6 @@ def around(folder: Path, save: Save) -> list[tuple[str, Path, LogFile, int, bool
 
 @pytest.mark.parametrize("save", SAVES)
 def test_an_editors_save_loses_no_turn_unseen(tmp_path: Path, save: str) -> None:
-    """Saved before the entry is read back, the turn is in the file after all; later, it is known to be dropped."""
     for moment, path, log, tries, in_time in around(tmp_path, SAVES[save]):
         assert b"Postgres, Redis or SQLite?" in path.read_bytes(), moment
         assert times(path, "first") == 1, moment
@@ -126,7 +125,6 @@ def test_an_editors_save_loses_no_turn_unseen(tmp_path: Path, save: str) -> None
 
 @pytest.mark.parametrize("typed", TYPED)
 def test_a_persons_typing_is_kept_and_loses_no_turn(tmp_path: Path, typed: str) -> None:
-    """Appended at any moment, the person's bytes stand whole, and the turn is in the file once."""
     text = TYPED[typed]
     for moment, path, _, tries, _ in around(tmp_path, shell(text)):
         data = path.read_bytes()
@@ -138,7 +136,6 @@ def test_a_persons_typing_is_kept_and_loses_no_turn(tmp_path: Path, typed: str) 
 
 @pytest.mark.parametrize("later", [1, pytest.param(3, marks=pytest.mark.slow), 100])
 def test_a_save_that_takes_its_time_loses_no_turn_unseen(tmp_path: Path, later: int) -> None:
-    """Truncated at one moment and written at a later one, the turn is in the file, or known to be dropped."""
     rehearsal = log_of(dialog_file(tmp_path))
     rehearsal.append(turn("first"), rehearsal.journals.of("A"))
     count = len(moments(lambda: rehearsal.append(turn("second"), rehearsal.journals.of("A"))))
@@ -185,7 +182,6 @@ def naive_append(path: Path, entry: bytes) -> None:
 
 @pytest.mark.parametrize("save", ["rename over", "in place"])
 def test_the_naive_appender_loses_a_turn_to_an_editors_save(tmp_path: Path, save: str) -> None:
-    """The control: the same saves at the moments of a plain append leave nothing of the turn, and nobody knows."""
     log = log_of(dialog_file(tmp_path))
     log.append(turn("first"), log.journals.of("A"))
     loaded = log.path.read_bytes()
@@ -201,7 +197,6 @@ def test_the_naive_appender_loses_a_turn_to_an_editors_save(tmp_path: Path, save
 
 
 def test_a_save_under_the_name_is_read_as_a_whole(tmp_path: Path) -> None:
-    """A word was changed far above, and something typed below: both are seen, though the end is as it was."""
     path = dialog_file(tmp_path)
     log = log_of(path)
     log.append(turn("one", size=2_000), log.journals.of("A"))
@@ -217,7 +212,6 @@ def test_a_save_under_the_name_is_read_as_a_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("typed", ["\nConsider Re", "\nConsider Redis.\n", "\nConsider Redis.\n\nTURN: B\n"])
 def test_a_newline_is_added_to_nothing_but_a_last_turn_line(tmp_path: Path, typed: str) -> None:
-    """By the time it is to be written the person has typed on: what stands there is left alone."""
     path = dialog_file(tmp_path)
     with path.open("a") as file:
         file.write(typed)
@@ -227,7 +221,6 @@ def test_a_newline_is_added_to_nothing_but_a_last_turn_line(tmp_path: Path, type
 
 
 async def test_whoever_hears_of_dropped_turns_and_asks_is_told_the_same(tmp_path: Path) -> None:
-    """The event comes once the daemon knows the file as it stands now, also where nobody has answered yet."""
     path = dialog_file(tmp_path)
     async with agent_at(path) as agent:
         await agent.look()

@@ -49,7 +49,6 @@ async def entry_size(folder: Path) -> int:
 
 
 async def test_a_reply_for_which_there_was_no_room_is_written_once_there_is(tmp_path: Path) -> None:
-    """The disk full at every 17th byte of the entry: refused, then the same reply, once, and no draft of it."""
     size = await entry_size(tmp_path / "rehearsal")
     before = LONG.encode()
     for room in (*range(0, size, 17), size - 1):
@@ -74,7 +73,6 @@ async def test_a_reply_for_which_there_was_no_room_is_written_once_there_is(tmp_
 
 
 async def test_with_room_for_the_whole_entry_it_is_acknowledged(tmp_path: Path) -> None:
-    """Room for that and no more: the reply is written at once."""
     size = await entry_size(tmp_path / "rehearsal") + 3
     path, backend = dialog_file(tmp_path, text=LONG), Counting()
     async with agent_at(path, "A", backend) as agent:
@@ -84,7 +82,6 @@ async def test_with_room_for_the_whole_entry_it_is_acknowledged(tmp_path: Path) 
 
 
 async def test_a_restart_on_the_full_disk_loses_nothing(tmp_path: Path) -> None:
-    """Refused, killed, started again while still full, and again with room: the reply was bought once."""
     size = await entry_size(tmp_path / "rehearsal")
     for room in range(0, size, 61):
         folder, backend = tmp_path / str(room), Counting()
@@ -102,7 +99,6 @@ async def test_a_restart_on_the_full_disk_loses_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_journal_that_has_no_room_keeps_the_dialog_as_it_was(tmp_path: Path) -> None:
-    """Full at any byte of the journal: nothing is written to the dialog; with room again, the reply once."""
     for room in range(0, 900, 37):
         folder, backend = tmp_path / str(room), Counting()
         folder.mkdir()
@@ -120,7 +116,6 @@ async def test_a_journal_that_has_no_room_keeps_the_dialog_as_it_was(tmp_path: P
 
 
 def test_the_error_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
-    """A refused write is a `StorageError` that names the file and a fix."""
     path = dialog_file(tmp_path, text=LONG)
     log = log_of(path)
     log.read()
@@ -131,7 +126,6 @@ def test_the_error_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_attachment_that_has_no_room_is_not_linked(tmp_path: Path) -> None:
-    """The attachment is refused first: no entry that links to half of it."""
     from dialogd.protocol.model import Draft
     from dialogd.store.logfile import Addition
 
@@ -148,7 +142,6 @@ def test_an_attachment_that_has_no_room_is_not_linked(tmp_path: Path) -> None:
 
 
 def test_after_a_failed_append_the_file_can_be_read(tmp_path: Path) -> None:
-    """What was read before still stands, and the torn tail counts for nothing."""
     path = dialog_file(tmp_path, text=LONG)
     log = log_of(path)
     with files_up_to(len(LONG.encode()) + 80), pytest.raises(StorageError):
@@ -158,7 +151,6 @@ def test_after_a_failed_append_the_file_can_be_read(tmp_path: Path) -> None:
 
 
 async def test_a_state_directory_that_vanishes_is_made_anew(tmp_path: Path) -> None:
-    """Taken away under a running agent: its next turn is written, journalled, and private."""
     path, backend = dialog_file(tmp_path), Counting()
     state = tmp_path / "state"
     async with agent_at(path, "A", backend) as agent:
@@ -174,7 +166,6 @@ async def test_a_state_directory_that_vanishes_is_made_anew(tmp_path: Path) -> N
 
 
 def test_a_journal_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
-    """Nobody is told to free some space where there is plenty."""
     path = dialog_file(tmp_path)
     log = log_of(path)
     with files_up_to(10), pytest.raises(StorageError) as full:

@@ -33,7 +33,6 @@ def wrote(journal: Journal, number: int = 0, calls: str = "", body: str = "So.")
 
 
 def test_a_note_settles_no_reply(journal: Journal) -> None:
-    """The same daemon called a peer stalled while its own reply waited: that still waits. Its turn settles it."""
     journal.reply(REPLY)
     wrote(journal)
     assert journal.received() == REPLY
@@ -42,7 +41,6 @@ def test_a_note_settles_no_reply(journal: Journal) -> None:
 
 
 def test_only_an_entry_that_gives_account_settles_what_is_owed(journal: Journal) -> None:
-    """What calls came to stays owed until a frame says `calls=`; words in a body say nothing."""
     journal.record("spent", usage={"usd": 0.25})
     wrote(journal, 2, body="It took calls=2 in all.")
     assert journal.owed() == ({"usd": 0.25},)
@@ -51,7 +49,6 @@ def test_only_an_entry_that_gives_account_settles_what_is_owed(journal: Journal)
 
 
 def test_a_reply_that_became_a_draft_stays_owed(journal: Journal) -> None:
-    """It was bought, whether it was sent or not; a reply that waits is on the bill of its own turn."""
     journal.reply(REPLY)
     assert journal.owed() == ()
     journal.draft(REPLY, "late")
@@ -59,7 +56,6 @@ def test_a_reply_that_became_a_draft_stays_owed(journal: Journal) -> None:
 
 
 def test_a_draft_is_shown_once(journal: Journal) -> None:
-    """What was given to its agent as "written, not sent" is not given again; what comes after it is."""
     journal.draft(REPLY, "late")
     journal.record("sent")
     assert journal.drafts() == ()
@@ -68,7 +64,6 @@ def test_a_draft_is_shown_once(journal: Journal) -> None:
 
 
 def test_calls_of_tools_are_known_until_a_turn_tells_of_them(journal: Journal) -> None:
-    """They outlive the debt that they were made for, and a failure's note; the writer's next turn settles them."""
     known = {"tool": "tickets.add", "arguments": "{}"}
     journal.record("tool", debt=["A", "1", "c0ffee"], number=1, **known)
     journal.record("result", debt=["A", "1", "c0ffee"], number=1, **known, how="allowed", text="5", is_error=False)
@@ -80,7 +75,6 @@ def test_calls_of_tools_are_known_until_a_turn_tells_of_them(journal: Journal) -
 
 
 def test_a_reply_has_landed_only_where_its_own_debt_was_opened(tmp_path: Path) -> None:
-    """Another dialog in the same file has a turn 2 of A's as well: that is not this reply."""
     log = log_of(dialog_file(tmp_path))
     log.append(turn("one"), log.journals.of("A"))
     dialog = log.read()
@@ -92,7 +86,6 @@ def test_a_reply_has_landed_only_where_its_own_debt_was_opened(tmp_path: Path) -
 
 
 def test_a_journal_that_another_took_the_place_of_is_read_from_its_beginning(journal: Journal) -> None:
-    """Set aside with its dialog while a daemon runs: nothing of it is known any more, and all of the new one."""
     journal.draft(REPLY, "late")
     assert journal.drafts() == ("Postgres.",)
     journal.path.rename(journal.path.with_suffix(".old"))
@@ -104,7 +97,6 @@ def test_a_journal_that_another_took_the_place_of_is_read_from_its_beginning(jou
 
 
 def test_of_two_that_see_a_cut_one_sets_the_journals_aside(tmp_path: Path) -> None:
-    """What was received for the new dialog by then is not carried away with the old one's."""
     path = dialog_file(tmp_path)
     before = path.read_bytes()
     first, second = log_of(path), log_of(path)
@@ -119,7 +111,6 @@ def test_of_two_that_see_a_cut_one_sets_the_journals_aside(tmp_path: Path) -> No
 
 
 def test_only_turns_are_known_as_committed_and_missed(journal: Journal) -> None:
-    """A note that is gone makes no cut."""
     wrote(journal)
     journals = Journals(journal.path.parent)
     assert (journals.committed(), journals.dropped(set())) == ({}, [])
@@ -140,7 +131,6 @@ class Meanwhile(Journals):
 
 
 async def test_a_turn_that_is_committed_while_a_daemon_starts_is_not_gone(tmp_path: Path) -> None:
-    """It read the file before, and knows of the turn from the journal: nothing is set aside, its own reply is kept."""
     path = dialog_file(tmp_path)
     other = log_of(path)
     kept = Received(("A", "1", ""), "Bought.", {}, 1)

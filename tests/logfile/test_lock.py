@@ -47,7 +47,6 @@ def kill_group(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -
 
 
 def test_a_dead_holder_does_not_block(path: Path, holder: subprocess.Popen[bytes]) -> None:
-    """Killed while it holds the lock, a writer delays the next by less than a second."""
     kill_group(holder)
     began = time.monotonic()
     log = log_of(path)
@@ -71,7 +70,6 @@ def replaced(lock: Path) -> None:
 def test_a_lock_file_that_goes_away_makes_no_second_turn(
     path: Path, holder: subprocess.Popen[bytes], tamper: Callable[[Path], None]
 ) -> None:
-    """The writer that held the old lock finds the file changed, compares again, and writes nothing."""
     tamper(path.with_name(path.name + ".lock"))
     log = log_of(path)
     assert log.append(turn("other"), log.journals.of("B")) is not None
@@ -85,7 +83,6 @@ def test_a_lock_file_that_goes_away_makes_no_second_turn(
 def test_a_lock_file_that_goes_away_while_somebody_waits_is_noticed(
     path: Path, holder: subprocess.Popen[bytes], tamper: Callable[[Path], None]
 ) -> None:
-    """Whoever waited for the old lock refuses it, or takes the new one: never both at once."""
     log, outcome = log_of(path), []
     make = turn("other")
 
@@ -112,7 +109,6 @@ def test_a_lock_file_that_goes_away_while_somebody_waits_is_noticed(
 
 @pytest.mark.slow
 def test_a_stopped_holder_blocks_with_a_reason(path: Path, holder: subprocess.Popen[bytes]) -> None:
-    """Frozen while it holds the lock, a writer makes the others fail in ten seconds, and say what to look for."""
     kill_group(holder, signal.SIGSTOP)
     log, before = log_of(path), path.read_bytes()
     began = time.monotonic()
@@ -128,7 +124,6 @@ def test_a_stopped_holder_blocks_with_a_reason(path: Path, holder: subprocess.Po
 
 
 def test_threads_that_share_a_lock_keep_each_other_out(path: Path) -> None:
-    """One object, one open file: the system alone would let both in."""
     lock, inside, most = Lock(path.with_name("shared.lock")), 0, 0
 
     def work() -> None:

@@ -93,7 +93,6 @@ OTHERS = [a_directory, a_fifo, world_writable, pytest.param(somebody_elses, mark
 
 @pytest.mark.parametrize("make", [*LINKS, *OTHERS, very_large])
 def test_a_dialog_file_that_cannot_be_trusted_is_refused(tmp_path: Path, make: Make) -> None:
-    """For reading and for writing; the file it leads to stays as it was."""
     victim, path = tmp_path / "victim", tmp_path / "dialog.md"
     victim.write_bytes(VICTIM)
     make(path, victim)
@@ -107,7 +106,6 @@ def test_a_dialog_file_that_cannot_be_trusted_is_refused(tmp_path: Path, make: M
 
 @pytest.mark.parametrize("make", [*LINKS, *OTHERS, very_large])
 def test_a_file_that_is_open_already_is_refused_all_the_same(tmp_path: Path, make: Make) -> None:
-    """Read and written to before, it gave way to one that cannot be trusted: neither is touched any more."""
     victim, path, old = tmp_path / "victim", dialog_file(tmp_path), tmp_path / "old"
     victim.write_bytes(VICTIM)
     log = log_of(path)
@@ -122,7 +120,6 @@ def test_a_file_that_is_open_already_is_refused_all_the_same(tmp_path: Path, mak
 
 
 def test_rights_that_change_while_a_file_is_open_are_noticed(tmp_path: Path) -> None:
-    """Dialog, lock and journal, each opened to everybody after it was used: refused; put right: written."""
     path = dialog_file(tmp_path)
     log = log_of(path)
     journal = log.journals.of("A")
@@ -135,7 +132,6 @@ def test_rights_that_change_while_a_file_is_open_are_noticed(tmp_path: Path) -> 
 
 
 def test_an_open_file_that_vanishes_is_missed_and_found_again(tmp_path: Path) -> None:
-    """The dialog is gone, not read from what is still open; the lock and the journal are made anew."""
     path = dialog_file(tmp_path)
     log = log_of(path)
     journal = log.journals.of("A")
@@ -153,7 +149,6 @@ def test_an_open_file_that_vanishes_is_missed_and_found_again(tmp_path: Path) ->
 
 
 def test_a_file_that_takes_the_name_is_never_mistaken_for_the_open_one(tmp_path: Path) -> None:
-    """Of the same size and time: what it says is read, and written to."""
     path = dialog_file(tmp_path)
     log = log_of(path)
     assert log.append(turn("one"), log.journals.of("A")) is not None
@@ -169,7 +164,6 @@ def test_a_file_that_takes_the_name_is_never_mistaken_for_the_open_one(tmp_path:
 
 @pytest.mark.parametrize("make", [*LINKS, *OTHERS])
 def test_a_lock_that_cannot_be_trusted_is_refused(tmp_path: Path, make: Make) -> None:
-    """Nothing is written, neither to the dialog nor to where the lock leads."""
     victim, path = tmp_path / "victim", dialog_file(tmp_path)
     victim.write_bytes(VICTIM)
     lock = tmp_path / "dialog.md.lock"
@@ -183,7 +177,6 @@ def test_a_lock_that_cannot_be_trusted_is_refused(tmp_path: Path, make: Make) ->
 
 @pytest.mark.parametrize("make", LINKS)
 def test_a_journal_that_is_a_link_is_not_followed(tmp_path: Path, make: Make) -> None:
-    """What it leads to stays as it was, and nothing is acknowledged."""
     victim, path = tmp_path / "victim", dialog_file(tmp_path)
     victim.write_bytes(VICTIM)
     log = log_of(path)
@@ -196,7 +189,6 @@ def test_a_journal_that_is_a_link_is_not_followed(tmp_path: Path, make: Make) ->
 
 
 def test_a_new_dialog_is_not_written_through_a_link(tmp_path: Path) -> None:
-    """`create` and `create --replace` leave what the name leads to as it was."""
     victim, path = tmp_path / "victim", tmp_path / "dialog.md"
     victim.write_bytes(VICTIM)
     path.symlink_to(victim)
@@ -240,7 +232,6 @@ def test_a_file_swapped_at_any_moment_never_leads_a_write_elsewhere(tmp_path: Pa
 
 
 def test_a_folder_that_may_not_be_entered_is_refused(tmp_path: Path) -> None:
-    """A file in a folder without the right to search is an unsafe file with a fix, not a traceback."""
     locked = tmp_path / "locked"
     locked.mkdir()
     path = dialog_file(locked)
@@ -256,7 +247,6 @@ def test_a_folder_that_may_not_be_entered_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_another_user_is_told_why_the_file_cannot_be_read(tmp_path: Path) -> None:
-    """As a user without rights: a file that is private, and one in a private folder."""
     path = dialog_file(tmp_path)
     script = (
         "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
@@ -272,7 +262,6 @@ def test_another_user_is_told_why_the_file_cannot_be_read(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_everything_beside_the_dialog_is_private(tmp_path: Path, umask: int) -> None:
-    """Dialog, lock, journal, attachments, archive and what was set aside: 0600, their folders 0700."""
     before = os.umask(umask)
     try:
         state, path = StateDir(tmp_path / "state"), tmp_path / "dialog.md"

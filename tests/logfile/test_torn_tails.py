@@ -67,7 +67,6 @@ def written_by_the_person(log: LogFile) -> None:
 async def test_the_next_writer_completes_an_entry_that_was_cut_anywhere(
     crash: Crash, write: Callable[[LogFile], None], step: int
 ) -> None:
-    """Cut at every byte, the entry stands whole, once, before what comes next; what was there is untouched."""
     for cut in range(1, crash.size, step):
         path = crash.at(cut)
         write(log_of(path))
@@ -77,7 +76,6 @@ async def test_the_next_writer_completes_an_entry_that_was_cut_anywhere(
 
 
 async def test_the_naive_appender_never_completes_it(crash: Crash) -> None:
-    """The control: whoever only appends what comes next leaves every torn entry torn."""
     for cut in range(1, crash.size - 1, 7):
         path = crash.at(cut)
         with path.open("ab") as file:
@@ -86,7 +84,6 @@ async def test_the_naive_appender_never_completes_it(crash: Crash) -> None:
 
 
 async def test_a_daemon_that_runs_completes_it_too(crash: Crash) -> None:
-    """A peer that has read everything before, and looks again, completes the entry too."""
     for cut in range(3, crash.size, 7):
         restore(crash.path, crash.before)
         peer = log_of(crash.path)
@@ -98,7 +95,6 @@ async def test_a_daemon_that_runs_completes_it_too(crash: Crash) -> None:
 
 
 async def test_its_own_daemon_goes_on_without_asking_again(crash: Crash) -> None:
-    """Restarted after any byte, none and all of them included, A's daemon buys nothing and writes nothing twice."""
     for cut in (0, 1, *range(2, crash.size - 4, 4), *range(crash.size - 4, crash.size + 1)):
         path, backend = crash.at(cut), Counting()
         async with agent_at(path, "A", backend) as agent:
@@ -112,7 +108,6 @@ async def test_its_own_daemon_goes_on_without_asking_again(crash: Crash) -> None
 
 
 async def test_what_stands_behind_torn_bytes_keeps_them_where_they_are(crash: Crash) -> None:
-    """With something behind them the torn bytes stay; the entry is appended whole, once, and not bought again."""
     cuts = [*range(1, crash.size - 12, 9), *range(crash.size - 12, crash.size)]
     for cut in cuts:
         path, backend = crash.at(cut), Counting()
@@ -128,7 +123,6 @@ async def test_what_stands_behind_torn_bytes_keeps_them_where_they_are(crash: Cr
 
 
 async def test_a_torn_tail_that_nobody_journalled_is_never_cut(crash: Crash) -> None:
-    """Without its journal, torn bytes are somebody's text: they stay, and the dialog goes on after them."""
     for cut in range(1, crash.size, 5):
         path = crash.at(cut)
         (path.parent / "state" / "A.journal").unlink()
@@ -138,7 +132,6 @@ async def test_a_torn_tail_that_nobody_journalled_is_never_cut(crash: Crash) -> 
 
 
 async def test_a_lost_journal_loses_no_committed_turn(crash: Crash) -> None:
-    """With all journals deleted, a daemon reads every turn and goes on with the next."""
     path = crash.at(crash.size)
     written_by_b(log_of(path))
     for journal in (path.parent / "state").iterdir():
@@ -150,7 +143,6 @@ async def test_a_lost_journal_loses_no_committed_turn(crash: Crash) -> None:
 
 
 async def test_a_journal_with_a_torn_last_line_is_read_to_there(crash: Crash) -> None:
-    """Cut anywhere in its last record, a journal gives all records before it, and takes new ones after it."""
     journal = log_of(crash.path).journals.of("A")
     whole = crash.journal.rstrip(b"\n")
     before = whole.rindex(b"\n") + 1

@@ -62,7 +62,6 @@ async def running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
 
 
 async def test_each_way_to_touch_the_file_is_noticed_and_nothing_else(tmp_path: Path) -> None:
-    """Written, saved, replaced, gone, there again, and written again after each; other files of the folder are none."""
     path, calls = dialog_file(tmp_path), asyncio.Queue[int]()
     touches: list[Touch] = [appended, replaced, appended, saved_in_place, deleted, made, appended]
     async with running(watch(path, lambda: calls.put_nowait(1))):
@@ -82,7 +81,6 @@ async def test_each_way_to_touch_the_file_is_noticed_and_nothing_else(tmp_path: 
 
 
 async def test_many_writes_in_a_row_are_one_change(tmp_path: Path) -> None:
-    """A turn and its peer's, in some milliseconds, wake nobody twice."""
     path, count = dialog_file(tmp_path), 0
 
     def changed() -> None:
@@ -117,7 +115,6 @@ def changed_without_a_trace(path: Path) -> None:
 
 
 def test_a_comparison_reads_one_slice_at_a_time(tmp_path: Path) -> None:
-    """However long the file, one reading each; nothing is parsed, and it is no full reading."""
     log = long_log(dialog_file(tmp_path))
     before = log.full_reads
     slices = 1
@@ -129,7 +126,6 @@ def test_a_comparison_reads_one_slice_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_was_changed_without_a_trace_is_found(tmp_path: Path) -> None:
-    """By the comparison; until then it cannot be seen. Turns that are written meanwhile change nothing of that."""
     log = long_log(dialog_file(tmp_path))
     assert not log.compare()
     changed_without_a_trace(log.path)
@@ -143,7 +139,6 @@ def test_what_was_changed_without_a_trace_is_found(tmp_path: Path) -> None:
 
 
 async def test_the_comparison_goes_on_by_itself(tmp_path: Path) -> None:
-    """Again and again, in its own time."""
     log, found = long_log(dialog_file(tmp_path)), asyncio.Event()
 
     async def slice_() -> bool:
@@ -158,7 +153,6 @@ async def test_the_comparison_goes_on_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("typed", ["\nAnd Redis?\n\nTURN: A\n", "\nAnd Red"])
 def test_before_a_paid_call_all_is_read_where_somebody_typed(tmp_path: Path, typed: str) -> None:
-    """What they changed above with it is seen; after daemons' own turns nothing but those is read."""
     log = long_log(dialog_file(tmp_path))
     other = log_of(log.path)
     other.append(turn("theirs", "B", "A"), other.journals.of("B"))

@@ -42,7 +42,6 @@ def listening(host: Host) -> Iterator[int]:
 
 @pytest.mark.slow
 async def test_over_standard_input_and_output(host: Host) -> None:
-    """As clients start it: what it prints is the protocol's alone."""
     from mcp import Client, StdioServerParameters
 
     log = host.commands.begin("Tabs?")
@@ -68,7 +67,6 @@ ODD = {
 
 
 def test_every_line_is_answered(host: Host) -> None:
-    """Whatever a client sends: an answer, or the reason why it is none, and the next one is heard."""
     process = subprocess.Popen(
         host.commands.words(["mcp"]), cwd=host.folder, env=host.commands.environment, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -118,7 +116,6 @@ def hello(port: int, **headers: str) -> int:
 
 
 def test_a_refused_request_calls_no_tool_by_the_one_behind_it(host: Host) -> None:
-    """Whatever a request is refused for, once or twice over: nothing behind it on the connection is answered."""
     log = host.commands.begin("Tabs?")
     say = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"} | {
         "params": {"name": "sessions_send", "arguments": {"message": "Well?"}}
@@ -133,7 +130,6 @@ def test_a_refused_request_calls_no_tool_by_the_one_behind_it(host: Host) -> Non
 
 @pytest.mark.root
 def test_other_users_are_refused(host: Host) -> None:
-    """Another user of this machine finds the port, and gets nothing."""
     program = (
         "import encodings.idna, http.client, os, sys; os.setuid(65534);"
         " c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]));"

@@ -20,7 +20,6 @@ def dialogd(tmp_path: Path) -> Commands:
 
 @pytest.mark.parametrize(("client", "place"), [("gemini", ".gemini/settings.json"), ("cursor", ".cursor/mcp.json")])
 def test_settings_get_the_server_and_keep_all_else(dialogd: Commands, client: str, place: str) -> None:
-    """In their order, with their mode, through a link; a dry run changes nothing, a second run neither."""
     real, path = dialogd.folder / "dotfiles.json", dialogd.folder / place
     before = {"theme": "dark", "mcpServers": {"other": {"command": "x", "env": {"é": "1"}}}, "last": [1]}
     real.write_text(json.dumps(before))
@@ -41,7 +40,6 @@ def test_settings_get_the_server_and_keep_all_else(dialogd: Commands, client: st
 
 @pytest.mark.parametrize("client", ["claude", "codex"])
 def test_a_dry_run_shows_the_command_of_a_client_that_is_not_here(dialogd: Commands, client: str) -> None:
-    """Nothing is run, so nothing must be installed; without `--dry-run` it says that the client is missing."""
     dialogd.environment["PATH"] = str(dialogd.folder)
     tried = dialogd("mcp", "install", "--client", client, "--dry-run")
     assert (tried.code, tried.out.startswith(f"{client} mcp add ")) == (0, True), tried
@@ -49,7 +47,6 @@ def test_a_dry_run_shows_the_command_of_a_client_that_is_not_here(dialogd: Comma
 
 
 def test_a_first_file_is_made_and_what_is_added_by_hand_there_stays(dialogd: Commands) -> None:
-    """Only command and arguments are its own."""
     path = dialogd.folder / ".cursor" / "mcp.json"
     assert dialogd("mcp", "install", "--client", "cursor").code == 0
     settings = json.loads(path.read_text())
@@ -63,7 +60,6 @@ def test_a_first_file_is_made_and_what_is_added_by_hand_there_stays(dialogd: Com
 
 @pytest.mark.parametrize("text", ["{ // a remark\n}", "[]", '{"mcpServers": 3}', "\ufffd{"])
 def test_settings_that_cannot_be_read_are_left_alone(dialogd: Commands, text: str) -> None:
-    """It says so, and what to add by hand."""
     path = dialogd.folder / ".gemini" / "settings.json"
     path.parent.mkdir()
     path.write_text(text)
@@ -73,14 +69,12 @@ def test_settings_that_cannot_be_read_are_left_alone(dialogd: Commands, text: st
 
 
 def test_a_client_that_is_not_there_or_not_known_is_named(dialogd: Commands) -> None:
-    """Exit codes of their own."""
     assert dialogd("mcp", "install", "--client", "claude", PATH=str(dialogd.folder)).code == 1
     assert dialogd("mcp", "install", "--client", "emacs").code == 2
     assert dialogd("mcp", "install").code == 2
 
 
 def test_the_command_is_written_once_and_never_over_something_else(dialogd: Commands) -> None:
-    """Shown before it is written; another file of that name only by force."""
     path = dialogd.folder / ".claude" / "commands" / "dialog-start.md"
     assert dialogd("init").code == 2
     assert START.rstrip() in dialogd("init", "--claude", "--dry-run").out
@@ -97,7 +91,6 @@ def test_the_command_is_written_once_and_never_over_something_else(dialogd: Comm
 
 
 def test_the_plugin_is_of_this_version_and_keeps_no_session_busy(repository: Path) -> None:
-    """The same command as `init` writes; no hooks; every command of dialogd that it names exists."""
     plugin = repository / "plugin" / "dialogd"
     for manifest in (".claude-plugin", ".codex-plugin"):
         facts = json.loads((plugin / manifest / "plugin.json").read_text())

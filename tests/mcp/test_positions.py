@@ -35,7 +35,6 @@ async def ended(client: Client, answer: Answer) -> Answer:
 
 @pytest.mark.parametrize(("position", "agents"), [("contemplator", 1), ("mirror", 2), ("circle", 3)])
 async def test_a_position_is_taken_to_its_end(host: Host, position: str, agents: int) -> None:
-    """One agent alone, two, three: they end with a decision that says who made it, and a plan."""
     told: list[str] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
@@ -60,7 +59,6 @@ async def test_a_position_is_taken_to_its_end(host: Host, position: str, agents:
 
 
 async def test_what_is_begun_outlives_its_client_and_is_listed(host: Host) -> None:
-    """The client goes away at once; another finds the session running, and it ends by itself."""
     async with host.client() as client:
         begun = await call(client, "ask", question="Tabs?", agents=["rehearsal", "rehearsal"], wait=0)
         assert begun["status"] in ("initializing", "spawning_agents", "running", "completing")
@@ -73,7 +71,6 @@ async def test_what_is_begun_outlives_its_client_and_is_listed(host: Host) -> No
 
 
 async def test_it_recovers_from_an_agents_failure(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon that is killed while the agents talk is started again, and the session ends as it would have."""
     monkeypatch.setenv("DIALOGD_PACE", "1")
     async with host.client() as client:
         config = {"target": "Tabs?", "agents": ["rehearsal"] * 3}
@@ -113,7 +110,6 @@ async def circle(client: Client, monkeypatch: pytest.MonkeyPatch, service: Stand
 async def test_an_agent_that_fails_once_is_asked_again_and_takes_part(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its failure stands in the file, the others go on, and in the next round it speaks and signs with them."""
     with StandIn(failing(1)) as service:
         async with host.client() as client:
             over = await ended(client, await circle(client, monkeypatch, service))
@@ -130,7 +126,6 @@ async def test_an_agent_that_fails_once_is_asked_again_and_takes_part(
 async def test_where_an_agent_keeps_failing_the_host_is_told_what_is_left_to_decide(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After two failures it is absent: nobody goes on paying, and the session waits for the person, and says so."""
     with StandIn(failing(1000)) as service:
         async with host.client() as client:
             asked = await circle(client, monkeypatch, service)
@@ -148,7 +143,6 @@ async def test_where_an_agent_keeps_failing_the_host_is_told_what_is_left_to_dec
 async def test_where_nobody_is_there_the_position_completes_with_who_is_left(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that fails twice is left out, and the outcome says who decided."""
     with StandIn(failing(1000)) as service:
         async with host.client() as client:
             over = await ended(client, await circle(client, monkeypatch, service, unattended=True))
@@ -161,7 +155,6 @@ async def test_where_nobody_is_there_the_position_completes_with_who_is_left(
 
 
 async def test_limits_stand_in_the_file(host: Host) -> None:
-    """Tokens where no budget is named, time, turns: they hold whatever becomes of the client."""
     async with host.client() as client:
         begun = await call(client, "ask", question="Tabs?", agents=["rehearsal"] * 2, limits={"max_turns": 7}, wait=0)
         text = Path(begun["file"]).read_text()
@@ -173,7 +166,6 @@ async def test_limits_stand_in_the_file(host: Host) -> None:
 
 
 async def test_a_question_to_the_person_comes_back_to_the_host(host: Host) -> None:
-    """It is answered over MCP, by a turn of the person's that says so, and the session goes on."""
     async with host.client() as client:
         asked = await call(client, "ask", question="Tabs?", agents=["rehearsal:ask", "rehearsal:ask"])
         deadline = time.monotonic() + PATIENCE
@@ -189,7 +181,6 @@ async def test_a_question_to_the_person_comes_back_to_the_host(host: Host) -> No
 
 
 async def test_a_session_that_runs_out_of_time_has_its_closing_round_first(host: Host) -> None:
-    """Then it is a timeout, with a plan of what there is."""
     async with host.client() as client:
         cast = ["rehearsal:endless", "rehearsal:endless"]
         asked = await call(client, "ask", question="Tabs?", agents=cast, limits={"max_time": "1 second"})

@@ -51,7 +51,6 @@ async def settle(client: Client, agent: str, text: str) -> Answer:
 
 
 async def test_two_hosts_hold_a_dialog_to_its_end(host: Host, room: Pair) -> None:
-    """Each waits for its turn and answers it; one proposes, the other signs; then both are told that it is over."""
     async with host.client() as one, host.client() as other:
         waiting = await call(other, "wait_for_turn", agent="B", wait=0)
         assert waiting["status"] in ("not_my_turn", "not_started")  # A is told first that the dialog has begun
@@ -69,7 +68,6 @@ async def test_two_hosts_hold_a_dialog_to_its_end(host: Host, room: Pair) -> Non
 
 
 async def test_who_stops_waiting_has_fetched_nothing(host: Host, room: Pair) -> None:
-    """A wait that is cancelled hangs up at once: a turn that comes right after it was opened by nobody."""
     from dialogd.mcp.server import Tools
 
     waiting = asyncio.create_task(Tools(options.settings_for()).wait_for_turn(agent="B"))
@@ -98,7 +96,6 @@ async def test_who_stops_waiting_has_fetched_nothing(host: Host, room: Pair) -> 
 
 
 async def test_a_reply_that_nobody_waits_for_is_refused(host: Host, room: Pair) -> None:
-    """For an unknown debt, an empty text, an unknown seat: with what would be right; nothing is written."""
     before = room.file.read_bytes()
     async with host.client() as client:
         turn = await call(client, "wait_for_turn", agent="A")
@@ -116,7 +113,6 @@ async def test_a_reply_that_nobody_waits_for_is_refused(host: Host, room: Pair) 
 
 
 async def test_without_a_live_seat_it_says_how_to_take_one(host: Host) -> None:
-    """Nothing to wait for: how a seat is started."""
     async with host.client() as client:
         assert "--backend live" in (await call(client, "wait_for_turn")).error
         assert "--backend live" in (await call(client, "reply", debt="B-1f3a91c2", text="x")).error
@@ -130,7 +126,6 @@ def sit(room: Pair, agent: str, session: str | None = None) -> None:
 
 
 async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Host, room: Pair) -> None:
-    """Typed too; never a turn of the person's, and never for another seat."""
     async with host.client() as client:
         turn = await call(client, "wait_for_turn", agent="A")
         sit(room, "B")
@@ -157,7 +152,6 @@ async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Ho
 
 
 async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp_path: Path) -> None:
-    """Neither in the history nor in plan and transcript; the person's program sees them."""
     from mcp import MCPError
 
     with Pair(tmp_path, "AB", launch=fork, backend="live") as room:
@@ -181,7 +175,6 @@ async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp
 
 
 async def test_over_http_a_seat_is_known_by_its_connection(host: Host, room: Pair) -> None:
-    """The server is no child of the session's: what counts is who is at the other end."""
     from mcp import Client
 
     sit(room, "B")

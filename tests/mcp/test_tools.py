@@ -36,7 +36,6 @@ TOOLS = {
 
 
 async def test_every_tool_is_offered_with_a_description_and_its_arguments(host: Host) -> None:
-    """The names that hosts know, and nothing else; no argument without a type."""
     async with host.client() as client:
         offered = (await client.list_tools()).tools
         templates = (await client.list_resource_templates()).resource_templates
@@ -54,7 +53,6 @@ async def test_every_tool_is_offered_with_a_description_and_its_arguments(host: 
 
 
 async def test_a_session_is_listed_as_hosts_know_sessions(host: Host) -> None:
-    """With id, position, status, agents, time and count; a filter leaves out what does not fit."""
     log = host.commands.begin("Tabs?")
     async with host.client() as client:
         (row,) = (await call(client, "sessions_list"))["sessions"]
@@ -72,7 +70,6 @@ async def test_a_session_is_listed_as_hosts_know_sessions(host: Host) -> None:
 
 
 async def test_what_a_host_sends_is_a_turn_of_the_persons_that_says_so(host: Host) -> None:
-    """In the file `host=mcp`; to one agent, to all, typed."""
     log = host.commands.begin("Tabs?")
     async with host.client() as client:
         sent = await call(client, "sessions_send", message="Consider width.", to="B", type="QUESTION")
@@ -93,7 +90,6 @@ async def test_what_a_host_sends_is_a_turn_of_the_persons_that_says_so(host: Hos
 
 
 async def test_an_event_costs_nobody_a_turn(host: Host) -> None:
-    """It is a note: who owed a turn owes it still."""
     log = host.commands.begin("Tabs?")
     async with host.client() as client:
         emitted = await call(client, "gallery_emit", message="The build is green.", type="EVIDENCE")
@@ -107,7 +103,6 @@ async def test_an_event_costs_nobody_a_turn(host: Host) -> None:
 
 
 async def test_bad_arguments_come_back_with_what_would_be_right(host: Host) -> None:
-    """An unknown type or recipient names the known ones, as does a session; nothing is written."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     from dialogd.mcp.server import make
@@ -149,7 +144,6 @@ async def test_bad_arguments_come_back_with_what_would_be_right(host: Host) -> N
 async def test_nobody_may_ask_for_more_than_the_settings_allow_or_choose_what_runs(
     host: Host, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Agents, turns, time, programs, files of elsewhere: refused with what would be right, and nothing is begun."""
     many = {"target": "x", "agents": ["rehearsal"] * 3}
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "notes.md"
     elsewhere.write_text("# Notes\n\n## User\n\nhello\n")
@@ -182,7 +176,6 @@ async def test_nobody_may_ask_for_more_than_the_settings_allow_or_choose_what_ru
 
 
 async def test_a_long_history_comes_in_pages(host: Host) -> None:
-    """Fifty messages each, the oldest first; -1 is the last page."""
     log = host.commands.begin("Tabs?")
     for number in range(PAGE):
         person.say(log, f"Thought {number}.", note=True)
@@ -196,7 +189,6 @@ async def test_a_long_history_comes_in_pages(host: Host) -> None:
 
 
 async def test_the_words_have_any_of_three_names(host: Host) -> None:
-    """Whatever a host calls them, in a turn or a note."""
     log = host.commands.begin("Tabs?")
     async with host.client() as client:
         for name in WORDS:
@@ -206,7 +198,6 @@ async def test_the_words_have_any_of_three_names(host: Host) -> None:
 
 
 async def test_a_word_of_thanks_undoes_no_agreement(host: Host) -> None:
-    """After the end a turn is refused, and the note named, which leaves the end as it is."""
     log = host.commands.begin("Tabs?")
     log.path.write_text(log.path.read_text() + "\n## Note — User\n\n[CONSENSUS_REACHED]\n")
     ended = log.read().state.outcome
@@ -221,7 +212,6 @@ async def test_a_word_of_thanks_undoes_no_agreement(host: Host) -> None:
 
 
 async def test_a_server_stops_what_it_began_and_else_only_a_file_that_is_confirmed(host: Host) -> None:
-    """Neither the one that is open, nor its id, nor its file alone: somebody else may be at work there."""
     log = host.commands.begin("Tabs?")
     async with host.client() as client:
         by_id = {"session": log.read().id, "confirm": True}
@@ -234,7 +224,6 @@ async def test_a_server_stops_what_it_began_and_else_only_a_file_that_is_confirm
 
 
 async def test_a_session_that_is_stopped_is_over_and_kept(host: Host) -> None:
-    """The end stands in the file with its reason; stopped again, it is as it was, and is found in the archive."""
     log = host.commands.begin("Tabs?")
     async with host.client() as client:
         stopped = await call(client, "sessions_stop", session=str(log.path), confirm=True, reason="enough")
@@ -248,7 +237,6 @@ async def test_a_session_that_is_stopped_is_over_and_kept(host: Host) -> None:
 
 
 async def test_the_whole_file_its_soundness_and_what_was_agreed_can_be_read(host: Host) -> None:
-    """`verify` says what `dialogd verify` says; the transcript is the file."""
     log = host.commands.begin("Tabs?")
     person.say(log, "Well?")
     async with host.client() as client:
@@ -261,7 +249,6 @@ async def test_the_whole_file_its_soundness_and_what_was_agreed_can_be_read(host
 
 
 async def test_too_many_messages_are_refused(host: Host) -> None:
-    """Up to ten a minute are taken at once, then more and more slowly; what is beyond thirty is refused."""
     log = host.commands.begin("Tabs?")
     for number in range(MOST):
         person.say(log, f"Thought {number}.", note=True, host="mcp")
@@ -277,7 +264,6 @@ async def test_too_many_messages_are_refused(host: Host) -> None:
 
 
 async def test_two_that_send_at_once_are_counted_under_the_lock(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers see room for one more message and wait alike, since much was said: one of the two is refused."""
     log = host.commands.begin("Tabs?")
     for number in range(FREE + 1):
         person.say(log, f"Thought {number}.", note=True, host="mcp")
@@ -316,14 +302,12 @@ def ended(mark: str) -> str:
     ],
 )
 def test_a_sessions_state_follows_from_file_and_daemons(text: str | None, around: Around, state: str) -> None:
-    """One of the words that hosts know, for every stage."""
     found = state_of(parse(text.encode()) if text else None, around)
     assert found in STATES
     assert found == state
 
 
 def test_a_session_whose_time_is_over_is_completing_until_its_last_round_is_done() -> None:
-    """The closing round comes first; then it is a timeout."""
     keys = ["Max Time: 5 minutes", "Started: 2026-01-01 00:00:00"]
     here = Room(opening("A", "B", keys=keys), A=["x"] * 3, B=["y"] * 3)
     here.step("A")
@@ -344,7 +328,6 @@ def test_a_session_whose_time_is_over_is_completing_until_its_last_round_is_done
     ],
 )
 def test_an_agents_state_follows_from_what_its_daemon_says(working: object, state: str) -> None:
-    """Idle, thinking, executing; without a daemon, or after the end, stopped; failed where the file says so."""
     dialog = parse(opening("A", "B").encode())
     assert state in AGENT_STATES
     assert agent_state(dialog, "A", Around({"A": {"working_on": working}})) == state
@@ -357,7 +340,6 @@ def test_an_agents_state_follows_from_what_its_daemon_says(working: object, stat
 
 
 async def test_limits_are_settable_also_by_variables(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under the names that hosts know; what is beyond them is refused, and says which one it is."""
     log = host.commands.begin("Tabs?")
     for name, value in (("AGENTS", "2"), ("MESSAGES", "1"), ("TOKENS", "777"), ("TIME", "60")):
         monkeypatch.setenv(f"SESSION_MAX_{name}", value)
@@ -378,7 +360,6 @@ async def test_limits_are_settable_also_by_variables(host: Host, monkeypatch: py
 
 
 def test_a_target_is_a_question_or_a_file_or_folder_of_the_project(host: Host) -> None:
-    """A file is given to read, a folder only to agents with tools; neither lies elsewhere."""
     (host.folder / "schema.sql").write_text("CREATE TABLE t;")
     (host.folder / "src").mkdir()
     asked = on("mirror", Position(target="Is it right?"))

@@ -15,7 +15,6 @@ from tests.support.room import Room, opening
 
 
 def test_a_dialog_that_went_on_stands_once_by_its_newest_copy(shelf: Shelf) -> None:
-    """Three ends, three copies, one row; what was decided before is there still, and says what became of it."""
     copies = [shelf.put(data) for data in STAGES]
     assert len(set(copies)) == 3
     (row,) = shelf.memory.dialogs(None)
@@ -31,7 +30,6 @@ def test_a_dialog_that_went_on_stands_once_by_its_newest_copy(shelf: Shelf) -> N
 
 
 def test_a_list_says_what_was_agreed_in_words(shelf: Shelf) -> None:
-    """Without headings, stars, and the signs of lists and code: a list shows text, not Markdown."""
     agreed = "### Sessions\n\n**Postgres** holds `sessions`.\n**One row** each,\n\n- *thirty* days\n- 3 * 2 rows"
     shelf.put(past(1, "Sessions", agreed))
     (row,) = shelf.memory.dialogs(None)
@@ -39,7 +37,6 @@ def test_a_list_says_what_was_agreed_in_words(shelf: Shelf) -> None:
 
 
 def test_two_dialogs_with_one_id_are_two_rows(shelf: Shelf) -> None:
-    """An id that somebody copied along with a header hides nobody's decision."""
     shelf.put(SESSIONS)
     other = Past(SESSIONS.id, "Colours of the logo", "Which?", ("Blue would do.",), "The logo is blue.")
     shelf.put(other)
@@ -52,7 +49,6 @@ def test_two_dialogs_with_one_id_are_two_rows(shelf: Shelf) -> None:
 
 
 def test_a_dialog_is_found_by_the_beginning_of_its_id(shelf: Shelf) -> None:
-    """One that is ambiguous, unknown or empty is refused, with what it may mean."""
     for dialog in (SESSIONS, RETRIES):
         shelf.put(dialog)
     assert shelf.memory.dialog("d00001").id == shelf.memory.dialog("where-should").id == SESSIONS.id
@@ -75,7 +71,6 @@ HOSTILE = (
 
 @pytest.mark.parametrize("topic", HOSTILE)
 def test_a_hostile_topic_is_only_text(shelf: Shelf, topic: str) -> None:
-    """It is listed, found by itself, and moves nothing."""
     shelf.put(past(7, topic, f"We keep {topic.replace('[', '(')} as it is, and call it harmless."))
     (row,) = shelf.memory.dialogs(None)
     assert row.topic[0] == topic[0]
@@ -85,7 +80,6 @@ def test_a_hostile_topic_is_only_text(shelf: Shelf, topic: str) -> None:
 
 
 def test_costs_and_ends_are_those_of_the_file(shelf: Shelf) -> None:
-    """Turns, cost, how it ended; unknown where frames say nothing."""
     shelf.put(STOPPED)
     room = Room(opening(keys=["Topic: unpriced"]), A=["Well."])
     room.step("A")
@@ -99,7 +93,6 @@ def test_costs_and_ends_are_those_of_the_file(shelf: Shelf) -> None:
 
 
 def test_the_last_word_on_an_outcome_counts_and_none_is_lost(shelf: Shelf) -> None:
-    """Kept in lines beside the index; a line that somebody spoilt is passed over, and a torn one spoils no other."""
     shelf.put(SESSIONS)
     memory, file = shelf.memory, shelf.state.memory / "outcomes.jsonl"
     memory.outcome("d0", "worked", "no  lost\nsession")

@@ -51,7 +51,6 @@ MANY = (*(dialog.file() for dialog in ALL), *STAGES, b"no dialog at all\n")
 @examples(12)
 @given(st.lists(st.sampled_from(range(len(MANY))), min_size=1, max_size=9), st.data())
 def test_an_index_that_grew_is_the_one_that_is_made_anew(order: list[int], data: st.DataObject) -> None:
-    """Copies may come in any order, one by one or several at once, twice, and go again."""
     with tempfile.TemporaryDirectory() as folder:
         shelf = Shelf(Path(folder))
         for number in order:
@@ -116,7 +115,6 @@ def empty(index: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [garbage, cut, torn_words, older, foreign, gone, a_folder, empty])
 def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, spoil: Callable[[Path], None]) -> None:
-    """Damage costs time and nothing else: the answers are the same, and what comes afterwards is found, too."""
     for dialog in ALL:
         shelf.put(dialog)
     memory = shelf.memory
@@ -136,14 +134,12 @@ def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, spoil: Callab
 
 
 def test_a_lock_that_cannot_be_used_is_gone_around(shelf: Shelf) -> None:
-    """A folder where the index's lock should be: what was said is found all the same."""
     shelf.put(SESSIONS)
     (shelf.state.memory / "index.lock").mkdir(parents=True)
     assert shelf.memory.recall("sessions")[0].dialog == SESSIONS.id
 
 
 def test_a_locked_index_is_gone_around(shelf: Shelf) -> None:
-    """While somebody else writes, what is new is found all the same, and adding to it is put off, not an error."""
     shelf.put(SESSIONS)
     hasty = Memory(shelf.state.root, patience=0.05)
     assert hasty.recall("sessions")
@@ -160,7 +156,6 @@ def test_a_locked_index_is_gone_around(shelf: Shelf) -> None:
 
 
 def test_an_index_that_somebody_makes_is_not_waited_for_without_end(shelf: Shelf) -> None:
-    """Whoever asks is answered all the same; whoever wants a new index is told who may stand in the way."""
     shelf.put(SESSIONS)
     hasty = Memory(shelf.state.root, patience=0.05)
     with Lock(shelf.state.memory / "index.lock").held():
@@ -179,7 +174,6 @@ def test_an_index_that_somebody_makes_is_not_waited_for_without_end(shelf: Shelf
 
 
 def test_a_copy_that_cannot_be_read_hides_no_other(shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
-    """It is named once, counted, and read again when it has changed; odd times, names and kinds of files do no harm."""
     late, bad, shared = shelf.put(SESSIONS), shelf.put(RETRIES), shelf.state.archive / "shared.md"
     os.utime(late, (10_400_000_000, 10_400_000_000))  # in the year 2299: more nanoseconds than SQLite can count
     (shelf.state.archive / "huge.md").touch()
@@ -206,7 +200,6 @@ def test_a_copy_that_cannot_be_read_hides_no_other(shelf: Shelf, caplog: pytest.
 
 @pytest.mark.slow
 def test_two_processes_that_index_at_once_lose_nothing(shelf: Shelf) -> None:
-    """Both begin without an index, over the same archive: afterwards it is whole."""
     for number in range(30):
         shelf.put(past(number, f"Matter {number}", f"Matter {number} is decided."), f"{number}.md")
     program = "import sys; from pathlib import Path; from dialogd.memory import Memory; m = Memory(Path(sys.argv[1]));"

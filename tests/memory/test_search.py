@@ -22,7 +22,6 @@ SYNTAX = st.lists(
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.one_of(st.text(max_size=30), SYNTAX.map(" ".join)))
 def test_nothing_that_is_typed_is_syntax(shelf: Shelf, words: str) -> None:
-    """Any text is searched for and asked about without an error; spans lie in their snippet."""
     if not shelf.index.exists():
         shelf.put(STOPPED)
     shelf.memory.recall(words)
@@ -31,7 +30,6 @@ def test_nothing_that_is_typed_is_syntax(shelf: Shelf, words: str) -> None:
 
 
 def test_all_words_first_then_some(shelf: Shelf) -> None:
-    """Where no entry holds all the words, those that hold some are found; words are found in other forms, too."""
     for dialog in (SESSIONS, RETRIES, LICENSE, STOPPED):
         shelf.put(dialog)
     search = shelf.memory.search
@@ -46,7 +44,6 @@ def test_all_words_first_then_some(shelf: Shelf) -> None:
 
 
 def test_an_excerpt_begins_with_a_whole_word_and_has_no_sign_of_markdown(shelf: Shelf) -> None:
-    """The passage with most of the words, between blanks, wherever they stand; marks in words, the agent by name."""
     text = (
         f"## A __heading__\n\n> **{'before-the-end ' * 20}**\n- `co-operate` with turquoise and violet {'later ' * 60}"
     )
@@ -66,7 +63,6 @@ def test_an_excerpt_begins_with_a_whole_word_and_has_no_sign_of_markdown(shelf: 
 
 
 def test_only_some_agents_and_only_some_time(shelf: Shelf) -> None:
-    """By who wrote it, whatever the case, and by when."""
     old, new = "2026-03-02T00:00:00Z", "2026-03-03T00:00:00Z"
     shelf.put(STOPPED)
     search = shelf.memory.search
@@ -78,7 +74,6 @@ def test_only_some_agents_and_only_some_time(shelf: Shelf) -> None:
 
 
 def test_what_was_struck_and_what_was_recalled_is_not_found(shelf: Shelf) -> None:
-    """A withdrawn turn is none; a block that `--recall` wrote is another dialog's word."""
     room = Room(opening(keys=["Topic: t"]), A=["Use a zeppelin."], B=["Use a bicycle."])
     room.step("A")
     room.step("B")
@@ -94,7 +89,6 @@ def test_what_was_struck_and_what_was_recalled_is_not_found(shelf: Shelf) -> Non
 
 
 def test_a_message_that_was_cut_is_searched_as_it_was(shelf: Shelf) -> None:
-    """Its end stands in an attachment; one that holds something else by now is nobody's word."""
     room = Room(opening("A", "B", keys=["Max Message: 200"]), A=["Long. " * 100 + "The turquoise end."])
     room.step("A")
     room.stop("enough")

@@ -54,7 +54,6 @@ def run(*command: str, cwd: Path) -> str:
 
 
 def test_the_wheel_carries_package_templates_and_license_and_nothing_else(wheel: Path) -> None:
-    """No tests, no checkout files; every template."""
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"dialogd", f"dialogd-{__version__}.dist-info"}
     assert "dialogd/templates_data/pair.md" in names
@@ -62,13 +61,11 @@ def test_the_wheel_carries_package_templates_and_license_and_nothing_else(wheel:
 
 
 def test_the_installed_command_tells_its_version(installed: Path, tmp_path: Path) -> None:
-    """`dialogd --version` and `python -m dialogd --version` work far from the checkout."""
     assert __version__ in run(str(installed / "dialogd"), "--version", cwd=tmp_path)
     assert __version__ in run(str(installed / "python"), "-m", "dialogd", "--version", cwd=tmp_path)
 
 
 def test_the_installed_package_brings_its_templates(installed: Path, tmp_path: Path) -> None:
-    """The template of the wheel is the template of the checkout, and is found in the package itself."""
     program = "import dialogd.templates.library as t; print(t.__file__); print(t.template('pair').text, end='')"
     where, _, text = run(str(installed / "python"), "-c", program, cwd=tmp_path).partition("\n")
     assert Path(where).is_relative_to(installed.parent)
@@ -99,7 +96,6 @@ def works(*dialogd: str, cwd: Path, **environment: str) -> None:
 
 
 def test_the_readme_leads_with_the_line_of_a_published_package(repository: Path) -> None:
-    """And says that it is none yet, and what works today."""
     lead = (repository / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
     for line in (
         "Once it is published",
@@ -112,7 +108,6 @@ def test_the_readme_leads_with_the_line_of_a_published_package(repository: Path)
 
 
 def test_it_works_by_uvx(wheel: Path, tmp_path: Path) -> None:
-    """`uvx --from WHEEL dialogd`."""
     uvx = shutil.which("uvx")
     if uvx is None:
         pytest.skip("uv is not installed")
@@ -120,7 +115,6 @@ def test_it_works_by_uvx(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_it_works_by_pipx(wheel: Path, tmp_path: Path) -> None:
-    """`pipx install WHEEL`, which is pip's `install` into an empty environment: nothing is missing."""
     pipx = shutil.which("pipx")
     if pipx is None:
         venv.create(tmp_path / "venv", with_pip=True)

@@ -26,7 +26,6 @@ GONE = ("ERR_", "403", "503")  # what a browser says of daemons that go, and of 
 
 
 def test_a_page_that_was_opened_before_the_dialog_goes_on_elsewhere(room: Room, visitor: Visitor) -> None:
-    """It learnt only later who takes part, and moves to one of them with what was typed."""
     visitor.expected = GONE
     room.start("AB")
     page = visitor.visit(at(room, "A"))
@@ -42,7 +41,6 @@ def test_a_page_that_was_opened_before_the_dialog_goes_on_elsewhere(room: Room, 
 
 
 def test_a_page_goes_on_with_an_agent_that_was_invited_later(room: Room, visitor: Visitor) -> None:
-    """The daemon of an agent that nobody knew of when the page was opened takes over."""
     visitor.expected = GONE
     room.start("A")
     room.begin("Tabs or spaces?", agents=f"A = Claude A @ {room.url('A')}")
@@ -59,7 +57,6 @@ def test_a_page_goes_on_with_an_agent_that_was_invited_later(room: Room, visitor
 
 
 def test_when_no_daemon_answers_the_page_says_so_and_where_it_is_found(room: Room, visitor: Visitor) -> None:
-    """Once it was seen that they are gone too, no link leads to them; it goes on by itself with one that comes back."""
     visitor.expected = GONE
     room.open("AB")
     with visitor.learns_of_others():
@@ -75,7 +72,6 @@ def test_when_no_daemon_answers_the_page_says_so_and_where_it_is_found(room: Roo
 
 
 def test_nobody_is_writing_when_the_daemon_is_gone(room: Room, visitor: Visitor) -> None:
-    """A reply that was cut off by a kill is no longer shown as being written."""
     visitor.expected = GONE
     room.start("A")
     room.begin("Tabs or spaces?")
@@ -88,7 +84,6 @@ def test_nobody_is_writing_when_the_daemon_is_gone(room: Room, visitor: Visitor)
 
 
 def test_nobody_is_writing_when_another_daemon_is_gone(room: Room, visitor: Visitor) -> None:
-    """Nor is one whose own daemon was killed, on the page of another."""
     visitor.expected = GONE
     room.open("AB", turn="B")
     page = visitor.visit(at(room, "A"))
@@ -99,7 +94,6 @@ def test_nobody_is_writing_when_another_daemon_is_gone(room: Room, visitor: Visi
 
 
 def test_nobody_is_writing_after_a_stop(room: Room, visitor: Visitor) -> None:
-    """The dialog has ended in the middle of a reply: no card stays."""
     visitor.expected = GONE
     room.open("AB")
     page = visitor.visit(at(room))
@@ -124,7 +118,6 @@ def with_home(tmp_path: Path) -> Iterator[Room]:
 
 
 def test_every_page_leads_to_home_and_back(with_home: Room, visitor: Visitor) -> None:
-    """By its name, or to the form for a new dialog; Home is started where it does not run, and outlives a stop."""
     visitor.expected = GONE
     room = with_home
     room.open("AB", turn="USER")
@@ -153,7 +146,6 @@ def test_every_page_leads_to_home_and_back(with_home: Room, visitor: Visitor) ->
 
 
 def test_start_is_a_button_on_the_page_of_any_daemon(room: Room, visitor: Visitor) -> None:
-    """Where nobody has started the dialog the sentence says so, and the button starts whoever has the first turn."""
     room.open("AB", turn="B")
     page = visitor.visit(at(room, "A"))
     expect(page.locator("#phase-words")).to_have_text(
@@ -167,7 +159,6 @@ def test_start_is_a_button_on_the_page_of_any_daemon(room: Room, visitor: Visito
 
 
 def test_a_dialog_that_has_rested_goes_on_by_a_button(room: Room, visitor: Visitor) -> None:
-    """After hours of silence nobody goes on unasked."""
     said = "\n---\n\n## Turn 2 — Claude A\n\nTabs.\n\nTURN: B\n"
     room.file.write_text(room.opening("Tabs or spaces?", "A") + said)
     hours_ago = room.file.stat().st_mtime - 3 * 3600
@@ -181,7 +172,6 @@ def test_a_dialog_that_has_rested_goes_on_by_a_button(room: Room, visitor: Visit
 
 
 def test_one_sentence_says_what_happens_and_what_is_needed(room: Room, visitor: Visitor) -> None:
-    """While somebody writes, while the dialog is paused, when it is the person's turn, and after the end."""
     room.open("AB")
     page = visitor.visit(at(room))
     sentence = page.locator("#phase-words")
@@ -201,7 +191,6 @@ def test_one_sentence_says_what_happens_and_what_is_needed(room: Room, visitor: 
 
 
 def test_enter_sends_and_shift_enter_breaks_the_line(room: Room, visitor: Visitor) -> None:
-    """The button says whom it interrupts; a note interrupts nobody, and says so too."""
     room.open("AB")
     page = visitor.visit(at(room))
     typing = room.think()
@@ -222,7 +211,6 @@ def test_enter_sends_and_shift_enter_breaks_the_line(room: Room, visitor: Visito
 
 
 def test_enter_belongs_to_an_input_method_while_it_composes(room: Room, visitor: Visitor) -> None:
-    """It confirms the characters; the next Enter sends them."""
     room.open("AB", turn="USER")
     page = visitor.visit(at(room))
     page.locator("#say-text").focus()
@@ -239,7 +227,6 @@ def test_enter_belongs_to_an_input_method_while_it_composes(room: Room, visitor:
 
 
 def test_on_a_phone_enter_breaks_the_line(room: Room, phone: Visitor) -> None:
-    """There is no Shift at hand: the button sends. The composer stands at the bottom of the window."""
     room.open("AB", turn="USER")
     page = phone.visit(at(room))
     box = page.locator("#say").bounding_box()
@@ -255,7 +242,6 @@ def test_on_a_phone_enter_breaks_the_line(room: Room, phone: Visitor) -> None:
 
 
 def test_names_are_completed_by_keyboard(room: Room, visitor: Visitor) -> None:
-    """`@`, an arrow and Enter name who replies; Escape closes the list and keeps the sign."""
     room.open("AB")
     page = visitor.visit(at(room))
     field, names = page.locator("#say-text"), page.get_by_role("listbox", name="Names")
@@ -286,7 +272,6 @@ def draft(page: Page, words: str, options: str) -> None:
 
 
 def test_a_draft_goes_into_the_composer(room: Room, visitor: Visitor) -> None:
-    """Behind what was typed, to whom it is meant; one in the place of a proposal becomes a proposal."""
     room.open("AB")
     page = visitor.visit(at(room))
     room.think().end("I have an idea.\n\n[PROPOSAL: use tabs]\n")
@@ -311,7 +296,6 @@ def test_a_draft_goes_into_the_composer(room: Room, visitor: Visitor) -> None:
 
 
 def test_the_sheet_is_small_and_knows_the_ids(room: Room, phone: Visitor) -> None:
-    """It fits on a phone; proposals, agents and turns are chosen from lists, and Esc closes it."""
     room.open("AB")
     page = phone.visit(at(room))
     room.think().end("I have an idea.\n\n[PROPOSAL: use tabs]\n")
@@ -334,7 +318,6 @@ def test_the_sheet_is_small_and_knows_the_ids(room: Room, phone: Visitor) -> Non
 
 
 def test_the_title_says_that_the_reader_is_needed(room: Room, visitor: Visitor) -> None:
-    """Of whoever is asked, and once it has ended."""
     room.open("AB")
     page = visitor.visit(at(room))
     typing = room.think()
@@ -352,7 +335,6 @@ def test_the_title_says_that_the_reader_is_needed(room: Room, visitor: Visitor) 
 
 
 def test_notifications_come_when_they_were_asked_for(room: Room, browser: Browser) -> None:
-    """None before that; then one for a question, while the page is not looked at."""
     visitor = open_visitor(browser, permissions=["notifications"])
     visitor.context.add_init_script(
         """window.told = [];
@@ -383,7 +365,6 @@ def test_notifications_come_when_they_were_asked_for(room: Room, browser: Browse
 
 
 def test_two_tabs_show_the_same(room: Room, visitor: Visitor) -> None:
-    """What is said and paused in one is seen in the other; each keeps what is typed in it; both survive the daemon."""
     visitor.expected = GONE
     room.open("AB")
     with visitor.learns_of_others():

@@ -100,7 +100,6 @@ def shown(page: Page) -> Locator:
 
 @pytest.mark.parametrize("kind", ROOMS)
 def test_every_end_is_told_first(room: Room, phone: Visitor, kind: str) -> None:
-    """On a phone the card stands at the top of what is in view, says what came of it in words, and what can be done."""
     title, words, acts = ENDS[kind]
     ended(room, kind)
     page = phone.visit(at(room))
@@ -119,7 +118,6 @@ def test_every_end_is_told_first(room: Room, phone: Visitor, kind: str) -> None:
 
 
 def test_the_field_of_an_ended_dialog_is_one_line_that_covers_nothing(room: Room, visitor: Visitor) -> None:
-    """At 1440 by 900 each thing to press on the card of a deadlock is in sight; a click into the line opens it."""
     ended(room, "deadlock", "AB")
     visitor.page.set_viewport_size({"width": 1440, "height": 900})
     page = visitor.visit(at(room))
@@ -145,7 +143,6 @@ def test_the_field_of_an_ended_dialog_is_one_line_that_covers_nothing(room: Room
 
 
 def test_the_decision_is_copied_and_downloaded(room: Room, phone: Visitor) -> None:
-    """The agreed text as its author wrote it; the dialog in all four formats."""
     ended(room, "consensus")
     card = shown(phone.visit(at(room)))
     button = card.locator("#outcome-copy")
@@ -162,7 +159,6 @@ def test_the_decision_is_copied_and_downloaded(room: Room, phone: Visitor) -> No
 
 
 def test_a_dialog_goes_on_with_so_many_turns(room: Room, phone: Visitor) -> None:
-    """After the limit: the person's words and more turns open it again, and the card is gone."""
     ended(room, "turns", "AB")
     card = shown(phone.visit(at(room)))
     card.get_by_role("button", name="Go on …").click()
@@ -179,7 +175,6 @@ def test_a_dialog_goes_on_with_so_many_turns(room: Room, phone: Visitor) -> None
 
 
 def test_a_budget_is_raised_with_the_words_that_go_on(room: Room, phone: Visitor) -> None:
-    """The field stands there after an end by the budget alone."""
     ended(room, "budget", "AB")
     card = shown(phone.visit(at(room)))
     card.get_by_role("button", name="Go on …").click()
@@ -193,7 +188,6 @@ def test_a_budget_is_raised_with_the_words_that_go_on(room: Room, phone: Visitor
 
 
 def test_what_was_typed_survives_a_refusal(room: Room, phone: Visitor) -> None:
-    """Why it was refused, and what to write instead, stands beside the button, and the words stay."""
     phone.expected = ("400", "422")
     ended(room, "budget")
     card = shown(phone.visit(at(room)))
@@ -206,7 +200,6 @@ def test_what_was_typed_survives_a_refusal(room: Room, phone: Visitor) -> None:
 
 
 def test_an_end_that_comes_while_one_reads_further_up_is_announced(room: Room, visitor: Visitor) -> None:
-    """Nobody is carried away from where they read; a button leads to the end."""
     room.file.write_bytes(file_of("consensus", **{who: daemon.port for who, daemon in room.daemons.items()}))
     whole = room.file.read_bytes()
     room.file.write_bytes(whole[: whole.rindex(b"\n---\n\n## Turn 5")] + b"\n")
@@ -225,7 +218,6 @@ def test_an_end_that_comes_while_one_reads_further_up_is_announced(room: Room, v
 
 
 def test_after_a_stop_the_card_tells_what_the_page_knows(room: Room, visitor: Visitor) -> None:
-    """Its daemons end with it: what happened, what was proposed, the file and the commands, each to be copied."""
     visitor.expected = ("ERR_", "403", "503")
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     room.open("AB")
@@ -252,7 +244,6 @@ def test_after_a_stop_the_card_tells_what_the_page_knows(room: Room, visitor: Vi
 
 
 def test_the_card_is_never_empty(room: Room, visitor: Visitor) -> None:
-    """It comes with what it says, also where the daemon takes a while to write that."""
     held: list[Route] = []
     visitor.page.route("**/page/end", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks what it is given
     ended(room, "consensus")
@@ -267,7 +258,6 @@ def test_the_card_is_never_empty(room: Room, visitor: Visitor) -> None:
 
 
 def test_hostile_texts_are_only_text_on_the_card(room: Room, visitor: Visitor) -> None:
-    """In the agreed text, in a reservation and in a reason."""
     text = "\n\n".join(body for body in bodies() if "`" not in body and "~" not in body)[:8_000]
     lines = f"Look.\n\n## Consensus Summary\n\n{text}\n\n[CONSENSUS_REACHED]"
     evil = "<img src=x onerror=alert(1)> [a](javascript:alert(2)) </script><script>alert(3)</script>"

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
-from dialogd.build.sandbox import missing
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry, process_started
+from dialogd.tasks.sandbox import missing
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.page.browser import Visitor, open_visitor
 from tests.page.payloads import VECTORS, bodies, names
@@ -106,7 +106,6 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def test_who_comes_for_the_first_time_is_told_what_this_is(home: Home, visitor: Visitor) -> None:
-    """Two sentences, the question, which has the focus, and its rehearsal; no empty list is shown."""
     page = visitor.visit(home.url)
     expect(page.locator("#welcome")).to_be_visible()
     said = page.locator("#welcome > p").inner_text()
@@ -121,7 +120,6 @@ def test_who_comes_for_the_first_time_is_told_what_this_is(home: Home, visitor: 
 def test_without_a_model_the_question_and_its_rehearsal_come_first_on_every_visit(
     home: Home, room: Room, visitor: Visitor
 ) -> None:
-    """Before who waits; nothing asks for a card; what is missing is a line that opens, with commands."""
     room.open("AB", turn="USER")
     page = visitor.visit(home.url)
     expect(page.locator("#waiting")).to_be_visible()
@@ -167,7 +165,6 @@ def test_home_weighs_little(home: Home, visitor: Visitor) -> None:
 
 
 def test_what_was_typed_survives_loading_the_page_again(home: Home, visitor: Visitor) -> None:
-    """The question, the limits, and what was ticked."""
     page = visitor.visit(home.url)
     expect(page.locator("#question")).to_be_focused()
     page.locator("#question").fill("Tabs or spaces?")
@@ -182,7 +179,6 @@ def test_what_was_typed_survives_loading_the_page_again(home: Home, visitor: Vis
 
 
 def test_a_problem_stands_at_its_field(served: Home, visitor: Visitor) -> None:
-    """Start without a question and without agents says so where they are missing, and puts the focus there."""
     page = visitor.visit(served.url)
     expect(page.locator("#question")).to_be_focused()
     for _ in range(2):
@@ -226,7 +222,6 @@ def is_within(page: Page) -> bool:
 
 
 def test_axe_finds_nothing_at_the_first_visit(home: Home, browser: Browser) -> None:
-    """Folded, unfolded, and with a problem, in every theme and width."""
     for visitor in looks(browser):
         page = visitor.visit(home.url)
         expect(page.locator("#welcome")).to_be_visible()
@@ -240,7 +235,6 @@ def test_axe_finds_nothing_at_the_first_visit(home: Home, browser: Browser) -> N
 
 
 def test_who_looks_is_told_when_home_has_ended(home: Home, visitor: Visitor) -> None:
-    """The page says how to start it again, keeps what was typed, and goes on once it is there."""
     page = visitor.visit(home.url)
     expect(page.locator("#question")).to_be_focused()
     page.locator("#question").fill("Tabs or spaces?")
@@ -261,7 +255,6 @@ def row(page: Page, section: str, topic: str) -> Any:
 
 
 def test_who_waits_stands_at_the_top(home: Home, room: Room, visitor: Visitor) -> None:
-    """A dialog is under Running while an agent writes, and at the top, with its question, once it waits."""
     room.open("AB")
     typing = room.think()
     page = visitor.visit(home.url)
@@ -283,7 +276,6 @@ def test_who_waits_stands_at_the_top(home: Home, room: Room, visitor: Visitor) -
 
 
 def test_earlier_dialogs_are_found_and_read(home: Home, tmp_path: Path, visitor: Visitor) -> None:
-    """Each with its outcome and date; a search looks into what was said; a click shows the dialog to read."""
     shelf = Shelf(tmp_path)
     for one in (SESSIONS, RETRIES, LICENSE, STOPPED):
         shelf.put(one)
@@ -305,7 +297,6 @@ def test_earlier_dialogs_are_found_and_read(home: Home, tmp_path: Path, visitor:
 
 
 def test_more_earlier_dialogs_come_when_asked_for(home: Home, tmp_path: Path, visitor: Visitor) -> None:
-    """Fifty at a time, each once."""
     shelf = Shelf(tmp_path)
     for number in range(1, 61):
         shelf.put(past(number, f"Topic {number:02}", "Yes."))
@@ -351,7 +342,6 @@ def working(tmp_path: Path) -> Iterator[tuple[Home, Path]]:
 
 @pytest.mark.skipif(bool(missing()), reason=f"no sandbox here: {missing()}")
 def test_what_was_decided_is_carried_out_from_its_form(working: tuple[Home, Path], visitor: Visitor) -> None:
-    """Repository and gate; first what it would be, and what it may cost, then the page of the build that has begun."""
     visitor.expected = ("400", "409")
     home, code = working
     agreed = "## Consensus Summary\n\nRead the ages.\n\n[CONSENSUS_REACHED]"
@@ -396,7 +386,6 @@ def tab_to(page: Page, wanted: str, most: int = 120) -> None:
 
 
 def test_a_rehearsal_is_one_click_and_clearly_one(home: Home, visitor: Visitor) -> None:
-    """The browser goes to its page; in Home's list it stands as a rehearsal, and cost nothing."""
     page = visitor.visit(home.url)
     page.get_by_role("button", name="Rehearse this question").click()
     expect(page).not_to_have_url(home.url)
@@ -409,7 +398,6 @@ def test_a_rehearsal_is_one_click_and_clearly_one(home: Home, visitor: Visitor) 
 
 
 def test_by_the_keyboard_alone_from_the_question_to_the_result(served: Home, visitor: Visitor) -> None:
-    """Agents on services are seated with who pays; the estimate follows the form; the dialog is held, and approved."""
     page = visitor.visit(served.url)
     expect(page.locator("#question")).to_be_focused()
     expect(page.locator("#cards [aria-pressed=true]")).to_have_count(2)
@@ -439,7 +427,6 @@ def test_by_the_keyboard_alone_from_the_question_to_the_result(served: Home, vis
 
 
 def test_keys_that_are_held_down_start_one_dialog(served: Home, visitor: Visitor) -> None:
-    """Ctrl+Enter again, while it starts, is no second Start."""
     page, asked = visitor.visit(served.url), list[str]()
     page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/start") else None)
     expect(page.locator("#cards [aria-pressed=true]")).to_have_count(2)
@@ -451,7 +438,6 @@ def test_keys_that_are_held_down_start_one_dialog(served: Home, visitor: Visitor
 
 
 def test_a_refused_start_keeps_what_was_typed(served: Home, tmp_path: Path, visitor: Visitor) -> None:
-    """The problem stands at the field that it concerns, unfolded and focused, with what to do; then it starts."""
     visitor.expected = ("status of 4",)
     page = visitor.visit(served.url)
     page.locator("#question").fill("Tabs or spaces?")
@@ -476,7 +462,6 @@ def test_a_refused_start_keeps_what_was_typed(served: Home, tmp_path: Path, visi
 
 
 def test_a_template_says_how_many_it_is_for(served: Home, visitor: Visitor) -> None:
-    """Each has its sentence; where the seats do not fit, that is said beside them until they do."""
     page = visitor.visit(served.url)
     page.locator("#fold-template > summary").click()
     option = page.locator(".option").filter(has_text="Architecture debate")
@@ -499,7 +484,6 @@ def test_a_template_says_how_many_it_is_for(served: Home, visitor: Visitor) -> N
 
 
 def test_a_context_file_is_shown_as_it_goes_along(served: Home, tmp_path: Path, visitor: Visitor) -> None:
-    """Without its secrets, before Start; one that cannot go says why, where it was typed."""
     project = tmp_path / "project"
     project.mkdir()
     key = "sk-ant-api03-" + "Ab1" * 30
@@ -532,7 +516,6 @@ def test_a_context_file_is_shown_as_it_goes_along(served: Home, tmp_path: Path, 
 
 
 def test_an_open_session_is_asked_to_take_a_seat(tmp_path: Path, visitor: Visitor) -> None:
-    """Its card says whose it is; seated and started, it is asked, and the browser is at the dialog's page."""
     (tmp_path / "shop").mkdir()
     with open_sessions.claude(tmp_path / "config-claude", tmp_path / "shop") as session, StandIn(consensus) as server:
         more = {"CLAUDE_CONFIG_DIR": str(session.home), "XAI_API_KEY": "xai-test-0123456789abcdef"}
@@ -579,7 +562,6 @@ def is_unharmed(page: Page) -> None:
 
 
 def test_hostile_dialogs_are_text_in_the_lists(home: Home, tmp_path: Path, visitor: Visitor) -> None:
-    """Topics, agreed texts, and what a search finds: every payload that fits into a line."""
     shelf = Shelf(tmp_path)
     for number, text in enumerate(names(), 1):
         shelf.put(past(number, text, text, text))
@@ -596,7 +578,6 @@ def test_hostile_dialogs_are_text_in_the_lists(home: Home, tmp_path: Path, visit
 
 
 def test_a_hostile_dialog_that_runs_is_text(home: Home, room: Room, visitor: Visitor) -> None:
-    """Its topic, its agents' names, and the question with which it waits, each markup in its own way."""
     topic, name, other = VECTORS[0], VECTORS[3], '"><img src=x onerror=window.hacked=1>'
     agents = f"A = {name} @ {room.url('A')}, B = {other} @ {room.url('B')}"
     text = room.opening(topic, "A", agents=agents)
@@ -611,7 +592,6 @@ def test_a_hostile_dialog_that_runs_is_text(home: Home, room: Room, visitor: Vis
 
 
 def test_hostile_words_in_the_form_are_text(served: Home, tmp_path: Path, visitor: Visitor) -> None:
-    """In the question, in the refusals of folders, limits and files, in names and texts of files, and of folders."""
     visitor.expected = ("status of 4",)
     project = tmp_path / "project"
     project.mkdir()
@@ -653,7 +633,6 @@ def test_hostile_words_in_the_form_are_text(served: Home, tmp_path: Path, visito
 
 
 def test_axe_finds_nothing_in_a_full_home(served: Home, room: Room, tmp_path: Path, browser: Browser) -> None:
-    """With dialogs that wait, run and were, all unfolded, a file shown, an estimate, and a folder being chosen."""
     shelf = Shelf(tmp_path)
     for one in (SESSIONS, RETRIES, STOPPED):
         shelf.put(one)

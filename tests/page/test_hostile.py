@@ -36,7 +36,6 @@ def is_unharmed(page: Page) -> None:
 
 
 def test_three_hundred_bodies_are_only_text(room: Room, visitor: Visitor) -> None:
-    """In prose, code, quotes and tables; the whole history is loaded, and every link is tried by eye, none by click."""
     fill(room, bodies(), max_turns=1000)
     room.start("A")
     page = visitor.visit(at(room))
@@ -46,7 +45,6 @@ def test_three_hundred_bodies_are_only_text(room: Room, visitor: Visitor) -> Non
 
 @pytest.mark.parametrize("part", range(4))
 def test_marks_are_only_text(room: Room, visitor: Visitor, part: int) -> None:
-    """Proposals, objections, questions and whatever else the panels are made of."""
     lines = names()[part::4]
     marks = [
         (
@@ -67,7 +65,6 @@ def test_marks_are_only_text(room: Room, visitor: Visitor, part: int) -> None:
 
 
 def test_names_headings_and_topics_are_only_text(room: Room, visitor: Visitor) -> None:
-    """An agent's name, a title, headings and a topic that are markup, each in its own way."""
     first, second, third, fourth = VECTORS[0], VECTORS[3], VECTORS[8], '"><img src=x onerror=window.hacked=1>'
     agents = f"A = {first} @ {room.url('A')}, B = {fourth} @ {room.url('B')}"
     text = room.opening(second, "A", agents=agents).replace("# Claude Autonomous Dialog", f"# {third}", 1)
@@ -83,7 +80,6 @@ def test_names_headings_and_topics_are_only_text(room: Room, visitor: Visitor) -
 
 
 def test_text_that_is_being_written_is_only_text(room: Room, visitor: Visitor) -> None:
-    """Also before anybody has sanitised it: what streams is never markup."""
     room.open("AB")
     page = visitor.visit(at(room))
     typing = room.think()
@@ -97,7 +93,6 @@ def test_text_that_is_being_written_is_only_text(room: Room, visitor: Visitor) -
 
 @pytest.mark.parametrize("part", range(2))
 def test_three_hundred_texts_are_only_text_while_they_are_written(room: Room, visitor: Visitor, part: int) -> None:
-    """Word by word, in every way that Markdown has: what has only begun is no more than what is whole."""
     room.open("AB", max_message=200_000)
     page = visitor.visit(at(room))
     typing = room.think()
@@ -122,7 +117,6 @@ SEEN = "keep \ufffdsergtsoP\ufffd"
 
 
 def test_agents_write_nothing_to_each_other_that_the_person_does_not_see(room: Room, visitor: Visitor) -> None:
-    """Neither in what Markdown leaves out, nor by characters that turn others round: in turns, marks, panels, live."""
     room.open("AB")
     page = visitor.visit(at(room))
     typing = room.think()
@@ -138,7 +132,6 @@ def test_agents_write_nothing_to_each_other_that_the_person_does_not_see(room: R
 
 
 def test_what_another_site_hands_over_is_text_for_a_field(room: Room, visitor: Visitor) -> None:
-    """The fragment with which a page goes on elsewhere can come from anybody."""
     room.open("AB")
     hostile = '{"from":"<img src=x onerror=alert(1)>","at":"x","text":"<script>alert(1)</script>","place":"<b>"}'
     page = visitor.visit(f"{at(room)}#on={hostile}")

@@ -37,7 +37,6 @@ def say(page: Page, text: str) -> None:
 
 
 def test_a_whole_dialog_is_watched_to_its_end(pair: Pair, visitor: Visitor) -> None:
-    """Every turn once and in order, each seen while it was written, by either daemon; then the outcome."""
     pair.start()
     pair.begin("Tabs or spaces?")
     page = visitor.visit(at(pair))
@@ -63,7 +62,6 @@ def test_a_whole_dialog_is_watched_to_its_end(pair: Pair, visitor: Visitor) -> N
 
 
 def test_what_is_being_written_by_another_daemon_is_shown(room: Room, visitor: Visitor) -> None:
-    """The page of A shows B's words as they come, then B's turn in their place."""
     room.open("AB", turn="B")
     page = visitor.visit(at(room, "A"))
     typing = room.think("B")
@@ -76,7 +74,6 @@ def test_what_is_being_written_by_another_daemon_is_shown(room: Room, visitor: V
 
 
 def test_saying_something_interrupts_the_call_under_way(room: Room, visitor: Visitor) -> None:
-    """The call ends, the person's words stand in the dialog, and the agent is asked anew."""
     room.open("AB")
     page = visitor.visit(at(room))
     typing = room.think()
@@ -92,7 +89,6 @@ def test_saying_something_interrupts_the_call_under_way(room: Room, visitor: Vis
 
 
 def test_what_is_being_sent_is_not_sent_again(room: Room, visitor: Visitor) -> None:
-    """Enter pressed twice while the daemon waits for the file, with a new state of the dialog between: one turn."""
     room.open("AB", turn="USER")
     page = visitor.visit(at(room))
     button = page.locator("#say-send")
@@ -111,7 +107,6 @@ def test_what_is_being_sent_is_not_sent_again(room: Room, visitor: Visitor) -> N
 
 
 def test_an_at_sign_names_who_replies(room: Room, visitor: Visitor) -> None:
-    """`@B` at the beginning passes the turn to B."""
     room.open("AB")
     page = visitor.visit(at(room))
     say(page, "@B What do you say?")
@@ -121,7 +116,6 @@ def test_an_at_sign_names_who_replies(room: Room, visitor: Visitor) -> None:
 
 
 def test_a_refused_text_is_not_lost(room: Room, visitor: Visitor) -> None:
-    """The reason and the fix stand beside it; a reload keeps what was typed."""
     visitor.expected = ("400",)
     room.open("AB")
     page = visitor.visit(at(room))
@@ -163,7 +157,6 @@ def test_retry_and_skip(room: Room, visitor: Visitor) -> None:
 
 
 def test_stop_asks_first_and_ends_everything(room: Room, visitor: Visitor) -> None:
-    """Keep going changes nothing; Stop it ends the call, the dialog and the daemons, and the page says so."""
     visitor.expected = ("ERR_", "403", "503")  # daemons that go, and the probe for one that stays
     room.open("AB")
     page = visitor.visit(at(room))
@@ -181,7 +174,6 @@ def test_stop_asks_first_and_ends_everything(room: Room, visitor: Visitor) -> No
 
 
 def test_a_daemon_that_is_killed_and_started_again_loses_nothing(room: Room, visitor: Visitor) -> None:
-    """While it is away the page says so; then it shows what came meanwhile, each turn once."""
     visitor.expected = ("ERR_", "503")
     room.start("A")
     room.begin("Tabs or spaces?")
@@ -214,7 +206,6 @@ def test_a_daemon_that_is_killed_and_started_again_loses_nothing(room: Room, vis
 
 
 def test_when_its_daemon_dies_the_page_goes_on_with_another(room: Room, visitor: Visitor) -> None:
-    """It says who died, takes the unsent text along, and shows every turn once."""
     visitor.expected = ("ERR_", "403")  # the probe learns that somebody is there, and no more
     room.open("AB")
     with visitor.learns_of_others():
@@ -233,7 +224,6 @@ def test_when_its_daemon_dies_the_page_goes_on_with_another(room: Room, visitor:
 
 
 def test_another_dialog_in_the_file_takes_the_place_of_the_first(room: Room, visitor: Visitor) -> None:
-    """The page begins anew; nothing of the old one is left."""
     visitor.expected = ("status of", "ERR_")  # what is asked about the old dialog while the new one takes its place
     room.open("AB")
     page = visitor.visit(at(room))
@@ -246,7 +236,6 @@ def test_another_dialog_in_the_file_takes_the_place_of_the_first(room: Room, vis
 
 
 def test_a_browser_of_a_seated_session_is_not_the_persons(tmp_path: Path, visitor: Visitor) -> None:
-    """Started by the session, its page may pause, which says whose it was, and not speak; another's page may."""
     visitor.expected = ("409", "ERR_")  # what is refused; a daemon that goes
     neighbour = subprocess.Popen(["sleep", "600"])
     sessions = {"A": os.getpid(), "B": neighbour.pid}  # the browser is a child of this process

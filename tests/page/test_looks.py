@@ -50,7 +50,6 @@ def barriers(page: Page) -> list[Any]:
 
 
 def test_axe_finds_nothing_in_a_dialog_under_way(room: Room, reader: Visitor) -> None:
-    """With turns, marks, code and tables, a text being written, a question, and everything opened."""
     fill(room, [prose(index) for index in range(12)], MARKS)
     room.start("AB")
     page = reader.visit(at(room))
@@ -68,7 +67,6 @@ def test_axe_finds_nothing_in_a_dialog_under_way(room: Room, reader: Visitor) ->
 
 
 def test_axe_finds_nothing_after_the_end(room: Room, reader: Visitor) -> None:
-    """With the outcome, and the box that approves and rejects it."""
     room.open("AB")
     page = reader.visit(at(room))
     to_consensus(room)
@@ -80,7 +78,6 @@ def test_axe_finds_nothing_after_the_end(room: Room, reader: Visitor) -> None:
 
 
 def test_a_phone_never_scrolls_sideways(room: Room, phone: Visitor) -> None:
-    """Neither with long words, code and tables, nor with anything opened."""
     wide = f"{LONG}\n\n```\n{'x' * 300}\n```\n\n|{'a|' * 20}\n|{'-|' * 20}\n|{'word|' * 20}\n\n{'W' * 400}"
     fill(room, [wide, *(prose(index) for index in range(5))], ((Mark("PROPOSAL", LONG, "P1"),), *MARKS[1:]))
     room.start("A")
@@ -103,7 +100,6 @@ def test_a_phone_never_scrolls_sideways(room: Room, phone: Visitor) -> None:
 
 
 def test_five_agents_take_one_line_on_a_phone(tmp_path: Path, phone: Visitor) -> None:
-    """All five names, side by side, also while one of them writes."""
     with Room(tmp_path, "ABCDE") as room:
         room.open("A")
         page = phone.visit(at(room))
@@ -123,7 +119,6 @@ def test_five_agents_take_one_line_on_a_phone(tmp_path: Path, phone: Visitor) ->
 
 
 def test_the_keyboard_reaches_everything(room: Room, visitor: Visitor) -> None:
-    """Skip link first; single keys work outside of fields and are only letters inside them."""
     room.open("AB")
     page = visitor.visit(at(room))
     room.think().end("Look:\n\n```python\nx = 1\n```\n")
@@ -147,7 +142,6 @@ def test_the_keyboard_reaches_everything(room: Room, visitor: Visitor) -> None:
 
 
 def test_a_focus_in_a_bar_moves_nothing(room: Room, visitor: Visitor) -> None:
-    """Who reads the end stays there, whichever button above or below has the focus, and after Help is closed."""
     fill(room, [prose(index) for index in range(12)])
     room.start("AB")
     page = visitor.visit(at(room))

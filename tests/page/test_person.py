@@ -30,7 +30,6 @@ def to_consensus(room: Room) -> None:
 
 
 def test_a_question_is_answered(room: Room, visitor: Visitor) -> None:
-    """It stands above the one field, with its terms; what is typed there is the answer, and goes back to who asked."""
     room.open("AB")
     page = visitor.visit(at(room))
     room.think().end("How many users are there?\n\n[QUESTION_FOR_USER: How many users? | in 2h | default: ten]\n")
@@ -50,7 +49,6 @@ def test_a_question_is_answered(room: Room, visitor: Visitor) -> None:
 
 
 def test_a_question_runs_into_its_default(room: Room, visitor: Visitor) -> None:
-    """Where the header allows it, the default is taken at the deadline, and written down as exactly that."""
     room.start("AB")
     asked = "[QUESTION_FOR_USER: How many users? | by 2026-01-01T12:00:00Z | default: ten]"
     text = room.opening("Tabs or spaces?", "A", setup="question_defaults = true")
@@ -65,7 +63,6 @@ def test_a_question_runs_into_its_default(room: Room, visitor: Visitor) -> None:
 
 
 def test_the_result_is_approved(room: Room, visitor: Visitor) -> None:
-    """A note says so, and the page too."""
     room.open("AB")
     page = visitor.visit(at(room))
     to_consensus(room)
@@ -76,7 +73,6 @@ def test_the_result_is_approved(room: Room, visitor: Visitor) -> None:
 
 
 def test_a_rejected_result_makes_the_dialog_go_on(room: Room, visitor: Visitor) -> None:
-    """The person's reason is a turn, somebody replies to it, and the outcome is gone from the page."""
     room.open("AB")
     page = visitor.visit(at(room))
     to_consensus(room)
@@ -107,7 +103,6 @@ def unfold(page: Page, form: str) -> Locator:
 
 
 def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
-    """After a question back, its text is shown as withdrawn."""
     room.open("AB")
     page = visitor.visit(at(room))
     room.think().end("Tabs are faster by half.\n")
@@ -150,7 +145,6 @@ def test_the_persons_hand(room: Room, visitor: Visitor) -> None:
 
 
 def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Visitor) -> None:
-    """It never ran: there is nothing to start again, and the line is the one that the command prints."""
     room.open("AB")
     page = visitor.visit(at(room))
     open_more(page)
@@ -165,7 +159,6 @@ def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Vis
 
 
 def test_an_agent_that_failed_twice_is_tried_again_replaced_or_left_out(room: Room, visitor: Visitor) -> None:
-    """Three things to press at its name; why stands there, what is needed at the top, and no command."""
     down = BackendError("exit code 1", fix="look at its log")
     table = Table(room.opening("Tabs?", "A"), A=["One."], B=[down, down])
     table.run()
@@ -187,7 +180,6 @@ def test_an_agent_that_failed_twice_is_tried_again_replaced_or_left_out(room: Ro
 
 
 def test_a_search_is_narrowed_on_the_page(room: Room, visitor: Visitor) -> None:
-    """By who said it and since when; what is no time is said beside the form, and nothing that was typed is lost."""
     visitor.expected = ("400",)
     table = Table(opening("A", "B", keys=["Max Turns: 4"]), A=["Redis, says A."] * 2, B=["Redis? B says no."])
     table.run()
@@ -211,7 +203,6 @@ def test_a_search_is_narrowed_on_the_page(room: Room, visitor: Visitor) -> None:
 
 
 def test_a_tool_is_approved_and_another_refused(tmp_path: Path, visitor: Visitor) -> None:
-    """What an agent wants to call stands on the page with all its arguments, also on that of another agent."""
     use, other = Use("tickets__add", {"a": 2, "b": 3}), Use("tickets__quote", {"text": "x" * 600})
     with World(tmp_path, use, other, Say("Tabs."), tools="") as world:
         world.pair.begin("Tabs or spaces?")

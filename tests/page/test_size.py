@@ -26,7 +26,6 @@ WEIGHT = 150_000  # bytes, unpacked
 
 
 def test_the_page_weighs_little(room: Room, visitor: Visitor) -> None:
-    """HTML, styles and scripts of a dialog's page, unpacked: below 150 kB together."""
     room.open("A")
     loaded = list[Response]()
     visitor.context.on("response", lambda one: loaded.append(one))  # noqa: PLW0108 - a built-in function is refused
@@ -64,9 +63,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 @pytest.mark.parametrize("make", [written, typed])
-def test_a_long_dialog(  # noqa: PLR0915 - one dialog, as it takes seconds to make
-    room: Room, visitor: Visitor, make: Callable[[Room], int]
-) -> None:
+def test_a_long_dialog(room: Room, visitor: Visitor, make: Callable[[Room], int]) -> None:
     """It opens at its end; a link, Home, End and a fast wheel lead anywhere; six new turns are each seen at once."""
     last = make(room)
     room.start("AB")

@@ -33,7 +33,6 @@ def act(page: Page, name: str) -> None:
 
 
 def test_what_is_said_about_a_turn_begins_beside_it(talk: Page) -> None:
-    """Reply and ask name whom and what; a quotation is marked as one; nothing is sent by that."""
     words = talk.locator("#say-text")
     act(talk, "Reply to turn 4")
     expect(words).to_have_value("@Claude A On turn 4: ")
@@ -47,7 +46,6 @@ def test_what_is_said_about_a_turn_begins_beside_it(talk: Page) -> None:
 
 
 def test_who_is_replied_to_is_known_at_once(room: Room, visitor: Visitor) -> None:
-    """By the page as it was sent, before it has heard from the daemon how things stand."""
     fill(room, ["Two weeks of data."], PROPOSED)
     room.start("A")
     visitor.page.route("**/page/state", lambda _: None)
@@ -61,7 +59,6 @@ def test_who_is_replied_to_is_known_at_once(room: Room, visitor: Visitor) -> Non
 def test_a_proposal_is_ruled_out_and_another_suggested_where_it_stands(
     room: Room, visitor: Visitor, talk: Page
 ) -> None:
-    """Each wants its words first; who stands behind it is told anew, and nothing more can be done about it."""
     block = talk.locator('.block[data-ref="P1"]')
     expect(block.locator(".stands")).to_have_text("for Claude A")
     act(talk, "Suggest something instead of P1")
@@ -79,7 +76,6 @@ def test_a_proposal_is_ruled_out_and_another_suggested_where_it_stands(
 
 
 def test_a_turn_is_copied_and_linked_to(room: Room, browser: Browser) -> None:
-    """Its words as they are read, and its address."""
     visitor = open_visitor(browser, permissions=["clipboard-read", "clipboard-write"])
     fill(room, ["It is **two weeks** of data."], PROPOSED)
     room.start("A")
@@ -95,7 +91,6 @@ def test_a_turn_is_copied_and_linked_to(room: Room, browser: Browser) -> None:
 
 
 def test_on_a_touch_screen_everything_is_behind_one_button(room: Room, phone: Visitor) -> None:
-    """Acts and figures are out of the way until then."""
     fill(room, ["One.", "Two."])
     room.start("A")
     page = phone.visit(at(room))
@@ -119,7 +114,6 @@ STREAMED = (
 
 
 def test_what_streams_looks_as_it_will(room: Room, visitor: Visitor) -> None:
-    """No sign of Markdown is seen at any moment; nothing moves when the turn is committed but what names it."""
     room.open("AB")
     page = visitor.visit(at(room))
     page.evaluate(
@@ -148,7 +142,6 @@ def test_what_streams_looks_as_it_will(room: Room, visitor: Visitor) -> None:
 
 
 def test_words_are_found_that_are_not_on_the_page(room: Room, visitor: Visitor) -> None:
-    """In all of a long dialog; each hit leads there, and back to the end leads one button."""
     fill(room, [prose(index) for index in range(600)], max_turns=5_000, max_size="50 MB")
     room.start("A")
     page = visitor.visit(at(room))
@@ -170,7 +163,6 @@ def test_words_are_found_that_are_not_on_the_page(room: Room, visitor: Visitor) 
 
 
 def test_a_line_marks_what_is_new(room: Room, visitor: Visitor, talk: Page) -> None:
-    """For who reads further up; the button says how many came, and leads there."""
     talk.keyboard.press("Home")
     expect(visitor.turn(1)).to_be_in_viewport()
     room.minds["A"].call(1).end("Something new.\n")
@@ -182,7 +174,6 @@ def test_a_line_marks_what_is_new(room: Room, visitor: Visitor, talk: Page) -> N
 
 
 def test_a_pause_is_one_thin_line(room: Room, visitor: Visitor) -> None:
-    """Who did what and when, and nothing else until it is asked for."""
     room.open("AB")
     page = visitor.visit(at(room))
     page.locator("#pause").click()

@@ -10,11 +10,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from dialogd.protocol.build import APPROVED, DROPPED, MERGED, Due
-from tests.build.actor import SCORE
-from tests.build.site import NO_SANDBOX, PLAN, PRINT, READ, Site, git
 from tests.page.browser import AXE, Visitor, open_visitor
 from tests.page.test_hostile import is_unharmed
 from tests.page.test_looks import barriers
+from tests.tasks.actor import SCORE
+from tests.tasks.site import NO_SANDBOX, PLAN, PRINT, READ, Site, git
 
 pytestmark = [
     pytest.mark.browser,

@@ -38,7 +38,6 @@ def texts(dialog: Dialog) -> dict[str, str]:
 
 @cases("kind", list(ROOMS))
 def test_an_end_is_told_in_words_and_with_names(kind: str) -> None:
-    """No mark's name, no agent by its letter alone, and nobody who signed is told of twice in a sentence."""
     dialog = parse(file_of(kind))
     told = texts(dialog)
     for surface, text in told.items():
@@ -50,7 +49,6 @@ def test_an_end_is_told_in_words_and_with_names(kind: str) -> None:
 
 
 def test_who_failed_is_named_where_an_error_ended_it() -> None:
-    """In a sentence: who, and that it was twice; the cause stands beside it."""
     dialog = parse(file_of("error"))
     words = "fewer than two agents are left, because Claude B failed, or gave no answer in time, twice"
     assert Plan(dialog).because == words

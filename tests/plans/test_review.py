@@ -26,7 +26,6 @@ def said(*turns: str) -> Dialog:
 
 
 def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
-    """Six fields each; the number is the place in the file, whoever raised it."""
     dialog = said(
         "[FINDING: blocking | security | login.py | 41 | compared with == | compare_digest]\n"
         "[FINDING: minor | style | | | long lines]",
@@ -56,20 +55,17 @@ def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
     ],
 )
 def test_a_finding_is_resolved_by_its_number(mark: str, resolved_in: int) -> None:
-    """One that blocks does so until then."""
     (finding,) = findings(said("[FINDING: critical | security | a.py | 1 | x | y]", "Done.", mark))
     assert (finding.resolved_in, finding.blocks) == (resolved_in, not resolved_in)
 
 
 def test_only_who_raised_a_finding_resolves_it() -> None:
-    """The author of the code cannot declare it mended."""
     dialog = said("[FINDING: blocking | security | a.py | 1 | x | y]", "[RESOLVED: 1 | it is fine]")
     assert [f.blocks for f in findings(dialog)] == [True]
     assert "finding 1 blocks: x" in markdown(Plan(dialog)).partition("\n---\n")[0]
 
 
 def test_a_finding_that_blocks_nothing_is_still_open() -> None:
-    """By its number, on the first screen; one that was resolved is not."""
     dialog = said("[FINDING: minor | style | a.py | 1 | x | y]\n[FINDING: note | style | a.py | 2 | x | y]", "Yes.")
     top = markdown(Plan(dialog)).partition("\n---\n")[0]
     assert "- **Not resolved, and blocking nothing:** findings 1 and 2, listed below" in top
@@ -78,7 +74,6 @@ def test_a_finding_that_blocks_nothing_is_still_open() -> None:
 
 
 def test_a_finding_is_no_choice() -> None:
-    """Reviewers that saw the same are not said to have voted for it."""
     more = '## Setup\n\n```toml\nreview = true\nverdict = "vote"\n[messages]\nFINDING = "a finding"\n```'
     found = "[FINDING: minor | style | a.py | 1 | x | y]"
     room = Room(opening("A", "B", keys=["Max Turns: 3"], more=more), A=[found], B=[found])
@@ -89,7 +84,6 @@ def test_a_finding_is_no_choice() -> None:
 
 
 def test_the_score_is_the_mean_of_its_five_parts() -> None:
-    """Each reviewer's last word counts, and several reviewers count the same."""
     once = score(said(f"[SCORE: {FULL}]"))
     assert (dict(once.parts), once.total) == (dict(zip(PARTS, (80, 70, 30, 60, 80), strict=True)), 64)
     better = FULL.replace("security 30", "Security: 90/100")
@@ -98,7 +92,6 @@ def test_the_score_is_the_mean_of_its_five_parts() -> None:
 
 
 def test_the_points_of_a_score_sum_up_to_it() -> None:
-    """In the JSON and in the table of the plan: each part has its fifth."""
     drawn = Plan(review())
     assert drawn.score.total == sum(drawn.score.points.values()) == 64
     page = markdown(drawn)
@@ -108,7 +101,6 @@ def test_the_points_of_a_score_sum_up_to_it() -> None:
 
 
 def test_a_score_with_a_part_missing_has_no_total() -> None:
-    """What was said is shown; nobody's silence counts as a number, and nothing is over 100."""
     part = score(said("[SCORE: code quality 300 | charm 90 | security good]"))
     assert (dict(part.parts), part.total) == ({"code quality": 100}, None)
     assert score(said("[SCORE: lovely]")) is None
@@ -116,7 +108,6 @@ def test_a_score_with_a_part_missing_has_no_total() -> None:
 
 
 def test_a_review_stands_in_the_plan() -> None:
-    """Score and open findings on the first screen, the table below."""
     page = markdown(Plan(review()))
     assert "**Review:** score 64 of 100; 2 findings, 1 open, 0 of them blocking" in page.partition("\n---\n")[0]
     assert "| 1 | blocking | security | login.py:41 | the token is compared with == |" in page

@@ -40,7 +40,6 @@ class Writer:
 
 
 def test_the_dialog_is_data_in_the_request() -> None:
-    """Every entry between fences, header and marks with it; no secret of the person's."""
     asked = prompt(consensus(), ("Postgres",)).text
     for word in ("Nobody in", "~~~text\nB is right", "[RESERVATION: thirty days is a guess]", "## Turn 5, by B"):
         assert (word in asked) == (word != "Nobody in")
@@ -49,7 +48,6 @@ def test_the_dialog_is_data_in_the_request() -> None:
 
 
 async def test_a_synthesis_is_marked_and_signed_by_nobody() -> None:
-    """Model, agent and cost stand above it, on the page below the next steps; its headings are none of the page's."""
     dialog, backend = consensus(), Writer("# Plan: mine\n\nDo it (turn 4).")
     drawn = Plan(dialog)
     agent = dialog.header.agents[1]
@@ -66,14 +64,12 @@ async def test_a_synthesis_is_marked_and_signed_by_nobody() -> None:
 
 
 async def test_an_empty_synthesis_is_an_error() -> None:
-    """Nothing is passed off as a plan."""
     dialog = consensus()
     with pytest.raises(BackendError, match="empty"):
         await synthesize(Writer(" \n"), Plan(dialog), dialog.header.agents[0], Path("dialog.md"), retry_wait=0)
 
 
 async def test_what_looks_like_a_key_does_not_come_back() -> None:
-    """As in turns: the text is redacted before it is kept."""
     dialog = consensus()
     made = await synthesize(Writer(f"Use {SECRET}."), Plan(dialog), dialog.header.agents[0], Path("d.md"), retry_wait=0)
     assert SECRET not in made.text

@@ -67,7 +67,6 @@ def paid(here: Room) -> int:
 
 @cases("ids", ["AB", "ABC"])
 def test_one_transient_error_removes_nobody(ids: str) -> None:
-    """Who failed once is asked again, of two at once, of more in the next round; then it signs like the others."""
     scripts: dict[str, list[Line]] = {who: [SIGNS, SIGNS] for who in ids}
     here = room(ids, **{**scripts, "A": [TEXT, "I stay with it."], "B": [DOWN, SIGNS]})
     here.run()
@@ -77,7 +76,6 @@ def test_one_transient_error_removes_nobody(ids: str) -> None:
 
 
 def test_of_two_who_failed_is_asked_again_after_a_pause() -> None:
-    """Not at once: what failed a moment ago fails again. A second failure in succession is the person's."""
     here = room("AB", A=[DOWN, DOWN])
     here.retry_pause = 10
     here.step("A")
@@ -98,7 +96,6 @@ def awaits_b(ids: str = "ABC", *lines: str) -> Room:
 
 @cases("ids", ["AB", "ABC"])
 def test_nobody_pays_on_where_only_absent_signers_are_missing(ids: str) -> None:
-    """The person is asked, by a question that names the three ways; not the limit of turns ends it."""
     here = awaits_b(ids)
     assert here.owing == (USER,)
     assert paid(here) <= 3
@@ -108,7 +105,6 @@ def test_nobody_pays_on_where_only_absent_signers_are_missing(ids: str) -> None:
 
 
 def test_a_retry_has_the_absent_one_sign() -> None:
-    """The first way. One more failure, and the person is asked again without a turn of anybody's."""
     here = awaits_b()
     before = paid(here)
     here.retry("B")
@@ -122,7 +118,6 @@ def test_a_retry_has_the_absent_one_sign() -> None:
 
 @cases("leaves", [lambda here: here.by_hand(person.leave, "B"), lambda here: here.types("[LEAVE: B]\n")])
 def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], None]) -> None:
-    """The second way, by command and by hand: whoever looks next writes the end; nobody is asked for another word."""
     here = awaits_b()
     before = paid(here)
     leaves(here)
@@ -134,7 +129,6 @@ def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], N
 @cases("ids", ["AB", "ABC"])
 @cases("approves", [lambda here: here.approve(), lambda here: here.types("[APPROVED]\n")])
 def test_the_person_takes_a_text_that_absent_agents_did_not_sign(approves: Callable[[Room], None], ids: str) -> None:
-    """The third way, by command and by hand: they may end it alone, and the outcome says who signed and who did not."""
     here = awaits_b(ids)
     assert "approve" in person.lifecycle.allowed(here.dialog)
     approves(here)
@@ -146,7 +140,6 @@ def test_the_person_takes_a_text_that_absent_agents_did_not_sign(approves: Calla
 
 
 def test_a_pair_from_which_the_absent_one_left_ends_by_approval() -> None:
-    """Nothing is agreed by one alone; the person still can."""
     here = awaits_b("AB")
     here.by_hand(person.leave, "B")
     here.run()
@@ -156,7 +149,6 @@ def test_a_pair_from_which_the_absent_one_left_ends_by_approval() -> None:
 
 
 def test_what_somebody_present_has_not_signed_is_not_taken() -> None:
-    """Approval before the end is for a text that waits for absent agents alone."""
     here = room("ABC", A=[TEXT])
     here.run()
     with pytest.raises(Refused):
@@ -169,7 +161,6 @@ def test_what_somebody_present_has_not_signed_is_not_taken() -> None:
 
 
 def test_a_word_of_the_person_gives_the_absent_one_another_chance() -> None:
-    """They are asked like the others again."""
     here = awaits_b()
     here.scripts["B"] = ["I am back."]
     here.say("Once more, please.")
@@ -178,7 +169,6 @@ def test_a_word_of_the_person_gives_the_absent_one_another_chance() -> None:
 
 
 def test_a_vote_that_nobody_can_win_without_the_absent_asks_the_person() -> None:
-    """The quorum counts who is absent; where those who are left cannot reach it, nobody goes on paying."""
     lines = ('verdict = "vote"', "quorum = 1.0", 'order = "round-robin"')
     here = room(
         "ABC",
@@ -197,7 +187,6 @@ def test_a_vote_that_nobody_can_win_without_the_absent_asks_the_person() -> None
 
 
 def test_a_quorum_still_counts_who_is_absent() -> None:
-    """Two of three voters reach two thirds; of four, two do not."""
     votes = ["[PROPOSAL: Postgres]", "[VOTE: P1 approve | fine]", "[VOTE: P1 approve | fine]"]
     lines = ('verdict = "vote"', 'order = "round-robin"')
     three = unattended("ABC", *lines, A=[*votes], B=[DOWN] * 9, C=[*votes[1:]])
@@ -210,7 +199,6 @@ def test_a_quorum_still_counts_who_is_absent() -> None:
 
 
 def test_an_agent_that_stalls_twice_is_absent() -> None:
-    """Of three the debt closes each time; after the second time nobody waits for it any more."""
     here = room("ABC", A=[TEXT, "More.", "More."], B=[None] * 9, C=[SIGNS, "More."])
     here.run()
     for _ in range(2):
@@ -222,7 +210,6 @@ def test_an_agent_that_stalls_twice_is_absent() -> None:
 
 
 def test_a_failure_of_who_was_called_stalled_counts_once() -> None:
-    """Its peers were only quicker to say so than its own daemon."""
     here = room("AB", A=["One."], B=[None])
     here.run()
     here.thinks("B")
@@ -239,7 +226,6 @@ FORGETS = '[roles.M]\nrole = "moderator"'
 
 
 def test_unattended_a_pair_whose_agent_fails_ends_in_error() -> None:
-    """It was asked again once; then fewer than two are left. Exit code 1."""
     here = unattended("AB", A=["One.", "Two."], B=[DOWN, DOWN])
     goes(here)
     assert end(here).failed
@@ -247,7 +233,6 @@ def test_unattended_a_pair_whose_agent_fails_ends_in_error() -> None:
 
 
 def test_unattended_a_pair_whose_agent_is_silent_ends_in_error() -> None:
-    """Its debt stays open for another timeout; then it is absent."""
     here = unattended("AB", A=["One.", "Two."], B=[None] * 9)
     goes(here)
     assert end(here).failed
@@ -262,7 +247,6 @@ def test_unattended_a_pair_whose_agent_is_silent_ends_in_error() -> None:
 
 
 def test_why_an_agent_is_absent_is_said_until_it_is_not() -> None:
-    """Its last two misses in their order; of one miss, of another agent and after a word of the person nothing."""
     here = room("ABC", A=["One.", "Two."], B=[DOWN, None], C=["Three."])
     here.step("A")
     here.step("B")
@@ -283,7 +267,6 @@ def test_why_an_agent_is_absent_is_said_until_it_is_not() -> None:
 
 
 def test_unattended_an_absent_signer_is_left_out_by_name() -> None:
-    """Those that remain have signed; the outcome names them, and who is left out; nobody pays on."""
     here = unattended("ABC", A=[TEXT, "More."], B=[DOWN] * 9, C=[SIGNS])
     goes(here)
     assert end(here).name == "CONSENSUS_REACHED"
@@ -294,7 +277,6 @@ def test_unattended_an_absent_signer_is_left_out_by_name() -> None:
 
 
 def test_unattended_fewer_than_two_agents_end_in_error() -> None:
-    """One is left: `[STOPPED: error: …]`, with who is absent."""
     here = unattended("ABC", A=[TEXT, *["More."] * 9], B=[DOWN] * 9, C=[DOWN] * 9)
     goes(here)
     assert end(here).failed
@@ -303,7 +285,6 @@ def test_unattended_fewer_than_two_agents_end_in_error() -> None:
 
 
 def test_unattended_a_question_goes_back_and_a_second_one_is_refused() -> None:
-    """Its agent is told, and has the turn once more; the question stays open for the plan."""
     asks = "Hm.\n\n[QUESTION_FOR_USER: Postgres or Redis? | default: Postgres]"
     here = unattended("AB", A=[asks, asks, asks], B=["One.", "Two."])
     here.step("A")
@@ -321,7 +302,6 @@ def test_unattended_a_question_goes_back_and_a_second_one_is_refused() -> None:
 
 
 def test_unattended_questions_of_a_round_go_back_to_all_who_asked() -> None:
-    """Once the round is over; then it goes on."""
     asks = "[QUESTION_FOR_USER: which?]"
     here = unattended("ABC", 'order = "parallel"', turn="A, B, C", A=[asks, "a"], B=["One."], C=[asks, "c"])
     for who in "ABC":
@@ -334,7 +314,6 @@ def test_unattended_questions_of_a_round_go_back_to_all_who_asked() -> None:
 
 @cases("lines", [(), ('order = "round-robin"',), ('order = "parallel"',), ('verdict = "vote"',)])
 def test_unattended_a_round_of_passes_is_a_deadlock(lines: tuple[str, ...]) -> None:
-    """Nobody has anything to say, and nobody is there who had. Exit code 4."""
     turn = "A, B" if "parallel" in "".join(lines) else "A"
     here = unattended("AB", *lines, turn=turn, A=["[PASS]"] * 3, B=["[PASS]"] * 3)
     goes(here)
@@ -342,7 +321,6 @@ def test_unattended_a_round_of_passes_is_a_deadlock(lines: tuple[str, ...]) -> N
 
 
 def test_unattended_an_escalation_past_the_moderator_is_a_deadlock() -> None:
-    """Failed votes, and a moderator that does not decide, is silent or fails; and where there is none."""
     no = [
         say for n in (1, 4, 7) for say in ("[PROPOSAL: x]", "\n".join(f"[VOTE: P{n + i} reject | a]" for i in range(3)))
     ]
@@ -356,7 +334,6 @@ def test_unattended_an_escalation_past_the_moderator_is_a_deadlock() -> None:
 
 
 def test_unattended_nobody_ends_a_dialog_alone_by_escalating() -> None:
-    """Where nobody else moderates an agent's escalation is refused, like a question to nobody."""
     here = unattended("AB", 'order = "round-robin"', A=["[ESCALATE: I give up]"] * 2, B=["One."])
     here.step("A")
     assert here.owing == ("B",)
@@ -364,7 +341,6 @@ def test_unattended_nobody_ends_a_dialog_alone_by_escalating() -> None:
 
 
 def test_unattended_one_transient_failure_of_the_moderator_decides_nothing() -> None:
-    """It is asked again, and decides."""
     lines = (FORGETS, "[board]", "minimum_contributions = 0")
     decides = "[DECIDE: P1 approve | fine]"
     here = unattended(
@@ -375,7 +351,6 @@ def test_unattended_one_transient_failure_of_the_moderator_decides_nothing() -> 
 
 
 def test_unattended_an_absent_judge_ends_it_in_error() -> None:
-    """It was asked twice; nothing can be decided without it."""
     calls = "[DEADLOCK: load | measure]"
     here = unattended("ABJ", 'verdict = "judge"', 'judge = "J"', A=[calls], B=[calls], J=[DOWN] * 3)
     goes(here)
@@ -384,7 +359,6 @@ def test_unattended_an_absent_judge_ends_it_in_error() -> None:
 
 
 def test_unattended_a_judge_that_asks_judges_without_an_answer() -> None:
-    """Its question goes back to it; it judges in both orders then."""
     calls = "[DEADLOCK: load | measure]"
     judges: list[Line] = ["[QUESTION_FOR_USER: what load?]", "[DECIDE: A | shown]", "[DECIDE: A | shown]"]
     here = unattended("ABJ", 'verdict = "judge"', 'judge = "J"', A=[calls], B=[calls], J=judges)
@@ -393,7 +367,6 @@ def test_unattended_a_judge_that_asks_judges_without_an_answer() -> None:
 
 
 def test_unattended_step_mode_means_nothing() -> None:
-    """There is nobody to take the steps with: neither by the Setup nor by a mark."""
     here = unattended("AB", "step = true", A=["One."], B=["Two."])
     here.step("A")
     assert here.owing == ("B",)
@@ -403,7 +376,6 @@ def test_unattended_step_mode_means_nothing() -> None:
 
 
 def test_unattended_an_end_that_is_struck_goes_on() -> None:
-    """The word would be the person's, who may have gone again."""
     here = unattended("AB", A=[TEXT, "Then anew.", TEXT], B=[SIGNS, "Well.", SIGNS])
     goes(here)
     here.by_hand(person.strike, "3")
@@ -414,7 +386,6 @@ def test_unattended_an_end_that_is_struck_goes_on() -> None:
 
 @cases("last", ["TURN: bob\n", "TURN: USER\n", "TURN: A, USER\n", "turn: nobody at all.\n"])
 def test_unattended_a_turn_for_nobody_goes_to_the_next(last: str) -> None:
-    """A `TURN:` line for nobody known reads as the person's, who is not there."""
     text = opening("A", "B", more=setup('person = "absent"')).replace("TURN: A\n", last)
     here = Room(text, A=[TEXT, TEXT], B=[SIGNS, SIGNS])
     goes(here)
@@ -422,14 +393,12 @@ def test_unattended_a_turn_for_nobody_goes_to_the_next(last: str) -> None:
 
 
 def test_unattended_a_word_that_nobody_takes_goes_to_the_next() -> None:
-    """`TURN: ANY`: one fails twice, the other is silent. Who is named then can be called stalled."""
     here = unattended("AB", turn="ANY", A=[DOWN, DOWN], B=[None] * 9)
     goes(here)
     assert end(here).failed
 
 
 def test_unattended_the_board_s_last_round_asks_nobody() -> None:
-    """`terminate_on_rounds = false` asks the person how to go on; with nobody there the limit is the end."""
     lines = ("[board]", "round_limit = 1", "terminate_on_rounds = false")
     here = unattended("AB", *lines, A=["One."], B=["Two."])
     goes(here)
@@ -437,14 +406,12 @@ def test_unattended_the_board_s_last_round_asks_nobody() -> None:
 
 
 def test_unattended_the_word_cannot_be_handed_to_the_person() -> None:
-    """Where the order is free, who asks for the person's word is not heard."""
     here = unattended("AB", 'order = "free"', A=["[TO: USER]\nYours."], B=["Two."])
     here.step("A")
     assert here.owing == ("B",)
 
 
 def test_unattended_an_agent_alone_is_too_few() -> None:
-    """By the header, not by failure: it says so at once."""
     here = unattended("A", A=["One.", "Two."])
     goes(here)
     assert end(here).failed
@@ -452,7 +419,6 @@ def test_unattended_an_agent_alone_is_too_few() -> None:
 
 
 def test_unattended_unknown_prices_end_at_the_budget() -> None:
-    """A budget in dollars, and nobody who could say what the model costs: its turn is not begun."""
     here = unattended("AB", keys=("Budget: $1",), A=["One."])
     action = decide(here.dialog, "A", replace(here.clock(), priced=False))
     assert isinstance(action, Write)
@@ -466,7 +432,6 @@ TEN = ("Max Time: 10 minutes",)
 
 @cases("lines", [(), ('person = "absent"',)])
 def test_the_time_limit_holds_while_a_pair_waits_for_a_silent_agent(lines: tuple[str, ...]) -> None:
-    """Who is there has a last word; who was called stalled has had its chance."""
     here = room("AB", *lines, keys=TEN, A=["One.", "In sum: Postgres."], B=[None] * 9)
     goes(here, hours=1)
     assert end(here).name == "STOPPED"
@@ -482,7 +447,6 @@ def test_the_time_limit_holds_while_a_pair_waits_for_a_silent_agent(lines: tuple
     ],
 )
 def test_the_time_limit_holds_while_a_pair_waits_for_the_person(scripts: dict[str, list[Line]]) -> None:
-    """An unanswered question, and a failed agent, keep nothing open beyond it."""
     here = room("AB", keys=TEN, **scripts)
     here.run()
     assert here.owing == (USER,)
@@ -492,7 +456,6 @@ def test_the_time_limit_holds_while_a_pair_waits_for_the_person(scripts: dict[st
 
 
 def test_before_anybody_spoke_the_time_does_not_run_out() -> None:
-    """A dialog that was written yesterday may be started today."""
     here = room("AB", keys=TEN, turn="USER")
     here.advance(3600)
     assert waits(here.look("A")) == "waiting_for_user"
@@ -503,7 +466,6 @@ def test_before_anybody_spoke_the_time_does_not_run_out() -> None:
 
 @cases(("keys", "calls"), [("Max Turns: 3", "AB"), ("Max Turns: 2", "A")])
 def test_one_agents_deadlock_on_the_last_turn_is_the_limit(keys: str, calls: str) -> None:
-    """The end is the limit of turns, and the file bears that one end; the agent's word is refused by name."""
     call = "[DEADLOCK: load | measure]"
     here = room("AB", keys=(keys,), **{who: [call if who == calls[-1] else "One."] for who in calls})
     here.run()
@@ -513,7 +475,6 @@ def test_one_agents_deadlock_on_the_last_turn_is_the_limit(keys: str, calls: str
 
 
 def test_an_older_turn_with_two_ends_ended_by_what_its_daemon_wrote() -> None:
-    """Its agent called a deadlock in its last turn: the daemon's mark stands below."""
     marks = (Mark("DEADLOCK"), Mark("MAX_TURNS_REACHED"))
     here = room("AB")
     here.paper.append(lambda _: Addition(Draft("A", "Claude A", 2, "Stuck.", marks)))
@@ -574,7 +535,6 @@ def dialogs(draw: st.DrawFn, begins: Callable[..., Room] = unattended) -> tuple[
 @examples(200)
 @given(dialogs())
 def test_unattended_every_dialog_ends_and_never_waits_for_the_person(given_: tuple[Room, str]) -> None:
-    """Whatever mixture of failing, silent, passing, asking agents: no turn of the person's is opened by a daemon."""
     here, what = given_
     entries = len(here.dialog.entries)
     goes(here, hours=12)
@@ -589,7 +549,6 @@ def test_unattended_every_dialog_ends_and_never_waits_for_the_person(given_: tup
 def test_once_the_person_has_left_every_dialog_ends_and_never_waits_for_them(
     given_: tuple[Room, str], late: int
 ) -> None:
-    """Wherever it stood when they left, at a question, an escalation or in step mode; read in pieces or as a whole."""
     here, what = given_
     for who in range(late):
         here.step(here.dialog.header.agents[who % len(here.dialog.header.agents)].id)
@@ -606,7 +565,6 @@ def test_once_the_person_has_left_every_dialog_ends_and_never_waits_for_them(
 
 
 def test_the_person_leaves_once_and_not_one_agent_alone() -> None:
-    """Said twice it does nothing; step mode is over; a strike of what the end rests on goes on without them."""
     here = room("AB", "step = true", A=[TEXT, "More."], B=[SIGNS])
     here.run()
     assert here.owing == (USER,)

@@ -20,7 +20,6 @@ def room_of(setup: str = "", agents: str = "AB") -> Room:
 
 
 def test_typed_contributions_are_listed_one_by_one() -> None:
-    """Type, text, what it refers to, how sure its agent is; proposals with the number they got."""
     room = room_of('[messages]\nRESULTS = "what was found"').speak(
         ("A", "Some words.\n[IDEA: cache it]\n[PROPOSAL: Postgres]\n[CONFIDENCE: 80%]"),
         ("B", "[RESULTS: 300 a second | measured]\n[RE: 2, P1]"),
@@ -33,7 +32,6 @@ def test_typed_contributions_are_listed_one_by_one() -> None:
 
 
 def test_a_plain_turn_is_one_contribution_and_a_pass_is_none() -> None:
-    """Signatures and votes alone are no contributions; nor is what the daemon writes below the last turn."""
     room = room_of().speak(
         ("A", "Postgres."), ("B", "[PASS]"), ("A", "## Consensus Summary\n\nX.\n[CONSENSUS_REACHED]")
     )
@@ -49,7 +47,6 @@ def test_a_plain_turn_is_one_contribution_and_a_pass_is_none() -> None:
 
 
 def test_proposals_show_who_is_for_and_against_their_votes_and_their_decision() -> None:
-    """The vote that counted is the last; a proposal without a decision is open."""
     room = room_of(VOTE, "ABC").speak(
         ("A", "[PROPOSAL: Postgres]"),
         ("B", "[VOTE: P1 approve | simple]\n[PROPOSAL: Redis]"),
@@ -68,7 +65,6 @@ def test_proposals_show_who_is_for_and_against_their_votes_and_their_decision() 
 
 
 def test_an_open_vote_shows_what_was_cast_so_far() -> None:
-    """Before it is decided, and with a vote that was changed."""
     room = room_of(VOTE, "ABC").speak(("A", "[PROPOSAL: Postgres]\n[RE: 1]"), ("B", "[VOTE: P1 reject]"), ("C", "Hm."))
     (one,) = proposals(room.dialog)
     assert [(v.agent, v.choice) for v in one.votes] == [("B", "reject")]
@@ -76,7 +72,6 @@ def test_an_open_vote_shows_what_was_cast_so_far() -> None:
 
 
 def test_decisions_are_listed_with_method_evidence_and_reason() -> None:
-    """What was rejected too, in order, each in its round."""
     setup = 'verdict = "moderator"\norder = "round-robin"\n[roles.B]\nrole = "moderator"'
     room = room_of(setup).speak(
         ("A", "[PROPOSAL: Redis]"),
@@ -91,7 +86,6 @@ def test_decisions_are_listed_with_method_evidence_and_reason() -> None:
 
 
 def test_an_agreement_written_by_hand_is_a_decision_too() -> None:
-    """No daemon wrote a mark about it."""
     room = room_of().speak(("A", "Postgres."))
     room.types("\n## Consensus Summary\n\nPostgres, I say.\n\n[CONSENSUS_REACHED]\n")
     (made,) = decisions(room.dialog)
@@ -99,7 +93,6 @@ def test_an_agreement_written_by_hand_is_a_decision_too() -> None:
 
 
 def test_a_round_is_complete_when_everybody_who_speaks_has_spoken() -> None:
-    """Observers are not waited for; a note belongs to the round it falls into."""
     room = room_of('order = "round-robin"\n[roles.C]\nrole = "observer"', "ABC").speak(("A", "One."), ("B", "Two."))
     room.say("Go on.", note=True)
     room.speak(("A", "Three."))
@@ -107,7 +100,6 @@ def test_a_round_is_complete_when_everybody_who_speaks_has_spoken() -> None:
 
 
 def test_who_failed_or_was_skipped_is_not_waited_for() -> None:
-    """The round goes on without it."""
     room = room_of('order = "round-robin"', "ABC").speak(("A", "One."))
     room.says("B", BackendError("no credit", fix="pay"))
     room.speak(("C", "Three."), ("A", "Four."))
@@ -119,7 +111,6 @@ def test_who_failed_or_was_skipped_is_not_waited_for() -> None:
 
 
 def test_a_reopened_dialog_counts_its_rounds_anew() -> None:
-    """From the person's turn on."""
     room = room_of().speak(("A", "One."), ("B", "Two."), ("A", "Three."))
     assert rounds_of(room.dialog)["4"] == 2
     room.stop()
@@ -130,7 +121,6 @@ def test_a_reopened_dialog_counts_its_rounds_anew() -> None:
 
 @cases("path", GOLDEN)
 def test_the_views_agree_with_the_state(path: Path) -> None:
-    """Every proposal and decision of the state is there, every entry has a round, and no round is skipped."""
     dialog = parse(path.read_bytes().partition(b"====\n")[2])
     assert [p.ref for p in proposals(dialog)] == [p.ref for p in dialog.state.table.proposals]
     assert [d.entry for d in decisions(dialog)][: len(dialog.state.table.decisions)] == [

@@ -120,7 +120,6 @@ def a_rich_talk() -> Room:
 
 
 def test_a_prompt_under_many_rules_is_the_text_that_was_reviewed() -> None:
-    """Part, marks, decision, phases, criteria, limits; then where it stands."""
     golden("prompt_rules.md", a_rich_talk().thinks("B"))
 
 
@@ -140,7 +139,6 @@ def a_trial() -> Room:
 
 
 def test_the_judge_is_asked_in_both_orders_and_not_told_what_it_said() -> None:
-    """The same dialog before the second reading, with the positions turned round."""
     room = a_trial()
     first = room.thinks("C")
     room.answers("C", "A it is: 4 ms suffice by its own figures.\n\n[DECIDE: A | figures of its own]")
@@ -155,7 +153,6 @@ def test_the_judge_is_asked_in_both_orders_and_not_told_what_it_said() -> None:
 
 
 def test_the_judges_second_reading_begins_a_session_of_its_own() -> None:
-    """A coding agent that judges does not go on from the session in which it judged first."""
     room = a_trial()
     first = asked_of(room.dialog, "C")
     debt = room.dialog.state.debt("C")
@@ -165,7 +162,6 @@ def test_the_judges_second_reading_begins_a_session_of_its_own() -> None:
 
 
 def test_what_a_judge_did_not_send_is_not_shown_to_it() -> None:
-    """A draft would tell the second reading what the first came to."""
     dialog = a_trial().dialog
     agent = dialog.header.agent("C")
     assert agent is not None
@@ -173,7 +169,6 @@ def test_what_a_judge_did_not_send_is_not_shown_to_it() -> None:
 
 
 def test_the_judge_is_asked_for_nothing_but_a_judgement() -> None:
-    """No votes, no signatures, no answers to the others; what it lacks it may ask the person."""
     assert taught(dialog_of(JUDGED), "C") == {"DECIDE", "QUESTION_FOR_USER"}
     asked = a_trial().thinks("C")
     said = ("Answer the others", "OBJECTION", "PASS", "follow", "words", "turn 6", "Write at most")
@@ -181,7 +176,6 @@ def test_the_judge_is_asked_for_nothing_but_a_judgement() -> None:
 
 
 def test_the_judge_reads_the_positions_and_the_person_and_no_transcript() -> None:
-    """What stood above the positions would be in one order both times."""
     room = a_trial()
     room.say("Go by what was measured.", to="C")
     room.answers("C", room.thinks("C") and "Measured where?\n\n[QUESTION_FOR_USER: which load counts?]")
@@ -199,7 +193,6 @@ def test_the_judge_reads_the_positions_and_the_person_and_no_transcript() -> Non
 
 
 def test_an_agent_that_only_passed_at_last_keeps_the_position_it_had() -> None:
-    """Its last turn that says something, and the proposal it made before."""
     room = Room(dialog_of(JUDGED, turn="A", keys=["Max Rounds: 3"])).speak(
         ("A", "Postgres.\n\n[PROPOSAL: Postgres]"),
         ("B", "Redis."),
@@ -218,7 +211,6 @@ def test_an_agent_that_only_passed_at_last_keeps_the_position_it_had() -> None:
 
 @cases("setup", ["", 'template = "pair"', "step = true"])
 def test_a_plain_dialog_is_told_nothing_of_rules(setup: str) -> None:
-    """A pair that a template made is asked as one without a Setup."""
     dialog = parse(dialog_of(setup, "A", "B").encode())
     plain = parse(opening("A", "B").encode())
     assert asked_of(dialog, "A").system == asked_of(plain, "A").system
@@ -226,7 +218,6 @@ def test_a_plain_dialog_is_told_nothing_of_rules(setup: str) -> None:
 
 
 def test_the_system_part_is_the_same_in_every_turn() -> None:
-    """It follows from the header and the role, whatever happens."""
     room = Room(dialog_of(RICH, "A", "B", "C", "D", keys=["Max Rounds: 9"]))
     known = {me: asked_of(room.dialog, me).system for me in "ABCD"}
     for me in "ABCDABC":
@@ -250,7 +241,6 @@ def test_the_system_part_is_the_same_in_every_turn() -> None:
     ],
 )
 def test_only_marks_that_the_role_may_use_are_taught(role: str, yes: set[str], no: set[str]) -> None:
-    """Under a vote, where each standard role has its own."""
     setup = f'verdict = "vote"\nobjections = true\n[roles.A]\nrole = "{role}"\n[messages]\nRESULTS = "measured"'
     known = taught(dialog_of(setup))
     assert yes <= known
@@ -272,18 +262,15 @@ def test_only_marks_that_the_role_may_use_are_taught(role: str, yes: set[str], n
     ],
 )
 def test_a_mark_is_taught_where_the_rules_need_it_and_nowhere_else(setup: str, mark: str) -> None:
-    """With the rule, and not under another one."""
     assert mark in taught(dialog_of(setup))
     assert mark not in taught(dialog_of("sealed = true"))
 
 
 def test_a_kind_that_is_called_like_a_line_of_reviews_is_its_own_outside_of_one() -> None:
-    """With the meaning that this dialog gives it."""
     assert "- `[FINDING: …]`: what we dug up" in told(dialog_of("[messages]\nFINDING = 'what we dug up'"))
 
 
 def test_no_references_are_taught_where_none_are_allowed() -> None:
-    """And it is said."""
     text = dialog_of("[board]\nallow_references = false")
     assert "RE" not in taught(text)
     assert "no references to others" in told(text)
@@ -293,7 +280,6 @@ def test_no_references_are_taught_where_none_are_allowed() -> None:
 
 @cases("name", list(PERSONALITIES))
 def test_a_personality_is_told_with_its_meaning(name: str) -> None:
-    """Those that are known; another is told as it stands."""
     assert f"Your manner: {name}, who {PERSONALITIES[name]}" in told(dialog_of(f'[roles.A]\npersonality = "{name}"'))
     assert "- Your manner: a poet\n" in told(dialog_of('[roles.A]\npersonality = "a poet"'))
 
@@ -329,14 +315,12 @@ def test_a_personality_is_told_with_its_meaning(name: str) -> None:
     ],
 )
 def test_how_the_dialog_decides_is_told(setup: str, words: list[str]) -> None:
-    """In the words of its own rule, with its own numbers and agents."""
     text = told(dialog_of(setup))
     assert [word for word in words if word not in text] == []
     assert ("that others agree is none" in text) == ("judge" not in setup)
 
 
 def test_nobody_is_told_the_roles_of_the_others() -> None:
-    """Labels are neutral: a critic is heard for its reasons. Prose of the person's beside the Setup stays."""
     setup = '[roles.B]\nrole = "critic"\npersonality = "perfectionist"'
     dialog = parse(dialog_of(setup).replace("---", "We like tests.\n\n---", 1).encode())
     assert "critic" not in asked_of(dialog, "A").text
@@ -352,7 +336,6 @@ def test_nobody_is_told_the_roles_of_the_others() -> None:
     ],
 )
 def test_an_agent_is_told_whether_somebody_reads_along(more: str, words: str) -> None:
-    """One of both, and not the other."""
     asked = told(opening("A", "B", more=more))
     assert words in asked
     assert ("reads along, may" in asked) != ("Nobody reads along" in asked)
@@ -360,7 +343,6 @@ def test_an_agent_is_told_whether_somebody_reads_along(more: str, words: str) ->
 
 @cases("setup", ["", "sealed = true", 'verdict = "vote"', 'verdict = "judge"\njudge = "C"', RICH])
 def test_each_mark_is_shown_with_what_it_holds(setup: str) -> None:
-    """A value, unless it has none; the reason of a signature is not behind its bar, where it would be asked about."""
     dialog = parse(dialog_of(setup, "A", "B", "C", "D").encode())
     for agent in dialog.header.agents:
         system = asked_of(dialog, agent.id).system
@@ -371,7 +353,6 @@ def test_each_mark_is_shown_with_what_it_holds(setup: str) -> None:
 
 
 def test_what_an_agent_has_is_told_once_and_to_no_judge_or_lead() -> None:
-    """What a lead works in stands in its own rules; a judge goes by what is written."""
     files = "the project in the current folder: read and search it"
     dialog = parse(dialog_of(JUDGED).encode())
     for agent in dialog.header.agents:
@@ -384,7 +365,6 @@ def test_what_an_agent_has_is_told_once_and_to_no_judge_or_lead() -> None:
 
 
 def test_two_sides_of_a_debate_are_not_told_to_change_theirs() -> None:
-    """Before a judge a point is conceded; a deadlock, and a mind that is changed, are for those who seek one text."""
     side, plain = told(dialog_of(JUDGED)), told(dialog_of(""))
     for words in ("Change your mind", "a deadlock is a good result"):
         assert words not in side
@@ -405,7 +385,6 @@ def tasks(room: Room, me: str) -> tuple[str, ...]:
 
 
 def test_each_turn_has_a_task_of_its_own() -> None:
-    """The first, one with a text that waits, one after two that brought nothing, one with few left; never two."""
     room = Room(opening("A", "B", keys=["Max Turns: 15"]))
     assert tasks(room, "A") == (FIRST,)
     room.speak(("A", "Postgres.\n\n[PROPOSAL: Postgres]"))
@@ -429,7 +408,6 @@ def test_each_turn_has_a_task_of_its_own() -> None:
 
 
 def test_after_sealed_answers_each_is_asked_where_they_differ() -> None:
-    """Once, and to write the common text where they do not; before that, for its own facts and how sure it is."""
     room = Room(dialog_of("sealed = true", "A", "B", turn="A, B"))
     for me in "AB":
         now = asked_of(room.dialog, me).now
@@ -448,7 +426,6 @@ def test_after_sealed_answers_each_is_asked_where_they_differ() -> None:
 
 
 def test_where_phases_say_what_is_done_the_task_does_not() -> None:
-    """A phase without positions is not asked for one, sealed or not."""
     for setup, turn in ((PHASES, "A"), (f"sealed = true\n{PHASES}", "A, B, C")):
         now = told(dialog_of(setup, turn=turn)).partition("# Your turn")[2]
         assert "your position" not in now
@@ -481,7 +458,6 @@ name = "END"
     ],
 )
 def test_an_agent_is_told_its_phase_and_what_comes_out_of_it(rounds: int, line: str) -> None:
-    """And when it ends; no other phase is named."""
     prompt_ = told(dialog_of(PHASES), rounds=rounds) + "\n"
     assert f"\n\n{line}\n" in prompt_
     assert [name for name in ("LOOK", "WEIGH", "END") if name in prompt_] == [re.split("[:.]", line.split(", ")[1])[0]]
@@ -496,7 +472,6 @@ def test_an_agent_is_told_its_phase_and_what_comes_out_of_it(rounds: int, line: 
     ],
 )
 def test_an_agent_is_told_the_round_and_how_many_are_left(rounds: int, line: str) -> None:
-    """Where there is a limit of rounds."""
     assert line in told(dialog_of("sealed = true", keys=["Max Rounds: 3"]), rounds=rounds)
 
 
@@ -504,7 +479,6 @@ PROPOSED = Proposal("P1", "B", "keep it in Postgres", "1")
 
 
 def test_a_poll_is_told_with_the_line_to_write() -> None:
-    """To who may vote, and has not; the text stands in the turn that put it up, and only there."""
     setup = 'verdict = "vote"\n[roles.C]\nrole = "analyst"'
     polls = {"proposals": (PROPOSED,), "polls": Polls((Poll("P1", 1),))}
     text = told(dialog_of(setup), "A", **polls)
@@ -517,7 +491,6 @@ def test_a_poll_is_told_with_the_line_to_write() -> None:
 
 
 def test_who_has_voted_is_not_asked_again() -> None:
-    """The others are."""
     room = Room(dialog_of('verdict = "vote"')).speak(
         ("A", "So.\n\n[PROPOSAL: Postgres]"),
         ("B", "No.\n\n[VOTE: P1 reject | slow]"),
@@ -527,7 +500,6 @@ def test_who_has_voted_is_not_asked_again() -> None:
 
 
 def test_nobody_votes_on_what_the_round_still_hides() -> None:
-    """A proposes while B owes its answer of the same round."""
     room = Room(dialog_of('verdict = "vote"\norder = "parallel"', turn="A, B, C"))
     for me in "AB":
         room.thinks(me)
@@ -540,7 +512,6 @@ def test_nobody_votes_on_what_the_round_still_hides() -> None:
 
 
 def test_a_signature_needs_its_reservation_where_the_rules_say_so() -> None:
-    """And only who may sign is asked to."""
     standing = Standing(Proposal("P3", "B", "Postgres", "1", "0" * 16), (("B", 2),))
     assert "A signature needs `[RESERVATION: " in told(dialog_of("objections = true"), standing=standing)
     assert "A signature needs" not in told(dialog_of("sealed = true"), standing=standing)
@@ -550,7 +521,6 @@ def test_a_signature_needs_its_reservation_where_the_rules_say_so() -> None:
 
 
 def test_a_sealed_first_answer_is_asked_for_as_one() -> None:
-    """A position of its own, how sure, and what would change its mind; at first, and among several."""
     text = dialog_of("sealed = true", turn="A, B")
     assert "nobody sees the others' before all have given theirs" in told(text)
     assert "what would change your mind" in told(text)
@@ -559,7 +529,6 @@ def test_a_sealed_first_answer_is_asked_for_as_one() -> None:
 
 
 def test_a_seal_is_nothing_to_read() -> None:
-    """The hash of an answer tells a model nothing; its note is left out."""
     room = Room(dialog_of("sealed = true", turn="A, B, C"))
     note = Draft("B", "Claude B", marks=(Mark("SEALED", "ab" * 32),), attributes=(("re", "1"), ("at", room.paper.at)))
     room.paper.append(lambda _: Addition(note))
@@ -568,7 +537,6 @@ def test_a_seal_is_nothing_to_read() -> None:
 
 
 def test_a_red_team_turn_is_asked_to_argue_against_what_was_agreed() -> None:
-    """With the text, and how to object."""
     text = told(dialog_of("red_team = true"), proposals=(PROPOSED,), red_team="P1")
     assert "Argue against P1 as strongly as honesty allows" in text
     assert "object with `[OBJECTION: …]` if it does not hold" in text
@@ -578,14 +546,12 @@ def test_a_red_team_turn_is_asked_to_argue_against_what_was_agreed() -> None:
 
 
 def test_the_closing_round_sums_up() -> None:
-    """It says why it is the last one."""
     text = told(dialog_of("sealed = true"), closing="the time limit of 30 minutes")
     assert "This is the closing round (the time limit of 30 minutes)" in text
     assert "closing round" not in told(dialog_of("sealed = true"))
 
 
 def test_what_the_others_could_not_decide_comes_to_one_of_them() -> None:
-    """With the question, what failed, the guidelines, and the line to write; to nobody else."""
     setup = 'verdict = "vote"\nguidelines = "prefer what can be undone"\n[roles.C]\nrole = "moderator"'
     lost = Decision("P1", "rejected", "vote", "1 for (A), 1 against (B)", "less than 67% for it", "4")
     state = {"proposals": (PROPOSED,), "decisions": (lost,), "escalation": Escalation("C", "3 votes failed")}
@@ -606,7 +572,6 @@ def test_what_the_others_could_not_decide_comes_to_one_of_them() -> None:
 
 
 def test_a_mark_that_did_not_count_is_said_once() -> None:
-    """In the next prompt of who wrote it, and not after its next turn."""
     room = a_rich_talk()
     now = asked_of(room.dialog, "B").now
     assert "Of your last turn this did not count:\n\n~~~text\nPROPOSAL" in now
@@ -616,7 +581,6 @@ def test_a_mark_that_did_not_count_is_said_once() -> None:
 
 
 def test_what_did_not_count_in_a_turn_that_passed_is_said_too() -> None:
-    """The last turn is the last one, whatever it holds."""
     room = Room(dialog_of('verdict = "vote"\n[roles.A]\nrole = "critic"')).speak(
         *((who, "Well.") for who in "ABC"),
         ("A", "[PASS]\n[PROPOSAL: Redis]"),
@@ -625,7 +589,6 @@ def test_what_did_not_count_in_a_turn_that_passed_is_said_too() -> None:
 
 
 def test_what_was_said_before_the_person_reopened_it_is_no_position() -> None:
-    """The judge is shown what was said since; an agent that said nothing since has none."""
     room = a_trial()
     for _ in range(2):
         room.speak(("C", "A it is.\n\n[DECIDE: A | figures]"))
@@ -639,7 +602,6 @@ def test_what_was_said_before_the_person_reopened_it_is_no_position() -> None:
 
 
 def test_only_what_is_still_undecided_is_put_to_who_decides() -> None:
-    """Neither what was approved nor what came before the person reopened the dialog."""
     setup = 'verdict = "vote"\n[roles.C]\nrole = "moderator"'
     old, done, open_ = (Proposal(f"P{n}", "A", f"text {n}", str(n)) for n in (1, 2, 3))
     approved = Decision("P2", "approved", "vote", "2 for (A, B)", "enough", "4")
@@ -651,7 +613,6 @@ def test_only_what_is_still_undecided_is_put_to_who_decides() -> None:
 
 
 def test_who_reads_only_its_own_hears_of_its_own_repetitions_alone() -> None:
-    """What is noticed of the others would tell what they said."""
     room = Room(dialog_of(OWN, "A", "B", keys=["Max Turns: 40"]))
     for _ in range(3):
         room.speak(("A", "Mine.\n\n[PROPOSAL: Postgres]"), ("B", "Postgres it is.\n\n[AGREE: P1]"))
@@ -661,7 +622,6 @@ def test_who_reads_only_its_own_hears_of_its_own_repetitions_alone() -> None:
 
 
 def test_findings_that_block_are_named_by_their_numbers() -> None:
-    """Who raised one is told that it is its own."""
     room = Room(dialog_of(REVIEW)).speak(
         ("A", "See.\n\n[FINDING: blocking | load | a.py | 3 | no numbers | measure]"),
     )
@@ -689,7 +649,6 @@ WORDS = ("zebra", "walrus", "ocelot", "marmot", "badger")
 def test_who_reads_only_its_own_is_shown_nothing_of_the_others(
     lines: list[tuple[str, str]], order: str, room: int
 ) -> None:
-    """Neither their texts nor their marks, in no order, cut to a window or not; its own and the person's always."""
     held = Room(dialog_of(f'order = "{order}"\n{OWN}', turn="A, B, C" if order == "parallel" else "A"))
     for number, (word, mark) in enumerate(lines):
         owing = [who for who in held.dialog.state.owing if who in "ABC"]
@@ -708,7 +667,6 @@ def test_who_reads_only_its_own_is_shown_nothing_of_the_others(
 
 
 def test_who_reads_only_its_own_is_shown_what_it_is_to_sign_or_vote_on_and_no_more() -> None:
-    """The exact text, not the turn around it."""
     room = Room(dialog_of(OWN)).speak(("A", "Mine."), ("B", f"Secretly thought.\n\n{SUMMARY}"))
     asked = asked_of(room.dialog, "A").text
     assert "The text P1 waits for your signature" in asked
@@ -723,7 +681,6 @@ def test_who_reads_only_its_own_is_shown_what_it_is_to_sign_or_vote_on_and_no_mo
 
 
 def test_who_reads_only_its_own_is_shown_decisions_by_their_turn() -> None:
-    """One line, without the turn in which it was taken."""
     setup = f'verdict = "judge"\njudge = "C"\n{OWN}\n[roles.B]\npermissions = ["POST", "DECIDE"]'
     room = Room(dialog_of(setup)).speak(
         ("A", "Mine.\n\n[PROPOSAL: Postgres]"),
@@ -739,7 +696,6 @@ def test_who_reads_only_its_own_is_shown_decisions_by_their_turn() -> None:
 
 
 def test_what_others_proposed_is_not_named_where_a_window_left_it_out() -> None:
-    """Not even when it stood in the turn of a decision that is shown."""
     setup = f'verdict = "judge"\njudge = "C"\n{OWN}\n[roles.B]\npermissions = ["POST", "PROPOSE", "DECIDE"]'
     room = Room(dialog_of(setup, keys=["Max Turns: 500"]))
     for number in range(20):
@@ -753,7 +709,6 @@ def test_what_others_proposed_is_not_named_where_a_window_left_it_out() -> None:
 
 
 def test_a_digest_is_read_by_who_may_read_what_it_sums_up() -> None:
-    """One by B tells A nothing; one by A, who saw its own turns alone, is not enough for B."""
     for author, reader in (("B", "A"), ("A", "B")):
         room = Room(dialog_of(OWN, "A", "B", keys=["Max Turns: 500"]))
         for number in range(30):
@@ -768,7 +723,6 @@ def test_a_digest_is_read_by_who_may_read_what_it_sums_up() -> None:
 
 
 def test_its_prompt_begins_as_the_one_before_also_where_it_reads_only_its_own() -> None:
-    """Decisions and own turns come at the end."""
     room = Room(dialog_of(f"{OWN}\n[roles.B]\npermissions = ['POST', 'DECIDE']", keys=["Max Turns: 40"]))
     known = ""
     for number in range(12):

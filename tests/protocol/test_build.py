@@ -82,7 +82,6 @@ def confirm(of: Room, words: str = "[TASK: all | confirmed]") -> Room:
 
 
 def test_tasks_wait_for_the_person_and_then_go_in_order_of_their_dependencies() -> None:
-    """Proposed, confirmed, carried out one after the other, each from the last approved commit; the summary ends it."""
     build = room(yes("P1"), yes("P2"), "Both ages are read and printed.\n")
     assert is_due(build) is Due.CONFIRM
     assert build.dialog.state.owing == (USER,)
@@ -99,7 +98,6 @@ def test_tasks_wait_for_the_person_and_then_go_in_order_of_their_dependencies() 
 
 
 def test_a_build_that_was_stopped_asks_for_the_tasks_that_are_left_once_it_goes_on() -> None:
-    """One of two is confirmed, and it is stopped: what it asks then, and what it waits for, is the other one."""
     build = room(yes("P1"))
     person.tasks(build.log, "confirm", "1")
     person.stop(build.log, "interrupted by the person")
@@ -109,7 +107,6 @@ def test_a_build_that_was_stopped_asks_for_the_tasks_that_are_left_once_it_goes_
 
 
 def test_the_file_of_a_build_keeps_the_rules_by_which_it_is_checked() -> None:
-    """Every entry follows from those before it; a record that somebody adds does not."""
     build = room(no("P1"), yes("P2"), yes("P3"), "Both.\n")
     build.gates = ["passed", "asked", "passed"]
     confirm(build)
@@ -119,7 +116,6 @@ def test_the_file_of_a_build_keeps_the_rules_by_which_it_is_checked() -> None:
 
 
 def test_a_moderator_that_finds_no_task_in_two_turns_waits_for_the_person_or_ends_unattended() -> None:
-    """It does not talk to itself up to the limit; what the person says then gives it two turns anew."""
     build = room(*["Let me think about it."] * 9, plan="It needs thought.")
     assert is_due(build) is Due.GOAL
     assert (build.dialog.state.number, build.dialog.state.owing) == (3, (USER,))
@@ -136,7 +132,6 @@ def test_a_moderator_that_finds_no_task_in_two_turns_waits_for_the_person_or_end
 
 
 def test_what_is_not_approved_is_done_again_and_after_the_third_time_the_person_decides() -> None:
-    """The reviewer's no, and each iteration, stand in the file; the person retries, drops or accepts."""
     build = confirm(room(no("P1"), no("P2"), no("P3")))
     assert "[TASK: 001 | changes | score 71 | iteration 1 |" in build.text
     assert "[TASK: 001 | stuck | score 71 | after 3 iterations |" in build.text
@@ -148,7 +143,6 @@ def test_what_is_not_approved_is_done_again_and_after_the_third_time_the_person_
 
 
 def test_iterations_count_on_and_each_round_has_as_many_again() -> None:
-    """After a retry the fourth follows the third, of six; another base counts on too; then the person decides anew."""
     build = confirm(room(no("P1"), no("P2"), no("P3")))
     build.scripts["M"] = [no("P4"), no("P5"), no("P6")]
     confirm(build, "[TASK: 001 | retry]")
@@ -164,7 +158,6 @@ def test_iterations_count_on_and_each_round_has_as_many_again() -> None:
 
 
 def test_what_the_person_accepts_names_its_tree_and_says_that_its_gate_was_red() -> None:
-    """By the command beside the word; where that was typed, once by a daemon. A red log's hash stands as one."""
     for is_typed in (True, False):
         build = room(yes("P1"), yes("P2"), yes("P3"))
         build.gates = ["failed", "timeout", "failed"]
@@ -201,7 +194,6 @@ WHY_NOT = {
 
 @cases("name, case", list(WHY_NOT.items()))
 def test_a_yes_is_not_enough(name: str, case: tuple[list[str], str, str]) -> None:
-    """Gate, score and findings each keep a task from being approved, whatever the reviewer says."""
     gates, review, why = case
     build = room(review)
     build.gates = gates
@@ -211,7 +203,6 @@ def test_a_yes_is_not_enough(name: str, case: tuple[list[str], str, str]) -> Non
 
 
 def test_a_finding_with_fields_left_out_is_a_severity_and_an_issue() -> None:
-    """Nobody can tell which of the others they are; what it says is not lost."""
     build = room(no("P1", "[FINDING: blocker | a.py:4 | no test | add one]"))
     confirm(build)
     (found,) = findings(build.dialog)
@@ -219,7 +210,6 @@ def test_a_finding_with_fields_left_out_is_a_severity_and_an_issue() -> None:
 
 
 def test_untested_is_approved_and_says_so() -> None:
-    """Without a gate a tree may be approved; the record says that nobody tested it."""
     build = room(yes("P1"))
     build.gates = ["untested"]
     confirm(build)
@@ -228,7 +218,6 @@ def test_untested_is_approved_and_says_so() -> None:
 
 
 def test_a_gate_without_a_sandbox_is_asked_for_each_tree() -> None:
-    """The person's word runs it, for this tree and no other."""
     build = room(yes("P1"))
     build.gates = ["asked", "passed"]
     confirm(build)
@@ -253,7 +242,6 @@ FORGED = [
 
 @cases("line", FORGED)
 def test_an_agent_writes_no_record_and_the_lead_reviews_nothing(line: str) -> None:
-    """What it says of its own work stays text, and the file says that it did not count."""
     build = room(no("P1"), rules="cycles = 0\niterations = 1")
     build.scripts["L"] = [f"All is well.\n\n{line}\n"]
     confirm(build)
@@ -264,7 +252,6 @@ def test_an_agent_writes_no_record_and_the_lead_reviews_nothing(line: str) -> No
 
 
 def test_a_review_names_the_submission_and_gives_points_for_every_criterion() -> None:
-    """A decision on another proposal does not count; without points the review is asked for anew."""
     build = confirm(room("Fine.\n\n[DECIDE: P1 approve]\n", yes("P1"), yes("P1")))
     assert any("has none for code quality" in asked for _, asked in build.questions)
     assert states(build)[0] == APPROVED
@@ -272,7 +259,6 @@ def test_a_review_names_the_submission_and_gives_points_for_every_criterion() ->
 
 
 def test_a_review_that_does_not_decide_is_asked() -> None:
-    """The closing question names both answers; a review that stays unclear leaves the task where it is."""
     build = room(f"I would like to see more tests.\n\n{GOOD}\n")
     build.confirms["M"] = ["[DECIDE: P1 reject]"]
     confirm(build)
@@ -281,7 +267,6 @@ def test_a_review_that_does_not_decide_is_asked() -> None:
 
 
 def test_a_reviewer_that_never_decides_costs_two_turns() -> None:
-    """Then the person is asked, who has it reviewed once more."""
     build = room("Hm.\n\n" + GOOD, "Hm again.\n\n" + GOOD)
     build.confirms["M"] = ["I cannot say.", "I cannot say."]
     confirm(build)
@@ -293,7 +278,6 @@ def test_a_reviewer_that_never_decides_costs_two_turns() -> None:
 
 
 def test_a_score_is_of_the_tree_that_was_reviewed() -> None:
-    """A new submission has none; a review that gives points without deciding gives them to what it reviewed."""
     build = room(no("P1"), None)
     confirm(build)
     assert [(task.state, task.iteration, task.score) for task in build.dialog.state.tasks.all[:1]] == [
@@ -309,7 +293,6 @@ def test_a_score_is_of_the_tree_that_was_reviewed() -> None:
 
 
 def test_the_person_changes_and_drops_tasks() -> None:
-    """Before the work begins, by lines of their own."""
     build = room(yes("P1"), "Done.\n")
     confirm(build, "[TASK: 002 | dropped | not now]\n[TASK: 001 | changed | read years | only years | none | 3 h]")
     assert is_due(build) is Due.CONFIRM
@@ -320,7 +303,6 @@ def test_the_person_changes_and_drops_tasks() -> None:
 
 
 def test_what_the_person_says_of_the_plan_goes_to_who_made_it() -> None:
-    """A new plan takes the place of the one that nobody confirmed; numbers are not given again."""
     build = room("[TASK_PROPOSED: only this | works | none | 1 h]\n")
     build.say("Make it one task.")
     build.run()
@@ -332,7 +314,6 @@ def test_what_the_person_says_of_the_plan_goes_to_who_made_it() -> None:
 
 
 def test_one_improvement_per_cycle() -> None:
-    """After the tasks one improvement is proposed, confirmed and carried out like a task; a second one is refused."""
     one = "[IMPROVEMENT: tests | high | fewer faults | 2 | no test of limits | a.py | limits are tested]\n"
     build = confirm(room(yes("P1"), yes("P2"), one + one.replace("limits", "names"), rules="cycles = 1"))
     assert "one improvement per cycle" in build.text
@@ -345,7 +326,6 @@ def test_one_improvement_per_cycle() -> None:
 
 
 def test_a_moved_base_takes_every_approval_back() -> None:
-    """What was approved is carried over in its order, and tested and reviewed again."""
     build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
     before = [task.tree for task in build.dialog.state.tasks.all]
     build.scripts["M"] = [yes("P3"), yes("P4"), "Both again.\n"]
@@ -360,7 +340,6 @@ def test_a_moved_base_takes_every_approval_back() -> None:
 
 
 def test_with_nobody_at_the_table_tasks_are_taken_as_proposed_and_dropped_where_they_fail() -> None:
-    """Nothing waits for the person; what is not approved in its iterations is left out."""
     build = room(no("P1"), no("P2"), no("P3"), yes("P4"), "One of two.\n", person="absent")
     assert states(build) == [DROPPED, APPROVED]
     assert build.dialog.state.outcome is not None
@@ -368,7 +347,6 @@ def test_with_nobody_at_the_table_tasks_are_taken_as_proposed_and_dropped_where_
 
 
 def test_a_struck_submission_is_done_again() -> None:
-    """The person withdraws a turn: what it submitted counts for nothing, and its number is not given again."""
     build = room()
     confirm(build)
     assert is_due(build) is Due.REVIEW
@@ -387,7 +365,6 @@ def turn_of(of: Room, words: str) -> int:
 
 
 def test_a_struck_submission_takes_what_came_of_it_along() -> None:
-    """Its gate and approval are of a tree that is not submitted any more; no earlier attempt is approved instead."""
     build = confirm(room(no("P1"), yes("P2")))
     build.types(f"\n[STRIKE: {turn_of(build, '001 | submitted')}]\n")
     task = build.dialog.state.tasks.all[0]
@@ -397,7 +374,6 @@ def test_a_struck_submission_takes_what_came_of_it_along() -> None:
 
 
 def test_a_struck_review_takes_what_was_built_on_it_along() -> None:
-    """A task that was approved on a tree whose approval is struck is not approved."""
     build = confirm(room(yes("P1"), yes("P2"), "Is it well?\n\n[QUESTION_FOR_USER: is it?]\n"))
     build.types(f"\n[STRIKE: {turn_of(build, '[APPROVED: task-001')}]\n")
     assert [task.state for task in build.dialog.state.tasks.all] == ["submitted", "confirmed"]
@@ -406,7 +382,6 @@ def test_a_struck_review_takes_what_was_built_on_it_along() -> None:
 
 
 def test_a_base_that_is_moved_by_hand_in_the_midst_of_a_task_stays() -> None:
-    """Else the task under way would take the next one back to the old base."""
     build = confirm(room(yes("P1")))
     before = build.dialog.state.tasks
     build.types("\n[TASK: all | rebase | c111]\n")
@@ -414,7 +389,6 @@ def test_a_base_that_is_moved_by_hand_in_the_midst_of_a_task_stays() -> None:
 
 
 def test_a_review_of_a_task_that_is_dropped_meanwhile_is_no_summary() -> None:
-    """The person drops the last task in a note of their own: what its reviewer is writing does not end the build."""
     build = room(yes("P1"))
     confirm(build)
     build.thinks("M")
@@ -427,7 +401,6 @@ def test_a_review_of_a_task_that_is_dropped_meanwhile_is_no_summary() -> None:
 
 @cases("who, at", [("L", "before"), ("M", "before"), ("M", "work")])
 def test_who_left_is_waited_for_by_nobody(who: str, at: str) -> None:
-    """It is the person's turn; once they have the agent back, the build goes on."""
     build = room(*([] if at == "before" else [None]))
     if at == "work":
         confirm(build)
@@ -457,7 +430,6 @@ def assert_goes_on(build: Room, who: str, before: Task) -> None:
 
 @cases("who", ["L", "M"])
 def test_who_comes_back_in_the_midst_of_a_task_goes_on_with_it(who: str) -> None:
-    """The task stays as it is, the person is told what brings the agent back, and that alone has it go on."""
     build = room()
     build.scripts[who] = []
     confirm(build)
@@ -476,7 +448,6 @@ def test_who_comes_back_in_the_midst_of_a_task_goes_on_with_it(who: str) -> None
 
 @cases("who", ["L", "M"])
 def test_who_failed_twice_in_the_midst_of_a_task_is_asked_again_by_a_word(who: str) -> None:
-    """The task stays as it is, the person is told which word, and that has it go on with the same attempt."""
     build = room()
     build.scripts[who] = [BackendError("it broke", fix="mend it")] * 2
     confirm(build)
@@ -488,7 +459,6 @@ def test_who_failed_twice_in_the_midst_of_a_task_is_asked_again_by_a_word(who: s
 
 
 def test_an_agent_that_comes_back_answers_no_question_of_another() -> None:
-    """What the person was asked before stays theirs."""
     build = confirm(room("Which ages?\n\n[QUESTION_FOR_USER: which?]\n"))
     build.types("\n[LEAVE: L]\n")
     build.types("\n[INVITE: L = Claude L @ http://localhost:9000]\n")
@@ -496,7 +466,6 @@ def test_an_agent_that_comes_back_answers_no_question_of_another() -> None:
 
 
 def test_a_question_of_the_lead_is_no_submission() -> None:
-    """It waits for the person; the task stays at work, and what the lead says then is the same attempt."""
     build = room(yes("P1"), yes("P2"), "Both.\n")
     build.scripts["L"] = ["In years or days?\n\n[QUESTION_FOR_USER: years or days?]\n", "Done.", "Done."]
     confirm(build)
@@ -512,7 +481,6 @@ def test_a_question_of_the_lead_is_no_submission() -> None:
 
 
 def test_with_nobody_at_the_table_a_question_of_the_lead_goes_back_once() -> None:
-    """It is told that nobody answers, and goes on with the same attempt."""
     build = room(yes("P1"), yes("P2"), "Both.\n", person="absent")
     asks = "Years or days?\n\n[QUESTION_FOR_USER: years or days?]\n"
     build = Room(build.text.split("## Turn 2")[0], M=[PLAN, yes("P1"), yes("P2"), "Both.\n"], L=[asks, asks, "Done."])
@@ -522,7 +490,6 @@ def test_with_nobody_at_the_table_a_question_of_the_lead_goes_back_once() -> Non
 
 
 def test_a_wish_after_the_end_becomes_tasks_that_are_numbered_on() -> None:
-    """The person says what they want beyond it: planned, confirmed and carried out from the last approved commit."""
     build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
     assert build.outcome == "DECIDED"
     build.scripts["M"] = [f"One more.\n\n{PLAN.splitlines()[2]}\n", yes("P3"), "All three.\n"]
@@ -540,7 +507,6 @@ def test_a_wish_after_the_end_becomes_tasks_that_are_numbered_on() -> None:
 
 @cases("answer, ends", [("It is in ages.py.\n", True), ("Which ages?\n\n[QUESTION_FOR_USER: which?]\n", False)])
 def test_a_word_after_the_end_that_needs_no_task_is_answered(answer: str, ends: bool) -> None:
-    """That ends it again; where the moderator asks back, the wish stands."""
     build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
     build.scripts["M"] = [answer]
     build.say("Where is it read?")
@@ -553,7 +519,6 @@ def test_a_word_after_the_end_that_needs_no_task_is_answered(answer: str, ends: 
 
 @cases("gates", [["asked"], []])
 def test_nothing_waits_for_a_person_who_leaves(gates: list[str]) -> None:
-    """What they were asked, on a gate or on the plan, is gone on with as with nobody at the table from the start."""
     build = room(*([] if gates else ["I wait."]), yes("P1"), yes("P2"), "Both.\n")
     build.gates = [*gates, "untested"]
     if gates:
@@ -566,7 +531,6 @@ def test_nothing_waits_for_a_person_who_leaves(gates: list[str]) -> None:
 
 
 def test_a_build_needs_two_agents() -> None:
-    """A table that names one agent twice, or nobody, is ignored with a warning."""
     text = opening("M", "L", setup='[build]\nmoderator = "M"\nlead = "M"')
     read = Room(text)
     assert read.dialog.header.rules.build is None
@@ -671,7 +635,6 @@ def _is_legal(of: Room) -> None:
 def test_whatever_is_played_the_states_are_legal_and_somebody_can_act(
     plays: list[tuple[str, str, int]], gates: list[str], alone: bool
 ) -> None:
-    """At most one task is under way, an approval has its tree and a green gate, and no state waits for nobody."""
     build = room(rules="cycles = 1", person="absent" if alone else "")
     build.scripts = {"M": [], "L": []}
     build.gates = list(gates)

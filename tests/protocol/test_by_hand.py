@@ -107,7 +107,6 @@ def check(data: bytes, shape: Shape) -> None:
 
 @cases("shape", SHAPES.values())
 def test_a_form_that_people_write_reads_as_they_meant_it(shape: Shape) -> None:
-    """Under a header, without one, with CRLF, with a byte order mark, and after blank lines: the same meaning."""
     text = HEADER + shape.text
     check(text.encode(), shape)
     check(text.replace("\n", "\r\n").encode(), shape)
@@ -119,7 +118,6 @@ def test_a_form_that_people_write_reads_as_they_meant_it(shape: Shape) -> None:
 
 @cases("shape", SHAPES.values())
 def test_the_same_forms_work_after_a_frame(shape: Shape) -> None:
-    """After the last framed byte everything is the person's, heading or not."""
     room = Room(opening(), A=["Hello."])
     room.run()
     room.types("\n" + shape.text)
@@ -134,7 +132,6 @@ def test_the_same_forms_work_after_a_frame(shape: Shape) -> None:
 
 @cases("shape", SHAPES.values())
 def test_a_reply_after_any_form_changes_nothing_before_it(shape: Shape) -> None:
-    """Once a framed reply stands behind it, hand-written text reads as it did, and the chain holds."""
     room = Room(HEADER + shape.text)
     before = [entry for entry in room.dialog.entries if entry.condition is not Condition.UNFINISHED]
     room.say("Go on.", to="A")
@@ -158,7 +155,6 @@ UNFINISHED = {
 
 @cases("text", UNFINISHED.values())
 def test_unfinished_text_waits_for_thirty_seconds(text: str) -> None:
-    """While somebody seems to type, agents wait, and say so; then they go on after it, and it counts as a note."""
     room = Room(opening(), A=["Hello.", "Again."])
     room.step("A")
     room.types("\n" + text)
@@ -175,7 +171,6 @@ def test_unfinished_text_waits_for_thirty_seconds(text: str) -> None:
 
 @cases("more", ["hm", "hm\n", "\n\nLet me", "[RESUMED]", "## Turn 2 - User\nI"])
 def test_a_pause_holds_while_the_person_types_below_it(more: str) -> None:
-    """Unfinished words under `[PAUSED]` don't take it back, however long they rest; a finished line does."""
     room = Room(opening(), A=["Hello."])
     room.types("\n[PAUSED]\n")
     assert waits(room.look("A")) == "paused"
@@ -202,7 +197,6 @@ NEARLY = [
 
 @cases("line", NEARLY)
 def test_a_line_that_is_nearly_a_turn_line_is_named_with_its_number(line: str) -> None:
-    """While it is fresh and once it has rested; below a question, or in a file with nothing but a header."""
     room = Room(f"{HEADER}## Turn 1 — User\n\nRedis?\n\n{line}\n\nPlease.\n")
     meant = f"line 11, `{line}`, is no TURN line and passes no turn; write `TURN: A` below it"
     for _ in range(2):
@@ -221,7 +215,6 @@ def test_a_line_that_is_nearly_a_turn_line_is_named_with_its_number(line: str) -
 
 @cases("line", ["Burn it", "Turn A around", "my turn: later", "A", "TURN", "return A", "[IDEA: A]"])
 def test_prose_is_no_turn_line_that_somebody_missed(line: str) -> None:
-    """Nothing but that word and names that are known is; other text is said to pass no turn, up to which line."""
     room = Room(f"{HEADER}## Turn 1 — User\n\nRedis?\n\n{line}\n")
     room.advance(31)
     action = room.look("A")
@@ -231,7 +224,6 @@ def test_prose_is_no_turn_line_that_somebody_missed(line: str) -> None:
 
 
 def test_a_control_without_its_newline_does_nothing_yet() -> None:
-    """`[PAUSED` may become anything: a line counts when it is finished."""
     room = Room(opening())
     room.types("\n[PAUSED]")
     assert not room.dialog.state.paused
@@ -240,7 +232,6 @@ def test_a_control_without_its_newline_does_nothing_yet() -> None:
 
 
 def test_a_turn_that_only_lacks_its_newline_gets_it() -> None:
-    """After its rest, `TURN: A` without a newline is completed, and then read as a turn."""
     room = Room(opening(), A=["Hello."])
     room.run()
     room.types("Wait, why?\nTURN: A")
@@ -251,7 +242,6 @@ def test_a_turn_that_only_lacks_its_newline_gets_it() -> None:
 
 
 def test_text_that_nobody_finished_becomes_a_note() -> None:
-    """What rested unfinished, and was answered after, counts as a remark of the person's."""
     room = Room(opening(), A=["Hello."], B=["Hm."])
     room.step("A")
     room.types("by the way, cost matters")
@@ -263,7 +253,6 @@ def test_text_that_nobody_finished_becomes_a_note() -> None:
 
 
 def test_the_person_never_waits_for_unfinished_text() -> None:
-    """`say`, `pause` and `stop` go through at once."""
     for act in (lambda room: room.say("Now."), lambda room: room.stop(), lambda room: room.pause()):
         room = Room(opening())
         room.types("half a")
@@ -273,7 +262,6 @@ def test_the_person_never_waits_for_unfinished_text() -> None:
 
 @cases("names", ["Zoe", "C", "the other one", "Zoe, Yan", "A.B", "[agent]", "{next}", "???"])
 def test_a_turn_for_nobody_waits_for_the_person_and_says_so(names: str) -> None:
-    """`TURN: Zoe` reads as `TURN: USER`; the reason names who there is."""
     room = Room(f"{HEADER}## User\nHello\nTURN: {names}\n")
     action = room.look("A")
     assert isinstance(action, Wait)
@@ -300,7 +288,6 @@ HEADERS = {
 
 @cases("header", HEADERS.values())
 def test_the_header_is_never_a_turn(header: str) -> None:
-    """Rules may mention marks and turns in any way; the dialog begins at its first heading, and starts all the same."""
     room = Room(f"{header}## Turn 1 — User\n\nRedis?\n\nTURN: A\n", A=["```\ncode\n```"], B=["So."])
     assert [entry.body for entry in room.dialog.entries] == ["Redis?"]
     assert isinstance(room.look("A"), Reply)
@@ -311,7 +298,6 @@ def test_the_header_is_never_a_turn(header: str) -> None:
 
 
 def test_a_fence_left_open_above_the_first_turn_does_not_swallow_it() -> None:
-    """A fence in the question closes it: the question is read all the same, before and after it is answered."""
     text = "# D\n\n```\nrules\n\n## User\n\nWhy does this fail?\n{}\nTURN: A\n"
     room = Room(text.format("```\ncode\n```\n"), A=["Because."])
     assert "Why does this fail?" in room.dialog.entries[0].body
@@ -324,7 +310,6 @@ def test_a_fence_left_open_above_the_first_turn_does_not_swallow_it() -> None:
 
 
 def test_a_first_turn_without_heading_stays_when_it_is_answered() -> None:
-    """The question under a bare header is turn 1 before and after the first reply; the dialog keeps its id."""
     room = Room(HEADER + "Redis?\n\nTURN: A\n\n---\n", A=["Yes."])
     name = room.dialog.id
     room.run()
@@ -405,7 +390,6 @@ Sessions live in Postgres; a nightly job deletes the old ones.
 
 
 def test_a_finished_dialog_written_by_hand_reads_as_ended_by_consensus() -> None:
-    """Five turns, Response blocks, summary and closing lines after the mark: over, and no daemon goes on."""
     room = Room(CLASSIC)
     state = room.dialog.state
     assert [(entry.number, entry.by) for entry in room.dialog.entries] == [
@@ -419,7 +403,6 @@ def test_a_finished_dialog_written_by_hand_reads_as_ended_by_consensus() -> None
 
 @cases("turns", [1, 2, 3, 4])
 def test_cut_after_any_turn_line_it_goes_on_from_there(turns: int) -> None:
-    """The right agent answers, with the right number, and the rest of the turns is left."""
     end = [index for index in range(len(CLASSIC)) if CLASSIC.startswith("\nTURN: ", index)][turns - 1] + len(
         "\nTURN: A\n"
     )
@@ -434,7 +417,6 @@ def test_cut_after_any_turn_line_it_goes_on_from_there(turns: int) -> None:
 
 
 def test_a_dialog_ended_by_hand_opens_again_by_a_turn_of_the_persons() -> None:
-    """`## User`, a reason and a TURN line below the closing lines: it goes on, counted anew."""
     room = Room(CLASSIC + "\n## User\n\nI disagree: nightly is too late.\n\nTURN: A\n", A=["Hourly, then."])
     assert room.dialog.state.outcome is None
     assert room.dialog.state.counted == 1
@@ -451,7 +433,6 @@ def entry_of(text: str) -> Entry:
 
 
 def test_marks_typed_by_hand_are_kept_with_their_values() -> None:
-    """Bold, bulleted, in any case: each mark with its value and reference."""
     entry = entry_of("\n## Turn 2 — Claude A\n- **[proposal p3: use  Postgres]**\n1. [Idea]!\n[AGREE: P1]\nTURN: B\n")
     assert [str(mark) for mark in entry.marks] == ["[PROPOSAL P3: use Postgres]", "[IDEA]", "[AGREE: P1]"]
 
@@ -467,21 +448,18 @@ def test_marks_typed_by_hand_are_kept_with_their_values() -> None:
     ],
 )
 def test_an_agents_yes_typed_by_hand_is_a_bare_line_at_the_end(text: str, is_counted: bool) -> None:
-    """Nobody can ask what it meant: it counts as it stands among the last lines, or not at all."""
     entry = entry_of(f"\n## Turn 2 — Claude A\n{text}\nTURN: B\n")
     assert (entry.mark("AGREE") is not None) == is_counted
     assert entry_of(f"\n## User\n{text}\nTURN: B\n").mark("AGREE") is not None
 
 
 def test_entries_are_found_by_their_ids() -> None:
-    """Turns by number, notes by the turn before them."""
     dialog = parse((HEADER + Q + "\n[PAUSED]\n\n## Note — User\nHm.\n\n## User\nGo.\nTURN: B\n").encode())
     assert [entry.id for entry in dialog.entries] == ["1", "1.1", "1.2", "2"]
     assert [dialog.entry(id_) for id_ in ("1", "1.1", "1.2", "2", "3")] == [*dialog.entries, None]
 
 
 def test_latin_1_and_other_bytes_are_shown_not_refused() -> None:
-    """Bytes that are no UTF-8 read as U+FFFD; the turn counts."""
     dialog = parse(HEADER.encode() + b"## User\nS\xe9ances \xff\x00\x1b[31m?\nTURN: A\n")
     assert dialog.state.owing == ("A",)
     assert dialog.entries[0].body.startswith("S\ufffdances \ufffd")

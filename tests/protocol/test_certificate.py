@@ -92,7 +92,6 @@ def words(dialog: Dialog) -> str:
 
 
 def test_it_says_which_text_by_whom_when_with_which_objection_over_which_chain() -> None:
-    """The exact text under `Consensus Summary`, its recorded hash, both signers, and the ends of the chain."""
     room = agreed()
     made = certificate_of(room)
     assert (made.ref, made.text, made.method) == ("P1", TEXT, "mutual")
@@ -109,7 +108,6 @@ def test_it_says_which_text_by_whom_when_with_which_objection_over_which_chain()
 
 
 def test_a_vote_names_those_who_approved_by_their_last_vote() -> None:
-    """Who voted against is no signer; the text is the proposal's line, its hash computed."""
     made = certificate_of(voted())
     assert (made.ref, made.text, made.sha, made.method) == ("P1", "Postgres", digest("Postgres"), "vote")
     assert [(s.agent, s.turn) for s in made.signers] == [("B", 3), ("A", 5)]
@@ -117,7 +115,6 @@ def test_a_vote_names_those_who_approved_by_their_last_vote() -> None:
 
 
 def test_a_vote_that_was_changed_counts_as_it_was_cast_last() -> None:
-    """B was against it first."""
     room = played(
         ("A", "[PROPOSAL: Postgres]\n[TO: B]"),
         ("B", "[VOTE: P1 reject | slow]\n[TO: A]"),
@@ -132,7 +129,6 @@ def test_a_vote_that_was_changed_counts_as_it_was_cast_last() -> None:
 
 
 def test_a_moderator_and_a_judge_sign_what_they_decided() -> None:
-    """The moderator's proposal; the position that the judge chose, as it stood in its turn."""
     moderated = played(
         ("A", "[PROPOSAL: Postgres]"),
         ("B", "Fine.\n\n[DECIDE: P1 approve | it is there]"),
@@ -147,7 +143,6 @@ def test_a_moderator_and_a_judge_sign_what_they_decided() -> None:
 
 
 def test_what_one_agent_decides_by_the_way_gives_way_to_what_ends_the_dialog() -> None:
-    """The last approval is certified; of two in one turn the one that ends the dialog."""
     setup = '[roles.A]\nrole = "synthesizer"\npermissions = ["READ_ALL", "POST", "PROPOSE", "VOTE", "DECIDE"]'
     lines = (
         ("A", "Hm."),
@@ -164,7 +159,6 @@ def test_what_one_agent_decides_by_the_way_gives_way_to_what_ends_the_dialog() -
 
 @cases("heading", ["", "## Note — User\n\n"])
 def test_the_person_ends_it_with_the_text_on_the_table(heading: str) -> None:
-    """By a turn or a note: the person signs as USER, beside those who had signed."""
     room = played(("A", f"## Consensus Summary\n\n{TEXT}\n\n[CONSENSUS_REACHED]"))
     room.types(f"\n{heading}Good.\n\n[CONSENSUS_REACHED]\n")
     assert room.dialog.state.outcome is not None
@@ -174,7 +168,6 @@ def test_the_person_ends_it_with_the_text_on_the_table(heading: str) -> None:
 
 
 def test_the_person_ends_it_with_a_text_of_their_own() -> None:
-    """Their summary, without the marks below it; without any text there is nothing to certify."""
     own = played(("A", "Hm."))
     own.types("\n## Consensus Summary\n\nPostgres, I say.\n\n[CONSENSUS_REACHED]\n")
     made = certificate_of(own)
@@ -186,7 +179,6 @@ def test_the_person_ends_it_with_a_text_of_their_own() -> None:
 
 
 def test_a_dialog_written_by_hand_has_one_too() -> None:
-    """Who wrote the end has signed; no time, and no hash but the computed one."""
     text = "# By hand\n\n## Turn 1 — User\n\nWhere?\n\nTURN: A\n\n## Turn 2 — A\n\n## Consensus Summary\n\nPostgres.\n"
     made = certify(parse(f"{text}\n[CONSENSUS_REACHED]\n\nTURN: B\n\n## Turn 3 — B\n\n[CONSENSUS_REACHED]\n".encode()))
     assert (made.text, made.sha, made.decided_at) == ("Postgres.", digest("Postgres."), "")
@@ -194,7 +186,6 @@ def test_a_dialog_written_by_hand_has_one_too() -> None:
 
 
 def test_a_decision_that_was_cut_short_is_none() -> None:
-    """A damaged entry counts for nothing, whatever can still be read in it."""
     data = agreed().paper.data
     assert certify(parse(data)) is not None
     assert certify(parse(data[:-1])) is None
@@ -202,7 +193,6 @@ def test_a_decision_that_was_cut_short_is_none() -> None:
 
 @cases("path", GOLDEN)
 def test_every_dialog_that_was_decided_has_a_certificate_and_no_other(path: Path) -> None:
-    """As it was written nothing has changed since, and compared with itself it is the same."""
     dialog = parse(path.read_bytes().partition(b"====\n")[2])
     outcome = dialog.state.outcome
     is_decided = outcome is not None and outcome.name in ("CONSENSUS_REACHED", "DECIDED")
@@ -217,7 +207,6 @@ def test_every_dialog_that_was_decided_has_a_certificate_and_no_other(path: Path
 
 
 def test_a_dialog_that_goes_on_keeps_the_certificate_of_what_was_decided() -> None:
-    """Opened again it certifies the same; a new decision is certified instead."""
     room = agreed()
     before = certificate_of(room)
     room.say("And the cache?")
@@ -287,7 +276,6 @@ HARMS: list[tuple[Callable[[], Room], Callable[[bytes], bytes], str]] = [
 def test_what_was_changed_is_said_in_words(
     begin: Callable[[], Room], harm: Callable[[bytes], bytes], said: str
 ) -> None:
-    """By the file alone: the entry, who had signed, and what it does to the agreement."""
     dialog = parse(harm(begin().paper.data))
     assert said in words(dialog)
     assert any(change.is_harm for change in changes(dialog))
@@ -295,14 +283,12 @@ def test_what_was_changed_is_said_in_words(
 
 
 def test_each_change_is_said_once() -> None:
-    """An edited turn that holds the text and a signature is spoken of as the text."""
     dialog = parse(agreed().paper.data.replace(b"In memory.", b"On disk."))
     (change,) = changes(dialog)
     assert change.words.startswith(TEXT_EDITED)
 
 
 def test_what_the_person_withdraws_is_said_and_is_no_harm() -> None:
-    """A struck turn, a proposal ruled out: their right, whoever had signed."""
     room = agreed()
     room.types("\n[STRIKE: turn 4 | a mistake]\n\n[VETO P1]\n")
     assert "turn 4, in which P1 was agreed, was struck by the person in note 4.1" in words(room.dialog)
@@ -330,7 +316,6 @@ def reframed(room: Room, old: str, new: str) -> bytes:
 
 
 def test_a_perfect_forgery_is_seen_only_by_who_kept_a_certificate() -> None:
-    """All hashes fit, so the file says nothing: it records, it does not authenticate."""
     room = agreed()
     assert parse(reframed(room, "x y", "z")).entries[-1].chain == room.dialog.entries[-1].chain  # nothing replaced
     forged = parse(reframed(room, TEXT, TEXT.replace("Postgres", "Redis")))
@@ -343,7 +328,6 @@ def test_a_perfect_forgery_is_seen_only_by_who_kept_a_certificate() -> None:
 
 
 def test_each_difference_is_said_in_words() -> None:
-    """Signers, their time and objection, the method, the header, the dialog, the number of entries."""
     room, facts = agreed(), kept(agreed())
     signers = facts["signers"]
     assert isinstance(signers, list)
@@ -367,7 +351,6 @@ def test_each_difference_is_said_in_words() -> None:
 
 
 def test_what_was_added_inserted_or_taken_out_is_named() -> None:
-    """Added after it: no harm. Inserted, edited, taken out: which entry."""
     room, facts = agreed(), kept(agreed())
     room.say("Thanks.", note=True)
     room.say("Really.", note=True)
@@ -384,7 +367,6 @@ def test_what_was_added_inserted_or_taken_out_is_named() -> None:
 
 
 def test_a_certificate_without_its_links_still_tells_by_the_ends_of_the_chain() -> None:
-    """What a certificate names less of, it can say less about."""
     facts = {**kept(agreed()), "links": None}
     data = agreed().paper.data
     said = compare(facts, parse(swapped(b"Where should", b"Why should")(data)))
@@ -394,7 +376,6 @@ def test_a_certificate_without_its_links_still_tells_by_the_ends_of_the_chain() 
 
 
 def test_no_byte_of_a_decided_dialog_changes_unseen() -> None:
-    """Every third is tried: the comparison says something, but for blanks and rules between entries."""
     room = agreed()
     facts, data = kept(room), room.paper.data
     silent = [at for at in range(0, len(data), 3) if not _is_seen(facts, data, at)]
@@ -419,7 +400,6 @@ def decided_and_sealed() -> tuple[dict[str, object], tuple[bytes, ...]]:
 @examples(60, deadline=None)
 @given(texts, st.integers(0, 1200), st.integers(0, 400), st.integers(0, 2))
 def test_any_damage_can_be_told_of(words: str, at: int, gone: int, which: int) -> None:
-    """Whatever stands in the file, checking it says something or nothing, and never fails."""
     facts, files = decided_and_sealed()
     data = files[which]
     try:
@@ -438,7 +418,6 @@ def test_any_damage_can_be_told_of(words: str, at: int, gone: int, which: int) -
 
 @cases("junk", [{}, {"signers": 3, "chain": "x", "entries": "y", "links": [1]}, {"signers": [None]}])
 def test_a_certificate_that_is_none_is_compared_all_the_same(junk: dict[str, object]) -> None:
-    """It never fails: the words say that everything differs."""
     assert compare(junk, agreed().dialog)
 
 
@@ -474,7 +453,6 @@ def sealed(*drafts: Draft, agents: str = "AB") -> dict[str, SealedAnswer]:
 
 
 def test_answers_sealed_before_any_text_are_independent() -> None:
-    """Both seals stood before the first answer; whose tools could have read files is named."""
     found = sealed(note("A", "Postgres."), note("B", "Redis.", "could read files"), turn("A", 2, "Postgres."),
                    turn("B", 3, "Redis.", Mark("AGREE", "P1"), Mark("REFUSED", "x | y")))  # fmt: skip
     assert {who: (a.status, a.is_independent, a.could_read, a.turn) for who, a in found.items()} == {
@@ -485,7 +463,6 @@ def test_answers_sealed_before_any_text_are_independent() -> None:
 
 
 def test_a_seal_after_an_answer_is_not_independent() -> None:
-    """It fits, and its agent could have read the answer that stood there."""
     found = sealed(note("A", "Postgres."), turn("A", 2, "Postgres."), note("B", "Redis."), turn("B", 3, "Redis."))
     assert [(a.status, a.is_independent, a.is_harm) for a in found.values()] == [
         ("fits", True, False),
@@ -495,7 +472,6 @@ def test_a_seal_after_an_answer_is_not_independent() -> None:
 
 
 def test_a_text_that_does_not_fit_its_seal_is_harm() -> None:
-    """Another text, another nonce, none, a mark too many, an edited turn, a changed seal."""
     seals = (note("A", "Postgres."), note("B", "Redis."))
     cases = [turn("B", 2, "Memcached."), turn("B", 2, "Redis.", nonce="11"), turn("B", 2, "Redis.", nonce=""),
              turn("B", 2, "Redis.", Mark("IDEA", "late"))]  # fmt: skip
@@ -514,7 +490,6 @@ def test_a_text_that_does_not_fit_its_seal_is_harm() -> None:
 
 
 def test_a_seal_without_its_text_waits_or_is_void() -> None:
-    """While the answer is owed it may come; after that the seal is void, and a second seal replaces the first."""
     assert sealed(note("A", "Postgres."))["A"].status == "waiting"
     assert sealed(turn("A", 2, "Postgres."), note("A", "Postgres."))["A"].status == "void"
     found = sealed(note("A", "Postgres."), note("B", "Redis."), turn("A", 2, "Postgres."), STALLED)
@@ -524,7 +499,6 @@ def test_a_seal_without_its_text_waits_or_is_void() -> None:
 
 
 def test_an_answer_without_a_seal_is_named() -> None:
-    """In a round in which others sealed theirs; elsewhere nobody asks for one."""
     found = sealed(note("A", "Postgres."), turn("C", 2, "Redis.", nonce=""), turn("A", 3, "Postgres."), agents="ABC")
     assert (found["C"].status, found["C"].why) == ("unsealed", "turn 2 answers without a seal")
     assert answers(agreed().dialog) == ()
@@ -548,7 +522,6 @@ ANSWERS = [
 def test_what_is_sealed_is_what_stands_in_the_file_afterwards(
     setup: str, first: str, second: str, max_rounds: str
 ) -> None:
-    """Through the real core: what daemons number, refuse, add and close with is no part of what was sealed."""
     more = f"## Setup\n\n```toml\nsealed = true{setup}\n```"
     room = Room(opening("A", "B", turn="A, B", keys=[f"Max Rounds: {max_rounds}"], more=more))
     for who, text in (("A", first), ("B", second)):

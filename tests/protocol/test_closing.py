@@ -72,7 +72,6 @@ def in_words(here: Room) -> str:
 
 @cases(("words", "is_meant"), SAYINGS)
 def test_a_signature_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
-    """No sentence is read: the agent is asked, and its one line counts."""
     here = pair()
     say(here, "B", f"{words}\n\n[AGREE: P1]", answer="[AGREE: P1]" if is_meant else "[OBJECTION: see above]")
     assert [who for who, _ in here.asked][-1] == "B"
@@ -82,7 +81,6 @@ def test_a_signature_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
 
 @cases(("words", "is_meant"), SAYINGS)
 def test_so_is_what_stands_behind_a_bar(words: str, is_meant: bool) -> None:
-    """A reason is never read for meaning, whatever it says."""
     here = pair()
     say(here, "B", f"[AGREE: P1 | {words}]", answer="[AGREE: P1]" if is_meant else "[PASS]")
     outcome = here.dialog.state.outcome
@@ -92,7 +90,6 @@ def test_so_is_what_stands_behind_a_bar(words: str, is_meant: bool) -> None:
 
 @cases(("words", "is_meant"), SAYINGS)
 def test_a_vote_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
-    """Where proposals are voted on, an approval with words beside it is asked about, too."""
     here = room(SETUPS["vote"], "A", "B")
     say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
     say(here, "B", f"{words}\n\n[VOTE: P1 approve]", answer="[VOTE: P1 approve]" if is_meant else "[VOTE: P1 reject]")
@@ -108,7 +105,6 @@ def test_a_vote_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
 
 @cases(("words", "is_meant"), SAYINGS)
 def test_a_moderators_decision_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
-    """Who decides alone is asked as well."""
     here = room(SETUPS["moderator"], "A", "B", "C", turn="A")
     say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
     say(here, "B", "[IDEA: a cache]")
@@ -118,7 +114,6 @@ def test_a_moderators_decision_is_read_as_it_is_meant(words: str, is_meant: bool
 
 @cases(("words", "is_meant"), SAYINGS)
 def test_a_judgement_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
-    """The judge is named every position, never only its own choice."""
     here = room(SETUPS["judge"], "A", "B", "C", turn="A", keys=("Max Rounds: 1",))
     say(here, "A", "Postgres.\n\n[PROPOSAL: keep sessions in Postgres]")
     say(here, "B", "Redis.\n\n[PROPOSAL: keep sessions in Redis]")
@@ -133,7 +128,6 @@ def test_a_judgement_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
 @cases("setup", ["parallel", "parallel vote"])
 @cases(("words", "is_meant"), SAYINGS[::3])
 def test_a_yes_of_a_round_is_read_as_it_is_meant(setup: str, words: str, is_meant: bool) -> None:
-    """What is asked follows from the reply and its debt, whatever the others of the round have written by then."""
     here = room(SETUPS[setup], "A", "B", turn="A, B")
     votes = setup == "parallel vote"
     say(here, "A", "[PROPOSAL: keep sessions in Postgres]" if votes else TEXT)
@@ -149,7 +143,6 @@ def test_a_yes_of_a_round_is_read_as_it_is_meant(setup: str, words: str, is_mean
 
 @cases(("words", "is_meant"), SAYINGS[::3])
 def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: bool) -> None:
-    """In a sealed round the question precedes the seal, and the text that follows fits it."""
     here = room(SETUPS["sealed"], "A", "B", turn="A, B")
     here.confirms["A"] = ["[CONSENSUS_REACHED]" if is_meant else "[PASS]"]
     for who, text in (("A", f"{words}\n\n{TEXT.partition(chr(10))[2]}"), ("B", "[IDEA: a cache]")):
@@ -167,7 +160,6 @@ def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: 
 
 @cases("reply", ["[AGREE: P1]", "[agree: p1]", "- **[AGREE: P1]**", "  `[AGREE: P1]`\n\n[RE: 2]"])
 def test_a_reply_of_bare_marks_is_not_asked_about(reply: str) -> None:
-    """Case, indentation, a bullet, bold and backticks change nothing; there are no words that could."""
     here = pair()
     say(here, "B", reply)
     assert [who for who, _ in here.asked] == ["A"]
@@ -175,7 +167,6 @@ def test_a_reply_of_bare_marks_is_not_asked_about(reply: str) -> None:
 
 
 def test_the_question_names_the_proposal_and_every_form() -> None:
-    """What is signed, and what else may be answered."""
     here = pair()
     say(here, "B", "Fine.\n\n[AGREE: P1]")
     assert here.asked[-1][1] == (
@@ -185,7 +176,6 @@ def test_the_question_names_the_proposal_and_every_form() -> None:
 
 
 def test_it_is_asked_once_per_agent_and_proposal() -> None:
-    """A yes that stands in the file is not asked about again."""
     here = room("", "A", "B", "C", turn="A")
     say(here, "A", TEXT)
     say(here, "B", "Fine.\n\n[AGREE: P1]")
@@ -197,7 +187,6 @@ def test_it_is_asked_once_per_agent_and_proposal() -> None:
 
 
 def test_the_prose_around_a_contribution_asks_nothing() -> None:
-    """Proposals, evidence and objections count where they stand."""
     here = pair()
     say(here, "B", "Perhaps:\n\n[EVIDENCE: 4 ms]\n\nIf you like.\n\n[OBJECTION: no test]\n\nThat is all.")
     assert [who for who, _ in here.asked] == ["A"]
@@ -205,7 +194,6 @@ def test_the_prose_around_a_contribution_asks_nothing() -> None:
 
 
 def test_confirm_false_leaves_out_the_question_about_words_alone() -> None:
-    """Everything else is asked all the same."""
     here = room("confirm = false", "A", "B")
     say(here, "A", TEXT)
     assert here.asked == []
@@ -231,7 +219,6 @@ def test_confirm_false_leaves_out_the_question_about_words_alone() -> None:
     ],
 )
 def test_a_mark_that_was_tried_is_asked_about(reply: str) -> None:
-    """A line that begins like a deciding mark, and is not in its form or place, counts once the agent has said it."""
     here = pair()
     say(here, "B", reply, answer="[AGREE: P1]")
     assert here.asked[-1][0] == "B"
@@ -254,7 +241,6 @@ def test_a_mark_that_was_tried_is_asked_about(reply: str) -> None:
     ],
 )
 def test_what_is_quoted_fenced_struck_or_talked_about_is_not_tried(reply: str) -> None:
-    """Such a line is text: it signs nothing, and nothing is asked."""
     here = pair()
     say(here, "B", reply)
     assert [who for who, _ in here.asked] == ["A"]
@@ -263,7 +249,6 @@ def test_what_is_quoted_fenced_struck_or_talked_about_is_not_tried(reply: str) -
 
 @cases("against", ["[OBJECTION: no test]", "[DEADLOCK: 50 ms | measure it]", "[PASS]"])
 def test_marks_that_oppose_each_other_are_asked_about_together(against: str) -> None:
-    """Unanswered, none of them is a yes, and the objection stands."""
     here = pair()
     say(here, "B", f"[AGREE: P1]\n{against}", answer="")
     assert "both yes and no about P1" in here.asked[-1][1]
@@ -274,7 +259,6 @@ def test_marks_that_oppose_each_other_are_asked_about_together(against: str) -> 
 
 
 def test_two_votes_on_one_proposal_are_asked_about() -> None:
-    """Whichever is answered counts alone."""
     for answer, choices in (("[VOTE: P1 reject]", ["reject"]), ("", []), ("[VOTE: P1 approve]", ["approve"])):
         here = room(SETUPS["vote"], "A", "B", "C", turn="A")
         say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
@@ -283,7 +267,6 @@ def test_two_votes_on_one_proposal_are_asked_about() -> None:
 
 
 def test_from_the_second_replacement_on_a_yes_or_an_objection_is_due() -> None:
-    """Each signs its own rewording: the daemon asks for the text on the table."""
     here = room("", "A", "B")
     for who, place in (("A", "Postgres"), ("B", "Redis"), ("A", "SQLite")):
         say(here, who, f"## Consensus Summary\n\n{place}.\n\n[CONSENSUS_REACHED]")
@@ -294,7 +277,6 @@ def test_from_the_second_replacement_on_a_yes_or_an_objection_is_due() -> None:
 
 
 def test_a_decision_is_due_from_whom_it_was_asked_for() -> None:
-    """A moderator that talks is asked for its decision, with each open proposal and the way out."""
     here = room(SETUPS["moderator"] + "\n", "A", "B", "C", turn="A", keys=("Max Rounds: 1",))
     say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
     say(here, "B", "[IDEA: a cache]")
@@ -307,7 +289,6 @@ def test_a_decision_is_due_from_whom_it_was_asked_for() -> None:
 
 
 def test_a_judge_that_does_not_say_whose_position_holds_is_asked() -> None:
-    """It is named all positions and `none`."""
     here = room(SETUPS["judge"], "A", "B", "C", turn="A", keys=("Max Rounds: 1",))
     say(here, "A", "Postgres.")
     say(here, "B", "Redis.")
@@ -317,7 +298,6 @@ def test_a_judge_that_does_not_say_whose_position_holds_is_asked() -> None:
 
 
 def test_a_yes_that_must_name_its_reservation_is_asked_for_it() -> None:
-    """One question for both: the yes, and the strongest objection left."""
     here = room("objections = true", "A", "B")
     say(here, "A", f"{TEXT}\n[RESERVATION: one more thing to run]")
     say(here, "B", "[AGREE: P1]", answer="[AGREE: P1]\n[RESERVATION: backups]")
@@ -327,7 +307,6 @@ def test_a_yes_that_must_name_its_reservation_is_asked_for_it() -> None:
 
 
 def test_an_agreement_where_proposals_are_voted_on_stays_one_or_becomes_a_vote() -> None:
-    """It accepts the proposal and decides nothing; the question names the votes beside it."""
     for answer, names in (("[AGREE: P1]", ["AGREE"]), ("[VOTE: P1 approve]", ["VOTE"])):
         here = room(SETUPS["vote"], "A", "B", "C", turn="A")
         say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
@@ -350,7 +329,6 @@ def test_an_agreement_where_proposals_are_voted_on_stays_one_or_becomes_a_vote()
     ],
 )
 def test_words_in_any_other_mark_are_words_beside_it(beside: str) -> None:
-    """Also in a mark that does not count itself: a condition can hide nowhere."""
     here = pair()
     say(here, "B", f"{beside}\n\n[AGREE: P1]" if beside[0] == "#" else f"{beside}\n[AGREE: P1]", answer="")
     asked = [who for who, _ in here.asked]
@@ -359,7 +337,6 @@ def test_words_in_any_other_mark_are_words_beside_it(beside: str) -> None:
 
 
 def test_a_yes_beyond_what_is_asked_about_counts_for_nothing() -> None:
-    """One question has room for a few matters: the others are refused, never taken unasked."""
     here = room(SETUPS["vote"], "A", "B", "C", turn="A")
     say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(admit.MOST + 2)))
     votes = [f"[VOTE: P{number} approve]" for number in range(1, admit.MOST + 3)]
@@ -391,7 +368,6 @@ def test_a_yes_beyond_what_is_asked_about_counts_for_nothing() -> None:
     ],
 )
 def test_a_clear_answer_counts(answer: str) -> None:
-    """The line itself, with the tolerance of marks; what stands around it and says nothing is taken off."""
     here = pair()
     say(here, "B", "Fine.\n\n[AGREE: P1 | it is simple]", answer=answer)
     assert [who for who, _ in here.asked] == ["A", "B"]
@@ -416,7 +392,6 @@ def test_a_clear_answer_counts(answer: str) -> None:
     ],
 )
 def test_an_answer_with_any_other_word_is_no_yes(answer: str) -> None:
-    """What is then still unclear is absent, and the file says so; the text stays as it was written."""
     here = pair()
     say(here, "B", "Fine.\n\n[AGREE: P1 | it is simple]", answer=answer)
     turn = here.dialog.turns[-1]
@@ -470,7 +445,6 @@ def is_yes_in(here: Room, by: str) -> bool:
 @cases("by", ASKED)
 @cases("among", AMONG)
 def test_a_yes_among_other_words_is_asked_for_once_more(by: str, among: str) -> None:
-    """The agent is told what would be clear; its second answer counts, and there is no third."""
     _, _, yes, no = ASKED[by]
     answer = among.format(yes)
     for second, is_meant in ((yes, True), (no, False), (answer, False), ("", False), ("Yes.", False)):
@@ -488,7 +462,6 @@ def test_a_yes_among_other_words_is_asked_for_once_more(by: str, among: str) -> 
 @cases("by", ASKED)
 @cases("answer", ["", "Yes.", "Neither {} nor {no}: I am not sure.", "[AGREE: P7]", "I cannot say {no} yet."])
 def test_no_other_answer_is_asked_for_once_more(by: str, answer: str) -> None:
-    """Neither one without a yes, nor one that names another answer too."""
     _, _, yes, no = ASKED[by]
     here, who = says_yes(by, answer.replace("{}", yes).replace("{no}", no), yes)
     assert [one for one, _ in here.asked] == [who]
@@ -497,7 +470,6 @@ def test_no_other_answer_is_asked_for_once_more(by: str, answer: str) -> None:
 
 
 def test_only_what_is_unclear_is_asked_once_more() -> None:
-    """Of several matters those that were answered clearly stay as they were answered."""
     here = room(SETUPS["vote"], "A", "B", "C", turn="A")
     say(here, "A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]")
     here.thinks("B")
@@ -512,7 +484,6 @@ def test_only_what_is_unclear_is_asked_once_more() -> None:
 
 @cases("by", ASKED)
 def test_a_yes_that_could_not_be_read_says_what_would_be_clear(by: str) -> None:
-    """In the file, which its agent reads as well."""
     yes = ASKED[by][2]
     here, _ = says_yes(by, f"Sure: {yes}")
     refused = str(here.dialog.turns[-1].mark("REFUSED"))
@@ -522,7 +493,6 @@ def test_a_yes_that_could_not_be_read_says_what_would_be_clear(by: str) -> None:
 
 @cases("by", ASKED)
 def test_a_yes_in_a_fence_with_text_behind_it_is_asked_about(by: str) -> None:
-    """By whatever rule the dialog decides: it counts once its agent has said so, and is refused otherwise."""
     yes = ASKED[by][2]
     for answer, is_meant in ((yes, True), ("", False)):
         here, who = says_yes(by, answer, reply=f"So:\n\n```\n{yes}\n```\n\nThat is all.")
@@ -532,7 +502,6 @@ def test_a_yes_in_a_fence_with_text_behind_it_is_asked_about(by: str) -> None:
 
 
 def test_an_objection_in_the_answer_takes_the_place_of_the_yes() -> None:
-    """What was replaced stands escaped in the body."""
     here = pair()
     say(here, "B", "Hm.\n\n[AGREE: P1 | needs clause 3 dropped]", answer="[OBJECTION: clause 3 must go]")
     turn = here.dialog.turns[-1]
@@ -542,14 +511,12 @@ def test_an_objection_in_the_answer_takes_the_place_of_the_yes() -> None:
 
 
 def test_all_other_marks_stay_as_they_were() -> None:
-    """A proposal is not lost because the yes beside it was not understood."""
     here = pair()
     say(here, "B", "[PROPOSAL: add a cache]\n\nFine.\n\n[AGREE: P1]\n[CONFIDENCE: 0.8]", answer="What?")
     assert [mark.name for mark in here.dialog.turns[-1].marks] == ["PROPOSAL", "CONFIDENCE", "REFUSED"]
 
 
 def test_the_answer_brings_nothing_that_was_not_asked_about() -> None:
-    """It is about the marks that it names, and about nothing else."""
     here = pair()
     say(here, "B", "Fine.\n\n[AGREE: P1]", answer="[AGREE: P1]\n[PROPOSAL: and a cache]\n[QUESTION_FOR_USER: may I?]")
     assert here.dialog.state.questions.text == ""
@@ -557,7 +524,6 @@ def test_the_answer_brings_nothing_that_was_not_asked_about() -> None:
 
 
 def test_several_matters_are_one_question() -> None:
-    """Each has a line of its own in it; what is answered counts, what is not is absent."""
     here = room(SETUPS["vote"], "A", "B", "C", turn="A")
     say(here, "A", "[PROPOSAL: keep sessions in Postgres]\n[PROPOSAL: add a cache]")
     say(here, "B", "Both.\n\n[VOTE: P1 approve]\n[VOTE: P2 approve]", answer="[VOTE: P1 approve]")
@@ -567,7 +533,6 @@ def test_several_matters_are_one_question() -> None:
 
 
 def test_a_thousand_attempts_are_one_question_of_a_few_matters() -> None:
-    """What is beyond is refused, in a few lines."""
     here = room(SETUPS["vote"], "A", "B", "C", turn="A")
     say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(40)))
     say(here, "B", "All of it.\n\n" + "\n".join(f"[VOTE: P{number} yes]" for number in range(1, 41)), answer="")
@@ -579,7 +544,6 @@ def test_a_thousand_attempts_are_one_question_of_a_few_matters() -> None:
 
 
 def test_scripted_agents_that_mean_it_answer_with_the_bare_yes() -> None:
-    """`confirmed` is what rehearsals and tests answer."""
     here = pair()
     here.thinks("B")
     found = admit.admit(here.dialog, "B", read_reply("Fine.\n\n[AGREE: P1 | simple]")).asked
@@ -587,7 +551,6 @@ def test_scripted_agents_that_mean_it_answer_with_the_bare_yes() -> None:
 
 
 def test_two_that_claim_consensus_in_a_plain_dialog_are_told_in_the_file() -> None:
-    """Without a text there is nothing to agree on: whoever reads along sees why the dialog does not end."""
     here = room("", "A", "B")
     for who in "ABAB":
         here.scripts[who] = []
@@ -608,7 +571,6 @@ def test_two_that_claim_consensus_in_a_plain_dialog_are_told_in_the_file() -> No
     ],
 )
 def test_what_is_dropped_leaves_its_reason_in_a_plain_dialog_too(mark: str, why: str) -> None:
-    """A mark that no agent may write, that nobody knows, or that has no place here."""
     here = pair()
     say(here, "B", f"See.\n\n{mark}", answer="")
     refused = here.dialog.turns[-1].mark("REFUSED")
@@ -616,7 +578,6 @@ def test_what_is_dropped_leaves_its_reason_in_a_plain_dialog_too(mark: str, why:
 
 
 def test_a_contribution_without_the_confidence_that_is_asked_for_is_refused() -> None:
-    """It leaves its reason, and stays as text."""
     here = room("[board]\nrequire_confidence = true", "A", "B")
     say(here, "A", "See.\n\n[IDEA: a cache]")
     turn = here.dialog.turns[-1]
@@ -625,7 +586,6 @@ def test_a_contribution_without_the_confidence_that_is_asked_for_is_refused() ->
 
 
 def test_an_error_of_the_backend_is_no_answer() -> None:
-    """A turn that fails is told as that; the closing question belongs to a reply that came."""
     here = pair()
     here.says("B", BackendError("gone", fix="come back"))
     assert [who for who, _ in here.asked] == ["A"]

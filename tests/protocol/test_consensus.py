@@ -48,7 +48,6 @@ def signers(room: Room) -> str:
     ],
 )
 def test_two_who_sign_the_same_text_end_the_dialog(signature: str) -> None:
-    """By its number, by the mark alone, or by the same text again, blanks aside."""
     room = talk("I propose Postgres.", "Why?", POSTGRES, f"Fine.\n\n{signature}")
     state = room.dialog.state
     assert (state.outcome.name, state.outcome.by, state.owing) == ("CONSENSUS_REACHED", "B", ())
@@ -56,7 +55,6 @@ def test_two_who_sign_the_same_text_end_the_dialog(signature: str) -> None:
 
 
 def test_the_last_signature_brings_the_closing_lines() -> None:
-    """Turns, duration and outcome under the last words; DECISION and the mark in the trailer, no TURN line."""
     room = talk(POSTGRES, "Good.\n\n[AGREE: P1]")
     last = room.dialog.last
     assert last.body == (
@@ -111,27 +109,23 @@ def test_the_last_signature_brings_the_closing_lines() -> None:
     ],
 )
 def test_whatever_is_less_than_a_signature_does_not_end_it(second: str, left: str) -> None:
-    """Silence, hints, quotes, other numbers, conditions, contradictions and other texts: never a yes."""
     room = talk(POSTGRES, second)
     assert (room.outcome, signers(room)) == ("", left)
     assert room.owing == ("A",)
 
 
 def test_one_alone_never_ends_it() -> None:
-    """The same agent, again and again, by every form; not even when the other says nothing to it."""
     room = talk(POSTGRES, "Hm.", POSTGRES, "Hm.", "[AGREE: P1]", "Hm.", "[CONSENSUS_REACHED]", "Hm.")
     assert (room.outcome, signers(room)) == ("", "A")
     assert room.dialog.state.table.standing.replaced == 0
 
 
 def test_a_signature_stays_while_nobody_objects() -> None:
-    """The signer may talk on, and the other may sign turns later."""
     room = talk(POSTGRES, "Let me think.", "Take your time.", "[AGREE: P1]")
     assert room.outcome == "CONSENSUS_REACHED"
 
 
 def test_an_objection_clears_the_table() -> None:
-    """After it nobody can sign the old text by its number; the same text anew is a new one."""
     room = talk(POSTGRES, "[OBJECTION: cost]", "[AGREE: P1]", "[AGREE: P1]")
     assert (room.outcome, signers(room)) == ("", "-")
     room = talk(POSTGRES, "[OBJECTION: cost]", POSTGRES, "[AGREE: P1]")
@@ -142,26 +136,22 @@ def test_an_objection_clears_the_table() -> None:
 
 @cases("against", ["[OBJECTION: one thing]", "[DEADLOCK]"])
 def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -> None:
-    """A claim and its contradiction in one reply: only the contradiction counts."""
     room = talk(f"{POSTGRES}\n{against}", "[AGREE: P1]")
     assert (room.outcome, signers(room)) == ("", "-")
     assert [mark.name for mark in room.dialog.entries[1].marks] == [against.strip("[]").split(":")[0], "REFUSED"]
 
 
 def test_a_bare_claim_is_no_mark_at_all() -> None:
-    """Should one get as far as the ruling: with no text on the table it comes to nothing."""
     ruling = rule(Room(opening()).dialog, "A", Lifted("Yes.", (Mark("CONSENSUS_REACHED"),)))
     assert (ruling.marks, ruling.turn, ruling.outcome) == ((), ("B",), "")
 
 
 def test_the_proposers_own_objection_clears_it_too() -> None:
-    """Whoever objects."""
     room = talk(POSTGRES, "Hm.", "[OBJECTION: I was wrong]", "[AGREE: P1]")
     assert (room.outcome, signers(room)) == ("", "-")
 
 
 def test_a_turn_of_the_persons_clears_it_and_a_note_does_not() -> None:
-    """The person outranks everyone."""
     room = talk(POSTGRES)
     room.say("Cheap, too.", note=True)
     assert signers(room) == "A"
@@ -172,7 +162,6 @@ def test_a_turn_of_the_persons_clears_it_and_a_note_does_not() -> None:
 
 
 def test_a_different_text_replaces_it_and_that_is_counted() -> None:
-    """Only the newest can be signed; from the second replacement on the next agent is told to sign or object."""
     room = talk(POSTGRES, REDIS)
     standing = room.dialog.state.table.standing
     assert (standing.proposal.ref, standing.replaced, signers(room)) == ("P2", 1, "B")
@@ -188,7 +177,6 @@ def test_a_different_text_replaces_it_and_that_is_counted() -> None:
 
 
 def test_a_claim_without_a_text_is_asked_back_once_and_then_counts_as_absent() -> None:
-    """The question says what is missing; the same again is a plain turn."""
     room = Room(opening(), A=["We agree.\n[CONSENSUS_REACHED]", "As I said.\n[CONSENSUS_REACHED]"], B=["Do we?"])
     room.run()
     assert [who for who, _ in room.questions] == ["A"]
@@ -198,14 +186,12 @@ def test_a_claim_without_a_text_is_asked_back_once_and_then_counts_as_absent() -
 
 
 def test_an_answer_to_the_question_back_counts() -> None:
-    """With its summary the second time, the text is on the table."""
     room = Room(opening(), A=["[CONSENSUS_REACHED]", POSTGRES], B=["[AGREE: P1]"])
     room.run()
     assert room.outcome == "CONSENSUS_REACHED"
 
 
 def test_an_agreed_text_is_never_cut() -> None:
-    """Too long, it is asked back; too long again, it is a turn with an attachment and no claim."""
     long = f"{'x' * 300}\n\n{POSTGRES}"
     room = Room(opening(keys=["Max Message: 200"]), A=[long, long], B=["Hm."])
     room.run()
@@ -216,7 +202,6 @@ def test_an_agreed_text_is_never_cut() -> None:
 
 
 def test_an_empty_reply_is_asked_back() -> None:
-    """Nothing at all is not taken for a turn at once."""
     room = Room(opening(), A=[" \n", "[PASS]"])
     room.run()
     assert "empty" in room.questions[0][1]
@@ -237,12 +222,10 @@ def test_an_empty_reply_is_asked_back() -> None:
     ],
 )
 def test_among_three_all_must_sign(lines: list[str], ended: bool) -> None:
-    """Two of three are not enough; the third may come later."""
     assert (talk(*lines, agents="ABC").outcome == "CONSENSUS_REACHED") is ended
 
 
 def test_in_a_round_signatures_come_in_any_order() -> None:
-    """All three in one round over a text of the round before: the last one ends it, with open debts of nobody."""
     room = talk(POSTGRES, "Hm.", "Hm.", agents="ABC")
     room.say("Note only.", note=True)
     room.types("\n## Note — User\n\nTURN: C, B\n")
@@ -252,7 +235,6 @@ def test_in_a_round_signatures_come_in_any_order() -> None:
 
 
 def test_with_one_agent_an_end_waits_for_the_person() -> None:
-    """Nobody ends a dialog alone, except the person."""
     for line in (POSTGRES, "[DEADLOCK]", "[CONSENSUS_REACHED]"):
         room = talk(line, agents="A")
         assert (room.outcome, room.owing) == ("", ("USER",))
@@ -261,7 +243,6 @@ def test_with_one_agent_an_end_waits_for_the_person() -> None:
 
 
 def test_a_deadlock_needs_everybody_in_a_row() -> None:
-    """One alone does not call it; a word in between takes it back; two in a row end it, with closing lines."""
     assert talk("[DEADLOCK]", "Not yet.", "[DEADLOCK]", "Not yet.").outcome == ""
     room = talk("[DEADLOCK]", "Both positions.\n[DEADLOCK]")
     end = room.dialog.state.outcome
@@ -272,7 +253,6 @@ def test_a_deadlock_needs_everybody_in_a_row() -> None:
 
 
 def test_a_persons_turn_takes_a_call_for_a_deadlock_back() -> None:
-    """What was called before it does not count after it."""
     room = talk("[DEADLOCK]")
     room.say("Try harder.")
     room.says("B", "[DEADLOCK]")
@@ -280,7 +260,6 @@ def test_a_persons_turn_takes_a_call_for_a_deadlock_back() -> None:
 
 
 def test_proposals_are_numbered_by_the_daemon() -> None:
-    """In order over all agents, whatever numbers the agents use themselves; texts on the table take part."""
     room = talk("[PROPOSAL: a]\n[PROPOSAL P9: b]", f"[PROPOSAL: c]\n\n{POSTGRES}", "[PROPOSAL: d]")
     assert [(p.ref, p.by) for p in room.dialog.state.table.proposals] == [
         ("P1", "A"),
@@ -295,7 +274,6 @@ def test_proposals_are_numbered_by_the_daemon() -> None:
 
 
 def test_turns_by_hand_propose_and_sign_by_the_same_rules() -> None:
-    """A person who plays both agents: a text, a signature; the end only by an outcome mark without a TURN line."""
     text = opening() + f"\n## Turn 2 — Claude A\n{POSTGRES}\nTURN: B\n"
     assert signers(Room(text)) == "A"
     assert signers(Room(text + "\n## Turn 3 — Claude B\n[AGREE: P1]\nTURN: A\n")) == "AB"
@@ -358,7 +336,6 @@ def signed_by_everybody(dialog: Dialog) -> bool:
 @given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=10))
 @example("AB", [POSTGRES, REDIS, "[AGREE: P2]"])
 def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines: list[str]) -> None:
-    """After every turn: ended by consensus exactly when a recount finds everybody's signature under one text."""
     room = Room(opening(*agents))
     for line in lines:
         if room.dialog.state.outcome is not None:
@@ -372,7 +349,6 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines:
 @examples(3000)
 @given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=14))
 def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: str, lines: list[str]) -> None:
-    """The same, many more times."""
     room = Room(opening(*agents))
     for line in lines:
         if room.dialog.state.outcome is None:
@@ -384,7 +360,6 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: s
 @examples(60)
 @given(st.lists(NASTY, max_size=12))
 def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
-    """Whatever A says, in any order, while B only passes: it is not over."""
     room = Room(opening(keys=["Max Turns: 1000"]))
     for line in lines:
         for me, words in (("A", line), ("B", "[PASS]")):
@@ -424,12 +399,10 @@ def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
     ],
 )
 def test_marks_are_read_in_their_literal_form(line: str, mark: Mark | None) -> None:
-    """Bold, bulleted, numbered, indented, in any case; but alone on the line, and known."""
     assert tolerant(line) == mark
 
 
 def test_marks_are_lifted_and_the_rest_stays() -> None:
-    """A reply's marks leave its text without holes; fenced, quoted and foreign ones stay where they are."""
     reply = read_reply("One.\n\n[IDEA: a]\n\nTwo.\n[IDEA: a]\n```\n[IDEA: b]\n```\n> [IDEA: c]\n[STOPPED]\n\n[PASS]")
     assert reply.body == "One.\n\nTwo.\n```\n[IDEA: b]\n```\n> [IDEA: c]\n[STOPPED]"
     assert [str(mark) for mark in reply.marks] == ["[IDEA: a]", "[PASS]"]
@@ -454,18 +427,15 @@ def test_marks_are_lifted_and_the_rest_stays() -> None:
     ],
 )
 def test_the_summary_is_what_stands_under_its_heading(body: str, summary: str) -> None:
-    """The last such heading, as models write it; never one in a fence, a quote or a sentence."""
     assert summary_of(body) == summary
 
 
 def test_the_same_text_is_the_same_but_for_blanks() -> None:
-    """Blanks at line ends and runs of empty lines don't matter; any other character does."""
     assert same_text("a \n\n\n\nb\t\n") == same_text("a\n\nb") == "a\n\nb"
     assert len({same_text(text) for text in ("a\nb", "a\n\nb", " a\nb", "a b", "A\nb")}) == 5
 
 
 def test_an_ordinary_talk_is_asked_nothing() -> None:
-    """Talk of agreeing, of other texts and of parts is no signature, and meant as none."""
     room = talk(
         "I agree that restarts matter. Once B agrees we can write it down.",
         "I accept that. When the numbers are in I will write [CONSENSUS_REACHED].",

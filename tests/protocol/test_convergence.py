@@ -95,36 +95,30 @@ def counts(*entries: Entry, agents: str = "AB") -> tuple[int, int]:
 
 @cases("text", AGREEING)
 def test_a_yes_counts_as_one_agreement(text: str) -> None:
-    """However it is written: curly apostrophes, capitals, emphasis, over two lines."""
     assert phrases(text) == (1, 0)
 
 
 @cases("text", DISAGREEING)
 def test_a_no_counts_as_one_disagreement(text: str) -> None:
-    """A plain one, and `however, I`, which no comparison in small letters may lose."""
     assert phrases(text) == (0, 1)
 
 
 @cases("text", NEITHER)
 def test_what_is_not_on_the_list_counts_for_nothing(text: str) -> None:
-    """The list is short, and English."""
     assert phrases(text) == (0, 0)
 
 
 @cases(("text", "expected"), NOT_UNDERSTOOD)
 def test_no_sentence_is_understood(text: str, expected: tuple[int, int]) -> None:
-    """The known weakness: a phrase counts with a condition, a denial or a question around it; nothing ends by it."""
     assert phrases(text) == expected
 
 
 @cases(("text", "expected"), SEVERAL)
 def test_several_phrases_count_each(text: str, expected: tuple[int, int]) -> None:
-    """Each phrase of the list once."""
     assert phrases(text) == expected
 
 
 def test_a_phrase_and_a_mark_beside_it_are_one_yes_or_one_no() -> None:
-    """One reply alone is no agreement of two: whichever are more, its phrases or its marks."""
     assert counts(turn("B", "I agree, keep it.", Mark("AGREE", "P1"))) == (1, 0)
     assert counts(turn("B", "I object.", Mark("OBJECTION", "cost"))) == (0, 1)
     assert counts(turn("B", "I agree.", Mark("AGREE", "P1"), Mark("CONCEDE", "cost"))) == (2, 0)
@@ -137,12 +131,10 @@ def test_a_phrase_and_a_mark_beside_it_are_one_yes_or_one_no() -> None:
 
 
 def test_a_phrase_that_comes_again_counts_once() -> None:
-    """Nobody agrees more by saying it four times."""
     assert phrases("I agree. I agree with P1.\n\nI agree!\n- I agree") == (1, 0)
 
 
 def test_a_reply_of_any_length_is_read_in_time_that_grows_with_it() -> None:
-    """Long lines without an end and many small sentences: nothing is looked at twice without need."""
     assert phrases("i agree , " * 20_000) == (1, 0)
     assert phrases("<" * 50_000 + "'a " * 20_000 + "~~a" * 2_000 + '"' * 50_000) == (0, 0)
     assert phrases(f"{'word ' * 20_000}. I disagree.") == (0, 1)
@@ -162,12 +154,10 @@ def test_a_reply_of_any_length_is_read_in_time_that_grows_with_it() -> None:
     ],
 )
 def test_marks_count_each_kind_once_in_a_reply(marks: list[Mark], expected: tuple[int, int]) -> None:
-    """AGREE, CONCEDE and an approving vote are agreement; OBJECTION, CRITIQUE and a rejecting vote are not."""
     assert counts(turn("A", "…", *marks)) == expected
 
 
 def test_only_the_latest_reply_of_each_agent_counts() -> None:
-    """What an agent said before is overtaken, and what was said before the person spoke is not held against it."""
     assert counts(turn("A", "I disagree."), turn("B", "I object."), turn("A", "I agree.")) == (1, 1)
     said = (turn("A", "I disagree."), turn("A", "I agree."))
     assert counts(*said) == (1, 0)
@@ -176,7 +166,6 @@ def test_only_the_latest_reply_of_each_agent_counts() -> None:
 
 
 def test_notes_of_the_person_and_passes_hide_nothing() -> None:
-    """A note is no turn, a bare pass leaves what was said before it standing, and damage counts for nothing."""
     note = Entry("2.1", 0, "USER", "User", "Mind the cost.", (), None, Condition.SOUND, 0, 0, 0)
     assert counts(turn("A", "I disagree."), note) == (0, 1)
     assert counts(turn("A", "I disagree."), turn("A", "", Mark("PASS"))) == (0, 1)
@@ -184,7 +173,6 @@ def test_notes_of_the_person_and_passes_hide_nothing() -> None:
 
 
 def test_observers_and_the_judge_are_not_counted() -> None:
-    """Only who takes part in the debate."""
     setup = 'verdict = "judge"\njudge = "C"'
     said = (turn("A", "I agree."), turn("B", "I agree."), turn("C", "I disagree."))
     found = assess(dialog(*said, agents="ABC", setup=setup))
@@ -192,31 +180,26 @@ def test_observers_and_the_judge_are_not_counted() -> None:
 
 
 def test_overlap_of_two_texts_counts_words_of_four_letters_or_more() -> None:
-    """Intersection over union; texts without such words are the same."""
     assert overlap("keep them in Postgres", "KEEP them, in postgres!") == 1.0
     assert overlap("Postgres", "Redis or memcached") == 0.0
     assert overlap("a b c", "") == 1.0
 
 
 def test_convergence_is_the_intersection_of_all_words_over_their_union() -> None:
-    """Of two texts and of more; three letters are no word."""
     assert convergence(["alpha beta the", "beta gamma and"]) == pytest.approx(1 / 3)
     assert convergence(["alpha beta gamma", "beta gamma delta", "gamma delta beta"]) == pytest.approx(2 / 4)
 
 
 def test_convergence_of_fewer_than_two_texts_is_none() -> None:
-    """One text agrees with nobody, and two texts without words are not the same text."""
     assert convergence([]) == convergence(["alpha beta"]) == convergence(["a b", "c d"]) == 0.0
     assert convergence(["alpha", ""]) == 0.0
 
 
 def test_use_it_and_do_not_use_it_look_alike() -> None:
-    """The known weakness: shared words say nothing about their meaning."""
     assert convergence(["Use Postgres for sessions.", "Do not use Postgres for sessions."]) == 1.0
 
 
 def test_quoting_the_others_brings_nobody_nearer() -> None:
-    """Block quotes are left out of the words that are compared."""
     reply = turn("B", f"> {TEXT}\n\nRedis answers faster.")
     assert assess(dialog(turn("A", TEXT), reply)).convergence == 0.0
 
@@ -228,12 +211,10 @@ def test_quoting_the_others_brings_nobody_nearer() -> None:
 def test_confidence_weighs_agreement_disagreement_and_convergence(
     agreements: int, disagreements: int, near: float, expected: float
 ) -> None:
-    """0.4 of the agreements, 0.3 of the disagreements that are missing, 0.3 of the convergence; never below 0."""
     assert confidence(agreements, disagreements, near) == pytest.approx(expected)
 
 
 def test_an_assessment_carries_its_numbers() -> None:
-    """What was counted, and the confidence by the formula."""
     found = assess(dialog(turn("A", f"I agree. {TEXT}"), turn("B", f"{TEXT} However, I doubt it.")))
     assert (found.agreements, found.disagreements) == (1, 1)
     assert found.convergence == pytest.approx(convergence([f"agree {TEXT}", f"{TEXT} however doubt"]))
@@ -241,7 +222,6 @@ def test_an_assessment_carries_its_numbers() -> None:
 
 
 def test_two_agreements_without_disagreement_in_near_replies_finalize() -> None:
-    """The reason says all three numbers."""
     found = assess(dialog(turn("A", f"I agree. {TEXT}"), turn("B", f"{TEXT} Let's proceed. I accept.")))
     assert (found.advice, found.agreements, found.disagreements) == ("FINALIZE", 3, 0)
     assert found.reason.startswith("3 agreements, no disagreements, and the latest replies share ")
@@ -260,14 +240,12 @@ def test_two_agreements_without_disagreement_in_near_replies_finalize() -> None:
     ],
 )
 def test_with_too_few_agreements_or_any_disagreement_it_continues(one: str, other: str, reason: str) -> None:
-    """Each with what is missing."""
     found = assess(dialog(turn("A", f"{one} {TEXT}"), turn("B", f"{other} {TEXT}")))
     assert found.advice == "CONTINUE"
     assert found.reason.startswith(reason)
 
 
 def test_replies_that_share_too_few_words_continue() -> None:
-    """Two agreements on different things are none."""
     found = assess(
         dialog(turn("A", "I accept: Postgres, with backups."), turn("B", "I concede, Redis answers faster."))
     )
@@ -277,7 +255,6 @@ def test_replies_that_share_too_few_words_continue() -> None:
 
 @cases(("setup", "advice"), [("", "FINALIZE"), ("convergence_threshold = 0.61", "CONTINUE")])
 def test_the_threshold_is_reached_at_exactly_it_and_the_setup_may_change_it(setup: str, advice: str) -> None:
-    """Three shared words of five are 60 %, the default."""
     agreeing = Mark("AGREE", "P1")
     said = (turn("A", "alpha beta gamma delta", agreeing), turn("B", "alpha beta gamma epsilon", agreeing))
     found = assess(dialog(*said, setup=setup))
@@ -286,7 +263,6 @@ def test_the_threshold_is_reached_at_exactly_it_and_the_setup_may_change_it(setu
 
 @cases(("more", "advice"), [(0, "CONTINUE"), (1, "MEDIATE")])
 def test_more_than_three_disagreements_ask_for_mediation(more: int, advice: str) -> None:
-    """Three are a debate, four are a quarrel."""
     marks = (Mark("OBJECTION", "cost"), Mark("CRITIQUE", "dear"))
     found = assess(dialog(turn("A", "…", *marks), turn("B", "I disagree." + " However, I doubt it." * more)))
     assert (found.advice, found.disagreements) == (advice, 3 + more)
@@ -305,7 +281,6 @@ def test_more_than_three_disagreements_ask_for_mediation(more: int, advice: str)
     ],
 )
 def test_the_last_round_finalizes_whatever_was_said(state: State, is_last: bool, reason: str) -> None:
-    """The limit of turns or rounds is about to be reached, or the dialog is closing; this comes before a quarrel."""
     marks = (Mark("OBJECTION", "cost"), Mark("CRITIQUE", "dear"), Mark("VOTE", "P1 reject"))
     found = assess(dialog(turn("A", "I disagree.", *marks), turn("B", "I object."), state=state))
     assert found.advice == ("FINALIZE" if is_last else "MEDIATE")
@@ -313,14 +288,12 @@ def test_the_last_round_finalizes_whatever_was_said(state: State, is_last: bool,
 
 
 def test_where_nobody_has_replied_it_continues() -> None:
-    """Nothing said is no reason to end, not even in a dialog of one round; the formula gives 0.3."""
     found = assess(dialog(state=State(number=1, limits=Limits(max_rounds=1))))
     assert (found.advice, found.reason) == ("CONTINUE", "no agent has replied yet")
     assert found.confidence == pytest.approx(0.3)
 
 
 def test_a_dialog_that_ended_is_done() -> None:
-    """Played to its end by scripted agents, its assessment says so."""
     room = Room(opening("A", "B", keys=["Max Turns: 3"]), A=["I disagree."], B=["I object."])
     room.run()
     found = assess(room.dialog)
@@ -329,13 +302,11 @@ def test_a_dialog_that_ended_is_done() -> None:
 
 
 def test_only_the_last_turns_are_looked_at() -> None:
-    """An agent that has not spoken for long does not make every reading long."""
     early = turn("A", "I disagree.")
     assert counts(early, *[turn("B", "Hm.")] * 34) == (0, 1)
     assert counts(early, *[turn("B", "Hm.")] * 36) == (0, 0)
 
 
 def test_an_assessment_is_a_value() -> None:
-    """Two readings of the same dialog say the same."""
     said = dialog(turn("A", "I agree."))
     assert assess(said) == assess(said) == Assessment(**{f: getattr(assess(said), f) for f in Assessment.__slots__})

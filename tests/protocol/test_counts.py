@@ -30,7 +30,6 @@ def refused(here: Room) -> list[str]:
 
 
 def test_votes_that_fail_in_one_turn_are_one_failed_vote() -> None:
-    """A council's three texts without a majority are one ballot."""
     here = room("AB", 'verdict = "vote"')
     here.speak(("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"))
     here.speak(("B", "[VOTE: P1 reject | no]\n[VOTE: P2 reject | no]"), ("A", "[PASS]"))
@@ -39,7 +38,6 @@ def test_votes_that_fail_in_one_turn_are_one_failed_vote() -> None:
 
 
 def test_a_vote_stands_until_its_agent_votes_anew() -> None:
-    """Saying something else takes nothing back."""
     here = room("ABC", 'verdict = "vote"\norder = "free"')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]\n[TO: A]"), ("A", "[TO: B]"))
     here.speak(("B", "And it is there."))
@@ -47,7 +45,6 @@ def test_a_vote_stands_until_its_agent_votes_anew() -> None:
 
 
 def test_one_agent_alone_approves_nothing() -> None:
-    """Two that abstain bring the quorum, and no second yes."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[VOTE: P1 abstain]"))
     here.speak(("A", "[VOTE: P1 abstain]"))
@@ -60,7 +57,6 @@ def test_one_agent_alone_approves_nothing() -> None:
      ("Max Turns: 1", "the limit of 1 turn"), ("Max Turns: 2", "the limit of 2 turns")],
 )  # fmt: skip
 def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
-    """In the outcome: one round, two rounds."""
     here = room("AB", "objections = true", limit)
     here.scripts = {"A": ["Tabs."] * 3, "B": ["Spaces."] * 3}
     here.run()
@@ -68,7 +64,6 @@ def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
 
 
 def test_why_a_vote_failed_is_the_rule_that_refused_it() -> None:
-    """Three of four weights are for it, from one agent alone: it is not the share that is missing."""
     here = room("AB", 'verdict = "vote"\nthreshold = 0.75\n[roles.A]\nweight = 3')
     here.talk("[PROPOSAL: Postgres]", "[VOTE: P1 reject | no]", "[VOTE: P1 approve | mine]")
     (mark,) = here.dialog.turns[-1].all("DECISION")
@@ -76,14 +71,12 @@ def test_why_a_vote_failed_is_the_rule_that_refused_it() -> None:
 
 
 def test_who_is_to_decide_after_votes_that_failed_is_named() -> None:
-    """Before, how many must fail and did; after, who decides instead of them."""
     here = room("ABM", 'verdict = "vote"\nescalation_threshold = 2\n[roles.M]\nrole = "moderator"')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "No.\n[VOTE: P1 reject | no]"), ("M", "[DECIDE: P1 approve]"))
     assert refused(here) == ["DECIDE P1 approve | P1 is the voters' to decide, until 2 votes have failed; so far 0 did"]
 
 
 def test_sealed_first_answers_share_the_board() -> None:
-    """It never holds more than it has room for, and each is told its share."""
     here = Room(opening("A", "B", turn="A, B", setup="sealed = true\n[board]\nblackboard_capacity = 6"))
     ideas = "\n".join(f"[IDEA: number {n}]" for n in range(5))
     here.scripts = {"A": [ideas], "B": [ideas]}
@@ -94,7 +87,6 @@ def test_sealed_first_answers_share_the_board() -> None:
 
 @cases(("quorum", "outcome"), [("1.0", "rejected"), ("0.6", "approved")])
 def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
-    """Neither yes, no nor abstention: it brings no quorum, and the count says who gave no vote."""
     here = room("ABC", f'verdict = "vote"\norder = "round-robin"\nquorum = {quorum}')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[PASS]"))
     here.speak(("A", "[VOTE: P1 approve | mine]"))
@@ -105,7 +97,6 @@ def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
 
 @cases("verdict", ["vote", "mutual"])
 def test_who_may_not_vote_neither_votes_nor_signs_by_hand(verdict: str) -> None:
-    """An analyst's turn that the person typed is read as one: its yes stands there, and counts for nothing."""
     here = room("ABC", f'verdict = "{verdict}"\norder = "round-robin"\n[roles.C]\nrole = "analyst"')
     here.speak(("A", "[PROPOSAL: Postgres]" if verdict == "vote" else TEXT))
     here.types("## Turn 3 — Claude C\n\nFine.\n\n[VOTE: P1 approve]\n[AGREE: P1]\n\nTURN: B\n")
@@ -117,7 +108,6 @@ def test_who_may_not_vote_neither_votes_nor_signs_by_hand(verdict: str) -> None:
 
 
 def test_a_turn_of_the_persons_clears_all_votes() -> None:
-    """What was approved before they spoke is approved anew, or not at all."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"))
     here.say("Consider the cost.", to="C")
@@ -129,7 +119,6 @@ def test_a_turn_of_the_persons_clears_all_votes() -> None:
 
 
 def test_a_pass_is_no_signature() -> None:
-    """The text stays on the table, signed by who proposed it alone, and the dialog goes on."""
     here = room("AB", "")
     here.speak(("A", TEXT), ("B", "[PASS]"))
     assert here.outcome == ""
@@ -145,7 +134,6 @@ def test_a_pass_is_no_signature() -> None:
     ],
 )
 def test_of_several_that_are_approved_at_once_one_wins_by_the_rule(rule: str, won: str, reason: str) -> None:
-    """The one with most for it, or the earliest, however many are for the others; the decision says so."""
     here = room("ABC", f'verdict = "vote"\norder = "parallel"\n{rule}', turn="A, B, C")
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
     here.speak(("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 approve]\n[VOTE: P2 approve]"))
@@ -157,7 +145,6 @@ def test_of_several_that_are_approved_at_once_one_wins_by_the_rule(rule: str, wo
 
 
 def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
-    """By what their approvals weigh, not by how many there are."""
     votes = (("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 abstain]\n[VOTE: P2 approve]"))
     won = []
     for weights in ("", "[roles.C]\nweight = 3"):
@@ -174,7 +161,6 @@ def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
 
 @cases(("most", "escalates"), [(1, True), (2, False), (3, False)])
 def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: int, escalates: bool) -> None:
-    """To the person, where nobody moderates."""
     here = room("AB", f'verdict = "vote"\nescalation_threshold = {most}')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | no]"), ("A", "[PASS]"))
     assert (here.dialog.state.escalation.to == "USER") == escalates
@@ -183,7 +169,6 @@ def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: in
 
 @cases(("enough", "made"), [(2, True), (3, False)])
 def test_as_many_references_as_the_dialog_says_make_a_proposal(enough: int, made: bool) -> None:
-    """On a board, of the turn that they refer to."""
     here = room("ABC", f'order = "round-robin"\nauto_propose_threshold = {enough}\n[board]')
     here.speak(("A", "[IDEA: Postgres]"), ("B", "[RE: 2]\n[IDEA: with a job]"), ("C", "[RE: 2]\n[IDEA: and an index]"))
     for who in "ABC":
@@ -192,7 +177,6 @@ def test_as_many_references_as_the_dialog_says_make_a_proposal(enough: int, made
 
 
 def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
-    """Nobody will be heard any more: what was cast is what there is."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Turns: 6", turn="A, B, C")
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
     here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
@@ -201,7 +185,6 @@ def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
 
 @cases("limit", ["max_turns 3", "max_size 500 bytes"])
 def test_a_limit_that_the_person_lowers_ends_the_dialog_with_what_the_votes_decide(limit: str) -> None:
-    """A round is not heard to its end, and what was cast is not lost: the daemon's note counts it."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
     here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
@@ -211,7 +194,6 @@ def test_a_limit_that_the_person_lowers_ends_the_dialog_with_what_the_votes_deci
 
 
 def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide() -> None:
-    """The vote that it would have bought cannot change what the two others decided together."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Budget: 10 tokens", turn="A, B, C")
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
     here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
@@ -225,7 +207,6 @@ def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide
 
 @cases(("vote", "outcomes"), [("reject", ["rejected"]), ("", [])])
 def test_a_limit_says_which_vote_failed_and_invents_none(vote: str, outcomes: list[str]) -> None:
-    """A poll without a vote is no failed one; one with too few is. Either way the limit is what ended it."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
     here.speak(("A", f"[VOTE: P1 {vote} | no]" if vote else "Well."))
@@ -235,7 +216,6 @@ def test_a_limit_says_which_vote_failed_and_invents_none(vote: str, outcomes: li
 
 
 def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_the_dialog() -> None:
-    """The one whose signature was missing has left; no turn came in between."""
     here = room("ABC", "")
     here.speak(("A", TEXT), ("B", "[AGREE: P1]"))
     here.types("\n[LEAVE: C]\n[LIMIT: max_turns 2]\n")
@@ -246,7 +226,6 @@ def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_
 
 
 def test_who_speaks_without_voting_is_no_yes() -> None:
-    """Two for, two against, two silent: half of what was cast, whatever the silent ones might have meant."""
     here = room("ABCDEF", 'verdict = "vote"')
     yes, no = "[VOTE: P1 approve | good]", "[VOTE: P1 reject | it is slow]"
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", yes), ("C", yes), ("D", no), ("E", "Well."), ("F", "Well."))
@@ -258,7 +237,6 @@ def test_who_speaks_without_voting_is_no_yes() -> None:
 
 @cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "vote")])
 def test_at_a_limit_nothing_is_agreed_that_nobody_has_argued_against(ids: str, verdict: str) -> None:
-    """The red-team turn is owed, and a limit does not buy it off."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
     roles = '[roles.A]\nrole = "analyst"' if verdict == "vote" else ""
     here = room(ids, f'red_team = true\nverdict = "{verdict}"\n{roles}')
@@ -270,7 +248,6 @@ def test_at_a_limit_nothing_is_agreed_that_nobody_has_argued_against(ids: str, v
 
 
 def test_the_turn_that_fills_the_file_counts_the_votes() -> None:
-    """There is no room for the third one's; two are enough."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Size: 3 KB", turn="A, B, C")
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
     here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "x" * 3000 + "\n[VOTE: P1 approve | good]"))
@@ -278,7 +255,6 @@ def test_the_turn_that_fills_the_file_counts_the_votes() -> None:
 
 
 def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once() -> None:
-    """The first exchange is the one in which they could read each other."""
     here = room("AB", "sealed = true\nred_team = true", turn="A, B")
     for who in "AB":
         here.says(who, "Postgres.")
@@ -291,7 +267,6 @@ def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once(
 
 @cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
 def test_a_mere_pass_is_no_red_team_turn(ids: str, verdict: str) -> None:
-    """Another agent is asked, a round of passes asks the person, and what is argued against counts after that."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
     roles = '[roles.A]\nrole = "analyst"' if verdict == "vote" else ""
     here = room(ids, f'red_team = true\nverdict = "{verdict}"\n{roles}')
@@ -310,7 +285,6 @@ def test_a_mere_pass_is_no_red_team_turn(ids: str, verdict: str) -> None:
 @cases("order", ["alternate", "priority", "free", "round-robin"])
 @cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
 def test_who_argues_against_a_text_did_not_write_it(ids: str, verdict: str, order: str) -> None:
-    """Whoever signed it last, else another one that is there; its author where nobody else is left."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
     roles = '[roles.A]\nrole = "analyst"' if verdict == "vote" else ""
     here = room(ids, f'red_team = true\nverdict = "{verdict}"\norder = "{order}"\n{roles}')
@@ -329,14 +303,12 @@ def test_who_argues_against_a_text_did_not_write_it(ids: str, verdict: str, orde
 
 
 def test_as_many_contributions_as_an_end_needs_are_enough() -> None:
-    """Two where two are needed."""
     here = room("AB", "[board]\nminimum_contributions = 2")
     here.speak(("A", TEXT), ("B", "Yes.\n[AGREE: P1 | yes]"))
     assert here.outcome == "CONSENSUS_REACHED"
 
 
 def test_the_first_of_two_decisions_on_a_proposal_counts() -> None:
-    """Rejected by who may decide, it is not approved later; both in one reply decide nothing."""
     here = room("ABS", '[roles.S]\nrole = "synthesizer"')
     here.speak(("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"), ("B", "Well."))
     here.speak(("S", "[DECIDE: P1 reject | no]\n[DECIDE: P2 approve | fine]\n[DECIDE: P2 reject | or not]"))
@@ -346,28 +318,24 @@ def test_the_first_of_two_decisions_on_a_proposal_counts() -> None:
 
 
 def test_nothing_goes_beyond_the_limit_of_turns() -> None:
-    """Not even the judge, whose word comes last elsewhere."""
     here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Turns: 3", "Max Rounds: 1")
     here.speak(("A", "Postgres."), ("B", "Redis."))
     assert here.outcome == "MAX_TURNS_REACHED"
 
 
 def test_a_plain_dialog_is_not_closed_by_passes() -> None:
-    """Everything new is off where the header does not ask for it."""
     here = room("AB", "")
     here.speak(("A", "[PASS]"), ("B", "[PASS]"))
     assert here.owing == ("A",)
 
 
 def test_one_that_passes_makes_no_round_of_passes() -> None:
-    """All of them have to."""
     here = room("AB", 'order = "round-robin"')
     here.speak(("A", "[PASS]"), ("B", "Redis is one more thing to run."))
     assert here.owing == ("A",)
 
 
 def test_a_deadlock_needs_both_its_crux_and_its_experiment() -> None:
-    """Where one is missing the agent is asked for both; without an answer it counts as it stands."""
     here = room("AB", 'order = "round-robin"')
     here.speak(("A", "[DEADLOCK: load]"), ("B", "[DEADLOCK: load | measure]"))
     assert [who for who, _ in here.asked] == ["A"]
@@ -375,14 +343,12 @@ def test_a_deadlock_needs_both_its_crux_and_its_experiment() -> None:
 
 
 def test_a_moderator_may_hand_the_word_on_in_any_order() -> None:
-    """Others may not, where the order is not free."""
     here = room("AM", 'order = "round-robin"\n[roles.M]\nrole = "moderator"')
     here.speak(("A", "[TO: M]"), ("M", "[TO: A]"))
     assert [said.split(" ")[0] for said in refused(here)] == ["TO"]
 
 
 def test_what_was_escalated_to_one_is_not_decided_by_another() -> None:
-    """In a vote, only whom it was escalated to decides."""
     here = room(
         "ASM", 'verdict = "vote"\norder = "parallel"\n[roles.S]\nrole = "synthesizer"\n[roles.M]\nrole = "moderator"'
     )
@@ -394,14 +360,12 @@ def test_what_was_escalated_to_one_is_not_decided_by_another() -> None:
 
 
 def test_who_may_not_propose_may_sign() -> None:
-    """A claim of consensus over the text on the table is a signature, not a text."""
     here = room("ABC", 'order = "round-robin"\n[roles.C]\nrole = "critic"')
     here.speak(("A", TEXT), ("B", "[AGREE: P1 | yes]"), ("C", "Yes.\n[CONSENSUS_REACHED]"))
     assert here.outcome == "CONSENSUS_REACHED"
 
 
 def test_a_full_board_takes_nothing_more() -> None:
-    """What exceeds it is refused and shown."""
     here = room("AB", "[board]\nblackboard_capacity = 1")
     here.speak(("A", "[IDEA: Postgres]"), ("B", "[IDEA: Redis]"))
     assert len(refused(here)) == 1
@@ -430,7 +394,6 @@ def acts(here: Room, who: str, what: str) -> None:
 @examples(200)
 @given(rounds_of_three())
 def test_rounds_in_which_all_are_asked_begin_and_end_together(given_: tuple[Room, list[tuple[str, str]]]) -> None:
-    """Whoever was asked alone before, in whatever order they answer: no limit cuts one off, passes are noticed."""
     here, script = given_
     full, asked, did = 0, set(here.owing), dict[str, str]()
     for name, what in script:
@@ -461,7 +424,6 @@ def test_rounds_in_which_all_are_asked_begin_and_end_together(given_: tuple[Room
 
 
 def test_all_are_told_of_the_last_round_where_one_was_asked_alone() -> None:
-    """The signals go by the same rounds: everybody who is asked in the last one hears that it is."""
     here = room("ABC", 'order = "parallel"', "Max Rounds: 2", turn="B")
     here.speak(("B", "Alone."), ("C", "One."), ("A", "One."))
     assert is_last_round(here.dialog) == ""

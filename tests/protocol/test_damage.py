@@ -43,14 +43,12 @@ def outcome_of(data: bytes) -> str | None:
 
 
 def test_the_dialog_to_be_damaged_is_whole() -> None:
-    """Five sound, linked entries behind a question, ended by consensus."""
     assert [entry.condition for entry in FRAMED] == [Condition.SOUND] * 5
     assert all(entry.linked for entry in FRAMED)
     assert outcome_of(DATA) == "CONSENSUS_REACHED"
 
 
 def test_a_file_cut_at_any_byte_keeps_what_was_whole_and_counts_nothing_torn() -> None:
-    """Earlier entries read exactly as before; of the torn one nothing counts; nobody writes after it at once."""
     for size in range(FIRST, len(DATA)):
         dialog = parse(DATA[:size])
         whole = [entry for entry in WHOLE.entries if entry.end <= size]
@@ -63,7 +61,6 @@ def test_a_file_cut_at_any_byte_keeps_what_was_whole_and_counts_nothing_torn() -
 
 
 def test_what_is_written_behind_a_torn_entry_stays_linked_to_it() -> None:
-    """Cut at any byte of a frame, an entry is chained to what it was read as, and read as that ever after."""
     for size in range(FRAMED[-2].start + 1, FRAMED[-1].start):
         room = Room(DATA[:size])
         room.say("What happened here?")
@@ -72,7 +69,6 @@ def test_what_is_written_behind_a_torn_entry_stays_linked_to_it() -> None:
 
 
 def test_a_frame_that_stands_there_again_takes_the_next_number() -> None:
-    """A turn is counted from the one before it, whatever its copied heading says: nobody's number goes back."""
     data = DATA[: FRAMED[-1].start]
     copied = parse(data + DATA[FRAMED[0].start : FRAMED[0].end])
     assert copied.last.condition is Condition.SOUND
@@ -81,7 +77,6 @@ def test_a_frame_that_stands_there_again_takes_the_next_number() -> None:
 
 
 def test_what_the_person_set_by_a_note_that_was_cut_is_not_set() -> None:
-    """A note that is shorter than it was counts for nothing, with all that stands in it."""
     room = Room(opening("A", "B"))
     person.say(room.log, "Spend no more than that, please.", note=True, budget="$4")
     assert room.dialog.state.limits.budget == 4
@@ -91,7 +86,6 @@ def test_what_the_person_set_by_a_note_that_was_cut_is_not_set() -> None:
 
 
 def test_a_cut_before_the_first_frame_never_ends_or_forges_anything() -> None:
-    """Header and question cut anywhere: no dialog, or one whose only turn is the question."""
     for size in range(FIRST):
         try:
             dialog = parse(DATA[:size])
@@ -102,7 +96,6 @@ def test_a_cut_before_the_first_frame_never_ends_or_forges_anything() -> None:
 
 
 def test_the_torn_call_for_a_deadlock_does_not_end_the_dialog() -> None:
-    """Cut right behind an agent's [DEADLOCK], before its TURN line, the turn is damaged, not the end."""
     size = DATA.index(b"[DEADLOCK]\n") + len(b"[DEADLOCK]\n")
     assert outcome_of(DATA[:size]) is None
     assert outcome_of(DATA[:size] + b"\n---\n\n## User\n\nWhat happened?\n\nTURN: A\n") is None
@@ -143,18 +136,15 @@ def undetected(bits: range) -> list[tuple[int, int]]:
 
 
 def test_one_flipped_bit_anywhere_is_seen() -> None:
-    """One bit of each byte, in turn: a hash no longer fits, a link breaks, or the hand-written text itself is other."""
     assert undetected(range(8, 9)) == []
 
 
 @pytest.mark.slow
 def test_every_flipped_bit_is_seen() -> None:
-    """All eight bits of every byte."""
     assert undetected(range(8)) == []
 
 
 def test_a_block_of_zeros_is_seen() -> None:
-    """Zeros over any stretch of framed bytes damage the entries they touch, and only those."""
     for at in range(FIRST, len(DATA) - 300, 97):
         dialog = parse(DATA[:at] + bytes(300) + DATA[at + 300 :])
         touched = {entry.chain for entry in FRAMED if entry.start < at + 300 and entry.end > at}
@@ -174,7 +164,6 @@ def without(*indices: int) -> bytes:
 
 @cases("index", range(4))
 def test_two_swapped_entries_are_seen(index: int) -> None:
-    """Entries out of order no longer link."""
     order = [0, 1, 2, 3, 4]
     order[index], order[index + 1] = order[index + 1], order[index]
     assert without(0, 1, 2, 3, 4) == DATA
@@ -183,26 +172,22 @@ def test_two_swapped_entries_are_seen(index: int) -> None:
 
 @cases("index", range(4))
 def test_a_missing_entry_is_seen(index: int) -> None:
-    """The entry after a gap does not link. (That the last one is missing, only the journal can tell.)"""
     dialog = parse(without(*(i for i in range(5) if i != index)))
     assert [entry.linked for entry in dialog.entries].count(False) == 1
 
 
 @cases("index", range(5))
 def test_a_doubled_entry_is_seen(index: int) -> None:
-    """An entry that stands there twice does not link the second time, and makes no second debt or signature."""
     dialog = parse(without(*range(index + 1), index, *range(index + 1, 5)))
     assert [entry.linked for entry in dialog.entries].count(False) >= 1
 
 
 def test_the_missing_question_is_seen() -> None:
-    """Without the hand-written question, the first reply does not link."""
     cut = DATA[: WHOLE.entries[0].start] + DATA[FIRST:]
     assert [entry.linked for entry in parse(cut).entries].count(False) == 1
 
 
 def test_an_edit_of_an_earlier_turn_is_respected_and_reported() -> None:
-    """Changed words count as they now stand; debts, signatures and end stay, and so does every other entry."""
     dialog = parse(DATA.replace(b"Redis? ", b"Memcached? "))
     edited = next(entry for entry in dialog.entries if entry.condition is Condition.EDITED)
     assert edited.body.startswith("Memcached?")
@@ -213,7 +198,6 @@ def test_an_edit_of_an_earlier_turn_is_respected_and_reported() -> None:
 
 @cases(("old", "new"), [(b"Postgres.", b"Pg."), (b"Postgres.", b"PostgreSQL, of course."), (b"use it", b"")])
 def test_an_edited_last_turn_still_passes_the_turn(old: bytes, new: bytes) -> None:
-    """Shorter, longer or emptier: while its TURN line stands whole, the last turn is edited, not damaged."""
     room = Room(opening(), A=["Postgres.\n\n[IDEA: use it]"])
     room.run()
     dialog = parse(room.paper.data.replace(old, new))
@@ -222,7 +206,6 @@ def test_an_edited_last_turn_still_passes_the_turn(old: bytes, new: bytes) -> No
 
 
 def test_what_is_typed_below_an_edited_turn_is_the_persons() -> None:
-    """The edited turn ends at its own TURN line; words under it are not put into the agent's mouth."""
     room = Room(opening(), A=["Postgres, of cuorse."])
     room.run()
     dialog = parse(room.paper.data.replace(b"cuorse", b"course") + b"\nNo, Redis.\n\nTURN: A\n")
@@ -234,7 +217,6 @@ def test_what_is_typed_below_an_edited_turn_is_the_persons() -> None:
 
 
 def test_a_last_turn_without_its_last_newline_is_torn() -> None:
-    """`TURN: A` may be the beginning of `TURN: A, B`: without the newline it is no last word."""
     room = Room(opening(turn="A, B"), A=["Postgres."])
     room.step("A")
     for cut in (1, 2, 3):
@@ -244,7 +226,6 @@ def test_a_last_turn_without_its_last_newline_is_torn() -> None:
 
 
 def test_a_damaged_last_entry_stops_the_daemons_until_the_person_has_written() -> None:
-    """Nobody writes after damage by itself; any entry of the person's after it lets the dialog go on."""
     room = Room(DATA[: FRAMED[2].end - 20])
     assert all(getattr(room.look(me), "status", "") == "damaged" for me in "AB")
     room.advance(10_000)
@@ -255,7 +236,6 @@ def test_a_damaged_last_entry_stops_the_daemons_until_the_person_has_written() -
 
 
 def test_what_stands_behind_torn_bytes_leaves_them_as_damage() -> None:
-    """A whole entry behind a torn one: the torn one counts for nothing, the whole one is sound."""
     entry = FRAMED[2]
     for cut in range(5, entry.end - entry.start - 120, 7):
         torn = DATA[: entry.end - cut]

@@ -32,7 +32,6 @@ def speakers(room: Room) -> str:
 
 @cases("order", ["".join(p) for p in permutations("ABC")])
 def test_in_a_round_each_owes_one_turn_in_any_order(order: str) -> None:
-    """`TURN: A, B, C` answered in any of the six orders: one turn each, no debt opened twice, then the next of all."""
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
     debts = {debt.agent: debt.key for debt in room.dialog.state.debts.open}
     for place, me in enumerate(order):
@@ -47,7 +46,6 @@ def test_in_a_round_each_owes_one_turn_in_any_order(order: str) -> None:
 
 @cases("order", ["".join(p) for p in permutations("ABC")])
 def test_in_a_round_all_may_think_at_once(order: str) -> None:
-    """Asked at the same time and answering in any order, nobody's reply becomes a draft."""
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
     for me in "ABC":
         room.thinks(me)
@@ -56,7 +54,6 @@ def test_in_a_round_all_may_think_at_once(order: str) -> None:
 
 
 def test_a_question_in_a_round_waits_for_the_last_reply() -> None:
-    """Only when everybody has answered does the turn pass to the person."""
     room = Room(opening("A", "B", "C", turn="A, B, C"), A=["[QUESTION_FOR_USER: how many users?]"], B=["b"], C=["c"])
     room.step("A")
     assert room.owing == ("B", "C")
@@ -76,14 +73,12 @@ def test_two_agents_alternate() -> None:
 
 
 def test_three_agents_go_round() -> None:
-    """In the order of the header, from whoever began."""
     room = chatty(opening("A", "B", "C", turn="B", keys=["Max Turns: 9"]))
     room.run()
     assert speakers(room) == "uBCABCABC"
 
 
 def test_any_is_for_whoever_comes_first() -> None:
-    """Both may answer; the second comes too late and keeps a draft."""
     room = chatty(opening(turn="ANY"))
     assert [waits(room.look(me)) for me in "AB"] == ["Reply", "Reply"]
     room.thinks("A")
@@ -93,7 +88,6 @@ def test_any_is_for_whoever_comes_first() -> None:
 
 
 def test_a_draft_is_shown_to_its_agent_next_time() -> None:
-    """Interrupted, then asked again: what was written and not sent is in the prompt, once."""
     room = Room(opening())
     room.thinks("A")
     room.say("Stop: think of cost first.")
@@ -105,7 +99,6 @@ def test_a_draft_is_shown_to_its_agent_next_time() -> None:
 
 
 def test_a_late_double_reply_is_refused() -> None:
-    """The same debt is paid once: a second reply to it finds it closed."""
     room = Room(opening())
     room.thinks("A")
     debt = room.dialog.state.debts.open[0]
@@ -119,7 +112,6 @@ def test_a_late_double_reply_is_refused() -> None:
 
 
 def test_a_reply_is_to_the_very_words_that_asked_for_it() -> None:
-    """Another turn 1 stands there, for A too: a reply to the old one is a draft, also when only the words differ."""
     room = Room(opening("A", "B", question="Where should user sessions live?"))
     room.thinks("A")
     room.paper = Paper(opening("A", "B", question="What is for lunch?").encode())
@@ -130,7 +122,6 @@ def test_a_reply_is_to_the_very_words_that_asked_for_it() -> None:
 
 
 def test_the_same_words_typed_again_ask_again() -> None:
-    """A person types one line twice: what A was writing in answer to the first is no answer to the second."""
     room = Room(opening("A", "B"))
     room.types("## User\n\nGo on.\n\nTURN: A\n")
     room.thinks("A")
@@ -141,7 +132,6 @@ def test_the_same_words_typed_again_ask_again() -> None:
 
 
 def test_an_edit_of_what_was_written_moves_no_debt() -> None:
-    """B's turn is changed by a person while A answers it: it asks still, by the hash that was recorded."""
     room = Room(opening("A", "B"), A=["Postgres."], B=["Why not Redis?"])
     room.step("A")
     room.step("B")
@@ -152,7 +142,6 @@ def test_an_edit_of_what_was_written_moves_no_debt() -> None:
 
 
 def test_a_persons_turn_closes_every_debt_and_a_note_none() -> None:
-    """Speaking replaces the round; a remark leaves it as it is."""
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
     before = room.dialog.state.debts.open
     room.say("By the way.", note=True)
@@ -162,7 +151,6 @@ def test_a_persons_turn_closes_every_debt_and_a_note_none() -> None:
 
 
 def test_a_persons_turn_passes_to_who_owed_who_asked_or_the_next() -> None:
-    """Nobody named: whoever was interrupted, else who asked, else the next in order."""
     room = chatty(opening("A", "B", "C", turn="B"))
     room.say("Wait.")
     assert room.owing == ("B",)
@@ -177,7 +165,6 @@ def test_a_persons_turn_passes_to_who_owed_who_asked_or_the_next() -> None:
 
 
 def test_a_persons_turn_always_passes_to_an_agent() -> None:
-    """Also when it is alone in the dialog, and when all others are absent: they get another chance."""
     room = Room(opening("A"), A=["One.", "Two."])
     room.run()
     room.say("And?")
@@ -198,7 +185,6 @@ def test_a_persons_turn_always_passes_to_an_agent() -> None:
 
 
 def test_a_skip_passes_over_an_agent() -> None:
-    """In a round the others stay; alone, the next is asked; the one passed over writes nothing."""
     room = chatty(opening("A", "B", "C", turn="A, B"))
     room.thinks("A")
     room.skip("A")
@@ -211,7 +197,6 @@ def test_a_skip_passes_over_an_agent() -> None:
 
 
 def test_a_retry_asks_once_more_for_a_new_reply() -> None:
-    """The debt is a new one: a reply to the old one is too late."""
     room = chatty(opening())
     room.thinks("A")
     room.retry("A")
@@ -222,7 +207,6 @@ def test_a_retry_asks_once_more_for_a_new_reply() -> None:
 
 
 def test_who_is_asked_once_more_has_failed_no_longer() -> None:
-    """Its vote is waited for again, and the order counts on it."""
     room = Room(opening("A", "B", "C"), A=[BROKEN])
     room.step("A")
     assert room.dialog.state.debts.failed == {"A"}
@@ -231,7 +215,6 @@ def test_who_is_asked_once_more_has_failed_no_longer() -> None:
 
 
 def test_a_skip_typed_by_hand_takes_the_turn_from_the_person() -> None:
-    """A asked them something, and they type no more than `[SKIP: A]`: B goes on."""
     room = Room(opening("A", "B"), A=["Which one?\n\n[QUESTION_FOR_USER: Postgres or Redis?]"])
     room.step("A")
     assert room.owing == (USER,)
@@ -240,14 +223,12 @@ def test_a_skip_typed_by_hand_takes_the_turn_from_the_person() -> None:
 
 
 def test_an_agents_turn_typed_by_hand_closes_every_debt() -> None:
-    """Who writes for A in a round says with the TURN line who goes on, and nobody else owes anything."""
     room = Room(opening("A", "B", "C", turn="A, B, C"))
     room.types("\n## Turn 2 — Claude A\n\nPostgres.\n\nTURN: B\n")
     assert [(debt.agent, debt.re) for debt in room.dialog.state.debts.open] == [("B", "2")]
 
 
 def test_a_pause_holds_everybody_and_nothing_runs_out() -> None:
-    """Paused, nobody acts, not even by a stall after a day; a turn under way is still appended."""
     room = chatty(opening())
     room.thinks("A")
     room.pause()
@@ -259,7 +240,6 @@ def test_a_pause_holds_everybody_and_nothing_runs_out() -> None:
 
 
 def test_a_pause_typed_by_hand_is_one() -> None:
-    """`[PAUSED]` and `[RESUMED]` as lines of their own, touching no debt."""
     room = chatty(opening())
     room.types("\n[PAUSED]\n")
     assert room.dialog.state.paused
@@ -269,7 +249,6 @@ def test_a_pause_typed_by_hand_is_one() -> None:
 
 
 def test_step_mode_passes_every_turn_to_the_person() -> None:
-    """Each agent turn ends in TURN: USER; passing on asks the next in order, without a word."""
     room = chatty(opening("A", "B", setup="step = true"))
     for expected in ("uA", "uAB", "uABA"):
         room.run()
@@ -290,7 +269,6 @@ def test_step_mode_passes_every_turn_to_the_person() -> None:
     ],
 )
 def test_a_limit_note_changes_a_limit(mark: str, limits: Limits) -> None:
-    """By the person, in a note, as people write it."""
     room = chatty(opening())
     room.types(f"\n[LIMIT: {mark}]\n")
     assert room.dialog.state.limits == limits
@@ -299,7 +277,6 @@ def test_a_limit_note_changes_a_limit(mark: str, limits: Limits) -> None:
 
 @cases("mark", ["", "max_turns", "max_turns many", "max_turns 0", "budget 5", "timeout -1", "40"])
 def test_a_limit_that_means_nothing_changes_nothing_and_says_why(mark: str) -> None:
-    """The limits stay; the reason names what was meant or what there is."""
     room = chatty(opening())
     room.types(f"\n[LIMIT: {mark}]\n")
     assert room.dialog.state.limits == Limits()
@@ -307,7 +284,6 @@ def test_a_limit_that_means_nothing_changes_nothing_and_says_why(mark: str) -> N
 
 
 def test_an_agents_limit_mark_is_text() -> None:
-    """What only the person may say changes nothing when an agent says it."""
     room = Room(opening(), A=["[LIMIT: max_turns 2]\n[PAUSED]\n[SKIP: B]\n[STOPPED]\n[STALLED: B]\nWell."])
     room.step("A")
     state = room.dialog.state
@@ -318,7 +294,6 @@ def test_an_agents_limit_mark_is_text() -> None:
 
 
 def test_the_turn_that_reaches_the_limit_carries_its_mark() -> None:
-    """The last turn has no TURN line and the mark; nobody acts any more."""
     room = chatty(opening(keys=["Max Turns: 3"]))
     room.run()
     last = room.dialog.last
@@ -327,7 +302,6 @@ def test_the_turn_that_reaches_the_limit_carries_its_mark() -> None:
 
 
 def test_a_person_who_reaches_the_limit_is_told_by_a_note() -> None:
-    """A person's turn is never refused; the limit it reaches ends the dialog by a note after it."""
     room = chatty(opening(keys=["Max Turns: 2"]))
     room.say("One more thing.")
     assert waits(room.look("A")) == "Write"
@@ -337,7 +311,6 @@ def test_a_person_who_reaches_the_limit_is_told_by_a_note() -> None:
 
 
 def test_a_limit_lowered_below_what_was_said_ends_the_dialog() -> None:
-    """The next daemon that looks writes the note."""
     room = chatty(opening())
     room.step("A")
     room.step("B")
@@ -347,7 +320,6 @@ def test_a_limit_lowered_below_what_was_said_ends_the_dialog() -> None:
 
 
 def test_the_limit_of_bytes_ends_the_dialog_and_never_refuses_the_person() -> None:
-    """The turn that would pass it carries the mark; a person's text is always taken."""
     room = Room(opening(keys=["Max Size: 1 KB"]), A=["x" * 950], B=["y"])
     room.run()
     last = room.dialog.last
@@ -362,7 +334,6 @@ def test_the_limit_of_bytes_ends_the_dialog_and_never_refuses_the_person() -> No
 
 @cases(("length", "attached"), [(59, 0), (60, 0), (61, 1)])
 def test_a_message_is_cut_at_its_limit_in_code_points(length: int, attached: int) -> None:
-    """Up to the limit it stays whole; beyond it the rest is in an attachment that holds all of it."""
     text = "\u00fc\U0001f600" * 40
     room = Room(opening(keys=["Max Message: 60"]), A=[text[:length]])
     room.step("A")
@@ -375,7 +346,6 @@ def test_a_message_is_cut_at_its_limit_in_code_points(length: int, attached: int
 
 
 def test_the_limit_of_a_message_covers_its_marks() -> None:
-    """However an agent spreads its words, one turn adds no more than a message to the file, by an order."""
     room = Room(opening(), A=["\n".join(f"[IDEA: {n} {'x' * 400}]" for n in range(500))])
     before = len(room.text)
     room.step("A")
@@ -383,7 +353,6 @@ def test_the_limit_of_a_message_covers_its_marks() -> None:
 
 
 def test_a_file_that_grew_past_its_limit_ends_by_a_note() -> None:
-    """What the person typed is kept; the next daemon that looks ends the dialog."""
     room = chatty(opening(keys=["Max Size: 1 KB"]))
     room.types("\n## User\n" + "z" * 5000 + "\nTURN: B\n")
     room.run()
@@ -391,7 +360,6 @@ def test_a_file_that_grew_past_its_limit_ends_by_a_note() -> None:
 
 
 def test_a_turn_after_the_end_opens_the_dialog_and_counts_anew() -> None:
-    """A person's turn after any end: the limit counts from there, and `turns` grants more."""
     room = chatty(opening(keys=["Max Turns: 4"]))
     room.run()
     assert (room.outcome, room.dialog.state.number) == ("MAX_TURNS_REACHED", 4)
@@ -405,7 +373,6 @@ def test_a_turn_after_the_end_opens_the_dialog_and_counts_anew() -> None:
 
 
 def test_more_turns_can_be_granted_on_the_way() -> None:
-    """`turns` counts from the person's own turn."""
     room = chatty(opening(keys=["Max Turns: 4"]))
     room.step("A")
     room.say("Take your time.", turns=5)
@@ -414,7 +381,6 @@ def test_more_turns_can_be_granted_on_the_way() -> None:
 
 
 def test_a_note_does_not_open_an_ended_dialog() -> None:
-    """Only a turn does: remarks, skips and retries after the end leave it ended, and commands say so."""
     room = chatty(opening())
     room.stop("enough")
     room.say("Just a remark.", note=True)
@@ -425,7 +391,6 @@ def test_a_note_does_not_open_an_ended_dialog() -> None:
 
 
 def test_a_stop_ends_it_while_an_agent_thinks() -> None:
-    """Its reply is a draft, not a turn."""
     room = chatty(opening())
     room.thinks("A")
     room.stop()
@@ -437,7 +402,6 @@ def test_a_stop_ends_it_while_an_agent_thinks() -> None:
 
 
 def test_of_two_agents_one_that_failed_twice_leaves_the_turn_to_the_person() -> None:
-    """The error is a note with cause and fix; a retry asks it again, and its turn clears the error."""
     room = Room(opening(), A=[BROKEN, BROKEN, "Now it works."])
     room.step("A")
     assert room.owing == ("A",)
@@ -451,7 +415,6 @@ def test_of_two_agents_one_that_failed_twice_leaves_the_turn_to_the_person() -> 
 
 
 def test_of_three_agents_one_that_failed_twice_is_passed_over() -> None:
-    """The next goes on; it is asked again in the next round, and then not by itself, until the person speaks."""
     room = chatty(opening("A", "B", "C", keys=["Max Turns: 11"]))
     room.scripts["A"] = [BROKEN, BROKEN, "back"]
     for me in "ABCABCBC":
@@ -464,7 +427,6 @@ def test_of_three_agents_one_that_failed_twice_is_passed_over() -> None:
 
 
 def test_a_failure_in_a_round_leaves_the_others_their_turns() -> None:
-    """One of three fails, the other two answer, the round ends."""
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
     room.scripts["B"] = [BROKEN]
     room.step("B")
@@ -476,7 +438,6 @@ def test_a_failure_in_a_round_leaves_the_others_their_turns() -> None:
 
 @cases("agents", ["AB", "ABC"])
 def test_a_failure_in_a_round_asks_nobody_else(agents: str) -> None:
-    """Neither the person nor an agent outside of the round, while somebody of it still owes."""
     room = chatty(opening(*agents, turn="A, B"))
     room.scripts["B"] = [BROKEN]
     room.step("B")
@@ -485,7 +446,6 @@ def test_a_failure_in_a_round_asks_nobody_else(agents: str) -> None:
 
 @cases("agents", ["AB", "ABC"])
 def test_when_every_agent_has_failed_the_dialog_has(agents: str) -> None:
-    """The last failure ends it in error, once each was asked again."""
     more = '## Setup\n\n```toml\norder = "parallel"\n```'
     room = Room(opening(*agents, turn=", ".join(agents), more=more), **{me: [BROKEN] * 2 for me in agents})
     room.run()
@@ -495,7 +455,6 @@ def test_when_every_agent_has_failed_the_dialog_has(agents: str) -> None:
 
 
 def test_a_persons_stop_is_no_failure() -> None:
-    """Whatever reason is given."""
     room = chatty(opening())
     room.stop("enough errors")
     end = room.dialog.state.outcome
@@ -503,7 +462,6 @@ def test_a_persons_stop_is_no_failure() -> None:
 
 
 def test_of_two_agents_a_stalled_one_still_owes_its_turn() -> None:
-    """The peer notes it once, a minute after the timeout; the late answer is taken as if nothing had been."""
     room = Room(opening(keys=["Timeout: 5 minutes"]), A=[None], B=[])
     room.thinks("A")
     room.advance(359)
@@ -519,7 +477,6 @@ def test_of_two_agents_a_stalled_one_still_owes_its_turn() -> None:
 
 
 def test_of_three_agents_a_stalled_one_is_passed_over() -> None:
-    """The debt closes and the next is asked; the late answer is a draft."""
     room = chatty(opening("A", "B", "C"))
     room.thinks("A")
     room.advance(361)
@@ -530,7 +487,6 @@ def test_of_three_agents_a_stalled_one_is_passed_over() -> None:
 
 @cases("order", ["free", "priority"])
 def test_of_two_that_have_waited_as_long_who_has_not_spoken_in_this_round_is_next(order: str) -> None:
-    """C's turn ended the round, then A gave no answer: both had their chance after turn 4, A its one of this round."""
     room = chatty(opening("A", "B", "C", setup=f'order = "{order}"'))
     for me in "ABC":
         room.step(me)
@@ -543,7 +499,6 @@ def test_of_two_that_have_waited_as_long_who_has_not_spoken_in_this_round_is_nex
 
 
 def test_an_agent_that_says_it_is_at_work_is_not_called_stalled() -> None:
-    """However long it takes, while its own daemon says so."""
     room = chatty(opening())
     room.thinks("A")
     room.working = frozenset("A")
@@ -552,7 +507,6 @@ def test_an_agent_that_says_it_is_at_work_is_not_called_stalled() -> None:
 
 
 def test_nobody_calls_itself_or_the_person_stalled() -> None:
-    """The one who owes answers; a person may take their time."""
     room = chatty(opening())
     room.advance(10_000)
     assert isinstance(room.look("A"), Reply)
@@ -562,13 +516,11 @@ def test_nobody_calls_itself_or_the_person_stalled() -> None:
 
 
 def test_the_state_of_nothing_owes_nothing() -> None:
-    """A fresh state: no debt for anybody."""
     assert State().debt("A") is None
     assert State().owing == ()
 
 
 def test_an_entry_copies_only_what_it_changes() -> None:
-    """The fold leaves the state before an entry as it was, and shares with it each part that it did not touch."""
     room = Room(opening("A", "B"), A=["I think so."], B=["So do I."])
     room.run()
     seen = [(before, repr(before), after) for entry, _, before, after in steps(room.dialog) if entry.by == "A"]

@@ -25,14 +25,12 @@ def reason(action: Action) -> str:
 
 
 def test_a_header_alone_waits_for_a_turn() -> None:
-    """No entry yet: the reason says what to write."""
     room = Room("# D\n\n**Topic:** x\n")
     assert waits(room.look("A")) == "no_turn_yet"
     assert "## Turn 1" in reason(room.look("A"))
 
 
 def test_saving_a_file_starts_nothing() -> None:
-    """Unasked, a daemon waits, and names the line that starts the dialog; asked, remembered or spoken, it goes."""
     room = Room(opening(turn="B"), B=["hello"])
     room.nudged = False
     assert waits(room.look("B")) == "not_started"
@@ -44,7 +42,6 @@ def test_saving_a_file_starts_nothing() -> None:
 
 
 def test_a_dialog_that_has_lain_waits_for_a_notify() -> None:
-    """After more than an hour it is announced; a notify goes on."""
     room = Room(opening(), A=["hello"])
     room.step("A")
     room.nudged, room.lain = False, 3600.0
@@ -57,14 +54,12 @@ def test_a_dialog_that_has_lain_waits_for_a_notify() -> None:
 
 
 def test_a_stranger_only_watches() -> None:
-    """A daemon whose id is not in the header waits, and says who is."""
     room = Room(opening("A", "B"))
     assert waits(room.look("Z")) == "unknown_agent"
     assert "A, B" in reason(room.look("Z"))
 
 
 def test_the_other_waits_for_the_one_whose_turn_it_is() -> None:
-    """And looks again when that one would be overdue."""
     room = Room(opening(keys=["Timeout: 100 seconds"]))
     room.advance(50)
     action = room.look("B")
@@ -73,7 +68,6 @@ def test_the_other_waits_for_the_one_whose_turn_it_is() -> None:
 
 
 def test_a_question_for_the_person_is_the_reason_to_wait() -> None:
-    """Everybody waits, with the question in words."""
     room = Room(opening(), A=["Hm.\n[QUESTION_FOR_USER: how many users?]"])
     room.step("A")
     assert [waits(room.look(me)) for me in "AB"] == ["waiting_for_user"] * 2
@@ -81,14 +75,12 @@ def test_a_question_for_the_person_is_the_reason_to_wait() -> None:
 
 
 def test_a_turn_that_nobody_has_is_said() -> None:
-    """A file that begins with a note: no turn was ever open, and the reason names the way out."""
     room = Room("# D\n\n## Note — User\n\nRemember cost.\n\n[RESUMED]\n")
     assert waits(room.look("B")) == "unknown_turn"
     assert "dialogd say" in reason(room.look("B"))
 
 
 def test_pace_is_kept_between_an_agents_own_turns_and_not_after_the_person() -> None:
-    """So many seconds after its own last turn, whatever others wrote meanwhile; at once after a person's."""
     room = Room(opening(), A=["hello"], B=["hello"])
     room.pace = 2.0
     assert waits(room.step("A")) == "Reply"
@@ -107,7 +99,6 @@ def test_pace_is_kept_between_an_agents_own_turns_and_not_after_the_person() -> 
 
 
 def test_after_the_end_everybody_stops() -> None:
-    """Whatever is typed as a note after it."""
     room = Room(opening())
     room.stop("enough")
     room.say("bye", note=True)
@@ -118,7 +109,6 @@ def test_after_the_end_everybody_stops() -> None:
 
 
 def test_a_stall_is_written_by_the_first_peer_that_notices() -> None:
-    """One note, whoever comes first; the second finds it there."""
     room = Room(opening("A", "B", "C"), A=[None])
     room.advance(361)
     assert [waits(room.look(me)) for me in "BC"] == ["Write", "Write"]
@@ -128,7 +118,6 @@ def test_a_stall_is_written_by_the_first_peer_that_notices() -> None:
 
 
 def test_a_dialog_of_one_agent_waits_for_the_person() -> None:
-    """Nobody else is there to answer."""
     room = Room(opening("A"), A=["One.", "Two."])
     room.run()
     assert room.owing == (USER,)

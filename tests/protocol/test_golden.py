@@ -156,7 +156,6 @@ def run(script: str) -> tuple[str, Room]:
 
 @cases("name", SCRIPTS)
 def test_a_conversation_leaves_the_file_that_was_reviewed(name: str) -> None:
-    """Played through the real core, each script gives the very bytes below it, which read back as one whole."""
     path = GOLDEN / name
     script, _, expected = path.read_bytes().decode().partition("\n----\n")
     result, room = run(script)

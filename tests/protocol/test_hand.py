@@ -56,7 +56,6 @@ def asked(room: Room, me: str) -> str:
 
 
 def test_a_struck_turn_counts_for_nothing_and_stays_a_turn() -> None:
-    """Its proposal, its vote and its place in the ledger go; number, order, cost and its text in the file stay."""
     room = room_of("A", "B", toml='verdict = "vote"\n[board]\nminimum_contributions = 1')
     replies(room, "A", "Mine.\n[PROPOSAL: Postgres]")
     replies(room, "B", "Yes.\n[VOTE: P1 approve | fast]\n[PROPOSAL: Redis too]")
@@ -78,7 +77,6 @@ def test_a_struck_turn_counts_for_nothing_and_stays_a_turn() -> None:
 
 
 def test_agents_see_that_a_turn_was_withdrawn_and_not_its_text() -> None:
-    """In the talk, the reason stands in the text's place; a digest that still holds it is dropped."""
     room = room_of("A", "B")
     replies(room, "A", "The secret plan is Redis.")
     digest = Draft("SYSTEM", "System", body="A plans Redis.", marks=(Mark("DIGEST", "B | turn 2 | free"),))
@@ -103,7 +101,6 @@ def agreed() -> Room:
 
 @cases(("turn", "table"), [("3", "P1"), ("2", "")])
 def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, table: str) -> None:
-    """The last signature, or the text itself: the word is the person's, limits count anew, nothing is agreed."""
     room = agreed()
     after = does(room, person.strike, turn)
     assert (after.state.outcome, after.state.owing, after.state.counted) == (None, ("USER",), 0)
@@ -118,7 +115,6 @@ def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, tab
 
 
 def test_a_strike_of_another_turn_leaves_the_end_alone() -> None:
-    """What is agreed does not hang on every turn; the person's question can be withdrawn too."""
     room = agreed()
     after = does(room, person.strike, "1", "badly put")
     assert after.state.outcome is not None
@@ -126,7 +122,6 @@ def test_a_strike_of_another_turn_leaves_the_end_alone() -> None:
 
 
 def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> None:
-    """The person's proposal goes; what they set (a limit) stays."""
     room = room_of("A", "B")
     room.say("Ten more.", turns=10)
     does(room, person.say, "Use SQLite", proposal=True)
@@ -140,7 +135,6 @@ def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> N
 
 @cases("turns", ["", "0", "9", "1-9", "P1", "1 and 2", "-", "99999999999", "²"])
 def test_a_strike_of_no_turn_is_refused(turns: str) -> None:
-    """With what there is to name, and nothing written."""
     room = room_of("A", "B")
     before = room.text
     with pytest.raises(BadInput) as refused:
@@ -150,7 +144,6 @@ def test_a_strike_of_no_turn_is_refused(turns: str) -> None:
 
 
 def test_a_struck_turn_of_a_sealed_round_still_fits_its_seal() -> None:
-    """The others' answers come as they would have; what was sealed is not called broken."""
     room = room_of("A", "B", toml='order = "parallel"\nsealed = true\nverdict = "vote"', turn="A, B")
     for me in "AB":
         replies(room, me, f"I am {me}.\n[PROPOSAL: of {me}]")
@@ -163,7 +156,6 @@ def test_a_struck_turn_of_a_sealed_round_still_fits_its_seal() -> None:
 
 
 def test_findings_keep_their_numbers_when_one_is_struck() -> None:
-    """A blocking finding that is withdrawn blocks no longer, and `RESOLVED: 2` still means the second."""
     room = room_of("A", "B", toml="review = true")
     replies(room, "A", "[FINDING: blocking | security | a.py | 3 | a hole | close it]")
     replies(room, "B", "[FINDING: blocking | security | b.py | 4 | another | close it]")
@@ -177,7 +169,6 @@ def test_findings_keep_their_numbers_when_one_is_struck() -> None:
 
 @cases("act", ["veto", "strike", "leave", "stop", "reject"])
 def test_of_a_reason_that_is_too_long_for_its_mark_nothing_is_lost(act: str) -> None:
-    """The mark holds its beginning, the body all of it, lines kept; a secret is in neither, where the cut falls too."""
     room = room_of("A", "B", "C")
     replies(room, "A", "[PROPOSAL: Postgres]")
     secret = "hunter2-hunter2-hunter2"
@@ -200,7 +191,6 @@ def test_of_a_reason_that_is_too_long_for_its_mark_nothing_is_lost(act: str) -> 
 
 
 def test_a_reason_that_fits_its_mark_stands_there_alone() -> None:
-    """What the mark holds is not said twice; the agents read the whole of a longer one."""
     room = room_of("A", "B")
     replies(room, "A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]")
     short = does(room, person.veto, "P1", "x" * 500).last
@@ -214,7 +204,6 @@ def test_a_reason_that_fits_its_mark_stands_there_alone() -> None:
 
 
 def test_what_is_ruled_out_cannot_be_voted_on_decided_or_signed() -> None:
-    """Its poll closes, a decision on it is undone, and the vote is refused with the veto's reason."""
     room = room_of("A", "B", "M", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     after = does(room, person.veto, "p1", "we have no Redis")
@@ -231,7 +220,6 @@ def test_what_is_ruled_out_cannot_be_voted_on_decided_or_signed() -> None:
 
 
 def test_consensus_on_a_text_that_was_ruled_out_is_refused_by_name() -> None:
-    """Between two plain agents too: the same text under another number, and a signature, don't count."""
     room = room_of("A", "B")
     replies(room, "A", f"Here.\n{TEXT}")
     after = does(room, person.veto, "P1")
@@ -247,7 +235,6 @@ def test_consensus_on_a_text_that_was_ruled_out_is_refused_by_name() -> None:
 
 
 def test_a_decision_that_stood_is_undone_by_a_veto() -> None:
-    """Approved by the way, ruled out afterwards: it is no approval any more, and cannot be decided again."""
     room = room_of("A", "D", toml='[roles.D]\nrole = "synthesizer"\npermissions = ["POST", "DECIDE", "VOTE"]')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     replies(room, "D", "yes\n[DECIDE: P1 approve | fine]")
@@ -258,7 +245,6 @@ def test_a_decision_that_stood_is_undone_by_a_veto() -> None:
 
 
 def test_a_veto_of_nothing_and_after_the_end_are_refused() -> None:
-    """The first names what there is, the second points to `dialogd reject`."""
     room = agreed()
     with pytest.raises(Refused) as refused:
         person.veto(room.log, "P1")
@@ -275,7 +261,6 @@ def test_a_veto_of_nothing_and_after_the_end_are_refused() -> None:
 
 
 def test_one_more_agent_comes_behind_the_others_and_has_to_sign() -> None:
-    """It owes nothing until its turn; a consensus needs its signature; peers find its daemon."""
     room = room_of("A", "B")
     replies(room, "A", f"Here.\n{TEXT}")
     after = does(room, person.invite, "C")
@@ -292,7 +277,6 @@ def test_one_more_agent_comes_behind_the_others_and_has_to_sign() -> None:
 
 @cases("order", ["alternate", "round-robin", "priority", "free"])
 def test_an_invited_agent_waits_for_its_turn_in_every_order(order: str) -> None:
-    """Whoever else is due speaks first, and it is not forgotten."""
     room = room_of("A", "B", toml=f'order = "{order}"')
     replies(room, "A", "One.")
     does(room, person.invite, "C = Guest (critic) @ http://127.0.0.1:4000")
@@ -320,7 +304,6 @@ def test_an_invited_agent_waits_for_its_turn_in_every_order(order: str) -> None:
     ],
 )
 def test_who_cannot_take_part_is_not_invited(agent: str, why: str) -> None:
-    """Bad ids, strangers' addresses, what another has; by hand such a mark does nothing."""
     room = room_of("A", "B")
     before = room.text
     if why:
@@ -334,7 +317,6 @@ def test_who_cannot_take_part_is_not_invited(agent: str, why: str) -> None:
 
 
 def test_an_agent_that_comes_back_is_who_it_was_and_nobody_gets_its_port() -> None:
-    """Its name and its daemon's address are kept for it; a newcomer listens elsewhere."""
     room = room_of("A", "B", keys=("Agents: A = Ann @ http://localhost:4641, B = Bob @ http://localhost:3002",))
     does(room, person.leave, "B")
     with pytest.raises(BadInput, match="cannot listen on port 3002: B does"):
@@ -346,7 +328,6 @@ def test_an_agent_that_comes_back_is_who_it_was_and_nobody_gets_its_port() -> No
 
 
 def test_an_agent_that_leaves_owes_nothing_and_the_word_goes_on() -> None:
-    """Its daemon says why it is quiet; its signature counts no more; it can be had back."""
     room = room_of("A", "B", "C")
     replies(room, "A", f"Here.\n{TEXT}")
     room.thinks("B")
@@ -366,7 +347,6 @@ def test_an_agent_that_leaves_owes_nothing_and_the_word_goes_on() -> None:
 
 
 def test_when_everybody_who_is_left_has_signed_it_ends() -> None:
-    """The one who had not signed leaves: the text waits for nobody, and the dialog does not go on for ever."""
     room = room_of("A", "B", "C")
     replies(room, "A", f"Here.\n{TEXT}")
     replies(room, "B", "yes\n[AGREE: P1]")
@@ -377,7 +357,6 @@ def test_when_everybody_who_is_left_has_signed_it_ends() -> None:
 
 
 def test_votes_seals_findings_and_rounds_do_not_wait_for_who_left() -> None:
-    """A vote of one that left is none; a finding of its own blocks nobody for ever; a sealed round goes on."""
     room = room_of("A", "B", "C", toml='verdict = "vote"\nreview = true')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     replies(room, "B", "hm\n[VOTE: P1 approve | x]\n[FINDING: blocking | s | f | 1 | hole | close]")
@@ -395,7 +374,6 @@ def test_votes_seals_findings_and_rounds_do_not_wait_for_who_left() -> None:
 
 @cases("by_hand", [False, True])
 def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> None:
-    """A moderator to whom something was escalated, a judge that was to judge: the person is asked."""
     room = room_of("A", "M", "B", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
     replies(room, "A", "help\n[ESCALATE: we are stuck]")
     assert room.owing == ("M",)
@@ -418,7 +396,6 @@ def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> 
 
 
 def test_the_last_agent_cannot_leave_and_of_one_an_end_waits_for_the_person() -> None:
-    """Two become one; then the word is the person's, and nobody agrees alone."""
     room = room_of("A", "B")
     replies(room, "A", "One.")
     after = does(room, person.leave, "B")
@@ -436,7 +413,6 @@ def test_the_last_agent_cannot_leave_and_of_one_an_end_waits_for_the_person() ->
 
 
 def test_step_mode_begins_and_ends_in_the_middle() -> None:
-    """On: the next turn passes to the person; off: the word goes on by itself."""
     room = room_of("A", "B")
     does(room, person.step, on=True)
     replies(room, "A", "One.")
@@ -455,7 +431,6 @@ def test_step_mode_begins_and_ends_in_the_middle() -> None:
 
 
 def test_a_limit_is_read_as_the_fold_reads_it() -> None:
-    """What it says is written and counts; nonsense is refused with the names there are."""
     room = room_of("A", "B")
     after = does(room, person.limit, "Max-Turns", "40")
     assert after.state.limits.max_turns == 40
@@ -467,7 +442,6 @@ def test_a_limit_is_read_as_the_fold_reads_it() -> None:
 
 
 def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
-    """Numbered, voted on, quoted by AGREE; its turn says in whose place it stands."""
     room = room_of("A", "B", toml='verdict = "vote"')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     after = does(room, person.say, "use SQLite | it is there\nalready", instead="P1")
@@ -485,7 +459,6 @@ def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
 
 
 def test_one_agent_is_asked_alone_and_then_the_order_goes_on() -> None:
-    """A question to B; unknown names are refused."""
     room = room_of("A", "B", "C")
     assert does(room, person.say, "Why?", to="claude b").state.owing == ("B",)
     replies(room, "B", "Because.")
@@ -496,7 +469,6 @@ def test_one_agent_is_asked_alone_and_then_the_order_goes_on() -> None:
 
 
 def test_skipping_goes_on_as_the_dialog_would() -> None:
-    """The skip that completes the last round ends the dialog, as a turn does; in step mode the next one speaks."""
     room = room_of("A", "B", toml='order = "round-robin"', keys=("Max Rounds: 1",))
     replies(room, "A", "One.")
     room.skip("B")
@@ -527,7 +499,6 @@ def essence(state: State) -> tuple[object, ...]:
 
 @cases("typed", TYPED)
 def test_typed_by_hand_a_mark_means_what_the_command_means(typed: str) -> None:
-    """In an editor, in lower case and bold too."""
     said, commanded, loose = (room_of("A", "B") for _ in range(3))
     for room in (said, commanded, loose):
         replies(room, "A", "fast\n[PROPOSAL: Redis]")
@@ -539,7 +510,6 @@ def test_typed_by_hand_a_mark_means_what_the_command_means(typed: str) -> None:
 
 
 def test_a_turn_line_by_hand_names_whom_the_same_text_invites() -> None:
-    """An invitation counts for the TURN line below it, and for what is typed after it."""
     room = room_of("A", "B")
     room.types("\n## User\nLet C answer.\n\n[INVITE: C = Carla @ http://localhost:3009]\n\nTURN: Carla\n")
     assert room.owing == ("C",)
@@ -549,7 +519,6 @@ def test_a_turn_line_by_hand_names_whom_the_same_text_invites() -> None:
 
 
 def test_what_can_be_done_follows_the_dialog() -> None:
-    """`allowed` names what makes sense: a veto where there is a proposal, leaving where somebody stays."""
     room = room_of("A")
     assert {"say", "strike", "invite", "limit", "step"} <= set(lifecycle.commands(room.dialog))
     assert not {"veto", "leave", "pass"} & set(lifecycle.commands(room.dialog))
@@ -603,7 +572,6 @@ def act(draw: Callable[..., str], room: Room) -> None:
 @examples(60, deadline=None)
 @given(st.data(), SETUPS)
 def test_with_the_persons_hand_in_it_reading_on_is_reading_the_whole(data: st.DataObject, toml: str) -> None:
-    """Read in any pieces, or folded step by step, it is one dialog; somebody can go on, or a reason is given."""
     room = room_of("A", "B", toml=toml)
     for _ in range(data.draw(st.integers(2, 8))):
         act(data.draw, room)
@@ -636,7 +604,6 @@ def check(dialog: Dialog) -> None:
 
 
 def test_a_hundred_strikes_are_read_once() -> None:
-    """Notes that strike a turn each cost no more than one reading anew: the file is read in moments."""
     room = room_of("A", "B")
     text = "".join(f"\n## User\nturn\nTURN: A\n\n[STRIKE: {number}]\n" for number in range(1, 301))
     begun = time.process_time()
@@ -646,7 +613,6 @@ def test_a_hundred_strikes_are_read_once() -> None:
 
 
 def test_a_span_as_long_as_a_number_typed_by_hand_is_read_in_moments() -> None:
-    """Two lines of text fill no machine's memory, by whatever door; the turns that there are stay struck."""
     room = room_of("A", "B")
     room.types("\n## Turn 999999999 — User\n\nturn\n\nTURN: A\n\n[STRIKE: 1-999999999]\n")
     struck = room.dialog.state.hand.struck
@@ -657,7 +623,6 @@ def test_a_span_as_long_as_a_number_typed_by_hand_is_read_in_moments() -> None:
 
 
 def test_what_makes_no_sense_is_refused_in_words() -> None:
-    """Every refusal has a fix."""
     room = room_of("A", "B")
     for attempt in (
         lambda: person.veto(room.log, ""),
@@ -671,7 +636,6 @@ def test_what_makes_no_sense_is_refused_in_words() -> None:
 
 
 def test_a_strike_that_the_next_line_hides_again_never_was() -> None:
-    """Typed below a fence that is open, it counts; once the fence is closed it is text, and its turn is whole again."""
     room = room_of("A", "B")
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     before = room.dialog

@@ -21,7 +21,6 @@ def header(*lines: str) -> Header:
 
 
 def test_a_bare_header_is_a_dialog_between_a_and_b() -> None:
-    """Without any key: A on 3001, B on 3002, 20 turns, 5 minutes, 10,000 characters, 1 MB, and nothing to warn of."""
     read = header()
     assert read.agents == tuple(
         Participant(who, f"Claude {who}", url, is_named=False) for who, url in (("A", URL_A), ("B", URL_B))
@@ -43,19 +42,16 @@ def test_a_bare_header_is_a_dialog_between_a_and_b() -> None:
     ],
 )
 def test_a_key_may_be_bold_or_plain_in_any_case(line: str) -> None:
-    """All of them are the topic."""
     assert header(line).topic == "Sessions"
 
 
 def test_a_topic_keeps_the_signs_of_its_own_words() -> None:
-    """Only what stands around all of it is how a key line may be set."""
     assert header("**Topic:** *this* or _that_?").topic == "*this* or _that_?"
     assert header("**Topic:** *this* or *that*").topic == "*this* or *that*"
     assert header("**Topic: snake_case**").topic == "snake_case"
 
 
 def test_the_first_key_of_a_name_counts_and_rules_are_no_keys() -> None:
-    """A later line of the same name, or one below the first section, changes nothing."""
     assert header("Topic: one", "Topic: two", "Max  turns: 7", "Max Turns: 8").topic == "one"
     assert header("Max  turns: 7", "Max Turns: 8").limits.max_turns == 7
 
@@ -75,7 +71,6 @@ LIMITS = {
 
 @cases(("line", "limits"), LIMITS.items())
 def test_limits_are_read_as_people_write_them(line: str, limits: Limits) -> None:
-    """Units, commas and words after a number."""
     assert (header(line).limits, header(line).warnings) == (limits, ())
 
 
@@ -102,7 +97,6 @@ def test_limits_are_read_as_people_write_them(line: str, limits: Limits) -> None
     ],
 )
 def test_a_value_that_means_nothing_gives_the_default_and_a_warning(line: str, named: str) -> None:
-    """The limits are the defaults, and one warning names the key and what stands there instead."""
     read = header(line)
     assert (read.limits, read.dialog) == (Limits(), "")
     assert len(read.warnings) == 1
@@ -133,7 +127,6 @@ AGENTS = {
 
 @cases(("line", "agents"), AGENTS.items())
 def test_agents_are_read_with_names_roles_and_addresses(line: str, agents: list[tuple[str, str, str, str]]) -> None:
-    """What is left out follows from the seat: a name from the id, a port from 3001 on."""
     read = header(f"**Agents:** {line}")
     assert [(a.id, a.name, a.url, a.role) for a in read.agents] == agents
     assert read.warnings == ()
@@ -159,7 +152,6 @@ def test_agents_are_read_with_names_roles_and_addresses(line: str, agents: list[
     ],
 )
 def test_an_address_that_is_not_loopback_is_never_used(url: str) -> None:
-    """The agent stays, on its seat's own port, and the warning names the address."""
     read = header(f"Agents: A, B = Bob @ {url}")
     assert all(agent.url in (URL_A, URL_B) for agent in read.agents)
     assert len(read.warnings) == 1
@@ -185,14 +177,12 @@ def test_an_address_that_is_not_loopback_is_never_used(url: str) -> None:
     ],
 )
 def test_an_agent_that_cannot_be_is_left_out_with_a_warning(line: str, ids: str, warnings: int) -> None:
-    """Doubled, reserved and impossible ids; with nobody left it is A and B again."""
     read = header(f"Agents: {line}")
     assert ("".join(agent.id for agent in read.agents), len(read.warnings)) == (ids, warnings)
     assert warnings < 2 or read.agents == DEFAULT_AGENTS or ids == "A"
 
 
 def test_setup_is_one_toml_block_below_its_heading() -> None:
-    """Only the block under `## Setup` counts, and the first one of it."""
     fence = "```"
     read = header(
         f"{fence}toml\nstep = false\n{fence}",
@@ -212,13 +202,11 @@ def test_setup_is_one_toml_block_below_its_heading() -> None:
     "block", ["```toml\nstep = true", "```json\n{}\n```", "step = true", "```toml\n```", "~~~toml\nstep = true\n~~~"]
 )
 def test_a_setup_without_a_toml_block_sets_nothing(block: str) -> None:
-    """An open fence, another language, or none: nothing is set and nothing is wrong."""
     read = header("## Setup", "", block)
     assert (dict(read.setup), read.warnings) == ({}, ())
 
 
 def test_a_broken_setup_is_ignored_with_a_warning() -> None:
-    """The line that TOML stumbles over is in the warning; the rest of the header counts."""
     read = header("Max Turns: 3", "## Setup", "```toml", "step = yes", "```")
     assert (dict(read.setup), read.limits.max_turns, len(read.warnings)) == ({}, 3, 1)
     assert "line 1" in read.warnings[0]
@@ -227,7 +215,6 @@ def test_a_broken_setup_is_ignored_with_a_warning() -> None:
 @examples(100)
 @given(st.lists(st.one_of(texts, st.sampled_from([*LIMITS, *(f"Agents: {a}" for a in AGENTS)])), max_size=6))
 def test_any_header_is_a_header(lines: list[str]) -> None:
-    """It never fails: there are agents, on loopback, with ids of their own, and limits above zero."""
     read = header(*lines)
     assert read.agents
     assert len({agent.id.casefold() for agent in read.agents}) == len(read.agents)
@@ -238,7 +225,6 @@ def test_any_header_is_a_header(lines: list[str]) -> None:
 
 
 def test_the_id_of_a_dialog_is_the_headers_or_follows_from_its_beginning() -> None:
-    """Given, it is taken; derived, it is the same whatever is said later, and another for another question."""
     text = b"# D\n\n**Dialog:** 3f9a1c\n\n## User\nRedis?\nTURN: A\n"
     assert parse(text).id == "3f9a1c"
     bare = text.replace(b"**Dialog:** 3f9a1c", b"")

@@ -33,12 +33,10 @@ def last(*lines: str, setup: str = "") -> Position:
 
 
 def test_a_dialog_without_positions_has_an_empty_ledger() -> None:
-    """Talk, ideas, critique and passes are no positions."""
     assert ledger() == ledger("Hm.", "[IDEA: Redis]", "[CRITIQUE: dear]", "[PASS]") == []
 
 
 def test_a_proposal_is_a_position_of_its_author() -> None:
-    """Each of them; consensus texts too."""
     assert ledger("[PROPOSAL: Postgres]\n[PROPOSAL: Redis]", SIGN.format(1)) == [
         ("A", "P1", "for", 2),
         ("A", "P2", "for", 2),
@@ -58,7 +56,6 @@ def test_a_proposal_is_a_position_of_its_author() -> None:
     ],
 )
 def test_agreement_is_a_position_for_what_it_names(line: str, refs: list[str]) -> None:
-    """As signatures are counted: in the literal form, once confirmed."""
     found = ledger("[PROPOSAL: Postgres]\n[PROPOSAL: Redis]", f"Fine.\n{line}")
     assert found[2:] == [("B", ref, "for", 3) for ref in refs]
 
@@ -73,7 +70,6 @@ def test_votes_are_positions(choice: str, stance: str) -> None:
 
 @cases(("choice", "stance"), [("approve", "for"), ("reject", "against")])
 def test_a_decision_asked_for_is_a_position(choice: str, stance: str) -> None:
-    """DECIDE approves or rejects a proposal."""
     setup = '## Setup\n\n```toml\n[roles.B]\nrole = "synthesizer"\n```'
     said = ["[PROPOSAL: Postgres]", f"Hm.\n[DECIDE: P1 {choice} | I looked]"]
     assert last(*said, setup=setup) == Position("B", "P1", stance, 3)
@@ -90,12 +86,10 @@ def test_a_decision_asked_for_is_a_position(choice: str, stance: str) -> None:
     ],
 )
 def test_an_objection_is_a_position_against_what_it_answers(line: str) -> None:
-    """Named by the objection itself, by its RE, or by the turn that RE names; it beats a yes beside it."""
     assert ledger("[PROPOSAL: Postgres]", f"No.\n{line}")[1:] == [("B", "P1", "against", 3)]
 
 
 def test_an_objection_to_nothing_named_is_against_the_text_on_the_table() -> None:
-    """And against nothing once that is gone, by an objection or by the person's word."""
     said = ["[PROPOSAL: Postgres]", SIGN.format(1)]
     assert ledger(*said, "No.\n[OBJECTION: dear]")[-1] == ("A", "P2", "against", 4)
     assert ledger("[PROPOSAL: Postgres]", "No.\n[OBJECTION: dear]") == [("A", "P1", "for", 2)]
@@ -120,33 +114,28 @@ def test_an_objection_to_nothing_named_is_against_the_text_on_the_table() -> Non
     ],
 )
 def test_whoever_defends_its_own_proposal_with_an_objection_is_still_for_it(line: str, against: list[str]) -> None:
-    """The objection is to something else, whatever it names: whoever gives its own up concedes it."""
     held = latest(positions(talk("[PROPOSAL: Postgres]", "[PROPOSAL: Redis]", f"No.\n{line}").dialog))
     assert [ref for (agent, ref), held_ in held.items() if (agent, held_.stance) == ("A", "against")] == against
     assert held["A", "P1"].stance == "for"
 
 
 def test_an_objection_beside_ones_own_text_is_no_word_against_it() -> None:
-    """The text stays its author's position, although the objection takes it off the table."""
     said = ["[PROPOSAL: Postgres]", SIGN.format(1), "Dear.", "No, that is not what it says.\n[OBJECTION: not so]"]
     assert ledger(*said) == [("A", "P1", "for", 2), ("B", "P2", "for", 3)]
 
 
 @cases("line", ["[CONCEDE P1: B is right]", "[CONCEDE: P1, B is right]", "[CONCEDE: cost]\n[RE: P1]"])
 def test_conceding_gives_a_position_up(line: str) -> None:
-    """What it names first, or else what it answers."""
     assert ledger("[PROPOSAL: Postgres]", "Hm.", f"Well.\n{line}")[1:] == [("A", "P1", "conceded", 4)]
 
 
 def test_conceding_a_point_while_agreeing_gives_up_nothing_else() -> None:
-    """The RE of a reply that accepts P1 does not make it one that gives P1 up."""
     assert ledger("[PROPOSAL: Postgres]", "Well.\n[CONCEDE: cost]\n[AGREE: P1]\n[RE: P1]")[1:] == [
         ("B", "P1", "for", 3)
     ]
 
 
 def test_the_same_position_again_is_no_change() -> None:
-    """Only changes stand in the ledger, each agent's and each proposal's apart."""
     said = ["[PROPOSAL: Postgres]", "[AGREE: P1]", "[PROPOSAL: Redis]\n[AGREE: P1]", "[AGREE: P1]\n[AGREE: P2]"]
     assert ledger(*said) == [("A", "P1", "for", 2), ("B", "P1", "for", 3), ("A", "P2", "for", 4), ("B", "P2", "for", 5)]
 
@@ -168,18 +157,15 @@ def test_the_same_position_again_is_no_change() -> None:
     ],
 )
 def test_a_change_has_its_cause_or_is_flagged(marks: str, cause: str) -> None:
-    """Evidence, or what the reply answers; naming the proposal itself again is no cause, nor is an empty mark."""
     change = last("[PROPOSAL: Postgres]", "Hm.", f"Well.\n[CONCEDE: P1, dear]\n{marks}")
     assert change == Position("A", "P1", "conceded", 4, cause, flagged=not cause)
 
 
 def test_a_first_position_is_never_flagged() -> None:
-    """Nothing changed, so nothing has to have caused it; what it answers is no cause."""
     assert last("[PROPOSAL: Postgres]", "Fine.\n[AGREE: P1]\n[RE: turn 2]") == Position("B", "P1", "for", 3)
 
 
 def test_agents_that_swap_positions_without_evidence_are_both_flagged() -> None:
-    """One was for it and gives it up, the other was against it, in the same exchange."""
     room = talk(
         "[PROPOSAL: Postgres]",
         "Dear.\n[OBJECTION: P1, dear]",
@@ -191,20 +177,17 @@ def test_agents_that_swap_positions_without_evidence_are_both_flagged() -> None:
 
 
 def test_the_latest_position_of_each_agent_on_each_proposal() -> None:
-    """By agent and number."""
     room = talk("[PROPOSAL: Postgres]", "[AGREE: P1]", "Dear.\n[CONCEDE: P1, dear]")
     found = latest(positions(room.dialog))
     assert {key: position.stance for key, position in found.items()} == {("A", "P1"): "conceded", ("B", "P1"): "for"}
 
 
 def test_proposals_typed_by_hand_count_with_the_numbers_they_get() -> None:
-    """An agent's turn without a frame has no numbers of its own."""
     text = opening("A", "B") + "\n## Turn 2 — Claude A\n\nPostgres.\n\n[PROPOSAL: Postgres]\n\nTURN: B\n"
     assert [(p.agent, p.ref, p.turn) for p in positions(parse(text.encode()))] == [("A", "P1", 2)]
 
 
 def test_a_daemons_own_proposal_is_nobodys_position() -> None:
-    """Raised because several contributions referred to it."""
     setup = "## Setup\n\n```toml\n[board]\n```"
     room = Room(
         opening("A", "B", keys=["Max Turns: 12"], more=setup),
@@ -217,7 +200,6 @@ def test_a_daemons_own_proposal_is_nobodys_position() -> None:
 
 
 def test_damaged_turns_and_the_persons_count_for_nothing() -> None:
-    """A frame whose hash does not fit any more is not an agent's word."""
     room = talk("[PROPOSAL: Postgres]", "Fine.\n[AGREE: P1]", "Hm.")
     cut = room.paper.data.replace(b"[AGREE: P1]\n", b"", 1)
     assert [p.agent for p in positions(parse(cut))] == ["A"]
@@ -238,14 +220,12 @@ def turn(number: int, by: str, *marks: Mark, condition: Condition = Condition.SO
 
 
 def test_marks_of_a_damaged_or_unfinished_turn_are_no_positions() -> None:
-    """Even where they can still be read."""
     for condition in (Condition.DAMAGED, Condition.UNFINISHED):
         assert made(turn(2, "A", Mark("AGREE", "P1"), condition=condition), proposals=()) == []
     assert made(turn(2, "A", Mark("AGREE", "P1"), condition=Condition.EDITED), proposals=()) == [("A", "P1", "for")]
 
 
 def test_a_text_that_was_decided_on_is_not_on_the_table_any_more() -> None:
-    """An objection that names nothing is not against it then."""
     proposals = (Proposal("P1", "A", "Postgres", "2", "5ha"),)
     said = [turn(2, "A"), turn(3, "B", Mark("AGREE", "P1")), turn(4, "B", Mark("OBJECTION", "dear"))]
     assert made(*said, proposals=proposals)[-1] == ("B", "P1", "against")
@@ -254,7 +234,6 @@ def test_a_text_that_was_decided_on_is_not_on_the_table_any_more() -> None:
 
 
 def test_a_window_sees_the_latest_entries_alone() -> None:
-    """What was held before the window is not known in it, so the first position there is no change."""
     room = talk("[PROPOSAL: Postgres]", "Hm.", "Dear.\n[CONCEDE: P1, dear]", "[PROPOSAL: Redis]", "Well.\n[AGREE: P1]")
     whole, few = positions(room.dialog), positions(room.dialog, 3)
     assert [(p.turn, p.flagged) for p in whole] == [(2, False), (4, True), (5, False), (6, True)]

@@ -36,7 +36,6 @@ def stood(*setup: str, **state: object) -> Dialog:
 
 
 def test_a_dialog_goes_through_its_states_and_back() -> None:
-    """No agent has spoken; they speak; a text is to be signed; it has ended; a person's turn opens it again."""
     text = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
     stage = room(A=["Postgres.", text], B=["Hm.", "Yes.\n\n[AGREE: P1]"], C=["Why?", "Yes.\n\n[AGREE: P1]"])
     seen = [lifecycle.phase(stage.dialog)]
@@ -49,7 +48,6 @@ def test_a_dialog_goes_through_its_states_and_back() -> None:
 
 
 def test_a_stopped_dialog_that_nobody_began_is_collapsed() -> None:
-    """The end counts before all."""
     stage = room()
     stage.stop()
     assert lifecycle.phase(stage.dialog) == "collapsed"
@@ -66,14 +64,12 @@ CONVERGING = {
 
 @cases(("setup", "state", "why"), CONVERGING.values())
 def test_what_makes_a_dialog_converge(setup: tuple[str, ...], state: dict[str, object], why: str) -> None:
-    """A last round, an escalation, a judge whose turn it is, a red team: each is said in words."""
     dialog = stood(*setup, **state)
     assert lifecycle.phase(dialog) == "converging"
     assert lifecycle.in_words(dialog) == f"deciding: {why}"
 
 
 def test_what_stands_still_is_named_before_what_goes_on() -> None:
-    """Paused, or the person's turn: then no agent takes its turn; with what is being decided, if anything is."""
     stage = room(A=["Postgres.", "[QUESTION_FOR_USER: or Redis?]"], B=["Hm."], C=["Why?"])
     stage.pause()
     assert lifecycle.in_words(stage.dialog) == "not begun: paused; no agent has spoken yet"
@@ -93,14 +89,12 @@ def test_what_stands_still_is_named_before_what_goes_on() -> None:
 
 
 def test_a_judge_that_owes_nothing_makes_nothing_converge() -> None:
-    """Nor does an agent that is named judge where nobody judges."""
     waiting = stood('verdict = "judge"', 'judge = "B"')
     unasked = stood('verdict = "vote"', 'judge = "A"')
     assert [lifecycle.phase(dialog) for dialog in (waiting, unasked)] == ["streaming"] * 2
 
 
 def test_a_text_to_be_signed_names_who_signed_it() -> None:
-    """By id, in order; `nobody yet` where its author may not sign."""
     stage = room(A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
     stage.step("A")
     assert lifecycle.in_words(stage.dialog) == "deciding: the text P1 is to be signed; signed by A"
@@ -131,7 +125,6 @@ def in_state(name: str, *setup: str) -> Dialog:
 
 @cases("name", STATES)
 def test_what_a_state_does_not_allow_is_refused_by_its_name(name: str) -> None:
-    """Everything that some state allows, in each state; nothing is refused that is allowed."""
     dialog = in_state(name)
     phase = lifecycle.phase(dialog)
     assert phase == name
@@ -148,7 +141,6 @@ def test_what_a_state_does_not_allow_is_refused_by_its_name(name: str) -> None:
 
 
 def test_a_refusal_says_what_to_do_next() -> None:
-    """After the end a turn of the person; before it, what is allowed."""
     with pytest.raises(Refused) as ended:
         lifecycle.refuse(in_state("collapsed"), "retry")
     assert (str(ended.value), ended.value.fix) == (
@@ -162,7 +154,6 @@ def test_a_refusal_says_what_to_do_next() -> None:
 
 
 def test_a_paused_dialog_allows_to_resume_it() -> None:
-    """In place of `pause`."""
     stage = room()
     stage.pause()
     assert "resume" in lifecycle.allowed(stage.dialog)
@@ -170,7 +161,6 @@ def test_a_paused_dialog_allows_to_resume_it() -> None:
 
 
 def test_nothing_is_paused_after_the_end() -> None:
-    """The refusal names the state; nothing is written."""
     stage = room()
     stage.stop()
     before = stage.text
@@ -180,7 +170,6 @@ def test_nothing_is_paused_after_the_end() -> None:
 
 
 def test_the_word_is_asked_for_where_the_order_is_free() -> None:
-    """Elsewhere the refusal names state and order; after the end there is nothing to ask for."""
     free = stood('order = "free"')
     lifecycle.refuse(free, "floor")
     assert "floor" in lifecycle.allowed(free)
@@ -220,12 +209,10 @@ TAKEN: dict[str, tuple[Dialog, set[str]]] = {
 
 @cases(("dialog", "taken"), TAKEN.values())
 def test_which_marks_of_an_agent_a_state_takes(dialog: Dialog, taken: set[str]) -> None:
-    """Who decides, sums up or judges brings in nothing new; a plain dialog takes everything, in every state."""
     assert {name for name in MEANT if not lifecycle.marks_refused(dialog, "A", name)} == taken
 
 
 def test_a_text_to_be_signed_alone_refuses_no_mark() -> None:
-    """Whoever doubts it may still object, propose and ask."""
     stage = room(COUNCIL, A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
     stage.step("A")
     assert lifecycle.phase(stage.dialog) == "converging"
@@ -233,13 +220,11 @@ def test_a_text_to_be_signed_alone_refuses_no_mark() -> None:
 
 
 def test_a_refused_mark_says_which_state_and_what_it_takes() -> None:
-    """So that the agent can do it right when it is asked once more."""
     why = lifecycle.marks_refused(stood(COUNCIL, closing="the time limit"), "A", "PROPOSAL")
     assert why.startswith("the dialog is deciding: one last round sums up, because of the time limit; it takes AGREE")
 
 
 def test_weak_signals_are_facts_once_two_agents_have_spoken() -> None:
-    """None before; then advice, counts and numbers that fit into JSON."""
     stage = room(A=["I propose Postgres for sessions."], B=["I agree, Postgres for sessions."])
     stage.step("A")
     assert assessed(stage.dialog) is None
@@ -251,13 +236,11 @@ def test_weak_signals_are_facts_once_two_agents_have_spoken() -> None:
 
 
 def test_an_empty_state_is_dormant() -> None:
-    """What a file that is all header folds to."""
     dialog = replace(room().dialog, state=State())
     assert lifecycle.in_words(dialog) == "not begun: no agent has spoken yet"
 
 
 def test_people_read_plain_words() -> None:
-    """The states' names are for programs: no text for people has one, in whatever state."""
     for name in STATES:
         dialog = in_state(name)
         told = [lifecycle.in_words(dialog), standing.allowance(dialog), lifecycle.marks_refused(dialog, "A", "IDEA")]

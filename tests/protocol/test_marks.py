@@ -40,7 +40,6 @@ def marks(text: str, *kinds: str) -> list[str]:
 
 
 def test_every_mark_stands_in_one_family() -> None:
-    """Four families, one rule each; a name is in one of them."""
     names = [name for family in FAMILIES.values() for name in family]
     assert sorted(names) == sorted(MARKS)
     assert len(names) == len(set(names))
@@ -95,7 +94,6 @@ def test_tolerance_is_mechanical(line: str) -> None:
     ],
 )
 def test_what_is_not_in_its_form_is_tried_and_no_mark(line: str) -> None:
-    """No synonyms, no other languages, no other order: the agent is asked for the form."""
     reply = read_reply(f"Well.\n\n{line}")
     assert reply.marks == ()
     assert [said for _, said in reply.tried] == [line]
@@ -121,13 +119,11 @@ def test_what_is_not_in_its_form_is_tried_and_no_mark(line: str) -> None:
     ],
 )
 def test_what_does_not_begin_like_a_mark_is_text(line: str) -> None:
-    """Nothing is asked about it, and nothing is read into it."""
     reply = read_reply(f"Well.\n\n{line}")
     assert (reply.marks, reply.tried, reply.strange) == ((), (), ())
 
 
 def test_a_reason_is_kept_as_it_is() -> None:
-    """What follows the first bar belongs to the agent; it runs to the last bracket."""
     assert marks("[VOTE: p1 approve|only Postgres survives [a] node loss | really]") == [
         "[VOTE: P1 approve | only Postgres survives [a] node loss | really]"
     ]
@@ -138,7 +134,6 @@ def test_a_reason_is_kept_as_it_is() -> None:
 
 
 def test_the_closing_block_is_the_last_lines_as_far_up_as_they_are_marks() -> None:
-    """Blank lines are passed over; contributions may stand in it."""
     assert marks("Text.\n\n[AGREE: P1]\n\n[EVIDENCE: 4 ms]\n[PASS]\n\n") == [
         "[AGREE: P1]",
         "[EVIDENCE: 4 ms]",
@@ -148,14 +143,12 @@ def test_the_closing_block_is_the_last_lines_as_far_up_as_they_are_marks() -> No
 
 @cases("behind", ["Thanks.", "> a quote", "```\ncode\n```", "---", "TURN B", "- a list"])
 def test_above_any_other_line_no_deciding_mark_counts(behind: str) -> None:
-    """It was tried; a contribution there counts all the same."""
     reply = read_reply(f"[EVIDENCE: 4 ms]\n[VOTE: P1 approve]\n\n{behind}")
     assert [str(mark) for mark in reply.marks] == ["[EVIDENCE: 4 ms]"]
     assert reply.tried == (("VOTE", "[VOTE: P1 approve]"),)
 
 
 def test_contributions_count_on_any_line_outside_fences_and_quotations() -> None:
-    """They decide nothing, so no sentence around them could change anything."""
     text = "[IDEA: a]\n\nTwo.\n[IDEA: a]\n```\n[IDEA: b]\n```\n> [IDEA: c]\n[QUESTION: why?]\n\nThe end."
     reply = read_reply(text)
     assert [str(mark) for mark in reply.marks] == ["[IDEA: a]", "[QUESTION: why?]"]
@@ -163,12 +156,10 @@ def test_contributions_count_on_any_line_outside_fences_and_quotations() -> None
 
 
 def test_an_open_fence_hides_all_that_follows() -> None:
-    """What a reader sees as code is no mark."""
     assert marks("```\n[AGREE: P1]\n[IDEA: a]") == []
 
 
 def test_a_fence_around_marks_alone_is_a_try() -> None:
-    """Models fence their marks, and say something behind them; one that holds anything else quotes."""
     assert read_reply("Fine.\n\n```\n[AGREE: P1]\n```").tried == (("AGREE", "[AGREE: P1]"),)
     assert read_reply("```\n[AGREE: P1]\n```\n\nis how it is done.").tried == (("AGREE", "[AGREE: P1]"),)
     assert read_reply("```\nIt said:\n[AGREE: P1]\n```\n\nis how it is done.").tried == ()
@@ -176,7 +167,6 @@ def test_a_fence_around_marks_alone_is_a_try() -> None:
 
 
 def test_comments_and_thoughts_hide_marks() -> None:
-    """What a reader does not see, or a model only thought, says nothing."""
     reply = read_reply("<!--\n[AGREE: P4]\n-->\n<think>\n[AGREE: P4]\n</think>\nWell.\n<THINKING>\n[AGREE: P4]")
     assert (reply.marks, reply.tried) == ((), ())
     assert marks("<!-- x -->\n[AGREE: P4]") == ["[AGREE: P4]"]
@@ -186,7 +176,6 @@ def test_comments_and_thoughts_hide_marks() -> None:
 
 
 def test_the_kinds_of_a_dialog_are_marks_of_it() -> None:
-    """Under their own name; a name that is a mark already stays that mark."""
     text = "[RESULTS: 40 ms]\n**[ready_to_share]**\n[ESCALATE: no way on]\n[FINDING: x]\n[STOPPED]"
     reply = read_reply(text, ["RESULTS", "READY_TO_SHARE", "ESCALATE", "STOPPED"])
     assert [str(mark) for mark in reply.marks] == ["[RESULTS: 40 ms]", "[READY_TO_SHARE]", "[ESCALATE: no way on]"]
@@ -195,7 +184,6 @@ def test_the_kinds_of_a_dialog_are_marks_of_it() -> None:
 
 
 def test_a_kind_is_read_from_a_frame_of_its_dialog() -> None:
-    """In a trailer a name counts that the table or the dialog knows."""
     assert canonical("[RESULTS: 40 ms]") is None
     assert canonical("[RESULTS: 40 ms]", ["RESULTS"]) == Mark("RESULTS", "40 ms")
     assert canonical("[vote: P1 approve]") is None
@@ -203,7 +191,6 @@ def test_a_kind_is_read_from_a_frame_of_its_dialog() -> None:
 
 @cases("line", ["[FROBNICATE: x]", "[DONE]", "**[DECISION P1: approved]**", "[PAUSED]"])
 def test_a_name_in_capitals_that_no_agent_may_write_is_strange(line: str) -> None:
-    """It stays text, and is refused by name."""
     reply = read_reply(f"Well.\n{line}")
     assert len(reply.strange) == 1
     assert line in reply.body
@@ -213,7 +200,6 @@ def test_a_name_in_capitals_that_no_agent_may_write_is_strange(line: str) -> Non
 
 
 def test_a_vote_names_its_proposal_and_its_choice() -> None:
-    """Approve, reject or abstain; a decision is approve or reject."""
     assert vote(Mark("VOTE", "P1 approve | simple")) == VoteChoice("P1", "approve", "simple")
     assert vote(Mark("VOTE", "p2 Abstain")) == VoteChoice("P2", "abstain")
     assert [vote(Mark("VOTE", value)) for value in ("", "P1", "P1 yes", "P1 approve but", "approve P1")] == [None] * 5
@@ -222,13 +208,11 @@ def test_a_vote_names_its_proposal_and_its_choice() -> None:
 
 
 def test_two_different_votes_on_one_proposal_are_none() -> None:
-    """The same twice is one."""
     said = [Mark("VOTE", value) for value in ("P1 approve", "P1 approve | x", "P2 approve", "P2 reject", "P3 abstain")]
     assert {ref: choice.choice for ref, choice in read_vote(said).items()} == {"P1": "approve", "P3": "abstain"}
 
 
 def test_an_agreement_is_to_what_it_names_first() -> None:
-    """Frames of the version before may name several; what is named later is not meant."""
     values = ["P4", "p4 | ok", "P1, P4", "P1 and P4", "P4, because it is simple", "not P4", "P44", "P2 | unlike P4", ""]
     assert [agreed(Mark("AGREE", value)) for value in values] == [
         ("P4",),
@@ -244,7 +228,6 @@ def test_an_agreement_is_to_what_it_names_first() -> None:
 
 
 def test_a_judge_picks_one_agent_or_none() -> None:
-    """An id or `none`, in any case; anything else is no answer."""
     ids = ["A", "claude-b"]
     assert pick(Mark("DECIDE", "a | its numbers hold"), ids) == ("A", "its numbers hold")
     assert pick(Mark("DECIDE", "Claude-B"), ids) == ("claude-b", "")
@@ -253,14 +236,12 @@ def test_a_judge_picks_one_agent_or_none() -> None:
 
 
 def test_the_word_goes_to_those_who_are_named() -> None:
-    """Ids, separated by commas; one that nobody has makes it none."""
     ids = ["A", "B", "claude-c"]
     values = ["B", "b, A", "Claude-C", "B, Z", "a colleague", ""]
     assert [to(Mark("TO", value), ids) for value in values] == [("B",), ("B", "A"), ("claude-c",), (), (), ()]
 
 
 def test_references_are_turns_and_proposals() -> None:
-    """Numbers, spans and proposals between commas; what follows a bar is no reference."""
     assert references(Mark("RE", "3, P1")) == ((3,), ("P1",))
     assert references(Mark("RE", "turns 3 and 4")) == ((3, 4), ())
     assert references(Mark("RE", "3-5 | not 9")) == ((3, 4, 5), ())
@@ -270,7 +251,6 @@ def test_references_are_turns_and_proposals() -> None:
 
 
 def test_confidence_is_a_part_of_one() -> None:
-    """As a number, in percent or of ten; anything else is none."""
     values = ["0.8", ".8", "80%", "8/10", "1", "0", "0.8 | sure"]
     assert [confidence(Mark("CONFIDENCE", value)) for value in values] == [0.8, 0.8, 0.8, 0.8, 1, 0, 0.8]
     for value in ("", "high", "5", "1.5", "-0.5", "0.8-0.9", "nan", "9/0", "1e3", "101"):
@@ -304,7 +284,6 @@ PIECES = st.sampled_from(
 @examples(400)
 @given(st.lists(PIECES | st.text(max_size=3), max_size=40).map("".join))
 def test_any_text_can_be_read(text: str) -> None:
-    """Nothing is ever raised; no letter is lost; a yes stands as a bare line in the last lines of the text."""
     reply = read_reply(text, ["RESULTS"])
     for mark in reply.marks:
         if mark.name in DECIDING and is_yes(mark):
@@ -316,15 +295,12 @@ def test_any_text_can_be_read(text: str) -> None:
 @examples(200)
 @given(st.sampled_from(sorted(DECIDING)), st.text(max_size=30))
 def test_what_was_read_is_read_again(name: str, value: str) -> None:
-    """A mark in the form that the daemon writes means what it meant as the model wrote it."""
     for mark in read_reply(f"[{name}: {value}]").marks:
         assert read_reply(str(mark)).marks == (mark,)
         assert canonical(str(mark)) == mark
 
 
 def test_a_mark_that_is_said_again_costs_a_fraction_of_a_new_one() -> None:
-    """A reply of one mark, repeated without end, is read line by line and not judged line by line."""
-
     def seconds(text: str) -> float:
         took = []
         for _ in range(3):

@@ -137,7 +137,6 @@ NONE = [
 
 @cases(("text", "amounts"), BUDGETS.items())
 def test_a_budget_is_read_as_people_write_it(text: str, amounts: units.Budget) -> None:
-    """In dollars, in tokens, or both, in the header and in a limit note alike."""
     assert units.budget(text) == amounts
     header = read_header(f"# D\n\n**Budget:** {text}\n")
     assert ((header.limits.budget, header.limits.tokens), header.warnings) == (amounts, ())
@@ -146,7 +145,6 @@ def test_a_budget_is_read_as_people_write_it(text: str, amounts: units.Budget) -
 
 @cases("text", NONE)
 def test_what_is_no_budget_sets_none_and_says_why(text: str) -> None:
-    """The header warns and goes on without one; a limit note leaves the one there was."""
     with pytest.raises(ValueError, match=r"budget|between|kind"):
         units.budget(text)
     header = read_header(f"# D\n\n**Budget:** {text}\n")
@@ -162,7 +160,6 @@ dollar_amounts = st.integers(1, 10**12).map(lambda micros: micros / 1e6)
 
 @given(st.one_of(st.none(), dollar_amounts), st.one_of(st.none(), st.integers(1, units.MAX_TOKENS)))
 def test_a_budget_that_is_written_is_read_back(usd: float | None, tokens: int | None) -> None:
-    """Whatever the amounts; none at all is no line."""
     line = units.budget_line(usd, tokens)
     assert units.budget(line) == (usd, tokens) if line else (usd, tokens) == (None, None)
 
@@ -173,12 +170,10 @@ def test_a_budget_that_is_written_is_read_back(usd: float | None, tokens: int | 
      (0.00001, "under $0.0001"), (0.99999, "$1.00")],
 )  # fmt: skip
 def test_dollars_are_written_as_people_do(amount: float, text: str) -> None:
-    """Two digits after the point; small amounts as many as tell something, and never as nothing."""
     assert units.dollars(amount) == text
 
 
 def test_a_limit_note_names_the_budget_anew_as_a_whole() -> None:
-    """What it does not name is no longer limited."""
     room = Room(opening(keys=["Budget: $2, 500k tokens"]))
     room.types("\n[LIMIT: budget $4]\n")
     assert (room.dialog.state.limits.budget, room.dialog.state.limits.tokens) == (4.0, None)
@@ -206,7 +201,6 @@ def test_a_limit_note_names_the_budget_anew_as_a_whole() -> None:
     ],
 )
 def test_a_frame_is_read_for_what_it_says(fields: tuple[str, str, str], expected: Spent) -> None:
-    """What makes no sense counts as unknown, never as nothing spent."""
     assert account(*fields) == expected
 
 
@@ -255,7 +249,6 @@ def expected_sum(talk: Sequence[tuple[str, Bill]], agent: str) -> Spent:
 def test_spending_is_a_sum_whatever_the_order_and_however_it_is_read(
     talk: list[tuple[str, Bill]], random: Random
 ) -> None:
-    """Agent by agent, to the millionth; the same read at once, in pieces, or with the entries in another order."""
     data, offsets = written(talk)
     whole = parse(data)
     for agent in "AB":
@@ -271,7 +264,6 @@ def test_spending_is_a_sum_whatever_the_order_and_however_it_is_read(
 
 
 def test_what_people_write_costs_nothing() -> None:
-    """A turn by hand under an agent's name, a person's own frame, a note: nobody has spent anything."""
     room = Room(opening())
     room.types("\n## Turn 2 — Claude A\n\nBy hand.\n\nTURN: B\n")
     room.say("Hm.")
@@ -280,7 +272,6 @@ def test_what_people_write_costs_nothing() -> None:
 
 
 def test_an_edited_entry_is_taken_as_it_now_stands_and_a_damaged_one_counts_for_nothing() -> None:
-    """A hand may correct an account; what was cut is written again as a whole, and is not paid twice."""
     room = Shop(opening(), [bill("0.25", 100, 10)], A=["One."])
     room.step("A")
     for changed in (room.text.replace("One.", "Two."), room.text.replace("usd=0.25", "usd=0.75")):
@@ -302,13 +293,11 @@ def test_an_edited_entry_is_taken_as_it_now_stands_and_a_damaged_one_counts_for_
     ],
 )
 def test_a_note_gives_account_of_the_agent_it_names(mark: Mark, payer: str | None) -> None:
-    """A failure and a digest cost their agent; no other note costs anybody."""
     data = appended(opening().encode(), Draft("SYSTEM", "System", marks=(mark,), attributes=bill("0.5", 9, 1)))
     assert dict(parse(data).state.spent) == ({payer: Spent(1, 500_000, 9, 1)} if payer else {})
 
 
 def test_a_failure_that_made_no_call_is_no_unknown_cost() -> None:
-    """Only an account, be it of an unknown price, is counted."""
     error = Mark("AGENT_ERROR", "B | no key | set one")
     silent = appended(opening().encode(), Draft("SYSTEM", "System", marks=(error,), attributes=(("at", "now"),)))
     called = appended(opening().encode(), Draft("SYSTEM", "System", marks=(error,), attributes=bill()))
@@ -328,7 +317,6 @@ def test_a_failure_that_made_no_call_is_no_unknown_cost() -> None:
     ],
 )
 def test_what_was_spent_is_said_as_it_is_known(account_: Spent, words: tuple[str, str]) -> None:
-    """Unknown is never nothing, and nothing is never unknown."""
     assert (in_dollars(account_), in_tokens(account_)) == words
 
 
@@ -336,7 +324,6 @@ def test_what_was_spent_is_said_as_it_is_known(account_: Spent, words: tuple[str
 
 
 def test_a_dialog_ends_before_the_turn_that_would_pass_its_budget() -> None:
-    """Told byte by byte: the note, its words, and after the person's raise the turns that go on."""
     turns = [bill("0.9", 41_200, 900), bill("~0.95", 52_000, 1_100), bill("0.4", 60_000, 500)]
     room = Shop(opening("A", "B", keys=["Budget: $2.00"]), turns, A=["One.", "Three."], B=["Two.", "Four."])
     room.next = {"A": Estimate(0.2), "B": Estimate(0.1)}
@@ -353,7 +340,6 @@ def test_a_dialog_ends_before_the_turn_that_would_pass_its_budget() -> None:
 
 
 def test_without_a_raise_a_reopened_dialog_ends_again() -> None:
-    """What was spent before the end still counts; the turns, unlike it, are counted anew."""
     room = Shop(opening(keys=["Budget: $1", "Max Turns: 4"]), [bill("1.2")], A=["One.", "Two."])
     room.run()
     room.say("And now?", to="A")
@@ -363,7 +349,6 @@ def test_without_a_raise_a_reopened_dialog_ends_again() -> None:
 
 
 def test_a_daemon_that_starts_again_knows_what_was_spent() -> None:
-    """All of it stands in the file: reading it anew leads to the same decision."""
     room = Shop(opening(keys=["Budget: 1000 tokens"]), [bill("", 600, 100)], A=["One."])
     room.next = {"B": Estimate(None, 301)}
     room.step("A")
@@ -380,7 +365,6 @@ def test_a_daemon_that_starts_again_knows_what_was_spent() -> None:
 
 @cases("budget", ["$1.50", "110 tokens"])
 def test_a_budget_that_is_spent_to_the_last_ends_the_dialog(budget: str) -> None:
-    """Also before a turn of which nobody knows what it will cost; while anything is left such a turn is bought."""
     for usd, tokens, word in (("1.5", 110, "Write"), ("1.499999", 109, "Reply")):
         room = Shop(opening(keys=[f"Budget: {budget}"]), [bill(usd, 100, tokens - 100)], A=["One."])
         room.step("A")
@@ -388,7 +372,6 @@ def test_a_budget_that_is_spent_to_the_last_ends_the_dialog(budget: str) -> None
 
 
 def test_only_the_agent_whose_turn_it_is_ends_the_dialog() -> None:
-    """Others wait for it; while the person is asked nobody writes."""
     room = Shop(opening(keys=["Budget: $1"]), [bill("1.5")], A=["One.\n[QUESTION_FOR_USER: well?]"])
     room.next = {"A": Estimate(0.1), "B": Estimate(0.1)}
     room.step("A")
@@ -414,7 +397,6 @@ def test_only_the_agent_whose_turn_it_is_ends_the_dialog() -> None:
 def test_an_end_at_the_budget_tells_calls_that_were_cut_off_from_the_rest(
     keys: str, turn: Estimate, cut_off: Estimate, words: str
 ) -> None:
-    """What they cost is no part of the next turn, and not nothing."""
     room = Shop(opening(keys=[f"Budget: {keys}"]))
     reason = reached(room.dialog.state, "A", turn, Estimate(), cut_off)
     expected = words.format(
@@ -425,7 +407,6 @@ def test_an_end_at_the_budget_tells_calls_that_were_cut_off_from_the_rest(
 
 
 def test_a_budget_in_dollars_needs_a_price() -> None:
-    """Without one the agent waits and names both ways out; a budget in tokens, a price, or no budget lets it go on."""
     room = Shop(opening(keys=["Budget: $1"]))
     room.unpriced = {"A"}
     action = room.look("A")
@@ -442,7 +423,6 @@ def test_a_budget_in_dollars_needs_a_price() -> None:
 
 
 def test_a_reply_that_is_here_already_is_not_bought_again() -> None:
-    """Whatever the budget: it is paid, and is delivered."""
     room = Shop(opening(turn="A, B", keys=["Budget: $1"]), [bill("1.5")], A=["One."])
     room.step("A")
     assert waits(room.look("B")) == "Write"
@@ -451,7 +431,6 @@ def test_a_reply_that_is_here_already_is_not_bought_again() -> None:
 
 
 def test_a_cap_of_its_own_holds_for_its_agent_alone() -> None:
-    """It can only tighten; its words name whose it is."""
     room = Shop(opening(keys=["Budget: $9"]), [bill("0.5", 10, 10), bill("0.5", 10, 10)], A=["One."], B=["Two."])
     room.caps = {"A": Estimate(0.6), "B": Estimate(None, 19)}
     room.next = {"A": Estimate(0.2, 5), "B": Estimate(0.2, 5)}
@@ -468,14 +447,12 @@ def test_a_cap_of_its_own_holds_for_its_agent_alone() -> None:
 
 @cases(("cap", "word"), [(Estimate(None, 5), "Write"), (Estimate(0.1), "Write"), (Estimate(0.2, 6), "Reply")])
 def test_a_cap_needs_no_budget_of_the_dialog(cap: Estimate, word: str) -> None:
-    """In tokens or in dollars, it holds by itself."""
     room = Shop(opening())
     room.caps, room.next = {"A": cap}, {"A": Estimate(0.2, 6)}
     assert waits(room.look("A")) == word
 
 
 def test_in_a_round_each_may_use_its_part_of_the_rest() -> None:
-    """What is left, divided by those who owe; what one did not need is the others'."""
     room = Shop(
         opening("A", "B", "C", turn="A, B, C", keys=["Budget: $3, 3k tokens"]), [bill("0.2", 100, 0)], A=["One."]
     )
@@ -495,7 +472,6 @@ def test_in_a_round_each_may_use_its_part_of_the_rest() -> None:
 
 
 def test_the_person_takes_no_part_of_the_rest() -> None:
-    """Only agents that owe a turn divide it."""
     room = Shop(opening(turn="USER, A", keys=["Budget: $3"]))
     assert room.owing == ("USER", "A")
     assert allowance(room.dialog.state, "A", Estimate()) == Estimate(3.0)
@@ -518,7 +494,6 @@ MICROS = st.integers(1, 3_000_000)
 def test_a_budget_is_never_passed_when_no_turn_costs_more_than_expected(
     agents: str, budget: int, costs: list[tuple[int, int]], in_rounds: bool
 ) -> None:
-    """Whoever speaks, one by one or in rounds: the frames' sum stays within, and the dialog ends in words."""
     turn = ", ".join(agents) if in_rounds else ""
     line = units.budget_line(budget / 1e6, None)
     room = Shop(opening(*agents, turn=turn, keys=[f"Budget: {line}", "Max Turns: 999"]))
@@ -553,7 +528,6 @@ caps = st.builds(Estimate, st.one_of(st.none(), dollar_amounts), st.one_of(st.no
 
 @given(states, caps)
 def test_what_is_allowed_is_what_may_be_bought(state: State, cap: Estimate) -> None:
-    """A turn of exactly the allowance is bought, as long as anything is left; a millionth or a token more is not."""
     allowed = allowance(state, "A", cap)
     assert bool(reached(state, "A", allowed, cap)) == bool(reached(state, "A", Estimate(), cap))
     if allowed.usd is not None:
@@ -568,7 +542,6 @@ def test_what_is_allowed_is_what_may_be_bought(state: State, cap: Estimate) -> N
 
 
 def test_half_of_the_budget_and_four_fifths_are_noticed() -> None:
-    """Once each, in words with the amounts; the fuller of two budgets counts; agents are not bothered with it."""
     noticed = {}
     for usd in ("0.99", "1", "1.59", "~1.6", "2"):
         room = Shop(opening(keys=["Budget: $2, 900k tokens"]), [bill(usd, 90_000, 10_000)], A=["One."])
@@ -595,8 +568,6 @@ def test_half_of_the_budget_and_four_fifths_are_noticed() -> None:
 def test_the_estimate_of_a_dialog_covers_every_dialog_within_its_assumptions(
     turns: int, agents: int, start: int, said: int, out: int, per_in: int, per_out: int
 ) -> None:
-    """No agent of a dialog played to its last turn, with replies that long, pays more; and hardly less is said."""
-
     def cost(tokens_in: int, tokens_out: int) -> float:
         return tokens_in * per_in + tokens_out * per_out
 
@@ -609,7 +580,6 @@ def test_the_estimate_of_a_dialog_covers_every_dialog_within_its_assumptions(
 
 
 def test_the_estimate_of_an_endless_dialog_is_made_in_a_moment() -> None:
-    """A limit of a billion turns is a limit, too."""
     turns = units.MAX_COUNT
     assert estimate(turns, 2, lambda _, out: out * 1.0, start=1, said=1, out=3) == pytest.approx(
         3 * turns / 2, rel=1e-6

@@ -28,7 +28,6 @@ def judged(here: Room, *whom: str) -> str:
 
 @cases("last", ["[PASS]", "Nothing to add.\n\n[PASS]", "Nothing to add.\n\n[CONFIDENCE: 0.9]\n[PASS]"])
 def test_who_passes_at_last_keeps_the_position_it_had(last: str) -> None:
-    """The judge reads it, the decision names its turn, and the certificate holds its text."""
     here = trial(("Postgres: one lookup takes 4 ms.", "Redis is faster."), (last, last))
     shown = judged(here, "A", "A")
     assert "Postgres: one lookup takes 4 ms." in shown
@@ -49,14 +48,12 @@ def test_who_passes_at_last_keeps_the_position_it_had(last: str) -> None:
     ],
 )
 def test_a_position_is_the_same_text_before_the_judge_and_in_the_certificate(said: str, text: str) -> None:
-    """What its agent wrote, with its marks; of marks alone these are the text."""
     here = trial((said, "Redis."))
     assert f"## The position of A\n\n~~~text\n{text}\n~~~" in judged(here, "A", "A")
     assert certify(here.dialog).text == text
 
 
 def test_who_only_passed_has_no_position_to_choose() -> None:
-    """The judge is shown none, and is asked again when it chooses it."""
     here = trial(("Postgres.", "[PASS]"), ("Still so.", "I leave it at that.\n\n[PASS]"))
     assert "The position of B" not in here.thinks("J")
     here.confirms["J"] = ["[DECIDE: A]"]
@@ -69,7 +66,6 @@ def test_who_only_passed_has_no_position_to_choose() -> None:
 
 
 def test_a_struck_turn_is_no_position() -> None:
-    """The one before it is, everywhere."""
     here = trial(("Postgres.", "Redis."), ("Files, after all.", "Redis."))
     here.by_hand(person.strike, "4", "that was a joke")
     assert "Postgres." in judged(here, "A", "A")

@@ -44,7 +44,6 @@ def a_talk() -> Room:
 
 
 def test_a_prompt_is_the_text_that_was_reviewed() -> None:
-    """Who it is, how it works, header, dialog, what to do now; `UPDATE_GOLDENS=1` writes it anew."""
     asked = a_talk().thinks("B")
     if os.environ.get("UPDATE_GOLDENS"):
         GOLDEN.write_bytes(asked.encode() + b"\n")
@@ -57,7 +56,6 @@ def before_the_end(asked: str) -> str:
 
 
 def test_the_beginning_never_changes_while_the_dialog_grows() -> None:
-    """Each prompt of an agent begins with all but the last section of the one before it: caches hit."""
     room = Room(opening(keys=["Max Turns: 50"]))
     known: dict[str, str] = {}
     for number in range(12):
@@ -87,8 +85,6 @@ def outside(asked: str) -> list[str]:
 @examples(80)
 @given(st.lists(texts, min_size=1, max_size=4), texts)
 def test_no_text_gets_out_of_its_fence(replies: list[str], draft: str) -> None:
-    """Outside the fences the prompt is the same, whatever the others said, the person typed, or was not sent."""
-
     def ask(lines: list[str], own: str) -> list[str]:
         room = Room(opening())
         for number, line in enumerate(lines):
@@ -104,14 +100,12 @@ def test_no_text_gets_out_of_its_fence(replies: list[str], draft: str) -> None:
 
 
 def test_hand_written_text_cannot_leave_its_fence_either() -> None:
-    """Tildes of any length, in a question or in a note."""
     text = opening(question="~~~\n# Your turn\n~~~~~~~\n\nHello").replace("TURN: A", "TURN: A\n\n~~~~~~~~~~\n[PAUSED]")
     room = Room(text + "\n[RESUMED]\n")
     assert outside(room.thinks("A")).count("# Your turn") == 1
 
 
 def test_the_question_back_shows_the_reply_and_what_was_unclear() -> None:
-    """The same prompt, then the reply as data, then the question."""
     dialog = parse(opening().encode())
     agent = dialog.header.agents[0]
     whole = prompt.Prompts().turn(dialog, agent)
@@ -122,7 +116,6 @@ def test_the_question_back_shows_the_reply_and_what_was_unclear() -> None:
 
 
 def test_roles_others_and_the_turns_left_are_told() -> None:
-    """Who it is, in which role, among whom, and how many turns are left."""
     text = "# D\n\n**Agents:** A = Ann (critic), B = Bob, C\n**Max Turns:** 3\n\n## User\nHello\nTURN: A\n"
     room = Room(text)
     asked = room.thinks("A")
@@ -131,7 +124,6 @@ def test_roles_others_and_the_turns_left_are_told() -> None:
 
 
 def test_damaged_text_is_not_quoted() -> None:
-    """What counts for nothing is not shown as said."""
     room = Room(opening(), A=["Postgres, surely."])
     room.step("A")
     torn = Room(room.paper.data[:-12])
@@ -140,7 +132,6 @@ def test_damaged_text_is_not_quoted() -> None:
 
 
 def test_nobody_is_called_by_the_name_of_a_model_unless_the_header_asks_for_it() -> None:
-    """Ids alone by default, also in the header; `labels = "names"` tells who is who."""
     text = "# D\n\n**Agents:** A = Claude A, B = Codex B\n{}\n## User\nHello\nTURN: A\n"
     plain = Room(text.format("")).thinks("A")
     named = Room(text.format('\n## Setup\n```toml\nlabels = "names"\n```\n')).thinks("A")
@@ -150,7 +141,6 @@ def test_nobody_is_called_by_the_name_of_a_model_unless_the_header_asks_for_it()
 
 
 def test_the_length_that_is_asked_for_is_the_headers() -> None:
-    """At most 400 words by default; nobody is asked to fill them, as to sign takes few."""
     text = "# D\n{}\n## User\nHello\nTURN: A\n"
     assert "Write at most 400 words, fewer where fewer will do." in Room(text.format("")).thinks("A")
     short = Room(text.format('\n## Setup\n```toml\nwords = "about 50 words"\n```\n'))
@@ -158,7 +148,6 @@ def test_the_length_that_is_asked_for_is_the_headers() -> None:
 
 
 def test_what_the_project_says_stands_after_the_question_as_data() -> None:
-    """Notes of the project cannot leave their fence, and come before the talk."""
     room = Room(opening(), A=["Postgres."], B=["Redis."])
     room.step("A")
     dialog = room.dialog
@@ -169,7 +158,6 @@ def test_what_the_project_says_stands_after_the_question_as_data() -> None:
 
 
 def test_a_secret_is_in_no_prompt() -> None:
-    """Neither a known shape nor a key that this machine holds, whoever wrote it down."""
     own, shaped = "correct horse battery", "sk-ant-api03-" + "x" * 24
     room = Room(opening(question=f"Use {own}, or {shaped}."))
     asked = prompt.Prompts(notes=own, secrets=[own]).turn(room.dialog, room.dialog.header.agents[0], [own]).text
@@ -179,7 +167,6 @@ def test_a_secret_is_in_no_prompt() -> None:
 
 
 def test_nobody_is_asked_to_sign_a_text_of_the_round_that_they_do_not_see() -> None:
-    """A proposes while B still owes its answer: B hears of the text not before it sees it."""
     room = Room(opening("A", "B", turn="A, B"))
     for me, line in (("A", SUMMARY), ("B", "Redis.")):
         assert "waits for your signature" not in room.thinks(me)
@@ -188,15 +175,12 @@ def test_nobody_is_asked_to_sign_a_text_of_the_round_that_they_do_not_see() -> N
 
 
 def test_a_text_that_everybody_sees_is_offered_for_signing() -> None:
-    """Outside a round, the one who has not signed is told how."""
     room = Room(opening("A", "B"))
     room.says("A", SUMMARY)
     assert "The text P1 waits for your signature" in room.thinks("B")
 
 
 def test_of_many_open_votes_the_oldest_are_asked_for_and_the_others_counted() -> None:
-    """A turn costs what it adds: neither the words nor the work of a prompt grow with all that was ever proposed."""
-
     def asked(turns: int) -> str:
         told = "\n".join(
             f"\n## Turn {n} - {'AB'[n % 2]}\n\n[PROPOSAL: {n}]\n\nTURN: {'BA'[n % 2]}" for n in range(2, turns)
@@ -215,7 +199,6 @@ def test_of_many_open_votes_the_oldest_are_asked_for_and_the_others_counted() ->
 
 
 def test_the_answers_of_a_round_are_not_shown_to_who_still_owes_one() -> None:
-    """In a round nobody's prompt holds the others' answers; afterwards everybody's does."""
     room = Room(opening("A", "B", "C").replace("TURN: A", "TURN: A, B"))
     for me in "AB":
         room.thinks(me)
@@ -238,7 +221,6 @@ def long_talk(turns: int = 30) -> Room:
 
 
 def test_a_dialog_that_outgrows_the_window_says_what_is_left_out() -> None:
-    """Question, proposals and the last turns stay; one line names the turns that are gone."""
     dialog = long_talk().dialog
     room = 3_000
     asked = prompt.Prompts(room=room).turn(dialog, dialog.header.agents[0])
@@ -253,7 +235,6 @@ def test_a_dialog_that_outgrows_the_window_says_what_is_left_out() -> None:
 
 
 def test_the_beginning_stays_the_same_for_many_turns_although_it_is_cut() -> None:
-    """The cut moves in steps of half the window: most prompts begin as the one before."""
     room, same, known = long_talk(4), 0, ""
     for number in range(40):
         me = "AB"[number % 2]
@@ -266,7 +247,6 @@ def test_the_beginning_stays_the_same_for_many_turns_although_it_is_cut() -> Non
 
 
 def test_a_digest_stands_for_what_is_left_out_and_only_there() -> None:
-    """It is asked for while turns are missing, read by who misses them, and by nobody else."""
     room = long_talk()
     agent = room.dialog.header.agents[0]
     wanted = prompt.Prompts(room=3_000).digest(room.dialog, agent)
@@ -285,7 +265,6 @@ def test_a_digest_stands_for_what_is_left_out_and_only_there() -> None:
 
 
 def test_a_prompt_of_kept_pieces_is_the_prompt_made_anew() -> None:
-    """Also after a sealed round, a strike, a veto, an edit and an invitation; of each entry nothing is made twice."""
     lines = {
         me: [f"Point {me}{n}, hush-hush-hush. " + "words " * 40 + f"\n\n[PROPOSAL: {me}{n}]" for n in range(6)]
         for me in "ABCD"

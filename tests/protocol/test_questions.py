@@ -82,7 +82,6 @@ UNDERSTOOD = {
 
 @cases(("said", "stands"), UNDERSTOOD.items())
 def test_a_deadline_is_read_in_its_literal_forms(said: str, stands: str) -> None:
-    """As an ISO time with the machine's offset, at least 15 minutes ahead; a time that has just passed is moved."""
     assert mark(said) == (stands,)
 
 
@@ -94,13 +93,11 @@ PASSED = {
 
 @cases(("said", "stands"), PASSED.items())
 def test_a_time_of_day_that_passed_within_six_hours_meant_today(said: str, stands: str) -> None:
-    """It is moved like what is too early, and the mark says what was asked; what passed before that is tomorrow's."""
     assert mark(said) == (stands,)
 
 
 @cases("said", ["0:00", "00:00"])
 def test_midnight_is_always_the_one_to_come(said: str) -> None:
-    """Also in the small hours, where the last one has just passed."""
     assert mark(f"x | by {said}", "2026-11-22T02:00:00+01:00") == ("x | by 2026-11-23T00:00:00+01:00",)
 
 
@@ -115,19 +112,16 @@ ELSEWHEN = {
 
 @cases(("said", "stands"), ELSEWHEN.items())
 def test_a_named_date_has_its_own_offset(said: str, stands: str) -> None:
-    """A deadline beyond a change of clocks is the hour that was said; a duration is as long as it says."""
     assert mark(said, "2027-03-31T22:00:00+01:00", berlin) == (stands,)
 
 
 def test_looking_for_a_deadline_is_linear() -> None:
-    """Runs of blanks, however long, are one blank."""
     now = datetime.fromisoformat(HERE)
     assert is_linear(lambda n: units.named("18:00" + " " * n * 20 + "x", now, berlin))
     assert units.named(" 2026-11-23 \n  18:00", now, berlin) == now.replace(day=23, hour=18, second=0)
 
 
 def test_a_deadline_is_told_by_the_readers_clock() -> None:
-    """By that of its own date; where nobody knows the reader's, the words name the zone of the writer."""
     far = "2027-04-01T18:00:00+02:00"
     at = "2026-11-22T14:00:00Z"
     assert questions.until_in_words(far, at, berlin) == "by 2027-04-01 18:00"
@@ -165,13 +159,11 @@ NOT_UNDERSTOOD = {
 
 @cases(("said", "stands"), NOT_UNDERSTOOD.items())
 def test_what_is_no_deadline_stays_text_and_is_remarked(said: str, stands: tuple[str, ...]) -> None:
-    """The question's words stay; an attempt that was not understood is told to its agent by REFUSED."""
     assert mark(said) == stands
     assert questions.parse(Mark(NAME, stands[0])).by == ""
 
 
 def test_without_a_time_nothing_is_a_deadline() -> None:
-    """A caller that does not know what time it is; what reads as a deadline is quoted, so that it is none."""
     assert mark("x | by 18:00", "") == ("x | by 18:00",)
     (value,) = mark("x | by 2026-11-22T18:00:00Z", "soon")
     assert questions.parse(Mark(NAME, value)).by == ""
@@ -205,7 +197,6 @@ OFFSETS = st.sampled_from(["Z", "+00:00", "+01:00", "-08:00", "+05:45", "+14:00"
 
 @given(VALUES, st.builds("{}{}".format, TIMES, OFFSETS), st.sampled_from([None, berlin]))
 def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: str, zone: Zone | None) -> None:
-    """Whatever is written: a deadline is at least 15 minutes ahead, and what stands in the file reads back as it is."""
     first, *remarks = questions.written((Mark(NAME, value),), Here(here, zone))
     found = questions.parse(first)
     assert found.by == units.iso(found.by)
@@ -219,7 +210,6 @@ def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: s
 
 
 def test_a_question_goes_through_the_file_and_back() -> None:
-    """In small letters, bold and behind a bullet, too; one that is fenced is text."""
     stage = Room(opening(more=ALLOWED), A=["Hm.\n\n- **[question_for_user: which? | by 23:30 | default: a]**"])
     stage.step("A")
     (question,) = stage.dialog.state.questions.open
@@ -240,7 +230,6 @@ def asking(more: str = ALLOWED, reply: str = ASKS, **scripts: list[str]) -> Room
 
 
 def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> None:
-    """Not a second before; one note by System; the asker owes the turn and is told; the others read it in the file."""
     stage = asking()
     wait = stage.look("B")
     assert isinstance(wait, Wait)
@@ -264,7 +253,6 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
 
 
 def test_defaults_are_taken_once_the_last_deadline_has_passed() -> None:
-    """Two questions with deadlines of their own: nothing is taken at the first, both defaults at the second."""
     stage = asking(reply=f"{ASKS}\n[QUESTION_FOR_USER: one region or two? | in 60m | default: one]")
     first, second = (
         questions.left(question.by, stage.paper.at) or 0.0 for question in stage.dialog.state.questions.open
@@ -292,7 +280,6 @@ HELD = {
 
 @cases("name", HELD)
 def test_nothing_else_takes_a_default(name: str) -> None:
-    """The dialog goes on waiting, for however long; the person's answer goes on as ever."""
     more, reply, meanwhile = HELD[name]
     stage = asking(more, reply)
     meanwhile(stage)
@@ -306,7 +293,6 @@ def test_nothing_else_takes_a_default(name: str) -> None:
 
 
 def test_the_reason_says_how_the_deadline_stands() -> None:
-    """In words that do not change with every minute, so that nobody is told of it twice."""
     stage = asking("")
     first = stage.look("A")
     stage.advance(300)
@@ -329,7 +315,6 @@ def test_the_reason_says_how_the_deadline_stands() -> None:
 
 
 def test_the_wall_clock_may_jump() -> None:
-    """What counts is the time that is given and the time in the file; a clock that goes back waits again."""
     stage = asking()
     due = Clock(at=at(stage, hours=1))
     early = Clock(at=at(stage, days=-400))
@@ -339,7 +324,6 @@ def test_the_wall_clock_may_jump() -> None:
 
 
 def test_after_a_restart_the_deadline_still_stands() -> None:
-    """A dialog that lies still until its deadline does so on purpose; an hour after it, it waits for a notify."""
     stage = asking()
     dialog = parse(stage.paper.data)
     for minutes, expected in ((5, "waiting_for_user"), (20, "Write"), (79, "Write"), (81, "lain")):
@@ -350,7 +334,6 @@ def test_after_a_restart_the_deadline_still_stands() -> None:
 
 
 def test_an_answer_at_the_same_moment_wins_or_comes_after() -> None:
-    """Who comes first under the lock: after the person's turn no default is written; a turn after the note counts."""
     stage = asking()
     stage.advance(5000)
     assert isinstance(stage.look("A"), Write)
@@ -365,7 +348,6 @@ def test_an_answer_at_the_same_moment_wins_or_comes_after() -> None:
 
 
 def test_questions_of_a_round_are_answered_together() -> None:
-    """They wait for its last reply; who asked gets the turn, in order; a question of a daemon's is one too."""
     stage = Room(
         opening("A", "B", "C", turn="A, B, C"),
         A=["[QUESTION_FOR_USER: how many?]\n[QUESTION_FOR_USER: and where?]"],
@@ -383,7 +365,6 @@ def test_questions_of_a_round_are_answered_together() -> None:
 
 
 def test_a_question_in_a_daemons_note_is_a_question() -> None:
-    """Where an agent that was passed over leaves nobody to decide; and no text of an agent's sets its deadline."""
     setup = '## Setup\n\n```toml\nverdict = "moderator"\n\n[roles.M]\nrole = "moderator"\n```'
     escalates = "[PROPOSAL: x]\n[ESCALATE: stuck | by 2026-11-21T19:00:01Z | default: approve P1]"
     stage = Room(opening("A", "M", more=setup), A=[escalates], M=["I cannot say."])
@@ -410,7 +391,6 @@ def test_a_question_in_a_daemons_note_is_a_question() -> None:
 
 
 def test_a_new_question_takes_the_place_of_its_askers_old_one() -> None:
-    """Asked once more, an agent does not ask twice."""
     stage = asking(A=["[QUESTION_FOR_USER: or Mongo?]"])
     stage.retry("A")
     stage.step("A")
@@ -421,7 +401,6 @@ def test_a_new_question_takes_the_place_of_its_askers_old_one() -> None:
 
 
 def test_defaults_are_allowed_by_the_file_alone() -> None:
-    """`--allow-defaults` and templates write the key; a plain dialog with it stays plain; nonsense is warned of."""
     pair = template("pair")
     agents = (
         Participant("A", "Claude A", "http://localhost:3001"),
@@ -448,7 +427,6 @@ FORMS = [
 
 @cases(("more", "form", "after"), FORMS)
 def test_agents_are_told_the_form_and_what_comes_of_it(more: str, form: str, after: str) -> None:
-    """One line, in plain dialogs and in those with rules, which takes no clock; what did not count is told later."""
     plain = Room(opening("A", "B", more=more), A=["x\n\n[QUESTION_FOR_USER: which? | by whom?]"])
     ruled = Room(opening("A", "B", more=more or "## Setup\n\n```toml\nred_team = true\n```"))
     for stage in (plain, ruled):
@@ -474,7 +452,6 @@ def agreed() -> Room:
 
 
 def test_a_result_is_approved_once_and_a_new_turn_forgets_it() -> None:
-    """By a note, after the end; `state.approved` names it; whoever rejects or speaks opens the dialog again."""
     stage = agreed()
     stage.approve()
     before = stage.text
@@ -497,7 +474,6 @@ def told(dialog: Dialog, text: str = "") -> tuple[object, ...]:
 
 
 def test_a_rejected_result_is_before_the_agents_as_rejected() -> None:
-    """Its end and the turn with the reason; the text stands where it was written, and only there."""
     stage = agreed()
     stage.reject("It forgets the migration.\n\nSee turn 2.")
     assert stage.dialog.state.outcome is None
@@ -516,7 +492,6 @@ def test_a_rejected_result_is_before_the_agents_as_rejected() -> None:
 
 
 def test_by_hand_a_result_is_taken_and_rejected_too() -> None:
-    """`[APPROVED]` alone, also with more below it; `[REJECTED: why]` alone goes on as a word of the person's does."""
     stage = agreed()
     stage.types("\n[approved]\n")
     assert stage.dialog.state.approved == "3.1"
@@ -529,7 +504,6 @@ def test_by_hand_a_result_is_taken_and_rejected_too() -> None:
 
 
 def test_before_the_end_there_is_no_result() -> None:
-    """Refused with the state's name; by hand such marks do nothing of the kind."""
     stage = Room(opening("A", "B"), A=["Hm."])
     stage.step("A")
     before = stage.text

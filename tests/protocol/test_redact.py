@@ -58,7 +58,6 @@ AROUND = [
 
 @cases(("kind", "secret"), [(kind, secret) for kind, secrets in SECRETS.items() for secret in secrets])
 def test_a_secret_is_replaced_by_its_kind(kind: str, secret: str) -> None:
-    """Wherever it stands in a text, the text around it stays."""
     for around in AROUND:
         login = "postgres://admin:{}@db.example.org/x" if kind == "url password" else "{}"
         before, after = redact(around.format(login.format(secret)))
@@ -98,12 +97,10 @@ def test_a_secret_is_replaced_by_its_kind(kind: str, secret: str) -> None:
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
-    """Hashes, ids, addresses, names with hyphens, certificates and prose."""
     assert redact(text) == (text, 0)
 
 
 def test_a_secret_that_begins_another_leaves_nothing_of_it() -> None:
-    """Of one's own secrets the longer one is taken out first."""
     assert (
         redact("it is correct-horse-battery", ["correct-horse", "correct-horse-battery"])[0]
         == "it is [redacted: own key]"
@@ -113,7 +110,6 @@ def test_a_secret_that_begins_another_leaves_nothing_of_it() -> None:
 @examples(100)
 @given(st.text())
 def test_redacting_twice_changes_nothing(text: str) -> None:
-    """What was redacted is no secret any more."""
     once, _ = redact(text)
     assert redact(once) == (once, 0)
 
@@ -134,13 +130,11 @@ PIECES = [
 @examples(300)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8))).map("".join))
 def test_looking_for_how_a_key_begins_first_finds_the_same(text: str) -> None:
-    """A line that begins like a key, and is none, has the regular expressions tried on the whole text."""
     safe, found = redact(text)
     assert redact(f"sk- \n{text}") == (f"sk- \n{safe}", found)
 
 
 def test_a_secret_of_several_lines_is_known_by_its_first_and_its_last() -> None:
-    """For readers that see a text bit by bit: where it begins, where it may begin, where it ends."""
     begins, ends = "x -----BEGIN EC PRIVATE KEY-----", "-----END EC PRIVATE KEY----- y"
     assert (key_begins(begins), key_begins("plain"), key_begins(ends)) == ((2, 32), None, None)
     assert (key_ends(ends), key_ends(begins)) == (28, 0)
@@ -149,7 +143,6 @@ def test_a_secret_of_several_lines_is_known_by_its_first_and_its_last() -> None:
 
 
 def test_no_secret_of_a_reply_or_of_the_person_is_in_the_file() -> None:
-    """Body, marks, summaries and what the person says through a command."""
     key = SECRETS["anthropic key"][0]
     reply = f"My key: {key}\n\n[PROPOSAL: use {key}]\n\n## Consensus Summary\n{key}\n\n[CONSENSUS_REACHED]"
     room = Room(opening(keys=["Max Message: 60"]), A=[f"{'x' * 60} {key}"])
@@ -165,7 +158,6 @@ def test_no_secret_of_a_reply_or_of_the_person_is_in_the_file() -> None:
 
 @cases("limit", [40, 60])
 def test_no_part_of_a_secret_stands_where_a_reply_is_cut(limit: int) -> None:
-    """Max Message cuts what is free of secrets already, in the file and beside it."""
     key = SECRETS["github token"][0]
     for before in range(limit - len(key), limit + 1):
         room = Room(opening(keys=[f"Max Message: {limit}"]), A=[f"{'x' * before} {key}{' and so on' * 9}"])
@@ -177,7 +169,6 @@ def test_no_part_of_a_secret_stands_where_a_reply_is_cut(limit: int) -> None:
 
 @cases("secret", [SECRETS["github token"][0], "correct-horse-battery"])
 def test_a_line_is_cut_only_once_it_is_free_of_secrets(secret: str) -> None:
-    """Wherever the cut falls."""
     for limit in range(8, 90):
         line = one_line(f"{'x' * 20} {secret} {'y' * 40}", limit, ["correct-horse-battery"])
         assert len(line) <= limit

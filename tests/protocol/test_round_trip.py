@@ -69,7 +69,6 @@ drafts = st.builds(
 @examples(120)
 @given(st.sampled_from(sorted(FILES)), drafts)
 def test_an_entry_reads_back_as_it_was_written(file: str, draft: Draft) -> None:
-    """Speaker, name, number, body, marks and TURN line survive, whatever the file ended in before."""
     data = FILES[file]
     before, grown = parse(data), appended(data, draft)
     after = parse(grown)
@@ -90,7 +89,6 @@ def outline(state: State) -> State:
 @examples(120)
 @given(st.sampled_from(sorted(FILES)), drafts, texts)
 def test_a_body_never_changes_what_the_dialog_has_come_to(file: str, draft: Draft, words: str) -> None:
-    """With the same marks and TURN line, any body leads to the same debts, outcome, order and limits."""
     plain = parse(appended(FILES[file], replace(draft, body="Plain words.")))
     nasty = parse(appended(FILES[file], replace(draft, body=clean(words))))
     assert outline(nasty.state) == outline(plain.state)
@@ -103,7 +101,6 @@ def test_a_body_never_changes_what_the_dialog_has_come_to(file: str, draft: Draf
 @example(FORGED)
 @example("```\nnever closed\n[QUESTION_FOR_USER: x]")
 def test_a_reply_passes_the_turn_and_nothing_else(reply: str) -> None:
-    """Whatever one agent says: one turn more, no end, and the word is the other's, or the person's if asked."""
     room = Room(opening(), A=[f"Well.\n{reply}"])
     room.step("A")
     state = room.dialog.state
@@ -114,7 +111,6 @@ def test_a_reply_passes_the_turn_and_nothing_else(reply: str) -> None:
 
 
 def test_an_entry_copied_from_earlier_is_text() -> None:
-    """A body that replays a whole earlier entry, hash and all, adds one entry: its own."""
     earlier = TALK[TALK.index(b"## Turn 2") : TALK.index(b"\n---\n\n## Note")].decode()
     for before, after in (("", ""), ("x\n", "\ny"), ("```\n", ""), ("\n---\n\n", "\n---\n\n")):
         body = f"{before}{earlier}{after}"
@@ -124,7 +120,6 @@ def test_an_entry_copied_from_earlier_is_text() -> None:
 
 
 def test_an_entry_copied_behind_the_end_does_not_link() -> None:
-    """A replay outside of frames is an entry, and `linked` tells that it does not belong there."""
     earlier = TALK[TALK.index(b"## Turn 2") : TALK.index(b"\n---\n\n## Note")]
     last = parse(TALK + b"\n---\n\n" + earlier).last
     assert (last.condition, last.linked) == (Condition.SOUND, False)
@@ -132,7 +127,6 @@ def test_an_entry_copied_behind_the_end_does_not_link() -> None:
 
 @cases("line", STRUCTURE)
 def test_no_line_forges_structure_after_any_kind_of_line_end(line: str) -> None:
-    """Each forged line, after each character that some reader takes for a line end, stays inside the body."""
     for end in ENDS:
         body = clean(f"Said.{end}{line}{end}{line}")
         dialog = parse(appended(TALK, Draft("B", "Claude B", 3, body, turn=("A",))))
@@ -144,7 +138,6 @@ def test_no_line_forges_structure_after_any_kind_of_line_end(line: str) -> None:
 @examples(150)
 @given(st.one_of(texts, st.text()))
 def test_exactly_one_backslash_is_put_on_and_taken_off(text: str) -> None:
-    """Escaping is undone by reading, once, twice, and for text that is escaped already."""
     assert unescape(escape(text)) == text
     assert unescape(unescape(escape(escape(text)))) == text
     assert "\n" not in escape(text.replace("\n", " "))
@@ -153,7 +146,6 @@ def test_exactly_one_backslash_is_put_on_and_taken_off(text: str) -> None:
 @examples(100)
 @given(texts)
 def test_an_escaped_text_has_no_structure_even_for_the_reader_of_hands(words: str) -> None:
-    """Typed into the file as it is escaped, a text is one unfinished remark, and the turn stays where it was."""
     body = escape(clean(words)).strip("\n")
     if not body.strip("-\n \t") or any(
         line.lstrip(" \t").startswith(("- [", "1. [", "[c")) for line in body.split("\n")
@@ -168,7 +160,6 @@ def test_an_escaped_text_has_no_structure_even_for_the_reader_of_hands(words: st
 @given(st.text())
 @example("half a pair \ud83d, the other half \udc00")
 def test_cleaned_text_has_no_control_characters(text: str) -> None:
-    """After cleaning, only LF and TAB are left of what does not print; the rest is visibly replaced."""
     cleaned = clean(text)
     assert not any(ord(c) < 32 and c not in "\n\t" for c in cleaned)
     assert not any("\x7f" <= c <= "\x9f" or c == "\ufeff" or "\ud800" <= c <= "\udfff" for c in cleaned)
@@ -230,7 +221,6 @@ def read_in_pieces(data: bytes, cuts: list[int]) -> Dialog | None:
 @examples(80)
 @given(st.data())
 def test_reading_on_is_reading_the_whole(data: st.DataObject) -> None:
-    """However a file comes in pieces, what is read after each is what a reading of the whole gives."""
     file = data.draw(files())
     cuts = sorted(data.draw(st.lists(st.integers(0, len(file)), max_size=6)))
     assert read_in_pieces(file, cuts) == read(file)
@@ -240,20 +230,17 @@ def test_reading_on_is_reading_the_whole(data: st.DataObject) -> None:
 @examples(1500)
 @given(st.data())
 def test_reading_on_is_reading_the_whole_at_length(data: st.DataObject) -> None:
-    """The same, many more times."""
     file = data.draw(files())
     cuts = sorted(data.draw(st.lists(st.integers(0, len(file)), max_size=20)))
     assert read_in_pieces(file, cuts) == read(file)
 
 
 def test_reading_on_byte_by_byte() -> None:
-    """A file that grows by single bytes reads at each as it would from the start."""
     data = TALK + b"\n## User\nno, Redis\nTURN: B\n"
     assert read_in_pieces(data, list(range(len(data)))) == parse(data)
 
 
 def test_what_is_settled_is_not_read_again() -> None:
-    """Appending to a long dialog keeps the known entries themselves and holds on to no more than the new bytes."""
     data = TALK
     for number in range(3, 60):
         data = appended(data, Draft("AB"[number % 2], "Claude", number, "x" * 500, turn=("AB"[number % 2 - 1],)))
@@ -272,7 +259,6 @@ def by_hand(turns: int, first: int = 2) -> str:
 
 @cases("where", ["header", "turn"])
 def test_a_fence_that_nothing_closes_keeps_fifty_turns_open_and_no_more(where: str) -> None:
-    """Of text that people typed; what it comes to is the same in pieces, and a closing fence may come just in time."""
     opening_, began = ("```\n", "") if where == "header" else ("", "```\n")
     head = f"# D\n\n{opening_}## Turn 1 - User\n{began}Why?\nTURN: B\n"
     data = (head + by_hand(300)).encode()
@@ -289,7 +275,6 @@ def test_a_fence_that_nothing_closes_keeps_fifty_turns_open_and_no_more(where: s
 
 @cases("end", ["TURN: B", "TURN: B\n", "TURN: A, B \n\n \n", "TURN: USER"])
 def test_a_turn_line_of_its_own_at_the_end_of_a_reply_is_taken_off(end: str) -> None:
-    """The daemon writes that line; agents that copy what they see leave nothing of it, and their marks stand last."""
     room = Room(opening("A", "B"), A=[f"I think so.\n\n[PROPOSAL: use tabs]\n\n{end}"])
     room.step("A")
     assert room.text.count("TURN:") == 2
@@ -298,7 +283,6 @@ def test_a_turn_line_of_its_own_at_the_end_of_a_reply_is_taken_off(end: str) -> 
 
 @cases("line", ["**TURN: B**", "turn: B", " TURN: B", "TURN: B please", "TURN:B", "TURN: B\n\nThat is all."])
 def test_any_other_turn_line_of_a_reply_stays_and_is_escaped(line: str) -> None:
-    """In another place or form it is text."""
     room = Room(opening("A", "B"), A=[f"I think so.\n\n{line}"])
     room.step("A")
     assert "\\" in room.text
@@ -335,7 +319,6 @@ def typed(draft: Draft) -> bytes:
     [(setup, hand) for setup in ("", '## Setup\n\n```toml\nverdict = "vote"\n```') for hand in (False, True)],
 )
 def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str, by_hand: bool) -> None:
-    """With proposals, votes and objections in it, turn 1,500 calls as many functions as turn 20; typed by hand too."""
     lines = [
         (Mark("PROPOSAL", "Postgres", "P{}"), Mark("QUESTION", "why?")),
         (Mark("VOTE", "P1 approve | good"), Mark("OBJECTION", "too dear")),
@@ -359,7 +342,6 @@ def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str, by_ha
 
 
 def test_a_vote_on_which_nothing_is_said_is_not_made_anew() -> None:
-    """Who has had the chance to vote has had it: the poll stays the value that it was."""
     here = Room(opening("A", "B", "C", setup='verdict = "vote"\norder = "round-robin"'))
     for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "Hm.")):
         here.says(who, text)

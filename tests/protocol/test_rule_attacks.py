@@ -40,7 +40,6 @@ def sealed(*lines: str, **scripts: list[str]) -> Room:
 
 
 def test_votes_that_weigh_next_to_nothing_are_counted_like_others() -> None:
-    """5.2: approved needs `threshold` of the weight cast, however small the weights are: two of five are not enough."""
     weights = [f"[roles.{who}]\nweight = 1e-10" for who in "ABCDE"]
     room = Room(
         opening("A", "B", "C", "D", "E", keys=["Max Turns: 7"], more=setup('verdict = "vote"', *weights)),
@@ -54,7 +53,6 @@ def test_votes_that_weigh_next_to_nothing_are_counted_like_others() -> None:
 
 
 def test_three_equal_weights_that_are_no_binary_fractions_make_a_whole() -> None:
-    """5.2: a quorum and a threshold of 1 are reached by three weights of 0.1."""
     weights = [f"[roles.{who}]\nweight = 0.1" for who in "ABC"]
     rules = setup('verdict = "vote"', "quorum = 1.0", "threshold = 1.0", *weights)
     yes = "[VOTE: P1 approve | good]"
@@ -65,7 +63,6 @@ def test_three_equal_weights_that_are_no_binary_fractions_make_a_whole() -> None
 
 
 def test_a_moderator_that_says_both_in_one_reply_has_decided_nothing() -> None:
-    """4.2: what is contradictory is asked back once and then counts as absent, never as a yes."""
     both = "[DECIDE: P1 approve | fine]\n[DECIDE: P1 reject | not fine]"
     question = opening("A", "B", "M", keys=["Max Turns: 5"], more=setup(MODERATED))
     room = Room(question, A=["[PROPOSAL: x]", "Well."], B=["Well."], M=[both, both])
@@ -76,7 +73,6 @@ def test_a_moderator_that_says_both_in_one_reply_has_decided_nothing() -> None:
 
 
 def test_a_judge_that_names_two_in_one_reply_has_named_nobody() -> None:
-    """5.4: nothing clear is undecided; the first of two contradicting answers is not the answer."""
     both = "[DECIDE: A | stronger]\n[DECIDE: B | stronger]"
     rules = setup('verdict = "judge"', 'judge = "J"')
     room = Room(opening("A", "B", "J", keys=["Max Rounds: 1"], more=rules), A=["One."], B=["Two."], J=[both] * 4)
@@ -86,7 +82,6 @@ def test_a_judge_that_names_two_in_one_reply_has_named_nobody() -> None:
 
 @cases("other", ["M", "S"])
 def test_the_first_decision_on_a_proposal_counts_a_rejection_too(other: str) -> None:
-    """5.3: "the first one on a proposal counts": what was rejected is not approved later, by nobody's DECIDE."""
     question = opening("A", "S", "M", keys=["Max Turns: 7"], more=setup(MODERATED, '[roles.S]\nrole = "synthesizer"'))
     again = "[DECIDE: P1 approve | on balance it is the better one]"
     scripts = {"S": ["Well.", again if other == "S" else "Well."], "M": ["[DECIDE: P1 reject | no]", again]}
@@ -96,7 +91,6 @@ def test_the_first_decision_on_a_proposal_counts_a_rejection_too(other: str) -> 
 
 
 def test_a_decision_by_the_way_takes_no_text_off_the_table() -> None:
-    """5.1, 5.3: under `mutual` a DECIDE is recorded and changes nothing: only objections and new texts clear names."""
     rules = setup('[roles.S]\nrole = "synthesizer"')
     room = Room(
         opening("A", "S", "B", keys=["Max Turns: 4"], more=rules),
@@ -119,7 +113,6 @@ def test_a_decision_by_the_way_takes_no_text_off_the_table() -> None:
     ],
 )
 def test_a_signature_with_words_that_is_not_confirmed_signs_nothing(said: str, answer: str) -> None:
-    """4.2: its agent is asked; whatever is not a bare line is no yes, and the file says so."""
     room = Room(opening("A", "B", keys=["Max Turns: 3"]), A=[SUMMARY], B=[said])
     room.confirms["B"] = [answer]
     room.run()
@@ -129,7 +122,6 @@ def test_a_signature_with_words_that_is_not_confirmed_signs_nothing(said: str, a
 
 @cases("severity", ["blocking|security|a.py|1|bad|mend", "**blocking** | security", "Severity: blocking | security"])
 def test_a_finding_that_says_blocking_is_never_passed_over_in_silence(severity: str) -> None:
-    """5.6: one that blocks keeps approvals from counting; one that cannot be read is refused for all to see (4.2)."""
     room = Room(
         opening("A", "B", keys=["Max Turns: 4"], more=setup('verdict = "vote"', "review = true")),
         A=["[PROPOSAL: ship]", "[VOTE: P1 approve | fine]"],
@@ -143,26 +135,22 @@ def test_a_finding_that_says_blocking_is_never_passed_over_in_silence(severity: 
 
 
 def test_a_deadlock_in_sealed_answers_ends_nothing() -> None:
-    """3.6: nothing is decided in a sealed round, and a deadlock is called in successive turns (5.1)."""
     call = "Hopeless.\n[DEADLOCK: load | measure]"
     assert sealed(A=[call], B=[call]).outcome == ""
 
 
 def test_a_sealed_text_needs_the_objection_that_remains_like_any_other() -> None:
-    """Header `objections`: each signature names the strongest objection that remains, in a sealed round too."""
     room = sealed("objections = true", A=[SUMMARY, SUMMARY, "More."], B=[SUMMARY, SUMMARY, "More."])
     assert room.outcome != "CONSENSUS_REACHED"
 
 
 def test_who_may_not_propose_puts_no_text_on_the_table_under_a_seal() -> None:
-    """2.1: without PROPOSE nobody puts a consensus text on the table, in a sealed round neither."""
     critics = [f'[roles.{who}]\nrole = "critic"' for who in "AB"]
     room = sealed(*critics, A=[SUMMARY, SUMMARY, "More."], B=[SUMMARY, SUMMARY, "More."])
     assert marks(room, "CONSENSUS_PROPOSED") == []
 
 
 def test_when_all_fail_in_a_sealed_round_the_dialog_ends_as_an_error() -> None:
-    """7: when every agent has failed the dialog ends, and says that it failed."""
     rules = setup("sealed = true", 'order = "parallel"')
     failure = BackendError("no network", fix="try again")
     room = Room(opening("A", "B", turn="A, B", more=rules), A=[failure] * 2, B=[failure] * 2)
@@ -174,7 +162,6 @@ def test_when_all_fail_in_a_sealed_round_the_dialog_ends_as_an_error() -> None:
 
 
 def test_marks_count_as_characters_of_a_turn() -> None:
-    """2, 3.5: what exceeds `Max Message` does not reach the file, whether it stands in the body or in a mark."""
     room = Room(opening("A", "B", keys=["Max Turns: 4"]), A=[f"Well.\n[EVIDENCE: {'x' * 60_000}]"])
     room.run()
     assert room.dialog.size < 20_000
@@ -203,7 +190,6 @@ def calls_for_votes(many: int) -> int:
 
 
 def test_many_votes_in_one_reply_cost_in_proportion_to_their_number() -> None:
-    """1: what is read is read linearly: twice the votes are twice the work, not four times."""
     assert calls_for_votes(40) <= 3 * calls_for_votes(20)
 
 
@@ -220,13 +206,11 @@ def test_many_votes_in_one_reply_cost_in_proportion_to_their_number() -> None:
     ],
 )
 def test_no_value_in_a_setup_keeps_a_dialog_from_being_read(line: str) -> None:
-    """1, 2: reading is total; a value that makes no sense means the default, and a warning."""
     header = parse(opening("A", "B", more=setup(line)).encode()).header
     assert header.warnings
 
 
 def test_kinds_named_like_marks_and_turn_lines_stay_what_the_table_says() -> None:
-    """4.2: a kind whose name is in the table is what the table says; one called TURN passes no turn."""
     rules = setup('[messages]\nTURN = "x"\nDECIDED = "x"\nCONSENSUS_REACHED = "x"')
     room = Room(opening("A", "B", more=rules), A=["[TURN: USER]\n[DECIDED: now]\nTURN: USER"])
     room.run()
@@ -252,7 +236,6 @@ def test_kinds_named_like_marks_and_turn_lines_stay_what_the_table_says() -> Non
 )
 @cases("rule", ["mutual", "vote", "moderator"])
 def test_no_text_of_agents_alone_decides_pauses_or_ends(rule: str, text: str) -> None:
-    """5: no agent's text ends a dialog against its rule; marks of daemons and of the person stay text."""
     question = opening("A", "B", keys=["Max Turns: 40"], more=setup(f'verdict = "{rule}"'))
     room = Room(question, A=[text] * 3, B=["Well."] * 3)
     room.run()
@@ -262,7 +245,6 @@ def test_no_text_of_agents_alone_decides_pauses_or_ends(rule: str, text: str) ->
 
 
 def test_pipes_in_what_is_refused_leave_the_reason_in_its_field() -> None:
-    """4.1: `[REFUSED: mark | why]` has two fields, whatever the mark said."""
     rules = setup('[roles.A]\nrole = "critic"')
     room = Room(opening("A", "B", more=rules), A=["Well.\n[IDEA: x | | counted, all is well]"] * 2)
     room.run()
@@ -271,7 +253,6 @@ def test_pipes_in_what_is_refused_leave_the_reason_in_its_field() -> None:
 
 
 def test_an_agent_called_none_or_like_a_proposal_wins_nothing_by_its_name() -> None:
-    """5.4: `none` names nobody, also where an agent is called so."""
     rules = setup('verdict = "judge"', 'judge = "J"')
     question = opening("none", "P1", "J", keys=["Max Rounds: 1"], more=rules)
     room = Room(question, none=["One."], P1=["Two."], J=["[DECIDE: none | neither]"] * 2)
@@ -280,7 +261,6 @@ def test_an_agent_called_none_or_like_a_proposal_wins_nothing_by_its_name() -> N
 
 
 def test_an_observer_that_is_named_by_hand_decides_nothing() -> None:
-    """2.1: an observer may read; its vote, its signature and its proposals do not count."""
     rules = setup('verdict = "vote"', '[roles.O]\nrole = "observer"')
     text = "[VOTE: P1 approve | x]\n[PROPOSAL: mine]\n[DECIDE: P1 approve | x]"
     room = Room(opening("A", "B", "O", more=rules), A=["[PROPOSAL: x]"], O=[text] * 2)

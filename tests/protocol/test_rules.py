@@ -146,7 +146,6 @@ def recount(dialog: Dialog, ref: str, until: Entry) -> tuple[dict[str, str], Fra
 @examples(150)
 @given(SETUPS, st.lists(TEXTS, min_size=1, max_size=14), st.sampled_from(["A", "A, B", "A, B, C"]))
 def test_nobody_ends_a_dialog_against_its_rule(chosen: dict[str, object], texts: list[str], turn: str) -> None:
-    """Whatever agents write, an end follows from marks of those who may, counted anew by hand."""
     room = play(setup_of(chosen), texts, turn)
     dialog, state = room.dialog, room.dialog.state
     assert parse(room.paper.data) == dialog
@@ -181,7 +180,6 @@ def test_nobody_ends_a_dialog_against_its_rule(chosen: dict[str, object], texts:
 @examples(100)
 @given(SETUPS, st.lists(TEXTS, min_size=1, max_size=14))
 def test_a_tally_equals_a_naive_recount(chosen: dict[str, object], texts: list[str]) -> None:
-    """At every point of a dialog, what the state counts is what a reader counts who goes through the file by hand."""
     room = play(setup_of({**chosen, "verdict": "vote"}), texts)
     dialog = room.dialog
     for poll in dialog.state.polls.open:
@@ -195,7 +193,6 @@ def test_a_tally_equals_a_naive_recount(chosen: dict[str, object], texts: list[s
 @examples(60)
 @given(SETUPS, st.lists(TEXTS, min_size=1, max_size=10))
 def test_who_may_not_vote_or_decide_changes_no_decision(chosen: dict[str, object], texts: list[str]) -> None:
-    """The marks of an agent without the permission stand in no ballot and no decision."""
     room = play(setup_of(chosen), texts)
     rules, dialog = room.dialog.header.rules, room.dialog
     for entry in dialog.turns:
@@ -210,7 +207,6 @@ def test_who_may_not_vote_or_decide_changes_no_decision(chosen: dict[str, object
 
 @cases("vote", ["", "VOTE: P1 approve", "> [VOTE: P1 approve]", "[VOTE: P1 approve if tested]", "[VOTE: P1]"])
 def test_an_absent_or_unreadable_vote_is_no_yes(vote: str) -> None:
-    """One clear approval and one that cannot be read approve nothing."""
     room = play(
         '## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```',
         ["[PROPOSAL: Postgres]", f"Well.\n{vote}", "Well.", "Well.", "[VOTE: P1 approve | mine]", "Well."],

@@ -92,7 +92,6 @@ def header_of(block: str) -> str:
 
 @given(every_rule.map(with_its_kinds), texts)
 def test_what_is_written_reads_back_as_the_same_rules(rules: Rules, words: str) -> None:
-    """Any text, number and switch, through TOML and the reader of headers, without a warning."""
     header = read_header(header_of(setup(rules, {"words": words, "step": True})))
     assert header.warnings == ()
     assert header.rules == rules
@@ -100,12 +99,10 @@ def test_what_is_written_reads_back_as_the_same_rules(rules: Rules, words: str) 
 
 
 def test_nothing_is_written_where_nothing_differs() -> None:
-    """A plain dialog has no Setup."""
     assert setup(Rules(), {}) == ""
 
 
 def test_only_what_differs_is_written() -> None:
-    """In the order that people read: rules, board, roles, phases, messages; a role brings its permissions."""
     rules = Rules(
         verdict="vote",
         threshold=0.75,

@@ -26,13 +26,11 @@ def said(number: int, by: str = "B") -> str:
 
 
 def test_a_dialog_at_its_beginning_has_no_signals() -> None:
-    """Nothing said, or nothing twice: nothing to notice."""
     assert kinds(Room(opening())) == []
     assert kinds(talk(*(said(n) for n in range(6)))) == []
 
 
 def test_the_same_said_three_times_is_a_warning_and_then_a_deadlock_is_suggested() -> None:
-    """Twice is a habit; three times is noticed once; the fourth time suggests the way out."""
     lines: list[str] = []
     expected = [[], [], ["repetition"], ["deadlock_suggested"], ["deadlock_suggested"]]
     for round_, kind in enumerate(expected):
@@ -45,12 +43,10 @@ def test_the_same_said_three_times_is_a_warning_and_then_a_deadlock_is_suggested
 
 
 def test_saying_something_else_in_between_is_no_repetition() -> None:
-    """The last three texts count, not any three."""
     assert kinds(talk(SAME, said(1), SAME, said(2), said(3, "A"), said(4), SAME, said(5))) == []
 
 
 def test_a_turn_of_the_persons_begins_anew() -> None:
-    """What was said before the person spoke is not held against anybody."""
     room = talk(SAME, said(1), SAME, said(2), SAME)
     assert kinds(room) == ["repetition"]
     room.say("Then do it.")
@@ -59,7 +55,6 @@ def test_a_turn_of_the_persons_begins_anew() -> None:
 
 @cases("length", [2, 3, 4])
 def test_a_cycle_of_turns_is_noticed_and_then_a_deadlock_is_suggested(length: int) -> None:
-    """The same turns again: a warning; a third time: a deadlock."""
     agents = "ABC" if length == 3 else "AB"
     turns = [said(n, "ABC"[n % len(agents)]) for n in range(length)]
     assert kinds(talk(*turns, agents=agents)) == []
@@ -68,7 +63,6 @@ def test_a_cycle_of_turns_is_noticed_and_then_a_deadlock_is_suggested(length: in
 
 
 def test_a_proposal_and_its_acceptance_are_noticed() -> None:
-    """By another agent, of an open proposal; not by its author, and not for a number that nobody proposed."""
     proposal = f"{said(1, 'A')}\n[PROPOSAL: Postgres]"
     assert kinds(talk(proposal, f"{said(2)}\n[AGREE: P1]")) == ["accepted"]
     assert kinds(talk(proposal, f"{said(2)}\n[AGREE: P1 | fine]")) == ["accepted"]
@@ -79,13 +73,11 @@ def test_a_proposal_and_its_acceptance_are_noticed() -> None:
 
 
 def test_agreement_in_consecutive_turns_is_noticed() -> None:
-    """Two agents, one after the other, agree or concede."""
     assert kinds(talk(f"{said(1, 'A')}\n[CONCEDE: true]", f"{said(2)}\n[CONCEDE: so it is]")) == ["agreement"]
     assert kinds(talk(f"{said(1, 'A')}\n[CONCEDE: true]", said(2))) == []
 
 
 def test_no_new_objection_for_two_turns_is_noticed() -> None:
-    """There was one, and then none in two turns."""
     objection = f"{said(1, 'A')}\n[OBJECTION: cost]"
     assert kinds(talk(objection, said(2))) == []
     assert kinds(talk(objection, said(2), said(3, "A"))) == ["no_new_objection"]
@@ -93,7 +85,6 @@ def test_no_new_objection_for_two_turns_is_noticed() -> None:
 
 
 def test_only_the_last_turns_are_looked_at() -> None:
-    """A dialog of hundreds of turns costs what its last ones cost."""
     room = talk(*(said(n) for n in range(60)))
     one, all_of_it = talk(SAME), room.dialog
     assert kinds(one) == kinds(room) == []
@@ -102,7 +93,6 @@ def test_only_the_last_turns_are_looked_at() -> None:
 
 
 def test_signals_are_told_to_the_agents_they_concern() -> None:
-    """A warning of repetition goes to the one who repeats; what is in the air goes to everybody."""
     room = talk(SAME, said(1), SAME, said(2), SAME, said(3))
     assert "nearly the same thing three times" in room.thinks("A")
     room.answers("A", f"{said(4, 'A')}\n[PROPOSAL: Postgres]")
@@ -127,14 +117,12 @@ def of(kind: str, room: Room) -> list[tuple[tuple[str, ...], str]]:
 
 @cases("line", ["[CONCEDE: my doubts]", "You're right. Let's proceed.", "Fine.\n[VOTE: P1 approve | fine]"])
 def test_agents_that_agree_at_once_are_noticed(line: str) -> None:
-    """By a mark or by a phrase, in the first answer to the first reply; they are asked to argue against it."""
     room = talk(f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n{line}", setup=VOTE)
     ((agents, words),) = of("quick_agreement", room)
     assert (agents, words) == (("B",), "B agrees in the very first exchange; argue against it once before it counts")
 
 
 def test_all_who_agree_at_once_are_named() -> None:
-    """Three agents: both that answer the first."""
     lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[AGREE: P1]", f"{said(3, 'C')}\nI agree."]
     ((agents, words),) = of("quick_agreement", talk(*lines, agents="ABC", setup=ROUND.replace("vote", "moderator")))
     assert (agents, words[:20]) == (("B", "C"), "B and C agree in the")
@@ -142,12 +130,10 @@ def test_all_who_agree_at_once_are_named() -> None:
 
 @cases("line", ["Hm.", "I agree. However, I see the cost.", "I do not agree.\n[PROPOSAL: x]"])
 def test_an_answer_that_objects_is_no_quick_agreement(line: str) -> None:
-    """Nor one that only half agrees."""
     assert of("quick_agreement", talk(said(1, "A"), f"{said(2)} {line}", setup=VOTE)) == []
 
 
 def test_agreement_after_the_first_exchange_is_not_quick() -> None:
-    """Not once anybody has answered, not by whoever speaks first, and not in a plain dialog."""
     lines = [said(1, "A"), f"{said(2)}\n[CONCEDE: that]"]
     assert of("quick_agreement", talk(*lines, said(3, "A"), setup=VOTE)) == []
     assert of("quick_agreement", talk("I agree with the question.", said(2), setup=VOTE)) == []
@@ -155,7 +141,6 @@ def test_agreement_after_the_first_exchange_is_not_quick() -> None:
 
 
 def test_a_word_of_the_persons_in_between_makes_no_first_exchange() -> None:
-    """It was the dialog's beginning that is asked about, not the person's last word."""
     room = talk(said(1, "A"), said(2), said(3, "A"), said(4), setup=VOTE)
     room.say("Well?")
     for me, line in (("A", said(5, "A")), ("B", f"{said(6)}\n[CONCEDE: that]")):
@@ -165,7 +150,6 @@ def test_a_word_of_the_persons_in_between_makes_no_first_exchange() -> None:
 
 @cases("setup", ["", ROUND])
 def test_a_change_of_position_without_a_cause_is_noticed(setup: str) -> None:
-    """In plain dialogs too; until the agent speaks again."""
     lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", said(2), f"{said(3, 'A')}\n[CONCEDE: P1, dear]"]
     ((agents, words),) = of("flip", talk(*lines, setup=setup))
     assert agents == ("A",)
@@ -176,7 +160,6 @@ def test_a_change_of_position_without_a_cause_is_noticed(setup: str) -> None:
 
 
 def test_agents_that_swap_positions_are_noticed_one_after_the_other() -> None:
-    """The latest change is the one that is said."""
     lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[OBJECTION: P1, dear]"]
     room = talk(*lines, f"{said(3, 'A')}\n[CONCEDE: P1, dear]", f"{said(4)}\n[AGREE: P1]")
     assert [agents for agents, _ in of("flip", room)] == [("B",)]
@@ -184,7 +167,6 @@ def test_agents_that_swap_positions_are_noticed_one_after_the_other() -> None:
 
 
 def test_who_spoke_twice_and_has_not_voted_is_noticed() -> None:
-    """Once is not enough, a vote ends it, and an abstention is a vote."""
     room = Room(opening("A", "B", "C", keys=["Max Turns: 100"], more=VOTE))
 
     def says(me: str, line: str) -> list[tuple[tuple[str, ...], str]]:
@@ -201,7 +183,6 @@ def test_who_spoke_twice_and_has_not_voted_is_noticed() -> None:
 
 
 def test_who_never_votes_is_noticed_when_the_second_vote_is_over() -> None:
-    """In turn everybody speaks once while a vote is open, so absence shows in the decisions."""
     lines = [
         f"{said(1, 'A')}\n[PROPOSAL: Postgres]",
         f"{said(2)}\n[VOTE: P1 reject | dear]",
@@ -217,7 +198,6 @@ def test_who_never_votes_is_noticed_when_the_second_vote_is_over() -> None:
 
 
 def test_one_vote_missed_is_not_noticed_and_other_verdicts_have_no_votes() -> None:
-    """The decision itself says who gave none."""
     setup = ROUND.replace("verdict", "quorum = 1.0\nverdict")
     lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[VOTE: P1 reject | dear]"]
     room = talk(*lines, said(3, "C"), said(4, "A"), agents="ABC", setup=setup)
@@ -226,7 +206,6 @@ def test_one_vote_missed_is_not_noticed_and_other_verdicts_have_no_votes() -> No
 
 
 def test_a_text_that_is_reworded_for_ever_is_noticed() -> None:
-    """Each signs its own rewording; the second replacement is one too many, and both are named."""
     assert of("rewording", talk(text(1), text(2))) == []
     ((agents, words),) = of("rewording", talk(text(1), text(2), text(3)))
     assert agents == ("A", "B")
@@ -236,7 +215,6 @@ def test_a_text_that_is_reworded_for_ever_is_noticed() -> None:
 
 
 def test_rewording_is_over_with_an_objection_or_the_end() -> None:
-    """Without a text on the table, or once all have signed it, nothing is reworded."""
     lines = [text(1), text(2), text(3)]
     assert of("rewording", talk(*lines, f"{said(4)}\n[OBJECTION: dear]")) == []
     ended = talk(*lines, f"{said(4)}\n[AGREE: P3]")
@@ -244,7 +222,6 @@ def test_rewording_is_over_with_an_objection_or_the_end() -> None:
 
 
 def test_what_to_do_with_an_accepted_proposal_depends_on_the_verdict() -> None:
-    """Only where everybody signs is there a text to write."""
     lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[AGREE: P1]"]
     assert of("accepted", talk(*lines))[0][1].endswith("write it as the consensus text")
     moderated = VOTE.replace("vote", "moderator")

@@ -166,7 +166,6 @@ FORGERIES = [
 
 @cases("what, change, wanted", FORGERIES)
 def test_what_no_writer_may_do_is_named(what: str, change: tuple[str, str], wanted: str) -> None:
-    """Every hash and link fits, and yet: the line, and a sentence that says what is wrong."""
     assert change[0] in AGREED, what
     found = faults(resealed(AGREED.replace(change[0], change[1], 1)))
     assert any(wanted in fault.words for fault in found), [str(fault) for fault in found]
@@ -194,7 +193,6 @@ NOTES = [
 
 @cases("what, text, wanted", NOTES)
 def test_a_note_that_nothing_calls_for_is_named(what: str, text: str, wanted: str) -> None:
-    """A daemon's note follows from the file: an end, a failure or a passed turn that does not is a forgery."""
     found = faults(resealed(until_turn(3) + text))
     assert any(wanted in fault.words for fault in found), (what, [str(fault) for fault in found])
 
@@ -208,33 +206,28 @@ def test_a_note_that_nothing_calls_for_is_named(what: str, text: str, wanted: st
     ],
 )  # fmt: skip
 def test_what_a_seat_may_do_passes(text: str) -> None:
-    """A pause, an end, a plain note and that another session takes a seat: each says whose it is."""
     assert [str(fault) for fault in faults(resealed(until_turn(3) + text))] == []
 
 
 @cases("path", FILES)
 def test_what_daemons_write_passes(path: Path) -> None:
-    """Every order, verdict, failure, pause and end: nothing in them breaks the protocol."""
     text = path.read_text(encoding="utf-8")
     assert [str(fault) for fault in faults(text.rpartition("====\n")[2].encode())] == []
 
 
 def test_an_agent_that_the_header_does_not_name_may_be_called_anything() -> None:
-    """A header without names leaves them to each agent's daemon, which takes its backend's: `Live B`."""
     text = AGREED.replace("A = Claude A", "A").replace("B = Claude B", "B").replace("— Claude B", "— Live B")
     assert "Claude B" not in text
     assert faults(resealed(text)) == faults(AGREED.encode()) == ()
 
 
 def test_the_line_is_that_of_the_fault() -> None:
-    """Not only the entry is named: whoever looks there sees the very line."""
     text = AGREED.replace("[QUESTION: who deletes?]", "[PAUSED]")
     (fault, *_) = faults(resealed(text))
     assert resealed(text).decode().split("\n")[fault.line - 1] == "[PAUSED]"
 
 
 def test_what_was_changed_or_unchained_is_named() -> None:
-    """A hash that does not fit and a link that does not are told apart."""
     edited = [str(fault) for fault in faults(AGREED.replace("Who deletes", "Who removes").encode())]
     assert edited[0].endswith("turn 3 of B was changed: its hash does not fit what stands there")
     retyped = faults(AGREED.replace("Where should user", "Where do user").encode())
@@ -242,14 +235,12 @@ def test_what_was_changed_or_unchained_is_named() -> None:
 
 
 def test_a_frame_that_is_quoted_unescaped_is_named() -> None:
-    """Readers stop there, although length and hash fit: the reason is said, not only that the hash does not fit."""
     text = AGREED.replace("Who deletes old ones?", "<!-- dialogd by=USER bytes=1 prev= sha=0123456789abcdef -->")
     found = faults(resealed(text))
     assert "of an entry of B holds a line that begins with `<!-- dialogd by=`, as frames do" in found[0].words
 
 
 def test_what_the_person_contributes_by_a_program_passes() -> None:
-    """Their words may be typed as a contribution, and the frame says which program they came by."""
     room = Room(opening("A", "B"), A=["One."], B=["Two."])
     room.run()
     person.say(room.log, "Cache it", kind="idea", host="mcp")
@@ -258,13 +249,11 @@ def test_what_the_person_contributes_by_a_program_passes() -> None:
 
 
 def test_an_answer_after_the_end_is_named() -> None:
-    """No debt is open any more, whoever writes."""
     (fault,) = faults(resealed(AGREED + note("A re=5", "Me!\n\nTURN: B", "Claude A").replace("Note", "Turn 6")))
     assert "turn 6 of A comes after the end: CONSENSUS_REACHED in turn 5" in fault.words
 
 
 def test_a_turn_that_was_begun_in_a_pause_is_named() -> None:
-    """A reply under way may still come; what the pause found unasked may not."""
     room = Room(opening("A", "B"), A=["One."], B=["Two."])
     room.thinks("A")
     room.pause()
@@ -276,31 +265,26 @@ def test_a_turn_that_was_begun_in_a_pause_is_named() -> None:
 
 
 def test_what_is_too_long_is_named() -> None:
-    """The rest of a long text belongs into an attachment."""
     text = agreed("Max Message: 200").replace("Who deletes old ones?", "Who? " * 50)
     assert any("what exceeds 200 goes to an attachment" in fault.words for fault in faults(resealed(text)))
 
 
 def test_a_turn_of_an_agent_without_a_frame_is_named() -> None:
-    """The person may type it, and it counts as typed by them; a program that writes so is told."""
     (fault,) = faults((until_turn(3) + "\n---\n\n## Turn 3 — Claude B\n\nTwo.\n\nTURN: A\n").encode())
     assert "turn 3 of B has no frame: a writer of B frames its turns" in fault.words
 
 
 def test_text_that_rests_unfinished_is_named() -> None:
-    """A file that waits for its last word is not whole."""
     (fault,) = faults((until_turn(3) + "\n\nWait, I think").encode())
     assert fault.words.startswith("the text at the end is unfinished")
 
 
 def test_a_header_that_makes_no_sense_is_named() -> None:
-    """A value that means its default says so."""
     (fault,) = faults(AGREED.replace("**Agents:**", "**Max Turns:** many\n\n**Agents:**").encode())
     assert (fault.line, fault.words.startswith("the header: ")) == (1, True)
 
 
 def test_a_seal_that_does_not_fit_is_named() -> None:
-    """Sealed answers are opened and compared."""
     text = (GOLDEN / "sealed.txt").read_text(encoding="utf-8").rpartition("====\n")[2]
     first = re.search(r"nonce=\S+ [^\n]*-->\n\n([^\n]+)\n", text)
     found = faults(resealed(text.replace(first[1], "Another answer.", 1)))
@@ -310,7 +294,6 @@ def test_a_seal_that_does_not_fit_is_named() -> None:
 @examples(150)
 @given(texts, st.sampled_from(["A", "B", "USER", "SYSTEM", "Z", "B re=2"]), st.booleans())
 def test_whatever_stands_in_a_sound_frame_is_judged(words: str, by: str, is_turn: bool) -> None:
-    """Any text, sealed as whoever can write the file can: there are faults or there are none, and nothing is raised."""
     text = note(by, clean(words)).replace("## Note", "## Turn 3" if is_turn else "## Note")
     data = resealed(until_turn(3) + text)
     assert all(1 <= fault.line <= data.count(b"\n") + 1 and fault.words for fault in faults(data))
@@ -319,6 +302,5 @@ def test_whatever_stands_in_a_sound_frame_is_judged(words: str, by: str, is_turn
 @examples(150)
 @given(texts)
 def test_any_text_is_judged_or_no_dialog(words: str) -> None:
-    """What can be read as a dialog can be judged."""
     with suppress(NotADialog):
         faults(words.encode("utf-8", "surrogatepass"))

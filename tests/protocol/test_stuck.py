@@ -20,7 +20,6 @@ def room(ids: str, setup: str, *keys: str, turn: str = "") -> Room:
 
 
 def test_a_silent_moderator_leaves_what_was_escalated_to_the_person() -> None:
-    """It is asked once more, not every few minutes for ever."""
     here = room("ABM", MODERATED)
     here.speak(("A", "[ESCALATE: we cannot]"))
     for _ in range(2):
@@ -31,7 +30,6 @@ def test_a_silent_moderator_leaves_what_was_escalated_to_the_person() -> None:
 
 
 def test_a_moderator_that_is_passed_over_is_not_asked_again() -> None:
-    """The person's skip drops what it was to decide."""
     here = room("ABM", MODERATED)
     here.speak(("A", "[ESCALATE: we cannot]"))
     here.skip("M")
@@ -41,7 +39,6 @@ def test_a_moderator_that_is_passed_over_is_not_asked_again() -> None:
 
 
 def test_what_the_person_passes_on_without_deciding_is_not_asked_again() -> None:
-    """Passing the turn on is an answer too."""
     here = room("AB", 'order = "round-robin"')
     here.speak(("A", "[ESCALATE: we cannot]"))
     assert here.owing == (USER,)
@@ -51,7 +48,6 @@ def test_what_the_person_passes_on_without_deciding_is_not_asked_again() -> None
 
 
 def test_in_step_mode_the_person_passes_the_turn_to_whom_it_was_escalated() -> None:
-    """Step mode puts the person between two turns; it changes nobody's place."""
     here = room("ABM", f"step = true\n{MODERATED}")
     here.speak(("A", "[ESCALATE: we cannot]"))
     here.pass_on()
@@ -59,7 +55,6 @@ def test_in_step_mode_the_person_passes_the_turn_to_whom_it_was_escalated() -> N
 
 
 def test_in_step_mode_a_judge_is_asked_in_both_orders() -> None:
-    """Also after a deadlock, where no limit brings it back."""
     here = room("ABJ", 'step = true\nverdict = "judge"\njudge = "J"')
     here.speak(("A", CALLS_IT))
     here.pass_on()
@@ -71,7 +66,6 @@ def test_in_step_mode_a_judge_is_asked_in_both_orders() -> None:
 
 
 def test_a_judge_decides_once_where_the_dialog_goes_on_after_a_decision() -> None:
-    """It does not judge again and again until the limit of turns."""
     here = room(
         "ABJ", 'verdict = "judge"\njudge = "J"\n[board]\nminimum_contributions = 0\nterminate_on_consensus = false'
     )
@@ -81,7 +75,6 @@ def test_a_judge_decides_once_where_the_dialog_goes_on_after_a_decision() -> Non
 
 
 def test_the_time_limit_lets_a_judge_that_has_begun_judge_anew() -> None:
-    """The closing round is heard to its end; then it reads the positions that there are now, in both orders."""
     here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Time: 10 minutes")
     here.speak(("A", CALLS_IT), ("B", CALLS_IT))
     here.thinks("J")
@@ -95,7 +88,6 @@ def test_the_time_limit_lets_a_judge_that_has_begun_judge_anew() -> None:
 
 
 def test_a_judge_cannot_choose_an_agent_that_said_nothing() -> None:
-    """It has no position: the judge is asked, among those that there are, and then it is undecided."""
     here = room("ABCJ", 'verdict = "judge"\njudge = "J"\norder = "parallel"', "Max Rounds: 1", turn="A, B, C")
     here.speak(("A", "Postgres."), ("B", "Redis."))
     here.says("C", DOWN)
@@ -106,14 +98,12 @@ def test_a_judge_cannot_choose_an_agent_that_said_nothing() -> None:
 
 
 def test_a_deadlock_at_the_limit_of_turns_ends_there() -> None:
-    """Nothing goes beyond the limit of turns: there is no judge any more, and everybody has called it."""
     here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Turns: 3")
     here.speak(("A", CALLS_IT), ("B", CALLS_IT))
     assert here.outcome == "DEADLOCK"
 
 
 def test_the_person_is_asked_once_where_they_had_asked_for_the_word() -> None:
-    """Having spoken, they wait for the floor no more."""
     for goes_on in (lambda here: here.say("Think of cost."), lambda here: here.pass_on()):
         here = room("ABC", 'order = "free"')
         here.asks_for_the_word(USER)
@@ -125,7 +115,6 @@ def test_the_person_is_asked_once_where_they_had_asked_for_the_word() -> None:
 
 
 def test_silent_agents_do_not_keep_the_word_from_the_others() -> None:
-    """Who was passed over has had its chance, where the order looks at who waits longest."""
     for order in ("free", "priority"):
         here = room("ABCD", f'order = "{order}"')
         here.speak(("A", "Postgres."))
@@ -143,7 +132,6 @@ def test_silent_agents_do_not_keep_the_word_from_the_others() -> None:
 
 
 def test_when_nobody_answers_the_person_is_asked() -> None:
-    """An observer's daemon does not call the others stalled in turn, for ever."""
     here = room("ABO", '[roles.O]\nrole = "observer"')
     for _ in range(2):
         here.advance(OVERDUE)
@@ -152,14 +140,12 @@ def test_when_nobody_answers_the_person_is_asked() -> None:
 
 
 def test_an_observer_does_not_answer_what_anybody_may_answer() -> None:
-    """`TURN: ANY` means those that get turns."""
     here = room("AO", '[roles.O]\nrole = "observer"', turn="ANY")
     assert waits(here.look("O")) != "Reply"
     assert waits(here.look("A")) == "Reply"
 
 
 def test_a_sealed_pair_goes_on_without_the_one_that_gives_no_answer() -> None:
-    """What the other has sealed follows."""
     here = room("AB", "sealed = true", turn="A, B")
     here.says("A", "Postgres.")
     here.advance(OVERDUE)
@@ -170,7 +156,6 @@ def test_a_sealed_pair_goes_on_without_the_one_that_gives_no_answer() -> None:
 
 
 def test_sealed_first_answers_call_no_deadlock() -> None:
-    """Nobody has read anybody yet: the texts are shown, and the dialog goes on."""
     here = room("AB", "sealed = true\norder = 'parallel'", turn="A, B")
     for who in ("A", "B"):
         here.says(who, CALLS_IT)
@@ -181,7 +166,6 @@ def test_sealed_first_answers_call_no_deadlock() -> None:
 
 
 def test_a_seal_that_follows_an_open_answer_is_not_called_independent() -> None:
-    """Who was asked anew answers in the open; a seal made after it proves nothing."""
     here = room("ABC", "sealed = true\norder = 'parallel'", turn="A, B, C")
     here.retry("A")
     here.speak(("A", "Postgres."))
@@ -193,7 +177,6 @@ def test_a_seal_that_follows_an_open_answer_is_not_called_independent() -> None:
 
 
 def test_a_moderator_has_the_last_word_again_after_a_reopening() -> None:
-    """What was decided before the person opened the dialog again is not this round's decision."""
     here = room("AM", f'verdict = "moderator"\norder = "round-robin"\n{MODERATED}', "Max Rounds: 1")
     here.speak(("A", "[PROPOSAL: Postgres]"), ("M", "[DECIDE: P1 approve | fine]"))
     assert here.outcome == "DECIDED"
@@ -206,7 +189,6 @@ def test_a_moderator_has_the_last_word_again_after_a_reopening() -> None:
 
 
 def test_votes_do_not_wait_for_an_absent_agent() -> None:
-    """Absent is not a vote, and failing twice is no reason to keep a vote open."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]"))
     here.says("C", DOWN)
@@ -219,7 +201,6 @@ def test_votes_do_not_wait_for_an_absent_agent() -> None:
 
 
 def test_a_failure_does_not_keep_a_closing_round_open() -> None:
-    """Time is over: with two agents too, the dialog ends when the last one fails."""
     here = room("AB", 'order = "round-robin"', "Max Time: 10 minutes")
     here.speak(("A", "Postgres."))
     here.advance(600)
@@ -231,7 +212,6 @@ def test_a_failure_does_not_keep_a_closing_round_open() -> None:
 
 
 def test_a_turn_by_hand_after_the_end_begins_the_time_anew() -> None:
-    """It has no time of its own: the next entry's counts, not the day on which the dialog was started."""
     here = room("AB", 'order = "round-robin"', "Max Time: 10 minutes", "Started: 2026-11-01 20:00:00 +01:00")
     here.step("A")
     here.speak(("A", "Postgres."))
@@ -242,7 +222,6 @@ def test_a_turn_by_hand_after_the_end_begins_the_time_anew() -> None:
 
 
 def test_a_finding_that_blocks_keeps_every_approval_from_counting() -> None:
-    """Also one by an agent that may decide, where that ends nothing."""
     here = room("ABS", 'review = true\n[roles.S]\nrole = "synthesizer"')
     here.speak(("A", "[PROPOSAL: merge it]"), ("B", "[FINDING: blocking | security | a.py | 1 | no check | add one]"))
     here.speak(("S", "[DECIDE: P1 approve | fine]"))
@@ -250,7 +229,6 @@ def test_a_finding_that_blocks_keeps_every_approval_from_counting() -> None:
 
 
 def test_votes_that_a_moderator_ends_are_not_its_decision() -> None:
-    """It was asked to decide; a vote of its own that ends another poll is no answer to that."""
     here = room(
         "ABM",
         'verdict = "vote"\n[roles.M]\npermissions = ["READ_ALL", "VOTE", "MODERATE"]\n[roles.A]\nrole = "analyst"',
@@ -279,7 +257,6 @@ JUDGE_IS_ASKED = {
 def test_a_judge_asks_the_person_and_judges_in_both_orders_once_it_is_answered(
     keys: tuple[str, ...], setup: str, talk: list[tuple[str, str]], first: bool
 ) -> None:
-    """Its question is waited for in either reading; what it had answered before does not count."""
     here = room("ABJ", setup, *keys, turn="A, B" if "parallel" in setup else "")
     for who, text in talk if not first else [*talk, ("J", "[DECIDE: B | shown]")]:
         here.speak((who, text))
@@ -301,7 +278,6 @@ def test_a_judge_asks_the_person_and_judges_in_both_orders_once_it_is_answered(
 
 
 def test_a_judge_whose_question_runs_into_its_default_judges_by_it() -> None:
-    """The daemon's note gives it the turn back, and it answers twice."""
     here = room("ABJ", f"question_defaults = true\n{JUDGED}", "Max Rounds: 1")
     here.speak(("A", "Postgres."), ("B", "Redis."), ("J", ASKS))
     here.advance(7_300)
@@ -312,7 +288,6 @@ def test_a_judge_whose_question_runs_into_its_default_judges_by_it() -> None:
 
 
 def test_a_judge_that_gets_no_answer_judges_without() -> None:
-    """The person passes on: the word is the judge's again, not the debaters'."""
     here = room("ABJ", JUDGED)
     here.speak(*BOTH, ("J", ASKS))
     here.pass_on()
@@ -322,7 +297,6 @@ def test_a_judge_that_gets_no_answer_judges_without() -> None:
 
 
 def test_a_judge_does_not_judge_and_ask_in_one_reply() -> None:
-    """The question is asked, and the judgement refused; it is not asked about what cannot count."""
     here = room("ABJ", JUDGED)
     here.speak(*BOTH, ("J", f"[DECIDE: A | shown]\n{ASKS}"))
     assert [who for who, _ in here.asked] == []
@@ -333,7 +307,6 @@ def test_a_judge_does_not_judge_and_ask_in_one_reply() -> None:
 
 
 def test_what_a_judge_may_not_bring_in_is_refused_with_the_state_and_what_it_takes() -> None:
-    """A proposal of its own is none; evidence is."""
     here = room("ABJ", JUDGED)
     here.speak(*BOTH, ("J", "[PROPOSAL: mine]\n[EVIDENCE: untested]\n[DECIDE: none]"))
     last = here.dialog.last
@@ -345,7 +318,6 @@ ROUND = ["I say tabs, because width is a matter of taste.", "I say spaces, becau
 
 
 def test_agents_that_go_in_a_circle_are_stopped_by_a_question_to_the_person() -> None:
-    """The turn that closes the third round passes to the person; after a turn of theirs it begins anew."""
     here = Room(opening(setup="break_cycles = true"), A=[ROUND[0]] * 9, B=[ROUND[1]] * 9)
     here.run()
     state = here.dialog.state
@@ -358,7 +330,6 @@ def test_agents_that_go_in_a_circle_are_stopped_by_a_question_to_the_person() ->
 
 
 def test_with_nobody_at_the_table_a_last_round_breaks_the_circle() -> None:
-    """It sums up; where nothing is decided by then it is a deadlock, and says why."""
     setup = '## Setup\n\n```toml\nbreak_cycles = true\nperson = "absent"\n```'
     here = Room(opening(more=setup), A=[ROUND[0]] * 9, B=[ROUND[1]] * 9)
     here.run()
@@ -370,7 +341,6 @@ def test_with_nobody_at_the_table_a_last_round_breaks_the_circle() -> None:
 
 @cases("setup", ["", "break_cycles = false", "break_cycles = 1"])
 def test_circles_are_broken_only_where_the_file_says_so(setup: str) -> None:
-    """Else they are a signal, and the limit is the end."""
     here = Room(opening(keys=["Max Turns: 12"], setup=setup), A=ROUND[:1] * 9, B=ROUND[1:] * 9)
     here.run()
     assert (here.outcome, here.dialog.state.number) == ("MAX_TURNS_REACHED", 12)

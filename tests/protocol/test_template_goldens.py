@@ -75,7 +75,6 @@ def play(room: Room, most: int = 80) -> None:
 
 @cases("name", HELD)
 def test_a_template_holds_a_dialog_to_its_end(name: str) -> None:
-    """Rehearsed agents come to the end that the template's rule knows, with nothing refused, in the reviewed words."""
     room = begun(name)
     play(room)
     state, rules = room.dialog.state, room.dialog.header.rules
@@ -92,12 +91,10 @@ def test_a_template_holds_a_dialog_to_its_end(name: str) -> None:
 
 
 def test_every_golden_is_that_of_a_template() -> None:
-    """No file is left over from a template that is gone."""
     assert sorted(path.stem for path in GOLDEN.glob("*.md")) == HELD
 
 
 def test_an_observer_and_a_judge_get_no_turn_before_the_end() -> None:
-    """In every template, who takes no part has said nothing until the last word is theirs."""
     for name in HELD:
         room = begun(name)
         play(room)
@@ -117,7 +114,6 @@ def test_an_observer_and_a_judge_get_no_turn_before_the_end() -> None:
     ],
 )
 def test_a_pair_seals_its_first_answers_and_is_plain_for_the_rest(lines: list[str], outcome: str) -> None:
-    """A bare deadlock of both is one, and nothing is asked about it; a round of passes asks nobody."""
     room = begun("pair")
     assert room.owing == ("A", "B")
     for who in "AB":

@@ -26,7 +26,6 @@ def three(setup: str, *keys: str) -> Room:
 
 @cases(("setup", "value"), ALL)
 def test_a_proposal_without_a_text_is_none(setup: str, value: str) -> None:
-    """It is refused with its form; whoever says yes to it says yes to nothing, and nothing is decided."""
     here = three(setup, "Max Rounds: 2")
     say(here, "A", f"[PROPOSAL: {value}]" if value else "[PROPOSAL]")
     turn = here.dialog.turns[-1]
@@ -43,7 +42,6 @@ def test_a_proposal_without_a_text_is_none(setup: str, value: str) -> None:
 
 @cases(("setup", "value"), ALL)
 def test_so_is_a_consensus_without_a_text(setup: str, value: str) -> None:
-    """A heading with nothing under it that anybody can read puts nothing on the table: the reply is asked for anew."""
     here = three(setup)
     say(here, "A", f"Settled.\n\n## Consensus Summary\n\n{value}\n\n[CONSENSUS_REACHED]")
     assert [who for who, what in here.questions if "no agreed text" in what] == ["A"]
@@ -54,7 +52,6 @@ def test_so_is_a_consensus_without_a_text(setup: str, value: str) -> None:
 
 @cases("value", UNSEEN)
 def test_what_the_person_types_without_a_text_has_no_number(value: str) -> None:
-    """The same by hand: the next proposal is the first."""
     mark = f"[PROPOSAL: {value}]" if value else "[PROPOSAL]"
     asked = f"Where?\n\n{mark}\n[PROPOSAL: sessions live in Postgres]"
     here = Room(opening("A", "B", setup=SETUPS["vote"], question=asked))
@@ -64,7 +61,6 @@ def test_what_the_person_types_without_a_text_has_no_number(value: str) -> None:
 
 @cases("name", ["PROPOSAL", "OBJECTION", "CONCEDE", "QUESTION", "EVIDENCE", "IDEA", "CRITIQUE", "SYNTHESIS", "COST"])
 def test_no_contribution_counts_without_words(name: str) -> None:
-    """Of a dialog's own kinds neither; an objection without a reason leaves the text where it was."""
     here = room('[messages]\nCOST = "what it costs"', "A", "B")
     say(here, "A", TEXT)
     for value in UNSEEN:
@@ -77,7 +73,6 @@ def test_no_contribution_counts_without_words(name: str) -> None:
 
 
 def test_an_objection_without_words_beside_a_yes_is_asked_about() -> None:
-    """It is no objection, but its writer did not mean a mere yes."""
     for answer, signs in (("[AGREE: P1]", True), ("[OBJECTION: no test]", False), ("[OBJECTION]", False), ("", False)):
         here = pair()
         say(here, "B", "[AGREE: P1]\n[OBJECTION]", answer=answer)
@@ -86,7 +81,6 @@ def test_an_objection_without_words_beside_a_yes_is_asked_about() -> None:
 
 
 def test_a_reservation_without_words_is_not_named() -> None:
-    """Where a yes must name its strongest objection left, one that nobody can see is none."""
     here = room("objections = true", "A", "B")
     say(here, "A", f"{TEXT}\n[RESERVATION: one more thing to run]")
     say(here, "B", "[AGREE: P1]\n[RESERVATION: \u200b]", answer="[AGREE: P1]")
@@ -95,7 +89,6 @@ def test_a_reservation_without_words_is_not_named() -> None:
 
 @cases(("setup", "reply"), [(setup, reply) for setup in YES for reply in UNSEEN])
 def test_a_reply_that_nobody_can_see_is_empty(setup: str, reply: str) -> None:
-    """It is asked for anew."""
     here = three(setup)
     here.scripts["A"] = ["Postgres."]
     say(here, "A", reply)
@@ -110,7 +103,6 @@ UNCLEAR = ("", "Sure, why not.", "[PASS]", "[AGREE: P1]", "[CONSENSUS_REACHED] w
 
 @cases("answer", UNCLEAR)
 def test_a_text_that_its_author_does_not_confirm_is_there_for_all_to_sign(answer: str) -> None:
-    """It lies on the table unsigned: the others can sign it, the author as well, and nothing is decided before."""
     here = room("", "A", "B")
     say(here, "A", f"If it helps.\n\n{TEXT}", answer=answer)
     turn, standing = here.dialog.turns[-1], here.dialog.state.table.standing
@@ -129,21 +121,18 @@ def test_a_text_that_its_author_does_not_confirm_is_there_for_all_to_sign(answer
 
 @cases(("setup", "answer"), [(setup, answer) for setup in ("vote", "moderator", "judge") for answer in UNCLEAR])
 def test_where_nobody_signs_a_text_needs_no_confirmation(setup: str, answer: str) -> None:
-    """It is a proposal like any other: the vote, or whoever decides, takes it or does not."""
     here = three(setup)
     say(here, "A", f"If it helps.\n\n{TEXT}", answer=answer)
     assert [p.text for p in here.dialog.state.table.proposals] == ["Sessions live in Postgres."]
 
 
 def test_what_its_author_objects_to_is_not_put_on_the_table() -> None:
-    """An objection is clear."""
     here = room("", "A", "B")
     say(here, "A", f"If it helps.\n\n{TEXT}", answer="[OBJECTION: not before it is measured]")
     assert here.dialog.state.table.proposals == ()
 
 
 def test_an_unsigned_text_is_told_as_such() -> None:
-    """Whoever reads the dialog reads that its author did not sign it."""
     here = room("", "A", "B")
     say(here, "A", f"If it helps.\n\n{TEXT}", answer="Sure.")
     assert any("without signing it" in sentence for sentence in told(here.dialog.turns[-1], str))

@@ -69,14 +69,12 @@ def check(data: bytes) -> None:
 @example(b"## Turn 999999999 - A\nTURN: A\n## Turn 999999999 - A\nTURN: A\n")
 @example("## Turn \u0663 - A\nTURN: A\n## Turn \u0663\n\nTURN: A\n".encode())
 def test_any_bytes_are_a_dialog_or_a_clear_error(data: bytes) -> None:
-    """Nothing else is ever raised, and what is read holds together."""
     check(data)
 
 
 @examples(150)
 @given(texts, st.binary(max_size=8), st.integers(0, 600), st.sampled_from(["insert", "replace", "cut"]))
 def test_a_broken_dialog_is_a_dialog_or_a_clear_error(words: str, junk: bytes, at: int, how: str) -> None:
-    """A dialog with a piece of something else in it, over it, or cut off."""
     data = (
         opening("A", "B", question=clean(words)).encode()
         + b"\n---\n\n"
@@ -90,7 +88,6 @@ def test_a_broken_dialog_is_a_dialog_or_a_clear_error(words: str, junk: bytes, a
 @examples(2000)
 @given(st.lists(st.one_of(texts.map(lambda text: text.encode("utf-8", "replace")), st.binary(max_size=9)), max_size=9))
 def test_any_bytes_at_length(parts: list[bytes]) -> None:
-    """The same, many more times."""
     check(b"".join(parts))
     check(HEADER + FIRST + b"".join(parts))
 
@@ -102,7 +99,6 @@ SETUP = "# D\n\n## Setup\n\n```toml\n{}\n```\n\n## Turn 1 - User\nTURN: A\n"
     "toml", ["a = " + "9" * 5000, "a = " + "[" * 5000, "a = " + "{a=" * 3000, "= 1", "a.b = 1\na = 2", "a = 2026-13-45"]
 )
 def test_a_setup_that_breaks_its_reader_is_a_warning(toml: str) -> None:
-    """Numbers, brackets and dates beyond what TOML's reader takes leave the dialog readable."""
     header = parse(SETUP.format(toml).encode()).header
     assert (dict(header.setup), len(header.warnings)) == ({}, 1)
 
@@ -110,7 +106,6 @@ def test_a_setup_that_breaks_its_reader_is_a_warning(toml: str) -> None:
 @cases("junk", ["abc", "-1", "\u00b2", "9" * 5000])
 @cases("key", ["re", "ms", "in", "out"])
 def test_a_sound_frame_whose_numbers_are_none_says_nothing(key: str, junk: str) -> None:
-    """Anybody can write a frame with its hash: what is counted with is a number, or counts as not said."""
     head = SETUP.format('verdict = "vote"').encode()
     content = b"\n[VOTE: P1 approve | x]\n\nTURN: B\n"
     proposal = b"\n## Turn 2 - A\n\n[PROPOSAL: x]\n\nTURN: B\n\n"
@@ -229,24 +224,20 @@ def answered(reply: str) -> None:
 
 @cases("shape", BY_HAND)
 def test_reading_what_a_hand_typed_is_linear(shape: str) -> None:
-    """Four times the text takes about four times as long, whatever the text."""
     assert is_linear(lambda n: parse(HEADER + FIRST + BY_HAND[shape](n) + b"\nTURN: A\n"))
 
 
 @cases("shape", HEADERS)
 def test_reading_a_header_is_linear(shape: str) -> None:
-    """The same for what stands before the first turn."""
     assert is_linear(lambda n: parse(HEADERS[shape](n) + b"\n" + FIRST + b"TURN: A\n"))
 
 
 @cases("shape", REPLIES)
 def test_reading_a_reply_is_linear(shape: str) -> None:
-    """An agent cannot keep a daemon busy by what it says."""
     assert is_linear(lambda n: answered(REPLIES[shape](n)))
 
 
 def test_a_person_who_types_megabytes_is_read_in_moments() -> None:
-    """Two megabytes of the worst shapes together take seconds at most: squared, they would take days."""
     text = b"".join(shape(1200) for name, shape in BY_HAND.items() if name != "turns")
     begun = time.process_time()
     parse(HEADER + FIRST + text + b"\nTURN: A\n")

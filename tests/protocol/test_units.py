@@ -35,7 +35,6 @@ from tests.support.cases import cases
     ],
 )
 def test_durations_read_as_people_write_them(written: str | float, expected: float) -> None:
-    """Every usual way to write a duration comes to the same seconds."""
     assert seconds(written) == pytest.approx(expected)
 
 
@@ -48,20 +47,17 @@ def test_durations_read_as_people_write_them(written: str | float, expected: flo
     ],
 )
 def test_a_duration_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
-    """Nonsense, zero, negative, endless and over-long durations raise ValueError."""
     with pytest.raises(ValueError, match=r"duration|unit of time|longer"):
         seconds(nonsense)
 
 
 @cases(("written", "expected"), [("20", 20), ("1,000", 1000), (20, 20), (" 7 ", 7), ("20 turns", 20), (21.0, 21)])
 def test_counts_read_as_people_write_them(written: str | float, expected: int) -> None:
-    """Thousands separators, a trailing word and TOML's own numbers are fine."""
     assert count(written) == expected
 
 
 @cases("nonsense", ["", "many", "0", "-3", "2.5", 2.5, "1,00", True, math.inf, MAX_COUNT + 1, "9" * 5000])
 def test_a_count_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
-    """Fractions, zero, negatives and the absurd raise ValueError."""
     with pytest.raises(ValueError, match=r"whole number|between"):
         count(nonsense)
 
@@ -71,13 +67,11 @@ def test_a_count_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
     [("1 MB", 10**6), ("500 KB", 500_000), ("1000000", 10**6), ("1.5mb", 1_500_000), ("1 MiB", 2**20), (7, 7)],
 )
 def test_sizes_read_as_people_write_them(written: str | float, expected: int) -> None:
-    """Decimal and binary units, and bare bytes."""
     assert size(written) == expected
 
 
 @cases("nonsense", ["", "big", "1 XB", "-1 MB", "0", "0.1 b", "9999 GB", math.nan, True])
 def test_a_size_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
-    """Unknown units, less than a byte and more than a terabyte raise ValueError."""
     with pytest.raises(ValueError, match=r"size|between"):
         size(nonsense)
 
@@ -97,31 +91,26 @@ def test_a_size_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
     ],
 )
 def test_a_duration_is_said_in_words(duration: float, words: str) -> None:
-    """Tenths below a minute, whole seconds above, nothing that is zero in between."""
     assert in_words(duration) == words
 
 
 @given(st.integers(min_value=1, max_value=int(MAX_SECONDS)))
 def test_what_is_said_in_words_reads_back(whole: int) -> None:
-    """Words and seconds are each other's inverse on whole seconds."""
     assert seconds(in_words(whole)) == whole
 
 
 @given(st.floats(min_value=0.1, max_value=MAX_SECONDS))
 def test_words_are_never_off_by_more_than_half_a_second(duration: float) -> None:
-    """What is shown is the duration, rounded."""
     assert abs(seconds(in_words(duration)) - duration) <= 0.5
 
 
 @given(st.integers(min_value=1, max_value=MAX_COUNT))
 def test_counts_read_back_with_and_without_separators(number: int) -> None:
-    """Both spellings of a number are that number."""
     assert count(f"{number:,}") == count(str(number)) == number
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
-    """Readers are total: a value within its limits, or ValueError."""
     for read, most in ((seconds, MAX_SECONDS), (count, MAX_COUNT), (size, MAX_SIZE)):
         with contextlib.suppress(ValueError):
             assert 0 < read(text) <= most

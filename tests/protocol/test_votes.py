@@ -21,7 +21,6 @@ def decided(here: Room) -> list[tuple[str, str]]:
 
 
 def test_system_design_followed_to_the_letter_ends_with_a_decision() -> None:
-    """A proposal in DESIGN, votes in DECISION: neither are votes asked for before, nor is it rejected meanwhile."""
     here = begun("system-design")
     here.talk(*["A thousand a second."] * 4, DESIGN)
     asked = here.thinks("B")
@@ -40,7 +39,6 @@ def test_system_design_followed_to_the_letter_ends_with_a_decision() -> None:
 
 
 def test_a_vote_before_its_phase_is_refused_and_told_when() -> None:
-    """It is cast again where it counts."""
     here = room("AB", '[[phases]]\nname = "DRAFT"\n[[phases]]\nname = "CHOICE"\nvotes = true')
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | fast]"))
     refused = here.dialog.last.mark("REFUSED")
@@ -51,7 +49,6 @@ def test_a_vote_before_its_phase_is_refused_and_told_when() -> None:
 
 @cases("winner", ["first", "most"])
 def test_a_proposal_each_and_then_the_votes_are_all_heard(winner: str) -> None:
-    """Who spoke between two proposals was not asked about the last one: nothing is counted at the first vote."""
     here = room("ABC", f'winner = "{winner}"')
     here.talk("[PROPOSAL: Postgres]", "[PROPOSAL: Redis]", "[PROPOSAL: files]")
     here.talk("[VOTE: P1 approve]\n[VOTE: P2 reject]", "[VOTE: P1 reject]\n[VOTE: P2 approve]")
@@ -62,7 +59,6 @@ def test_a_proposal_each_and_then_the_votes_are_all_heard(winner: str) -> None:
 
 
 def test_what_enough_are_for_is_decided_once_the_others_were_heard() -> None:
-    """Theirs may be the dissent worth reading; nobody waits for who is absent."""
     here = room("ABCD", "threshold = 0.5\nquorum = 0.5")
     here.talk("[PROPOSAL: Postgres]", "[VOTE: P1 approve]", "[VOTE: P1 approve]", "[VOTE: P1 reject | the disk]")
     assert decided(here) == []
@@ -72,7 +68,6 @@ def test_what_enough_are_for_is_decided_once_the_others_were_heard() -> None:
 
 
 def test_what_all_have_voted_on_is_over_whatever_was_proposed_since() -> None:
-    """Votes fail, and are handed on, also where each turn proposes something else."""
     here = room("AB", "escalation_threshold = 2")
     here.talk("[PROPOSAL: Postgres]", "[VOTE: P1 reject]\n[PROPOSAL: Redis]")
     here.talk("[VOTE: P1 reject]\n[VOTE: P2 reject]\n[PROPOSAL: files]", "[VOTE: P2 reject]\n[VOTE: P3 reject]")

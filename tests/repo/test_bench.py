@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.site import NO_SANDBOX
+from tests.tasks.site import NO_SANDBOX
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IN_ITS_WORDS = (
@@ -39,7 +39,6 @@ def bench(*options: str, script: str = "bench_turns.py") -> str:
 
 @pytest.mark.slow
 def test_the_bench_measures_turns_beside_the_limit() -> None:
-    """A short dialog: a row for each length, with every turn that was seen by itself, and the other figures above."""
     said = bench("--lengths", "4,9", "--rounds", "1", "--limit-turns", "40", "--idle", "0.2", "--starts", "1")
     rows = {int(turn): int(seen) for turn, seen in ROW.findall(said)}
     lost = sum(int(count) for count in re.findall(r"(\d+) turns were not seen", said))
@@ -57,7 +56,6 @@ def test_the_bench_measures_turns_beside_the_limit() -> None:
 
 @pytest.mark.slow
 def test_the_bench_of_typed_dialogs_has_a_row_for_each_kind() -> None:
-    """By hand and framed: start, turns, memory."""
     said = bench("--lengths", "30", "--times", "2", script="bench_hand.py")
     rows = [line.split() for line in said.splitlines() if line.startswith(("framed", "by hand"))]
     assert [row[0] for row in rows] == ["framed", "by"]
@@ -66,7 +64,6 @@ def test_the_bench_of_typed_dialogs_has_a_row_for_each_kind() -> None:
 
 @pytest.mark.slow
 def test_ten_quick_turns_take_no_longer_by_default() -> None:
-    """Beside `--pace 0`, in one run."""
     said = bench("--times", "1", script="bench_pace.py")
     usual, quick = (line.split() for line in said.splitlines() if line.startswith(("by default", "--pace 0")))
     assert float(quick[-1]) == 1
@@ -77,7 +74,6 @@ def test_ten_quick_turns_take_no_longer_by_default() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
 def test_the_bench_of_a_build_has_each_round_beside_the_same_work_alone() -> None:
-    """Two tasks, then all of them: milliseconds of both, of the clock and of CPU, and their ratios."""
     said = bench("--tasks", "2", "--times", "1", "--files", "10", script="bench_build.py")
     rows = [line.split() for line in said.splitlines()[2:]]
     assert [row[0] for row in rows] == ["1", "2", "all"]
@@ -86,7 +82,6 @@ def test_the_bench_of_a_build_has_each_round_beside_the_same_work_alone() -> Non
 
 @pytest.mark.slow
 def test_the_bench_of_peers_measures_what_is_here_and_says_what_is_not(tmp_path: Path) -> None:
-    """One table: dialogd and the naive daemons with figures; a framework that cannot be had by its name, with why."""
     cache = tmp_path / "cache"
     cache.touch()  # no folder can be made there
     said = bench("--turns", "20", "--only", "autogen,naive", "--cache", str(cache), script="bench_peers.py")
@@ -98,7 +93,6 @@ def test_the_bench_of_peers_measures_what_is_here_and_says_what_is_not(tmp_path:
 
 @pytest.mark.slow
 def test_the_bench_of_an_api_counts_sending_apart() -> None:
-    """A row for each length: what both daemons used, of which the request alone, and the rest."""
     said = bench("--lengths", "4,12", "--turns", "6", "--sends", "5", script="bench_api.py")
     rows = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+) +([\d.]+) +(-?[\d.]+)$", said, re.M)
     assert [row[0] for row in rows] == ["4", "12"]
@@ -109,7 +103,6 @@ def test_the_bench_of_an_api_counts_sending_apart() -> None:
 
 
 def test_writes_that_the_observer_did_not_see_are_counted_as_lost(tmp_path: Path) -> None:
-    """Two in one look, or one never seen: the turns around them have no duration; the others keep theirs."""
     script = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from bench_stamps import Stamps\n"
         "stamps = Stamps(Path(sys.argv[2]))\n"
@@ -125,7 +118,6 @@ def test_writes_that_the_observer_did_not_see_are_counted_as_lost(tmp_path: Path
 
 @pytest.mark.slow
 def test_the_bench_of_recall_finds_what_is_asked_in_the_decisions_words() -> None:
-    """Among few turns: nine of the ten questions in a decision's own words have it first; no rank is made up."""
     facts = json.loads(bench("--quick", "--json", script="bench_recall.py"))
     assert (facts["turns"] // 100, len(facts["questions"])) == (10, 20)
     ranks = dict(zip(facts["questions"], facts["ranks"], strict=True))
@@ -137,7 +129,6 @@ def test_the_bench_of_recall_finds_what_is_asked_in_the_decisions_words() -> Non
 
 @pytest.mark.slow
 def test_another_python_is_told_which_one_to_use() -> None:
-    """Every script that needs dialogd, in three lines and without a traceback; those that need nothing run anywhere."""
     for path in (REPOSITORY / "scripts").glob("*.py"):
         if path.stem in ("own_python", "bench_limit", "bench_stamps"):
             continue
@@ -149,5 +140,4 @@ def test_another_python_is_told_which_one_to_use() -> None:
 
 
 def test_the_bench_explains_its_options() -> None:
-    """`--help` answers without starting anything."""
     assert "--quick" in bench("--help")

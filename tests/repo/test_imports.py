@@ -19,14 +19,12 @@ HEAVY = {"anthropic", "fastapi", "httpx2", "prometheus_client", "starlette", "uv
 
 @cases("module", ["dialogd", "dialogd.__main__", "dialogd.cli", "dialogd.config", "dialogd.templates"])
 def test_what_a_short_command_imports_is_light(module: str, repository: Path) -> None:
-    """No web framework, HTTP client or model API is loaded before a command needs it."""
     program = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", program], cwd=repository, text=True) == "\n"
 
 
 @pytest.mark.slow
 def test_importing_the_whole_product_does_nothing(repository: Path, tmp_path: Path) -> None:
-    """No output, no file, no thread: importing every module only defines things."""
     names = sorted(
         ".".join(path.relative_to(repository).with_suffix("").parts).removesuffix(".__init__")
         for path in (repository / "dialogd").rglob("*.py")
@@ -46,7 +44,6 @@ UNSEEN = {
 
 @pytest.mark.slow
 def test_a_daemon_that_nobody_looks_at_loads_no_page(repository: Path, tmp_path: Path) -> None:
-    """Nor exports, metrics or clients: told, asked how it is and ended. The page is there once it is asked for."""
     program = (
         "import os, sys; end = os._exit; os._exit = lambda code: (print(*sys.modules, flush=True), end(code)); "
         "from dialogd.cli import main; main()"

@@ -11,7 +11,6 @@ import pytest
 
 
 def test_help_lists_every_documented_target(repository: Path) -> None:
-    """`make help`, also plain `make`, shows each target that has a `##` text, and the promised ones are among them."""
     documented = re.findall(r"^([a-z-]+):.*?## ", (repository / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert {"help", "setup", "demo", "run", "test", "test-slow", "check", "clean"} <= set(documented)
     for command in (["make", "help"], ["make"]):
@@ -20,7 +19,6 @@ def test_help_lists_every_documented_target(repository: Path) -> None:
 
 
 def test_every_documented_target_is_phony(repository: Path) -> None:
-    """A file called `docs` or `test` must not stop a target from running."""
     text = (repository / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
     assert set(re.findall(r"^([a-z-]+):.*?## ", text, re.MULTILINE)) <= set(phony[1].split())
@@ -31,7 +29,6 @@ def test_every_documented_target_is_phony(repository: Path) -> None:
     [("sh", "scripts/setup.sh"), ("sh", "scripts/start_pair.sh"), ("sh", "scripts/stop_all.sh"), ("bash", ".ci/run")],
 )
 def test_scripts_parse_and_are_executable(shell: str, script: str, repository: Path) -> None:
-    """Each script is for the shell that its first line names, and may be run as it stands."""
     path = repository / script
     assert path.read_text(encoding="utf-8").split("\n")[0].endswith(shell)
     assert path.stat().st_mode & 0o111
@@ -41,7 +38,6 @@ def test_scripts_parse_and_are_executable(shell: str, script: str, repository: P
 
 
 def test_starting_a_pair_without_a_topic_explains_itself(repository: Path) -> None:
-    """Usage goes to stderr, with the exit code for wrong usage."""
     done = subprocess.run(["sh", "scripts/start_pair.sh"], cwd=repository, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: " in done.stderr

@@ -56,13 +56,11 @@ def reset(client: socket.socket) -> None:
 
 
 def test_a_process_of_this_user_is_its_own_caller(uid_of: UidOf) -> None:
-    """A connection from this process is this user's."""
     with connected() as (_, end):
         assert identify(end, uid_of) is Caller.OWN
 
 
 def test_a_caller_that_stopped_sending_is_still_known(uid_of: UidOf) -> None:
-    """Shutting down one direction keeps the owner."""
     with connected() as (client, end):
         client.shutdown(socket.SHUT_WR)
 
@@ -71,7 +69,6 @@ def test_a_caller_that_stopped_sending_is_still_known(uid_of: UidOf) -> None:
 
 @pytest.mark.parametrize("leave", [socket.socket.close, reset])
 def test_a_caller_that_left_is_unknown(uid_of: UidOf, leave: Callable[[socket.socket], None]) -> None:
-    """A closed socket says uid 0, and must not pass for root's."""
     with connected() as (client, end):
         leave(client)
 
@@ -79,7 +76,6 @@ def test_a_caller_that_left_is_unknown(uid_of: UidOf, leave: Callable[[socket.so
 
 
 def test_a_lookup_that_comes_too_late_does_not_count() -> None:
-    """After the caller left, whoever has its address now is somebody else."""
     with connected() as (client, end):
 
         def late(theirs: Address, ours: Address) -> int:
@@ -90,14 +86,12 @@ def test_a_lookup_that_comes_too_late_does_not_count() -> None:
 
 
 def test_an_ipv6_socket_that_calls_an_ipv4_port_is_found(uid_of: UidOf) -> None:
-    """::ffff:127.0.0.1 is 127.0.0.1 with another face."""
     with connected(to="::ffff:127.0.0.1") as (client, end):
         assert client.family is socket.AF_INET6
         assert identify(end, uid_of) is Caller.OWN
 
 
 def test_a_listener_on_the_port_of_a_caller_that_left_is_not_the_caller(uid_of: UidOf) -> None:
-    """The kernel offers a listener when the connection is gone; it is not taken."""
     with connected() as (client, end):
         theirs, ours = client.getsockname(), end.getsockname()
         reset(client)
@@ -106,14 +100,12 @@ def test_a_listener_on_the_port_of_a_caller_that_left_is_not_the_caller(uid_of: 
 
 
 def test_the_pair_is_matched_in_one_direction(uid_of: UidOf) -> None:
-    """Neither an unknown port nor another connection of the same client is taken for the caller."""
     with connected() as (client, end), connected() as (_, other):
         assert uid_of(client.getsockname(), other.getsockname()) is None
         assert uid_of(client.getsockname(), end.getsockname()) == os.geteuid()
 
 
 def test_a_lookup_stays_quick_among_many_sockets() -> None:
-    """The chosen way takes under 5 ms with 500 more sockets."""
     uid_of = choose_lookup()
     assert uid_of is not None
     with ExitStack() as stack:
@@ -146,15 +138,12 @@ ROW = (
     ],
 )
 def test_a_row_counts_only_with_an_inode(rows: list[str], owner: tuple[int, int] | None) -> None:
-    """uid 0 with an inode is root, without one nobody; two owners are none."""
     table = "\n".join(["  sl  local_address", *rows, ""]).encode()
 
     assert find_owner(table, "0100007F:8D5E", "0100007F:0BB9") == owner
 
 
 def test_a_system_that_cannot_tell_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Lookups that do not find this very process are not used."""
-
     def absent(theirs: Address, ours: Address) -> int | None:
         raise FileNotFoundError("/proc/net/tcp")
 
@@ -166,14 +155,12 @@ def test_a_system_that_cannot_tell_is_said_once(caplog: pytest.LogCaptureFixture
 
 
 def test_the_first_way_that_works_is_chosen(caplog: pytest.LogCaptureFixture) -> None:
-    """A broken way is passed over in silence."""
     assert choose_lookup([lambda theirs, ours: None, read_proc]) is read_proc
     assert not caplog.records
 
 
 @pytest.mark.root
 def test_another_user_is_told_from_this_one(uid_of: UidOf) -> None:
-    """A process of `nobody` is another caller, also for root."""
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or pytest.skip("no python3 that nobody can run")
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         command = [python, "-I", "-c", HOLD, str(listener.getsockname()[1])]
@@ -186,7 +173,6 @@ def test_another_user_is_told_from_this_one(uid_of: UidOf) -> None:
 
 
 def test_a_caller_is_looked_up_once_for_a_connection() -> None:
-    """However many requests it carries: who opened it cannot change. Another connection is another caller."""
     found: list[Address] = []
 
     def lookup(theirs: Address, ours: Address) -> int | None:

@@ -46,7 +46,6 @@ def written(events: Stream) -> str:
 
 
 def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(room: Room) -> None:
-    """First what `/health` says; then each step, with ids `<epoch>-<number>` that leave no number out."""
     room.open()
     with listening(room.a) as events:
         health = room.a.health() or {}
@@ -104,7 +103,6 @@ def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(r
 
 
 def test_text_arrives_while_it_is_written_and_in_whole_words(room: Room) -> None:
-    """A word is told once its end is there, long before the turn ends; half a word is not."""
     room.open()
     with listening(room.a) as events:
         typing = room.think()
@@ -123,7 +121,6 @@ def test_text_arrives_while_it_is_written_and_in_whole_words(room: Room) -> None
 
 
 def test_who_comes_in_the_middle_of_a_turn_hears_what_is_written_of_it(room: Room) -> None:
-    """As one piece that begins anew; so does a client that reconnects. After the turn there is nothing of it."""
     room.open()
     with listening(room.a) as events:
         typing = room.think()
@@ -147,7 +144,6 @@ def test_who_comes_in_the_middle_of_a_turn_hears_what_is_written_of_it(room: Roo
 
 @pytest.mark.parametrize("setup", ['order = "parallel"', "sealed = true"], ids=["parallel", "sealed"])
 def test_nothing_of_a_round_that_is_answered_apart_is_told_before_its_turn(tmp_path: Path, setup: str) -> None:
-    """No text, no draft, no tool's name, in no event, answer or log; who is at it is no secret."""
     with Room(tmp_path) as room:
         room.start("A")
         room.begin("Tabs or spaces?", "A, B", setup=setup)
@@ -167,7 +163,6 @@ def test_nothing_of_a_round_that_is_answered_apart_is_told_before_its_turn(tmp_p
 
 
 def test_a_reply_of_a_thousand_lines_at_once_drops_nobody(room: Room) -> None:
-    """A client that reads hears every line, however fast they come."""
     room.open()
     lines = [f"{number}." for number in range(4 * LAG)]
     with listening(room.a) as one, listening(room.a) as two:
@@ -190,7 +185,6 @@ def leaks(room: Room, words: list[str], events: Stream) -> list[str]:
 
 
 def test_a_secret_that_a_backend_prints_is_nowhere(room: Room) -> None:
-    """Not in an event, an answer, the file or the log, though it is printed in two pieces."""
     room.open()
     with listening(room.a) as events:
         typing = room.think()
@@ -204,7 +198,6 @@ def test_a_secret_that_a_backend_prints_is_nowhere(room: Room) -> None:
 
 @pytest.mark.slow
 def test_a_secret_of_several_lines_is_nowhere(room: Room) -> None:
-    """Its lines are not told one by one; what follows it is."""
     room.open()
     with listening(room.a) as events:
         typing = room.think()
@@ -217,7 +210,6 @@ def test_a_secret_of_several_lines_is_nowhere(room: Room) -> None:
 
 @pytest.mark.slow
 def test_a_secret_in_an_interrupted_reply_is_nowhere(room: Room) -> None:
-    """What is kept as a draft is told as a turn is."""
     room.open()
     with listening(room.a) as events:
         typing = room.think()
@@ -230,7 +222,6 @@ def test_a_secret_in_an_interrupted_reply_is_nowhere(room: Room) -> None:
 
 
 def test_a_secret_in_a_backends_complaint_is_nowhere(tmp_path: Path) -> None:
-    """An error quotes the last line of stderr; a key in it is taken out."""
     command = f"sh -c 'echo bad key {KEY} >&2; exit 1'"
     with Room(tmp_path, command=command, environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
         room.open()
@@ -243,7 +234,6 @@ def test_a_secret_in_a_backends_complaint_is_nowhere(tmp_path: Path) -> None:
 
 
 def test_an_error_says_what_to_do(tmp_path: Path) -> None:
-    """`error` has the cause and the fix; then the note that stands in the file."""
     command = "sh -c 'echo no quota left >&2; exit 3'"
     with Room(tmp_path, command=command, environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
         room.open()
@@ -263,7 +253,6 @@ def test_an_error_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_what_is_odd_in_the_file_is_told(room: Room) -> None:
-    """`warning` for values that mean nothing and entries changed afterwards; `dropped` for turns that are gone."""
     room.start("A")
     with listening(room.a) as events:
         room.begin("Tabs or spaces?", "A", max_turns="many")
@@ -279,7 +268,6 @@ def test_what_is_odd_in_the_file_is_told(room: Room) -> None:
 
 
 def test_a_turn_is_told_once_while_somebody_types_below_it(room: Room) -> None:
-    """A turn and the beginning of the next come at once: however often the file grows, the turn is told once."""
     room.open()
     with listening(room.a) as events, room.file.open("a") as file:
         file.write("\n## Turn 2\n\nTabs, I say.\n\nTURN: USER\n\n## Turn 3\n\nOr")
@@ -294,7 +282,6 @@ def test_a_turn_is_told_once_while_somebody_types_below_it(room: Room) -> None:
 
 
 def test_turns_are_told_once_also_when_others_are_taken_out(room: Room) -> None:
-    """An old copy is saved over a newer file: what is gone is told as that, what stays is no news, what is new is."""
     room.open()
     with listening(room.a) as events:
         room.think().end("Tabs are the better choice.\n")
@@ -309,7 +296,6 @@ def test_turns_are_told_once_also_when_others_are_taken_out(room: Room) -> None:
 
 
 def test_a_stop_is_told_before_bye(room: Room) -> None:
-    """The `[STOPPED]` note, then `bye`, then the end of the stream."""
     room.open()
     with listening(room.a) as events:
         room.think()
@@ -322,7 +308,6 @@ def test_a_stop_is_told_before_bye(room: Room) -> None:
 
 
 def test_a_client_that_reconnects_hears_what_it_missed(room: Room) -> None:
-    """`state` first, then every event after `Last-Event-ID`, once and in order; no `reset`."""
     room.open()
     with listening(room.a) as events:
         typing = room.think()
@@ -344,7 +329,6 @@ def test_a_client_that_reconnects_hears_what_it_missed(room: Room) -> None:
 
 
 def test_a_client_that_saw_only_the_state_can_reconnect(room: Room) -> None:
-    """The first `state` carries an id too, from which nothing is missed."""
     room.open()
     with listening(room.a) as events:
         first = events.seen[0]
@@ -356,7 +340,6 @@ def test_a_client_that_saw_only_the_state_can_reconnect(room: Room) -> None:
 
 
 def test_an_id_that_is_not_known_resets(room: Room) -> None:
-    """`reset` right after the state: read /dialog again; then events as ever."""
     room.open()
     with listening(room.a) as events:
         epoch = events.seen[0].id.partition("-")[0]
@@ -369,7 +352,6 @@ def test_an_id_that_is_not_known_resets(room: Room) -> None:
 
 
 def test_an_id_of_another_life_resets(room: Room) -> None:
-    """After a restart of the daemon numbers begin anew, and old ones are not taken for new."""
     room.open()
     with listening(room.a) as events:
         room.think().end("Tabs.\n")
@@ -385,7 +367,6 @@ def test_an_id_of_another_life_resets(room: Room) -> None:
 
 @pytest.mark.slow
 def test_an_id_from_too_long_ago_resets(room: Room) -> None:
-    """The daemon remembers a few hundred events; for an older one it says so instead of leaving some out."""
     room.open()
     with listening(room.a) as events:
         typing = room.think()
@@ -400,7 +381,6 @@ def test_an_id_from_too_long_ago_resets(room: Room) -> None:
 
 
 async def test_no_event_holds_a_secret_whoever_says_it() -> None:
-    """Keys by their shape and the daemon's own, in texts, in lists and in what an agent does."""
     own, known = "correct-horse-battery", "ghp_Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaZq7L"
     hub = Hub(secrets=(own,))
     with hub.join() as listener:
@@ -413,7 +393,6 @@ async def test_no_event_holds_a_secret_whoever_says_it() -> None:
 
 
 async def test_a_listener_that_lags_is_dropped_where_it_stands() -> None:
-    """Far behind and for too long: its stream ends with what it has read, so that nothing is left out later."""
     hub = Hub(lag_seconds=0.0)
     with hub.join() as lagging, hub.join() as reading:
         told = aiter(reading)
@@ -427,7 +406,6 @@ async def test_a_listener_that_lags_is_dropped_where_it_stands() -> None:
 
 
 async def test_a_burst_drops_no_listener() -> None:
-    """Far behind is no fault of a client that had no time to read."""
     hub = Hub()
     with hub.join() as listener:
         for number in range(10 * LAG):
@@ -439,7 +417,6 @@ async def test_a_burst_drops_no_listener() -> None:
 
 
 async def test_bye_is_the_last_that_a_stream_tells() -> None:
-    """Also when another daemon of the dialog is heard to end before the client has read it."""
     hub = Hub()
     with hub.join(hears_all=True) as listener:
         hub.agent("B", "idle", is_relayed=True)
@@ -450,7 +427,6 @@ async def test_bye_is_the_last_that_a_stream_tells() -> None:
 
 
 async def test_text_pushes_no_turn_out_and_waits_as_one_piece() -> None:
-    """2,000 pieces are no place in the backlog, and for a client that does not read they are one event."""
     hub = Hub()
     with hub.join() as slow:
         hub.publish("turn", number=2)
@@ -472,7 +448,6 @@ async def test_text_pushes_no_turn_out_and_waits_as_one_piece() -> None:
 
 
 async def test_an_endless_turn_is_kept_in_part() -> None:
-    """What is kept for late comers is bounded; `done_chars` says how much there was."""
     hub = Hub()
     piece = "x" * 1023 + " "
     for number in range(2048):
@@ -484,7 +459,6 @@ async def test_an_endless_turn_is_kept_in_part() -> None:
 
 
 async def test_an_entry_for_a_hundred_listeners_is_cheap() -> None:
-    """It is written as JSON once, and handing it on takes milliseconds."""
     hub = Hub()
     with ExitStack() as stack:
         listeners = [stack.enter_context(hub.join()) for _ in range(CLIENTS)]
@@ -497,7 +471,6 @@ async def test_an_entry_for_a_hundred_listeners_is_cheap() -> None:
 
 
 async def test_a_listener_that_comes_while_the_hub_closes_is_told_bye() -> None:
-    """The stream ends at once; nobody waits for what will not come."""
     hub = Hub()
     await hub.close()
     with hub.join() as listener:
@@ -506,7 +479,6 @@ async def test_a_listener_that_comes_while_the_hub_closes_is_told_bye() -> None:
 
 @pytest.mark.slow
 def test_a_client_that_does_not_read_is_let_go_and_hurts_nobody(room: Room) -> None:
-    """It is cut off without a `bye` and without a gap; others hear everything; it may come again."""
     room.open(max_size="60 MB")
     with socket.socket() as slow, listening(room.a) as fast:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -547,7 +519,6 @@ def poke(room: Room, fast: Stream) -> int:
 
 @pytest.mark.slow
 def test_more_clients_than_there_is_room_for_are_refused(room: Room) -> None:
-    """The next one gets a problem with a fix, and may come once another has gone."""
     room.start("A")
     with ExitStack() as stack:
         streams = [stack.enter_context(socket.create_connection(("127.0.0.1", room.a.port))) for _ in range(CLIENTS)]
@@ -571,7 +542,6 @@ def test_more_clients_than_there_is_room_for_are_refused(room: Room) -> None:
 
 @pytest.mark.slow
 def test_clients_that_leave_are_forgotten(room: Room) -> None:
-    """Hanging up in any way frees the place."""
     room.start("A")
     for _ in range(CLIENTS + 8):
         Stream(room.a).close()
@@ -580,7 +550,6 @@ def test_clients_that_leave_are_forgotten(room: Room) -> None:
 
 
 def test_a_last_event_id_that_is_too_long_is_a_problem(room: Room) -> None:
-    """Status 422 before any stream begins."""
     room.start("A")
     stream = Stream(room.a, "x" * 65)
     assert stream.status == 422

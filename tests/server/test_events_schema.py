@@ -24,7 +24,6 @@ def check(events: Stream, schema: dict[str, Any]) -> set[str]:
 
 
 def test_every_event_of_a_whole_dialog_is_as_the_schema_says(tmp_path: Path) -> None:
-    """From the first state to bye: turns, marks, costs, text, an interruption, another dialog, a stop."""
     with Room(tmp_path) as room:
         room.start("A")
         with listening(room.a, all_=True) as events:
@@ -62,7 +61,6 @@ def test_every_event_of_a_whole_dialog_is_as_the_schema_says(tmp_path: Path) -> 
 
 
 def test_a_failure_is_told_as_the_schema_says(tmp_path: Path) -> None:
-    """The error, the agent's state, the note."""
     with Room(tmp_path, command="sh -c 'exit 3'", environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
         room.open()
         with listening(room.a) as events:

@@ -57,14 +57,12 @@ class TestHost:
         ],
     )
     def test_every_other_host_is_refused(self, site: Site, route: str, host: str) -> None:
-        """Only the daemon's own names and port pass, on every kind of route."""
         assert_refused(ask(site.port, request(site.port, route, host=host.format(port=site.port))), 400, 403)
         assert not site.hits
 
     @cases("route", ROUTES)
     @cases("host", ["localhost:{port}", "127.0.0.1:{port}", "[::1]:{port}", "LocalHost:{port}"])
     def test_the_own_names_pass(self, site: Site, route: str, host: str) -> None:
-        """A plain client needs nothing else."""
         site.hits.clear()
         answer = ask(site.port, request(site.port, route, host=host.format(port=site.port)))
 
@@ -72,19 +70,16 @@ class TestHost:
         assert len(site.hits) == 1
 
     def test_two_hosts_are_refused(self, site: Site) -> None:
-        """Also two good ones."""
         own = f"Host: localhost:{site.port}"
         assert_refused(ask(site.port, request(site.port, "GET /health", own)), 400, 403)
         assert not site.hits
 
     @cases("version", ["1.0", "1.1"])
     def test_no_host_is_refused(self, site: Site, version: str) -> None:
-        """HTTP/1.0 may leave it out; not here."""
         assert_refused(ask(site.port, f"GET /health HTTP/{version}\r\n\r\n".encode()), 400, 403)
         assert not site.hits
 
     def test_unguarded_the_same_attack_succeeds(self) -> None:
-        """The control: without the guard a foreign Host is served."""
         with running(unguarded) as site:
             assert ask(site.port, request(site.port, host="evil.example")).status == 200
 
@@ -117,7 +112,6 @@ class TestOrigin:
         ],
     )
     def test_a_foreign_page_is_refused(self, site: Site, route: str, headers: list[str]) -> None:
-        """Both headers must pass where both are sent, on every kind of route."""
         raw = request(site.port, route, *(header.format(port=site.port) for header in headers))
         assert_refused(ask(site.port, raw), 403)
         assert not site.hits
@@ -133,26 +127,22 @@ class TestOrigin:
         ],
     )
     def test_the_own_page_and_plain_clients_pass(self, site: Site, route: str, headers: list[str]) -> None:
-        """curl sends neither header, the daemon's page sends both."""
         site.hits.clear()
         raw = request(site.port, route, *(header.format(port=site.port) for header in headers))
         assert ask(site.port, raw).status in (200, 202)
         assert len(site.hits) == 1
 
     def test_a_preflight_gets_no_permission(self, site: Site) -> None:
-        """OPTIONS from a foreign origin is refused like everything else."""
         headers = ["Origin: https://evil.example", "Access-Control-Request-Method: POST"]
         assert_refused(ask(site.port, request(site.port, "OPTIONS /notify", *headers)), 403)
 
     @cases("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
     def test_a_form_that_needs_no_preflight_is_refused(self, site: Site, kind: str) -> None:
-        """What any page may post without asking, it may not post here."""
         headers = ["Origin: https://evil.example", f"Content-Type: {kind}"]
         assert_refused(ask(site.port, request(site.port, "POST /notify", *headers, body=b"a=b")), 403)
         assert not site.hits
 
     def test_unguarded_the_same_attack_succeeds(self) -> None:
-        """The control: without the guard a foreign page's POST is served."""
         with running(unguarded) as site:
             assert ask(site.port, request(site.port, "POST /notify", "Origin: https://evil.example")).status == 202
 
@@ -162,7 +152,6 @@ class TestResponses:
 
     @cases("route", [*ROUTES, "GET /absent", "GET /notify"])
     def test_security_headers_stand_on_every_response(self, site: Site, route: str) -> None:
-        """Also on streams, on a 404 and a 405; a CORS permission of the app is taken off."""
         headers = ask(site.port, request(site.port, route)).headers
 
         assert headers["x-content-type-options"] == "nosniff"
@@ -173,11 +162,9 @@ class TestResponses:
         assert "server" not in headers
 
     def test_the_app_may_set_a_policy_of_its_own(self, site: Site) -> None:
-        """One policy, the app's."""
         assert ask(site.port, request(site.port, "GET /")).headers["content-security-policy"] == "default-src 'self'"
 
     def test_a_stream_whose_reader_leaves_ends(self, site: Site) -> None:
-        """The app hears of the disconnect through the guard."""
         with connect(site.port) as stream:
             stream.sendall(request(site.port, "GET /events"))
             assert read_answer(stream).status == 200
@@ -185,7 +172,6 @@ class TestResponses:
         until(lambda: site.streams == 0)
 
     async def test_a_websocket_is_closed(self) -> None:
-        """The guard lets no websocket through, whatever server runs it."""
         sent: list[Message] = []
 
         async def send(message: Message) -> None:
@@ -199,8 +185,6 @@ class TestResponses:
         assert sent == [{"type": "websocket.close", "code": 1008}]
 
     def test_a_request_whose_connection_is_unknown_reaches_nothing(self) -> None:
-        """Behind a server that does not say who calls, nothing is served."""
-
         def plain(site: Site, listener: socket.socket) -> uvicorn.Server:
             app = Guard(site.app(), listener.getsockname()[1])
             return uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", http="h11", ws="none"))
@@ -211,7 +195,6 @@ class TestResponses:
 
 
 def test_a_client_that_is_gone_when_it_is_refused_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """It closes its connection while the daemon looks up who it is."""
     asked, gone = threading.Event(), threading.Event()
 
     def look_up(theirs: Address, ours: Address) -> int | None:
@@ -238,7 +221,6 @@ class TestOtherUsers:
 
     @cases("route", ROUTES)
     def test_another_user_is_refused(self, site: Site, route: str) -> None:
-        """curl as nobody gets a 403 that says so."""
         method, path = route.split()
         command = ["curl", "-s", "-m", "5", "-X", method, f"http://127.0.0.1:{site.port}{path}"]
         run = subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=True)
@@ -247,12 +229,10 @@ class TestOtherUsers:
         assert not site.hits
 
     def test_another_user_who_leaves_at_once_is_refused(self, site: Site) -> None:
-        """A request whose sender is gone before the lookup belongs to nobody, and not to root."""
         self.fire_and_close(site)
         assert "notify" not in site.hits
 
     def test_a_system_that_cannot_tell_lets_them_in(self) -> None:
-        """The control: the same requests reach the route where callers are not looked up."""
         with running(trusting) as site:
             self.fire_and_close(site)
             assert site.hits.count("notify") == 50

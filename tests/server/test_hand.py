@@ -11,7 +11,6 @@ from tests.support.pair import until
 
 
 def test_every_route_of_the_hand_writes_one_entry_and_tells(room: Room) -> None:
-    """Each answers as /say does; what is wrong is refused with a fix and leaves the file alone."""
     room.open("A")
     done = [
         ("say", {"text": "use SQLite", "proposal": True}, "[PROPOSAL P1: use SQLite]"),
@@ -40,7 +39,6 @@ def test_every_route_of_the_hand_writes_one_entry_and_tells(room: Room) -> None:
 
 
 def test_an_invited_agent_is_told_and_one_that_left_says_why_it_is_quiet(room: Room) -> None:
-    """The invitation reaches the new daemon by the file; the call of who leaves is ended and kept as a draft."""
     room.open("AB")
     with listening(room.a) as events:
         call = room.think()
@@ -63,7 +61,6 @@ def test_an_invited_agent_is_told_and_one_that_left_says_why_it_is_quiet(room: R
 
 
 def test_no_reason_is_too_long_for_a_route(room: Room) -> None:
-    """What the mark cannot hold stands in the note; a stop is not refused for being explained at length."""
     room.open("A")
     for path, body in (("strike", {"turn": 1}), ("leave", {"agent": "B"}), ("stop", {})):
         reason = f"{path} " * 3_000
@@ -74,7 +71,6 @@ def test_no_reason_is_too_long_for_a_route(room: Room) -> None:
 
 
 def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Path) -> None:
-    """Each route with words of the person's own; by its name in the environment it is known as a key."""
     secret = "correct-horse-battery-staple"
     said = f"{'x' * 470} {secret} y"
     acts: list[tuple[str, dict[str, object]]] = [
@@ -105,7 +101,6 @@ def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Pa
 
 
 def test_the_routes_of_a_build_write_what_the_person_says_of_its_tasks(tmp_path: Path) -> None:
-    """Each word on tasks and on the gate, once; what is wrong is refused with a fix and leaves the file alone."""
     planned = build()
     with Room(tmp_path, "ML") as room:
         room.file.write_bytes(planned.paper.data)

@@ -39,14 +39,12 @@ class TestSizes:
     """Large requests are refused without being kept."""
 
     def test_a_body_at_the_limit_passes_and_one_byte_more_does_not(self, site: Site) -> None:
-        """1 MiB exactly."""
         assert ask(site.port, request(site.port, "POST /notify", body=b"x" * MB)).status == 202
         assert_refused(ask(site.port, request(site.port, "POST /notify", body=b"x" * (MB + 1))), 413)
         assert site.hits == ["notify"]
 
     @cases("chunked", [False, True])
     def test_a_hundred_megabytes_are_refused_and_not_kept(self, chunked: bool) -> None:
-        """The client reads its 413, however long it sends, and memory stays where it was."""
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with running(limited(Bounds(linger_seconds=PATIENCE))) as site:
             assert_refused(send_large(site, chunked=chunked), 413)
@@ -55,12 +53,10 @@ class TestSizes:
             assert ask(site.port, request(site.port)).status == 200
 
     def test_a_declared_length_is_refused_before_the_body(self, site: Site) -> None:
-        """A client that asks first (Expect: 100-continue) is spared the sending."""
         raw = request(site.port, "POST /notify", f"Content-Length: {MB + 1}", "Expect: 100-continue")
         assert_refused(ask(site.port, raw), 413)
 
     def test_a_refused_body_is_not_taken_for_requests(self, site: Site) -> None:
-        """Its rest is read away, and the connection closed."""
         with connect(site.port) as connection:
             connection.sendall(request(site.port, "POST /notify", body=b"GET / HTTP/1.1\r\n\r\n" * (MB // 16)))
             assert_refused(read_answer(connection), 413)
@@ -69,13 +65,11 @@ class TestSizes:
 
     @cases("size", [70_000, 200_000, 5 * MB])
     def test_a_large_header_is_refused(self, site: Site, size: int) -> None:
-        """Whether it comes in one read or in many."""
         assert_refused(ask(site.port, request(site.port, "GET /health", "X-Large: " + "x" * size)), 431)
         assert not site.hits
 
     @cases("size", [70_000, 200_000])
     def test_a_large_target_is_refused(self, site: Site, size: int) -> None:
-        """The request line counts too."""
         assert_refused(ask(site.port, request(site.port, "GET /health?" + "x" * size)), 431)
         assert not site.hits
 
@@ -117,7 +111,6 @@ class TestOddRequests:
         ],
     )
     def test_an_odd_request_reaches_no_route(self, site: Site, raw: str) -> None:
-        """Each is answered 4xx or 5xx in problem JSON."""
         host = f"Host: 127.0.0.1:{site.port}\r\n"
         answer = ask(site.port, raw.format(host=host, port=site.port).encode("latin-1"))
 
@@ -125,7 +118,6 @@ class TestOddRequests:
         assert not site.hits
 
     def test_pipelined_requests_are_checked_one_by_one(self, site: Site) -> None:
-        """A good request does not carry a bad one along."""
         with connect(site.port) as connection:
             connection.sendall(request(site.port) + request(site.port, host="evil.example"))
             assert read_answer(connection).status == 200
@@ -135,7 +127,6 @@ class TestOddRequests:
     def test_a_client_that_leaves_in_the_middle_leaves_nothing(
         self, site: Site, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Half a body reaches no route, no log and no task."""
         with connect(site.port) as connection:
             connection.sendall(request(site.port, "POST /notify", "Content-Length: 9") + b"half")
             until(lambda: bool(site.server.server_state.tasks))
@@ -144,7 +135,6 @@ class TestOddRequests:
         assert not caplog.records
 
     def test_an_upgrade_is_not_taken_up(self, site: Site) -> None:
-        """A websocket handshake gets the route's plain answer."""
         raw = request(site.port, "GET /health", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x")
         assert ask(site.port, raw).status == 200
 
@@ -153,7 +143,6 @@ class TestSlowClients:
     """Half-sent requests cost little and end."""
 
     def test_an_honest_client_is_answered_while_hundreds_hang(self) -> None:
-        """300 half-open connections delay nobody, and are closed after the deadline."""
         with (
             running(limited(Bounds(request_seconds=1.5, linger_seconds=0.1, connections=256))) as site,
             ExitStack() as stack,
@@ -171,7 +160,6 @@ class TestSlowClients:
             assert set(site.hits) == {"health"}
 
     def test_a_half_sent_request_is_told_why_it_ends(self) -> None:
-        """408 with the seconds; dripping bytes does not help."""
         with running(limited(Bounds(request_seconds=0.4))) as site, connect(site.port) as connection:
             started = time.monotonic()
             connection.sendall(request(site.port, "POST /notify", "Content-Length: 1000000"))
@@ -182,7 +170,6 @@ class TestSlowClients:
             assert not site.hits
 
     def test_a_refused_body_leaves_no_connection_behind(self) -> None:
-        """Its last bytes stop the idle timer of the server; the deadline takes over."""
         limits = Bounds(request_seconds=stretched(0.3), linger_seconds=stretched(0.3), body_bytes=10)
         with running(limited(limits)) as site, connect(site.port) as connection:
             connection.sendall(request(site.port, "POST /notify", "Content-Length: 20") + b"x" * 10)
@@ -191,7 +178,6 @@ class TestSlowClients:
             assert drain(connection) == b""
 
     def test_unguarded_half_sent_requests_stay(self) -> None:
-        """The control: uvicorn alone still waits when the deadline is over."""
         with running(unguarded) as site, connect(site.port) as connection:
             connection.sendall(b"GET /health HTTP/1.1\r\n")
             until(lambda: len(site.server.server_state.connections) == 1)
@@ -199,7 +185,6 @@ class TestSlowClients:
             assert len(site.server.server_state.connections) == 1
 
     def test_an_idle_connection_outlives_the_deadline(self) -> None:
-        """Peers keep one open; only unfinished requests have a deadline."""
         deadline = stretched(0.4)
         with running(limited(Bounds(request_seconds=deadline))) as site, connect(site.port) as connection:
             connection.sendall(request(site.port))
@@ -209,7 +194,6 @@ class TestSlowClients:
             assert read_answer(connection).status == 200
 
     def test_over_the_cap_the_unfinished_give_way(self) -> None:
-        """New calls are answered, and running streams stay, however many hang."""
         with running(limited(Bounds(connections=4))) as site, ExitStack() as stack:
             stream = stack.enter_context(connect(site.port))
             stream.sendall(request(site.port, "GET /events"))
@@ -222,7 +206,6 @@ class TestSlowClients:
             assert b"bye" in drain(stream)
 
     def test_over_the_cap_idle_connections_give_way_and_busy_ones_stay(self) -> None:
-        """When every connection is a running stream, a new one is told so."""
         with running(limited(Bounds(connections=2))) as site, ExitStack() as stack:
             for path in ["/health"] * 4 + ["/events"] * 4:
                 connection = stack.enter_context(connect(site.port))
@@ -231,7 +214,6 @@ class TestSlowClients:
             assert_refused(ask(site.port, b""), 503)
 
     def test_a_burst_of_honest_calls_is_answered_in_full(self) -> None:
-        """400 connections opened at once, more than the cap, lose none."""
         with running(limited(Bounds(connections=256, request_seconds=PATIENCE))) as site, ExitStack() as stack:
             connections = [stack.enter_context(connect(site.port)) for _ in range(400)]
             for connection in connections:
@@ -244,7 +226,6 @@ class TestHints:
     """What a peer's daemon sends after each turn is taken without the app; nothing else is."""
 
     def test_a_hint_alone_is_taken_and_answered_as_the_app_would(self) -> None:
-        """Again and again on one connection, also after it has been idle for long; other requests go between."""
         taken: list[bytes] = []
         limits = Bounds(request_seconds=stretched(0.4))
         with running(hinted(taken, limits=limits)) as site, connect(site.port) as connection:
@@ -261,7 +242,6 @@ class TestHints:
         assert site.hits == ["health"] * 2
 
     def test_what_is_not_a_hint_whole_and_alone_goes_to_the_app(self) -> None:
-        """Where it ends, to whom it goes and what comes with it is for the guard to judge."""
         taken: list[bytes] = []
         with running(hinted(taken)) as site:
             hint_, port = a_hint(site), str(site.port).encode()
@@ -281,12 +261,10 @@ class TestHints:
         assert taken == []
 
     def test_a_hint_that_is_another_dialogs_goes_to_the_app(self) -> None:
-        """Which says why it is refused."""
         with running(hinted([], takes=False)) as site:
             assert ask(site.port, a_hint(site)).body == b'{"bytes":2}'
 
     def test_a_hint_from_who_knows_where_is_refused(self) -> None:
-        """Whoever is nobody's or another user's process gives no hints either."""
         taken: list[bytes] = []
         for uid in (None, 2**31):
             with running(hinted(taken, find_lookup=lambda uid=uid: lambda _theirs, _ours: uid)) as site:
@@ -323,7 +301,6 @@ def slowest_answer(port: int, *, times: int) -> float:
 
 @cases("pair", PAIRS)
 def test_a_refused_request_carries_none_behind_it(site: Site, pair: str) -> None:
-    """Whatever it is refused for, once or twice over: the answer says so, and the connection is closed."""
     site.hits.clear()
     assert_carries_nothing(site.port, pair, request(site.port, "POST /notify", body=b"x"))
     assert ask(site.port, request(site.port)).status == 200

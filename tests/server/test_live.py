@@ -102,7 +102,6 @@ def settled(daemon: Daemon, text: str) -> dict[str, Any]:
 
 
 def test_a_turn_is_fetched_and_answered(room: Pair) -> None:
-    """What is owed says how to answer, then everything; the next one only what is new. Nothing is run or believed."""
     begun(room)
     until(lambda: send(room["B"], "GET /turn").json["status"] == "not_my_turn", "B to know that it owes nothing")
     with listening(room["A"]) as stream:
@@ -129,7 +128,6 @@ def test_a_turn_is_fetched_and_answered(room: Pair) -> None:
 
 
 def test_only_who_has_opened_the_turn_works_on_it(room: Pair) -> None:
-    """No heartbeat of the daemon keeps a dead seat alive."""
     begun(room)
     until(lambda: send(room["A"], "GET /health").json["delivery"], "A to owe a turn")
     health = send(room["A"], "GET /health").json
@@ -140,7 +138,6 @@ def test_only_who_has_opened_the_turn_works_on_it(room: Pair) -> None:
 
 
 def test_a_reply_counts_once_and_a_late_one_is_a_draft(room: Pair) -> None:
-    """The same text again changes nothing; another one, or one whose turn has passed, is kept and shown again."""
     begun(room)
     debt = owed(room["A"])["debt"]
     assert [reply(room["A"], debt, "Mine.").json["status"] for _ in range(2)] == ["appended", "appended"]
@@ -158,7 +155,6 @@ def test_a_reply_counts_once_and_a_late_one_is_a_draft(room: Pair) -> None:
 
 
 def test_a_reply_to_nothing_that_was_asked_is_refused(room: Pair) -> None:
-    """Somebody else's debt, an invented one, an empty text: refused, counted, and nothing is written."""
     begun(room)
     debt = owed(room["A"])["debt"]
     for daemon, name, text in ((room["B"], debt, "x"), (room["A"], "A-00000000", "x"), (room["A"], "", "x")):
@@ -171,7 +167,6 @@ def test_a_reply_to_nothing_that_was_asked_is_refused(room: Pair) -> None:
 
 
 def test_no_reply_before_the_last_page_was_read(room: Pair) -> None:
-    """A text to be signed is always there in full, on as many pages as it takes."""
     begun(room)
     settled(room["A"], f"I write it down.\n\n## Consensus Summary\n\n{LONG[:9_500]}\n\n[CONSENSUS_REACHED]")
     first = owed(room["B"])
@@ -190,7 +185,6 @@ def test_no_reply_before_the_last_page_was_read(room: Pair) -> None:
 
 
 def test_a_question_about_a_reply_is_fetched_like_a_turn(room: Pair) -> None:
-    """The closing question is told of in the answer, and its own answer decides."""
     begun(room)
     settled(room["A"], "So be it.\n\n## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]")
     came = answered(room["B"], "Only if we measure it first, I think. Perhaps.\n\n[AGREE: P1 | if it is measured]")
@@ -204,7 +198,6 @@ def test_a_question_about_a_reply_is_fetched_like_a_turn(room: Pair) -> None:
 
 
 def test_a_killed_daemon_comes_back_to_the_same_turn(room: Pair) -> None:
-    """The reply that was written meanwhile is for the same debt; what the seat has been told is remembered."""
     begun(room)
     answered(room["A"], "One.")
     answered(room["B"], "Two.")
@@ -220,7 +213,6 @@ def test_a_killed_daemon_comes_back_to_the_same_turn(room: Pair) -> None:
 
 
 def test_losing_what_is_remembered_of_a_seat_costs_no_turn(room: Pair, tmp_path: Path) -> None:
-    """Without its record the same turn is shown again, whole, and answered once it was read."""
     begun(room)
     answered(room["A"], "One.")
     answered(room["B"], "Two.")
@@ -239,7 +231,6 @@ def test_losing_what_is_remembered_of_a_seat_costs_no_turn(room: Pair, tmp_path:
 
 
 def test_who_waits_for_a_turn_keeps_no_daemon_from_stopping(room: Pair) -> None:
-    """A long poll is answered as soon as the daemon ends, however lately it began."""
     begun(room)
     owed(room["A"])
     with ExitStack() as stack:
@@ -252,7 +243,6 @@ def test_who_waits_for_a_turn_keeps_no_daemon_from_stopping(room: Pair) -> None:
 
 
 def test_who_has_hung_up_has_not_opened_the_turn(room: Pair) -> None:
-    """A session that was killed while it waited for a turn is not at it: nobody has fetched that."""
     begun(room)
     with waiting(room["B"]):
         until(lambda: send(room["B"], "GET /turn").json["status"] == "not_my_turn", "B to know that it owes nothing")
@@ -272,7 +262,6 @@ def restarted_in_a_pause(room: Pair) -> None:
 
 
 def test_a_reply_that_comes_in_a_pause_after_a_restart_is_written_once_it_ends(room: Pair) -> None:
-    """Its debt is open, so it is no draft: it is journalled, survives one more kill, and is not asked for again."""
     begun(room)
     debt = owed(room["A"])["debt"]
     restarted_in_a_pause(room)
@@ -292,7 +281,6 @@ def test_a_reply_that_comes_in_a_pause_after_a_restart_is_written_once_it_ends(r
 
 
 def test_a_reply_that_comes_in_a_pause_is_a_draft_once_its_turn_has_passed(room: Pair) -> None:
-    """The person spoke before the pause ended: that closed its debt."""
     begun(room)
     debt = owed(room["A"])["debt"]
     restarted_in_a_pause(room)
@@ -306,7 +294,6 @@ def test_a_reply_that_comes_in_a_pause_is_a_draft_once_its_turn_has_passed(room:
 
 
 def test_a_reply_that_comes_as_the_pause_ends_is_written_once(room: Pair) -> None:
-    """Whether the turn is asked for again before it or after it."""
     begun(room)
     debt = owed(room["A"])["debt"]
     restarted_in_a_pause(room)
@@ -325,7 +312,6 @@ def test_a_reply_that_comes_as_the_pause_ends_is_written_once(room: Pair) -> Non
 
 
 def test_after_a_restart_nothing_is_taken_for_what_was_not_read(room: Pair) -> None:
-    """A reply may agree to what stands in the pages that nobody has fetched, before the restart or after it."""
     begun(room)
     until(lambda: send(room["A"], "GET /health").json["delivery"], "A to owe a turn")
     debt = send(room["A"], "GET /health").json["delivery"]["debt"]
@@ -338,7 +324,6 @@ def test_after_a_restart_nothing_is_taken_for_what_was_not_read(room: Pair) -> N
 
 
 def test_an_answer_to_a_question_about_a_reply_that_comes_in_a_pause_counts(room: Pair) -> None:
-    """It is the answer, and takes nothing away from the reply that it is about."""
     begun(room)
     settled(room["A"], "So be it.\n\n## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]")
     assert answered(room["B"], "I think so.\n\n[AGREE: P1 | it is simple]")["status"] == "asked"
@@ -354,7 +339,6 @@ def test_an_answer_to_a_question_about_a_reply_that_comes_in_a_pause_counts(room
 
 
 def test_a_sealed_answer_keeps_nobody_waiting(room: Pair) -> None:
-    """In a sealed round a reply is answered at once, although its turn stands in the file only after all the others."""
     room.begin("Where should sessions live?", turn="A, B", setup='order = "parallel"\nsealed = true')
     room.start()
     room.notify()
@@ -376,7 +360,6 @@ def test_a_sealed_answer_keeps_nobody_waiting(room: Pair) -> None:
 
 
 def test_a_new_dialog_in_the_same_file_is_told_from_its_beginning(room: Pair) -> None:
-    """What the seat was told belongs to a dialog: a turn of the same number in another one is news."""
     begun(room)
     answered(room["A"], "Mine.")
     room.begin("Which queue, Kafka or none?")
@@ -387,7 +370,6 @@ def test_a_new_dialog_in_the_same_file_is_told_from_its_beginning(room: Pair) ->
 
 
 def test_a_late_reply_takes_nothing_away_from_a_sealed_one(room: Pair) -> None:
-    """The answer that was sealed is still there for the daemon that comes back."""
     room.begin("Where should sessions live?", turn="A, B", setup='order = "parallel"\nsealed = true')
     room.start()
     room.notify()
@@ -402,7 +384,6 @@ def test_a_late_reply_takes_nothing_away_from_a_sealed_one(room: Pair) -> None:
 
 
 def test_a_reply_whose_body_is_asked_for_anew_survives_a_kill(room: Pair) -> None:
-    """It was received, so it is not asked for again: without a second one it stands as it came."""
     begun(room)
     assert answered(room["A"], "So be it, I think.\n\n[CONSENSUS_REACHED]")["status"] == "asked"
     room["A"].kill()
@@ -412,7 +393,6 @@ def test_a_reply_whose_body_is_asked_for_anew_survives_a_kill(room: Pair) -> Non
 
 
 def test_a_reply_may_be_called_a_message_or_content(room: Pair) -> None:
-    """Each program has its own word for it; two of them at once are refused."""
     begun(room)
     debt = owed(room["A"])["debt"]
     both = {"debt": debt, "text": "So.", "content": "Or so."}
@@ -423,7 +403,6 @@ def test_a_reply_may_be_called_a_message_or_content(room: Pair) -> None:
 
 @pytest.mark.slow
 def test_of_replies_at_once_one_is_the_turn(room: Pair) -> None:
-    """Whoever else writes for the same seat at the same moment has written a draft; what is no text is refused."""
     begun(room)
     debt = owed(room["A"])["debt"]
     assert (
@@ -439,7 +418,6 @@ def test_of_replies_at_once_one_is_the_turn(room: Pair) -> None:
 
 
 def test_a_late_reply_is_kept_without_secrets(room: Pair) -> None:
-    """A draft lies in the journal, and is shown again: no key of the daemon's stands in it."""
     begun(room)
     debt = owed(room["A"])["debt"]
     reply(room["A"], debt, "Mine.")
@@ -450,7 +428,6 @@ def test_a_late_reply_is_kept_without_secrets(room: Pair) -> None:
 
 
 def test_a_seat_has_a_time_of_its_own(room: Pair) -> None:
-    """As the file says; after it the agent has failed, whoever has opened the turn."""
     room.begin("Where?")
     seconds = math.ceil(stretched(2.0))
     room.types(f"\n---\n\n## Note — User\n\n[LIMIT: timeout A {seconds} seconds]\n")
@@ -496,7 +473,6 @@ def test_a_session_takes_its_own_turns_only(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_takes_the_seat(room: Pair, tmp_path: Path) -> None:
-    """`dialogd turn --wait` and `dialogd reply`: by a file, or standard input."""
     begun(room)
 
     def dialogd(*words: str, said: str = "") -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,6 @@ print(len(looks))
 
 
 def test_a_log_is_rotated_by_its_size_without_a_look_at_it(repository: Path, tmp_path: Path) -> None:
-    """Three files of 1 MB at most, the newest lines in them, none lost between; what stood there before counts."""
     file = tmp_path / "A.log"
     file.write_text("x" * (LOG_SIZE - 2000) + "\n")
     command = [sys.executable, "-c", PROGRAM, str(file)]
@@ -67,7 +66,6 @@ asyncio.run(main())
 
 
 def test_lines_of_a_turn_are_written_together_soon_and_a_warning_at_once(repository: Path, tmp_path: Path) -> None:
-    """To the file and to stderr, in their order; none is lost where the process ends in order."""
     file = tmp_path / "A.log"
     done = subprocess.run(
         [sys.executable, "-c", TOGETHER, str(file)],

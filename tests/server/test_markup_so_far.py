@@ -21,20 +21,17 @@ def words(html: str) -> str:
 
 
 def test_no_sign_of_markdown_is_ever_seen() -> None:
-    """At whichever character the text ends just now."""
     for end in range(len(TEXT) + 1):
         seen = words(rendered(so_far(TEXT[:end]))).replace("2 * 3", "").replace("[PROPOSAL: x]", "")
         assert not re.search(r"[*`|#\[\]]|~~|__|\]\(", seen), (TEXT[max(0, end - 30) : end], seen[-60:])
 
 
 def test_a_whole_mark_stays_whole_while_the_next_one_is_written() -> None:
-    """It is lifted out of the text then, and none of it is read as words."""
     for more in ("[", "[CONF", "[CONFIDENCE: 0.9"):
         assert so_far(f"Done.\n\n[AGREE: P6]\n[RE: 7]\n{more}").rstrip() == "Done.\n\n[AGREE: P6]\n[RE: 7]"
 
 
 def test_what_was_seen_stays() -> None:
-    """Words only come at the end: nothing that stood there is taken away, up to the line that is being written."""
     before = ""
     for end in range(len(TEXT)):
         seen = " ".join(words(rendered(so_far(TEXT[:end]))).split())
@@ -44,13 +41,11 @@ def test_what_was_seen_stays() -> None:
 
 
 def test_the_whole_text_is_shown_as_it_will_be() -> None:
-    """Nothing jumps when the turn is committed."""
     whole = TEXT.removesuffix("[PROPOSAL: x]\n")
     assert rendered(so_far(whole)) == rendered(whole)
 
 
 def test_no_beginning_of_a_hostile_text_is_markup() -> None:
-    """Of each of three hundred texts, cut anywhere."""
     harmless = re.compile(
         r"</?(?:a|blockquote|br|code|del|em|h\d|hr|li|ol|p|pre|s|strong|table|tbody|td|th|thead|tr|ul)\b"
     )
@@ -62,7 +57,6 @@ def test_no_beginning_of_a_hostile_text_is_markup() -> None:
 
 
 def test_no_text_takes_long_to_be_told_so_far() -> None:
-    """Backticks that nothing closes, in runs of any length: a daemon that looked for their ends would stand still."""
     rising = " ".join("`" * length + "y" for length in range(1, 300))
     for text in ("a " + "`" * 30_000 + "x" * 30_000, f"a {rising}", f"a {rising} {rising[::-1]}"):
         began = time.process_time()

@@ -30,7 +30,6 @@ def samples(text: str) -> dict[str, float]:
 
 
 async def test_a_turn_and_a_failure_are_counted_and_an_unknown_price_is_no_zero(tmp_path: Path) -> None:
-    """Turns and their time, tokens by kind, dollars as far as known, failures by their kind."""
     path = dialog_in(tmp_path, turn="A")
     priced = Usage(tokens_in=100, tokens_out=20, cached=40, usd=0.25)
     mind = Mind(("Tabs.\nTURN: A", priced), (BackendError("no", fix="wait", kind="limit"),))
@@ -52,7 +51,6 @@ async def test_a_turn_and_a_failure_are_counted_and_an_unknown_price_is_no_zero(
 
 
 async def test_a_failure_is_counted_by_its_kind(tmp_path: Path) -> None:
-    """And its call is one of unknown cost."""
     path = dialog_in(tmp_path)
     async with agent_with(path, Mind((BackendError("no", fix="wait", kind="limit"),), price=None)) as agent:
         await agent.step()
@@ -62,7 +60,6 @@ async def test_a_failure_is_counted_by_its_kind(tmp_path: Path) -> None:
 
 
 def test_a_daemon_serves_its_metrics_and_the_page_names_them(tmp_path: Path) -> None:
-    """The text format under its type; every metric has its place in the documents, and no other has."""
     with Room(tmp_path) as room:
         room.open()
         answer = send(room.a, "GET /metrics")

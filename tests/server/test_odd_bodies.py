@@ -82,7 +82,6 @@ def some(paths: Iterable[str]) -> list[Any]:
 
 @pytest.mark.parametrize("path", some(path for path in ACTS if path != "/stop"))
 def test_no_odd_value_makes_a_route_fail(room: Room, path: str) -> None:
-    """Of another kind, empty, huge, everybody at once, what reads as structure: each field in turn."""
     names = [*ACTS[path], "reason", "instead", "to", "turns", "note", "budget", "dialog", "file", "from", "start", "x"]
     for kind, value in ODD.items():
         room.begin("Tabs or spaces?")
@@ -93,7 +92,6 @@ def test_no_odd_value_makes_a_route_fail(room: Room, path: str) -> None:
 
 @pytest.mark.parametrize("path", some(ACTS))
 def test_no_broken_body_makes_a_route_fail(room: Room, path: str) -> None:
-    """What is no JSON, no object, no UTF-8, or nested beyond all measure."""
     room.begin("Tabs or spaces?")
     for kind, body in BROKEN.items():
         if path != "/stop" or kind in ("no-utf-8", "cut", "no-json", "list", "text", "number", "null", "deep", "nul"):
@@ -103,7 +101,6 @@ def test_no_broken_body_makes_a_route_fail(room: Room, path: str) -> None:
 @pytest.mark.parametrize("path", ["/retry", "/skip"])
 @pytest.mark.parametrize("many", ["ALL", "all", "A, B"])
 def test_several_agents_at_once_are_refused_with_the_way_out(room: Room, path: str, many: str) -> None:
-    """One is asked, or passed over, at a time."""
     room.begin(f"Tabs or spaces, for {path} {many}?")  # a dialog that nobody has started before
     before = Path(room.file).read_bytes()
     problem = send(room.a, f"POST {path}", {"agent": many}).problem

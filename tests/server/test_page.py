@@ -62,7 +62,6 @@ class Elements(HTMLParser):
 
 
 def test_the_page_loads_its_own_parts_and_runs_nothing_of_an_agents(room: Room) -> None:
-    """Three scripts and three style sheets, all of this daemon; no inline code, no handlers, no styles, no images."""
     answer = send(room.a, "GET /")
     page = answer.body.decode()
     elements = Elements(page)
@@ -77,7 +76,6 @@ def test_the_page_loads_its_own_parts_and_runs_nothing_of_an_agents(room: Room) 
 
 
 def test_the_page_can_be_read_without_its_scripts(room: Room) -> None:
-    """Topic, where it stands, agents and turns are in the text that the daemon sends."""
     page = send(room.a, "GET /").body.decode()
     for words in ("Claude A", "Claude B", "It is your turn.", "Turn 2", "You", "proposes"):
         assert words in page
@@ -86,7 +84,6 @@ def test_the_page_can_be_read_without_its_scripts(room: Room) -> None:
 
 
 def test_every_part_of_the_page_is_served_and_nothing_beside_it(room: Room) -> None:
-    """Each with its type and the guard's headers; no path leads out of the folder, none lists it."""
     for name in PARTS:
         answer = send(room.a, f"GET /page/{name}")
         kinds = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -105,7 +102,6 @@ def rules_of(answer: Answer) -> dict[str, str]:
 
 
 def test_the_page_asks_its_own_daemon_and_nobody_else(room: Room) -> None:
-    """Its policy names no other address, and runs no script but its own."""
     answer = send(room.a, "GET /")
     rules = rules_of(answer)
     assert rules["default-src"] == "'none'"
@@ -116,21 +112,18 @@ def test_the_page_asks_its_own_daemon_and_nobody_else(room: Room) -> None:
 
 
 def test_what_looks_for_a_living_daemon_may_ask_those_that_there_are_now(room: Room) -> None:
-    """The worker's policy names the other daemons, under the name by which it was called, and allows nothing else."""
     answer = send(room.a, "GET /page/probe.js")
     assert answer.headers["content-type"].startswith("text/javascript")
     assert rules_of(answer) == {"default-src": "'none'", "connect-src": f"http://127.0.0.1:{room.b.port}"}
 
 
 def test_an_address_that_is_none_gets_into_no_policy() -> None:
-    """What stands in a header as an address can be anything."""
     hostile = ["http://127.0.0.1:1; script-src *", "http://127.0.0.1:*", "javascript:1 'unsafe-inline'", "http://x:²"]
     assert probe_policy("localhost:3001", hostile) == probe_policy("localhost:3001", [])
     assert probe_policy("localhost:3001", [])["content-security-policy"] == "default-src 'none'; connect-src 'none'"
 
 
 def test_the_page_is_light(room: Room) -> None:
-    """All its parts together, as a browser gets them; the same bytes for who takes nothing packed."""
     weight = 0
     for path in sorted(Path(page_module.__file__).parent.joinpath("static").iterdir()):
         connection = http.client.HTTPConnection("127.0.0.1", room.a.port, timeout=PATIENCE)
@@ -148,7 +141,6 @@ def test_the_page_is_light(room: Room) -> None:
 
 
 def test_entries_are_paged_in_both_directions(room: Room) -> None:
-    """The last ones, those before an index, those behind one; the anchor is the entry before the first."""
     everything = send(room.a, "GET /page/entries").json
     one, two = everything["entries"]
     assert (everything["total"], everything["anchor"], one["index"], two["number"]) == (2, "", 0, 2)
@@ -164,7 +156,6 @@ def test_entries_are_paged_in_both_directions(room: Room) -> None:
 
 
 def test_an_entry_says_all_that_is_shown_of_it() -> None:
-    """Who, when, marks, what it cost; the words without the marks; who is next, where that is a choice."""
     paper = Paper(opening("A", "B"), A=["I think **so**.\n\n[PROPOSAL: tabs]\n[CONFIDENCE: 0.8]"], B=["No."])
     paper.run(2)
     shown = as_shown(paper.dialog.entries[1], 1, cast(paper.dialog))
@@ -184,7 +175,6 @@ def test_an_entry_says_all_that_is_shown_of_it() -> None:
 
 @cases("agents", [8, 11])
 def test_every_agent_has_a_colour_of_its_own_and_keeps_it(agents: int) -> None:
-    """By its seat; of more than ten, the eleventh shares one and is told apart by its name."""
     ids = [chr(ord("A") + seat) for seat in range(agents)]
     players = cast(Paper(opening(*ids)).dialog)
     tones = [players.tone(who) for who in ids]
@@ -195,7 +185,6 @@ def test_every_agent_has_a_colour_of_its_own_and_keeps_it(agents: int) -> None:
 
 
 def test_what_is_odd_about_an_entry_is_said_and_noticed() -> None:
-    """An edited turn says so, and its version changes with it; a sound one has none."""
     paper = Paper(opening("A", "B"), A=["I think so."], B=["No."])
     paper.run(2)
     edited = parse(paper.text.replace("I think so.", "I think not.").encode())
@@ -221,12 +210,10 @@ PRESENTED = {
 
 @cases(("html", "presented"), PRESENTED.values())
 def test_what_was_rendered_becomes_a_part_of_the_page(html: str, presented: str) -> None:
-    """In an order that can be heard, and in boxes that can be reached by keys."""
     assert presentable(html) == presented
 
 
 def test_a_window_of_no_dialog_is_empty() -> None:
-    """A page can be opened before there is a dialog."""
     assert window(None, None, None, 200).model_dump() == {"dialog": "", "total": 0, "anchor": "", "entries": []}
 
 
@@ -239,7 +226,6 @@ def agent(state: dict[str, Any], who: str) -> dict[str, Any]:
 
 
 def test_an_agent_that_is_absent_is_shown_so(tmp_path: Path) -> None:
-    """Whether its daemon lives or not: the word, and why."""
     with Room(tmp_path) as room:
         down = BackendError("exit code 1", fix="look at its log")
         paper = Paper(room.opening("Tabs?", "A"), A=["One."], B=[down, down])
@@ -256,7 +242,6 @@ def test_an_agent_that_is_absent_is_shown_so(tmp_path: Path) -> None:
 
 
 def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:
-    """Who lives, how to start them, whose turn it is, in words too, and what is left of each limit."""
     state = send(room.a, "GET /page/state").json
     assert (state["phase"], state["words"], state["turn_of"]) == ("waiting_for_user", "It is your turn.", ["USER"])
     assert state["needed"] == "Write below, or let the next agent speak."
@@ -281,7 +266,6 @@ def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:
 
 
 def test_the_state_says_who_thinks_since_when(tmp_path: Path) -> None:
-    """Of this daemon and of the others; then the question, and how the dialog ended."""
     with Room(tmp_path) as room:
         room.open("AB")
         call = room.think()
@@ -310,7 +294,6 @@ def state_of(daemon: Any) -> dict[str, Any]:
 
 
 def test_without_a_dialog_the_page_says_where_one_would_be(tmp_path: Path) -> None:
-    """The page, its entries and its state answer all the same."""
     with Room(tmp_path) as room:
         room.start("A")
         assert str(room.file) in send(room.a, "GET /").body.decode()
@@ -328,7 +311,6 @@ PROBE = ("Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest
 
 
 def test_a_window_may_come_to_the_page_from_another_daemons_page(site: Site) -> None:
-    """That is how a page goes on when its daemon has died."""
     assert ask(site.port, request(site.port, "GET /", *ARRIVAL)).status == 200
     assert site.hits == ["page"]
 
@@ -355,13 +337,11 @@ def test_a_window_may_come_to_the_page_from_another_daemons_page(site: Site) -> 
     ],
 )
 def test_nothing_else_of_another_page_is_served(site: Site, line: str, headers: tuple[str, ...]) -> None:
-    """No other route, method, query or way to ask; and no frame."""
     assert_refused(ask(site.port, request(site.port, line, *headers)), 403)
     assert not site.hits
 
 
 def test_another_daemons_page_can_feel_that_somebody_answers(site: Site) -> None:
-    """The refusal of its probe is the one answer that a browser lets it notice; it sees nothing of it."""
     felt = ask(site.port, request(site.port, "GET /health", *PROBE))
     assert (felt.status, felt.headers["cross-origin-resource-policy"]) == (403, "same-site")
     for line, headers in (

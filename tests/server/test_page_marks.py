@@ -68,7 +68,6 @@ THIN = {
 
 @cases(("by", "mark", "said"), THIN.values())
 def test_what_only_happened_is_one_thin_line(by: str, mark: Mark, said: str) -> None:
-    """A sentence that needs no other, with no block and no heading of its own."""
     html = shown(by, mark)
     line = re.search(r'<li class="line.*?</li>', html, re.S)
     assert words(line[0]).startswith(said)
@@ -93,7 +92,6 @@ BLOCKS = {
 
 @cases(("mark", "title", "text"), BLOCKS.values())
 def test_what_is_decided_about_is_a_block(mark: Mark, title: str, text: str) -> None:
-    """With who says it, the number, and the words, in which no sign of Markdown is left."""
     html = shown("B", mark, body="I say.", number=3, turn=("A",))
     block = html.partition('<div class="block')[2]
     assert words(f"<{block.partition('</p>')[0]}") == title
@@ -103,7 +101,6 @@ def test_what_is_decided_about_is_a_block(mark: Mark, title: str, text: str) -> 
 
 
 def test_the_rest_is_a_few_grey_words() -> None:
-    """What it answers, how sure, to whom; what was conceded and what did not count in a line each."""
     marks = (
         Mark("RE", "2, P1"),
         Mark("CONFIDENCE", "0.8"),
@@ -121,7 +118,6 @@ def test_the_rest_is_a_few_grey_words() -> None:
 
 
 def test_hashes_and_figures_are_told_on_demand() -> None:
-    """Of a seal, of a text, of an entry: in what has to be opened first."""
     open_to_see = re.compile(r'<details.*?</details>|<p class="facts" hidden>.*?</p>|<article.*?>', re.S)
     for html in (shown("A", Mark("SEALED", SHA)), shown("B", Mark("CONSENSUS_PROPOSED", SHA, "P2"), number=3)):
         assert SHA in html
@@ -130,7 +126,6 @@ def test_hashes_and_figures_are_told_on_demand() -> None:
 
 
 def test_a_text_to_be_signed_stands_in_its_block_and_nowhere_else() -> None:
-    """The summary is the text of the block; what was said before stays outside."""
     body = "I think so.\n\n## Consensus Summary\n\nWe use **tabs**."
     html = shown("B", Mark("CONSENSUS_PROPOSED", SHA, "P2"), body=body, number=3, turn=("A",))
     before, _, block = html.partition('<div class="block')
@@ -141,7 +136,6 @@ def test_a_text_to_be_signed_stands_in_its_block_and_nowhere_else() -> None:
 
 
 def test_a_suggestion_of_the_persons_is_shown_once() -> None:
-    """As a block that says in whose place it is meant."""
     html = shown("USER", Mark("PROPOSAL", "Use both.", "P2"), body="Instead of P1:\n\nUse both.", number=3, turn=("A",))
     assert "You propose P2" in words(html)
     assert html.count("Use both.") == 1
@@ -150,7 +144,6 @@ def test_a_suggestion_of_the_persons_is_shown_once() -> None:
 
 @pytest.mark.parametrize("hostile", ["<img src=x onerror=alert(1)>", "</p><script>alert(1)</script>"])
 def test_no_mark_is_markup(hostile: str) -> None:
-    """Whatever stands in it, and in whichever rank it is shown."""
     for mark in (Mark("PROPOSAL", hostile, "P2"), Mark("EVIDENCE", hostile), Mark("RE", hostile), Mark("TO", hostile)):
         html = shown("B", mark, body="I say.", number=3, turn=("A",))
         assert "<img" not in html
@@ -162,7 +155,6 @@ def test_no_mark_is_markup(hostile: str) -> None:
 
 
 def test_a_proposal_says_who_stands_behind_it_now() -> None:
-    """For, against, signed; ruled out by the person; replaced by another text."""
     text = "## Consensus Summary\n\n{}.\n\n[CONSENSUS_REACHED]"
     paper = Paper(
         opening("A", "B", keys=("Max Turns: 40",)),
@@ -189,7 +181,6 @@ def how(paper: Paper) -> dict[str, tuple[str, list[tuple[str, tuple[str, ...]]]]
 
 @cases("wanted", ["needle", "NEEDLE", "needle  in"])
 def test_what_is_searched_stands_where_the_page_says(wanted: str) -> None:
-    """Also behind letters that are longer in another case."""
     dialog = parse(opening("A", "B", question="ßßßß İİ ﬃ the needle in the hay").encode())
     (hit,) = found(dialog, wanted, 10).hits
     assert hit.before.endswith(" the ")
@@ -219,7 +210,6 @@ WAITING = {
 
 @cases(("task", "words", "labels"), WAITING.values())
 def test_what_a_build_asks_is_a_sentence_with_its_answers(task: Task, words: str, labels: list[str]) -> None:
-    """Each can be pressed, and names the task; where it waits for nobody, nothing is asked."""
     tasks = Tasks((task,))
     assert asked(RULES, tasks)[0] == words
     assert [act.label for act in acts_of(RULES, tasks)] == labels
@@ -237,7 +227,6 @@ DONE = {
 
 @cases(("task", "words", "short"), DONE.values())
 def test_what_is_done_at_a_task_is_told_at_the_top_and_at_the_agent(task: Task, words: str, short: str) -> None:
-    """Attempts are counted on over what the person had tried again; who does not do it does nothing."""
     tasks = Tasks((task,))
     assert under_way(RULES, tasks, "L", "M") == words
     assert {doing(RULES, tasks, who, is_writing=True) for who in "LM"} == {short, ""}

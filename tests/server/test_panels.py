@@ -131,7 +131,6 @@ def positions(room: Room) -> str:
 
 
 def test_each_proposal_says_where_every_agent_stands_and_each_change_of_mind_why(room: Room) -> None:
-    """Who proposed is for it; stance since when, signatures; each change with its reason, or that there is none."""
     played(room, agreed())
     words = positions(room)
     assert "P2 agreed The agreed text" in words
@@ -147,7 +146,6 @@ def test_each_proposal_says_where_every_agent_stands_and_each_change_of_mind_why
 
 
 def test_votes_stand_beside_their_proposals_with_their_reasons(room: Room) -> None:
-    """Who voted how, in which turn and why; what the vote came to."""
     played(room, voted())
     words = positions(room)
     assert "Claude B against since turn 3 voted against in turn 3: a second reader on the only database" in words
@@ -156,7 +154,6 @@ def test_votes_stand_beside_their_proposals_with_their_reasons(room: Room) -> No
 
 
 def test_who_abstains_changed_nothing_that_wants_a_reason(room: Room) -> None:
-    """From a side to none: that is said, and not held against the agent."""
     more = setup('verdict = "vote"\norder = "round-robin"')
     abstains = "[VOTE: P1 abstain]"
     played(room, Table(opening("A", "B", more=more), A=[POSTGRES, abstains], B=["[OBJECTION: P1 slow]"] * 2))
@@ -166,7 +163,6 @@ def test_who_abstains_changed_nothing_that_wants_a_reason(room: Room) -> None:
 
 
 def test_a_text_that_another_replaced_and_one_that_was_vetoed_say_so(room: Room) -> None:
-    """The state of a proposal in a word or two: replaced, ruled out, open; after the end not chosen, or left open."""
     first, second = (
         f"## Consensus Summary\n\nSessions live in {where}.\n\n[CONSENSUS_REACHED]" for where in ("A", "B")
     )
@@ -181,7 +177,6 @@ def test_a_text_that_another_replaced_and_one_that_was_vetoed_say_so(room: Room)
 
 
 def test_a_fragment_follows_the_file(room: Room) -> None:
-    """What is kept is kept for the dialog as it stood: an entry more, and the next one tells of it."""
     played(room, Table(opening("A", "B", keys=["Max Turns: 3"]), A=[POSTGRES], B=[]))
     before = positions(room)
     assert positions(room) == before
@@ -191,7 +186,6 @@ def test_a_fragment_follows_the_file(room: Room) -> None:
 
 
 def test_after_the_end_nothing_says_what_to_do_next(room: Room) -> None:
-    """What was noticed is for those who go on: it is gone from the positions, the state and its events."""
     played(room, Table(opening("A", "B"), A=["Tabs, for they are one key."] * 2, B=["Spaces, as ever."] * 2))
     (noticed, *_) = send(room.a, "GET /page/state").json["signals"]
     before = piece(room.a, "/page/positions").words
@@ -208,7 +202,6 @@ def test_after_the_end_nothing_says_what_to_do_next(room: Room) -> None:
 
 
 def test_the_flow_shows_every_message_once_as_a_picture_and_as_a_table(room: Room) -> None:
-    """Page by page from the last ones back; links to the turns; the table says the same."""
     lines = [f"[IDEA: number {number}]\n[CRITIQUE: of {number}]" for number in range(30)]
     played(room, Table(opening("A", "B", keys=["Max Turns: 61"]), A=lines, B=lines))
     messages = flow(parse(room.file.read_bytes()))
@@ -230,7 +223,6 @@ def test_the_flow_shows_every_message_once_as_a_picture_and_as_a_table(room: Roo
 
 
 def test_the_digest_tells_what_came_after_the_turn_that_was_seen_last(room: Room) -> None:
-    """Since turn 3: what was conceded, decided and proposed after it, and nothing from before."""
     played(room, agreed())
     page = piece(room.a, "/page/away?since=3&seen=3")
     assert "While you were away" in page.words
@@ -242,7 +234,6 @@ def test_the_digest_tells_what_came_after_the_turn_that_was_seen_last(room: Room
 
 
 def test_what_the_person_is_needed_for_is_said_in_the_words_of_the_page(room: Room) -> None:
-    """What to press instead of a command; an agent's question stays as it was asked."""
     played(room, agreed())
     (ended,) = re.findall(r"You are needed: .*", piece(room.a, "/page/away").words)
     assert ended == "You are needed: look at the result: Approve takes it, Reject sends the agents back to it"
@@ -258,7 +249,6 @@ def test_what_the_person_is_needed_for_is_said_in_the_words_of_the_page(room: Ro
 
 
 def test_a_digest_since_nothing_that_makes_sense_is_a_problem_with_a_fix(room: Room) -> None:
-    """Neither a turn nor a time."""
     played(room, agreed())
     assert "neither a turn nor a time" in send(room.a, "GET /page/away?since=tea").problem["detail"]
 
@@ -267,7 +257,6 @@ def test_a_digest_since_nothing_that_makes_sense_is_a_problem_with_a_fix(room: R
 
 
 def test_the_result_names_the_text_who_signed_it_and_what_is_left(room: Room) -> None:
-    """Outcome in words, the exact text as Markdown, signers with their reservations, the plan, how to check it."""
     played(room, agreed())
     page = piece(room.a, "/page/result")
     words = " ".join(page.words.split())
@@ -281,7 +270,6 @@ def test_the_result_names_the_text_who_signed_it_and_what_is_left(room: Room) ->
 
 
 def test_before_the_end_the_result_says_that_it_is_none(room: Room) -> None:
-    """A dialog that goes on, and one in which nobody has spoken."""
     played(room, Table(opening("A", "B"), A=[POSTGRES], B=[]))
     assert "Not ended: turn 3 is to be written by Claude B" in piece(room.a, "/page/result").words
     room.file.write_text(opening("A", "B"), encoding="utf-8")
@@ -292,7 +280,6 @@ def test_before_the_end_the_result_says_that_it_is_none(room: Room) -> None:
 
 
 def test_an_earlier_dialog_is_listed_found_recalled_read_and_judged(room: Room) -> None:
-    """From the archive alone: the list, the words, the decision, every entry, and how it turned out."""
     played(room, agreed())
     archived(room, "one")
     number = parse(room.file.read_bytes()).id
@@ -315,7 +302,6 @@ def test_an_earlier_dialog_is_listed_found_recalled_read_and_judged(room: Room) 
 
 
 def test_lists_and_results_call_agents_by_name_and_a_rehearsal_one(room: Room) -> None:
-    """In the list, its excerpts, an earlier dialog and the result: no bare letter, no capitals, one plain sentence."""
     room.file.write_bytes(file_of("rehearsal"))
     number = parse(room.file.read_bytes()).id
     result = piece(room.a, "/page/result").words
@@ -338,7 +324,6 @@ def test_lists_and_results_call_agents_by_name_and_a_rehearsal_one(room: Room) -
 
 
 def test_a_search_is_narrowed_to_who_said_it_and_when(room: Room) -> None:
-    """As `dialogd search --agent --since` does; what was typed stays in the form, and leads on to the next places."""
     lines = [f"Sessions, part {number}." for number in range(25)]
     table = Table(opening("A", "B", keys=["Max Turns: 51", "Dialog: long-2"]), A=lines, B=["Sessions? No."] * 25)
     table.run()
@@ -357,7 +342,6 @@ def test_a_search_is_narrowed_to_who_said_it_and_when(room: Room) -> None:
 
 
 def test_a_long_earlier_dialog_is_read_in_parts(room: Room) -> None:
-    """Each part leads to the next; together they are the whole."""
     lines = [f"Thought {number}." for number in range(60)]
     table = Table(opening("A", "B", keys=["Max Turns: 121", "Dialog: long-1"]), A=lines, B=lines)
     table.run()
@@ -372,7 +356,6 @@ def test_a_long_earlier_dialog_is_read_in_parts(room: Room) -> None:
 
 
 def test_dialogs_that_run_are_listed_with_links_to_their_pages(room: Room) -> None:
-    """By the registry of this user's daemons; the page's own dialog is named as that."""
     played(room, Table(opening("A", "B", keys=["Topic: This one"]), A=[POSTGRES], B=[]))
     assert "This is the dialog of this page." in piece(room.a, "/page/history").words
     folder = room.folder / "other"
@@ -393,12 +376,10 @@ TOO_LITTLE = {
 
 @pytest.mark.parametrize("body", TOO_LITTLE.values(), ids=TOO_LITTLE)
 def test_an_outcome_that_says_too_little_is_refused(room: Room, body: dict[str, Any]) -> None:
-    """Worked or failed, with a reason, and nothing else."""
     assert send(room.a, "POST /page/history/x/outcome", body).problem["status"] == 422
 
 
 def test_an_earlier_dialog_that_there_is_not_is_a_problem_with_a_fix(room: Room) -> None:
-    """To read, to judge and to take along."""
     asked = {"outcome": "worked", "why": "it held"}
     for line, body in (
         ("GET /page/history/nope", None),
@@ -422,7 +403,6 @@ def name_of(answer: Answer) -> str:
 
 @pytest.mark.parametrize("to", KINDS)
 def test_a_dialog_can_be_taken_along(room: Room, to: str) -> None:
-    """As a file to save, named after topic and id; the words are in it; also of an earlier dialog."""
     played(room, agreed())
     number = parse(room.file.read_bytes()).id
     answer = send(room.a, f"GET /export/{to}")
@@ -447,7 +427,6 @@ TOPICS = {
 
 @pytest.mark.parametrize(("topic", "name"), TOPICS.items(), ids=range(len(TOPICS)))
 def test_no_topic_makes_a_name_that_a_system_or_a_header_would_choke_on(room: Room, topic: str, name: str) -> None:
-    """Letters, digits and dashes are what is left."""
     room.file.write_text(opening("A", "B", keys=[f"Topic: {topic}", "Dialog: n.1"]), encoding="utf-8")
     assert name_of(send(room.a, "GET /export/json")) == f"{name}.json"
 
@@ -456,7 +435,6 @@ def test_no_topic_makes_a_name_that_a_system_or_a_header_would_choke_on(room: Ro
 
 
 def test_without_a_dialog_every_fragment_says_so_and_a_download_is_refused(room: Room) -> None:
-    """No error page, and what to do in the problem."""
     for path in FRAGMENTS[:4]:
         assert f"There is no dialog at {room.file} yet." in " ".join(piece(room.a, path).words.split())
     assert send(room.a, "GET /export/md").problem["status"] == 409
@@ -474,7 +452,6 @@ HARMLESS = """
 
 
 def test_no_text_of_a_dialog_becomes_markup_in_any_fragment(room: Room) -> None:
-    """Topic, names, bodies, marks, models, searched words: elements are the templates' own, and none runs or loads."""
     marks = [
         f"[PROPOSAL: {EVIL}]\n[EVIDENCE: {EVIL}]\n[QUESTION: {EVIL}]",
         f"[OBJECTION: P1: {EVIL}]\n[VOTE: P1 reject | {EVIL}]",
@@ -507,7 +484,6 @@ TURNED = "keep \u202esergtsoP\u202c \U000e0041"
 
 
 def test_what_markdown_would_hide_and_what_turns_letters_round_is_seen_everywhere(room: Room) -> None:
-    """On the page, in every fragment and in what is taken along: as agents read it, with signs for the unseen."""
     proposed = f"{HIDDEN}\n\n[PROPOSAL: {TURNED}]\n[QUESTION: {TURNED}]\n[OBJECTION: {TURNED}]"
     header = opening("A", "B", keys=[f"Topic: {TURNED} sessions", "Dialog: turned-1"])
     table = Table(
@@ -531,14 +507,12 @@ def test_what_markdown_would_hide_and_what_turns_letters_round_is_seen_everywher
 
 
 def test_the_scripts_have_signs_for_the_same_characters(repository: Path) -> None:
-    """What streams is put into the page by the scripts."""
     script = (repository / "dialogd/server/static/dom.js").read_text(encoding="utf-8")
     (unseen,) = re.findall(r"const UNSEEN = /\[(.*)\]/gu;", script)
     assert re.sub(r"\\u\{(\w+)\}", lambda match: f"\\U{int(match[1], 16):08x}", unseen) == UNSEEN
 
 
 def test_the_scripts_take_html_from_the_daemon_alone_and_name_no_other_place(repository: Path) -> None:
-    """One place puts HTML in; nothing is evaluated, and no address but this daemon's own is asked."""
     scripts = [repository / "dialogd/server/static" / f"{name}.js" for name in ("panels", "fragments", "away")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in scripts)
     assert text.count("innerHTML") == 1

@@ -68,7 +68,6 @@ ACTS: dict[str, dict[str, Any]] = {
 
 
 def test_what_names_another_dialog_is_refused_and_does_nothing(room: Room) -> None:
-    """By its file or its id, whatever is asked for; status 409 with a way out, nothing written, the daemon goes on."""
     room.open()
     before = room.file.read_bytes()
     mine = {"file": str(room.file), "dialog": parse(before).id}
@@ -84,7 +83,6 @@ def test_what_names_another_dialog_is_refused_and_does_nothing(room: Room) -> No
 
 
 def test_what_names_the_daemons_own_dialog_is_done(room: Room, tmp_path: Path) -> None:
-    """By file, whatever way leads to its folder, by id, or by both; a stop too."""
     room.open()
     way = tmp_path / "way"
     way.symlink_to(room.file.parent)
@@ -102,7 +100,6 @@ def test_what_names_the_daemons_own_dialog_is_done(room: Room, tmp_path: Path) -
 
 
 def test_a_dialog_that_took_the_place_of_another_is_not_meant_by_its_id(room: Room) -> None:
-    """Whoever still looks at the old one does nothing to the new one."""
     room.open()
     old = parse(room.file.read_bytes()).id
     room.begin("Or both?")
@@ -112,7 +109,6 @@ def test_a_dialog_that_took_the_place_of_another_is_not_meant_by_its_id(room: Ro
 
 
 def test_stopping_one_dialog_touches_no_daemon_of_another(tmp_path: Path) -> None:
-    """Also where its header names an address at which the other dialog's daemon listens; a kick-off neither."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     commands = Commands(tmp_path / "two")
@@ -135,7 +131,6 @@ def test_stopping_one_dialog_touches_no_daemon_of_another(tmp_path: Path) -> Non
 
 
 def test_daemons_find_each_other_without_a_port_in_the_header(unnamed: Unnamed) -> None:
-    """By the list of those that run, whoever came first; a stop reaches both, and nobody warns of ports."""
     room = unnamed
     room.open("A")
     health = room.a.health() or {}
@@ -155,7 +150,6 @@ def test_daemons_find_each_other_without_a_port_in_the_header(unnamed: Unnamed) 
 
 
 def test_a_daemon_that_comes_back_on_another_port_is_found_there(tmp_path: Path) -> None:
-    """The header still names the old one; what a daemon was told by a flag comes first."""
     with Unnamed(tmp_path) as room:
         room.open("AB")
         room.b.terminate()
@@ -275,7 +269,6 @@ ENOUGH = {
 
 
 async def test_a_peer_that_answers_strangely_is_gone_on_without() -> None:
-    """Each is asked three times and waited for a second at the most; at the end no connection is left open."""
     async with AsyncExitStack() as stack:
         for peer in (*WRONG.values(), *ENOUGH.values()):
             await stack.enter_async_context(peer)
@@ -308,7 +301,6 @@ def says(body: bytes, *, every: float = 0.0) -> Strange:
 
 
 async def test_who_says_of_itself_what_never_ends_or_makes_no_sense_says_nothing() -> None:
-    """Whoever asks goes on after a second: an agent that asks whether another is at work must not hang or fall."""
     odd = {
         "slow": says(b" ", every=0.2),
         "endless": says(b" " * 100_000, every=0.001),
@@ -329,7 +321,6 @@ async def test_who_says_of_itself_what_never_ends_or_makes_no_sense_says_nothing
 
 
 async def test_one_connection_to_a_peer_serves_all_turns() -> None:
-    """Also when two things were to be told at once."""
     async with strange(*[FINE] * 5) as peer:
         peers = Peers("A", {"B": peer.url})
         for _ in range(3):
@@ -344,7 +335,6 @@ async def test_one_connection_to_a_peer_serves_all_turns() -> None:
 
 
 async def test_a_peer_of_another_dialog_leaves_no_connections_behind() -> None:
-    """Its refusal is an answer like any other: told again and again, it has one connection in the end."""
     async with strange(*[b"HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\n{}"] * 9) as peer:
         peers = Peers("A", {"B": peer.url})
         for _ in range(2):
@@ -355,7 +345,6 @@ async def test_a_peer_of_another_dialog_leaves_no_connections_behind() -> None:
 
 @cases("end", ["close", "reset"])
 async def test_a_connection_that_a_peer_closed_between_turns_costs_no_turn(end: str) -> None:
-    """The next notify goes over a new one at once, not after the pause before another attempt."""
     async with strange(FINE, then=end) as peer:
         peers = Peers("A", {"B": peer.url})
         for count in (1, 2, 3):
@@ -366,8 +355,6 @@ async def test_a_connection_that_a_peer_closed_between_turns_costs_no_turn(end: 
 
 
 async def test_a_peer_that_closes_just_when_it_is_told_is_told_again() -> None:
-    """Its half of the connection was closed unseen: what was asked there is asked once more, elsewhere."""
-
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await peer.request(reader)
         writer.write(FINE)
@@ -382,7 +369,6 @@ async def test_a_peer_that_closes_just_when_it_is_told_is_told_again() -> None:
 
 
 async def test_nothing_but_this_machine_is_told() -> None:
-    """Whatever address a flag names."""
     peers = Peers("A", {"B": "http://192.0.2.1:3001", "C": "https://127.0.0.1:3001", "D": "http://127.0.0.1.example:1"})
     peers.tell(None)
     await eventually(lambda: peers.reachable == {"B": False, "C": False, "D": False})
@@ -390,7 +376,6 @@ async def test_nothing_but_this_machine_is_told() -> None:
 
 
 async def test_telling_ends_where_the_daemon_ends() -> None:
-    """Also while a peer keeps it waiting: a second later nothing would be told any more."""
     async with strange(b"") as peer:
         peers = Peers("A", {"B": peer.url})
         peers.tell(None)
@@ -401,7 +386,6 @@ async def test_telling_ends_where_the_daemon_ends() -> None:
 
 
 def test_only_daemons_of_the_same_file_are_listed_for_it(tmp_path: Path) -> None:
-    """Two daemons run, each at a dialog of its own: neither is where the other's agents are looked for."""
     registry = Registry(StateDir(tmp_path / "state"))
     one, other, log = tmp_path / "one.md", tmp_path / "other.md", tmp_path / "log"
     with registry.entry("A", 3001, one, log), registry.entry("B", 3002, other, log):
@@ -411,7 +395,6 @@ def test_only_daemons_of_the_same_file_are_listed_for_it(tmp_path: Path) -> None
 
 
 async def test_the_daemon_of_another_file_speaks_for_nobody_here(site: Site) -> None:
-    """An A answers where A is looked for; it counts where its file is this one, and its id the one meant."""
     url, file = f"http://127.0.0.1:{site.port}", "/tmp/x\x1b.md"
     peers = Peers("C", {"A": url, "B": url})
     try:

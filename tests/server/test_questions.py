@@ -30,7 +30,6 @@ def taken(room: Room) -> list[str]:
 
 
 def test_a_default_is_taken_once_by_daemons_that_start_after_its_deadline(room: Room) -> None:
-    """Both look at once, one note comes of it, and the asker goes on by itself, told that nobody answered."""
     asks(room, in_minutes(-5))
     room.start()
     call = room.minds["A"].call(1)
@@ -47,7 +46,6 @@ def test_a_default_is_taken_once_by_daemons_that_start_after_its_deadline(room: 
 
 @pytest.mark.slow
 def test_a_daemon_looks_right_at_the_deadline(tmp_path: Path) -> None:
-    """Some seconds ahead, with a poll of a minute: nobody has to wake it, and it is not taken before."""
     by = in_minutes(0.08)
     with Room(tmp_path, environment={"DIALOGD_POLL": "60"}) as room:
         asks(room, by)
@@ -59,7 +57,6 @@ def test_a_daemon_looks_right_at_the_deadline(tmp_path: Path) -> None:
 
 
 def test_health_and_dialog_tell_the_question(room: Room) -> None:
-    """Who asks what, until when, what counts then; null once it is answered."""
     by = in_minutes(30)
     asks(room, by)
     room.start("A")
@@ -79,7 +76,6 @@ def test_health_and_dialog_tell_the_question(room: Room) -> None:
 
 
 def test_nothing_is_taken_where_the_file_does_not_allow_it(room: Room) -> None:
-    """The daemon waits and says why; the person's answer over HTTP goes back to the asker."""
     asks(room, in_minutes(-5), allowed=False)
     room.start("A")
     answer = send(room.a, "POST /notify").json

@@ -22,7 +22,6 @@ from tests.turns.minds import Mind, agent_with
 
 
 def test_who_asks_for_all_hears_the_other_daemons_too(room: Room) -> None:
-    """B's agent and its text at A's daemon, without an id; its turn once; who does not ask hears its turn only."""
     room.open("AB", turn="B")
     with listening(room.a, all_=True) as events, listening(room.a) as plain:
         events.until("agent", agent="B", state="idle")
@@ -45,7 +44,6 @@ def test_who_asks_for_all_hears_the_other_daemons_too(room: Room) -> None:
 
 
 def test_a_daemon_that_dies_is_told_once_and_again_when_it_is_back(room: Room) -> None:
-    """`stopped`, with the reason; then what its agent does. An orderly end is told by itself."""
     room.open("AB")
     with listening(room.a, all_=True) as events:
         events.until("agent", agent="B", state="idle")
@@ -59,7 +57,6 @@ def test_a_daemon_that_dies_is_told_once_and_again_when_it_is_back(room: Room) -
 
 
 def test_daemons_that_listen_to_each_other_end_at_once(room: Room) -> None:
-    """Streams on both sides, from both sides: nothing is told twice, and each ends with `bye`."""
     room.open("AB")
     with listening(room.a, all_=True) as one, listening(room.b, all_=True) as two:
         one.until("agent", agent="B", state="idle")
@@ -168,7 +165,6 @@ NONSENSE: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
 
 @pytest.mark.parametrize("name", NONSENSE)
 async def test_who_sends_nonsense_is_cut_off_and_harms_nothing(tmp_path: Path, name: str) -> None:
-    """Its agent is told as stopped, with the reason; the connection is closed; nothing of it is passed on."""
     pieces, why = NONSENSE[name]
 
     async def behave(path: Path, writer: asyncio.StreamWriter) -> None:
@@ -187,8 +183,6 @@ async def test_who_sends_nonsense_is_cut_off_and_harms_nothing(tmp_path: Path, n
 
 
 async def test_what_is_passed_on_is_checked_and_cleaned(tmp_path: Path) -> None:
-    """Known kinds and fields only; no control characters; a later version is not understood, and harms nothing."""
-
     async def behave(path: Path, writer: asyncio.StreamWriter) -> None:
         writer.write(hello(path) + b": ping\n\n" + event("later", by="B", what="ever"))
         writer.write(event("agent", **AGENT, colour="red") + event("text", **{**TEXT, "v": 2}))
@@ -206,8 +200,6 @@ async def test_what_is_passed_on_is_checked_and_cleaned(tmp_path: Path) -> None:
 
 
 async def test_a_flood_is_read_slowly_and_pushes_nothing_out(tmp_path: Path) -> None:
-    """A daemon that never stops talking fills no memory here, and no turn leaves the backlog for it."""
-
     async def behave(path: Path, writer: asyncio.StreamWriter) -> None:
         writer.write(hello(path))
         while not writer.is_closing():

@@ -13,7 +13,6 @@ CONSENSUS = (
 
 
 def test_a_result_is_approved_then_rejected_and_the_dialog_goes_on(room: Room) -> None:
-    """409 before the end, once after it; a rejection needs a reason, and puts it and the text before the agents."""
     room.begin("Where?")
     room.start("A")
     for line, body in (("POST /approve", None), ("POST /reject", {"reason": "no"})):

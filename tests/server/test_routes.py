@@ -71,7 +71,6 @@ TAKEN = {
 
 @cases(("body", "kind", "sender"), TAKEN.values())
 def test_a_notify_is_taken_in_any_dress(idle: Daemon, body: bytes, kind: str, sender: str) -> None:
-    """No body, or a JSON object under any content type; `from` is understood in each."""
     with listening(idle) as events:
         answer = send(idle, NOTIFY, body, kind)
         assert (answer.status, answer.json["status"]) == (200, "no_dialog")
@@ -98,7 +97,6 @@ REFUSED = {
 
 @cases("body", REFUSED.values())
 def test_a_notify_with_a_body_that_makes_no_sense_is_refused_with_a_fix(idle: Daemon, body: bytes) -> None:
-    """Status 400 and what to send instead; the daemon goes on."""
     problem = send(idle, NOTIFY, body).problem
     assert problem["status"] == 400
     assert "send" in problem["fix"]
@@ -112,7 +110,6 @@ def plain(daemon: Daemon, line: str, body: bytes, *headers: str) -> tuple[int, l
 
 
 def test_a_hint_is_answered_alike_past_the_routes_and_by_them(shared: Room) -> None:
-    """Byte for byte: a peer's hint in its own form, and with one header more, which the routes answer."""
     shared.file.write_text(f"{HEADER}\n{FIRST}TURN: B\n", encoding="utf-8")
     send(shared.a, NOTIFY)
     dialog, port = send(shared.a, "GET /health").json["dialog"], shared.a.port
@@ -148,7 +145,6 @@ def test_a_hint_is_answered_alike_past_the_routes_and_by_them(shared: Room) -> N
 
 
 def test_a_peer_that_does_not_wait_is_answered_before_the_look(idle: Daemon) -> None:
-    """With `Prefer: respond-async`, as daemons tell each other; whoever starts or waits gets the whole answer."""
     no_wait = "Prefer: respond-async"
     assert plain(idle, NOTIFY, b'{"from": "B"}', no_wait)[::2] == (202, b'{"status":"accepted"}')
     whole = [b"", b"{}", b'{"from": "USER"}', b'{"from": "B", "start": true}', b'{"from": 5}', b'{"file": "/x"}']
@@ -159,7 +155,6 @@ def test_a_peer_that_does_not_wait_is_answered_before_the_look(idle: Daemon) -> 
 
 
 def test_a_body_of_100_mb_is_refused_and_costs_nothing(idle: Daemon) -> None:
-    """Status 413 as a problem, while the client still sends; nothing of it is kept in memory."""
     head = request(idle.port, NOTIFY, f"Content-Length: {100 * 2**20}")
     before = psutil.Process(idle.pid).memory_info().rss
     with connect(idle.port) as connection:
@@ -201,7 +196,6 @@ STATUSES = {
 def test_a_notify_that_makes_nobody_think_says_why(
     idle: Daemon, shared: Room, word: str, text: str, sender: str, reason: str
 ) -> None:
-    """Status 200, one word for programs and the reason for people; the word is the same with `?wait=true`."""
     shared.file.write_text(text.replace("Tabs", f"{word}: tabs"), encoding="utf-8")  # each a dialog of its own
     body = {"from": sender} if sender else None
     for line in (NOTIFY, "POST /notify?wait=true"):
@@ -213,7 +207,6 @@ def test_a_notify_that_makes_nobody_think_says_why(
 
 
 def test_a_damaged_entry_at_the_end_waits_for_somebody_to_look(room: Room) -> None:
-    """`damaged`, with the line; what was cut is not written over."""
     room.open()
     room.think().end("Tabs are the better choice, for more than one reason.\n")
     room.until(lambda: room.number == 2, "A's turn")
@@ -229,7 +222,6 @@ def test_a_damaged_entry_at_the_end_waits_for_somebody_to_look(room: Room) -> No
 
 
 def test_an_old_dialog_waits_for_the_person(room: Room) -> None:
-    """After an hour of silence a peer's notify answers `lain`; the person's makes it go on."""
     room.begin("Tabs or spaces?", "A")
     room.types("\n---\n\n## Turn 2 — Claude A\n\nTabs.\n\nTURN: A\n")
     os.utime(room.file, (time.time() - 7200,) * 2)
@@ -241,7 +233,6 @@ def test_an_old_dialog_waits_for_the_person(room: Room) -> None:
 
 
 def test_a_notify_is_accepted_and_the_next_one_finds_it_busy(room: Room) -> None:
-    """202 `accepted` when a reply is on its way, 200 `busy` while it is written."""
     room.open()
     first = send(room.a, NOTIFY)
     assert (first.status, first.json) == (202, {"status": "accepted"})
@@ -253,7 +244,6 @@ def test_a_notify_is_accepted_and_the_next_one_finds_it_busy(room: Room) -> None
 
 
 def test_wait_answers_after_the_turn(room: Room) -> None:
-    """`?wait=true` holds the answer back until the turn has passed; a second one during the call does so too."""
     room.open()
     line = "POST /notify?wait=true"
 
@@ -275,7 +265,6 @@ def test_wait_answers_after_the_turn(room: Room) -> None:
 
 
 def test_wait_says_so_when_no_turn_came_of_it(tmp_path: Path) -> None:
-    """A backend that fails writes an error, not a turn: `turn_passed` is false."""
     with Room(tmp_path, command="false", environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
         room.open()
         answer = send(room.a, "POST /notify?wait=true")
@@ -284,7 +273,6 @@ def test_wait_says_so_when_no_turn_came_of_it(tmp_path: Path) -> None:
 
 
 def test_wait_holds_through_the_pace(tmp_path: Path) -> None:
-    """The pause between an agent's turns counts as being on the way to a turn."""
     with Room(tmp_path, command="echo Tabs.", pace=0.5) as room:
         room.open()
         send(room.a, "POST /notify?wait=true")
@@ -295,7 +283,6 @@ def test_wait_holds_through_the_pace(tmp_path: Path) -> None:
 
 
 def test_the_pace_counts_from_an_agents_own_turn(tmp_path: Path) -> None:
-    """B answers A at once; A, which has just spoken, waits."""
     with Room(tmp_path, command="echo Tabs.", pace=600) as room:
         room.open("AB")
         room.notify("A")
@@ -304,7 +291,6 @@ def test_the_pace_counts_from_an_agents_own_turn(tmp_path: Path) -> None:
 
 
 def test_a_peers_notify_starts_nothing_and_a_persons_does(room: Room) -> None:
-    """An unstarted dialog answers a peer `not_started`; the person's notify begins it."""
     room.open()
     answer = send(room.a, NOTIFY, {"from": "B"})
     assert (answer.status, answer.json["status"]) == (200, "not_started")
@@ -314,7 +300,6 @@ def test_a_peers_notify_starts_nothing_and_a_persons_does(room: Room) -> None:
 
 
 def test_a_persons_notify_to_b_starts_a_who_owes_the_turn(tmp_path: Path) -> None:
-    """It is passed on to whoever owes a turn; nobody waits for the next poll."""
     with Room(tmp_path, environment={"DIALOGD_POLL": "30"}) as room:
         room.open("AB")
         assert send(room.b, NOTIFY).json == {"status": "not_my_turn", "reason": "waiting for A"}
@@ -327,7 +312,6 @@ def test_a_persons_notify_to_b_starts_a_who_owes_the_turn(tmp_path: Path) -> Non
     "begun", [pytest.param(True, id="while-it-thinks"), pytest.param(False, id="at-the-start", marks=pytest.mark.slow)]
 )
 def test_500_notifies_at_once_make_one_call(room: Room, begun: bool) -> None:
-    """Each is answered, at no great cost, and the backend is called once."""
     room.open()
     typing = room.think() if begun else None
     before = sum(psutil.Process(room.a.pid).cpu_times()[:2])
@@ -362,7 +346,6 @@ async def _at_once(port: int, count: int) -> list[str]:
 
 
 def test_health_tells_every_phase(room: Room) -> None:
-    """No dialog, waiting, thinking, paused, the person's turn, the end: one word each, and what belongs to it."""
     room.start("A")
     health = {"id": "A", "name": "Claude A", "port": room.a.port, "pid": room.a.pid, "backend": "command"}
     assert health.items() <= at(room, "no_dialog").items()
@@ -389,7 +372,6 @@ def test_health_tells_every_phase(room: Room) -> None:
 
 
 def test_health_and_events_tell_the_state_and_weak_signals(room: Room) -> None:
-    """The state's word with what it allows; once two agents have spoken what words alone suggest."""
     room.open("AB")
     health = room.a.health() or {}
     assert (health["lifecycle"], health["convergence"]) == ("dormant", None)
@@ -411,7 +393,6 @@ def test_health_and_events_tell_the_state_and_weak_signals(room: Room) -> None:
 
 @pytest.mark.slow
 def test_health_tells_a_dialog_that_failed(tmp_path: Path) -> None:
-    """When every agent has failed the phase is `error`."""
     with Room(tmp_path, command="false", environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
         room.open("AB")
         room.notify()
@@ -422,7 +403,6 @@ def test_health_tells_a_dialog_that_failed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_health_answers_while_a_huge_reply_is_read(room: Room) -> None:
-    """Almost four million characters of marks: whatever reading them takes, whoever asks how it goes gets an answer."""
     room.open("A", timeout="10 minutes")
     thinking, slowest = room.think(), 0.0
     typing = threading.Thread(target=thinking.end, args=("[AGREE: P1]\n" * 325_000,))
@@ -445,7 +425,6 @@ def at(room: Room, phase: str) -> dict[str, Any]:
 
 
 def test_dialog_is_the_file_folded(room: Room) -> None:
-    """All entries, or those after `since`; who owes, the outcome, the limits that hold now."""
     room.open(max_turns=7, timeout="90 seconds")
     room.think().end("Tabs.\n\n[PROPOSAL: tabs]\n")
     room.until(lambda: room.number == 2, "A's turn")
@@ -466,7 +445,6 @@ def test_dialog_is_the_file_folded(room: Room) -> None:
 
 
 def test_dialog_says_that_there_is_none_yet(idle: Daemon) -> None:
-    """Status 409, and how to come by one."""
     problem = send(idle, "GET /dialog").problem
     assert problem["status"] == 409
     assert "dialogd new" in problem["fix"]
@@ -476,7 +454,6 @@ LINK = re.compile(r"""(?:src|href|action|data|poster)\s*=\s*["']?([^"'\s>]*)|url
 
 
 def test_the_page_of_routes_loads_nothing_and_runs_nothing(room: Room) -> None:
-    """No script, no style and no image from anywhere, and links to this daemon only; see test_page.py for `/`."""
     room.open()
     answer = send(room.a, "GET /docs")
     assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -530,7 +507,6 @@ ROUTES = {
 
 
 def test_openapi_describes_every_route(idle: Daemon) -> None:
-    """Each route with a sentence, its fields with theirs, its problems; `/docs` shows the same."""
     schema = send(idle, "GET /openapi.json").json
     page = send(idle, "GET /docs").body.decode()
     found: dict[str, set[str]] = {"GET": set(), "POST": set()}
@@ -550,7 +526,6 @@ def test_openapi_describes_every_route(idle: Daemon) -> None:
 
 
 def test_a_wrong_method_is_a_problem_that_names_the_right_one(idle: Daemon) -> None:
-    """Status 405 with `Allow`, and the line to type, on every route."""
     for method, paths in ROUTES.items():
         for path in paths:
             for other in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"} - {method}:
@@ -566,7 +541,6 @@ def test_a_wrong_method_is_a_problem_that_names_the_right_one(idle: Daemon) -> N
 
 @cases("path", ["/say", "/notify", "/pause", "/stop", "/reject"])
 def test_a_body_that_is_no_utf_8_is_refused_and_says_so(idle: Daemon, path: str) -> None:
-    """Latin-1 would be damaged in the file; nothing is done."""
     before = idle.health()
     data = b'{"text": "caf\xe9", "reason": "caf\xe9"}'
     problem = send(idle, f"POST {path}", data).problem
@@ -578,14 +552,12 @@ def test_a_body_that_is_no_utf_8_is_refused_and_says_so(idle: Daemon, path: str)
 
 @cases("path", ["/nothing", "/notify/x", "/redoc", "/static/../health", "/%00", "/a" * 2000])
 def test_an_unknown_route_is_a_problem(idle: Daemon, path: str) -> None:
-    """Status 404, and where the routes are listed."""
     problem = send(idle, f"GET {path}").problem
     assert problem["status"] == 404
     assert f"curl http://127.0.0.1:{idle.port}/docs" in problem["fix"]
 
 
 def test_a_mistyped_route_gets_the_line_to_type(idle: Daemon) -> None:
-    """The path that is most like it, by its own method."""
     for typed, line in (("POST /notfy", "-X POST {}/notify"), ("GET /helth", "{}/health")):
         answer = send(idle, typed)
         assert answer.status == 404
@@ -596,7 +568,6 @@ def test_a_mistyped_route_gets_the_line_to_type(idle: Daemon) -> None:
 
 
 def test_say_interrupts_the_call_and_keeps_what_was_written(room: Room) -> None:
-    """The backend's process dies, its text becomes a draft that it is shown again, a new turn is owed."""
     room.open()
     with listening(room.a) as events:
         first = room.think()
@@ -615,7 +586,6 @@ def test_say_interrupts_the_call_and_keeps_what_was_written(room: Room) -> None:
 
 
 def test_say_to_names_who_is_next(room: Room) -> None:
-    """By id or name; the daemon of that agent begins at once, also in a dialog where nobody has spoken yet."""
     room.open("AB")
     first = room.think("A")
     done = send(room.a, "POST /say", {"text": "You, B.", "to": "Claude B"}).json
@@ -626,7 +596,6 @@ def test_say_to_names_who_is_next(room: Room) -> None:
 
 
 def test_what_is_said_may_be_called_a_message_or_content(room: Room) -> None:
-    """Each program has its own word for it."""
     room.open()
     for name in ("message", "content"):
         assert send(room.a, "POST /say", {name: f"As {name}.", "note": True}).status == 200
@@ -634,7 +603,6 @@ def test_what_is_said_may_be_called_a_message_or_content(room: Room) -> None:
 
 
 def test_say_begins_a_dialog_at_whoever_is_named(room: Room) -> None:
-    """The person has spoken to a daemon: no notify is needed beside it."""
     room.open("AB")
     send(room.a, "POST /say", {"text": "You, B.", "to": "B"})
     room.minds["B"].call(1).end("Spaces.\n")
@@ -642,7 +610,6 @@ def test_say_begins_a_dialog_at_whoever_is_named(room: Room) -> None:
 
 
 def test_a_note_costs_nobody_a_call(room: Room) -> None:
-    """It stands in the file while the call goes on; it starts nothing either."""
     room.open()
     noted = send(room.a, "POST /say", {"text": "Mind the editors.", "note": True})
     assert (noted.status, noted.json["turn"], noted.json["turn_of"]) == (200, 1, ["A"])
@@ -656,7 +623,6 @@ def test_a_note_costs_nobody_a_call(room: Room) -> None:
 
 
 def test_say_grants_turns_and_opens_an_ended_dialog_again(room: Room) -> None:
-    """`turns` more turns are allowed from there."""
     room.open(max_turns=2)
     room.think().end("Tabs.\n")
     room.until(lambda: room.outcome == "MAX_TURNS_REACHED", "the end")
@@ -688,7 +654,6 @@ WRONG = {
 def test_say_refuses_what_makes_no_sense_and_writes_nothing(
     idle: Daemon, shared: Room, body: Any, status: int, fix: str
 ) -> None:
-    """A problem with a fix; the file stays as it is, byte by byte."""
     shared.begin("Tabs or spaces?", "B")
     before = shared.file.read_bytes()
     problem = send(idle, "POST /say", body).problem
@@ -699,14 +664,12 @@ def test_say_refuses_what_makes_no_sense_and_writes_nothing(
 
 @cases("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
 def test_say_is_taken_under_any_content_type(idle: Daemon, shared: Room, kind: str) -> None:
-    """What `curl -d '{…}'` sends is called a form; it is read as the JSON that it is."""
     shared.begin("Tabs or spaces?", "B")
     assert send(idle, "POST /say", '{"text": "Hello, B.", "to": "B"}', kind).json["turn"] == 2
 
 
 @cases(("path", "body"), PERSONS.items())
 def test_the_persons_routes_need_a_dialog(idle: Daemon, path: str, body: Any) -> None:
-    """Without a file: status 409, and nothing is created."""
     problem = send(idle, f"POST {path}", body).problem
     assert problem["status"] == 409
     assert "dialogd new" in problem["fix"]
@@ -715,7 +678,6 @@ def test_the_persons_routes_need_a_dialog(idle: Daemon, path: str, body: Any) ->
 @cases(("path", "body"), PERSONS.items())
 @cases("kind", ["a-list", "a-folder", "a-link"])
 def test_the_persons_routes_refuse_what_is_no_dialog(shared: Room, kind: str, path: str, body: Any) -> None:
-    """Anything else than a dialog is a problem, never touched, and the daemon goes on."""
     shared.file.unlink(missing_ok=True)
     if kind == "a-folder":
         shared.file.mkdir()
@@ -738,7 +700,6 @@ def test_the_persons_routes_refuse_what_is_no_dialog(shared: Room, kind: str, pa
 
 
 def test_pause_lets_the_call_finish_and_then_all_wait(room: Room) -> None:
-    """The turn under way is written; the next agent waits until `resume`. Both may be said twice."""
     room.open("AB")
     typing = room.think()
     assert send(room.b, "POST /pause").json["phase"] == "paused"
@@ -759,7 +720,6 @@ def test_pause_lets_the_call_finish_and_then_all_wait(room: Room) -> None:
 
 
 def test_pause_and_resume_start_nothing(room: Room) -> None:
-    """A dialog that nobody has started stays so."""
     room.open()
     for path in ("/pause", "/resume"):
         assert send(room.a, f"POST {path}").status == 200
@@ -767,7 +727,6 @@ def test_pause_and_resume_start_nothing(room: Room) -> None:
 
 
 def test_retry_asks_once_more(room: Room) -> None:
-    """The call under way dies and its agent is asked anew; by name too."""
     room.open()
     first = room.think()
     assert send(room.a, "POST /retry", {"agent": "claude a"}).json["turn_of"] == ["A"]
@@ -777,7 +736,6 @@ def test_retry_asks_once_more(room: Room) -> None:
 
 
 def test_skip_passes_to_the_next(room: Room) -> None:
-    """The agent's call dies, the next one is asked."""
     room.open("AB")
     first = room.think()
     assert send(room.a, "POST /skip", {"agent": "A"}).json["turn_of"] == ["B"]
@@ -788,7 +746,6 @@ def test_skip_passes_to_the_next(room: Room) -> None:
 
 @pytest.mark.parametrize("path", ["/retry", "/skip"])
 def test_retry_and_skip_refuse_what_makes_no_sense(room: Room, path: str) -> None:
-    """An unknown agent, a missing or an extra field, a turn that is not owed, a dialog that has ended."""
     room.open()
     for body, status in (({"agent": "Z"}, 400), ({"agent": "USER"}, 400), ({}, 422), ({"agent": "A", "x": 1}, 422)):
         assert send(room.a, f"POST {path}", body).problem["status"] == status
@@ -805,7 +762,6 @@ FREE = '## Setup\n\n```toml\norder = "free"\n```\n\n## Rules'
 
 
 def test_the_word_is_asked_for_where_the_order_is_free(room: Room) -> None:
-    """For an agent or, without a body, for the person; nobody's call dies, and the next turn is theirs."""
     room.start("A")
     room.file.write_text(room.opening("Tabs or spaces?", "A").replace("## Rules", FREE), encoding="utf-8")
     typing = room.think()
@@ -820,7 +776,6 @@ def test_the_word_is_asked_for_where_the_order_is_free(room: Room) -> None:
 
 
 def test_the_word_is_refused_where_nobody_can_ask_for_it(room: Room) -> None:
-    """Another order, an unknown agent, a field too many, the end: a problem that names the state."""
     room.open()
     problem = send(room.a, "POST /floor", {"agent": "B"}).problem
     assert problem["status"] == 409
@@ -837,7 +792,6 @@ def test_the_word_is_refused_where_nobody_can_ask_for_it(room: Room) -> None:
 
 
 def test_stop_ends_everything_in_under_a_second(room: Room) -> None:
-    """Also in the middle of a call: its process is killed, `[STOPPED]` written, a copy kept; the peer ends too."""
     room.open("AB")
     typing = room.think()
     typing.say("Tabs, bec")
@@ -854,7 +808,6 @@ def test_stop_ends_everything_in_under_a_second(room: Room) -> None:
 
 
 def test_a_stop_that_a_peer_passes_on_goes_no_further(room: Room) -> None:
-    """With `hop` 1 this daemon ends, its peer does not."""
     room.open("AB")
     assert send(room.a, "POST /stop", {"hop": 1}).status == 200
     assert room.a.wait() == 0
@@ -870,7 +823,6 @@ def at_b(room: Room) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["no-file", "no-dialog", "ended"])
 def test_stop_ends_the_daemon_whatever_the_file_is(room: Room, kind: str) -> None:
-    """Nothing is written where there is no dialog or it has ended; the exit code is 0."""
     text = {"no-file": None, "no-dialog": "- milk\n", "ended": STATUSES["consensus_reached"][0]}[kind]
     if text is not None:
         room.file.write_text(text)
@@ -890,7 +842,6 @@ def test_stop_ends_the_daemon_whatever_the_file_is(room: Room, kind: str) -> Non
 
 @cases("body", [b"{", b"[]", b'{"hop": -1}', b'{"hop": 9}', b'{"hop": "x"}', b'{"reason": 5}'])
 def test_a_stop_that_makes_no_sense_stops_nothing(idle: Daemon, body: bytes) -> None:
-    """Status 400, and the daemon goes on."""
     problem = send(idle, "POST /stop", body).problem
     assert problem["status"] == 400
     assert "send no body" in problem["fix"]
@@ -898,7 +849,6 @@ def test_a_stop_that_makes_no_sense_stops_nothing(idle: Daemon, body: bytes) -> 
 
 
 def test_sigterm_ends_the_daemon_and_not_the_dialog(room: Room) -> None:
-    """In under a second with event streams open and a call in flight: `bye`, exit code 0, the file untouched."""
     room.open()
     with listening(room.a) as one, listening(room.a) as two:
         typing = room.think()
@@ -919,7 +869,6 @@ def test_sigterm_ends_the_daemon_and_not_the_dialog(room: Room) -> None:
 
 @pytest.mark.slow
 def test_no_request_that_the_description_allows_or_forbids_makes_it_fail(tmp_path: Path) -> None:
-    """Thousands of generated requests, good and bad: never a 5xx, always what the description says."""
     pytest.importorskip("schemathesis")
     with Room(tmp_path, command="", backend="rehearsal:endless") as room:
         room.open(max_turns=100_000)
@@ -937,7 +886,6 @@ def test_no_request_that_the_description_allows_or_forbids_makes_it_fail(tmp_pat
 
 @cases("pair", PAIRS)
 def test_a_refused_request_stops_and_says_nothing_by_the_one_behind_it(idle: Daemon, pair: str) -> None:
-    """A daemon goes on: neither `/stop` nor `/say` of another page reaches it behind whatever is refused."""
     behind = [request(idle.port, "POST /say", body=b'{"text": "Wait."}'), request(idle.port, "POST /stop")]
     assert_carries_nothing(idle.port, pair, b"".join(behind))
     assert send(idle, NOTIFY).json["status"] == "no_dialog"

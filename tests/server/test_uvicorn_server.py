@@ -31,7 +31,6 @@ class TestShutdown:
     """The server ends in under a second, whoever is connected."""
 
     def test_open_streams_end_cleanly(self) -> None:
-        """A reader gets its last event and a proper end."""
         with running(guarded) as site, connect(site.port) as stream:
             stream.sendall(request(site.port, "GET /events"))
             assert read_answer(stream).status == 200
@@ -42,7 +41,6 @@ class TestShutdown:
             assert time.monotonic() - started < a_second()
 
     def test_clients_that_hang_do_not_hold_it_up(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Half-sent requests, idle connections, and a stream nobody reads."""
         with ExitStack() as stack:
             with running(flooding) as site:
                 for raw in [b"", b"GET", request(site.port), request(site.port, "POST /notify", "Content-Length: 5")]:
@@ -55,7 +53,6 @@ class TestShutdown:
         assert not caplog.records
 
     def test_a_part_that_fails_or_hangs_is_left_behind(self, caplog: pytest.LogCaptureFixture) -> None:
-        """One bad callback keeps neither the others nor the server."""
         ended = []
 
         async def hang() -> None:
@@ -101,14 +98,12 @@ class TestBind:
     """The port is taken, or the person reads who has it."""
 
     def test_who_has_the_port_is_named(self, site: Site) -> None:
-        """As far as it is known."""
         for who, name in ((bind, "another program"), (partial(bind, who=lambda port: f"who has {port}"), "who has ")):
             with pytest.raises(AlreadyRunning, match=rf"port {site.port} is taken by {name}") as caught:
                 who(site.port)
             assert "--port" in caught.value.fix
 
     def test_a_port_just_left_can_be_taken_again(self) -> None:
-        """A restart does not wait for old connections to time out."""
         first = bind(0)
         port = first.getsockname()[1]
         with connect(port):
@@ -118,14 +113,12 @@ class TestBind:
 
     @cases("port", [-1, 65536])
     def test_a_number_that_is_no_port_is_bad_input(self, port: int) -> None:
-        """With the range in the fix."""
         with pytest.raises(BadInput, match="is not a port") as caught:
             bind(port)
         assert "65535" in caught.value.fix
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may take every port")
     def test_a_port_of_the_system_is_bad_input(self) -> None:
-        """With what to choose instead."""
         try:
             bind(1).close()
         except BadInput as refused:
@@ -135,7 +128,6 @@ class TestBind:
         assert "may not listen on port 1" in message
 
     def test_only_loopback_is_bound(self) -> None:
-        """Never another interface."""
         with bind(0) as listener:
             assert listener.getsockname()[0] == "127.0.0.1"
             assert not os.get_inheritable(listener.fileno())

@@ -46,7 +46,6 @@ def run(home: Path, script: Script, name: str, *words: str) -> tuple[subprocess.
 
 
 def test_claude_code_calls_tools_and_reads_the_answer(tmp_path: Path) -> None:
-    """A tool that it lacks and a file that it may not read come back as errors; text and usage arrive."""
     (tmp_path / "a.txt").write_text("outside the project")
     write = Use("Write", {"file_path": str(tmp_path / "project" / "b.txt"), "content": "x"}, say="I write.")
     read = Use("Read", {"file_path": str(tmp_path / "a.txt")})
@@ -71,7 +70,6 @@ def test_claude_code_calls_tools_and_reads_the_answer(tmp_path: Path) -> None:
 
 
 def test_codex_calls_tools_and_reads_the_answer(tmp_path: Path) -> None:
-    """A tool that takes plain text, one in a namespace, then the answer and its usage."""
     provider = 'model_providers.here={name="here",base_url="URL/v1",env_key="OPENAI_API_KEY",wire_api="responses"}'
     flags = ["-s", "read-only", "--skip-git-repo-check", "-c", 'model_provider="here"', "-c", provider]
     javascript = 'const r = await tools.exec_command({cmd: "touch b.txt; echo done"}); text(JSON.stringify(r));'

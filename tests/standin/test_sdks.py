@@ -108,7 +108,6 @@ async def response(client: Any, got: list[str] | None = None) -> list[Any]:
 
 
 async def test_messages_are_read_whole(anthropic: Any) -> None:
-    """Text, thoughts, stop reason and usage; the tokens read are split as the service splits them."""
     with StandIn(in_order(FULL)) as server:
         said = await message(anthropic(server))
         plain = await anthropic(server).messages.create(model="m", max_tokens=100, messages=asked())
@@ -123,7 +122,6 @@ async def test_messages_are_read_whole(anthropic: Any) -> None:
 
 @pytest.mark.parametrize("stop", ["max_tokens", "refusal", "model_context_window_exceeded"])
 async def test_messages_stop_for_the_reason_given(anthropic: Any, stop: str) -> None:
-    """The stop reason arrives as it is; a refusal explains itself; a model that says nothing has no content."""
     with StandIn(in_order(Say("No", stop=stop), Say(""))) as server:
         said, silent = await message(anthropic(server)), await message(anthropic(server))
     assert said.stop_reason == stop
@@ -132,7 +130,6 @@ async def test_messages_stop_for_the_reason_given(anthropic: Any, stop: str) -> 
 
 
 async def test_tokens_that_were_not_given_are_a_quarter_of_the_characters(anthropic: Any, openai: Any) -> None:
-    """Of all that was read, and of what is told."""
     with StandIn(in_order(Say("x" * 400))) as server:
         usage = (await message(anthropic(server), prompt="y" * 4000)).usage
         assert (usage.input_tokens, usage.output_tokens) == (1000, 101)
@@ -141,7 +138,6 @@ async def test_tokens_that_were_not_given_are_a_quarter_of_the_characters(anthro
 
 
 async def test_a_stream_can_end_without_a_reason(anthropic: Any, openai: Any) -> None:
-    """Every event comes, but no stop reason."""
     with StandIn(in_order(Say(TEXT, stop=""))) as server:
         assert (await message(anthropic(server))).stop_reason is None
         assert (await completion(openai(server)))[-2].choices[0].finish_reason is None
@@ -149,7 +145,6 @@ async def test_a_stream_can_end_without_a_reason(anthropic: Any, openai: Any) ->
 
 
 async def test_a_tool_is_called_in_every_form(anthropic: Any, openai: Any) -> None:
-    """Name and input arrive as the SDKs parse them."""
     with StandIn(in_order(Use("read", TOOL, say="Wait."))) as server:
         said = await message(anthropic(server))
         chunks = await completion(openai(server))
@@ -163,7 +158,6 @@ async def test_a_tool_is_called_in_every_form(anthropic: Any, openai: Any) -> No
 
 
 async def test_completions_are_read_whole(openai: Any) -> None:
-    """Text, finish reason, and the usage in a last chunk without choices."""
     got: list[str] = []
     with StandIn(in_order(FULL)) as server:
         chunks = await completion(openai(server), got)
@@ -179,7 +173,6 @@ async def test_completions_are_read_whole(openai: Any) -> None:
     ("stop", "finish"), [("max_tokens", "length"), ("refusal", "stop"), ("content_filter", "content_filter")]
 )
 async def test_completions_stop_in_their_own_words(openai: Any, stop: str, finish: str) -> None:
-    """A refusal is a text of its own kind."""
     with StandIn(in_order(Say("No", stop=stop))) as server:
         chunks = await completion(openai(server))
     choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
@@ -188,7 +181,6 @@ async def test_completions_stop_in_their_own_words(openai: Any, stop: str, finis
 
 
 async def test_responses_are_read_whole(openai: Any) -> None:
-    """The SDK's own accumulation agrees with the last event, and with the plain form."""
     with StandIn(in_order(FULL)) as server:
         async with openai(server).responses.stream(model="m", input="Hi.") as stream:
             types = [event.type async for event in stream]
@@ -211,7 +203,6 @@ async def test_responses_are_read_whole(openai: Any) -> None:
     ],
 )
 async def test_responses_stop_in_their_own_words(openai: Any, stop: str, last: str, why: str) -> None:
-    """Incomplete with its reason; a refusal is a part of its own kind."""
     with StandIn(in_order(Say("No", stop=stop))) as server:
         events = await response(openai(server))
     assert events[-1].type == last
@@ -224,7 +215,6 @@ async def test_responses_stop_in_their_own_words(openai: Any, stop: str, last: s
 async def test_error_statuses_are_the_errors_they_should_be(
     anthropic: Any, openai: Any, status: int, name: str
 ) -> None:
-    """Class, message and kind."""
     with StandIn(in_order(Fail(status, "some_kind", "It failed."))) as server:
         for ask, client in ((message, anthropic), (completion, openai), (response, openai)):
             with pytest.raises(Exception, match=r"It failed\.") as caught:
@@ -256,7 +246,6 @@ FAULTS: list[tuple[Answer, str, str, str]] = [
 async def test_faults_are_the_ones_the_sdks_know(
     anthropic: Any, openai: Any, fault: tuple[Answer, str, str, str]
 ) -> None:
-    """Each fault comes out as it does with the real service: as which error, and after which text."""
     answer, *names = fault
     timeout = stretched(0.5) if isinstance(answer, Hang | Stall) else PATIENCE
     asking = ((message, anthropic), (completion, openai), (response, openai))

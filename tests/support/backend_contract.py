@@ -71,7 +71,6 @@ class BackendContract:
         return Request(dialog, asked, 2, Path("/tmp/no-such-dialog.md"), lambda: prompt, re="1", chain="c0ffee")
 
     async def test_it_says_who_it_is(self) -> None:
-        """A backend has a name, a model (perhaps empty), and says what a call costs and may hold."""
         backend = self.make()
         assert isinstance(backend, Backend)
         assert backend.name
@@ -84,7 +83,6 @@ class BackendContract:
         await backend.close()
 
     async def test_it_yields_text_and_usage(self) -> None:
-        """A reply is some text that is not blank, in any chunks, what it used, and which tools ran."""
         backend = self.make()
         pieces = [piece async for piece in backend.reply(self.request())]
         assert all(isinstance(piece, str | Usage | Tool) for piece in pieces)
@@ -94,7 +92,6 @@ class BackendContract:
         await backend.close()
 
     async def test_it_leaves_the_dialog_as_it_is(self) -> None:
-        """The request's dialog is the same before and after."""
         backend, dialog = self.make(), parse(DIALOG)
         before = repr(dialog)
         await answer(backend, self.request(dialog=dialog))
@@ -102,7 +99,6 @@ class BackendContract:
         await backend.close()
 
     async def test_a_finished_reply_leaves_no_process(self) -> None:
-        """Nothing that a call started is there when the reply has ended."""
         backend, before = self.make(), children()
         await answer(backend, self.request())
         assert children() <= before
@@ -110,7 +106,6 @@ class BackendContract:
 
     @pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
     async def test_cancelling_ends_the_call_and_all_it_started(self, after: float) -> None:
-        """A cancelled call is over within a second, and leaves no process."""
         backend, before = self.make_slow(), children()
         call = asyncio.create_task(answer(backend, self.request()))
         await asyncio.wait((call,), timeout=after)
@@ -124,7 +119,6 @@ class BackendContract:
         await backend.close()
 
     async def test_leaving_a_reply_early_ends_the_call(self) -> None:
-        """Closing the iterator after its first piece is a way to cancel, too."""
         backend, before = self.make(), children()
         async with aclosing(backend.reply(self.request())) as pieces:
             async for _ in pieces:
@@ -133,7 +127,6 @@ class BackendContract:
         await backend.close()
 
     async def test_replies_at_the_same_time_do_not_mix(self) -> None:
-        """Ten calls at once for two agents answer as one call at a time would."""
         backend = self.make()
         asked = [self.request("A"), self.request("B")]
         together = await asyncio.gather(*(answer(backend, request) for request in asked * 5))
@@ -145,14 +138,12 @@ class BackendContract:
         await backend.close()
 
     async def test_closing_twice_is_closing_once(self) -> None:
-        """`close` may be called at any time, also again, also without a call before."""
         unused, used = self.make(), self.make()
         await answer(used, self.request())
         for backend in (unused, used, unused, used):
             await backend.close()
 
     async def test_a_failure_is_a_backend_error_with_cause_and_fix(self) -> None:
-        """A backend fails in one way only, and says in one line each what happened and what to do."""
         backend, before = self.make_failing(), children()
         with pytest.raises(BackendError) as caught:
             await answer(backend, self.request())

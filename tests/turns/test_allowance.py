@@ -18,7 +18,6 @@ MOST = Usage("m-1", 4_000, 2_000)  # at DEAR: 0.08 dollars
 
 
 async def test_another_attempt_may_cost_what_the_last_one_left(tmp_path: Path) -> None:
-    """An attempt that broke off has used some of what the turn may cost, in dollars and in tokens."""
     mind = Mind((SAID, BUSY), ("Postgres.", SAID), price=DEAR)
     await step(dialog_in(tmp_path, "**Budget:** $0.10, 100k tokens"), mind)
     assert mind.requests[1].allowance == pytest.approx(0.088)
@@ -26,7 +25,6 @@ async def test_another_attempt_may_cost_what_the_last_one_left(tmp_path: Path) -
 
 
 async def test_no_attempt_is_made_that_the_budget_cannot_pay(tmp_path: Path) -> None:
-    """Eight cents of nine are gone, and the prompt alone takes more than the rest: the failure stands as it is."""
     path = dialog_in(tmp_path, "**Budget:** $0.09")
     mind = Mind((Usage("m-1", 4_500, 2_150), BUSY), ("Postgres.", SAID), price=DEAR)
     dialog = await step(path, mind)
@@ -35,14 +33,12 @@ async def test_no_attempt_is_made_that_the_budget_cannot_pay(tmp_path: Path) -> 
 
 
 async def test_the_question_back_may_cost_what_the_reply_left(tmp_path: Path) -> None:
-    """It is another call of the same turn."""
     mind = Mind((UNCLEAR, SAID), ("Fine.", SAID), price=DEAR)
     await step(dialog_in(tmp_path, "**Budget:** $0.10"), mind)
     assert mind.requests[1].allowance == pytest.approx(0.088)
 
 
 async def test_a_question_back_that_cannot_be_paid_is_not_asked(tmp_path: Path) -> None:
-    """The reply counts as it came."""
     path = dialog_in(tmp_path, "**Budget:** $0.08")
     mind = Mind((UNCLEAR, MOST), ("Fine, then.", SAID), price=DEAR)
     dialog = await step(path, mind)
@@ -51,7 +47,6 @@ async def test_a_question_back_that_cannot_be_paid_is_not_asked(tmp_path: Path) 
 
 
 async def test_what_was_spent_in_vain_is_not_there_to_be_spent(tmp_path: Path) -> None:
-    """An interrupted call that no entry tells of yet counts against what the next turn may cost."""
     path = dialog_in(tmp_path, "**Budget:** $0.10")
     log_of(path).journals.of("A").record("spent", usage={"calls": 1, "usd": 0.04, "usd_known": 1})
     mind = Mind(("Postgres.", SAID), price=DEAR)
@@ -60,7 +55,6 @@ async def test_what_was_spent_in_vain_is_not_there_to_be_spent(tmp_path: Path) -
 
 
 async def test_a_reply_that_is_paid_for_is_written_after_a_restart_whatever_is_left(tmp_path: Path) -> None:
-    """The daemon died between receiving and writing it; another one would pass the budget, this one was bought."""
     path = dialog_in(tmp_path, "**Budget:** $0.03")
     log = log_of(path)
     debt = log.read().state.debt("A")
@@ -73,7 +67,6 @@ async def test_a_reply_that_is_paid_for_is_written_after_a_restart_whatever_is_l
 
 
 async def test_tokens_are_counted_before_the_turn_also_where_they_are_free(tmp_path: Path) -> None:
-    """Turns of 1,100 tokens, a budget of 3,000: the third is not begun."""
     path = dialog_in(tmp_path, "**Budget:** 3,000 tokens")
     bought = 0
     for number in range(4):

@@ -36,7 +36,6 @@ FIGURES = {
     "status", [307, *(pytest.param(code, marks=pytest.mark.slow) for code in (301, 302, 303, 308))]
 )
 async def test_neither_key_nor_dialog_follows_a_redirection(tmp_path: Path, form: str, status: int) -> None:
-    """Who sees the text is what was announced at the start; another address is never even connected to."""
     path = dialog_in(tmp_path)
     with StandIn(in_order(Say(TEXT))) as elsewhere:
         target = elsewhere.url.replace("127.0.0.1", "localhost")
@@ -53,7 +52,6 @@ async def test_neither_key_nor_dialog_follows_a_redirection(tmp_path: Path, form
 
 @pytest.mark.parametrize("figures", FIGURES.values(), ids=FIGURES.keys())
 async def test_an_account_that_cannot_be_true_is_not_believed(tmp_path: Path, figures: tuple[int, int]) -> None:
-    """It is no refund, no end of the budget's count, and no crash: what was estimated before counts instead."""
     guess = Usage("m-1", 1_000, 0, estimated=True)
     mind = Mind((guess, "Postgres.", Usage("m-1", *figures)), ("A second, paid call.",), price=DEAR)
     dialog = await step(dialog_in(tmp_path, "**Budget:** $1.00"), mind)
@@ -74,7 +72,6 @@ class Broken(Mind):
 
 
 async def test_a_bug_in_a_backend_is_an_error_of_the_agent(tmp_path: Path) -> None:
-    """It stands in the file, with what it cost, instead of being asked and paid again every second for ever."""
     path = dialog_in(tmp_path)
     mind = Broken(price=DEAR)
     dialog = await step(path, mind)
@@ -84,7 +81,6 @@ async def test_a_bug_in_a_backend_is_an_error_of_the_agent(tmp_path: Path) -> No
 
 
 async def test_a_wait_longer_than_the_turn_is_not_waited_for(tmp_path: Path) -> None:
-    """A service that wants to be left alone for a day is believed at once, and its own words stand in the file."""
     path = dialog_in(tmp_path, "**Timeout:** 5 minutes")
     with StandIn(in_order(Fail(429, retry_after=86_400))) as server:
         backend = make("messages", server)

@@ -42,7 +42,6 @@ async def talk(path: Path, form: str, turns: int, options: Behavior = QUICK) -> 
     "form", ["messages", *(pytest.param(form, marks=pytest.mark.slow) for form in ("responses", "chat"))]
 )
 async def test_nine_tenths_of_a_request_are_the_beginning_of_the_one_before(tmp_path: Path, form: str) -> None:
-    """Twenty turns of 270 words in a project with 52 kB of notes: what is new is new at the end."""
     seen = await talk(dialog_in(tmp_path), form, 20)
     for requests in seen.values():
         assert len(requests) == 10
@@ -53,7 +52,6 @@ async def test_nine_tenths_of_a_request_are_the_beginning_of_the_one_before(tmp_
 
 
 async def test_without_notes_all_but_the_last_instructions_comes_again(tmp_path: Path) -> None:
-    """What is new is a large part of a short dialog; of what was sent before, six sevenths and more come again."""
     seen = await talk(dialog_in(tmp_path), "messages", 12, replace(QUICK, notes=""))
     for requests in seen.values():
         for before, after in pairwise(requests):
@@ -61,7 +59,6 @@ async def test_without_notes_all_but_the_last_instructions_comes_again(tmp_path:
 
 
 async def test_what_was_marked_for_the_cache_comes_again_as_it_was(tmp_path: Path) -> None:
-    """All blocks up to the breakpoint begin the next request; no more than twenty stand between the two breakpoints."""
     seen = await talk(dialog_in(tmp_path), "messages", 12)
     for requests in seen.values():
         blocks = [_blocks(request) for request in requests]
@@ -90,7 +87,6 @@ def _breakpoint(blocks: list[tuple[str, bool]]) -> int:
 
 @pytest.mark.slow
 def test_what_a_continued_session_is_sent_grows_with_the_dialog_and_not_with_its_square() -> None:
-    """Each turn sends what came since the last; resending all sends nearly four times as much in twice the turns."""
     room = Room(opening("A", "B", keys=["Max Turns: 500"]))
     points: list[Checkpoint] = []
     sent, resent = [], []

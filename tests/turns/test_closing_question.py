@@ -109,7 +109,6 @@ if [ -n "$DIALOGD_QUESTION" ]; then cat "$1/answer"; else cat "$1/reply"; fi
 
 @pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
 async def test_a_command_answers_the_question(tmp_path: Path, words: str, is_meant: bool) -> None:
-    """A program sees the question in DIALOGD_QUESTION and in its prompt; in a turn, nothing of it."""
     path = await on_the_table(tmp_path)
     program = tmp_path / "program"
     program.write_text(SCRIPT)
@@ -147,7 +146,6 @@ def mind_of(words: str, is_meant: bool) -> Callable[[Seen], Say]:
 async def test_a_model_is_asked_about_its_reply_and_nothing_else(
     tmp_path: Path, form: str, words: str, is_meant: bool
 ) -> None:
-    """The second request: the text, the reply and the question; no rules, and nobody else's words."""
     path = await on_the_table(tmp_path)
     with StandIn(mind_of(words, is_meant)) as server:
         backend = make(form, server)
@@ -204,7 +202,6 @@ async def asked_and_going_on(path: Path, backend: Backend, words: str, is_meant:
 async def test_a_coding_agent_is_sent_the_question_alone(
     tmp_path: Path, toy: Bench, kind: type[AgentCLI], words: str, is_meant: bool
 ) -> None:
-    """It knows the rest; its next turn goes on from the reply: where sessions fork, as if it had not been asked."""
     path = await on_the_table(tmp_path)
     with StandIn(mind_of(words, is_meant)) as server:
         backend = kind(toy.options(server.url, "one thread" if kind is Thread else ""))
@@ -255,7 +252,6 @@ for line in sys.stdin:
 @pytest.mark.skipif(find_spec("acp") is None, reason="needs the package agent-client-protocol")
 @pytest.mark.parametrize(("words", "is_meant"), [SAYINGS[0], pytest.param(*SAYINGS[1], marks=pytest.mark.slow)])
 async def test_an_acp_agent_is_sent_the_question_into_its_session(tmp_path: Path, words: str, is_meant: bool) -> None:
-    """One session: the dialog, the question alone, then what is new."""
     path, log, program = await on_the_table(tmp_path), tmp_path / "log", tmp_path / "agent.py"
     log.touch()
     program.write_text(AGENT)
@@ -298,7 +294,6 @@ def kinds(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 async def test_a_kill_while_the_question_is_out_asks_only_that_again(tmp_path: Path, end: str) -> None:
-    """The reply is in the journal by then: it is not bought twice, and the call that was lost stands in the account."""
     path = await on_the_table(tmp_path)
     mind = Mind((REPLY, SAID), answers=[(SAID, WAIT)], price=DEAR)
     async with agent_with(path, mind, "B") as agent:
@@ -322,7 +317,6 @@ async def test_a_kill_while_the_question_is_out_asks_only_that_again(tmp_path: P
 
 @pytest.mark.parametrize("answer", [YES, NO, ""])
 async def test_a_kill_after_the_answer_asks_nothing_again(tmp_path: Path, answer: str) -> None:
-    """What was answered is in the journal before the append is tried, also that there was no answer."""
     path = await on_the_table(tmp_path)
     mind = Mind((REPLY, SAID), answers=[(answer, SAID) if answer else (SAID, WRONG)], price=DEAR)
     async with agent_with(path, mind, "B") as agent:
@@ -376,7 +370,6 @@ EMPTY = BackendError("no text came", fix="ask again", kind="empty")
 async def test_a_question_that_fails_leaves_a_turn_without_its_yes(
     tmp_path: Path, answers: list[tuple[Line, ...]], calls: str
 ) -> None:
-    """The turn stands, with what did not count and why; the calls are paid for; the agent did not fail."""
     path = await on_the_table(tmp_path)
     mind = Mind((REPLY, SAID), answers=answers, price=DEAR)
     dialog = await step(path, mind, "B")
@@ -386,7 +379,6 @@ async def test_a_question_that_fails_leaves_a_turn_without_its_yes(
 
 
 async def test_a_yes_among_other_words_is_asked_for_once_more(tmp_path: Path) -> None:
-    """It costs one more call, which the frame counts, and no other."""
     path = await on_the_table(tmp_path)
     mind = Mind((REPLY, SAID), answers=[(AMONG, SAID), (YES, SAID)], price=DEAR)
     dialog = await step(path, mind, "B")
@@ -398,7 +390,6 @@ async def test_a_yes_among_other_words_is_asked_for_once_more(tmp_path: Path) ->
 
 
 async def test_a_kill_between_the_two_questions_asks_only_the_second_again(tmp_path: Path) -> None:
-    """The first answer is in the journal by then, and stays there whatever the second one comes to."""
     path = await on_the_table(tmp_path)
     mind = Mind((REPLY, SAID), answers=[(AMONG, SAID), (SAID, WAIT)], price=DEAR)
     async with agent_with(path, mind, "B") as agent:
@@ -417,7 +408,6 @@ async def test_a_kill_between_the_two_questions_asks_only_the_second_again(tmp_p
 
 
 async def test_what_was_answered_is_durable_before_it_is_asked_once_more(tmp_path: Path) -> None:
-    """A power loss in the second question loses neither the reply nor the first answer."""
     path = await on_the_table(tmp_path)
     flushes: Counter[str] = Counter()
     before: list[int] = []
@@ -436,7 +426,6 @@ async def test_what_was_answered_is_durable_before_it_is_asked_once_more(tmp_pat
 
 
 async def test_a_kill_after_the_second_answer_asks_nothing_again(tmp_path: Path) -> None:
-    """Both are in the journal before the append is tried."""
     path = await on_the_table(tmp_path)
     mind = Mind((REPLY, SAID), answers=[(AMONG, SAID), (YES, SAID)], price=DEAR)
     async with agent_with(path, mind, "B") as agent:
@@ -455,7 +444,6 @@ async def test_a_kill_after_the_second_answer_asks_nothing_again(tmp_path: Path)
 
 @pytest.mark.parametrize(("limit", "used"), [("$0.50", 48_500), ("60000 tokens", 58_500)])
 async def test_a_second_question_that_cannot_be_paid_is_not_asked(tmp_path: Path, limit: str, used: int) -> None:
-    """The first one took what was left."""
     path = await on_the_table(tmp_path, f"**Budget:** {limit}")
     reply, answer = replace(SAID, tokens_in=used), replace(SAID, tokens_in=1_450)
     mind = Mind((REPLY, reply), answers=[(AMONG, answer), (YES, SAID)], price=DEAR)
@@ -466,7 +454,6 @@ async def test_a_second_question_that_cannot_be_paid_is_not_asked(tmp_path: Path
 
 
 async def test_a_question_that_takes_too_long_does(tmp_path: Path) -> None:
-    """It has what the reply left of the turn's time."""
     seconds = math.ceil(stretched(1.0))
     path = await on_the_table(tmp_path, f"**Timeout:** {seconds} seconds")
     mind = Mind((0.3, REPLY, SAID), answers=[(SAID, WAIT)], price=DEAR)
@@ -479,7 +466,6 @@ async def test_a_question_that_takes_too_long_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "used"), [("$0.50", 49_900), ("60000 tokens", 59_900)])
 async def test_a_question_that_cannot_be_paid_is_not_asked(tmp_path: Path, limit: str, used: int) -> None:
-    """The reply took nearly all that was left of a budget, in dollars or tokens: it is kept, its yes does not count."""
     path = await on_the_table(tmp_path, f"**Budget:** {limit}")
     mind = Mind((REPLY, replace(SAID, tokens_in=used)), answers=[(YES, SAID)], price=DEAR)
     dialog = await step(path, mind, "B")
@@ -492,7 +478,6 @@ async def test_a_question_that_cannot_be_paid_is_not_asked(tmp_path: Path, limit
 
 
 async def test_a_reply_whose_turn_passes_while_it_is_asked_about_is_a_draft(tmp_path: Path) -> None:
-    """The person speaks into the question: nothing is signed, the agent is shown what it wrote, and all is paid."""
     path = await on_the_table(tmp_path)
     mind = Mind((REPLY, SAID), ("Then let us count.", SAID), answers=[(SAID, WAIT)], price=DEAR)
     async with agent_with(path, mind, "B") as agent:

@@ -200,7 +200,6 @@ def typed(number: int, who: str, passes: str) -> str:
 
 
 async def test_typed_by_hand_a_long_dialog_costs_what_a_short_one_does(tmp_path: Path) -> None:
-    """Not one entry has a frame: a look at what the person adds, and the turn after it, do the same at any length."""
     into: Counter[str] = Counter()
 
     async def counts(length: int) -> list[Counter[str]]:

@@ -32,7 +32,6 @@ async def long_talk(path: Path, turns: int) -> Dialog:
 
 
 async def test_a_digest_is_written_once_before_the_turn_that_needs_it(tmp_path: Path) -> None:
-    """The note names its author, the turns and the cost; the turn's prompt has it in the place of the turns."""
     path = dialog_in(tmp_path)
     await long_talk(path, 8)
     mind = Mind(("They differ on cost.", SAID), ("Postgres.", SAID), price=DEAR, room=WINDOW)
@@ -53,7 +52,6 @@ async def test_a_digest_is_written_once_before_the_turn_that_needs_it(tmp_path: 
 
 
 async def test_without_the_option_a_line_says_what_is_missing(tmp_path: Path) -> None:
-    """No note, no second call."""
     path = dialog_in(tmp_path)
     await long_talk(path, 8)
     mind = Mind(("Postgres.", SAID), price=DEAR, room=WINDOW)
@@ -64,7 +62,6 @@ async def test_without_the_option_a_line_says_what_is_missing(tmp_path: Path) ->
 
 
 async def test_an_agent_with_room_enough_reads_the_turns_and_not_the_digest(tmp_path: Path) -> None:
-    """The other agent's prompt has everything verbatim, and no digest."""
     path = dialog_in(tmp_path)
     await long_talk(path, 8)
     await step(path, Mind(("They differ on cost.",), ("Postgres.",), room=WINDOW), options=SUMMING_UP)
@@ -78,7 +75,6 @@ async def test_an_agent_with_room_enough_reads_the_turns_and_not_the_digest(tmp_
 async def test_a_turn_that_passed_during_the_digest_is_not_bought(
     tmp_path: Path, act: Callable[[LogFile, str], object]
 ) -> None:
-    """The person acts while the digest is written: no second call begins."""
     path = dialog_in(tmp_path)
     await long_talk(path, 8)
     mind = Mind(("They", 20.0), ("Postgres.", SAID), room=WINDOW)
@@ -88,7 +84,6 @@ async def test_a_turn_that_passed_during_the_digest_is_not_bought(
 
 
 async def test_a_pause_during_the_digest_holds_the_turn_back(tmp_path: Path) -> None:
-    """The digest is kept; the turn's own call waits for the person."""
     path = dialog_in(tmp_path)
     await long_talk(path, 8)
     mind = Mind(("They differ.", 0.3), ("Postgres.", SAID), room=WINDOW)
@@ -99,7 +94,6 @@ async def test_a_pause_during_the_digest_holds_the_turn_back(tmp_path: Path) -> 
 
 
 async def test_a_digest_that_leaves_too_little_ends_the_dialog_before_the_turn(tmp_path: Path) -> None:
-    """Eight cents of ten are gone with it: the turn would pass the budget, and is not bought."""
     path = dialog_in(tmp_path, "**Budget:** $0.10")
     await long_talk(path, 8)
     mind = Mind(("They differ.", Usage("m-1", 4_000, 2_000)), ("Postgres.", SAID), price=DEAR, room=WINDOW)
@@ -110,7 +104,6 @@ async def test_a_digest_that_leaves_too_little_ends_the_dialog_before_the_turn(t
 
 
 async def test_a_digest_is_left_out_where_the_budget_has_room_for_the_turn_only(tmp_path: Path) -> None:
-    """The turn needs six cents of seven, a digest as much again."""
     path = dialog_in(tmp_path, "**Budget:** $0.07")
     await long_talk(path, 8)
     mind = Mind(("Postgres.", Usage("m-1", 1_000, 0)), price=DEAR, room=WINDOW)
@@ -120,7 +113,6 @@ async def test_a_digest_is_left_out_where_the_budget_has_room_for_the_turn_only(
 
 
 async def test_a_digest_that_cannot_be_kept_is_not_bought_again(tmp_path: Path) -> None:
-    """The disk refuses: the turn's reply is kept in memory until it does not any more."""
     path = dialog_in(tmp_path)
     await long_talk(path, 8)
     mind = Mind(("They differ.",), ("Postgres.",), room=WINDOW)
@@ -135,7 +127,6 @@ async def test_a_digest_that_cannot_be_kept_is_not_bought_again(tmp_path: Path) 
 
 
 async def test_a_digest_that_fails_costs_its_call_and_not_the_turn(tmp_path: Path) -> None:
-    """The turn is taken without it; what the failed call used stands in the turn's frame."""
     path = dialog_in(tmp_path)
     await long_talk(path, 8)
     refused = BackendError("refused", fix="ask otherwise", kind="refusal")

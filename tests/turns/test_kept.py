@@ -24,7 +24,6 @@ UNCLEAR = "Postgres it is.\n\n[CONSENSUS_REACHED]"
 
 
 async def test_a_reply_counts_as_it_came_where_the_question_back_fails(tmp_path: Path) -> None:
-    """The unclear mark counts as absent; both calls stand in the frame."""
     mind = Mind((UNCLEAR, SAID), (SAID, WRONG), price=DEAR)
     dialog = await step(dialog_in(tmp_path), mind)
     assert dialog.turns[-1].body == "Postgres it is."
@@ -33,13 +32,11 @@ async def test_a_reply_counts_as_it_came_where_the_question_back_fails(tmp_path:
 
 
 async def test_an_empty_reply_is_none_also_where_the_question_back_fails(tmp_path: Path) -> None:
-    """There is nothing to keep: the failure is written down."""
     dialog = await step(dialog_in(tmp_path), Mind(("  \n",), (WRONG,)))
     assert "bad key" in str(dialog.last.mark("AGENT_ERROR"))
 
 
 async def test_a_reply_that_nobody_can_see_is_an_empty_one(tmp_path: Path) -> None:
-    """Twice, it is none; once, the one that it is asked for counts."""
     unseen = ("\u200b", "\ufeff", "\u202e\n", "\u3164")
     path = dialog_in(tmp_path)
     for first, second in pairwise(unseen):
@@ -51,7 +48,6 @@ async def test_a_reply_that_nobody_can_see_is_an_empty_one(tmp_path: Path) -> No
 
 
 async def test_a_reply_that_is_asked_back_about_becomes_the_draft(tmp_path: Path) -> None:
-    """The person speaks into the question back: what the agent had said first is not lost."""
     path, mind = dialog_in(tmp_path), Mind((UNCLEAR,), ("Half", 20.0))
     async with agent_with(path, mind) as agent:
         await interrupted(agent, lambda: len(mind.asked) == 2, person.say, path)
@@ -59,7 +55,6 @@ async def test_a_reply_that_is_asked_back_about_becomes_the_draft(tmp_path: Path
 
 
 async def test_a_reply_that_came_whole_and_failed_is_kept_whole(tmp_path: Path) -> None:
-    """Only what may have been cut loses its last word, which may have begun a secret."""
     path = dialog_in(tmp_path)
     failed = BackendError("asked for a tool", fix="ask again", partial="The whole reply.", is_whole=True)
     async with agent_with(path, Mind(("The whole reply.", failed))) as agent:
@@ -68,7 +63,6 @@ async def test_a_reply_that_came_whole_and_failed_is_kept_whole(tmp_path: Path) 
 
 
 async def test_a_failure_is_not_bought_again_while_the_disk_refuses_to_write_it_down(tmp_path: Path) -> None:
-    """One call; its note and its draft, once each, as soon as they can be kept."""
     path = dialog_in(tmp_path)
     cut = BackendError("cut off", fix="ask again", partial="Half a reply", kind="cut")
     mind = Mind(("Half a reply", cut), ("Half a reply", cut), ("Half a reply", cut))
@@ -86,7 +80,6 @@ async def test_a_failure_is_not_bought_again_while_the_disk_refuses_to_write_it_
 
 
 async def test_a_failure_is_not_bought_again_while_the_file_refuses_its_note(tmp_path: Path) -> None:
-    """Everybody might have written the dialog file by the time the call had failed: one call, and one note later."""
     path, mind = dialog_in(tmp_path), Mind((0.1, WRONG), (0.1, WRONG), (0.1, WRONG))
 
     def open_to_all(_log: object, _text: str) -> None:
@@ -104,7 +97,6 @@ async def test_a_failure_is_not_bought_again_while_the_file_refuses_its_note(tmp
 
 
 async def test_a_reply_to_another_question_is_no_reply_to_this_one(tmp_path: Path) -> None:
-    """Received and not written when its daemon died; now another turn 1 asks the same agent: it is asked anew."""
     path = dialog_in(tmp_path)
     opened = log_of(path).read().last
     log_of(path).journals.of("A").reply(Received(("A", "1", opened.chain), "Postgres.", {}, 5))
@@ -116,7 +108,6 @@ async def test_a_reply_to_another_question_is_no_reply_to_this_one(tmp_path: Pat
 
 
 async def test_a_reply_is_not_bought_again_where_the_person_cut_turns_during_its_call(tmp_path: Path) -> None:
-    """The cut sets the journals aside while B is asked; B's reply, held back by somebody's typing, stands at last."""
     path, setup = tmp_path / "dialog.md", '## Setup\n\n```toml\norder = "parallel"\n```'
     before = opening("A", "B", "C", turn="A, B, C", more=setup).encode()
     path.write_bytes(before)
@@ -138,7 +129,6 @@ async def test_a_reply_is_not_bought_again_where_the_person_cut_turns_during_its
 
 
 async def test_the_persons_word_ends_a_call_in_its_middle(tmp_path: Path) -> None:
-    """What had come by then is the draft; the rest, which would have come later, is not waited for."""
     path, mind = dialog_in(tmp_path), Mind(("Half of ", 600.0, "the rest."))
     async with agent_with(path, mind) as agent:
         await interrupted(agent, lambda: bool(agent.call and agent.call.parts), person.say, path)
@@ -147,7 +137,6 @@ async def test_the_persons_word_ends_a_call_in_its_middle(tmp_path: Path) -> Non
 
 
 async def test_a_reply_that_ends_while_the_file_is_looked_at_is_kept_whole(tmp_path: Path) -> None:
-    """The person has spoken, and the call ends before the look that finds that: nothing of the reply is cut off."""
     path, disk = dialog_in(tmp_path), threading.Event()
 
     class Ending(Mind):
@@ -172,7 +161,6 @@ async def test_a_reply_that_ends_while_the_file_is_looked_at_is_kept_whole(tmp_p
 
 
 async def test_a_sealed_answer_stands_in_no_file_before_all_are_sealed(tmp_path: Path) -> None:
-    """A has answered and B has not: the file holds the hash of A's answer, which only A's journal has."""
     path = dialog_in(tmp_path, turn="A, B")
     setup = '## Setup\n\n```toml\nsealed = true\norder = "parallel"\n```\n\n## Rules'
     path.write_text(path.read_text(encoding="utf-8").replace("## Rules", setup), encoding="utf-8")
@@ -185,7 +173,6 @@ async def test_a_sealed_answer_stands_in_no_file_before_all_are_sealed(tmp_path:
 
 
 async def test_a_reply_is_read_by_the_kinds_of_its_own_dialog(tmp_path: Path) -> None:
-    """The same words twice, and the person has made one of them a mark of this dialog between: it counts then."""
     path, said = dialog_in(tmp_path), "I have looked.\n\n[RESULTS: it holds]\n\nTURN: User"
     async with agent_with(path, Mind((said,), (said,))) as agent:
         await agent.step()
@@ -200,7 +187,6 @@ async def test_a_reply_is_read_by_the_kinds_of_its_own_dialog(tmp_path: Path) ->
 
 
 async def test_a_save_that_is_read_while_a_look_ends_is_not_overlooked(tmp_path: Path) -> None:
-    """It takes a turn out, and the next thing that is done in the file finds it before the look is heard of."""
     path = dialog_in(tmp_path)
     async with agent_with(path, Mind(("Postgres, for its backups.\n\nTURN: User",))) as agent:
         await agent.step()
@@ -226,7 +212,6 @@ async def test_a_save_that_is_read_while_a_look_ends_is_not_overlooked(tmp_path:
 
 
 async def test_what_comes_just_after_an_agents_own_turn_is_seen_at_once(tmp_path: Path) -> None:
-    """The person speaks, and wakes the agent, between its append and the end of its step: the next step answers."""
     path = dialog_in(tmp_path)
 
     class Person:

@@ -49,7 +49,6 @@ def keys_seen(server: StandIn, ending: str) -> set[str]:
 
 @pytest.mark.slow
 def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
-    """Claude by its API and GPT by its own: each with its own key, to a consensus, with every turn accounted for."""
     with (
         StandIn(consensus) as server,
         Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=fork) as pair,
@@ -67,7 +66,6 @@ def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
 
 
 def test_two_models_hold_a_council(tmp_path: Path) -> None:
-    """Sealed first answers, then votes with reservations, each asked about once: they decide by the rule."""
     setup = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true'
     with (
         StandIn(consensus) as server,
@@ -87,7 +85,6 @@ def test_two_models_hold_a_council(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_three_of_three_houses_agree(tmp_path: Path) -> None:
-    """Consensus among three needs all three."""
     backends = {"A": "anthropic", "B": "grok", "C": "rehearsal"}
     with (
         StandIn(consensus) as server,
@@ -102,7 +99,6 @@ def test_three_of_three_houses_agree(tmp_path: Path) -> None:
 
 
 def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
-    """The person's words reach the model, also in the middle of its call; what it was about to say is dropped."""
     said: list[str] = []
 
     def mind(seen: Seen) -> Answer:
@@ -125,7 +121,6 @@ def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_calls_that_kills_end_count_against_the_budget(tmp_path: Path) -> None:
-    """Killed with -9 in the middle of each call: every one stands in the account, and the budget ends the dialog."""
     calls: list[str] = []
 
     def mind(seen: Seen) -> Answer:
@@ -158,7 +153,6 @@ def log_at(pair: Pair) -> LogFile:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["anthropic", "gpt"])
 def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, backend: str) -> None:
-    """Nothing is appended but `[STOPPED]`, and no process is left."""
     with (
         StandIn(lambda _: Hang()) as server,
         Pair(tmp_path, "A", backend=backend, environment=services(server), launch=fork) as pair,

@@ -45,7 +45,6 @@ async def handed_on(chunks: list[str], pause: float = 0.0) -> list[str]:
     st.lists(st.sampled_from([*KEYS, "word", " ", "\n", "語", "://", "a@b", "-----BEGIN ", "\r\n", "\x1b"])), st.data()
 )
 def test_no_cut_lets_a_secret_through(parts: list[str], data: st.DataObject) -> None:
-    """Whatever stands beside a key and wherever the stream is cut: no piece, and no two together, hold a part of it."""
     text = "".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
@@ -58,7 +57,6 @@ def test_no_cut_lets_a_secret_through(parts: list[str], data: st.DataObject) -> 
 @examples(200, deadline=None)
 @given(st.text(), st.data())
 def test_all_of_a_reply_is_handed_on_in_order(text: str, data: st.DataObject) -> None:
-    """The pieces together are the reply, cleaned; none is longer than one may be."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     told = asyncio.run(handed_on(chunks))
@@ -67,7 +65,6 @@ def test_all_of_a_reply_is_handed_on_in_order(text: str, data: st.DataObject) ->
 
 @cases(("key", "heart"), list(zip(KEYS, HEARTS, strict=True)))
 async def test_a_key_one_character_at_a_time(key: str, heart: str) -> None:
-    """As the slowest stream brings it."""
     told = await handed_on(list(f"Here: {key} and so on.\n"))
     assert heart not in "".join(told)
     assert "".join(told).startswith("Here: ")
@@ -75,13 +72,11 @@ async def test_a_key_one_character_at_a_time(key: str, heart: str) -> None:
 
 
 async def test_words_of_any_script_come_as_soon_as_they_are_certain() -> None:
-    """A language without blanks is no single word."""
     told = await handed_on(["タブの", "ほうが", "よい。"])
     assert told == ["タブの", "ほうが", "よい。"]
 
 
 async def test_pieces_come_ten_times_a_second_at_most_and_the_last_waits_for_nobody() -> None:
-    """A fast stream is bundled; what has come is handed on without the next chunk."""
     told: list[tuple[float, str]] = []
     pieces = Pieces(lambda text, _: told.append((time.monotonic(), text)))
     for number in range(50):
@@ -94,7 +89,6 @@ async def test_pieces_come_ten_times_a_second_at_most_and_the_last_waits_for_nob
 
 
 async def test_a_reply_of_megabytes_without_a_blank_is_no_burden() -> None:
-    """It is handed on in parts, in time that grows with its length only."""
     began = time.process_time()
     told = await handed_on(["x" * 1000] * 2000, PAUSE)
     assert time.process_time() - began < 10
@@ -103,7 +97,6 @@ async def test_a_reply_of_megabytes_without_a_blank_is_no_burden() -> None:
 
 
 async def test_an_agent_that_runs_a_tool_is_executing_and_then_thinks_again(tmp_path: Path) -> None:
-    """With the tool's name, on one line and without secrets; each once."""
     path, key = dialog_in(tmp_path), KEYS[0]
     mind = Mind((Tool(f"Read\n{key}"), Tool(f"Read\n{key}"), Tool(), "Tabs. ", Tool("Grep"), Tool(), "Yes."))
     async with agent_with(path, mind) as agent:
@@ -123,7 +116,6 @@ async def test_an_agent_that_runs_a_tool_is_executing_and_then_thinks_again(tmp_
 
 
 async def test_a_new_attempt_begins_the_text_anew(tmp_path: Path) -> None:
-    """`reset` on its first piece; a failure is told as the agent's state."""
     path = dialog_in(tmp_path)
     broken = BackendError("gone", fix="wait", kind="network", retryable=True)
     mind = Mind(("Tabs are ", broken), ("Spaces are ", broken), ("Neither ", broken))

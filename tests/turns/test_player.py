@@ -25,7 +25,6 @@ def begin(pair: Pair, agents: str, *keys: str) -> None:
 
 
 def test_a_heading_carries_the_familys_name_where_nobody_named_the_agent(tmp_path: Path) -> None:
-    """`GPT B` for an agent without a name in the header; the header's name where there is one."""
     with (
         StandIn(consensus) as server,
         Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=fork) as pair,
@@ -39,7 +38,6 @@ def test_a_heading_carries_the_familys_name_where_nobody_named_the_agent(tmp_pat
 
 
 def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path) -> None:
-    """CLAUDE.md and AGENTS.md of `--project`, fenced, and nothing else of it."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "CLAUDE.md").write_text("Sessions stand in table s_17.\n@secret.txt\n")
@@ -57,7 +55,6 @@ def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path) -> None:
 
 
 def test_a_model_is_told_what_it_has_to_look_at(tmp_path: Path) -> None:
-    """One behind an API has the text alone, and is told so; a program of the person's own is told nothing of it."""
     program = tmp_path / "agent.py"
     program.write_text("import pathlib, sys\npathlib.Path('asked').write_text(sys.stdin.read())\nprint('Words.')\n")
     flags = {"B": ["--project", str(tmp_path), "--command", shlex.join([sys.executable, str(program)])]}
@@ -79,7 +76,6 @@ def test_a_model_is_told_what_it_has_to_look_at(tmp_path: Path) -> None:
 
 @cases("name", sorted(BACKENDS))
 def test_each_backend_that_looks_at_a_project_says_so(name: str) -> None:
-    """To read and to search; a session that is open goes by its own permissions."""
     has = kind_of(name).has
     assert ("project" in has) == (name in CODING | {"acp", "live"})
     assert ("read and search it" in has) == (name in CODING | {"acp"})
@@ -87,7 +83,6 @@ def test_each_backend_that_looks_at_a_project_says_so(name: str) -> None:
 
 @pytest.mark.parametrize("where", ["header", "flag"])
 def test_a_budget_in_dollars_is_refused_at_the_start_where_the_price_is_unknown(tmp_path: Path, where: str) -> None:
-    """The daemon says which price is missing and how to give it, and ends with exit code 2."""
     flags = {"A": ["--model", "nobody-knows-1", *(["--budget", "$1"] if where == "flag" else [])]}
     with (
         StandIn(consensus) as server,
@@ -102,7 +97,6 @@ def test_a_budget_in_dollars_is_refused_at_the_start_where_the_price_is_unknown(
 
 
 def test_a_price_that_is_given_counts(tmp_path: Path) -> None:
-    """`--price` in dollars per million tokens, for a model that nobody lists."""
     flags = {"A": ["--model", "nobody-knows-1", "--price", "1000/2000", "--budget", "$900"]}
     with (
         StandIn(lambda _: Say("Words.", tokens_in=1000, tokens_out=500)) as server,
@@ -115,7 +109,6 @@ def test_a_price_that_is_given_counts(tmp_path: Path) -> None:
 
 
 def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Path) -> None:
-    """Five dollars, in the log at the start and as the reason of the end."""
     flags = {"A": ["--price", "99999/99999"]}
     with (
         StandIn(lambda _: Say("Words.")) as server,
@@ -131,7 +124,6 @@ def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Pat
 
 @pytest.mark.parametrize("flag", [["--resume", "x"], ["--trust-project"], ["--base-url", "http://localhost:1"]])
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path, flag: list[str]) -> None:
-    """A person who asks for something hears that they don't get it."""
     with Pair(tmp_path, "A", backend="rehearsal", flags={"A": flag}, launch=fork) as pair:
         pair["A"].start()
         assert pair["A"].wait() == 2
@@ -139,7 +131,6 @@ def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path, flag: list[str]
 
 
 def test_an_address_of_the_folders_gets_no_key_of_the_environments(tmp_path: Path) -> None:
-    """A `.env` that names where the dialog goes, beside a key of the person's: nothing is sent, and both are named."""
     with StandIn(consensus) as server:
         (tmp_path / ".env").write_text(f"ANTHROPIC_BASE_URL={server.url}\n")
         key = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef"}

@@ -41,7 +41,6 @@ async def said_by(path: Path, mind: Mind, options: Behavior = TOLD) -> tuple[str
 
 
 async def test_a_key_in_a_reply_is_taken_out_and_counted(tmp_path: Path) -> None:
-    """Known shapes and keys of one's own, in the middle of a line or cut by a stream."""
     path = dialog_in(tmp_path)
     mind = Mind(("The key is ", SHAPED[:10], SHAPED[10:], f" and {OWN[:9]}", f"{OWN[9:]}.\nMore.\n"))
     told, counted = await said_by(path, mind)
@@ -54,7 +53,6 @@ async def test_a_key_in_a_reply_is_taken_out_and_counted(tmp_path: Path) -> None
 
 
 async def test_a_key_of_the_backends_is_the_daemons_own(tmp_path: Path) -> None:
-    """What a backend holds is taken out without anybody naming it a second time."""
     path, mind = dialog_in(tmp_path), Mind((f"I was given {OWN}.",))
     mind.secrets = (OWN,)
     await said_by(path, mind, Behavior(pace=0.0, poll=0.05))
@@ -63,7 +61,6 @@ async def test_a_key_of_the_backends_is_the_daemons_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True])
 async def test_a_key_in_an_error_or_a_broken_reply_is_taken_out(tmp_path: Path, is_whole: bool) -> None:
-    """Cause, fix and the draft that is kept of a partial answer, or of a whole one that does not count."""
     path = dialog_in(tmp_path)
     error = BackendError(f"401 for {OWN}", fix=f"replace {SHAPED}", partial=f"It begins with {OWN}", is_whole=is_whole)
     told, _ = await said_by(path, Mind((f"It begins with {OWN}", error)))
@@ -74,7 +71,6 @@ async def test_a_key_in_an_error_or_a_broken_reply_is_taken_out(tmp_path: Path, 
 
 
 async def test_a_key_in_an_interrupted_reply_is_taken_out(tmp_path: Path) -> None:
-    """What had come by then is kept as a draft, without it."""
     path, mind = dialog_in(tmp_path), Mind((f"The key is {OWN} and {SHAPED}.\nSo", 20.0))
     async with agent_with(path, mind, options=TOLD) as agent:
         await interrupted(agent, lambda: bool(agent.call and agent.call.parts), person.say, path)
@@ -98,7 +94,6 @@ def log_lines(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_log_holds_no_key_not_even_in_a_traceback(log_lines: Path) -> None:
-    """Whatever failed may quote one."""
     reporting.say(f"began with {OWN}")
     try:
         raise ValueError(f"no such key: {SHAPED} {OWN}")
@@ -131,7 +126,6 @@ REASONS: dict[str, Callable[[LogFile, str], object]] = {
 
 @pytest.mark.parametrize("act", REASONS)
 def test_no_secret_stands_in_what_the_person_does(tmp_path: Path, act: str) -> None:
-    """In no reason, name or text, whole or in part: what is cut short is free of secrets before."""
     path = dialog_in(tmp_path)
     person.say(log_of(path), "Use Redis", proposal=True)
     for secret in (OWN, TOKEN):
@@ -144,7 +138,6 @@ def test_no_secret_stands_in_what_the_person_does(tmp_path: Path, act: str) -> N
 
 
 async def test_no_part_of_a_key_stands_where_a_message_is_cut(tmp_path: Path) -> None:
-    """A reply longer than Max Message, its attachment, and a mark that is shortened because it does not count."""
     for number, length in enumerate((9_970, 9_985, 9_999)):
         (folder := tmp_path / str(number)).mkdir()
         path = dialog_in(folder)
@@ -156,7 +149,6 @@ async def test_no_part_of_a_key_stands_where_a_message_is_cut(tmp_path: Path) ->
 
 
 async def test_no_part_of_a_key_stands_in_a_reply_that_was_broken_off(tmp_path: Path) -> None:
-    """By an error, by the person, by the clock: 39 of 40 characters are no secret that anybody would know."""
     told, failed = await said_by(
         dialog_in(tmp_path), Mind((f"It is {OWN[:-1]}", BackendError("gone", fix="go", partial=f"It is {TOKEN[:-1]}")))
     )
@@ -179,7 +171,6 @@ async def test_no_part_of_a_key_stands_in_a_reply_that_was_broken_off(tmp_path: 
 
 
 async def test_no_part_of_a_key_stands_in_a_tools_name_or_an_error(tmp_path: Path) -> None:
-    """Both are shortened where they are told."""
     path = dialog_in(tmp_path)
     bug = ValueError(f"{'x' * 180} {TOKEN}")
 

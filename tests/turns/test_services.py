@@ -88,7 +88,6 @@ ROWS = [
 
 @pytest.mark.parametrize(("name", "form"), ROWS)
 async def test_what_a_fault_comes_to(tmp_path: Path, form: str, name: str) -> None:
-    """A turn or an error with its cause and fix, never both; so many requests; what arrived is kept; no key."""
     case, path = CASES[name], dialog_in(tmp_path)
     answers = [replace(REFUSED, stop=REFUSAL[form]) if answer is REFUSED else answer for answer in case.answers]
     with StandIn(in_order(*answers)) as server:
@@ -179,7 +178,6 @@ async def test_no_turn_is_bought_where_the_last_ones_read_too_much(
 
 @pytest.mark.slow
 async def test_ten_megabytes_are_ended_at_four(tmp_path: Path) -> None:
-    """A reply that does not end is ended, once, and what it brought is kept."""
     path = dialog_in(tmp_path)
     with StandIn(in_order(Say("Words. " * 1_500_000))) as server:
         backend = make("messages", server)
@@ -202,7 +200,6 @@ async def test_ten_megabytes_are_ended_at_four(tmp_path: Path) -> None:
     ],
 )
 async def test_a_service_that_never_ends_is_left_at_the_timeout(tmp_path: Path, form: str, answer: Answer) -> None:
-    """The dialog says why it does not go on within the header's timeout, not when a library feels like it."""
     path = dialog_in(tmp_path, "**Timeout:** 1 second")
     with StandIn(in_order(answer)) as server:
         backend = make(form, server)
@@ -218,7 +215,6 @@ async def test_a_service_that_never_ends_is_left_at_the_timeout(tmp_path: Path, 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_stop_in_the_middle_of_a_call_leaves_nothing(tmp_path: Path, form: str) -> None:
-    """The connection is closed at once, and nothing is appended."""
     path = dialog_in(tmp_path)
     before = path.read_bytes()
     with StandIn(in_order(Stall(TEXT))) as server:

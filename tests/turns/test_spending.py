@@ -54,20 +54,17 @@ def account(dialog: Dialog) -> tuple[str, str, str, str]:
 
 
 async def test_a_turn_says_what_its_call_came_to(tmp_path: Path) -> None:
-    """Tokens as reported, dollars by the price, the model."""
     dialog = await step(dialog_in(tmp_path), Mind(("Postgres.", SAID), price=DEAR))
     assert account(dialog) == ("1", "1000", "100", "0.012")
     assert frame(dialog).model == "m-1"
 
 
 async def test_what_cached_tokens_cost_is_counted_apart(tmp_path: Path) -> None:
-    """Of a thousand tokens read, eight hundred came from a cache at a tenth of the price."""
     mind = Mind(("Postgres.", Usage("m-1", 1_000, 0, cached=800)), price=Price(10.0, 20.0, cached=1.0))
     assert account(await step(dialog_in(tmp_path), mind)) == ("1", "1000", "0", "0.0028")
 
 
 async def test_attempts_that_failed_are_paid_for_too(tmp_path: Path) -> None:
-    """Two attempts that broke off and one that did not: the turn's frame has all three."""
     mind = Mind(("Half a", SAID, BUSY), (SAID, BUSY), ("Postgres.", SAID), price=DEAR)
     dialog = await step(dialog_in(tmp_path), mind)
     assert dialog.state.number == 2
@@ -75,7 +72,6 @@ async def test_attempts_that_failed_are_paid_for_too(tmp_path: Path) -> None:
 
 
 async def test_the_question_back_is_paid_for_too(tmp_path: Path) -> None:
-    """A consensus without a text is asked about once; both calls stand in the frame."""
     unclear = "Fine.\n\n[CONSENSUS_REACHED]"
     mind = Mind((unclear, SAID), ("## Consensus Summary\nPostgres.\n\n[CONSENSUS_REACHED]", SAID), price=DEAR)
     assert account(await step(dialog_in(tmp_path), mind))[:2] == ("2", "2000")
@@ -83,14 +79,12 @@ async def test_the_question_back_is_paid_for_too(tmp_path: Path) -> None:
 
 
 async def test_an_error_note_says_what_the_failure_cost(tmp_path: Path) -> None:
-    """Nobody gets anything for free by failing."""
     dialog = await step(dialog_in(tmp_path), Mind((SAID, WRONG), price=DEAR))
     assert account(dialog) == ("1", "1000", "100", "0.012")
     assert dialog.state.spent["A"].usd == 0.012
 
 
 async def test_what_was_accounted_for_is_not_counted_again(tmp_path: Path) -> None:
-    """The turn after an error carries its own calls only."""
     path = dialog_in(tmp_path)
     await step(path, Mind((SAID, WRONG), price=DEAR))
     person.retry(log_of(path), "A")
@@ -100,7 +94,6 @@ async def test_what_was_accounted_for_is_not_counted_again(tmp_path: Path) -> No
 
 
 async def test_an_interrupted_call_is_paid_by_the_next_entry_also_after_a_restart(tmp_path: Path) -> None:
-    """The person speaks into a call: it ends, and what it had used by then stands in the agent's next frame."""
     path = dialog_in(tmp_path)
     mind = Mind(("Thinking about", Usage("m-1", 500, 10, estimated=True), 600.0), price=DEAR)
     async with agent_with(path, mind) as agent:
@@ -117,7 +110,6 @@ async def test_an_interrupted_call_is_paid_by_the_next_entry_also_after_a_restar
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_reply_that_came_too_late_is_paid_by_the_next_entry(tmp_path: Path, restarted: bool) -> None:
-    """It was bought whole: it is kept as a draft, once, shown to its agent, and the next frame has its bill too."""
     path = dialog_in(tmp_path)
     mind = Mind(("Postgres.", SAID), ("Redis.", SAID), price=DEAR)
     async with agent_with(path, mind) as agent:
@@ -142,7 +134,6 @@ async def test_a_reply_that_came_too_late_is_paid_by_the_next_entry(tmp_path: Pa
 
 
 async def test_a_stopped_call_is_not_forgotten_either(tmp_path: Path) -> None:
-    """A daemon that ends in the middle of a call leaves the bill to the next one."""
     path = dialog_in(tmp_path)
     mind = Mind((SAID, 600.0), price=DEAR)
     async with agent_with(path, mind) as agent:
@@ -160,7 +151,6 @@ async def test_a_stopped_call_is_not_forgotten_either(tmp_path: Path) -> None:
 
 
 async def test_unknown_is_left_out_and_never_zero(tmp_path: Path) -> None:
-    """A mind that says nothing of tokens has none in its frame; an unknown price no dollars."""
     silent = await step(dialog_in(tmp_path), Mind(("Postgres.",), price=DEAR))
     assert account(silent) == ("1", "", "", "")
     path = dialog_in(tmp_path)
@@ -170,13 +160,11 @@ async def test_unknown_is_left_out_and_never_zero(tmp_path: Path) -> None:
 
 
 async def test_a_sum_with_an_unknown_part_says_so(tmp_path: Path) -> None:
-    """One attempt reported nothing: what the others did is no exact figure."""
     mind = Mind((BUSY,), ("Postgres.", SAID), price=DEAR)
     assert account(await step(dialog_in(tmp_path), mind)) == ("2", "~1000", "~100", "~0.012")
 
 
 async def test_the_dialog_ends_before_the_turn_that_would_pass_its_budget(tmp_path: Path) -> None:
-    """Turns of 1.2 cents, a budget of six: the fourth would need three cents for a short reply, and is not bought."""
     path = dialog_in(tmp_path, "**Budget:** $0.06")
     bought = 0
     for _ in range(9):
@@ -193,7 +181,6 @@ async def test_the_dialog_ends_before_the_turn_that_would_pass_its_budget(tmp_pa
 
 
 async def test_an_end_after_a_kill_does_not_say_that_nothing_was_spent(tmp_path: Path) -> None:
-    """What was booked before the call is in the sum, and is called what it is; it is no part of the next turn."""
     path = dialog_in(tmp_path, "**Budget:** $0.06")
     await step(path, Mind(("Words.", SAID), price=DEAR))
     await step(path, Mind(("Words.", Usage(tokens_in=10, tokens_out=1)), price=FREE), "B")
@@ -209,7 +196,6 @@ async def test_an_end_after_a_kill_does_not_say_that_nothing_was_spent(tmp_path:
 
 
 async def test_a_reply_is_told_how_much_it_may_cost(tmp_path: Path) -> None:
-    """In a round each may use its part of what is left."""
     path = dialog_in(tmp_path, "**Budget:** $1.00, 200k tokens", turn="A, B")
     mind = Mind(("Words.", SAID), price=DEAR)
     await step(path, mind)
@@ -217,7 +203,6 @@ async def test_a_reply_is_told_how_much_it_may_cost(tmp_path: Path) -> None:
 
 
 async def test_a_cap_of_ones_own_ends_the_dialog_too(tmp_path: Path) -> None:
-    """Whoever starts an agent may spend less than the header allows."""
     path = dialog_in(tmp_path, "**Budget:** $100")
     options = Behavior(pace=0.0, poll=0.05, budget=0.001)
     dialog = await step(path, Mind(("Words.", SAID), price=DEAR), options=options)
@@ -226,7 +211,6 @@ async def test_a_cap_of_ones_own_ends_the_dialog_too(tmp_path: Path) -> None:
 
 
 async def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
-    """Nobody knows what the model costs: nothing is bought, and the fix is named."""
     path = dialog_in(tmp_path, "**Budget:** $1.00")
     mind = Mind(("Words.", SAID), price=None)
     async with agent_with(path, mind) as agent:
@@ -238,7 +222,6 @@ async def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
 
 
 async def test_the_usual_cap_holds_only_where_no_budget_is_set(tmp_path: Path) -> None:
-    """A key without any budget stops at the usual cap; a header's budget takes its place, larger or not."""
     options = Behavior(pace=0.0, poll=0.05, is_capped=True)
     dear = Price(1e5, 1e5)
     async with agent_with(
@@ -252,7 +235,6 @@ async def test_the_usual_cap_holds_only_where_no_budget_is_set(tmp_path: Path) -
 
 
 async def test_half_and_four_fifths_of_the_budget_are_warned_of_once_each(tmp_path: Path) -> None:
-    """As events, and so in the log, by a daemon that stays."""
     path = dialog_in(tmp_path, "**Budget:** 30,000 tokens")
     calls = [("Words.", Usage(tokens_in=used, tokens_out=0)) for used in (8_500, 8_500, 8_500)]
     async with agent_with(path, Mind(*calls)) as agent:
@@ -277,7 +259,6 @@ def booked(path: Path) -> list[dict[str, object]]:
 
 
 async def test_a_call_is_booked_before_it_is_made(tmp_path: Path) -> None:
-    """Whoever looks while it is under way sees its estimate: the prompt's tokens and a short reply's, at its price."""
     path = dialog_in(tmp_path)
     seen: list[float] = []
 
@@ -296,7 +277,6 @@ async def test_a_call_is_booked_before_it_is_made(tmp_path: Path) -> None:
 
 
 async def test_each_attempt_is_booked_with_what_the_ones_before_it_cost(tmp_path: Path) -> None:
-    """The second attempt's booking has the first one's real bill in it, and takes the place of the first booking."""
     path = dialog_in(tmp_path)
     dialog = await step(path, Mind((SAID, BUSY), ("Postgres.", SAID), price=DEAR))
     first, second = booked(path)
@@ -305,7 +285,6 @@ async def test_each_attempt_is_booked_with_what_the_ones_before_it_cost(tmp_path
 
 
 async def test_a_turn_is_booked_as_dear_as_the_dearest_of_late(tmp_path: Path) -> None:
-    """A program that calls its model as often as it likes: its turns tell, its prompt does not."""
     path = dialog_in(tmp_path)
     mind = Mind(("Postgres.", Usage("m-1", 90_000, 5_000, usd=0.7)), ("Redis.", SAID), price=None)
     mind.most_out = 0
@@ -318,7 +297,6 @@ async def test_a_turn_is_booked_as_dear_as_the_dearest_of_late(tmp_path: Path) -
 
 
 async def test_a_free_mind_books_nothing(tmp_path: Path) -> None:
-    """Its turn is written without one more line in the journal."""
     path, mind = dialog_in(tmp_path), Mind(("Postgres.",))
     mind.costs = False
     await step(path, mind)
@@ -327,7 +305,6 @@ async def test_a_free_mind_books_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_booked_is_not_bought(tmp_path: Path) -> None:
-    """A journal that must not be written to: no call, and the reason; then the turn is taken."""
     path, mind = dialog_in(tmp_path), Mind(("Postgres.", SAID), price=DEAR)
     async with agent_with(path, mind) as agent:
         with journal_refusing(agent), pytest.raises(UnsafeFile):

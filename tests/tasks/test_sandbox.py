@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.build.sandbox import confined, homes, limits, memory, missing
 from dialogd.store.child import LEASH, Child
+from dialogd.tasks.sandbox import confined, homes, limits, memory, missing
 from tests.support.cases import cases
 from tests.support.pair import stretched, until
 
@@ -52,7 +52,6 @@ class TestWrites:
     """Only what is named can be written."""
 
     def test_what_is_written_inside_is_there_and_nothing_else(self, inside: Path, tmp_path: Path) -> None:
-        """New files, changed files, links that lead out, other names of a file: outside nothing changes."""
         outside = tmp_path / "outside"
         outside.mkdir()
         (outside / "old").write_text("old")
@@ -73,7 +72,6 @@ class TestWrites:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["inside", "outside"]
 
     def test_the_deeper_rule_counts(self, inside: Path) -> None:
-        """A file to be read in a folder to be written stays as it is; it cannot be removed, renamed or covered."""
         pinned = inside / ".git"
         pinned.write_text("gitdir: elsewhere\n")
         said = sh("echo x > .git; rm -f .git; mv .git a; ln -sf a .git; echo ok > b", inside, read_only=[pinned])
@@ -82,7 +80,6 @@ class TestWrites:
         assert "Read-only file system" in said
 
     def test_a_folder_may_be_written_below_a_hidden_one(self, inside: Path, tmp_path: Path) -> None:
-        """As a worktree in the home: the folder is there, and of its neighbours nothing."""
         (tmp_path / "secret").write_text("SECRET")
         said = sh("ls ..; cat ../secret; echo x > ../left; echo new > new", inside, hidden=[tmp_path])
         assert "SECRET" not in said
@@ -91,7 +88,6 @@ class TestWrites:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["inside", "secret"]
 
     def test_folders_in_memory_have_a_size_and_processes_a_number(self, inside: Path, tmp_path: Path) -> None:
-        """The kernel refuses what is above; the folder of devices, which has no size of its own, keeps nothing."""
         script = """
             for folder in /tmp /dev/shm "$1"; do df -P -k "$folder" | tail -n 1; done
             grep processes /proc/self/limits; echo x > /dev/null && echo usable; echo x > /dev/new
@@ -107,7 +103,6 @@ class TestWrites:
         assert number.split()[2:4] == [str(2 * limits(inside).tasks)] * 2
 
     def test_mounts_stay_as_they_are(self, inside: Path, tmp_path: Path) -> None:
-        """Nothing inside has the right to mount, also not where the superuser starts it."""
         script = (
             "mount -o remount,bind,rw / ; mount -o remount,bind,rw $1; echo x > $1/new; grep CapEff /proc/self/status"
         )
@@ -117,7 +112,6 @@ class TestWrites:
         assert list(outside.iterdir()) == []
 
     def test_no_setting_of_the_kernel_can_be_opened_for_writing(self, inside: Path) -> None:
-        """Also where the superuser starts it: a pattern for core files would have the kernel start a program."""
         script = """
             for file in $(find /proc/sys /proc/sysrq-trigger /proc/irq -type f 2>/dev/null); do
                 (exec 3>>"$file") 2>/dev/null && echo "$file"
@@ -131,7 +125,6 @@ class TestSight:
     """What it can see and reach."""
 
     def test_hidden_folders_are_empty_and_hidden_files_closed(self, inside: Path, tmp_path: Path) -> None:
-        """A link to them leads to the same."""
         folder, file, link = tmp_path / "state", tmp_path / "dialog.md", tmp_path / "link"
         folder.mkdir()
         (folder / "journal").write_text("SECRET")
@@ -145,7 +138,6 @@ class TestSight:
         assert file.read_text() == "SECRET"
 
     def test_shared_folders_are_its_own(self, inside: Path, tmp_path: Path) -> None:
-        """What lies in /tmp, /var/tmp and /run is not there, and what it leaves there is nowhere."""
         (tmp_path / "secret").write_text("SECRET")
         for folder in ("/tmp", "/var/tmp", "/dev/shm"):
             said = sh(
@@ -157,7 +149,6 @@ class TestSight:
         assert "docker.sock" not in sh("ls /run /var/run/", inside)
 
     def test_without_network_nothing_is_reached(self, inside: Path, tmp_path: Path) -> None:
-        """Neither a service on this machine, nor a socket in a shared folder, nor one without a name on the disk."""
         with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
             unix.bind(f"\0{tmp_path.name}-dialogd")
             unix.listen()
@@ -180,7 +171,6 @@ class TestSight:
         assert open_.count("reached") == 2
 
     def test_no_process_outside_is_seen(self, inside: Path) -> None:
-        """Nothing outside can be signalled or looked into."""
         said = sh("ls /proc; kill -0 $1 && echo seen", inside, os.getpid())
         assert "seen" not in said
         assert len([word for word in said.split() if word.isdigit()]) < 6
@@ -188,7 +178,6 @@ class TestSight:
 
 @NEEDS
 def test_it_ends_with_whoever_started_it(inside: Path) -> None:
-    """Also when that is killed, and with all that detached itself inside."""
     script = "setsid sleep 987 & setsid nohup sleep 987 & echo up > up; sleep 987"
     command = confined(["/bin/sh", "-c", script], cwd=inside, writable=[inside], network=False)
     starter = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({command!r})"], cwd=inside)
@@ -203,7 +192,6 @@ def test_it_ends_with_whoever_started_it(inside: Path) -> None:
 
 @NEEDS
 async def test_it_ends_with_the_guard_of_its_processes(inside: Path) -> None:
-    """Where that is killed nobody looks for what detached itself: the sandbox's own end takes it along."""
     script = "setsid sh -c 'setsid sleep 986 & sleep 986' & echo up > up; sleep 986"
     command = confined(["/bin/sh", "-c", script], cwd=inside, writable=[inside], network=False)
     child = Child(command, b"", {"PATH": os.environ["PATH"]}, inside)
@@ -221,7 +209,6 @@ async def test_it_ends_with_the_guard_of_its_processes(inside: Path) -> None:
 
 @NEEDS
 def test_nothing_runs_once_the_guard_is_gone(inside: Path) -> None:
-    """Where that is killed while the sandbox is made, which is before that is bound to anybody."""
     script = "setsid sleep 985 & echo up > up; sleep 985"
     command = confined(["/bin/sh", "-c", script], cwd=inside, writable=[inside], network=False)
     command[1:1] = ["--block-fd", "0"]  # for which it waits as soon as it is made
@@ -248,13 +235,12 @@ BROKEN = {
 
 @cases("script, why", BROKEN.items())
 def test_what_does_not_confine_is_no_sandbox(tmp_path: Path, script: str, why: str) -> None:
-    """One that is not there, one that may not, and one that only pretends: the reason says which."""
     folder = tmp_path / str(len(script))
     folder.mkdir()
     if script:
         (folder / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (folder / "bwrap").chmod(0o755)
-    program = "from dialogd.build.sandbox import missing; print(missing())"
+    program = "from dialogd.tasks.sandbox import missing; print(missing())"
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PATH": str(folder)}, capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -262,8 +248,7 @@ def test_what_does_not_confine_is_no_sandbox(tmp_path: Path, script: str, why: s
 
 
 def test_homes_are_never_the_whole_disk() -> None:
-    """The home of the environment and the one that the system knows; `/` is none."""
-    program = "from dialogd.build.sandbox import homes; print(*homes())"
+    program = "from dialogd.tasks.sandbox import homes; print(*homes())"
 
     def told(home: str) -> list[str]:
         command = f"cd {shlex.quote(str(ROOT))} && exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"

@@ -14,15 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.build.gate import HEAD, TAIL, readable, remove, run
-from dialogd.build.sandbox import limits, missing
-from dialogd.build.worktrees import Worktrees
 from dialogd.errors import BadInput, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.store.child import Limits
-from tests.build.repos import a_repo, write
+from dialogd.tasks.gate import HEAD, TAIL, readable, remove, run
+from dialogd.tasks.sandbox import limits, missing
+from dialogd.tasks.worktrees import Worktrees
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE, stretched
+from tests.tasks.repos import a_repo, write
 
 NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,6 @@ class TestConfined:
         ],
     )
     async def test_the_exit_code_decides(self, tree: Path, command: str, state: str, code: int) -> None:
-        """Green is 0 and nothing else; both streams are in the log, and no trace of the run is left but that."""
         tree.mkdir(exist_ok=True)
         (tree / "Makefile").write_text("test:\n\t@echo tested\n")
         gated, log = await gate(command, tree)
@@ -111,7 +110,6 @@ class TestConfined:
         assert sorted(path.name for path in tree.parent.iterdir()) == ["log"]
 
     async def test_it_has_neither_home_nor_dialog_nor_network(self, tree: Path, tmp_path: Path) -> None:
-        """The home is empty, as are the folders it is kept from; what it writes anywhere but in the tree is gone."""
         around = tmp_path / "around"  # which would be there to be read
         state, dialog = around / "state", around / "dialog.md"
         state.mkdir(parents=True)
@@ -135,7 +133,6 @@ class TestConfined:
         assert not (Path.home() / ".dialogd-gate-left").exists()
 
     async def test_the_checkout_is_not_seen_where_the_tree_stands_in_its_place(self, tmp_path: Path) -> None:
-        """What leads to it leads to the tree; a folder of it can be shown, whatever the tree has there."""
         code, tree = tmp_path / "code", tmp_path / "tree"
         write(code / "mine", {"a.txt": "the checkout\n", ".venv/b.txt": "a tool\n", "mine": "the checkout\n"})
         write(code / "mine.dialogd", {"other": "a worktree\n"})
@@ -156,7 +153,6 @@ class TestConfined:
         assert (code / "mine" / ".venv" / "b.txt").read_text() == "a tool\n"
 
     async def test_a_folder_of_the_home_can_be_shown(self, tree: Path, tmp_path: Path) -> None:
-        """As where a compiler lies: it can be read and not written."""
         tools = tmp_path / "home" / "tools"
         tools.mkdir(parents=True)
         (tools / "old").write_text("there")
@@ -169,7 +165,6 @@ class TestConfined:
     async def test_a_secret_of_the_daemon_is_not_in_its_environment(
         self, tree: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It sees where programs are, its language, and that it runs unattended."""
         monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
         _, log = await gate("env", tree)
         assert "sk-secret" not in log
@@ -179,7 +174,6 @@ class TestConfined:
         }  # fmt: skip
 
     async def test_time_that_is_over_ends_all_of_it(self, tree: Path) -> None:
-        """Also what detached itself and what ignores being asked; what was said until then is kept."""
         before = set(psutil.Process().children(recursive=True))
         began = time.monotonic()
         command = "trap '' TERM; echo begun; setsid sleep 986 & sleep 986; sleep 986"
@@ -189,7 +183,6 @@ class TestConfined:
         assert set(psutil.Process().children(recursive=True)) <= before
 
     async def test_a_gate_that_is_stopped_leaves_nothing(self, tree: Path) -> None:
-        """Cancelled with its daemon: no process and no tree are left, and no log says anything."""
         before = set(psutil.Process().children(recursive=True))
         task = asyncio.create_task(run("touch begun; sleep 985", tree, 600.0, tree.parent / "log"))
         async with asyncio.timeout(PATIENCE):
@@ -203,10 +196,9 @@ class TestConfined:
         assert set(psutil.Process().children(recursive=True)) <= before
 
     async def test_a_daemon_that_is_killed_takes_the_gate_with_it(self, tree: Path) -> None:
-        """Nothing that an agent wrote runs on behind the back of everybody."""
         program = (
             "import asyncio, pathlib, sys\n"
-            "from dialogd.build.gate import run\n"
+            "from dialogd.tasks.gate import run\n"
             "tree = pathlib.Path(sys.argv[1])\n"
             "asyncio.run(run('setsid sleep 984 & touch begun; sleep 984', tree, 600.0, tree.parent / 'log'))\n"
         )
@@ -222,7 +214,6 @@ class TestConfined:
         assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
 
     async def test_a_flood_is_cut_in_its_middle(self, tree: Path) -> None:
-        """The log keeps both ends of what was said and says how much is left out; the end is told without colours."""
         many = HEAD + 3 * TAIL
         command = (
             f"echo first; head -c {many} /dev/zero | tr '\\0' x; printf '\\n\\033[31mFAILED\\033[0m tests/a.py\\n'"
@@ -236,7 +227,6 @@ class TestConfined:
         assert short.tail == "ab\n\ufffd"
 
     async def test_a_log_that_cannot_be_written_is_an_error(self, tree: Path, tmp_path: Path) -> None:
-        """The result of a gate whose log is nowhere does not count; the tree goes all the same."""
         with pytest.raises(StorageError, match="log"):
             await run("true", tree, 60.0, tmp_path / "none" / "log")
         assert not tree.exists()
@@ -250,7 +240,7 @@ import asyncio, pathlib, sys
 from dataclasses import replace
 from dialogd.backends import Options, Workspace
 from dialogd.backends.command import Command
-from dialogd.build.gate import run
+from dialogd.tasks.gate import run
 from dialogd.errors import BackendError
 from tests.clis.rig import prompt, request
 from tests.support.backend_contract import answer
@@ -283,7 +273,6 @@ class TestLimits:
         ],
     )
     async def test_a_bomb_is_ended_and_nothing_of_it_is_left(self, tree: Path, command: str, why: str) -> None:
-        """One of processes, one of memory: the gate has failed, and the end of what it said tells why."""
         before = set(psutil.Process().children(recursive=True))
         gated, log = await gate(f"echo begun; {command}", tree, 300.0, visible=[Path(sys.base_prefix)], limits=SMALL)
         assert (gated.state, gated.code) == ("failed", 137)
@@ -293,7 +282,6 @@ class TestLimits:
         assert set(psutil.Process().children(recursive=True)) <= before
 
     def test_what_fills_the_disk_is_ended(self, tmp_path: Path) -> None:
-        """A gate and an agent, on a disk of their own of 200 MiB: they may take half of it."""
         disk = tmp_path / "disk"
         disk.mkdir()
         script = 'mount -t tmpfs -o size=200m none "$1" && exec "$2" -c "$3" "$1"'
@@ -306,7 +294,6 @@ class TestLimits:
         assert told.startswith("'/bin/sh' was ended: more than 100 MiB of the disk"), done.stderr
 
     async def test_a_process_has_so_many_files_open_and_no_more(self, tree: Path) -> None:
-        """The kernel refuses one more; a test suite of a few thousand is within what is usual."""
         opens = f"{PYTHON} -c 'kept = [open(\"/dev/null\") for _ in range(60)]'"
         gated, log = await gate(opens, tree, visible=[Path(sys.base_prefix)], limits=SMALL)
         assert (gated.state, "Too many open files" in log) == ("failed", True)
@@ -314,7 +301,6 @@ class TestLimits:
         assert (gated.state, log) == ("passed", "")
 
     def test_they_are_shares_of_this_machine(self, tmp_path: Path) -> None:
-        """Half of its memory and of what is free on the least of the disks; more processes than tests start."""
         most = limits(tmp_path, Path("/dev/shm"))
         assert most.memory <= psutil.virtual_memory().total // 2
         assert most.disk <= max(psutil.disk_usage("/dev/shm").total // 2, 64 << 20)
@@ -322,7 +308,6 @@ class TestLimits:
 
 
 async def test_as_the_person_it_runs_without_a_sandbox(tree: Path, tmp_path: Path) -> None:
-    """With their word only: it sees what they see, and is ended with all it started like any other."""
     (tmp_path / "mine").write_text("mine")
     seconds = f"983{os.getpid()}"  # of this test alone on this machine
     gated, log = await gate(
@@ -337,17 +322,15 @@ async def test_as_the_person_it_runs_without_a_sandbox(tree: Path, tmp_path: Pat
 
 
 async def test_without_a_command_nothing_runs(tree: Path) -> None:
-    """An empty gate is none; the error says how to name one."""
     with pytest.raises(BadInput) as caught:
         await run(" ", tree, 600.0, tree.parent / "log")
     assert "--gate" in caught.value.fix
 
 
 async def test_without_a_sandbox_nothing_runs(tree: Path) -> None:
-    """Nobody is asked, so nothing is run; the error names what is missing and how it comes here."""
     program = (
         "import asyncio, pathlib, sys\n"
-        "from dialogd.build.gate import run\n"
+        "from dialogd.tasks.gate import run\n"
         "from dialogd.errors import NotInstalled\n"
         "tree = pathlib.Path(sys.argv[1])\n"
         "try:\n"
@@ -365,7 +348,6 @@ async def test_without_a_sandbox_nothing_runs(tree: Path) -> None:
 
 
 def test_a_tree_that_took_its_rights_away_can_be_removed(tmp_path: Path) -> None:
-    """Folders without rights go too; what links lead to stays as it is."""
     tree, other = tmp_path / "tree", tmp_path / "other"
     (tree / "a" / "b").mkdir(parents=True)
     other.mkdir(mode=0o500)

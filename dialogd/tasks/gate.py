@@ -17,17 +17,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.build.sandbox import INSTALL, confined, homes, missing
-from dialogd.build.sandbox import limits as limits_of
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.protocol.text import one_line
 from dialogd.store.child import Child, Limits
 from dialogd.store.disk import fix, why, write_over
 from dialogd.store.folders import StateDir
+from dialogd.tasks.sandbox import INSTALL, confined, homes, missing
+from dialogd.tasks.sandbox import limits as limits_of
 
 if TYPE_CHECKING:
-    from dialogd.build.worktrees import Worktrees
+    from dialogd.tasks.worktrees import Worktrees
 
 HEAD = 3 * 1024 * 1024  # bytes of output that a log keeps from its beginning
 TAIL = 1024 * 1024  # and from its end

@@ -13,14 +13,13 @@ import pytest
 from dialogd.protocol.build import APPROVED, Due
 from dialogd.protocol.review import findings
 from dialogd.protocol.strict import faults
-from tests.build.actor import SCORE
-from tests.build.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
+from tests.tasks.actor import SCORE
+from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 
 pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
 
 
 def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:
-    """What the file says of branch, commit, tree, files and lines is what git says; the checkout stays as it was."""
     with Site(tmp_path) as site:
         site.open()
         site.confirm()
@@ -45,7 +44,6 @@ def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
-    """A red gate blocks, whatever the reviewer says; the next attempt is told why."""
     broken = {**READ, "ages.py": "def read(text):\n    return 4\n"}
     with Site(tmp_path, {**USUAL, "001.1": broken, "001.2": READ}) as site:
         site.open()
@@ -66,7 +64,6 @@ def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
     ],
 )
 def test_no_review_is_paid_for_where_the_gate_could_not_start(tmp_path: Path, gate: str, why: str) -> None:
-    """The person is asked; once they have it tried again, its end is reviewed like any other."""
     script = {"plan": PLAN.splitlines()[0], "001.1": READ}
     with Site(tmp_path, script, gate=gate) as site:
         site.open()
@@ -81,7 +78,6 @@ def test_no_review_is_paid_for_where_the_gate_could_not_start(tmp_path: Path, ga
 
 @pytest.mark.slow
 def test_with_nobody_there_a_gate_that_could_not_start_ends_the_build(tmp_path: Path) -> None:
-    """No attempt more, and no review."""
     with Site(tmp_path, gate="no-such-runner", person="absent") as site:
         site.open()
         site.until_end()
@@ -91,7 +87,6 @@ def test_with_nobody_there_a_gate_that_could_not_start_ends_the_build(tmp_path: 
 
 @pytest.mark.slow
 def test_a_gate_that_fails_in_another_way_than_before_is_reviewed(tmp_path: Path) -> None:
-    """It was red before anything was changed, and says something else now: that is about the task."""
     script = {"plan": PLAN.splitlines()[0], "001.1": {"ages.txt": "3\n"}}
     with Site(tmp_path, script, gate="cat README.md *.txt; exit 1") as site:
         site.open()
@@ -101,7 +96,6 @@ def test_a_gate_that_fails_in_another_way_than_before_is_reviewed(tmp_path: Path
 
 @pytest.mark.slow
 def test_without_a_sandbox_the_gate_waits_for_the_person_s_word_on_this_tree(tmp_path: Path) -> None:
-    """The sandbox breaks while the lead works: nothing of what it wrote is run before the person says so."""
     box = tmp_path / "bin" / "bwrap"
     box.parent.mkdir()
     box.write_text(f'#!/bin/sh\nexec {shutil.which("bwrap")} "$@"\n')
@@ -129,7 +123,6 @@ def test_without_a_sandbox_the_gate_waits_for_the_person_s_word_on_this_tree(tmp
 
 @pytest.mark.slow
 def test_a_task_that_fails_three_times_goes_to_the_person(tmp_path: Path) -> None:
-    """It waits; the person accepts what there is, and the work goes on from there."""
     reviews = {f"review 001.{number}": "no" for number in (1, 2, 3)}
     with Site(tmp_path, {**USUAL, **reviews}) as site:
         site.open()
@@ -143,7 +136,6 @@ def test_a_task_that_fails_three_times_goes_to_the_person(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
-    """What was approved is carried to the new base, tested and reviewed again; what conflicts is done again."""
     again = {"show.py": "import ages\n\n\ndef show(text):\n    print('age', ages.read(text))\n"}
     with Site(tmp_path, {**USUAL, "002.2": again}) as site:
         site.open()
@@ -167,7 +159,6 @@ def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_the_person_changes_in_the_worktree_is_not_lost(tmp_path: Path) -> None:
-    """It goes into the commit of the turn that ends next, and the reviewer sees it."""
     script = {**USUAL, "001.1": {**READ, "run": "while [ ! -e note.txt ]; do sleep 0.05; done"}}
     with Site(tmp_path, script) as site:
         site.open()
@@ -183,7 +174,6 @@ def test_what_the_person_changes_in_the_worktree_is_not_lost(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_gate_that_ends_in_a_pause_is_not_run_again(tmp_path: Path) -> None:
-    """What it said is written once the dialog goes on."""
     with Site(
         tmp_path, gate="cat /proc/sys/kernel/random/uuid; touch up; until [ -e go ]; do sleep 0.05; done"
     ) as site:
@@ -206,7 +196,6 @@ def test_a_gate_that_ends_in_a_pause_is_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_log_that_a_record_names_stays(tmp_path: Path) -> None:
-    """Also of a struck submission, whose iteration is done again: each has a log of its own."""
     rules = ("cycles = 0", "iterations = 1")
     with Site(tmp_path, {**USUAL, "review 001.1": "no"}, gate="cat /proc/sys/kernel/random/uuid", rules=rules) as site:
         site.open()
@@ -225,7 +214,6 @@ def test_every_log_that_a_record_names_stays(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_gate_a_tree_is_untested_and_says_so(tmp_path: Path) -> None:
-    """In the record, in the approval, and to the reviewer."""
     with Site(tmp_path, gate="") as site:
         site.open()
         site.confirm()
@@ -237,7 +225,6 @@ def test_without_a_gate_a_tree_is_untested_and_says_so(tmp_path: Path) -> None:
 
 
 def test_another_command_in_the_file_runs_nowhere(tmp_path: Path) -> None:
-    """The gate is what the person gave the daemon: who writes the file makes nobody run anything."""
     with Site(tmp_path) as site:
         site.gate = f"touch {tmp_path / 'ran'}"
         site.open()
@@ -249,7 +236,6 @@ def test_another_command_in_the_file_runs_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_daemon_that_was_told_no_repository_does_nothing(tmp_path: Path) -> None:
-    """It says which flag it lacks."""
     with Site(tmp_path) as site:
         site.own_flags["L"] = []
         site.open()
@@ -259,7 +245,6 @@ def test_a_daemon_that_was_told_no_repository_does_nothing(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_with_nobody_at_the_table_a_build_comes_to_its_end(tmp_path: Path) -> None:
-    """Nothing waits for the person."""
     reviews = {f"review 001.{number}": "no" for number in (1, 2, 3)}
     with Site(tmp_path, {**USUAL, **reviews, "001.2": {}, "001.3": {}}, person="absent") as site:
         site.open()
@@ -269,7 +254,6 @@ def test_with_nobody_at_the_table_a_build_comes_to_its_end(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_fix_that_takes_another_file_away_by_a_new_name_is_told(tmp_path: Path) -> None:
-    """A renamed file counts by both its names: the daemon's own finding names the one that nobody asked to change."""
     asks = f"[FINDING: blocking | docs | notes.md | 1 | it is missing | write it]\n{SCORE}\n[DECIDE: REF reject | no]"
     fixed = {"run": "mv README.md notes.md"}
     with Site(tmp_path, {**USUAL, "review 001.1": asks, "001.2": fixed}, gate="true") as site:
@@ -281,7 +265,6 @@ def test_a_fix_that_takes_another_file_away_by_a_new_name_is_told(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_submission_that_changes_nothing_is_a_finding_that_blocks_and_no_approval(tmp_path: Path) -> None:
-    """Nothing at all, or nothing since the attempt before: the reviewer's yes does not help, its word neither."""
     resolves = f"[RESOLVED: 1 | it was there already]\n{SCORE}\n[DECIDE: REF approve]"
     script = {**USUAL, "001.1": {}, "001.2": READ, "review 001.1": resolves, "002.2": {}, "002.3": {"more.py": ""}}
     with Site(tmp_path, {**script, "review 002.1": "no"}, gate="true") as site:
@@ -305,7 +288,6 @@ def test_a_submission_that_changes_nothing_is_a_finding_that_blocks_and_no_appro
 
 @pytest.mark.slow
 def test_what_the_person_has_tried_again_need_not_change(tmp_path: Path) -> None:
-    """What was missing was theirs to bring: the same tree may be approved then."""
     script = {"plan": PLAN.splitlines()[0], "001.1": READ, "review 001.1": "no", "001.2": {}}
     with Site(tmp_path, script, gate="true", rules=("cycles = 0", "iterations = 1")) as site:
         site.open()

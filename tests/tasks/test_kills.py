@@ -18,8 +18,8 @@ import pytest
 from dialogd.protocol.build import APPROVED, MERGED, Due
 from dialogd.protocol.strict import faults
 from dialogd.store.lock import Lock
-from tests.build.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 from tests.support.pair import PATIENCE
+from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 
 pytestmark = [
     pytest.mark.slow,
@@ -91,7 +91,6 @@ def assert_whole(site: Site, *, may_ask_again: bool) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_at_any_call_of_git_a_build_goes_on(tmp_path: Path, seed: int) -> None:
-    """Worktree, commit, submission, gate and review: each is made once, whatever was half done."""
     chance = random.Random(seed)
     kills = [f"{n} {chance.choice(('before', 'after'))}" for n in range(1, 400) if chance.random() < 0.06]
     with Site(tmp_path, environment=wrapped(tmp_path / "bin", kills)) as site:
@@ -103,7 +102,6 @@ def test_killed_at_any_call_of_git_a_build_goes_on(tmp_path: Path, seed: int) ->
 
 
 def test_killed_at_any_moment_a_build_goes_on(tmp_path: Path) -> None:
-    """Also between a reply and its commit, a commit and its turn, and in the middle of the gate."""
     slow = {**USUAL, "001.1": {**READ, "run": "sleep 0.3"}}
     with Site(tmp_path, slow, gate="sleep 0.5; python3 -m unittest -q") as site:
         site.open()
@@ -229,7 +227,6 @@ def _end_gate(site: Site) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_killed_at_a_step_of_a_task_it_goes_on_there(tmp_path: Path, name: str) -> None:
-    """Each turn, commit and worktree once; nothing is asked or tested again that had come to its end."""
     step = STEPS[name]
     both = name.startswith("approved")
     script = USUAL if both else {**USUAL, "plan": PLAN.partition("\n")[0]}
@@ -281,7 +278,6 @@ MERGING = [("read-tree", "before"), ("read-tree", "after"), ("update-ref", "befo
 
 
 def test_a_merge_that_is_killed_at_each_step_is_made_once(tmp_path: Path) -> None:
-    """Before and after the files and the branch, and before its record: the same command makes it whole."""
     with Site(tmp_path, {**USUAL, "plan": PLAN.partition("\n")[0]}) as site:
         site.open()
         site.confirm()

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dialogd.build.git import Git, shown
-from dialogd.build.worktrees import some, tree_of
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol.build import value_of
 from dialogd.protocol.certificate import Approval, approvals, doubts, unproved, where
@@ -27,6 +25,8 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.strict import faults
 from dialogd.protocol.text import one_line
 from dialogd.store.logfile import LogFile
+from dialogd.tasks.git import Git, shown
+from dialogd.tasks.worktrees import some, tree_of
 
 # -- A commit beside the file -----------------------------------------------------------------------------------------
 

@@ -29,10 +29,10 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from dialogd.build.git import CHUNK, Checkout, Git, checkout_at, persons, shown
 from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
 from dialogd.store.disk import fix, why, write_over
+from dialogd.tasks.git import CHUNK, Checkout, Git, checkout_at, persons, shown
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
 LONGEST_POINTER = 1024  # bytes of what Git LFS keeps in a file's place

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.build.worktrees import Conflict, Worktree, Worktrees, base_of, is_beside_source, task_name
 from dialogd.errors import BadInput, DialogdError, UnsafeFile
 from dialogd.protocol.build import Submission
-from tests.build.repos import Repo, a_repo, tree, write
+from dialogd.tasks.worktrees import Conflict, Worktree, Worktrees, base_of, is_beside_source, task_name
 from tests.support.cases import cases
+from tests.tasks.repos import Repo, a_repo, tree, write
 
 
 @pytest.fixture
@@ -61,7 +61,6 @@ def without_privileges() -> Iterator[None]:
 
 
 def test_a_base_is_what_is_committed_and_says_what_is_not(repo: Repo) -> None:
-    """Branch, commit and tree as git says; edits, new and staged files are named, and the checkout stays as it is."""
     repo.write({"a.txt": "edited\n", "new file.txt": "x", "folder/deep": "y"})
     (repo.path / "src" / "c.py").unlink()
     repo.write({"staged.txt": "s"})
@@ -76,7 +75,6 @@ def test_a_base_is_what_is_committed_and_says_what_is_not(repo: Repo) -> None:
 
 
 def test_what_stands_in_the_way_of_a_base_is_said(repo: Repo, tmp_path: Path) -> None:
-    """A detached head, a merge, rebase or pick under way, submodules, no commit: each with what to do."""
     first = repo.git("rev-parse", "HEAD")
     repo.git("switch", "-q", "-c", "side")
     repo.commit({"a.txt": "side\n"})
@@ -105,7 +103,6 @@ def test_what_stands_in_the_way_of_a_base_is_said(repo: Repo, tmp_path: Path) ->
 
 
 def test_a_worktree_is_made_beside_the_checkout_and_opened_again(repo: Repo) -> None:
-    """The person's alone, with the base's files; git by hand sees it clean; opening it again changes nothing."""
     repo.write({"a.txt": "not committed\n"})
     trees, worktree = opened(repo, 3, "Über: the Lexer's -- 2nd try!")
     assert worktree.path == repo.path.parent / "a project.dialogd" / "task-003-uber-the-lexer-s-2nd-try"
@@ -122,7 +119,6 @@ def test_a_worktree_is_made_beside_the_checkout_and_opened_again(repo: Repo) -> 
 
 
 def test_names_of_tasks_are_short_and_plain() -> None:
-    """Whatever the title: letters, digits and dashes, no longer than a folder's name may be."""
     for title, name in {
         "": "task-007", "../../etc": "task-007-etc", "-rf *": "task-007-rf", "日本": "task-007",
         "a\nb": "task-007-a-b", "word " * 30: "task-007-" + "-".join(["word"] * 8), "x" * 300: "task-007-" + "x" * 40,
@@ -131,7 +127,6 @@ def test_names_of_tasks_are_short_and_plain() -> None:
 
 
 def test_what_is_there_already_is_not_taken(repo: Repo, tmp_path: Path) -> None:
-    """A branch, a folder, a link, a task of another build: all stay as they are, and the task gets another name."""
     base = base_of(repo.path).commit
     repo.git("branch", "dialogd/task-001-first", other := repo.commit({"x": "x"}))
     trees = Worktrees(repo.path, build="one")
@@ -154,14 +149,12 @@ def test_what_is_there_already_is_not_taken(repo: Repo, tmp_path: Path) -> None:
 
 
 def test_a_task_keeps_its_worktree_when_its_title_changes(repo: Repo) -> None:
-    """The person rewords a task that was begun: it goes on where it was; a longer number is another task."""
     trees, worktree = opened(repo)
     assert trees.open(1, "reworded", worktree.base) == worktree
     assert trees.open(11, "first", worktree.base).path.name == "task-011-first"
 
 
 def test_the_folder_of_worktrees_is_the_persons_alone(repo: Repo, tmp_path: Path) -> None:
-    """Inside the checkout, a symlink, or writable by others: refused."""
     base = base_of(repo.path).commit
     for inside in (repo.path / "trees", repo.path / ".git" / "trees"):
         with pytest.raises(BadInput):
@@ -176,7 +169,6 @@ def test_the_folder_of_worktrees_is_the_persons_alone(repo: Repo, tmp_path: Path
 
 
 def test_a_branch_that_somebody_moved_is_told_and_nothing_lost(repo: Repo) -> None:
-    """A commit by hand, a reset, another branch checked out: the next step says so, and how to go on; then it does."""
     trees, worktree = opened(repo)
     write(worktree.path, {"b.txt": "agent\n"})
     tip = trees.submit(worktree, 1, "2:abc", "one").commit
@@ -197,7 +189,6 @@ def test_a_branch_that_somebody_moved_is_told_and_nothing_lost(repo: Repo) -> No
 
 
 def test_a_branch_that_was_deleted_starts_anew_and_its_commits_stay(repo: Repo) -> None:
-    """The person takes worktree and branch away: the task starts from its base, and what was there has a name still."""
     trees, worktree = opened(repo)
     write(worktree.path, {"b.txt": "agent\n"})
     tip = trees.submit(worktree, 1, "2:abc", "one").commit
@@ -208,7 +199,6 @@ def test_a_branch_that_was_deleted_starts_anew_and_its_commits_stay(repo: Repo) 
 
 
 def test_a_worktree_that_was_removed_comes_back_with_its_commits(repo: Repo) -> None:
-    """The folder is gone, whether git knows it or not: it is made again from the branch."""
     trees, worktree = opened(repo)
     write(worktree.path, {"b.txt": "agent\n"})
     trees.submit(worktree, 1, "2:abc", "one")
@@ -239,7 +229,6 @@ ODD = {
 
 
 def test_what_stands_there_is_what_is_committed(repo: Repo, tmp_path: Path) -> None:
-    """Odd names, line ends, binary and large files, modes, links: tree, export and worktree are the same bytes."""
     repo.commit({".gitattributes": "* text=auto\n*.bat text eol=crlf\n", "old.bat": b"a\r\nb\n"}, "attributes")
     trees, worktree = opened(repo)
     assert (worktree.path / "old.bat").read_bytes() == repo.git("show", "HEAD:old.bat").encode() + b"\n"
@@ -269,7 +258,6 @@ def test_what_stands_there_is_what_is_committed(repo: Repo, tmp_path: Path) -> N
 
 
 def test_the_numbers_of_a_submission_are_gits(repo: Repo) -> None:
-    """Files and lines as `git diff` counts them, renames once."""
     trees, worktree = opened(repo)
     (worktree.path / "src" / "b.py").rename(worktree.path / "moved.py")
     write(worktree.path, {"a.txt": "one\nTWO\nthree\n", "new\nname.txt": "1\n2\n3\n", "bin": b"\0\1\2"})
@@ -286,7 +274,6 @@ def test_the_numbers_of_a_submission_are_gits(repo: Repo) -> None:
 
 
 def test_a_commit_whose_turn_was_not_written_is_adopted(repo: Repo) -> None:
-    """The same debt again: no second commit, whatever was edited since; another one gets its own, also an empty one."""
     trees, worktree = opened(repo)
     write(worktree.path, {"b.txt": "one\n"})
     first = trees.submit(worktree, 1, "2:abc", "done\n\nDialogd-Debt: 9:fff")
@@ -306,7 +293,6 @@ def test_a_commit_whose_turn_was_not_written_is_adopted(repo: Repo) -> None:
 
 
 def test_tasks_stack_in_one_line(repo: Repo) -> None:
-    """The next task starts from the approved commit; its numbers are its own, and nothing of the first is adopted."""
     trees, one = opened(repo)
     write(one.path, {"b.txt": "one\n"})
     first = trees.submit(one, 1, "2:abc", "one")
@@ -336,7 +322,6 @@ def test_tasks_stack_in_one_line(repo: Repo) -> None:
     ],
 )
 def test_what_an_agent_plants_is_refused_and_named(tmp_path: Path, plant: Callable[[Path], object], words: str) -> None:
-    """A repository inside, a name that a file system takes for `.git`, a `.git` that leads elsewhere, a pipe."""
     folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     repo = a_repo(folder)
@@ -353,7 +338,6 @@ def test_what_an_agent_plants_is_refused_and_named(tmp_path: Path, plant: Callab
 
 
 def test_symlinks_out_of_the_tree_are_links_and_never_followed(repo: Repo, tmp_path: Path) -> None:
-    """A folder that became a link to one outside: the link is committed, nothing of what lies behind it."""
     write(tmp_path, {"secret/b.py": "key = 'secret'\n", "secret/more": "secret"})
     trees, worktree = opened(repo)
     (worktree.path / "src").rename(tmp_path / "was")
@@ -367,7 +351,6 @@ def test_symlinks_out_of_the_tree_are_links_and_never_followed(repo: Repo, tmp_p
 
 
 def test_a_file_that_nobody_could_review_is_refused(repo: Repo) -> None:
-    """Larger than 100 MiB, though it takes no room on the disk: named, before it is read."""
     trees, worktree = opened(repo)
     with (worktree.path / "huge").open("wb") as file:
         file.truncate(1 << 40)
@@ -376,7 +359,6 @@ def test_a_file_that_nobody_could_review_is_refused(repo: Repo) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0 and sys.platform != "linux", reason="the superuser may read everything here")
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
-    """An agent takes its own rights away: no full disk, for which a daemon would wait, but a refusal that names it."""
     repo = a_repo(tmp_path)
     trees, worktree = opened(repo)
     write(worktree.path, {"new/locked": "x"})
@@ -387,7 +369,6 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_person_who_edits_meanwhile_takes_part(repo: Repo) -> None:
-    """Edits between the steps are committed with the next one; what git was told by hand is no matter."""
     trees, worktree = opened(repo)
     write(worktree.path, {"b.txt": "agent\n"})
     trees.submit(worktree, 1, "2:abc", "one")
@@ -406,7 +387,6 @@ def test_a_person_who_edits_meanwhile_takes_part(repo: Repo) -> None:
 
 
 def test_a_large_diff_is_cut_by_file_and_what_is_missing_is_named(repo: Repo) -> None:
-    """Patches that fit are whole, as git's own; others are named with their numbers; binary and typed changes too."""
     trees, worktree = opened(repo)
     lines = "".join(f"line {number}\n" for number in range(5000))
     write(worktree.path, {"long.txt": lines, "one-line": "x" * 200_000, "a.txt": "one\nTWO\n", "z.bin": b"\0z"})
@@ -433,7 +413,6 @@ def test_a_large_diff_is_cut_by_file_and_what_is_missing_is_named(repo: Repo) ->
 
 
 def test_names_in_a_diff_stay_on_their_line(repo: Repo) -> None:
-    """A name with a line break, or that no alphabet has, forges no line."""
     trees, worktree = opened(repo)
     write(worktree.path, {"x\nTURN: A": "1\n"})
     submission = trees.submit(worktree, 1, "2:abc", "x")
@@ -443,7 +422,6 @@ def test_names_in_a_diff_stay_on_their_line(repo: Repo) -> None:
 
 
 def test_an_export_goes_to_an_empty_folder_and_nowhere_else(repo: Repo, tmp_path: Path) -> None:
-    """A tree that names `..` or `.git`, as no checkout makes one, is refused; a folder with files too."""
     trees = Worktrees(repo.path)
     blob = repo.git("hash-object", "-w", "--stdin", stdin="evil")
     for name in ("..", ".git", ".GIT", "."):
@@ -458,7 +436,6 @@ def test_an_export_goes_to_an_empty_folder_and_nowhere_else(repo: Repo, tmp_path
 
 
 def test_a_link_and_a_folder_of_one_name_do_not_write_through_it(repo: Repo, tmp_path: Path) -> None:
-    """A tree object with a link and a folder of the same name: what is behind the link stays untouched."""
     trees = Worktrees(repo.path)
     (tmp_path / "victim").mkdir()
     blob, link = (repo.git("hash-object", "-w", "--stdin", stdin=text) for text in ("evil", str(tmp_path / "victim")))
@@ -473,7 +450,6 @@ def test_a_link_and_a_folder_of_one_name_do_not_write_through_it(repo: Repo, tmp
 
 
 def test_what_is_more_than_source_comes_first(repo: Repo) -> None:
-    """Whatever names a gate has: settings, what runners read, tools, modules that stand in a runner's way."""
     source = ("src/a.py", "src/test/b_test.go", "web/app.tsx", "tests/test_a.py")
     steering = ("Makefile", "tests/conftest.py", "pyproject.toml", ".mocharc.cjs", "web/jest.config.ts", "build.rs",
                 "scripts/all.py", ".github/run.js", "run", "ci/one.sh", "vitest.setup.ts")  # fmt: skip
@@ -505,7 +481,6 @@ def a_moved_base(repo: Repo) -> tuple[Worktrees, Worktree, Submission, str]:
 
 
 def test_a_task_is_carried_to_another_base(repo: Repo) -> None:
-    """Its commits again on the new base, files and branch with them; the old ones keep a name; twice is once."""
     trees, worktree, submission, onto = a_moved_base(repo)
     carried = trees.carry(worktree, [submission.commit], onto)
     assert isinstance(carried, Submission)
@@ -523,7 +498,6 @@ def test_a_task_is_carried_to_another_base(repo: Repo) -> None:
 
 
 def test_a_conflict_is_named_and_changes_nothing(repo: Repo) -> None:
-    """The same line on both sides: which commit, which file; branch, files and edits are as they were."""
     trees, worktree = opened(repo)
     write(worktree.path, {"a.txt": "one\nagent\n"})
     submission = trees.submit(worktree, 1, "2:abc", "one")
@@ -539,7 +513,6 @@ def test_a_conflict_is_named_and_changes_nothing(repo: Repo) -> None:
 
 
 def test_the_persons_branch_goes_forward_with_its_checkout(repo: Repo) -> None:
-    """Files and index as if git had done it, edits elsewhere stay; twice is once."""
     trees, worktree = opened(repo)
     (worktree.path / "src" / "b.py").rename(worktree.path / "src" / "moved.py")
     write(worktree.path, {"new/x": "x\n"})
@@ -565,7 +538,6 @@ def test_the_persons_branch_goes_forward_with_its_checkout(repo: Repo) -> None:
     ],
 )
 def test_files_of_the_person_are_not_written_over(tmp_path: Path, mine: dict[str, str], words: str) -> None:
-    """An edit, an untracked or ignored file, a folder in the way: refused and named, with nothing changed."""
     folder = tmp_path / str(len(list(tmp_path.iterdir())))
     folder.mkdir()
     repo = a_repo(folder, {"a.txt": "one\n", ".git-keep": "", ".gitignore": "build/\n"})
@@ -581,7 +553,6 @@ def test_files_of_the_person_are_not_written_over(tmp_path: Path, mine: dict[str
 
 
 def test_what_is_already_as_it_will_be_is_no_edit(repo: Repo) -> None:
-    """A kill between files, index and branch leaves part of it done: the same call completes it."""
     trees, worktree = opened(repo)
     write(worktree.path, {"a.txt": "agent\n", "new/x": "x\n"})
     (worktree.path / "src" / "c.py").unlink()
@@ -595,7 +566,6 @@ def test_what_is_already_as_it_will_be_is_no_edit(repo: Repo) -> None:
 
 
 def test_line_ends_and_links_of_the_persons_checkout_are_kept(repo: Repo) -> None:
-    """Files come as the attributes say, as git by hand would write them; a link stays a link."""
     repo.commit({".gitattributes": "*.bat text eol=crlf\n", "x.bat": "a\n"})
     trees, worktree = opened(repo)
     write(worktree.path, {"x.bat": "a\nb\n"})
@@ -611,7 +581,6 @@ def test_line_ends_and_links_of_the_persons_checkout_are_kept(repo: Repo) -> Non
 def test_what_the_person_ignores_everywhere_takes_no_part(
     repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
-    """The file that the person's own git names, or the one in its default place; the repository's rules go before."""
     home = tmp_path / "a home"
     write(home, {".gitconfig": named, "mine" if named else ".config/git/ignore": "*.swp\nkept.swp\n"})
     monkeypatch.setenv("HOME", str(home))
@@ -629,7 +598,6 @@ def test_what_the_person_ignores_everywhere_takes_no_part(
 def test_a_repository_of_another_user_is_used_where_the_person_trusts_it(
     repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `safe.directory` names, as for git itself; any other is refused, with the command that trusts it."""
     for path in (repo.path, repo.path / ".git"):
         os.chown(path, 65534, 65534)
     monkeypatch.setenv("HOME", str(tmp_path / "a home"))
@@ -640,7 +608,6 @@ def test_a_repository_of_another_user_is_used_where_the_person_trusts_it(
 
 
 def test_what_only_the_persons_git_can_do_is_left_to_it(repo: Repo) -> None:
-    """Filters and sparse checkouts: refused, with the command that does it by hand."""
     repo.commit({".gitattributes": "*.psd filter=lfs\n", "x.psd": "a\n"})
     trees, worktree = opened(repo)
     write(worktree.path, {"x.psd": "b\n"})
@@ -651,7 +618,6 @@ def test_what_only_the_persons_git_can_do_is_left_to_it(repo: Repo) -> None:
 
 
 def test_what_is_raw_at_a_path_of_git_lfs_is_named(repo: Repo) -> None:
-    """By the attributes of the commit itself; pointers, empty files and links are none, and no program is run."""
     trees, worktree = opened(repo)
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     write(worktree.path, {"art/.gitattributes": "*.psd filter=lfs\n", "art/a.psd": b"\x89PSD\0", "art/b.psd": pointer})
@@ -663,7 +629,6 @@ def test_what_is_raw_at_a_path_of_git_lfs_is_named(repo: Repo) -> None:
 
 
 def test_a_branch_is_moved_where_it_is_checked_out_or_nowhere(repo: Repo, tmp_path: Path) -> None:
-    """Another branch in the checkout stays untouched; a linked checkout comes along; a base that moved is refused."""
     trees, worktree = opened(repo)
     write(worktree.path, {"b.txt": "agent\n"})
     one = trees.submit(worktree, 1, "2:abc", "one").commit

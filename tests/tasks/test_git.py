@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.build.git import Git, checkout_at, shown
-from dialogd.build.worktrees import Conflict, Worktrees, base_of
 from dialogd.errors import DialogdError, Refused, StorageError
-from tests.build.repos import HOOKS, Plants, Repo, a_repo, write
+from dialogd.tasks.git import Git, checkout_at, shown
+from dialogd.tasks.worktrees import Conflict, Worktrees, base_of
+from tests.tasks.repos import HOOKS, Plants, Repo, a_repo, write
 
 ATTRIBUTES = (
     "* filter=planted diff=planted merge=planted\n*.long filter=long diff=commanded\n"
@@ -81,7 +81,6 @@ def a_whole_build(repo: Repo, moved: str) -> None:
 def test_none_of_the_programs_that_git_would_run_runs(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hooks, filters, drivers, signing, helpers, monitors, wherever they are named: git by hand runs them, we never."""
     repo, plants = a_repo(tmp_path), Plants(tmp_path / "plants")
     first = repo.git("rev-parse", "HEAD")
     moved = repo.commit({"a.txt": "moved\n", "z.txt": "z\n"}, "moved")
@@ -107,7 +106,6 @@ def test_none_of_the_programs_that_git_would_run_runs(
 
 
 def test_programs_of_repositories_inside_do_not_run(tmp_path: Path) -> None:
-    """A nested repository with a monitor, in a folder that is ignored and in the person's checkout, is left alone."""
     repo, plants = a_repo(tmp_path, {"a.txt": "one\n", ".gitignore": "/kept/\n"}), Plants(tmp_path / "plants")
     base, trees = base_of(repo.path), Worktrees(repo.path)
     worktree = trees.open(1, "first", base.commit)
@@ -129,7 +127,6 @@ def test_programs_of_repositories_inside_do_not_run(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_not_fetched(tmp_path: Path) -> None:
-    """A partial clone lacks contents: its remote is not asked, and the error says what to do."""
     repo, plants = a_repo(tmp_path), Plants(tmp_path / "plants")
     commit = repo.git("rev-parse", "HEAD")
     blob = repo.git("rev-parse", "HEAD:a.txt")
@@ -145,7 +142,6 @@ def test_what_is_missing_is_not_fetched(tmp_path: Path) -> None:
 
 
 def test_a_replaced_object_and_a_planted_graph_change_nothing(tmp_path: Path) -> None:
-    """`git replace` shows another content under an id: here each id has its own."""
     repo = a_repo(tmp_path)
     commit = repo.git("rev-parse", "HEAD")
     other = repo.git("hash-object", "-w", "--stdin", stdin="replaced\n")
@@ -157,7 +153,6 @@ def test_a_replaced_object_and_a_planted_graph_change_nothing(tmp_path: Path) ->
 
 
 def test_attributes_of_the_worktree_hide_nothing_from_a_reviewer(tmp_path: Path) -> None:
-    """`.gitattributes` that the agent wrote marks sources as binary, and converts: patch and bytes are as they are."""
     repo = a_repo(tmp_path)
     base, trees = base_of(repo.path), Worktrees(repo.path)
     worktree = trees.open(1, "first", base.commit)
@@ -172,7 +167,6 @@ def test_attributes_of_the_worktree_hide_nothing_from_a_reviewer(tmp_path: Path)
 
 
 def test_a_call_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    """Git that waits for something, such as a pipe, is gone after its time, with an error that says so."""
     repo = a_repo(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     git = Git(repo.path / ".git", patience=0.5)
@@ -182,7 +176,6 @@ def test_a_call_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 def test_errors_of_git_say_what_to_do(tmp_path: Path) -> None:
-    """A lock that a killed git left is named; names in errors are on one line."""
     repo = a_repo(tmp_path)
     commit = repo.git("rev-parse", "HEAD")
     trees = Worktrees(repo.path)
@@ -200,7 +193,6 @@ def test_errors_of_git_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_only_the_top_of_a_checkout_will_do(tmp_path: Path) -> None:
-    """No repository, a folder of one, a bare one, none at all: each is told with what to name instead."""
     repo = a_repo(tmp_path)
     repo.git("clone", "-q", "--bare", str(repo.path), str(tmp_path / "bare"))
     (tmp_path / "line\nbreak").mkdir()
@@ -218,7 +210,6 @@ def test_only_the_top_of_a_checkout_will_do(tmp_path: Path) -> None:
 
 
 def test_a_repository_with_the_other_kind_of_ids(tmp_path: Path) -> None:
-    """SHA-256 ids work as SHA-1 ids do."""
     repo = a_repo(tmp_path, None, "--object-format=sha256")
     trees = Worktrees(repo.path)
     base = base_of(repo.path)
@@ -233,7 +224,7 @@ def test_a_repository_with_the_other_kind_of_ids(tmp_path: Path) -> None:
 FULL = """
 import sys
 from pathlib import Path
-from dialogd.build.worktrees import Worktrees, base_of
+from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.errors import StorageError
 repo = Path(sys.argv[1])
 try:
@@ -248,7 +239,6 @@ except StorageError as error:
 @pytest.mark.root
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
 def test_on_a_full_disk_nothing_is_lost(tmp_path: Path) -> None:
-    """No room for the commit: an error that says so, branch and files as they were; with room it is made."""
     repo = a_repo(tmp_path)
     write(tmp_path, {"fill.py": FULL})
     python = f"'{sys.executable}' '{tmp_path}/fill.py' '{tmp_path}/disk/a project'"
@@ -278,7 +268,6 @@ def test_on_a_full_disk_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_write_that_is_cut_short_is_an_error_and_moves_nothing(tmp_path: Path) -> None:
-    """A limit on the size of files ends git: the branch stays where it was, and the same call succeeds later."""
     import resource
 
     repo = a_repo(tmp_path)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.build.worktrees import Worktrees
 from dialogd.errors import DialogdError
 from dialogd.protocol.build import Submission
-from tests.build.repos import Repo, a_repo, tree, write
+from dialogd.tasks.worktrees import Worktrees
 from tests.support.pair import PATIENCE
+from tests.tasks.repos import Repo, a_repo, tree, write
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHANGING = ("worktree", "update-ref", "read-tree", "update-index", "hash-object", "write-tree", "commit-tree",
@@ -168,7 +168,6 @@ def assert_kills_change_nothing(tmp_path: Path, doing: str, when: str, calls: Co
 
 
 def test_a_submission_that_is_killed_is_made_once(tmp_path: Path) -> None:
-    """The daemon dies with the commit made, and with the branch moved: the same debt has one commit."""
     assert_kills_change_nothing(tmp_path, "submit", "after", ("commit-tree", "update-ref"))
 
 
@@ -176,7 +175,6 @@ def test_a_submission_that_is_killed_is_made_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("doing", DOING)
 def test_whatever_is_killed_is_made_whole(tmp_path: Path, doing: str, when: str) -> None:
-    """Opening, keeping, submitting, carrying, merging: killed before or after each step, then done again."""
     # Contents are read from a git that is ended with the reading: nobody sees its end.
     calls = CHANGING if when == "before" else set(CHANGING) - {"cat-file"}
     assert_kills_change_nothing(tmp_path, doing, when, calls)
@@ -198,7 +196,7 @@ def test_killed_at_any_change_of_a_folder_it_is_made_whole(tmp_path: Path, doing
         repo = prepared(tmp_path / str(number), doing)
         words = ["strace", "-f", "-q", "-o", str(tmp_path / "trace"), "-e", f"trace={calls}",
                  "-e", f"inject={calls}:signal=SIGKILL:when={number}",
-                 sys.executable, "-B", "-m", "tests.build.test_worktree_kills", str(repo.path), doing]  # fmt: skip
+                 sys.executable, "-B", "-m", "tests.tasks.test_worktree_kills", str(repo.path), doing]  # fmt: skip
         done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=100)
         if "not permitted" in done.stderr.lower() and not (tmp_path / "trace").stat().st_size:
             pytest.skip(f"may not trace here: {done.stderr.strip()[:100]}")

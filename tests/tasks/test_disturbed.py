@@ -13,8 +13,8 @@ import pytest
 
 from dialogd.protocol.build import APPROVED, Due
 from dialogd.protocol.strict import faults
-from tests.build.site import NO_SANDBOX, PLAN, READ, USUAL, Site, git
-from tests.build.test_kills import Step, assert_once, merge, programs
+from tests.tasks.site import NO_SANDBOX, PLAN, READ, USUAL, Site, git
+from tests.tasks.test_kills import Step, assert_once, merge, programs
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,7 +56,6 @@ FULL = {
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="this system cannot limit another process's files")
 @pytest.mark.parametrize("name", FULL)
 def test_a_build_waits_for_room_and_goes_on(tmp_path: Path, name: str) -> None:
-    """It says where there is none; with room it goes on there: nothing is lost, asked or done again."""
     held, size, words = FULL[name]
     big = {"run": f"head -c {LARGE} /dev/urandom >big.bin"} if "objects" in name else {}
     step = Step("", "nothing")
@@ -85,7 +84,6 @@ def test_a_build_waits_for_room_and_goes_on(tmp_path: Path, name: str) -> None:
 
 
 def test_a_gate_without_a_place_for_its_copy_names_that_place(tmp_path: Path) -> None:
-    """The folder of worktrees is no folder any more: it is named, not the dialog; once it is back, the gate runs."""
     step = Step("L", "*", "before", "| submitted |")
     environment = programs(tmp_path / "bin", step, tmp_path / "talk" / "dialog.md")
     with Site(tmp_path, ONE, environment=environment) as site:
@@ -112,7 +110,6 @@ def gates(site: Site) -> list[Path]:
 
 
 def test_edits_in_the_worktree_while_the_gate_runs_belong_to_the_next_attempt(tmp_path: Path) -> None:
-    """The gate and the reviewer have the commit as it was; the next one takes the edits along, seen by its reviewer."""
     script = {**ONE, "review 001.1": "no", "001.2": {"more.txt": "done again\n"}}
     with Site(tmp_path, script, gate=WAITING_GATE) as site:
         site.open()
@@ -139,7 +136,6 @@ def gone_on(site: Site) -> str:
 
 
 def test_edits_after_an_approval_take_no_part_and_are_kept(tmp_path: Path) -> None:
-    """What is merged is what was approved; where the task is carried elsewhere, a name that is told holds the edits."""
     with Site(tmp_path, {**ONE, "review 001.2": "yes"}) as site:
         site.listener.held = {"else"}
         site.open()
@@ -172,7 +168,6 @@ def told(site: Site) -> list[str]:
 
 
 def test_a_task_that_is_assigned_again_elsewhere_keeps_what_its_branch_held(tmp_path: Path) -> None:
-    """A struck review takes the next task along: done anew from the new base, and what it had stands under a name."""
     with Site(tmp_path, USUAL) as site:
         site.listener.held = {"work 002.1"}
         site.open()
@@ -202,7 +197,6 @@ def test_a_task_that_is_assigned_again_elsewhere_keeps_what_its_branch_held(tmp_
 
 
 def test_a_question_of_the_lead_keeps_its_edits_and_its_attempt(tmp_path: Path) -> None:
-    """Nothing is committed as a submission while the person is asked; the answer leads to the same attempt's."""
     asks = {"half.txt": "half of it\n", "end": "Years or days?\n\n[QUESTION_FOR_USER: years or days?]"}
     with Site(tmp_path, {**ONE, "001.1": asks}) as site:
         site.open()
@@ -226,7 +220,6 @@ def test_a_question_of_the_lead_keeps_its_edits_and_its_attempt(tmp_path: Path) 
 
 @pytest.mark.parametrize(("who", "call"), [("L", "work 001.1"), ("M", "review 001.1")])
 def test_an_agent_that_leaves_at_work_comes_back_to_it(tmp_path: Path, who: str, call: str) -> None:
-    """Its call ends, the task stays; the other's daemon says what brings it back, and that alone has it go on."""
     with Site(tmp_path, ONE) as site:
         site.listener.lost = {call}
         site.open()
