@@ -1,4 +1,4 @@
-"""Write into the documents what the code says of itself: every command's help, the settings, the errors.
+"""Write into the documents what the code says of itself: a row for every command, the settings, the errors.
 
 Each goes between `<!-- generated: NAME -->` and `<!-- /generated -->`. With --check nothing is written, and the exit
 code is 1 when a document is behind.
@@ -34,21 +34,23 @@ def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
 
 
 def helps() -> str:
-    """A section for each command, with what it prints for --help, 80 columns wide."""
-    from typer.testing import CliRunner
-
-    from dialogd.cli.app import build
-
-    app, runner = build(), CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"})
-    every = [(), *commands(command_line())]
-    texts = [
-        runner.invoke(app, [*words, "--help"], prog_name="dialogd", terminal_width=78, catch_exceptions=False).output
-        for words in every
-    ]
-    return "\n".join(
-        f"### {' '.join(('dialogd', *words))}\n\n```text\n{text.rstrip()}\n```\n"
-        for words, text in zip(every, texts, strict=True)
-    )
+    """A table with a row for each command: its usage, what it does, its options."""
+    rows = []
+    root = command_line()
+    for words in commands(root):
+        command = root
+        for word in words:
+            command = command.commands[word]
+        if command.hidden:
+            continue
+        context = command.make_context(words[-1], [], resilient_parsing=True)
+        pieces = [re.sub(r"[{}]|(?<=\[)\[|(?<=\])\]", "", piece) for piece in command.collect_usage_pieces(context)]
+        given = [piece for piece in pieces if piece not in ("[OPTIONS]", "COMMAND [ARGS]...")]
+        options = [f"`{p.opts[-1]}`" for p in command.params if p.param_type_name == "option" and not p.hidden]
+        own = [name for name in options if name not in ("`--help`", "`--file`")]
+        usage = " ".join(("dialogd", *words, *given))
+        rows.append((f"`{usage}`", (command.help or "").split("\n")[0], " ".join(own)))
+    return table(("command", "what it does", "options, beside `--file`"), *rows)
 
 
 def table(*rows: tuple[str, ...]) -> str:
