@@ -23,6 +23,7 @@ from dialogd.config import file_words
 from dialogd.errors import BackendError, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.model import digest
 from dialogd.store.disk import read_json, write_json
+from dialogd.store.origin import CODEX
 
 LOOK = 1.0  # seconds between two looks at what the session does
 DEAF = 20.0  # seconds after a knock within which a session that heard it opens the turn
@@ -209,7 +210,7 @@ class Live:
                     raise NotRunning(GONE, fix="join from another one: dialogd join")
                 if owed.knocks == KNOCKS:
                     break
-                await sessions.knock(session, self._line(owed), AGAIN[owed.knocks])
+                await sessions.wake(session, self._line(owed), AGAIN[owed.knocks])
                 owed.knocks += 1
                 self._news.put_nowait(Delivery("knocked", owed.knocks))
                 await self._rested(session, owed)
@@ -231,7 +232,7 @@ class Live:
         again = ", and you have not replied yet" if owed.knocks else ""
         keeps = "" if self._told else f"{KEEPS} "  # to a session that has not replied yet
         how = "Run: dialogd turn"
-        if self.model == sessions.CODEX:  # its sandbox keeps commands from the daemon
+        if self.model == CODEX:  # its sandbox keeps commands from the daemon
             how = f'Call the tool wait_for_turn of the MCP server dialogd with agent="{owed.debt.rpartition("-")[0]}"'
         return f"{OWES[owed.kind].format(owed.turn)}{again}. {keeps}{how}"
 

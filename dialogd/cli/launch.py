@@ -25,7 +25,7 @@ from dialogd import person
 from dialogd.backends import CODING
 from dialogd.backends.auto import CHOSEN
 from dialogd.backends.seats import Cast, Seat
-from dialogd.backends.sessions import knock, of_key, without_tokens
+from dialogd.backends.sessions import of_key, wake, without_tokens
 from dialogd.cli.client import daemons, health, notify
 from dialogd.cli.terminal import plain, remark
 from dialogd.config import Settings, file_flag
@@ -252,7 +252,7 @@ class Daemons:
         for seat in (seat for seat in picked if seat.id not in owing):
             try:
                 if (session := of_key(seat.session.removesuffix(UNASKED))) is not None:
-                    asyncio.run(knock(session, ASKS))
+                    asyncio.run(wake(session, ASKS))
             except (DialogdError, OSError) as error:
                 remark(f"warning: {seat.id}: its session was not asked yet: {error}; it is once its turn comes")
 

@@ -21,7 +21,7 @@ from dialogd import person
 from dialogd.backends import WRITING, Options, auto, kind_of, load_backend, writers
 from dialogd.backends.auto import family_of
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
-from dialogd.backends.sessions import holder_of, program_of
+from dialogd.backends.sessions import program_of
 from dialogd.cli import options
 from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
@@ -289,7 +289,7 @@ def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], s
             setup = Options(command=command, model=model, project=_project(seat, settings), trust_project=trusts)
             load_backend(seat.backend, setup)
         choices[seat.id].required()
-    named = [holder_of(seat.session.removesuffix("?")) for seat in seats if seat.session]
+    named = [seat.session.removesuffix("?") for seat in seats if seat.session]
     if len(set(named)) < len(named):
         raise BadInput("a session has one seat, and here one has two", fix="name another session for one of them")
 

@@ -21,16 +21,13 @@ from dialogd import person
 from dialogd.backends.auto import LIVE
 from dialogd.backends.live import ASKS, UNASKED
 from dialogd.backends.sessions import (
-    CLAUDE,
-    CODEX,
     TITLES,
     Session,
-    holder_of,
-    knock,
     of_key,
     program_of,
     running_sessions,
     session_here,
+    wake,
 )
 from dialogd.cli import client, options
 from dialogd.cli.cast import AGREES, SEATS
@@ -41,7 +38,7 @@ from dialogd.cli.terminal import plain, remark, show, table
 from dialogd.config import Settings, default_port, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog
-from dialogd.store.origin import is_inside
+from dialogd.store.origin import CLAUDE, CODEX, is_inside
 from dialogd.store.registry import Running
 
 TOPIC = 100  # characters of a question that stand as the topic
@@ -71,7 +68,7 @@ def join(
 ) -> None:
     """Take part with the coding session that you are in.
 
-    Type `!dialogd join B` into an open session of Claude Code, Codex or OpenCode. From then on one line comes there
+    Type `!dialogd join B` into an open session of Claude Code or Codex. From then on one line comes there
     whenever a turn is B's; `dialogd turn` shows it, `dialogd reply` answers. With --session another session is asked,
     and takes part once `dialogd accept` was run in it; before that it is told nothing of the dialog.
     """
@@ -90,7 +87,7 @@ def join(
     daemon = detached(ready, peers(ready, ()))
     if session:
         try:
-            asyncio.run(knock(one, ASKS))
+            asyncio.run(wake(one, ASKS))
         except BaseException:
             _end(daemon)
             raise
@@ -140,7 +137,7 @@ def ask(
 ) -> None:
     """Ask another agent something, from the session you are in.
 
-    Type `!dialogd ask codex "Is this schema right?"` into an open session of Claude Code, Codex or OpenCode: it takes
+    Type `!dialogd ask codex "Is this schema right?"` into an open session of Claude Code or Codex: it takes
     the seat A of a new dialog, speaks first, and a new Codex, which only reads the project, takes B.
     """
     from dialogd.cli.create import Wanted
@@ -168,7 +165,7 @@ def ask(
 
 def _around(command: str, other: str = "") -> Session:
     """The session that this command runs inside of. Raises `BadInput` where it runs in none."""
-    one = session_here(os.environ, _keys(options.settings_for()))
+    one = session_here(os.environ)
     if one is None:
         fix = other or (
             "pick one from here: dialogd join --session NAME (dialogd sessions lists them); any other program: dialogd"
@@ -176,14 +173,9 @@ def _around(command: str, other: str = "") -> Session:
         )
         raise BadInput(
             "this terminal is inside of no coding session",
-            fix=f"type it into an open session of Claude Code, Codex or OpenCode: !dialogd {command} …; or {fix}",
+            fix=f"type it into an open session of Claude Code or Codex: !dialogd {command} …; or {fix}",
         )
     return one
-
-
-def _keys(settings: Settings) -> set[str]:
-    """The sessions that hold a seat, or are asked to."""
-    return {daemon.session for daemon in daemons(settings) if daemon.session}
 
 
 def _picked(name: str) -> Session:
@@ -253,14 +245,11 @@ def _is_taken_by(settings: Settings, one: Session, who: str) -> bool:
 def _release(settings: Settings, key: str) -> None:
     """End what holds a seat for the session in dialogs that are over; raises `AlreadyRunning` where one goes on."""
     for daemon in daemons(settings):
-        if holder_of(daemon.session) != holder_of(key):
+        if daemon.session != key:
             continue
         if _open_dialog(options.settings_for(daemon.file)) is not None and not _is_gone(daemon):
-            is_own = daemon.session == key
-            who = "this session" if is_own else "another session of its OpenCode server"
-            why = "a session has one seat" if is_own else "a server has one seat: its sessions' commands look all alike"
             raise AlreadyRunning(
-                f"{who} holds the seat of {daemon.id} in {daemon.file}, and {why}",
+                f"this session holds the seat of {daemon.id} in {daemon.file}, and a session has one seat",
                 fix="to move it, end that seat first, in a terminal of your own that this session did not start:"
                 f" dialogd stop{_words(Path(daemon.file))}, or kill {daemon.pid}",
             )
@@ -391,7 +380,7 @@ def reply(
 def sessions(as_json: options.JsonOption = False) -> None:
     """List the coding sessions that are open on this machine.
 
-    Those of Claude Code, Codex and servers of OpenCode, with project, name, what they do (idle, busy, waiting for you)
+    Those of Claude Code and Codex, with project, name, what they do (idle, busy, waiting for you)
     and their seat.
     `dialogd join B --session NAME` asks one of them to take part.
     """
@@ -404,9 +393,7 @@ def sessions(as_json: options.JsonOption = False) -> None:
         seat = seats.get(one.key)
         where = f"{seat.id} in {seat.file}" if seat is not None else "-"
         rows.append((TITLES[one.program], one.project, one.name, one.status or "unknown", where))
-    options.answer(
-        facts, table(rows) if found else ["no open session of Claude Code, Codex or OpenCode is here"], json=as_json
-    )
+    options.answer(facts, table(rows) if found else ["no open session of Claude Code or Codex is here"], json=as_json)
     for error in refused:
         remark(f"left out: {error}\n  fix: {error.fix}")
 
@@ -430,7 +417,7 @@ def _read(path: str) -> str:
 def _seat(agent: str | None, file: str | None) -> Running:
     """The daemon of the live seat that is meant: by its id; that of the session around; the only one at this file."""
     settings = options.settings_for(file)
-    around = None if agent or file else session_here(os.environ, _keys(settings))
+    around = None if agent or file else session_here(os.environ)
     if around is not None:
         own = [daemon for daemon in daemons(settings) if daemon.session == around.key]
         if own:

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Address = tuple[str, int]
 
-CLAUDE, CODEX, OPENCODE = "claude", "codex", "opencode"
+CLAUDE, CODEX = "claude", "codex"
 CLAUDE_SOCKET = "CLAUDE_CODE_MESSAGING_SOCKET"  # Claude Code gives its commands a socket that is called PID.sock
 CODEX_THREAD = "CODEX_THREAD_ID"  # Codex gives its commands the thread that they run in
 HOOK = "DIALOGD_HOOK"  # daemons give it to the hooks that they start: what these do the person does
-OPENCODE_PID = "OPENCODE_PID"  # OpenCode gives its commands the pid of the server that runs them
 
 
 # -- The process of a session -----------------------------------------------------------------------------------------
@@ -43,7 +42,6 @@ OPENCODE_PID = "OPENCODE_PID"  # OpenCode gives its commands the pid of the serv
 class Key:
     """A session by its key: `claude:PID:START`, or `codex:THREAD`, which names no process (`pid` 0).
 
-    `opencode:PID:START:SESSION` names a session of a server: that of `pid`, whose other sessions look like it here.
     START is what `start_of` says: with it a pid that was given to another process is not taken for the session's.
     """
 
@@ -55,7 +53,7 @@ class Key:
     def __str__(self) -> str:
         if not self.pid:
             return f"{self.program}:{self.id}"
-        return f"{self.program}:{self.pid}:{self.started}" + (f":{self.id}" if self.id != str(self.pid) else "")
+        return f"{self.program}:{self.pid}:{self.started}"
 
     @property
     def is_running(self) -> bool:
@@ -65,9 +63,8 @@ class Key:
 
 def read_key(text: str) -> Key | None:
     """The key of a session, None for what is none."""
-    process = r"([a-z][a-z0-9-]*):([1-9][0-9]{0,9}):([0-9]+(?:\.[0-9]+)?)"
-    if match := re.fullmatch(process + r"(?::([A-Za-z]+_[A-Za-z0-9]+))?", text):
-        return Key(match[1], match[4] or match[2], int(match[2]), match[3])
+    if match := re.fullmatch(r"([a-z][a-z0-9-]*):([1-9][0-9]{0,9}):([0-9]+(?:\.[0-9]+)?)", text):
+        return Key(match[1], match[2], int(match[2]), match[3])
     match = re.fullmatch(r"([a-z][a-z0-9-]*):([A-Za-z0-9][A-Za-z0-9_-]*)", text)
     return Key(match[1], match[2]) if match else None
 
@@ -180,11 +177,7 @@ def _is_marked(process: psutil.Process, key: Key) -> bool:
         variables = process.environ()
         if key.program == CODEX:
             return variables.get(CODEX_THREAD) == key.id
-        if key.program == OPENCODE:
-            is_marked = variables.get(OPENCODE_PID) == str(key.pid)
-        else:
-            is_marked = key.program == CLAUDE and Path(variables.get(CLAUDE_SOCKET, "")).name == f"{key.pid}.sock"
-        if not is_marked:
+        if key.program != CLAUDE or Path(variables.get(CLAUDE_SOCKET, "")).name != f"{key.pid}.sock":
             return False
         # Where another process has that pid by now, its children are marked alike.
         return key.is_running or not start_of(key.pid) or process.create_time() < psutil.Process(key.pid).create_time()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends.sessions import Session, knock, of_key, running_sessions, session_here, status, without_tokens
+from dialogd.backends.sessions import Session, of_key, running_sessions, session_here, status, wake, without_tokens
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused, UnsafeFile
 from tests.support import open_sessions
 from tests.support.open_sessions import TOKEN, Claude, started_at, until
@@ -33,7 +33,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(folder))
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex-home"))
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     return folder
 
 
@@ -69,7 +68,7 @@ def test_a_session_is_found_with_what_it_says_of_itself(claude: Claude, tmp_path
 
 
 def test_a_knock_is_one_message_of_one_line(claude: Claude) -> None:
-    asyncio.run(knock(only(), "Turn 3 is yours: dialogd turn --file '/tmp/<b>.md'"))
+    asyncio.run(wake(only(), "Turn 3 is yours: dialogd turn --file '/tmp/<b>.md'"))
     until(lambda: len(claude.rows()) == 2, "message")
     auth, message = claude.rows()
     assert auth == {"type": "auth", "token": TOKEN}
@@ -82,10 +81,10 @@ def test_a_knock_is_one_message_of_one_line(claude: Claude) -> None:
 
 
 def test_no_knock_is_like_the_one_before(claude: Claude) -> None:
-    asyncio.run(knock(only(), "turn 3 is yours"))
+    asyncio.run(wake(only(), "turn 3 is yours"))
     until(claude.knocks, "first knock")
     until(lambda: time.strftime("%H:%M:%S") not in claude.knocks()[0], "next second")
-    asyncio.run(knock(only(), "turn 3 is yours"))
+    asyncio.run(wake(only(), "turn 3 is yours"))
     until(lambda: len(claude.knocks()) == 2, "second knock")
     assert len({*claude.knocks()}) == 2
 
@@ -93,7 +92,7 @@ def test_no_knock_is_like_the_one_before(claude: Claude) -> None:
 @pytest.mark.parametrize("line", ["", " ", "two\nlines", "a\x1b[2J", "x" * 401])
 def test_what_is_no_line_is_not_sent(claude: Claude, line: str) -> None:
     with pytest.raises(BadInput):
-        asyncio.run(knock(only(), line))
+        asyncio.run(wake(only(), line))
     assert not claude.rows()
 
 
@@ -125,7 +124,7 @@ def test_a_session_that_ended_is_gone_for_good(claude: Claude) -> None:
     assert claude.registration.exists()
     assert (running_sessions(), of_key(session.key), status(session)) == ((), None, "gone")
     with pytest.raises(NotRunning):
-        asyncio.run(knock(session, "hello"))
+        asyncio.run(wake(session, "hello"))
 
 
 def test_a_reused_pid_is_another_session(claude: Claude) -> None:
@@ -138,7 +137,7 @@ def test_a_reused_pid_is_another_session(claude: Claude) -> None:
     claude.change(procStart=session.started)
     assert (of_key(later.key), status(later)) == (None, "gone")
     with pytest.raises(NotRunning):
-        asyncio.run(knock(later, "hello"))
+        asyncio.run(wake(later, "hello"))
     assert not claude.rows()
 
 
@@ -158,9 +157,6 @@ def test_what_nobody_types_into_is_no_session(claude: Claude) -> None:
         "codex:1",
         "other:1:2",
         "claude:-1:2",
-        "opencode:1:2",
-        "opencode:1:2:x",
-        "opencode:ses_1",
     ],
 )
 def test_a_key_that_is_none_is_refused(config: Path, key: str) -> None:
@@ -221,7 +217,7 @@ def test_a_registration_that_anybody_may_have_written_is_refused(claude: Claude,
     with pytest.raises(UnsafeFile, match=reason):
         of_key(session.key)
     with pytest.raises(UnsafeFile, match=reason):
-        asyncio.run(knock(session, "hello"))
+        asyncio.run(wake(session, "hello"))
     assert not claude.rows()
 
 
@@ -266,7 +262,7 @@ def test_a_socket_or_key_that_is_not_the_sessions_is_refused(claude: Claude, cas
     try:
         spoil(claude)
         with pytest.raises(kind, match=reason) as caught:
-            asyncio.run(knock(session, "hello"))
+            asyncio.run(wake(session, "hello"))
     finally:
         while THIEVES:
             thief = THIEVES.pop()
@@ -296,7 +292,7 @@ def test_what_belongs_to_another_user_is_refused(claude: Claude, case: str) -> N
     assert bool(running_sessions(refused)) == is_listed
     assert len(refused) == (0 if is_listed else 1)
     with pytest.raises(UnsafeFile, match=f"belongs to another user .uid {NOBODY}"):
-        asyncio.run(knock(session, "hello"))
+        asyncio.run(wake(session, "hello"))
     assert not claude.rows()
 
 
@@ -313,7 +309,7 @@ def test_a_process_of_another_user_is_no_session(config: Path, tmp_path: Path) -
 def test_nothing_is_written_into_the_programs_folders(claude: Claude) -> None:
     before = {path: path.stat().st_mtime_ns for path in claude.home.rglob("*") if path != claude.heard}
     session = only()
-    asyncio.run(knock(session, "hello"))
+    asyncio.run(wake(session, "hello"))
     status(session)
     until(claude.knocks, "knock")
     assert before == {path: path.stat().st_mtime_ns for path in claude.home.rglob("*") if path != claude.heard}
@@ -404,7 +400,7 @@ def test_codex_itself_queues_a_knock(codex: open_sessions.Codex, monkeypatch: py
         monkeypatch.setenv(name, "secret-secret-secret")
     found = thread(codex)
     assert found is not None
-    asyncio.run(knock(found, "Turn 3 is yours: dialogd turn; `$(touch x)`"))
+    asyncio.run(wake(found, "Turn 3 is yours: dialogd turn; `$(touch x)`"))
     *words, line = codex.told()
     assert words == ["--thread", codex.thread, "--message"]
     assert re.fullmatch(rf"{AT} dialogd: Turn 3 is yours: dialogd turn; `\$\(touch x\)`", line)
@@ -419,7 +415,7 @@ def test_a_thread_that_nobody_has_open_is_not_queued_for(codex: open_sessions.Co
     codex.process.kill()
     codex.process.wait()
     with pytest.raises(NotRunning):
-        asyncio.run(knock(found, "hello"))
+        asyncio.run(wake(found, "hello"))
     assert codex.told() == []
 
 
@@ -428,7 +424,7 @@ def test_a_queue_that_fails_is_told(codex: open_sessions.Codex) -> None:
     assert found is not None
     (codex.home / "queue").write_text("echo no rollout found >&2; exit 1")
     with pytest.raises(NotRunning, match="no rollout found"):
-        asyncio.run(knock(found, "hello"))
+        asyncio.run(wake(found, "hello"))
 
 
 def test_a_run_of_codex_exec_is_no_session(config: Path, tmp_path: Path) -> None:
@@ -447,144 +443,3 @@ def test_inside_the_sandbox_of_codex_nothing_is_known(config: Path) -> None:
     with pytest.raises(Refused, match="sandbox") as caught:
         session_here({"CODEX_THREAD_ID": str(uuid.uuid4()), "CODEX_SANDBOX_NETWORK_DISABLED": "1"})
     assert "!" in caught.value.fix
-
-
-# -- OpenCode ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def opencode(config: Path, tmp_path: Path) -> Iterator[open_sessions.OpenCode]:
-    """A server of OpenCode with one session."""
-    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop") as server:
-        yield server
-
-
-def test_a_session_of_a_server_is_found_and_gone_with_it(opencode: open_sessions.OpenCode) -> None:
-    (found,) = running_sessions()
-    assert (found.program, found.id, found.pid) == ("opencode", "ses_one", opencode.pid)
-    assert (found.project, found.name, found.status) == (str(opencode.project), "Which tables?", "idle")
-    assert found.key == f"opencode:{opencode.pid}:{started_at(opencode.pid)}:ses_one"
-    assert of_key(found.key) == found
-    opencode.says(opencode.session("ses_one"), busy=["ses_one"])
-    assert status(found) == "busy"
-    opencode.says(opencode.session("ses_two"))
-    assert (of_key(found.key), status(found)) == (None, "gone")
-    with pytest.raises(NotRunning):
-        asyncio.run(knock(found, "hello"))
-    opencode.says(opencode.session("ses_one"))
-    later = Session(found.program, found.id, found.pid, "123", found.project, found.name, "idle")
-    assert (of_key(later.key), status(later)) == (None, "gone")
-    with pytest.raises(NotRunning):
-        asyncio.run(knock(later, "hello"))
-    opencode.process.kill()
-    opencode.process.wait()
-    assert (running_sessions(), of_key(found.key), status(found)) == ((), None, "gone")
-    with pytest.raises(NotRunning):
-        asyncio.run(knock(found, "hello"))
-    assert not opencode.heard()
-
-
-def test_a_knock_is_a_prompt_to_the_agent_that_the_session_is_at(opencode: open_sessions.OpenCode) -> None:
-    (found,) = running_sessions()
-    asyncio.run(knock(found, "Turn 3 is yours: dialogd turn"))
-    (line,) = opencode.knocks()
-    assert re.fullmatch(f"{AT} dialogd: Turn 3 is yours: dialogd turn", line)
-    parts = [{"type": "text", "text": line}]
-    assert opencode.heard() == [("/session/ses_one/prompt_async", {"agent": "plan", "parts": parts})]
-
-
-def test_only_sessions_that_somebody_has_open_here_are_listed(opencode: open_sessions.OpenCode) -> None:
-    make = opencode.session
-    others = [
-        make("ses_child", parentID="ses_one"),
-        make("ses_elsewhere", directory="/elsewhere"),
-        make("ses_old", hours=25),
-        make("ses_/../x"),
-        make("other"),
-        make("ses_timeless", time=None),
-    ]
-    many = [make(f"ses_n{number:02}", hours=number) for number in range(12)]
-    opencode.says(*others, *reversed(many))
-    assert sorted(one.id for one in running_sessions()) == [f"ses_n{number:02}" for number in range(10)]
-    assert of_key(f"opencode:{opencode.pid}:{started_at(opencode.pid)}:ses_old") is not None
-    for name in ("ses_child", "ses_elsewhere"):
-        assert of_key(f"opencode:{opencode.pid}:{started_at(opencode.pid)}:{name}") is None
-    opencode.says(make("ses_old", hours=25))
-    assert running_sessions() == ()
-    opencode.says(make("ses_one", "a\x1b[2Jb\nc" + "x" * 500))
-    (found,) = running_sessions()
-    assert found.name.isprintable()
-    assert len(found.name) <= 60
-
-
-SERVERS: dict[str, tuple[dict[str, object], str]] = {
-    "password": ({"password": True}, "wants a password"),
-    "no JSON": ({"raw": "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{x"}, "does not answer as OpenCode does"),
-    "no HTTP": ({"raw": "hello"}, "does not answer as OpenCode does"),
-    "cut": ({"raw": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"}, "does not answer as OpenCode does"),
-    "too long": ({"raw": "HTTP/1.1 200 OK\r\n\r\n" + " " * 1_100_000}, "does not answer as OpenCode does"),
-    "a redirect": ({"raw": "HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n"}, "answered 302"),
-    "an error": ({"raw": "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"}, "answered 500"),
-    "no answer": ({"raw": "HTTP/1.1 200 OK\r\n", "hangs": 60}, "does not answer in time"),
-}
-
-
-@pytest.mark.parametrize("case", SERVERS)
-@pytest.mark.slow
-def test_a_server_that_cannot_be_used_is_left_out(opencode: open_sessions.OpenCode, case: str) -> None:
-    (found,) = running_sessions()
-    said, reason = SERVERS[case]
-    opencode.says(opencode.session("ses_one"), **said)  # type: ignore[arg-type]
-    refused: list[DialogdError] = []
-    assert running_sessions(refused) == ()
-    assert [reason in str(error) for error in refused] == [True]
-    assert status(found) == ""
-    with pytest.raises(Refused, match=reason) as caught:
-        asyncio.run(knock(found, "hello"))
-    assert caught.value.fix
-    assert not opencode.heard()
-
-
-def test_a_server_that_is_open_to_others_is_left_out(config: Path, tmp_path: Path) -> None:
-    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", host="0.0.0.0"):
-        refused: list[DialogdError] = []
-        assert running_sessions(refused) == ()
-        assert "beyond this machine" in str(refused[0])
-
-
-def test_what_is_no_server_of_this_users_opencode_is_none(config: Path, tmp_path: Path) -> None:
-    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", name="opencoder") as other:
-        assert running_sessions() == ()
-        key = f"opencode:{other.pid}:{started_at(other.pid)}:ses_one"
-        assert of_key(key) is None
-    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", XDG_DATA_HOME=str(tmp_path / "other")):
-        assert running_sessions() == ()
-
-
-@pytest.mark.root
-def test_a_server_of_another_user_is_none(config: Path, tmp_path: Path) -> None:
-    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", SERVES_AS=str(NOBODY)) as other:
-        refused: list[DialogdError] = []
-        assert (running_sessions(refused), refused) == ((), [])
-        assert of_key(f"opencode:{other.pid}:{started_at(other.pid)}:ses_one") is None
-
-
-@pytest.mark.slow
-def test_a_command_of_a_server_knows_its_session(opencode: open_sessions.OpenCode) -> None:
-    words, make = [sys.executable, "-c", WHO], opencode.session
-
-    def who(*busy: str) -> open_sessions.Ran:
-        opencode.says(make("ses_one", "Which tables?"), make("ses_two", "Colours"), busy=busy)
-        return opencode.run(words, dict(os.environ), Path.cwd())
-
-    start = f"opencode:{opencode.pid}:{started_at(opencode.pid)}"
-    assert who("ses_two").out.strip() == f"{start}:ses_two"
-    assert who("ses_one").out.strip() == f"{start}:ses_one"
-    for busy in ((), ("ses_one", "ses_two")):
-        assert "so which one asks is not known" in who(*busy).err
-    variables = {**os.environ, **opencode.environment}
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "None"
-    opencode.says(make("ses_one"), busy=["ses_one"])
-    other = opencode.run(["env", "OPENCODE_PID=1", *words], dict(os.environ), Path.cwd())
-    assert other.out.strip() == "None"

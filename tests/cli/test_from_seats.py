@@ -331,23 +331,11 @@ def test_a_codex_thread_is_known_by_the_environment_of_its_commands(dialogd: Com
             assert seat_of(pid, [running]) is found
 
 
-def test_an_opencode_session_is_known_by_the_environment_of_its_servers_commands(dialogd: Commands) -> None:
-    with process() as server:
-        start = start_of(server)
-        for number, began, found in ((server, start, True), (server, str(int(start) - 5), False), (1, start, False)):
-            running = Running("B", 1, str(dialogd.file), os.getpid(), 0.0, session=f"opencode:{server}:{began}:ses_one")
-            with process(OPENCODE_PID=str(number)) as child:
-                assert (seat_of(child, [running]) is running) == found
-
-
 def test_only_keys_are_read_as_keys() -> None:
     pid, start = os.getpid(), start_of(os.getpid())
     key = read_key(f"claude:{pid}:{start}")
     assert (key.pid, key.started, key.is_running, str(key)) == (pid, start, True, f"claude:{pid}:{start}")
     assert (thread := read_key("codex:0199-abc")) is not None
     assert (thread.id, thread.pid, str(thread)) == ("0199-abc", 0, "codex:0199-abc")
-    text = f"opencode:{pid}:{start}:ses_0a"
-    assert (session := read_key(text)) is not None
-    assert (session.id, session.pid, session.is_running, str(session)) == ("ses_0a", pid, True, text)
     assert [read_key(text) for text in ("", "claude", "claude:1:2:3", "claude:-1:2", "a b:1")] == [None] * 5
     assert re.fullmatch(r"\d+", start)

@@ -18,7 +18,7 @@ from dialogd.cli.client import ask
 from dialogd.store.registry import Running
 from tests.cli.command import PATIENCE, Commands, until
 from tests.support import open_sessions
-from tests.support.open_sessions import Claude, OpenCode, Ran, started_at
+from tests.support.open_sessions import Claude, Ran, started_at
 from tests.support.pair import a_second
 
 
@@ -408,75 +408,3 @@ def test_a_session_that_is_in_a_cast_agrees_first(dialogd: Commands, session: Cl
         assert "Tabs or spaces?" in typed(dialogd, session, "turn").out
         assert typed(dialogd, session, "reply", given="Spaces, I say.").code == 0
         until(lambda: dialogd.log.read().state.number > 2, "the other's turn")
-
-
-# -- A server with several sessions -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def server(config: Path, dialogd: Commands, tmp_path: Path) -> Iterator[OpenCode]:
-    """A server of OpenCode with two sessions."""
-    with open_sessions.opencode(dialogd.folder / "data", tmp_path / "shop") as one:
-        at_work(one, "ses_one")
-        yield one
-
-
-def at_work(server: OpenCode, *busy: str) -> None:
-    """Let these sessions of the server's be at work."""
-    server.says(server.session("ses_one", "Tables"), server.session("ses_two", "Colours"), busy=busy)
-
-
-@pytest.mark.slow
-def test_a_session_of_a_server_joins_is_knocked_at_and_replies(dialogd: Commands, server: OpenCode) -> None:
-    dialogd.begin("Tabs or spaces?")
-    words = dialogd.words(("join", "B"))
-    done = server.run(words, dialogd.environment, dialogd.folder)
-    assert (done.code, done.err) in ((0, ""), SLOW)
-    assert "The seat of B is an open session of OpenCode" in dialogd.file.read_text()
-    assert seat(dialogd).session == f"opencode:{server.pid}:{started_at(server.pid)}:ses_one"
-    assert b"OPENCODE_PID" not in Path(f"/proc/{seat(dialogd).pid}/environ").read_bytes()
-    at_work(server)
-    dialogd("say", "What do you say?", "--to", "B")
-    until(server.knocks, "knock", lambda: repr(server.heard()))
-    assert server.heard()[0][0] == "/session/ses_one/prompt_async"
-    assert "What do you say" not in "".join(server.knocks())
-    for busy in (("ses_one",), ()):  # the second time the order of the last one is not clear, but its seat is
-        at_work(server, *busy)
-        assert "What do you say?" in server.run(dialogd.words(("turn",)), dialogd.environment, dialogd.folder).out
-    replied = server.run(dialogd.words(("reply",)), dialogd.environment, dialogd.folder, given="Spaces, all the way.")
-    assert replied.code == 0
-    assert "Spaces, all the way." in dialogd.file.read_text()
-
-
-@pytest.mark.slow
-def test_a_server_has_one_seat(dialogd: Commands, server: OpenCode) -> None:
-    dialogd.begin("Tabs or spaces?")
-    assert server.run(dialogd.words(("join", "B")), dialogd.environment, dialogd.folder).code == 0
-    again = server.run(dialogd.words(("join", "B")), dialogd.environment, dialogd.folder)
-    assert "is this session's seat already" in again.out
-    at_work(server, "ses_two")
-    for words in (("join", "A"), ("join", "B")):
-        done = server.run(dialogd.words(words), dialogd.environment, dialogd.folder)
-        assert done.code != 0
-        assert "a server has one seat" in done.err
-    at_work(server)
-    unclear = server.run(dialogd.words(("join", "A")), dialogd.environment, dialogd.folder)
-    assert "holds the seat of B" in unclear.err
-    assert "a server has one seat" in dialogd("join", "A", "--session", "Colours").err
-    server.says(server.session("ses_two", "Colours"), busy=["ses_two"])  # the other one was deleted
-    assert server.run(dialogd.words(("join", "B")), dialogd.environment, dialogd.folder).code == 0
-
-
-@pytest.mark.slow
-def test_a_session_of_a_server_is_asked_from_outside(dialogd: Commands, server: OpenCode) -> None:
-    dialogd.begin("Tabs or spaces?")
-    at_work(server)
-    none = server.run(dialogd.words(("join",)), dialogd.environment, dialogd.folder)
-    assert "dialogd join --session NAME" in none.err
-    assert "Tables (ses_one)" in none.err
-    assert "was asked to take the seat of B" in dialogd("join", "B", "--session", "Tables").out
-    at_work(server, "ses_two")
-    assert "nobody has asked" in server.run(dialogd.words(("accept",)), dialogd.environment, dialogd.folder).err
-    at_work(server, "ses_one", "ses_two")
-    done = server.run(dialogd.words(("accept",)), dialogd.environment, dialogd.folder)
-    assert (done.code, done.err) in ((0, ""), SLOW)

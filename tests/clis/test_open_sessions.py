@@ -1,14 +1,12 @@
-"""Open sessions of the real Claude Code, Codex and OpenCode: found, knocked at, asked from outside, and asking."""
+"""Open sessions of the real Claude Code and Codex: found, knocked at, asked from outside, and asking."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,11 +17,10 @@ from typing import Any
 
 import pytest
 
-from dialogd.backends.sessions import Session, knock, of_key, running_sessions, status
+from dialogd.backends.sessions import Session, of_key, running_sessions, status, wake
 from dialogd.protocol.grammar import parse
-from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, World, path_for_codex
-from tests.support.pair import stretched, until
+from tests.support.pair import until
 from tests.support.standin import Answer, Say, Seen, StandIn, Use
 from tests.support.terminal import Terminal
 
@@ -207,7 +204,7 @@ def test_claude_code_is_found_and_a_knock_opens_a_turn(
             session = the_session(terminal)
             assert (session.program, session.project) == ("claude", str(claude.project))
             until(lambda: status(session) == "idle", "rest", PATIENCE)
-            asyncio.run(knock(session, "turn 3 is yours. Run: dialogd turn"))
+            asyncio.run(wake(session, "turn 3 is yours. Run: dialogd turn"))
             until(lambda: heard(server, "dialogd: turn 3 is yours. Run: dialogd turn"), "the knock", PATIENCE)
             assert was_busy(session)
             assert "Message from @dialogd" in terminal.text
@@ -308,7 +305,7 @@ def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pyte
             session = the_session(terminal)
             assert (session.program, session.project) == ("codex", str(codex.project))
             until(lambda: status(session) == "idle", "rest", PATIENCE)
-            asyncio.run(knock(session, "turn 3 is yours. Run: dialogd turn"))
+            asyncio.run(wake(session, "turn 3 is yours. Run: dialogd turn"))
             until(lambda: heard(server, "dialogd: turn 3 is yours"), "the knock", PATIENCE)
             assert was_busy(session) or status(session) == "idle"
             terminal.kill()
@@ -390,158 +387,3 @@ def test_codex_is_knocked_at_and_replies_by_its_tools(codex: World) -> None:
             dialogd(environment, "stop")
     turn = next(turn for turn in parse(file.read_bytes()).turns if turn.by == "B")
     assert int(turn.frame.knocks) >= 1
-
-
-# -- OpenCode ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def opencode(tmp_path: Path, states: Path) -> World:
-    """A world for OpenCode."""
-    return make_world("opencode", tmp_path, states)
-
-
-def opencode_environment(world: World, url: str, **more: str) -> dict[str, str]:
-    """The variables of a terminal in which OpenCode was set up; it may run commands without asking."""
-    service = {"baseURL": f"{url}/v1", "apiKey": KEY}
-    provider = {"npm": "@ai-sdk/openai-compatible", "options": service, "models": {"m": {}}}
-    permission = {"bash": "allow", "external_directory": "allow"}
-    for name in (".profile", ".bashrc"):
-        (world.home / name).write_text(f'export PATH="{HERE}"\n')
-    config = {"provider": {"standin": provider}, "model": "standin/m", "permission": permission}
-    return {
-        **in_terminal(world),
-        "OPENCODE_CONFIG_CONTENT": json.dumps(config),
-        "OPENCODE_DISABLE_AUTOUPDATE": "1",
-        **more,
-    }
-
-
-class OpenCodeServer:
-    """`opencode serve`, as a person who has it open asks it for things."""
-
-    def __init__(self, world: World, environment: Mapping[str, str]) -> None:
-        program = shutil.which("opencode", path=PATH)
-        assert program is not None
-        self.log = world.home / "serve.log"
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [program, "serve", "--port", "0"], env=dict(environment), cwd=world.project, stdout=out, stderr=out
-            )
-
-    def __enter__(self) -> OpenCodeServer:
-        until(lambda: "http://" in self.log.read_text(), "its address", PATIENCE, self.log.read_text)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def post(self, path: str, **body: object) -> Any:
-        """What it answers to a request."""
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.log.read_text())
-        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=PATIENCE)
-        try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            data = answer.read()
-            assert answer.status < 300, data
-            return json.loads(data) if data else None
-        finally:
-            connection.close()
-
-
-def data_of(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
-    """Let this process look where this OpenCode keeps its sessions."""
-    known(monkeypatch, environment)
-    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-
-
-def test_a_server_of_opencode_is_found_and_a_knock_opens_a_turn(
-    opencode: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with StandIn(lambda seen: Say("I heard it.", seconds=stretched(2.0)) if seen.tools else Say("A title")) as server:
-        environment = opencode_environment(opencode, server.url)
-        data_of(monkeypatch, environment)
-        with OpenCodeServer(opencode, environment) as there:
-            id_ = there.post("/session")["id"]
-            there.post(f"/session/{id_}/message", agent="plan", parts=[{"type": "text", "text": "Hello there"}])
-            until(running_sessions, "a session", PATIENCE)
-            (session,) = running_sessions()
-            assert (session.program, session.id, session.project) == ("opencode", id_, str(opencode.project))
-            assert status(session) == "idle"
-            asyncio.run(knock(session, "turn 3 is yours. Run: dialogd turn"))
-            until(lambda: heard(server, "dialogd: turn 3 is yours. Run: dialogd turn"), "the knock", PATIENCE)
-            assert was_busy(session)
-            asked = next(seen for seen in server.calls if "turn 3 is yours" in texts(seen) and seen.tools)
-            assert "plan mode" in texts(asked).lower()
-            assert session.name in dialogd(environment, "sessions")
-            there.process.kill()
-            there.process.wait()
-            assert (status(session), of_key(session.key)) == ("gone", None)
-
-
-def test_a_server_of_opencode_with_a_password_is_left_out(opencode: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with StandIn(lambda _: Say("I heard it.")) as server:
-        environment = opencode_environment(opencode, server.url, OPENCODE_SERVER_PASSWORD="only-for-this-test")
-        data_of(monkeypatch, environment)
-        with OpenCodeServer(opencode, environment):
-            said = dialogd(environment, "sessions")
-            assert "wants a password" in said
-            assert running_sessions() == ()
-
-
-def test_a_session_of_opencode_joins_and_takes_its_turns(opencode: World) -> None:
-    def answer(seen: Seen) -> Answer:
-        if not seen.tools:
-            return Say("A title")
-        said = json.dumps((seen.body or {})["messages"][-1], ensure_ascii=False)
-        if owed := re.search(r"is yours, as agent \w+.*?--debt ([\w-]+)", said):
-            command = f"dialogd reply --debt {owed[1]} <<'END'\nSpaces, says OpenCode.\nEND"
-        elif "dialogd: turn" in said:
-            command = "dialogd turn"
-        else:
-            return Say("Done.")
-        return Use("bash", {"command": command, "description": "dialogd"})
-
-    with StandIn(answer) as server:
-        environment = opencode_environment(opencode, server.url)
-        file = Path(environment["DIALOGD_FILE"])
-        dialogd(environment, "new", "Tabs or spaces?")
-        try:
-            with OpenCodeServer(opencode, environment) as there:
-                id_ = there.post("/session")["id"]
-                done = there.post(f"/session/{id_}/shell", agent="build", command="dialogd join B")
-                assert "this session is agent B in a dialog" in json.dumps(done)
-                assert "an open session of OpenCode" in file.read_text()
-                other = there.post("/session")["id"]
-                done = there.post(f"/session/{other}/shell", agent="build", command="dialogd join A")
-                assert "a server has one seat" in json.dumps(done)
-                done = there.post(f"/session/{id_}/shell", agent="build", command="dialogd limit max_turns 99")
-                assert "[LIMIT: max_turns 99]" not in file.read_text()
-                dialogd(environment, "say", "Please begin.", "--to", "B")
-                until(lambda: "Spaces, says OpenCode." in file.read_text(), "its turn", PATIENCE, file.read_text)
-        finally:
-            dialogd(environment, "stop")
-    turn = next(turn for turn in parse(file.read_bytes()).turns if turn.by == "B")
-    assert int(turn.frame.knocks) >= 1
-
-
-def test_opencode_in_a_terminal_is_found_with_a_port(opencode: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with StandIn(lambda seen: Say("I heard it.", seconds=stretched(2.0)) if seen.tools else Say("A title")) as server:
-        environment = opencode_environment(opencode, server.url)
-        data_of(monkeypatch, environment)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        terminal = Terminal(["opencode", "--port", str(port)], environment, opencode.project)
-        try:
-            terminal.until("Ask anything")
-            terminal.type("Hello there")
-            session = the_session(terminal)
-            until(lambda: status(session) == "idle" and heard(server, "Hello there"), "rest", PATIENCE)
-            asyncio.run(knock(session, "turn 3 is yours. Run: dialogd turn"))
-            until(lambda: heard(server, "dialogd: turn 3 is yours"), "the knock", PATIENCE)
-            terminal.until("turn 3 is yours")
-        finally:
-            terminal.close()
