@@ -14,16 +14,12 @@ import pytest
 from dialogd.agent import prompt
 from dialogd.backends import Backend, Options, Request, Usage, load_backend
 from dialogd.backends.rehearsal import (
-    BY_CLAIM,
-    COUNTER,
-    CRUX,
-    EXPERIMENT,
-    PLAN,
     QUOTE,
     SLOW_SECONDS,
     Rehearsal,
     means_it,
     quote,
+    script,
 )
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol import admit
@@ -216,7 +212,8 @@ class TestConsensus:
         objection = written[1].mark("OBJECTION")
         text = stage.dialog.state.table.proposals[-1].text
         assert objection.value in text
-        assert BY_CLAIM[objection.value].remedy in text
+        assert script()["objections"][0]["claim"] == objection.value
+        assert script()["objections"][0]["remedy"] in text
         assert "Where should sessions live?" in text
 
     @cases("agents", ["ABC", "ABCD", "ABCDEFG"])
@@ -487,9 +484,9 @@ class TestQuarrel:
         assert not any(entry.mark("DEADLOCK") for entry in written[:4])
         for entry in written[4:]:
             called = entry.mark("DEADLOCK")
-            assert called.fields == (CRUX, EXPERIMENT)
-            assert PLAN in entry.body
-            assert COUNTER in entry.body
+            assert called.fields == (script()["crux"], script()["experiment"])
+            assert script()["plan"] in entry.body
+            assert script()["counter"] in entry.body
 
     @cases("order", [1, -1])
     async def test_each_takes_its_own_side_where_both_answer_at_once(self, order: int) -> None:
@@ -499,10 +496,10 @@ class TestQuarrel:
         for who in "AB"[::order]:
             await stage.write(who, replies[who])
         proposed = {proposal.by: proposal.text for proposal in stage.dialog.state.table.proposals}
-        assert proposed == {"A": PLAN, "B": COUNTER}
+        assert proposed == {"A": script()["plan"], "B": script()["counter"]}
         written = await stage.go()
         assert stage.outcome == "DEADLOCK"
-        assert f"**Claude A:** {PLAN}" in written[-1].body
+        assert f"**Claude A:** {script()['plan']}" in written[-1].body
 
     async def test_a_reopened_deadlock_is_argued_again(self) -> None:
         stage = Stage(variant="deadlock")
