@@ -9,7 +9,7 @@ from typing import Any
 
 from dialogd import person
 from dialogd.errors import BackendError
-from dialogd.memory.index import row_of
+from dialogd.memory.reading import row_of
 from dialogd.protocol import build
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings

@@ -58,7 +58,7 @@ def keep_ended(settings: Settings, dialog: Dialog) -> None:
 
 def show_dialog(which: Which, json: options.JsonOption = False) -> None:
     """Show one dialog in full: result, decisions, every turn."""
-    from dialogd.memory.index import read_dialog
+    from dialogd.memory.reading import read_dialog
     from dialogd.views.plan_page import entry_facts
 
     known = open_memory()
@@ -82,8 +82,8 @@ def show_dialog(which: Which, json: options.JsonOption = False) -> None:
 
 def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Sequence[PastDecision]]:
     """A dialog that is named by its file: its archived copy, else the file itself."""
-    from dialogd.memory.index import row_of
     from dialogd.memory.memory import live_decisions
+    from dialogd.memory.reading import row_of
 
     try:
         row = known.dialog(path.name) if path.name.endswith(".md") else known.dialog(dialog.id)

@@ -288,7 +288,7 @@ def _source(named: str) -> Dialog:
     """The dialog that a file, a plan of it, or an id means. Raises `BadInput`."""
     from dialogd.cli.past import open_memory
     from dialogd.memory import current
-    from dialogd.memory.index import read_dialog
+    from dialogd.memory.reading import read_dialog
 
     path = Path(named).expanduser()
     if not path.exists():

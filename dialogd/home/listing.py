@@ -18,8 +18,8 @@ from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
 from dialogd.home.forms import Dialogs, Listed, ListedAgent, State
 from dialogd.memory import DialogRow, Memory
-from dialogd.memory.index import read_dialog, row_of
-from dialogd.memory.recall import excerpt
+from dialogd.memory.index import excerpt
+from dialogd.memory.reading import read_dialog, row_of
 from dialogd.protocol.build import came_of
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog

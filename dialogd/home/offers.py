@@ -33,7 +33,7 @@ from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
 from dialogd.home import forms
 from dialogd.home.listing import OnDisk
-from dialogd.memory.index import read_dialog
+from dialogd.memory.reading import read_dialog
 from dialogd.protocol import units
 from dialogd.protocol.model import Limits, digest
 from dialogd.protocol.money import DEFAULT_CAP

@@ -1,4 +1,7 @@
-"""The index over the archive: a SQLite file that can always be rebuilt from the copies."""
+"""The index over the archive: a SQLite file (FTS5) that can always be made again from the copies; search and recall.
+
+Every copy is indexed; of the copies of one dialog only the newest has a `key`, the id by which commands name it.
+"""
 
 from __future__ import annotations
 
@@ -7,74 +10,71 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime
-from operator import attrgetter
 from pathlib import Path
-from types import MappingProxyType
 
 from dialogd.errors import BadInput
-from dialogd.memory.decided import Made, decided
-from dialogd.memory.values import DialogRow, iso, written
-from dialogd.protocol.build import came_of
-from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
-from dialogd.protocol.money import total
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, one_line
+from dialogd.memory.reading import Facts, cut, facts, read_dialog
+from dialogd.memory.values import DISCUSSED, DialogRow, Hit, PastDecision, written
 from dialogd.store.archive import attachments_of
-from dialogd.store.disk import distrust
-from dialogd.store.lock import Lock
-from dialogd.views.flow import FOLDED
-from dialogd.views.plan import Plan
-from dialogd.views.sentences import by_name
+from dialogd.views.plan import Signed
 
-SCHEMA = 8
+SCHEMA = 9
 NAME = "index.sqlite"
-LOCK = "index.lock"  # held by whoever makes an index or throws one away
+BATCH = 16  # copies per transaction: others want to write, too
+LATEST = 2**63 - 1  # nanoseconds: what SQLite can hold
+MORE = 1000  # characters of the question that are searched with a decision
 
-# `facts` is a `DialogRow` or a `PastDecision` as JSON; beside it stands what is looked for.
+log = logging.getLogger("dialogd")
+
 _WORDS = "tokenize='porter unicode61 remove_diacritics 2'"
 _TABLES = f"""
-BEGIN;
-CREATE TABLE copy (name TEXT PRIMARY KEY, size INTEGER, mtime INTEGER, id TEXT, first TEXT, at TEXT, entries INTEGER);
-CREATE INDEX copy_id ON copy (id);
-CREATE TABLE dialog (id TEXT PRIMARY KEY, name TEXT, own TEXT, topic TEXT, at TEXT, facts TEXT,
-    rehearsal INTEGER);
-CREATE INDEX dialog_own ON dialog (own);
-CREATE INDEX dialog_at ON dialog (at);
-CREATE TABLE entry (
-    key INTEGER PRIMARY KEY, dialog TEXT REFERENCES dialog ON DELETE CASCADE, entry TEXT, turn INTEGER, agent TEXT,
-    at TEXT, text TEXT);
-CREATE INDEX entry_dialog ON entry (dialog);
-CREATE TABLE decision (
-    key INTEGER PRIMARY KEY, dialog TEXT REFERENCES dialog ON DELETE CASCADE, topic TEXT, text TEXT, more TEXT,
-    at TEXT, facts TEXT);
-CREATE INDEX decision_dialog ON decision (dialog);
-CREATE VIRTUAL TABLE entry_fts USING fts5(text, content='entry', content_rowid='key', {_WORDS});
-CREATE VIRTUAL TABLE decision_fts USING fts5(topic, text, more, content='decision', content_rowid='key', {_WORDS});
-CREATE TRIGGER entry_in AFTER INSERT ON entry BEGIN
-    INSERT INTO entry_fts (rowid, text) VALUES (new.key, new.text); END;
-CREATE TRIGGER entry_out AFTER DELETE ON entry BEGIN
-    INSERT INTO entry_fts (entry_fts, rowid, text) VALUES ('delete', old.key, old.text); END;
-CREATE TRIGGER decision_in AFTER INSERT ON decision BEGIN
-    INSERT INTO decision_fts (rowid, topic, text, more) VALUES (new.key, new.topic, new.text, new.more); END;
-CREATE TRIGGER decision_out AFTER DELETE ON decision BEGIN
-    INSERT INTO decision_fts (decision_fts, rowid, topic, text, more)
-        VALUES ('delete', old.key, old.topic, old.text, old.more); END;
+DROP TABLE IF EXISTS copy;
+DROP TABLE IF EXISTS entry;
+DROP TABLE IF EXISTS decision;
+CREATE TABLE copy (name TEXT PRIMARY KEY, size INTEGER, mtime INTEGER, id TEXT, first TEXT, at TEXT, entries INTEGER,
+    facts TEXT, rehearsal INTEGER, key TEXT);
+CREATE VIRTUAL TABLE entry USING fts5(
+    text, copy UNINDEXED, id UNINDEXED, turn UNINDEXED, agent UNINDEXED, at UNINDEXED, {_WORDS});
+CREATE VIRTUAL TABLE decision USING fts5(topic, text, more, copy UNINDEXED, facts UNINDEXED, {_WORDS});
 PRAGMA user_version = {SCHEMA};
-COMMIT;
 """
 
-# Errors of a file that is not, or no longer, an index of ours: it is made again. After any other the index is bypassed.
-_SPOILT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
+
+def connect(folder: Path, patience: float) -> sqlite3.Connection:
+    """Open the index of that folder, or make it. Raises `sqlite3.Error`, `OSError`.
+
+    `patience` is how long a lock of another process is waited for, in seconds.
+    """
+    path = folder / NAME
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
+            connection.execute("PRAGMA journal_mode = WAL")
+            with transaction(connection):
+                if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:  # nobody else has made it
+                    _make(connection)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
-def is_spoilt(error: sqlite3.Error) -> bool:
-    """True for an error after which the index must be rebuilt."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT
+def in_memory() -> sqlite3.Connection:
+    """An index in memory."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    _make(connection)
+    return connection
+
+
+def _make(connection: sqlite3.Connection) -> None:
+    for statement in filter(str.strip, _TABLES.split(";")):
+        connection.execute(statement)
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -82,75 +82,16 @@ def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def connect(folder: Path, patience: float) -> sqlite3.Connection:
-    """Open the index of that folder, or create it. Raises `sqlite3.Error`, `OSError`, `DialogdError`.
-
-    `patience` is how long a lock of another process is waited for, in seconds.
-    """
-    path = folder / NAME
-    if (connection := _opened(path, patience)) is not None:
-        return connection
-    with Lock(folder / LOCK, patience).held():
-        if (connection := _opened(path, patience)) is not None:  # another process has just made it
-            return connection
-        _remove(path)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        connection = _connected(path, patience)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(_TABLES)
-        return connection
+def is_spoilt(error: sqlite3.Error) -> bool:
+    """True for an error of a file that is not, or no longer, an index of ours."""
+    spoilt = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA)
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in spoilt
 
 
-def _connected(path: Path | str, patience: float = 0.0) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
-    connection.execute("PRAGMA foreign_keys = ON")
-    return connection
-
-
-def _opened(path: Path, patience: float) -> sqlite3.Connection | None:
-    """The index at that path; None where there is none of this version."""
-    if not path.exists():
-        return None
-    connection = _connected(path, patience)
-    try:
-        connection.execute("PRAGMA synchronous = NORMAL")
-        is_ours = connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA
-    except sqlite3.Error:
-        connection.close()
-        raise
-    if not is_ours:
-        connection.close()
-    return connection if is_ours else None
-
-
-def in_memory() -> sqlite3.Connection:
-    """An index in memory."""
-    connection = _connected(":memory:")
-    connection.executescript(_TABLES)
-    return connection
-
-
-def seen(folder: Path) -> int:
-    """The inode of the index; 0 without one."""
-    try:
-        return (folder / NAME).stat().st_ino
-    except OSError:
-        return 0
-
-
-def discard(folder: Path, which: int, patience: float) -> None:
-    """Delete a damaged index, unless it was replaced since it was `seen`.
-
-    Raises `OSError`, `DialogdError`.
-    """
-    with Lock(folder / LOCK, patience).held():
-        if seen(folder) == which:
-            _remove(folder / NAME)
-
-
-def _remove(path: Path) -> None:
+def discard(folder: Path) -> None:
+    """Delete the index; the next who opens it makes it again. Raises `OSError`."""
     for end in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + end).unlink(missing_ok=True)
+        (folder / f"{NAME}{end}").unlink(missing_ok=True)
 
 
 @contextmanager
@@ -161,222 +102,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
 
 
-# -- From a dialog to what the index keeps of it ----------------------------------------------------------------------
-
-TOPIC = 300  # characters
-NAME_LENGTH = 100  # characters of an agent's name
-GIST = 240  # characters of a decided text
-LONGEST = 200_000  # characters of a message that are searched
-NONE: Mapping[str, str] = MappingProxyType({})
-RECALLED = "**Recalled from earlier dialogs"  # how the block begins that `--recall` writes into turn 1
-_CUT = re.compile(r"\n\n\*\([\d,]+ more characters: \[the whole text\]\(.*/([0-9a-f]+\.md)\)\)\*")  # by `compose.cut`
-_BLOCK = re.compile(rf"^{re.escape(RECALLED)}.*\n(?:\n|>.*(?:\n|$))*", re.M)
-
-
-@dataclass(frozen=True, slots=True)
-class SearchedEntry:
-    """An entry as it is searched: its id, its turn, who wrote it, when, its text with its marks."""
-
-    entry: str
-    turn: int
-    by: str
-    at: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A dialog as the index keeps it. `first` is the hash of the first agent's entry: where it is the same, two files
-    of one id hold the same dialog, and the one with the greater `last` (time of its last entry, entries) stands for it.
-    """
-
-    row: DialogRow
-    first: str
-    last: tuple[str, int]
-    question: str
-    said: tuple[SearchedEntry, ...]
-    made: tuple[Made, ...]
-
-
-def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
-    """Everything that is kept of a dialog; `attachments` hold the texts of messages that were cut, by name.
-
-    Its row lacks the paths of the file and of the copy.
-    """
-    entries = _sound(dialog)
-    last = next((at for entry in reversed(entries) if (at := iso(entry.at))), "")
-    mine = next((entry for entry in entries if entry.is_turn and entry.by not in (USER, SYSTEM)), None)
-    said, row = tuple(_said(entries, attachments)), row_of(dialog)
-    made = decided(dialog, row.topic)
-    question = said[0].text if said and said[0].by == USER else ""
-    made = () if dialog.is_rehearsed else made  # scripted lines decide nothing, whatever they say
-    return Facts(row, mine.chain if mine else "", (last, len(dialog.entries)), question, said, made)
-
-
-def _decided(dialog: Dialog, plan: Plan) -> str:
-    """What was decided, in a few words; of a build how many tasks were approved."""
-    if dialog.header.rules.build is not None:
-        return came_of(dialog.state.tasks) if dialog.state.tasks.all and plan.outcome else ""
-    return _gist(plan.agreed.text) if plan.agreed is not None else ""
-
-
-def row_of(dialog: Dialog, file: Path | None = None) -> DialogRow:
-    """The row of a dialog that stands in this file, without the path of a copy."""
-    state, spent, entries = dialog.state, total(dialog.state.spent), _sound(dialog)
-    ends = dialog.entry(state.outcome.entry) if state.outcome else None
-    last = next((at for entry in reversed(entries) if (at := iso(entry.at))), "") if ends else ""
-    plan = Plan(dialog)
-    models = {entry.by: entry.frame.model for entry in entries if entry.frame is not None and entry.frame.model}
-    return DialogRow(
-        id=dialog.id,
-        topic=_topic(dialog, entries),
-        started=iso(dialog.header.started) or next((at for entry in entries if (at := iso(entry.at))), ""),
-        ended=(iso(ends.at) or last) if ends else "",
-        state="ended" if state.outcome else "open",
-        outcome=state.outcome.name if state.outcome else "",
-        reason=one_line(state.outcome.reason) if state.outcome else "",
-        headline=one_line(plan.headline),
-        agents=tuple(agent.id for agent in dialog.header.agents),
-        turns=state.number,
-        usd=spent.usd if spent.entries > spent.unknown else None,
-        is_exact=spent.exact and not spent.unknown,
-        tokens=spent.tokens if spent.entries > spent.uncounted else None,
-        approved=bool(state.approved),
-        is_rehearsal=dialog.is_rehearsed,
-        file=str(file or ""),
-        names=tuple(one_line(agent.name, NAME_LENGTH) for agent in dialog.header.agents),
-        models=tuple(models.get(agent.id, "") for agent in dialog.header.agents),
-        decided=_decided(dialog, plan),
-    )
-
-
-def _gist(text: str) -> str:
-    """The beginning of a text, in a line: its words, without headings and the signs of Markdown."""
-    from dialogd.views.markup import parser
-
-    words, is_heading = list[str](), False
-    for token in parser().parse(text[: GIST * 10]):
-        is_heading = token.type == "heading_open" or (is_heading and token.type != "heading_close")
-        if token.type == "inline" and not is_heading:
-            words += ["".join(" " if one.type.endswith("break") else one.content for one in token.children or ())]
-    return one_line(" ".join(words), GIST)
-
-
-def _sound(dialog: Dialog) -> list[Entry]:
-    """The entries that are whole."""
-    return [entry for entry in dialog.entries if entry.condition is not Condition.DAMAGED]
-
-
-def _topic(dialog: Dialog, entries: Sequence[Entry]) -> str:
-    """The header's topic; where it has none, the beginning of the question, or the title."""
-    if topic := one_line(dialog.header.topic, TOPIC):
-        return topic
-    first = next(_said(entries, NONE), None)
-    question = next((line for line in first.text.split("\n") if line.strip()), "") if first is not None else ""
-    return one_line(question or dialog.header.title, TOPIC)
-
-
-def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[SearchedEntry]:
-    """What agents and the person said, without withdrawn turns and quotes by `--recall`."""
-    names = {entry.by: entry.name for entry in entries if entry.frame is not None and entry.name}
-    for entry in entries:
-        if entry.by == SYSTEM or entry.is_struck:
-            continue
-        body = _whole(entry.body, attachments) if entry.number != 1 else _BLOCK.sub("", entry.body)
-        saying = [mark for mark in entry.marks if mark.name not in FOLDED] if entry.frame is not None else []
-        marks = "\n".join(_in_words(mark, names) for mark in saying)
-        text = clean(f"{body}\n{marks}").replace("\ufffd", " ").strip()
-        if text:
-            yield SearchedEntry(entry.id, int(entry.id.partition(".")[0]), entry.by, iso(entry.at), text)
-
-
-def _in_words(mark: Mark, names: Mapping[str, str]) -> str:
-    """A mark as it is searched and shown: without brackets, capitals and hashes; a decision with names for ids."""
-    name = f"{mark.name.replace('_', ' ').capitalize()} {mark.ref}".strip()
-    fields = mark.fields if mark.name != "CONSENSUS_PROPOSED" else ()
-    if mark.name == "DECISION":  # what everybody signed is told by who signed it
-        fields = tuple(by_name(field, lambda who: names.get(who, who)) for field in fields if field != "mutual")
-    return ": ".join(filter(None, (name, "; ".join(fields))))
-
-
-def _whole(body: str, attachments: Mapping[str, str]) -> str:
-    """A message as it was before it was cut, if its attachment is there and fits; else as it is."""
-    link = _CUT.search(body)
-    text = attachments.get(link[1], "") if link else ""
-    if link is None or not text.startswith(body[: link.start()]):
-        return body
-    return f"{text[:LONGEST]}{body[link.end() :]}"
-
-
-# -- Archived dialogs as rows -----------------------------------------------------------------------------------------
-
-SHOWN = 5  # ids that an error names
-
-
-def listed(connection: sqlite3.Connection) -> list[DialogRow]:
-    """Every archived dialog, newest first."""
-    rows = connection.execute("SELECT facts FROM dialog ORDER BY at DESC, id")
-    return [DialogRow.from_json(json.loads(facts)) for (facts,) in rows]
-
-
-def found(connection: sqlite3.Connection, wanted: str) -> DialogRow:
-    """The dialog that an id, the beginning of one, or of its copy's name, means. Raises `BadInput`."""
-    name = wanted.rpartition("/")[2].removesuffix(".md")
-    exact = connection.execute("SELECT id, facts FROM dialog WHERE id = ?", (wanted,)).fetchall()
-    query = "SELECT id, facts FROM dialog WHERE substr(id, 1, ?) = ? OR substr(name, 1, ?) = ? ORDER BY at DESC, id"
-    matches = exact or connection.execute(query, (len(wanted), wanted, len(name), name)).fetchall()
-    if not wanted or not matches:
-        raise BadInput(f"no archived dialog is called {wanted!r}", fix="see what there is: dialogd list --all")
-    if len(matches) > 1:
-        ids = ", ".join(row[0] for row in matches[:SHOWN])
-        raise BadInput(f"{wanted!r} may mean {len(matches)} dialogs: {ids}", fix="write more of the id")
-    return DialogRow.from_json(json.loads(matches[0][1]))
-
-
-def counts(connection: sqlite3.Connection) -> dict[str, object]:
-    """The number of copies, dialogs, entries and decisions."""
-    queries = {
-        "copies": "SELECT count(*) FROM copy",
-        "unreadable": "SELECT count(*) FROM copy WHERE id = ''",
-        "dialogs": "SELECT count(*) FROM dialog",
-        "entries": "SELECT count(*) FROM entry",
-        "decisions": "SELECT count(*) FROM decision",
-    }
-    return {name: connection.execute(query).fetchone()[0] for name, query in queries.items()}
-
-
 # -- Bringing the index up to date with the archive's files -----------------------------------------------------------
-
-LARGEST = 64 * 1024 * 1024  # bytes of a file that is read
-BATCH = 16  # copies per transaction: others want to write, too
-LATEST = 2**63 - 1  # nanoseconds: what SQLite can hold
-MORE = 1000  # characters of the question that are searched with a decision
-
-log = logging.getLogger("dialogd")
-
-Listing = Mapping[str, tuple[int, int]]  # size and time of change, by name
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A copy in the archive: `id` is its dialog's own, "" for a file that is no dialog; `at` of its last entry."""
-
-    name: str
-    id: str
-    first: str
-    at: str
-    entries: int
-
-
-def read_dialog(path: Path) -> Dialog:
-    """The dialog in a file of one's own. Raises `DialogdError` for one that is none, `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        problem = distrust(status)
-        if problem is not None or status.st_size > LARGEST:
-            raise OSError(f"{path} {problem[0] if problem else f'is larger than {LARGEST:,} bytes'}")
-        return parse(file.read(LARGEST))
 
 
 def sync(connection: sqlite3.Connection, archive: Path, only: Collection[str] | None = None) -> int:
@@ -384,29 +110,29 @@ def sync(connection: sqlite3.Connection, archive: Path, only: Collection[str] | 
     known = {name: (size, mtime) for name, size, mtime in connection.execute("SELECT name, size, mtime FROM copy")}
     there = _listing(archive)
     fresh = [name for name in sorted(there) if known.get(name) != there[name] and (only is None or name in only)]
-    for at in range(0, len(fresh), BATCH):
-        batch = fresh[at : at + BATCH]
-        read = {name: _facts(archive / name) for name in batch}
-        with transaction(connection):
-            ids = {_note(connection, name, there[name], found) for name, found in read.items()}
-            _settle(connection, archive, (ids | {f.row.id for f in read.values() if f}) - {""}, read)
     gone = [name for name in known if name not in there] if only is None else []
+    for at in range(0, len(fresh), BATCH):
+        read = {name: _facts(archive / name) for name in fresh[at : at + BATCH]}
+        with transaction(connection):
+            _forget(connection, [*read])  # another process may have indexed some meanwhile
+            for name, found in read.items():
+                _insert(connection, name, there[name], found)
+            _choose(connection)
     if gone:
         with transaction(connection):
-            ids = {id_ for name in gone for (id_,) in connection.execute("SELECT id FROM copy WHERE name = ?", (name,))}
-            connection.executemany("DELETE FROM copy WHERE name = ?", [(name,) for name in gone])
-            _settle(connection, archive, ids - {""}, {})
+            _forget(connection, gone)
+            _choose(connection)
     return len(fresh)
 
 
 def clear(connection: sqlite3.Connection) -> None:
     """Forget everything."""
     with transaction(connection):
-        connection.execute("DELETE FROM copy")
-        connection.execute("DELETE FROM dialog")  # and with each what stands of it in the other tables
+        _make(connection)
 
 
-def _listing(archive: Path) -> Listing:
+def _listing(archive: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of each copy, by name."""
     found = {}
     with os.scandir(archive) as items:
         for item in items:
@@ -427,65 +153,244 @@ def _facts(path: Path) -> Facts | None:
         return None
 
 
-def _note(connection: sqlite3.Connection, name: str, status: tuple[int, int], found: Facts | None) -> str:
-    """Record this copy; returns the id of the dialog that it held before, "" for a new one."""
-    before = connection.execute("SELECT id FROM copy WHERE name = ?", (name,)).fetchone()
-    if before is not None:
-        connection.execute("DELETE FROM dialog WHERE own = ?", before)
-    last, count = found.last if found else ("", 0)
-    at = last or written(datetime.fromtimestamp(status[1] // 1_000_000_000, UTC))
-    values = (name, *status, found.row.id if found else "", found.first if found else "", at, count)
-    connection.execute("INSERT OR REPLACE INTO copy VALUES (?, ?, ?, ?, ?, ?, ?)", values)
-    return before[0] if before else ""
+def _forget(connection: sqlite3.Connection, names: Sequence[str]) -> None:
+    for column, table in (("name", "copy"), ("copy", "entry"), ("copy", "decision")):
+        connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(name,) for name in names])
 
 
-def _settle(
-    connection: sqlite3.Connection, archive: Path, ids: Iterable[str], read: Mapping[str, Facts | None]
-) -> None:
-    """Make the newest copy of each of these dialogs, and no other, listed and searched."""
-    for own in sorted(ids):
-        query = "SELECT name, id, first, at, entries FROM copy WHERE id = ?"
-        wanted = _newest([_Copy(*row) for row in connection.execute(query, (own,))])
-        listed = dict(connection.execute("SELECT id, name FROM dialog WHERE own = ?", (own,)).fetchall())
-        if listed == {key: copy.name for key, copy in wanted.items()}:
-            continue
-        connection.execute("DELETE FROM dialog WHERE own = ?", (own,))
-        for key, copy in wanted.items():
-            found = read.get(copy.name) or _facts(archive / copy.name)
-            if found is not None:
-                _insert(connection, key, copy, found)
+def _insert(connection: sqlite3.Connection, name: str, status: tuple[int, int], f: Facts | None) -> None:
+    """Index a copy; one that cannot be read has no id."""
+    changed = written(datetime.fromtimestamp(status[1] // 1_000_000_000, UTC))
+    if f is None:
+        copy = (name, *status, "", "", changed, 0, "", 0, None)
+    else:
+        at = f.last[0] or changed
+        row = replace(f.row, ended=f.row.ended or at, archive=name)
+        copy = (name, *status, row.id, f.first, at, f.last[1], json.dumps(row.as_json()), row.is_rehearsal, None)
+        said = [(row.topic, name, "0", 0, "", row.started)]
+        said += [(text, name, entry, turn, by, at) for entry, turn, by, at, text in map(astuple, f.said)]
+        connection.executemany("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)", said)
+        for made in f.made:
+            d = replace(made.decision, at=made.decision.at or row.ended, archive=name)
+            values = (d.topic, d.text, f"{f.question[:MORE]}\n{d.reason}", name, json.dumps(d.as_json()))
+            connection.execute("INSERT INTO decision VALUES (?, ?, ?, ?, ?)", values)
+    connection.execute("INSERT INTO copy VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", copy)
 
 
-def _newest(copies: Sequence[_Copy]) -> dict[str, _Copy]:
-    """The copy that stands for each dialog, by the id that commands name it by.
+def _choose(connection: sqlite3.Connection) -> None:
+    """Give the newest copy of each dialog, and no other, the key by which commands name it.
 
-    Copies with the same first agent's entry are of one dialog; one without any belongs to the dialog it became.
-    Where several dialogs share an id, the later ones get the beginning of that entry's hash after it.
+    Copies with the same first agent's entry are of one dialog; one without any belongs to the dialog it became. Where
+    several dialogs share an id, the later ones get the beginning of that entry's hash after it.
     """
-    groups: dict[str, list[_Copy]] = {}
-    for copy in copies:
-        groups.setdefault(copy.first, []).append(copy)
-    if len(groups) > 1:
-        groups.pop("", None)
-    age = attrgetter("at", "entries", "name")
-    in_order = sorted(groups.items(), key=lambda group: (min(copy.at for copy in group[1]), group[0]))
-    return {
-        group[0].id if number == 0 else f"{group[0].id}~{first[:6]}": max(group, key=age)
-        for number, (first, group) in enumerate(in_order)
+    groups: dict[str, dict[str, list[tuple[str, int, str]]]] = {}
+    for id_, first, at, entries, name in connection.execute("SELECT id, first, at, entries, name FROM copy"):
+        if id_:
+            groups.setdefault(id_, {}).setdefault(first, []).append((at, entries, name))
+    connection.execute("UPDATE copy SET key = NULL")
+    for id_, dialogs in groups.items():
+        if len(dialogs) > 1:
+            dialogs.pop("", None)
+        in_order = sorted(dialogs.items(), key=lambda item: (min(item[1])[0], item[0]))
+        keys = [(f"{id_}~{first[:6]}" if later else id_, max(c)[2]) for later, (first, c) in enumerate(in_order)]
+        connection.executemany("UPDATE copy SET key = ? WHERE name = ?", keys)
+
+
+# -- What it lists ----------------------------------------------------------------------------------------------------
+
+NAMED = 5  # ids that an error names
+
+
+def listed(connection: sqlite3.Connection) -> list[DialogRow]:
+    """Every archived dialog, newest first."""
+    rows = connection.execute("SELECT key, facts FROM copy WHERE key IS NOT NULL ORDER BY at DESC, key")
+    return [_row(key, facts) for key, facts in rows]
+
+
+def _row(key: str, facts: str) -> DialogRow:
+    return replace(DialogRow.from_json(json.loads(facts)), id=key)
+
+
+def found(connection: sqlite3.Connection, wanted: str) -> DialogRow:
+    """The dialog that an id, the beginning of one, or of its copy's name, means. Raises `BadInput`."""
+    name = wanted.rpartition("/")[2].removesuffix(".md")
+    exact = connection.execute("SELECT key, facts FROM copy WHERE key = ?", (wanted,)).fetchall()
+    query = "SELECT key, facts FROM copy WHERE key IS NOT NULL AND (substr(key, 1, ?) = ? OR substr(name, 1, ?) = ?)"
+    values = (len(wanted), wanted, len(name), name)
+    matches = exact or connection.execute(f"{query} ORDER BY at DESC, key", values).fetchall()
+    if not wanted or not matches:
+        raise BadInput(f"no archived dialog is called {wanted!r}", fix="see what there is: dialogd list --all")
+    if len(matches) > 1:
+        ids = ", ".join(row[0] for row in matches[:NAMED])
+        raise BadInput(f"{wanted!r} may mean {len(matches)} dialogs: {ids}", fix="write more of the id")
+    return _row(*matches[0])
+
+
+def counts(connection: sqlite3.Connection) -> dict[str, object]:
+    """The number of copies, dialogs, entries and decisions."""
+    current = "copy IN (SELECT name FROM copy WHERE key IS NOT NULL)"
+    queries = {
+        "copies": "copy",
+        "unreadable": "copy WHERE id = ''",
+        "dialogs": "copy WHERE key IS NOT NULL",
+        "entries": f"entry WHERE {current}",
+        "decisions": f"decision WHERE {current}",
     }
+    return {name: connection.execute(f"SELECT count(*) FROM {what}").fetchone()[0] for name, what in queries.items()}
 
 
-def _insert(connection: sqlite3.Connection, key: str, copy: _Copy, f: Facts) -> None:
-    row = replace(f.row, id=key, ended=f.row.ended or copy.at, archive=copy.name)
-    dialog = (key, copy.name, f.row.id, row.topic, row.ended, json.dumps(row.as_json()), row.is_rehearsal)
-    connection.execute(f"INSERT INTO dialog VALUES ({_marks(dialog)})", dialog)
-    said = [(None, key, "0", 0, "", row.started, row.topic), *((None, key, *astuple(said)) for said in f.said)]
-    connection.executemany(f"INSERT INTO entry VALUES ({_marks(said[0])})", said)
-    for made in f.made:
-        d = replace(made.decision, dialog=key, at=made.decision.at or row.ended, archive=copy.name)
-        decision = (None, key, d.topic, d.text, f"{f.question[:MORE]}\n{d.reason}", d.at, json.dumps(d.as_json()))
-        connection.execute(f"INSERT INTO decision VALUES ({_marks(decision)})", decision)
+def decisions_of(connection: sqlite3.Connection, dialog: str) -> tuple[PastDecision, ...]:
+    """What a dialog decided, in order."""
+    query = "SELECT c.key, d.facts FROM decision d JOIN copy c ON c.name = d.copy WHERE c.key = ? ORDER BY d.rowid"
+    return tuple(_decision(key, facts) for key, facts in connection.execute(query, (dialog,)))
 
 
-def _marks(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values))
+def _decision(key: str, facts: str) -> PastDecision:
+    return replace(PastDecision.from_json(json.loads(facts)), dialog=key)
+
+
+# -- Searching what was said ------------------------------------------------------------------------------------------
+
+MOST_WORDS = 40  # words of a question that are looked up
+WIDEST, BEFORE = 200, 60  # characters of an excerpt, and of them before the first word that was looked for
+
+_WORD = re.compile(r"[^\W_]+")
+_FROM, _TO = "\x02", "\x03"  # no text in the index has them: it was cleaned
+# What formats a text: at the beginning of a line, and among its words.
+_SIGNS = re.compile(
+    r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+][ \t]+)+|\*{2,}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)|`+|~{3,}", re.M
+)
+
+
+def terms(words: str) -> tuple[str, ...]:
+    """What somebody searches for, as they typed it, word by word; what holds neither letter nor digit is left out."""
+    return tuple(dict.fromkeys(word for word in words.replace("\0", " ").split() if _WORD.search(word)))[:MOST_WORDS]
+
+
+def _match(words: Sequence[str], how: str) -> str:
+    """The words as FTS5 takes them: each a phrase, whatever it holds."""
+    return f" {how} ".join('"' + word.replace("\0", " ").replace('"', '""') + '"' for word in words)
+
+
+def search(
+    connection: sqlite3.Connection, words: str, *, agent: str = "", since: str = "", limit: int = 20, offset: int = 0
+) -> tuple[Hit, ...]:
+    """The entries that hold all the words, best first; where none does, those that hold some of them.
+
+    `agent` is the id of who wrote them, `since` an ISO time in UTC.
+    """
+    wanted = terms(words)
+    if not wanted:
+        return ()
+    query = (
+        f"SELECT c.key, c.facts, e.id, e.turn, e.agent, e.at, highlight(entry, 0, '{_FROM}', '{_TO}')"
+        " FROM entry e JOIN copy c ON c.name = e.copy"
+        " WHERE entry MATCH ? AND c.key IS NOT NULL AND (? = '' OR e.agent = ? COLLATE NOCASE)"
+        " AND (? = '' OR COALESCE(NULLIF(e.at, ''), c.at) >= ?)"
+        " ORDER BY bm25(entry), c.at DESC, e.rowid LIMIT ? OFFSET ?"
+    )
+    for how in ("AND", "OR"):
+        values = (_match(wanted, how), agent, agent, since, since, limit, offset)
+        rows = connection.execute(query, values).fetchall()
+        if rows or offset:
+            return tuple(_hit(*row) for row in rows)
+    return ()
+
+
+def _hit(key: str, facts: str, entry: str, turn: int, agent: str, at: str, marked: str) -> Hit:
+    row = _row(key, facts)
+    name = dict(zip(row.agents, row.names, strict=False)).get(agent, "")
+    return Hit(key, row.topic, entry, turn, agent, at, *_excerpt(marked), row.is_rehearsal, name)
+
+
+def excerpt(text: str, words: Sequence[str]) -> str:
+    """The passage of a text that holds most of these words, without the signs of Markdown."""
+    wanted = "|".join(map(re.escape, words)) or "(?!)"
+    return _excerpt(re.sub(wanted, lambda found: f"{_FROM}{found[0]}{_TO}", text, flags=re.IGNORECASE))[0]
+
+
+def _excerpt(marked: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The passage with most of what is marked in the text, between whole words, and where the marked words lie."""
+    plain, spans = "", list[tuple[int, int]]()
+    for piece in re.split(f"({_FROM}[^{_TO}]*{_TO})", " ".join(_SIGNS.sub("", marked).split())):
+        word = piece.strip(_FROM + _TO)
+        spans += [(len(plain), len(plain) + len(word))] if word != piece else []
+        plain += word
+    firsts = [start for start, _ in spans] or [0]
+    within = [bisect_left(firsts, at + WIDEST - BEFORE) - place for place, at in enumerate(firsts)]
+    best = firsts[within.index(max(within))]
+    start = plain.rfind(" ", 0, best - BEFORE) + 1 if best > BEFORE else 0
+    end = max(start + WIDEST, next((stop for begin, stop in spans if begin == best), 0))
+    end = len(plain) if end >= len(plain) else max(plain.rfind(" ", 0, end + 1), start) or end
+    left, right = "…" * (start > 0), "…" * (end < len(plain))
+    inside = [(a - start + len(left), b - start + len(left)) for a, b in spans if start <= a and b <= end]
+    return f"{left}{plain[start:end]}{right}", tuple(inside)
+
+
+# -- Recalling decisions ----------------------------------------------------------------------------------------------
+
+_STOP = """a about above after again against ago all already also am an and any anybody anyone anything are as at be
+because been before being below between both but by came can cannot come could did do does doing done down during
+each either else ever every for from further get give go goes going gone got had has have having he her here hers
+him his how i if in instead into is it its just last let like made make many may maybe me more most much must my
+need neither no nor not nothing now of off on once one only or other our ours out over own please previously put
+rather really recently same say said she should since so some still such than that the their them then there these
+they thing things this those though through thus to too towards under until up upon us use used using very was way
+we well went were what whatever when where whether which while who whom whose why will with within without would
+yes yet you your yours"""
+# What a question about decisions is framed by, and says nothing about the matter.
+_FRAME = """agree agreed agreement answer choice choose chose chosen conclude concluded conclusion consensus
+decide decided decides decision decisions dialog dialogs discuss discussed discussion earlier
+outcome past reach reached recall remember resolve resolved result settle settled team verdict
+talked topic"""
+_EMPTY = frozenset(_STOP.split())
+_FRAMING = frozenset(_FRAME.split())
+
+
+def content(question: str) -> tuple[str, ...]:
+    """The words that say what a question is about, each once; all of them where it has no others."""
+    found = tuple(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
+    telling = tuple(word for word in found if word not in _EMPTY and word not in _FRAMING)
+    plain = tuple(word for word in found if word not in _EMPTY)
+    return (telling or plain or found)[:MOST_WORDS]
+
+
+MOST = 200  # decisions that are ranked
+SUPERSEDED = 0.9  # what a decision counts that no longer stands
+
+
+def recall(connection: sqlite3.Connection, question: str, limit: int) -> tuple[PastDecision, ...]:
+    """The decisions that hold words of the question, best first; then what was said about it where nobody decided.
+
+    Ranked by bm25, the topic counting most. What was rehearsed is no memory.
+    """
+    if not (words := content(question)):
+        return ()
+    join = "JOIN copy c ON c.name = {0}.copy WHERE {0} MATCH ? AND c.key IS NOT NULL AND NOT c.rehearsal"
+    query = (
+        "SELECT c.key, decision.facts, -bm25(decision, 3.0, 2.0, 1.0) AS score FROM decision"
+        f" {join.format('decision')} ORDER BY score DESC LIMIT {MOST}"
+    )
+    rows = connection.execute(query, (_match(words, "OR"),)).fetchall()
+    highest = max((score for *_, score in rows), default=0.0)
+    ranked = []
+    for key, facts_, score in rows:
+        made = _decision(key, facts_)
+        share = score / highest if highest > 0 else 1.0
+        ranked.append(replace(made, score=round(share * (SUPERSEDED if made.superseded else 1.0), 4)))
+    ranked.sort(key=lambda made: (made.score, made.at), reverse=True)
+    query = (
+        "SELECT c.key, c.facts, entry.text, entry.turn, entry.agent, COALESCE(NULLIF(entry.at, ''), c.at) FROM entry"
+        f" {join.format('entry')} AND c.name NOT IN (SELECT copy FROM decision) ORDER BY bm25(entry), c.at DESC LIMIT ?"
+    )
+    talk = {row[0]: row for row in connection.execute(query, (_match(words, "AND"), MOST)).fetchall()[::-1]}
+    return (*ranked, *(_discussed(*row) for row in reversed(talk.values())))[:limit]
+
+
+def _discussed(key: str, facts: str, text: str, turn: int, agent: str, at: str) -> PastDecision:
+    """What was said about it where nobody decided anything."""
+    return PastDecision(
+        dialog=key, topic=(row := _row(key, facts)).topic, ref="", status=DISCUSSED, text=cut(text), method="",
+        behind=(Signed(agent, turn),) if agent else (), evidence="", reason="", turns=(turn,) if turn else (), at=at,
+        archive=row.archive,
+    )  # fmt: skip

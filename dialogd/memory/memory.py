@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from dialogd.errors import BadInput, DialogdError, StorageError, UnsafeFile
-from dialogd.memory import index, keeping
-from dialogd.memory.index import facts, read_dialog
-from dialogd.memory.keeping import keep
-from dialogd.memory.recall import decisions_of, recall, search
-from dialogd.memory.values import FAILED, WORKED, DialogRow, Hit, PastDecision, Verdict
+from dialogd.errors import BadInput, DialogdError, StorageError
+from dialogd.memory import index
+from dialogd.memory.reading import facts, read_dialog, row_of
+from dialogd.memory.values import FAILED, WORKED, DialogRow, Hit, PastDecision, Verdict, written
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import many
+from dialogd.store.archive import archive as archive_copy
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
 
@@ -41,6 +42,66 @@ def current(row: DialogRow) -> tuple[Path, Dialog]:
         if dialog.id == row.id:
             return path, dialog
     return (path := Path(row.archive or row.file)), read_dialog(path)
+
+
+# -- Copies with their origins, and outcomes: lines of JSON ----------------------------------------------------------
+
+ORIGINS = "origins.jsonl"
+OUTCOMES = "outcomes.jsonl"
+MOST = 32 * 1024 * 1024  # bytes of such a file that are read
+
+
+def keep(dialog: Dialog, file: Path, state: StateDir) -> Path:
+    """Copy an ended dialog into the archive, once per content; gives the copy's path. Raises `OSError`."""
+    copy = archive_copy(dialog, file, state.archive)
+    if _origins(state.memory / ORIGINS).get(copy.name) != str(file):
+        _append(state.memory / ORIGINS, {"copy": copy.name, "file": str(file)})
+    return copy
+
+
+def _origins(path: Path) -> dict[str, str]:
+    """The file of each copy's dialog, by the copy's name; the last line counts."""
+    return {str(line.get("copy")): str(line.get("file", "")) for line in _lines(path)}
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    """Append one line with the time, in one write. Raises `OSError`."""
+    data = json.dumps({"at": written(datetime.now(UTC)), **record}, ensure_ascii=True).encode() + b"\n"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(fd).st_size
+        torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"  # what a crash left must not spoil this line
+        os.write(fd, b"\n" + data if torn else data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of such a file, oldest first; none without a file. Unreadable lines are skipped."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST)
+    except OSError:
+        return
+    for line in data.split(b"\n"):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def history(path: Path) -> Mapping[str, tuple[Verdict, ...]]:
+    """All recorded outcomes by dialog id, oldest first."""
+    found: dict[str, list[Verdict]] = {}
+    for line in _lines(path):
+        values = [line.get(name) for name in ("dialog", "outcome", "why", "at")]
+        dialog, outcome, why, at = (value if isinstance(value, str) else "" for value in values)
+        if dialog and outcome in (WORKED, FAILED):
+            found.setdefault(dialog, []).append(Verdict(outcome, why, at))
+    return {dialog: tuple(verdicts) for dialog, verdicts in found.items()}
 
 
 # -- The memory of one state directory --------------------------------------------------------------------------------
@@ -79,7 +140,7 @@ class Memory:
             with suppress(DialogdError, OSError):
                 dialog = read_dialog(file)
                 if dialog.state.outcome is None:
-                    found.append(replace(index.row_of(dialog, file), state="running" if file in served else "open"))
+                    found.append(replace(row_of(dialog, file), state="running" if file in served else "open"))
                 else:
                     self.keep(dialog, file)
         return found
@@ -91,7 +152,7 @@ class Memory:
     def sizes(self) -> dict[str, set[int]]:
         """How large the archived copies of each file's dialogs are, by its path: such a file need not be read."""
         found: dict[str, set[int]] = {}
-        for name, file in keeping.read_origins(self.state.memory / keeping.ORIGINS).items():
+        for name, file in _origins(self.state.memory / ORIGINS).items():
             with suppress(OSError):
                 found.setdefault(file, set()).add((self.state.archive / name).stat().st_size)
         return found
@@ -106,7 +167,7 @@ class Memory:
     def dialog(self, wanted: str) -> DialogRow:
         """The archived dialog that an id, the beginning of one, its file or its copy means. Raises `BadInput`."""
         file = os.path.normpath(Path(wanted).absolute())
-        origins = keeping.read_origins(self.state.memory / keeping.ORIGINS)
+        origins = _origins(self.state.memory / ORIGINS)
         wanted = next((name for name, origin in reversed(origins.items()) if origin == file), wanted)
         return self._complete(self._ask(lambda c: index.found(c, wanted)))[0]
 
@@ -117,18 +178,18 @@ class Memory:
     def decisions(self, wanted: str) -> list[PastDecision]:
         """What that dialog decided, in order. Raises `BadInput`."""
         row = self.dialog(wanted)
-        return self._told(self._ask(lambda c: decisions_of(c, row.id)))
+        return self._told(self._ask(lambda c: index.decisions_of(c, row.id)))
 
     def search(self, words: str, *, agent: str = "", since: str = "", limit: int = 20, offset: int = 0) -> list[Hit]:
         """The entries that hold all the words, best first; where none does, those that hold some of them.
 
         `agent` is who wrote them, `since` an ISO time in UTC.
         """
-        return list(self._ask(lambda c: search(c, words, agent=agent, since=since, limit=limit, offset=offset)))
+        return list(self._ask(lambda c: index.search(c, words, agent=agent, since=since, limit=limit, offset=offset)))
 
     def recall(self, question: str, limit: int = 3) -> list[PastDecision]:
         """The past decisions that answer a question, best first; empty where nothing does."""
-        return self._told(self._ask(lambda c: recall(c, question, limit)))
+        return self._told(self._ask(lambda c: index.recall(c, question, limit)))
 
     def why_nothing(self) -> str:
         """Why nothing is recalled, in words; who sees rehearsals in the list is told that they decide nothing."""
@@ -138,7 +199,7 @@ class Memory:
 
     def verdicts(self, wanted: str) -> tuple[Verdict, ...]:
         """All recorded outcomes of that dialog, oldest first. Raises `BadInput`."""
-        return keeping.history(self._outcomes).get(self.dialog(wanted).id, ())
+        return history(self._outcomes).get(self.dialog(wanted).id, ())
 
     # -- what is written ------------------------------------------------------------------------------------------
 
@@ -150,7 +211,7 @@ class Memory:
             raise BadInput("the reason is missing", fix=f'say it in a sentence: dialogd outcome ID {outcome} "why"')
         row = self.dialog(wanted)
         try:
-            keeping.record(self._outcomes, row.id, outcome, " ".join(why.split()))
+            _append(self._outcomes, {"dialog": row.id, "outcome": outcome, "why": " ".join(why.split())})
         except OSError as error:
             raise StorageError(
                 f"the outcome cannot be kept in {self._outcomes}: {error.strerror}", fix="check the disk and its rights"
@@ -164,7 +225,7 @@ class Memory:
         """
         try:
             self._on_disk(lambda connection: index.sync(connection, self.state.archive, only={path.name}))
-        except (DialogdError, OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error) as error:
             log.warning("the index was left as it is: %s", error)
 
     def rebuild(self) -> int:
@@ -204,15 +265,14 @@ class Memory:
 
         try:
             return self._on_disk(fresh)
-        except (sqlite3.Error, OSError, StorageError, UnsafeFile) as error:
+        except (sqlite3.Error, OSError) as error:
             log.warning("the index in %s is bypassed for now: %s", self.state.memory, error)
         with closing(index.in_memory()) as connection:
             return fresh(connection)
 
     def _on_disk(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on the index; a damaged one is rebuilt. Raises `sqlite3.Error`, `OSError`, `DialogdError`."""
+        """Run `work` on the index; a spoilt one is made again. Raises `sqlite3.Error`, `OSError`."""
         folder = self.state.memory
-        which = index.seen(folder)
         try:
             with closing(index.connect(folder, self.patience)) as connection:
                 return work(connection)
@@ -220,32 +280,31 @@ class Memory:
             if not index.is_spoilt(error):
                 raise
             log.warning("the index in %s is made again: %s", folder, error)
-        index.discard(folder, which, self.patience)
+        index.discard(folder)
         with closing(index.connect(folder, self.patience)) as connection:
             return work(connection)
 
     @property
     def _outcomes(self) -> Path:
-        return self.state.memory / keeping.OUTCOMES
+        return self.state.memory / OUTCOMES
 
     def _complete(self, *found: DialogRow) -> list[DialogRow]:
         """The rows with what is not in the index: the dialogs' files, and their outcomes."""
-        history = keeping.history(self._outcomes)
-        origins = keeping.read_origins(self.state.memory / keeping.ORIGINS)
+        outcomes = history(self._outcomes)
+        origins = _origins(self.state.memory / ORIGINS)
         archive = self.state.archive
         return [
             replace(
                 row,
                 file=row.file or origins.get(row.archive, ""),
                 archive=str(archive / row.archive) if row.archive else "",
-                verdict=history.get(row.id, (None,))[-1],
+                verdict=outcomes.get(row.id, (None,))[-1],
             )
             for row in found
         ]
 
     def _told(self, decisions: Iterable[PastDecision]) -> list[PastDecision]:
         """The decisions with their outcomes."""
-        history = keeping.history(self._outcomes)
-        last = {dialog: verdicts[-1] for dialog, verdicts in history.items()}
+        last = {dialog: verdicts[-1] for dialog, verdicts in history(self._outcomes).items()}
         archive = self.state.archive
         return [replace(d, verdict=last.get(d.dialog), archive=str(archive / d.archive)) for d in decisions]

@@ -21,7 +21,7 @@ from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import aside
 from dialogd.memory import DialogRow, Hit, Memory
-from dialogd.memory.index import read_dialog
+from dialogd.memory.reading import read_dialog
 from dialogd.memory.values import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded

@@ -15,10 +15,9 @@ from tests.support.room import Room
 
 # What the index says, without the numbers that its rows happen to have.
 _TABLES = {
-    "copy": "name, size, mtime, id, first, at, entries",
-    "dialog": "*",
-    "entry": "dialog, entry, turn, agent, at, text",
-    "decision": "dialog, topic, text, more, at, facts",
+    "copy": "name, size, mtime, id, first, at, entries, facts, rehearsal, key",
+    "entry": "text, copy, id, turn, agent, at",
+    "decision": "topic, text, more, copy, facts",
 }
 
 
@@ -51,7 +50,7 @@ class Shelf:
                 table: sorted(connection.execute(f"SELECT {columns} FROM {table}"), key=repr)
                 for table, columns in _TABLES.items()
             }
-            words = "SELECT count(*) FROM entry_fts WHERE entry_fts MATCH 'the OR a OR sessions'"
+            words = "SELECT count(*) FROM entry WHERE entry MATCH 'the OR a OR sessions'"
             return {**rows, "words": connection.execute(words).fetchall()}
         finally:
             connection.close()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dialogd.errors import BadInput
-from dialogd.memory.keeping import history
+from dialogd.memory.memory import history
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.memory.test_index import STAGES
 from tests.support.past import Past
