@@ -370,7 +370,6 @@ IN_TERMINALS = {
     "start": "start another agent",
     "seat": "ask another session to take part",
     "replace": "put another dialog in the place of this one",
-    "conform": "write as others",
 }
 """What the person does in a terminal alone, in words."""
 

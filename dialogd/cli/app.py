@@ -79,7 +79,6 @@ GROUPS = {
         "approve": Located("speak:approve", "Accept the result."),
         "reject": Located("speak:reject", "Reject the result, with a reason; the dialog continues."),
         "verify": Located("outcome:verify", "Check that no entry was altered after it was written."),
-        "conform": Located("outcome:conform", "Check that a participant keeps the protocol."),
     },
     "Past": {
         "list": Located("past:list_dialogs", "List your dialogs, newest first."),

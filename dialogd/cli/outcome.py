@@ -33,9 +33,9 @@ from dialogd.protocol.certificate import RECORDS, Certificate, Change, certify, 
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER, Condition, Participant
 from dialogd.protocol.money import estimate, in_dollars, standing, total, used
+from dialogd.protocol.replay import Fault, faults
 from dialogd.protocol.seal import SealedAnswer, answers
 from dialogd.protocol.state import Dialog, Spent
-from dialogd.protocol.strict import Fault, faults
 from dialogd.protocol.units import dollars, many
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
@@ -482,18 +482,11 @@ WORDS = {
 }
 BROKEN = "chain broken: something before it was changed, removed or inserted"
 UNKNOWN = "unknown: no journal here remembers it; forged, or written on another machine"
-GUEST = "sound; its writer keeps no journal here"
 TEXT_LINES = 8  # of the agreed text that are shown
 
 Kept = Annotated[
     str | None,
     typer.Option("--certificate", metavar="F", help="Compare with a certificate kept elsewhere: a plan's JSON."),
-]
-
-
-Strict = Annotated[
-    bool,
-    typer.Option("--strict", help="Also hold every entry against the protocol, docs/protocol.md."),
 ]
 
 
@@ -517,7 +510,6 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
     *,
     file: options.FileOption = None,
     certificate: Kept = None,
-    strict: Strict = False,
     details: Details = False,
     commit: Commit = None,
     repo: InRepo = ".",
@@ -529,11 +521,9 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
 ) -> None:
     """Check that no entry was altered after it was written.
 
-    Each entry is held against its recorded hash, the entry before it, and the journals. The verdict comes first, then
-    whatever was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
-
-    With --strict each line that breaks the protocol is named, in a sentence: numbering, `TURN:` lines, marks and who
-    may write them, escaping, seals, a turn that answers no open debt, an end that does not follow from the rules.
+    Each entry is held against its recorded hash, the entry before it, and the journals; and what its daemon wrote is
+    worked out anew from the entries before it. The verdict comes first, then whatever was changed since. Exit code 0
+    when all is sound or written by hand, 1 otherwise.
 
     With --commit: exit code 0 only when exactly that commit's tree was approved in a build, on the base that it comes
     from, by others than its author, with its gate green or your word on "untested", in a sound file; else 1, with the
@@ -541,8 +531,8 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
     only", and 1. See docs/approvals.md.
     """
     if commit is not None or pre_push:
-        if certificate is not None or strict:
-            raise BadInput("--certificate and --strict are about the file alone", fix="leave out --commit, or these")
+        if certificate is not None:
+            raise BadInput("--certificate is about the file alone", fix="leave it or --commit out")
         if commit is not None and pre_push:
             raise BadInput("--pre-push reads the commits itself", fix="leave --commit or --pre-push out")
         if bundle is not None and (path or file):
@@ -564,7 +554,7 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
             fix=f"name the dialog file: dialogd verify FILE; or begin a dialog: {new_command(settings.file)}",
         )
     kept = _kept(Path(certificate)) if certificate is not None else None
-    found = _verified(settings, kept, strict=strict)
+    found = _verified(settings, kept)
     options.answer(found.facts(settings.file), list(found.rows(details=details)), json=json)
     raise typer.Exit(0 if found.is_sound else 1)
 
@@ -654,7 +644,7 @@ class _Verified:
     `moved` says where the journals belong that know it, "" where they are its own.
     `problems` has an entry's problem, "" for none, and its line of the report; `missing` are the headings of what was
     written and is gone, `lost` what a save took out of this dialog before. `aside` keeps that, and earlier dialogs of
-    the same file. `compared` is None without a certificate that was kept, `faults` where nobody asked for them.
+    the same file. `compared` is None without a certificate that was kept.
     """
 
     dialog: Dialog
@@ -666,7 +656,7 @@ class _Verified:
     odd: Sequence[str]
     folder: Path
     compared: Sequence[Change] | None
-    faults: Sequence[Fault] | None
+    faults: Sequence[Fault]
 
     @cached_property
     def changed(self) -> Sequence[Change]:
@@ -714,7 +704,7 @@ class _Verified:
             "changes": [change.words for change in self.changed],
             "compared": None if self.compared is None else [change.words for change in self.compared],
             "seals": [asdict(seal) for seal in self.seals],
-            "faults": None if self.faults is None else [{"line": f.line, "words": f.words} for f in self.faults],
+            "faults": [{"line": f.line, "words": f.words} for f in self.faults],
         }  # fmt: skip
 
     @cached_property
@@ -766,13 +756,11 @@ class _Verified:
         if self.compared is not None:
             yield "compared with the certificate that was kept: " + ("it differs" if self.compared else "all the same")
             yield from ("  " + change.words.replace("\n", "\n    ") for change in self.compared)
-        yield from (f"line {fault.line}: {line(fault.words)}" for fault in self.faults or ())
-        if self.faults is not None:
-            yield f"the protocol: {many(len(self.faults), 'fault') if self.faults else 'nothing breaks it'}"
+        yield from (line(str(fault)) for fault in self.faults)
         yield RECORDS if details else "more: --details shows each entry, the seals, and who signed what"
 
 
-def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: bool) -> _Verified:
+def _verified(settings: Settings, kept: Mapping[str, Any] | None) -> _Verified:
     """Look at the file, the journals and the certificate that was kept."""
     journals = (log := options.log_of(settings)).journals
     written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
@@ -782,14 +770,14 @@ def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: boo
     return _Verified(
         dialog,
         moved=_moved(journals.elsewhere(unknown) if unknown else None, settings.file),
-        problems=[*_problems(dialog, remembered, is_open=strict)],
+        problems=[*_problems(dialog, remembered)],
         missing=[_heading(text) for _, chain, text in written if chain not in present],
         lost=taken_out(log.lost(dialog), settings.file),
         aside=[str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))],
         odd=journals.odd(),
         folder=journals.folder,
         compared=differences(kept, dialog) if kept is not None else None,
-        faults=faults(settings.file.read_bytes()) if strict else None,
+        faults=faults(settings.file.read_bytes()),
     )
 
 
@@ -823,19 +811,17 @@ def _kept(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _problems(dialog: Dialog, remembered: set[str], *, is_open: bool) -> Iterator[tuple[str, str]]:
+def _problems(dialog: Dialog, remembered: set[str]) -> Iterator[tuple[str, str]]:
     """The problem of each entry, "" where it is in order, and its line of the report.
 
-    Only a journal that knows this dialog can call one of its entries unknown; where anybody may take part (`is_open`),
-    only one that knows its writer.
+    Only a journal that knows this dialog can call one of its entries unknown.
     """
-    here = {entry.by for entry in dialog.entries if entry.frame and entry.chain in remembered}
+    is_known = any(entry.frame and entry.chain in remembered for entry in dialog.entries)
     for entry in dialog.entries:
         verdict = WORDS[entry.condition]
         problem = "" if entry.condition in (Condition.SOUND, Condition.BY_HAND) else entry.condition.value
-        if entry.condition is Condition.SOUND and here and entry.chain not in remembered:
-            is_guest = is_open and entry.by not in here
-            verdict, problem = (GUEST, "") if is_guest else (UNKNOWN, "unknown")
+        if entry.condition is Condition.SOUND and is_known and entry.chain not in remembered:
+            verdict, problem = UNKNOWN, "unknown"
         if not entry.linked:
             verdict = BROKEN if not problem else f"{verdict}; {BROKEN}"
             problem = problem or "chain broken"
@@ -859,67 +845,3 @@ def _certified(c: Certificate) -> Iterator[str]:
         place = f"turn {signer.turn}" if signer.turn else "no turn"
         objection = f"; strongest remaining objection: {line(signer.reservation)}" if signer.reservation else ""
         yield f"  by {line(signer.agent)}, {line(signer.name)}, {place}, {signer.at or 'no time recorded'}{objection}"
-
-
-# -- `dialogd conform` ------------------------------------------------------------------------------------------------
-
-Url = Annotated[str, typer.Option("--url", metavar="U", help="Where the participant answers: http://localhost:3002.")]
-TrialFile = Annotated[
-    str, typer.Option("--file", metavar="F", help="The dialog file it takes part in; made where there is none.")
-]
-ReplyFile = Annotated[
-    str | None,
-    typer.Option("--reply", metavar="F", help="The file that its model prints, written before each turn."),
-]
-Restart = Annotated[str | None, typer.Option(metavar="CMD", help="A shell command that kills it and starts it again.")]
-Only = Annotated[list[str] | None, typer.Option("--only", metavar="CHECK", help="Make this check; repeat it for more.")]
-Patience = Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds that an answer may take.")]
-Quiet = Annotated[
-    float, typer.Option(min=0.1, metavar="S", help="Seconds to wait in vain where nothing should be written.")
-]
-
-
-def conform(
-    *,
-    url: Url,
-    file: TrialFile,
-    reply: ReplyFile = None,
-    restart: Restart = None,
-    only: Only = None,
-    patience: Patience = 60.0,
-    quiet: Quiet = 3.0,
-    json: options.JsonOption = False,
-) -> None:
-    """Check that a participant keeps the protocol.
-
-    Drives it over HTTP and through its dialog file, as the person and as another agent. Each check is one line: ok,
-    FAIL with what is wrong, or skipped with why. Exit code 0 when none failed, 1 otherwise.
-
-    Start it first, at that file, without any other daemon there. Its replies are its own, unless --reply names a file
-    that its model prints (a command such as `cat reply.txt`); the checks of marks need that.
-    """
-    from dialogd import conform as trial
-    from dialogd import person
-
-    person.own_words(options.log_of(options.settings_for(file)), "conform")
-    probe = trial.Probe(
-        url=url,
-        file=options.settings_for(file).file,
-        reply=Path.cwd() / reply if reply else None,
-        restart=restart or "",
-        only=only or (),
-        patience=patience,
-        quiet=quiet,
-    )
-    checks = []
-    for check in trial.conform(probe):
-        checks.append(check)
-        if not json:
-            show(plain(str(check)))
-    count = {
-        status: sum(check.status == status for check in checks) for status in (trial.OK, trial.FAIL, trial.SKIPPED)
-    }
-    facts = {"url": url, "file": str(probe.file), "ok": not count[trial.FAIL], "checks": [asdict(c) for c in checks]}
-    summary = ", ".join(f"{number} {status}" for status, number in count.items())
-    options.answer(facts, [f"{many(len(checks), 'check')}: {summary}"], json=json)
-    raise typer.Exit(1 if count[trial.FAIL] else 0)

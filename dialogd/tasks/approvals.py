@@ -21,8 +21,8 @@ from dialogd.protocol.certificate import Approval, approvals, doubts, unproved, 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import Entry
+from dialogd.protocol.replay import faults
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.strict import faults
 from dialogd.protocol.text import one_line
 from dialogd.store.logfile import LogFile
 from dialogd.tasks.git import Git, shown

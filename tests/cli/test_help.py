@@ -20,7 +20,7 @@ GROUPS = {
     "Join": "join accept sessions turn reply",
     "Steer": "pause resume step retry skip invite leave veto strike approve-call limit restore stop",
     "See": "status watch tasks board flow replay cost logs",
-    "Result": "plan export approve reject verify conform",
+    "Result": "plan export approve reject verify",
     "Past": "list show search recall outcome memory",
     "Setup": "doctor config init mcp alerts",
 }

@@ -23,13 +23,11 @@ from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.cli import app as command_line
 from dialogd.cli.work import Shorthand
 from dialogd.config import SETTINGS, load
-from dialogd.conform import CHECKS
 from dialogd.errors import DialogdError
 from dialogd.protocol import text
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import Limits
-from dialogd.protocol.strict import ATTRIBUTES
 from dialogd.server.guard import Bounds
 from dialogd.server.routes import create_app
 from dialogd.store.folders import StateDir
@@ -58,17 +56,6 @@ def test_every_mark_has_its_row() -> None:
     assert sorted(name for name, _ in rows) == sorted(MARKS)
     for name, who in rows:
         assert ("agent" in who, "person" in who) == (Who.AGENT in MARKS[name].who, Who.PERSON in MARKS[name].who), name
-
-
-def test_every_attribute_of_a_frame_has_its_row() -> None:
-    named = [name for row in table(section(PROTOCOL, "3.1 Framed")) for name in codes(row[0])]
-    assert sorted(named) == sorted(ATTRIBUTES)
-
-
-def test_every_check_of_a_participant_has_its_row() -> None:
-    rows = table(section(DOCS / "conformance.md", "A participant"))
-    named = [name for row in rows for name in codes(row[0]) if not name.startswith("-")]
-    assert named == list(CHECKS)
 
 
 def test_messages_of_other_systems_have_their_row() -> None:

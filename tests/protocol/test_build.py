@@ -11,8 +11,8 @@ from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, PROPOSED, U
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER
+from dialogd.protocol.replay import faults
 from dialogd.protocol.review import findings
-from dialogd.protocol.strict import faults
 from tests.support.cases import cases
 from tests.support.room import Line, Room, opening, waits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dialogd.errors import BackendError
 from dialogd.protocol import admit
 from dialogd.protocol.marks import read_reply
-from dialogd.protocol.strict import faults
+from dialogd.protocol.replay import faults
 from tests.support.cases import cases
 from tests.support.room import Room, confirmed, opening
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.strict import faults
+from dialogd.protocol.replay import faults
 from dialogd.views.sentences import told
 from tests.protocol.test_closing import SETUPS, TEXT, pair, room, say
 from tests.support.cases import cases

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.protocol.build import APPROVED, Due
+from dialogd.protocol.replay import faults
 from dialogd.protocol.review import findings
-from dialogd.protocol.strict import faults
 from tests.tasks.actor import SCORE
 from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 
