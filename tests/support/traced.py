@@ -1,6 +1,6 @@
 """Run `dialogd` and note the modules whose functions run: `python -m tests.support.traced OUT WORDS...`.
 
-With SIGUSR1 the names noted so far are written to OUT, one line of JSON, and noting begins anew; so they are at the end.
+With SIGUSR1 the names noted so far are written to OUT, a line of JSON, and noting begins anew; so they are at the end.
 What runs while a module is imported does not count.
 """
 
