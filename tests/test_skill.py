@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.rules import REVIEW, STANDARD, USUAL, Board, Kind, Phase
-from dialogd.templates.skill import front_matter, read
-from dialogd.templates.terms import KEYS, Terms, terms_of
+from dialogd.templates.skill import KEYS, Terms, front_matter, read, terms_of
 from tests.support.cases import cases
 
 PLAIN = """# Dyad Research
@@ -127,7 +126,7 @@ def test_a_plain_skill_comes_to_rules() -> None:
     found = terms(PLAIN)
     assert found.problems == ()
     assert [note.what for note in found.notes] == [
-        "field of Beta 'tools' means nothing here, and is left out of account"
+        "field of Beta 'tools' means nothing here, and is left out"
     ]
     assert ([part.name for part in found.cast], found.least, found.most) == (["Alpha", "Beta"], 2, 2)
     assert found.cast[0].role.specialization == "Knows the field."
@@ -209,8 +208,8 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     found = terms(FULL)
     assert found.problems == ()
     assert [(note.line, note.what) for note in found.notes] == [
-        (36, "key 'license' means nothing here, and is left out of account"),
-        (37, "key 'metadata' means nothing here, and is left out of account"),
+        (36, "key 'license' means nothing here, and is left out"),
+        (37, "key 'metadata' means nothing here, and is left out"),
     ]
     rules = found.rules
     assert (rules.template, rules.order, rules.verdict, found.judge) == ("trio", "round-robin", "judge", "Cy")
@@ -251,17 +250,17 @@ WRONG = {
     ),
     "max_rounds: '0' is not between": ("---\nmax_rounds: 0\n---\n", 2, "max_rounds: 5"),
     "max_time: 'soon' is not a duration": ("---\nmax_time: soon\n---\n", 2, "30 minutes"),
-    "sealed: 'perhaps' is neither": ("---\nsealed: perhaps\n---\n", 2, "sealed: true"),
-    "threshold: '3/2' is not above 0": ("---\nthreshold: 3/2\n---\n", 2, "3/4"),
-    "quorum: '1/0' divides": ("---\nquorum: 1/0\n---\n", 2, "1/2"),
+    "sealed: Input should be a valid boolean": ("---\nsealed: perhaps\n---\n", 2, "sealed: true"),
+    "threshold: Input should be less than or equal to 1": ("---\nthreshold: 3/2\n---\n", 2, "3/4"),
+    "quorum: '1/0' is no part": ("---\nquorum: 1/0\n---\n", 2, "1/2"),
     "quorum: 'all' is no part": ("---\nquorum: all\n---\n", 2, "1/2"),
     "agents: 'some' is no number of agents": ("---\nagents: some\n---\n", 2, "2+"),
     "agents: '4-2' is no number": ("---\nagents: 4-2\n---\n", 2, "2+"),
     "agents: '27' is no number": ("---\nagents: 27\n---\n", 2, "2+"),
-    "board: 'round_limits' is no limit of a board; did you mean round_limit?": (
+    "board: 'round_limits' is nothing that a template may say of a board; did you mean round_limit?": (
         "---\nboard:\n  round_limits: 5\n---\n", 2, "round_limit: 5",
     ),
-    "board: round_limit: 'x' is no whole number": ("---\nboard: [round_limit: x]\n---\n", 2, "round_limit: 5"),
+    "board: round_limit: Input should be a valid integer": ("---\nboard: [round_limit: x]\n---\n", 2, "round_limit: 5"),
     "judge: no agent is called Judge": ("---\nverdict: judge\n---\n", 2, "## Agents"),
     "judge: no agent is called Zed": ("---\nverdict: judge\njudge: Zed\n---\n## Agents\n### Judge\n", 3, "## Agents"),
     "first: no agent is called Zed": ("---\nfirst: Zed\n---\n## Agents\n### Ann\n", 2, "Ann, all"),
@@ -272,24 +271,24 @@ WRONG = {
     "this is no YAML: could not find expected ':'": ("---\nname: x\njust words\nwords: y\n---\n", 3, "key: value"),
     "this is no YAML: found unexpected end of stream": ("---\nname: x\nwords: 'y\n---\n", 3, "quotes"),
     "this is no YAML: found unknown escape character 'q'": ('---\nwords: "\\q"\n---\n', 2, "quotes"),
-    "this is no YAML: an escape in it names no character": ('---\nwords: "\\UFFFFFFFF"\n---\n', 2, "quotes"),
+    "this is no YAML: an escape or a character in it is none": ('---\nwords: "\\UFFFFFFFF"\n---\n', 2, "quotes"),
     "this is no YAML: found character '@'": ("---\nname: x\nwords: @y\n---\n", 3, "quotes"),
     "anchors and aliases of YAML are not read": ("---\nname: &a x\nwords: *a\n---\n", 2, "write it out"),
     "more than 4 levels": ("---\nname: x\nmetadata: " + 4_900 * "[" + "\n---\n", 3, "flat"),
     "front matter of 20,0": ("---\nname: x\n" + 10_000 * "#\n" + "---\n", 1, "up to 20,000"),
     "name is there twice": ("---\nname: x\nname: y\n---\n", 3, "one of the two"),
-    "words: a table": ("---\nwords: {a: b}\n---\n", 2, "words: 100"),
+    "words: {'a': 'b'} is no text": ("---\nwords: {a: b}\n---\n", 2, "words: 100"),
     "unknown section 'workflows'": ("# x\n\n## Workflows\n", 3, "did you mean `## Workflow`?"),
     "`## Agents` is there twice": ("## Agents\n### A1\n## Agents\n", 3, "one of the two"),
     "unknown field of Ann 'responsibilites'": ("## Agents\n### Ann\n**Responsibilites:** x\n", 3, "`responsibilities`"),
-    "permissions of Ann: VOTES is no permission; did you mean VOTE?": (
+    "; did you mean VOTE?": (
         "## Agents\n### Ann\n**Permissions:** READ_ALL, votes\n", 3, "analyst, critic",
     ),
-    "permissions of Ann: CRITICS is no permission; did you mean": (
+    "permissions of Ann: CRITICS is none of READ_ALL": (
         "## Agents\n### Ann\n**Permissions:** critics\n", 3, "analyst, critic",
     ),
-    "weight of Ann: '0' is no weight": ("## Agents\n### Ann\n**Weight:** 0\n", 3, "**Weight:** 2"),
-    "priority of Ann: 'high' is no whole number": ("## Agents\n### Ann\n**Priority:** high\n", 3, "10"),
+    "weight of Ann: Input should be greater than 0": ("## Agents\n### Ann\n**Weight:** 0\n", 3, "**Weight:** 2"),
+    "priority of Ann: Input should be a valid integer": ("## Agents\n### Ann\n**Priority:** high\n", 3, "10"),
     "two agents are called ann": ("## Agents\n### Ann\n### ann\n", 3, "name of its own"),
     "'User' is no name for an agent": ("## Agents\n### User\n", 2, "### Architect"),
     "backend of Ann names a program": ("## Agents\n### Ann\n**Backend:** command:rm -rf x\n", 3, "--agent Ann="),

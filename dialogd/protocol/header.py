@@ -64,10 +64,9 @@ def read_header(text: str) -> Header:
         warnings.append('header: Setup: person is neither "present" nor "absent"; using "present"')
     if setup.get("person") == "absent" and setup.get("step") is True:
         warnings.append("header: Setup: step means nothing where the person is absent; ignoring it")
-    if not isinstance(setup.get("question_defaults", False), bool):
-        warnings.append("header: Setup: question_defaults is neither true nor false; no default will be taken")
-    if not isinstance(setup.get("break_cycles", False), bool):
-        warnings.append("header: Setup: break_cycles is neither true nor false; no cycle will be broken")
+    for key in ("question_defaults", "break_cycles"):
+        if not isinstance(setup.get(key, False), bool):
+            warnings.append(f"header: Setup: {key} is neither true nor false; using false")
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
     timeout = rules.board.contribution_timeout if rules.board else None
     limits = Limits(

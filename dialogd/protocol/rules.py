@@ -1,16 +1,23 @@
-"""Kinds of contribution, roles, and the rules of a dialog's Setup."""
+"""Kinds of contribution, roles, and the rules of a dialog: one model, which its Setup and templates are read by."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from fractions import Fraction
+from functools import cache, cached_property
 from reprlib import repr as shown
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Interval, Len
 
 from dialogd.protocol import units
+
+T = TypeVar("T")
 
 NAME = re.compile(r"[A-Z][A-Z_]{1,39}")
 
@@ -136,17 +143,143 @@ NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
 OWN_KINDS = (POST, PROPOSE, CRITIQUE, MODERATE)  # one of these for a dialog's own kinds of contribution
 
 
+# -- How values are read, in a Setup (TOML) and in a template (text): pydantic's ways, and people's --------------------
+
+
+@dataclass(frozen=True)
+class Read:
+    """Reads a value before pydantic checks it. Pydantic itself is loaded once a Setup or a template is read."""
+
+    read: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(self._value, handler(source))
+
+    def _value(self, value: Any) -> Any:
+        try:
+            return self.read(value)
+        except (TypeError, OverflowError) as error:
+            raise ValueError(str(error)) from None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        value = "; ".join(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{shown(value)} is no text")
+    return " ".join(value.split())
+
+
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) and value else value
+
+
+def names(value: Any) -> list[str]:
+    """A list, or a text with commas."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise TypeError(f"{shown(value)} is no list of names")
+    return [name for part in parts if (name := " ".join(part.split()))]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint at the known word that this one is nearly; "" where it is near none."""
+    close = get_close_matches(word, [*known], n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def one_of(known: Sequence[str]) -> Read:
+    """One of these words, as people write them: `Round Robin`."""
+
+    def read(value: Any) -> str:
+        word = _text(value).casefold().replace("_", "-").replace(" ", "-")
+        if word not in known:
+            raise ValueError(f"{shown(value)} is none of {', '.join(known)}{did_you_mean(word, known)}")
+        return word
+
+    return Read(read)
+
+
+_SHARE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,9})?(?:[ \t]*/[ \t]*[1-9][0-9]{0,5})?[ \t]*%?")
+
+
+def _share(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if not _SHARE.fullmatch(value):
+        raise ValueError(f"{shown(value)} is no part such as 3/4, 0.75 or 75%")
+    return float(Fraction(value.replace(" ", "").removesuffix("%")) / (100 if value.endswith("%") else 1))
+
+
+def _permissions(value: Any) -> frozenset[str]:
+    if isinstance(value, frozenset):
+        return value
+    said = names(value)
+    if len(said) == 1 and said[0].casefold() in STANDARD:
+        return STANDARD[said[0].casefold()]
+    wanted = frozenset(name.strip("`*_ ").upper().replace(" ", "_") for name in said)
+    for name in sorted(wanted - {*PERMISSIONS}):
+        meant = did_you_mean(name, PERMISSIONS) or did_you_mean(name.casefold(), STANDARD)
+        raise ValueError(f"{name} is none of {', '.join(PERMISSIONS)}{meant}")
+    return wanted
+
+
+def _role(value: Any) -> Any:
+    """A role's table; its name, or the standard role of its permissions, brings those it does not name."""
+    value = {"role": value} if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        return value
+    said = value.get("permissions")
+    said = said[0] if isinstance(said, list | tuple) and len(said) == 1 else said
+    standard = said.casefold() if isinstance(said, str) and said.casefold() in STANDARD else ""
+    name = value.get("role") or standard
+    usual = STANDARD.get(name.casefold(), USUAL) if isinstance(name, str) else USUAL
+    return {"permissions": usual, **value, "name": name}
+
+
+def board_table(value: Any) -> Any:
+    """A board's table, a list of `key: value`, or `true` for the usual limits."""
+    if isinstance(value, str):
+        value = value.casefold() in ("true", "yes", "on")
+    if isinstance(value, list | tuple):
+        pairs = (str(item).partition(":") for item in value)
+        return {key.strip().casefold().replace("-", "_"): said.strip() for key, _, said in pairs}
+    return {} if value is True else None if value is False else value
+
+
+def _criteria(value: Any) -> Mapping[str, int]:
+    if not isinstance(value, Mapping):
+        raise TypeError("criteria are a table of names and points")
+    points = {"_".join(re.findall("[a-z]+", name.casefold())): most for name, most in value.items()}
+    if not all(type(most) is int and most > 0 for most in points.values()) or sum(points.values()) != 100:
+        raise ValueError("the points of all criteria are not 100 together")
+    if "" in points:
+        raise ValueError("a criterion has no name")
+    return MappingProxyType(points)
+
+
+Text = Annotated[str, Read(_text)]
+Texts = Annotated[tuple[Text, ...], Read(_texts)]
+Names = Annotated[tuple[str, ...], Read(names)]
+Share = Annotated[float, Interval(gt=0, le=1), Read(_share)]
+Limit = Annotated[int, Interval(ge=0, le=1_000_000)]
+Count = Annotated[int, Interval(ge=1, le=1_000_000)]
+Seconds = Annotated[float, Read(units.seconds)]
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """What one agent is in a dialog. `weight` is that of its vote, `priority` its place in a round: higher first."""
 
-    name: str = ""
-    permissions: frozenset[str] = USUAL
-    weight: float = 1.0
+    name: Text = ""
+    permissions: Annotated[frozenset[str], Read(_permissions)] = USUAL
+    weight: Annotated[float, Interval(gt=0, le=1000)] = 1.0
     priority: int = 0
-    specialization: str = ""
-    personality: str = ""
-    responsibilities: tuple[str, ...] = ()
+    specialization: Text = ""
+    personality: Text = ""
+    responsibilities: Texts = ()
 
     def may(self, *permissions: str) -> bool:
         """True when the role has one of these permissions."""
@@ -168,9 +301,10 @@ class Role:
         return READ_ALL in self.permissions or READ_OWN not in self.permissions
 
 
-# -- The rules that a dialog's `## Setup` asks for, beyond those of a plain pair; read tolerantly ---------------------
+RoleTable = Annotated[Role, Read(_role)]
 
-T = TypeVar("T")
+
+# -- The rules that a dialog's `## Setup` asks for, beyond those of a plain pair; read tolerantly ---------------------
 
 ORDERS = ("alternate", "round-robin", "priority", "free", "parallel")
 VERDICTS = ("mutual", "vote", "moderator", "judge")
@@ -190,22 +324,22 @@ class Board:
 
     allow_references: bool = True
     require_confidence: bool = False
-    max_contributions_per_round: int = 10
-    round_limit: int = 10
-    blackboard_capacity: int = 100
-    minimum_contributions: int = 3
+    max_contributions_per_round: Limit = 10
+    round_limit: Limit = 10
+    blackboard_capacity: Limit = 100
+    minimum_contributions: Limit = 3
     terminate_on_consensus: bool = True
     terminate_on_rounds: bool = True
-    contribution_timeout: float | None = None
+    contribution_timeout: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """One phase of the work: `rounds` long; the last one lasts until the end. `votes`: it begins the voting."""
 
-    name: str
-    description: str = ""
-    rounds: int = 1
+    name: Annotated[Text, Len(1)]
+    description: Text = ""
+    rounds: Count = 1
     votes: bool = False
 
 
@@ -225,18 +359,18 @@ class Build:
     pass_score    points that a review needs; `criteria` are the most that each part may have, together 100
     """
 
-    moderator: str
-    lead: str
-    repo: str = ""
-    branch: str = ""
-    base: str = ""
-    gate: str = ""
-    gate_timeout: float = 900.0
-    iterations: int = 3
-    pass_score: int = 80
-    cycles: int = 1
-    criteria: Mapping[str, int] = field(default_factory=lambda: CRITERIA)
-    source: str = ""
+    moderator: Text
+    lead: Text
+    repo: Text = ""
+    branch: Text = ""
+    base: Text = ""
+    gate: Text = ""
+    gate_timeout: Annotated[float, Interval(ge=1, le=1_000_000)] = 900.0
+    iterations: Count = 3
+    pass_score: Limit = 80
+    cycles: Limit = 1
+    criteria: Annotated[Mapping[str, int], Read(_criteria)] = field(default_factory=lambda: CRITERIA)
+    source: Text = ""
 
 
 @dataclass(frozen=True)
@@ -250,28 +384,28 @@ class Rules:
     nothing is counted, `build` where no tasks are carried out.
     """
 
-    template: str = ""
-    order: str = "alternate"
-    verdict: str = "mutual"
+    template: Text = ""
+    order: Annotated[str, one_of(ORDERS)] = "alternate"
+    verdict: Annotated[str, one_of(VERDICTS)] = "mutual"
     sealed: bool = False
     red_team: bool = False
     objections: bool = False
     review: bool = False
-    judge: str = ""
-    threshold: float = 2 / 3
-    quorum: float = 2 / 3
-    winner: str = "most"
-    convergence_threshold: float = CONVERGENCE_THRESHOLD
-    escalation_threshold: int = 3
-    auto_propose_threshold: int = 3
-    guidelines: str = ""
-    board: Board | None = None
+    judge: Text = ""
+    threshold: Share = 2 / 3
+    quorum: Share = 2 / 3
+    winner: Annotated[str, one_of(WINNERS)] = "most"
+    convergence_threshold: Share = CONVERGENCE_THRESHOLD
+    escalation_threshold: Count = 3
+    auto_propose_threshold: Limit = 3
+    guidelines: Text = ""
+    board: Annotated[Board | None, Read(board_table)] = None
     build: Build | None = None
-    roles: Mapping[str, Role] = field(default_factory=lambda: MappingProxyType({}))
+    roles: Mapping[str, RoleTable] = field(default_factory=lambda: MappingProxyType({}))
     phases: tuple[Phase, ...] = ()
     kinds: Mapping[str, Kind] = field(default_factory=lambda: MappingProxyType({}))
-    success: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()
+    success: Texts = ()
+    errors: Texts = ()
 
     def role(self, agent: str) -> Role:
         """The role of that agent; by default it may take part, but neither moderate nor decide."""
@@ -314,228 +448,83 @@ _NO_ROLE = Role()
 _PLAIN = Rules()
 
 
-class _Reader:
-    """Reads values of a Setup, and notes those that make no sense."""
+@cache
+def _adapter(model: Any) -> Any:
+    from pydantic import TypeAdapter
 
-    def __init__(self, warnings: list[str]) -> None:
-        self.warnings = warnings
+    return TypeAdapter(model)
 
-    def take(self, table: Mapping[str, Any], key: str, read: Callable[[Any], T], default: T, where: str = "") -> T:
-        if key not in table:
-            return default
-        try:
-            return read(table[key])
-        except (ValueError, TypeError, OverflowError) as error:
-            self.warnings.append(f"header: Setup: {where}{key}: {error}; using the default")
-            return default
 
-    def table(self, setup: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-        """A table of the Setup; None without one."""
-        value = setup.get(key)
-        if value is None or isinstance(value, Mapping):
-            return value
-        self.warnings.append(f"header: Setup: {key} is no table; ignoring it")
-        return None
+def read_as(model: Any, given: Mapping[str, Any], problem: Callable[[tuple[str, ...], str], None]) -> Any:
+    """The values as that model; what cannot be read is told to `problem`, with its path, and is left out."""
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(model).validate_python(given)
+    except ValidationError as error:
+        for found in error.errors(include_url=False, include_input=False):
+            # Within a list, no place is a name: the whole list is left out.
+            path = tuple(map(str, itertools.takewhile(lambda part: isinstance(part, str), found["loc"])))
+            problem(path, found["msg"].removeprefix("Value error, "))
+            given = _without(given, path)
+    return read_as(model, given, problem)
+
+
+def _without(given: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    """The values without the one at that path, or without the last there is on the way to it."""
+    key, *rest = path
+    inner = given.get(key)
+    if rest and isinstance(inner, Mapping) and rest[0] in inner:
+        return {**given, key: _without(inner, tuple(rest))}
+    return {name: value for name, value in given.items() if name != key}
 
 
 def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[str]) -> Rules:
     """The rules of a Setup for these agents' ids; never fails, `warnings` gets what cannot be read."""
     if not setup:
         return _PLAIN
-    reader = _Reader(warnings)
+
+    def warn(path: Sequence[str], why: str, then: str = "using the default") -> None:
+        warnings.append(f"header: Setup: {'.'.join(path)}: {why}; {then}")
+
     ids = {agent.casefold(): agent for agent in agents}
-    board, build = reader.table(setup, "board"), _build(reader, reader.table(setup, "build"), ids)
-    is_review = reader.take(setup, "review", _flag, default=False)
-    return Rules(
-        template=reader.take(setup, "template", _text, ""),
-        order=BUILDS if build else reader.take(setup, "order", _one_of(ORDERS), "alternate"),
-        verdict=BUILDS if build else reader.take(setup, "verdict", _one_of(VERDICTS), "mutual"),
-        sealed=reader.take(setup, "sealed", _flag, default=False),
-        red_team=reader.take(setup, "red_team", _flag, default=False),
-        objections=reader.take(setup, "objections", _flag, default=False),
-        review=is_review,
-        judge=reader.take(setup, "judge", _one_of(ids), ""),
-        threshold=reader.take(setup, "threshold", _up_to(1), 2 / 3),
-        quorum=reader.take(setup, "quorum", _up_to(1), 2 / 3),
-        winner=reader.take(setup, "winner", _one_of(WINNERS), "most"),
-        convergence_threshold=reader.take(setup, "convergence_threshold", _up_to(1), CONVERGENCE_THRESHOLD),
-        escalation_threshold=reader.take(setup, "escalation_threshold", _from(1), 3),
-        auto_propose_threshold=reader.take(setup, "auto_propose_threshold", _from(0), 3),
-        guidelines=reader.take(setup, "guidelines", _text, ""),
-        board=None if board is None else _board(reader, board),
-        build=build,
-        roles=MappingProxyType(_roles(reader, setup, ids)),
-        phases=reader.take(setup, "phases", _phases, ()),
-        kinds=MappingProxyType(_kinds(reader, setup, BUILD if build else REVIEW if is_review else {})),
-        success=reader.take(setup, "success", _texts, ()),
-        errors=reader.take(setup, "errors", _texts, ()),
-    )
+    given = {key: value for key, value in setup.items() if key in Rules.__dataclass_fields__ and key != "kinds"}
+    if "judge" in given:
+        given["judge"] = _agent(ids, given["judge"])
+        if not given["judge"]:
+            warn(("judge",), f"{shown(setup['judge'])} is none of {', '.join(agents)}")
+    if isinstance(build := given.get("build"), Mapping):
+        both = {key: _agent(ids, build.get(key)) for key in ("moderator", "lead")}
+        given["build"] = {**build, **both}
+        if len({*both.values()} - {""}) < 2:
+            warn(("build",), "it names no two agents as moderator and lead", "ignoring it")
+            del given["build"]
+    if isinstance(roles := given.get("roles"), Mapping):
+        known = {who: role for name, role in roles.items() if (who := _agent(ids, name))}
+        for name in (name for name in roles if not _agent(ids, name)):
+            warn(("roles", name), "no agent of this dialog", "ignoring it")
+        given["roles"] = known
+    rules: Rules = read_as(Rules, given, warn)
+    if rules.build is not None:
+        rules = replace(rules, order=BUILDS, verdict=BUILDS)
+    kinds = dict(rules.known_kinds)
+    messages = setup.get("messages", {})
+    for name, meaning in messages.items() if isinstance(messages, Mapping) else ():
+        if NAME.fullmatch(name) and isinstance(meaning, str):
+            kinds[name] = replace(kinds.get(name, Kind("")), meaning=" ".join(meaning.split()))
+        else:
+            warn(("messages", name), "no NAME with a meaning", "ignoring it")
+    return replace(rules, kinds=MappingProxyType(kinds))
 
 
-def _board(reader: _Reader, table: Mapping[str, Any]) -> Board:
-    usual = Board()
-    values: dict[str, Any] = {}
-    for key in Board.__dataclass_fields__:
-        default = getattr(usual, key)
-        read = _flag if isinstance(default, bool) else _from(0) if isinstance(default, int) else _seconds
-        values[key] = reader.take(table, key, read, default, "board.")
-    return Board(**values)
+def _agent(ids: Mapping[str, str], name: Any) -> str:
+    return ids.get(name.casefold(), "") if isinstance(name, str) else ""
 
 
-def _build(reader: _Reader, table: Mapping[str, Any] | None, ids: Mapping[str, str]) -> Build | None:
-    """The rules of a build; None where there is none, or where it does not name two agents."""
-    if table is None:
-        return None
-    who = {key: reader.take(table, key, _one_of(ids), "", "build.") for key in ("moderator", "lead")}
-    if not all(who.values()) or who["moderator"] == who["lead"]:
-        reader.warnings.append("header: Setup: build names no two agents as moderator and lead; ignoring it")
-        return None
-    words = {key: reader.take(table, key, _text, "", "build.") for key in ("repo", "branch", "base", "gate", "source")}
-    criteria = reader.take(table, "criteria", _criteria, CRITERIA, "build.")
-    return Build(
-        **who,
-        **words,
-        gate_timeout=float(reader.take(table, "gate_timeout", _from(1), 900, "build.")),
-        iterations=reader.take(table, "iterations", _from(1), 3, "build."),
-        pass_score=reader.take(table, "pass_score", _from(0), 80, "build."),
-        cycles=reader.take(table, "cycles", _from(0), 1, "build."),
-        criteria=criteria,
-    )
-
-
-def _criteria(value: Any) -> Mapping[str, int]:
-    if not isinstance(value, Mapping) or not value:
-        raise TypeError("criteria are a table of names and points")
-    points = {"_".join(re.findall("[a-z]+", name.casefold())): _integer(most) for name, most in value.items()}
-    if sum(points.values()) != 100 or not all(most > 0 for most in points.values()) or "" in points:
-        raise ValueError("the points of all criteria are not 100 together")
-    return MappingProxyType(points)
-
-
-def roles_of(given: Mapping[str, Any], ids: Sequence[str]) -> tuple[dict[str, Role], list[str]]:
+def roles_of(given: Mapping[str, Any], ids: Sequence[str]) -> tuple[Mapping[str, Role], list[str]]:
     """The roles that a table as in a Setup gives to these agents, and what in it makes no sense."""
     warnings: list[str] = []
-    found = _roles(_Reader(warnings), {"roles": given}, {one.casefold(): one for one in ids})
-    known = {"role", *(one.name for one in fields(Role))} - {"name"}
+    known = {"role", *Role.__dataclass_fields__} - {"name"}
+    found = read_rules({"roles": given}, ids, warnings).roles
     strange = [f"{who}.{key}" for who, one in given.items() if isinstance(one, Mapping) for key in one.keys() - known]
     return found, [*warnings, *(f"roles.{one} is no part of a role ({', '.join(sorted(known))})" for one in strange)]
-
-
-def _roles(reader: _Reader, setup: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Role]:
-    roles: dict[str, Role] = {}
-    for name, table in (reader.table(setup, "roles") or {}).items():
-        agent = ids.get(name.casefold())
-        if agent is None:
-            reader.warnings.append(f"header: Setup: roles.{name} is no agent of this dialog; ignoring it")
-        elif isinstance(table, str):
-            roles[agent] = _role(reader, {"role": table}, f"roles.{name}.")
-        elif isinstance(table, Mapping):
-            roles[agent] = _role(reader, table, f"roles.{name}.")
-        else:
-            reader.warnings.append(f"header: Setup: roles.{name} is neither a role's name nor a table; ignoring it")
-    return roles
-
-
-def _role(reader: _Reader, table: Mapping[str, Any], where: str) -> Role:
-    name = reader.take(table, "role", _text, "", where)
-    return Role(
-        name=name,
-        permissions=reader.take(table, "permissions", _permissions, STANDARD.get(name.casefold(), USUAL), where),
-        weight=reader.take(table, "weight", _up_to(1000), 1.0, where),
-        priority=reader.take(table, "priority", _integer, 0, where),
-        specialization=reader.take(table, "specialization", _text, "", where),
-        personality=reader.take(table, "personality", _text, "", where),
-        responsibilities=reader.take(table, "responsibilities", _texts, (), where),
-    )
-
-
-def _kinds(reader: _Reader, setup: Mapping[str, Any], known: Mapping[str, Kind]) -> dict[str, Kind]:
-    kinds = dict(known)
-    for name, meaning in (reader.table(setup, "messages") or {}).items():
-        if NAME.fullmatch(name) and isinstance(meaning, str):
-            kinds[name] = replace(known.get(name, Kind("")), meaning=" ".join(meaning.split()))
-        else:
-            reader.warnings.append(f"header: Setup: messages.{name} is no NAME with a meaning; ignoring it")
-    return kinds
-
-
-def _one_of(known: Sequence[str] | Mapping[str, str]) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        text = _text(value).casefold()
-        if text not in known:
-            names = known.values() if isinstance(known, Mapping) else known
-            raise ValueError(f"{shown(value)} is none of {', '.join(names)}")
-        return known[text] if isinstance(known, Mapping) else text
-
-    return read
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{shown(value)} is no text")
-    return " ".join(value.split())
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError(f"{shown(value)} is no list of texts")
-    return tuple(map(_text, value))
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{shown(value)} is neither true nor false")
-    return value
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{shown(value)} is no whole number")
-    return value
-
-
-def _from(least: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if not least <= _integer(value) <= 1_000_000:
-            raise ValueError(f"{shown(value)} is not from {least} to 1,000,000")
-        return _integer(value)
-
-    return read
-
-
-def _seconds(value: Any) -> float | None:
-    return units.seconds(str(value) if not isinstance(value, int) else f"{value} seconds")
-
-
-def _up_to(most: int) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{shown(value)} is no number")
-        if not 0 < value <= most:
-            raise ValueError(f"{shown(value)} is not above 0 and up to {most}")
-        return float(value)
-
-    return read
-
-
-def _permissions(value: Any) -> frozenset[str]:
-    names = frozenset(text.upper() for text in _texts(value))
-    strange = sorted(names - set(PERMISSIONS))
-    if strange:
-        raise ValueError(f"{', '.join(strange)} is none of {', '.join(PERMISSIONS)}")
-    return names
-
-
-def _phases(value: Any) -> tuple[Phase, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise TypeError("phases are tables with a name: [[phases]]")
-    phases = []
-    for item in value:
-        if not item.get("name"):
-            raise ValueError("a phase has no name")
-        rounds = _integer(item.get("rounds", 1))
-        if rounds < 1:
-            raise ValueError(f"the phase {shown(item['name'])} has {rounds} rounds")
-        votes = _flag(item.get("votes", False))
-        phases.append(Phase(_text(item["name"]), _text(item.get("description", "")), rounds, votes))
-    return tuple(phases)

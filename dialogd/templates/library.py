@@ -1,6 +1,6 @@
 """Templates: Markdown files that a dialog starts from; found by name in a few folders, or named by their path.
 
-A template is a SKILL.md with front matter in dialogd's own words (`terms.py`). It is looked for, in this order,
+A template is a SKILL.md with front matter in dialogd's own words. It is looked for, in this order,
 
     in ./.dialogd/templates         NAME.md
     in the user's config directory  templates/NAME.md
@@ -26,8 +26,7 @@ from dialogd.errors import BadInput
 from dialogd.protocol.model import Limits
 from dialogd.protocol.rules import Role, Rules
 from dialogd.protocol.text import is_blank, one_line
-from dialogd.templates.skill import Skill, read
-from dialogd.templates.terms import CastMember, Terms, terms_of
+from dialogd.templates.skill import CastMember, Skill, Terms, read, terms_of
 
 DEFAULT_TEMPLATE = "pair"
 LARGEST = 200_000  # bytes of one template
@@ -221,7 +220,7 @@ def load(place: Location) -> Template:
 
 
 def parse(name: str, text: str, source: str = "") -> Template:
-    """Read a template's text; `name` counts where the front matter gives none. Never fails: see `terms.problems`."""
+    """Read a template's text; `name` counts where the front matter gives none. Never fails: see its terms' problems."""
     skill = read(text, name)
     return Template(text, skill, terms_of(skill), source or name)
 

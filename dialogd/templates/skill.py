@@ -1,191 +1,53 @@
-"""A skill (SKILL.md) as it is written: its front matter, its sections, and readers of single values.
+"""A skill (SKILL.md): front matter and sections as they are written, and what they come to as agents and rules. Pure.
 
-Pure. What is wrong in a file is a `Mistake` with its line; a reader of a value raises `ValueError`, which says what.
+What is wrong in a file is a `Mistake` with its line; values are read by the model of the rules (`protocol/rules.py`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from fractions import Fraction
+from string import Template as Filled
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 from dialogd.protocol import units
 from dialogd.protocol.marks import outside_fences
-from dialogd.protocol.rules import PERMISSIONS, STANDARD, Board, Build
+from dialogd.protocol.rules import (
+    BUILDS,
+    NAME,
+    ORDERS,
+    STANDARD,
+    VERDICTS,
+    WINNERS,
+    Board,
+    Kind,
+    Names,
+    Phase,
+    Read,
+    Role,
+    RoleTable,
+    Rules,
+    Seconds,
+    Text,
+    board_table,
+    did_you_mean,
+    one_of,
+    read_as,
+)
 from dialogd.protocol.text import clean, one_line, redact
 
 LONGEST = 2_000  # code points of one text
+LONGEST_LINE = 5_000  # characters
+LONGEST_FRONT = 20_000  # characters
+DEEPEST = 4  # lists and tables of the front matter within each other
 MOST_AGENTS = 26
-_SPAN = re.compile(r"([0-9]{1,2})[ \t]*(?:(\+|or more)|(?:-|–|to)[ \t]*([0-9]{1,2}))?(?:[ \t]*agents?)?", re.I)
-_FRACTION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,9})?(?:[ \t]*/[ \t]*[0-9]{1,6})?[ \t]*%?")
-
-Span = tuple[int, int | None]  # fewest and most agents; None: any number
-
-
-def text(value: Value) -> str:
-    """One line of text; the points of a list after one another."""
-    if isinstance(value, Mapping):
-        raise ValueError("a table, where a text is meant")
-    return one_line(value if isinstance(value, str) else "; ".join(value), LONGEST)
-
-
-def names(value: Value) -> tuple[str, ...]:
-    """A list, or a text with commas."""
-    if isinstance(value, Mapping):
-        raise ValueError("a table, where names are meant")
-    listed = value.split(",") if isinstance(value, str) else value
-    return tuple(name for part in listed if (name := one_line(part, 200)))
-
-
-def flag(value: Value) -> bool:
-    """Yes or no."""
-    word = text(value).casefold()
-    if word not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-        raise ValueError(f"{word!r} is neither true nor false")
-    return word in ("true", "yes", "on", "1")
-
-
-def one_of(known: Sequence[str]) -> Callable[[Value], str]:
-    """One of these words."""
-
-    def read(value: Value) -> str:
-        word = text(value).casefold().replace("_", "-").replace(" ", "-")
-        if word not in known:
-            raise ValueError(f"{text(value)!r} is none of {', '.join(known)}{_meant(word, known)}")
-        return word
-
-    return read
-
-
-def part(value: Value) -> float:
-    """A part of a whole: `3/4`, `0.75` or `75%`."""
-    words = text(value)
-    if not _FRACTION.fullmatch(words):
-        raise ValueError(f"{words!r} is no part such as 3/4, 0.75 or 75%")
-    try:
-        number = Fraction(words.replace(" ", "").removesuffix("%")) / (100 if words.endswith("%") else 1)
-    except ZeroDivisionError:
-        raise ValueError(f"{words!r} divides by nothing") from None
-    if not 0 < number <= 1:
-        raise ValueError(f"{words!r} is not above 0 and up to 1")
-    return float(number)
-
-
-def weight(value: Value) -> float:
-    """What a vote weighs: above 0, up to 1000."""
-    words = text(value)
-    if not re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,6})?", words) or not 0 < float(words) <= 1000:
-        raise ValueError(f"{words!r} is no weight above 0 and up to 1000")
-    return float(words)
-
-
-def integer(value: Value) -> int:
-    """A whole number, also below zero."""
-    words = text(value)
-    if not re.fullmatch(r"[-+]?[0-9]{1,6}", words):
-        raise ValueError(f"{words!r} is no whole number")
-    return int(words)
-
-
-def count(value: Value) -> int:
-    """A whole number from 1 on."""
-    return units.count(text(value))
-
-
-def seconds(value: Value) -> float:
-    """A duration, in seconds."""
-    return units.seconds(text(value))
-
-
-def span(value: Value) -> Span:
-    """How many agents: `3`, `2+`, `2-4`."""
-    match = _SPAN.fullmatch(text(value))
-    if match is None:
-        raise ValueError(f"{text(value)!r} is no number of agents")
-    least, most = int(match[1]), int(match[3]) if match[3] else None if match[2] else int(match[1])
-    if not 1 <= least <= MOST_AGENTS or (most is not None and not least <= most <= MOST_AGENTS):
-        raise ValueError(f"{text(value)!r} is no number of agents from 1 to {MOST_AGENTS}")
-    return least, most
-
-
-def read_permissions(value: Value) -> tuple[str, frozenset[str]]:
-    """Permissions, and the name of the standard role that has them, if that was written."""
-    said = names(value)
-    if len(said) == 1 and said[0].casefold() in STANDARD:
-        return said[0].casefold(), STANDARD[said[0].casefold()]
-    wanted = frozenset(name.strip("`*_ ").upper().replace(" ", "_") for name in said)
-    for name in sorted(wanted - set(PERMISSIONS)):
-        raise ValueError(f"{name} is no permission{_meant(name, PERMISSIONS) or _meant(name.casefold(), [*STANDARD])}")
-    if not wanted:
-        raise ValueError("no permission is named")
-    return "", wanted
-
-
-def build(value: Value) -> Build:
-    """The rules of a build, a table: `moderator` and `lead` are names of its cast; neither repository nor command."""
-    if not isinstance(value, Mapping):
-        raise ValueError("a build names its moderator and its lead")
-    read = {"moderator": text, "lead": text, "iterations": count, "cycles": _limit, "pass_score": _limit}
-    values: dict[str, Any] = {}
-    for key, said in value.items():
-        if key not in read:
-            raise ValueError(f"{key!r} is nothing that a template may say of a build{_meant(key, [*read])}")
-        values[key] = read[key](said)
-    if not values.get("moderator") or not values.get("lead"):
-        raise ValueError("a build names its moderator and its lead")
-    return Build(**values)
-
-
-def board(value: Value) -> Board:
-    """The limits of a board: a table, or a list of `key: value`; `true` for the usual ones."""
-    if isinstance(value, str) and not flag(value):
-        raise ValueError("a board is either there or left out")
-    pairs: Iterable[tuple[str, str]] = ()
-    if not isinstance(value, str):
-        pairs = value.items() if isinstance(value, Mapping) else map(_pair, value)
-    usual = Board()
-    values: dict[str, Any] = {}
-    for key, said in pairs:
-        if key not in Board.__dataclass_fields__:
-            raise ValueError(f"{key!r} is no limit of a board{_meant(key, [*Board.__dataclass_fields__])}")
-        default = getattr(usual, key)
-        read = flag if isinstance(default, bool) else _limit if isinstance(default, int) else seconds
-        try:
-            values[key] = read(said)
-        except ValueError as error:
-            raise ValueError(f"{key}: {error}") from None
-    return Board(**values)
-
-
-def _limit(value: Value) -> int:
-    number = integer(value)
-    if not 0 <= number <= 1_000_000:
-        raise ValueError(f"{number} is not from 0 to 1,000,000")
-    return number
-
-
-def _pair(item: str) -> tuple[str, str]:
-    key, colon, value = (words.strip() for words in item.partition(":"))
-    if not colon:
-        raise ValueError(f"{item!r} is no `key: value`")
-    return key.casefold().replace("-", "_"), value
-
-
-def _meant(word: str, known: Sequence[str]) -> str:
-    close = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-# -- Front matter -----------------------------------------------------------------------------------------------------
 
 Value = str | tuple[str, ...] | Mapping[str, str]
-
-LONGEST_FRONT = 20_000  # characters
-DEEPEST = 4  # lists and tables within each other
+Span = tuple[int, int | None]  # fewest and most agents; None: any number
+Line = tuple[int, str]  # number (1-based) and text
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +56,7 @@ class Mistake:
 
     line: int
     what: str
-    fix: str
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +65,22 @@ class WrittenValue:
 
     value: Value
     line: int
+
+    @property
+    def joined(self) -> str:
+        """The value as one text; the points of a list after one another."""
+        return self.value if isinstance(self.value, str) else "; ".join(self.value)
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The value as a list; a text is its only point."""
+        return tuple(self.value) if not isinstance(self.value, str) else (self.value,) if self.value else ()
+
+
+NOTHING = WrittenValue("", 0)
+
+
+# -- Front matter -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +112,10 @@ def front_matter(lines: Sequence[str]) -> Front:
     return Front(MappingProxyType(values), tuple(problems), end + 1)
 
 
+_QUOTE = "write `key: value`, and quotes around a value that holds `: ` or begins with a sign"
+_BREAKS = {0x85: " ", 0x2028: " ", 0x2029: " "}  # lines of YAML, but not of a file
+
+
 def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, WrittenValue] | Mistake]:
     """The keys of these lines, which begin in line 2 of a file, and their values; or why they are not read.
 
@@ -250,12 +132,10 @@ def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, WrittenValue] | Mistake]:
         root = None if problem else yaml.compose(text, yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = (isinstance(error, yaml.scanner.ScannerError) and error.context_mark) or error.problem_mark
-        problem = Mistake(mark.line + 2, f"this is no YAML: {error.problem}", QUOTE)
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 2
-        problem = Mistake(line, f"this is no YAML: it has the character U+{error.character:04X}", "take it out")
-    except (ValueError, OverflowError):
-        problem = Mistake(2, "this is no YAML: an escape in it names no character", QUOTE)
+        problem = Mistake(mark.line + 2, f"this is no YAML: {error.problem}", _QUOTE)
+    except (yaml.reader.ReaderError, ValueError, OverflowError) as error:  # a character, or an escape, that is none
+        line = text.count("\n", 0, getattr(error, "position", 0)) + 2
+        problem = Mistake(line, "this is no YAML: an escape or a character in it is none", _QUOTE)
     if problem:
         yield problem
     elif isinstance(root, yaml.MappingNode):
@@ -266,19 +146,15 @@ def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, WrittenValue] | Mistake]:
         yield Mistake(line, f"{_words(root)[:60]!r} is no `key: value`", "write one key per line")
 
 
-QUOTE = "write `key: value`, and quotes around a value that holds `: ` or begins with a sign"
-_BREAKS = {0x85: " ", 0x2028: " ", 0x2029: " "}  # lines of YAML, but not of a file
-
-
 def _refused(events: Iterable[Any]) -> Mistake | None:
-    """What no front matter needs, and hostile ones do."""
+    """What no front matter needs, and hostile ones do: it would take memory or the stack without end."""
     depth = 0
     for event in events:
         name, line = type(event).__name__, event.start_mark.line + 2
         depth += name.endswith(("SequenceStartEvent", "MappingStartEvent"))
         depth -= name.endswith(("SequenceEndEvent", "MappingEndEvent"))
         if getattr(event, "anchor", None):
-            return Mistake(line, "anchors and aliases of YAML are not read", f"write it out; else {QUOTE}")
+            return Mistake(line, "anchors and aliases of YAML are not read", f"write it out; else {_QUOTE}")
         if depth > DEEPEST:
             return Mistake(line, f"more than {DEEPEST} levels within each other", "write it flat")
     return None
@@ -308,14 +184,21 @@ def _key(text: str) -> str:
 
 # -- The sections of a skill ------------------------------------------------------------------------------------------
 
-Line = tuple[int, str]  # number (1-based) and text
-
 SECTIONS = (
     "overview", "agents", "workflow", "communication protocol", "success criteria", "error handling", "rules", "opening"
 )  # fmt: skip
-FIELDS = (
-    "personality", "responsibilities", "permissions", "backend", "weight", "priority", "specialization", "role"
-)  # fmt: skip
+FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "personality": "**Personality:** devil's advocate",
+        "responsibilities": "**Responsibilities:** check every source",
+        "permissions": f"**Permissions:** one of {', '.join(STANDARD)}; or READ_ALL, POST …",
+        "backend": "**Backend:** claude",
+        "weight": "**Weight:** 2",
+        "priority": "**Priority:** 10",
+        "specialization": "**Specialization:** databases",
+        "role": "**Role:** critic",
+    }
+)  # of an agent, each as it is written
 
 _HEADING = re.compile(r"(#{1,6})[ \t]+(.*)")
 _FIELD = re.compile(
@@ -323,9 +206,11 @@ _FIELD = re.compile(
 )
 _BULLET = re.compile(r"[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?(.*)")
 _NUMBERED = re.compile(r"[ \t]{0,3}\d{1,3}[.)][ \t]+(.*)")
-_BOLD = re.compile(r"(\*\*|__)(?P<name>.+?)\1(?P<rest>.*)")
-_CODED = re.compile(r"`(?P<name>[^`]+)`(?P<rest>.*)")
-_SHOUTED = re.compile(r"(?P<name>[A-Z][A-Z_]+(?:[ -][A-Z_]+)*)(?=[ \t]*(?:[:–—-]|$))(?P<rest>.*)")
+_NAMED = (
+    re.compile(r"(\*\*|__)(?P<name>.+?)\1(?P<rest>.*)"),
+    re.compile(r"`(?P<name>[^`]+)`(?P<rest>.*)"),
+    re.compile(r"(?P<name>[A-Z][A-Z_]+(?:[ -][A-Z_]+)*)(?=[ \t]*(?:[:–—-]|$))(?P<rest>.*)"),
+)  # in bold, as code, in capitals
 _LENGTH = re.compile(r"\((?=[\dv])(?:(\d{1,4})[ -]rounds?)?(?:, *)?(votes)?\)", re.I)
 _ROW = re.compile(r"[ \t]*\|(.+)\|[ \t]*")
 _COUNTED = re.compile(r"^(?:(?:phase|step|agent)[ \t]+)?\d{1,3}[ \t]*[.):–—-]*[ \t]+", re.I)
@@ -336,8 +221,8 @@ class Section:
     """The lines under one `##` heading; `line` is that of the heading."""
 
     name: str
-    line: int
-    lines: tuple[Line, ...]
+    line: int = 0
+    lines: tuple[Line, ...] = ()
 
     @property
     def text(self) -> str:
@@ -351,7 +236,7 @@ class Member:
 
     name: str
     line: int
-    fields: dict[str, WrittenValue] = field(default_factory=dict)
+    fields: Mapping[str, WrittenValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,71 +273,60 @@ def _heading(level: int) -> Callable[[Line], str | None]:
     return begins
 
 
-def split(lines: Sequence[str], start: int) -> tuple[str, list[Line], list[Section]]:
+def _split(lines: Sequence[str], start: int) -> tuple[str, list[Line], list[Section]]:
     """The title, the lines before the first section, and the sections, of the lines from `start` (from 0) on."""
     rest = lines[start:]
     open_ = {start + index + 1 for index, _ in outside_fences(rest, forgiving=True)}
     one, two = _heading(1), _heading(2)
     (_, _, intro), *sections = _blocks(enumerate(rest, start + 1), lambda line: two(line) if line[0] in open_ else None)
     heads = [line for line in intro if line[0] in open_ and one(line) is not None][:1]
-    title = one(heads[0]) if heads else ""
     named = [Section(name.strip("#*_: \t").casefold(), at, tuple(below)) for name, at, below in sections]
-    return title or "", [line for line in intro if line not in heads], named
+    return (one(heads[0]) or "") if heads else "", [line for line in intro if line not in heads], named
 
 
-def members(section: Section) -> Iterator[Member]:
+def _members(section: Section) -> Iterator[Member]:
     """The agents: a `### Name` each, with bold field names below it."""
     for name, line, lines in [*_blocks(section.lines, _heading(3))][1:]:
         yield Member(_COUNTED.sub("", name).strip("*_` "), line, dict(_fields(lines)))
 
 
 def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, WrittenValue]]:
-    """The fields of one agent: text, or a list where bullets stand below the name."""
-    key, at, words, items = "", 0, list[str](), list[str]()
-    for line, text in lines:
+    """The fields of one agent: text, or a list where bullets stand below the name; text without a name describes it."""
+    key, at, said = "", 0, list[str]()
+    is_list = False
+    for line, text in (*lines, (0, "End:")):
         match = _FIELD.fullmatch(text)
-        if match and (match[2] or match[3].casefold() in FIELDS):
+        if match and (match[2] or match[3].casefold() in FIELDS or not line):
             if key:
-                yield key, _written(at, words, items)
-            key, at = (match[2] or match[3]).strip().casefold(), line
-            words, items = [match[4].strip()] if match[4].strip() else [], []
+                yield key, WrittenValue(tuple(filter(None, said)) if is_list else " ".join(filter(None, said)), at)
+            key, at, said, is_list = (match[2] or match[3]).strip().casefold(), line, [match[4].strip()], False
         elif bullet := _BULLET.fullmatch(text):
-            items.append(bullet[1].strip())
+            key, at, is_list = key or "description", at or line, True
+            said.append(bullet[1].strip())
         elif text.strip():
-            if items:
-                items[-1] += f" {text.strip()}"
-            else:
-                words.append(text.strip())
             key, at = key or "description", at or line
-    if key:
-        yield key, _written(at, words, items)
+            said = [*said[:-1], f"{said[-1]} {text.strip()}".strip()] if said else [text.strip()]
 
 
-def _written(line: int, words: Sequence[str], items: Sequence[str]) -> WrittenValue:
-    text = " ".join(words)
-    return WrittenValue(tuple(item for item in (text, *items) if item) if items else text, line)
-
-
-def steps(section: Section) -> Iterator[Point]:
+def _steps(section: Section) -> Iterator[Point]:
     """The phases: numbered lines or `###` headings, the name in bold or before the first colon."""
+
+    def number(line: Line) -> str | None:
+        match = _NUMBERED.fullmatch(line[1])
+        return match[1] if match else None
+
     headed = [(_COUNTED.sub("", name), line, lines) for name, line, lines in _blocks(section.lines, _heading(3))][1:]
-    for head, line, lines in headed or [*_blocks(section.lines, _number)][1:]:
+    for head, line, lines in headed or [*_blocks(section.lines, number)][1:]:
         length = _LENGTH.search(head)
         rounds, votes = length.groups() if length else (None, None)
         name, rest = _named(_LENGTH.sub("", head, count=1))
-        below = " ".join(_flat(text) for _, text in lines if text.strip())
-        said = " ".join(f"{_flat(rest)} {below}".split())
-        yield Point(" ".join(name.split()), said, line, int(rounds or 1), bool(votes))
-
-
-def _number(line: Line) -> str | None:
-    match = _NUMBERED.fullmatch(line[1])
-    return match[1] if match else None
+        said = " ".join((_flat(rest), *(_flat(text) for _, text in lines))).split()
+        yield Point(" ".join(name.split()), " ".join(said), line, int(rounds or 1), bool(votes))
 
 
 def _named(text: str) -> tuple[str, str]:
     """A name and what is said of it: `**NAME**: text`, `NAME: text`, `NAME - text`; without either all is the name."""
-    for pattern in (_BOLD, _CODED, _SHOUTED):
+    for pattern in _NAMED:
         match = pattern.match(text.strip())
         if match:
             return match["name"].strip("*_`[](): "), match["rest"]
@@ -460,26 +334,22 @@ def _named(text: str) -> tuple[str, str]:
     return name.strip(), rest
 
 
-def messages(section: Section) -> Iterator[Point]:
+def _messages(section: Section) -> Iterator[Point]:
     """The kinds of message: bullets or table rows that begin with a name in bold, as code, or in capitals."""
     for line, text in section.lines:
         row, bullet = _ROW.fullmatch(text), _BULLET.fullmatch(text)
         said = row[1].strip().replace("|", ":", 1) if row else bullet[1] if bullet else text.strip()
-        if not any(pattern.match(said) for pattern in (_BOLD, _CODED, _SHOUTED)):
-            continue
-        name, rest = _named(said)
-        yield Point(name, _flat(rest.rstrip("| ")), line)
+        if any(pattern.match(said) for pattern in _NAMED):
+            name, rest = _named(said)
+            yield Point(name, _flat(rest.rstrip("| ")), line)
 
 
-def points(section: Section) -> tuple[str, ...]:
+def _points(section: Section) -> tuple[str, ...]:
     """The points of a list, one text each; without bullets, its paragraphs."""
     found: list[str] = []
     is_open = False
     for _, text in section.lines:
-        bullet = _BULLET.fullmatch(text)
-        if bullet:
-            found.append(_flat(bullet[1]))
-        elif text.strip() and is_open:
+        if text.strip() and is_open and not _BULLET.fullmatch(text):
             found[-1] += f" {_flat(text)}"
         elif text.strip():
             found.append(_flat(text))
@@ -494,8 +364,6 @@ def _flat(text: str) -> str:
 
 
 # -- Skills -----------------------------------------------------------------------------------------------------------
-
-LONGEST_LINE = 5_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,8 +396,8 @@ class Skill:
             "agents": [
                 {
                     "name": member.name,
-                    "personality": joined(member.fields.get("personality")),
-                    "responsibilities": list(listed(member.fields.get("responsibilities"))),
+                    "personality": member.fields.get("personality", NOTHING).joined,
+                    "responsibilities": list(member.fields.get("responsibilities", NOTHING).listed),
                 }
                 for member in self.agents
             ],
@@ -545,57 +413,39 @@ def read(text: str, name: str) -> Skill:
     whole = clean(text.removeprefix("\ufeff")).split("\n")
     lines = [line if len(line) <= LONGEST_LINE else redact(line)[0][:LONGEST_LINE] for line in whole]
     front = front_matter(lines)
-    title, intro, found = split(lines, front.end)
-    by_name = {section.name: section for section in reversed(found)}
-
-    def of(section: str) -> Section:
-        return by_name.get(section, Section(section, 0, ()))
-
-    said = joined(front.values.get("name")) or name
-    places = (_place(line) for _, line in (*intro, *of("overview").lines))
-    place = joined(front.values.get("position")) or next(filter(None, places), "")
-    overview = of("overview").text or "\n".join(line for _, line in intro).strip("\n")
+    title, intro, found = _split(lines, front.end)
+    sections = {name: Section(name) for name in SECTIONS} | {section.name: section for section in reversed(found)}
+    said = front.values.get("name", NOTHING).joined or name
+    places = (_place(line) for _, line in (*intro, *sections["overview"].lines))
+    place = front.values.get("position", NOTHING).joined or next(filter(None, places), "")
+    overview = sections["overview"].text or "\n".join(line for _, line in intro).strip("\n")
     return Skill(
         name=said,
         title=title,
         position=place or title or said,
         overview="\n".join(line for line in overview.split("\n") if not _place(line)).strip("\n"),
-        agents=tuple(members(of("agents"))),
-        workflow=tuple(steps(of("workflow"))),
-        messages=tuple(messages(of("communication protocol"))),
-        success=points(of("success criteria")),
-        errors=points(of("error handling")),
-        rules=of("rules").text,
-        opening=of("opening").text,
-        opening_line=of("opening").line,
-        front=MappingProxyType(dict(front.values)),
+        agents=tuple(_members(sections["agents"])),
+        workflow=tuple(_steps(sections["workflow"])),
+        messages=tuple(_messages(sections["communication protocol"])),
+        success=_points(sections["success criteria"]),
+        errors=_points(sections["error handling"]),
+        rules=sections["rules"].text,
+        opening=sections["opening"].text,
+        opening_line=sections["opening"].line,
+        front=front.values,
         problems=(*front.problems, *_sections(found), *_lines(whole)),
     )
 
 
-def joined(written: WrittenValue | None) -> str:
-    """A value as one text; the points of a list after one another."""
-    value = written.value if written else ""
-    return value if isinstance(value, str) else "; ".join(value)
-
-
-def listed(written: WrittenValue | None) -> tuple[str, ...]:
-    """A value as a list; a text is its only point."""
-    value = written.value if written else ()
-    return tuple(value) if not isinstance(value, str) else (value,) if value else ()
-
-
 def _sections(found: Sequence[Section]) -> Iterator[Mistake]:
     """Sections that are there twice, and names that are nearly right."""
-    seen: set[str] = set()
-    for section in found:
+    for index, section in enumerate(found):
         close = get_close_matches(section.name, SECTIONS, n=1, cutoff=0.85)
-        if section.name in SECTIONS and section.name in seen:
+        if section.name in SECTIONS and any(other.name == section.name for other in found[:index]):
             what = f"the section `## {section.name.title()}` is there twice"
             yield Mistake(section.line, what, "make one of the two")
         elif close and section.name not in SECTIONS:
             yield Mistake(section.line, f"unknown section {section.name!r}", f"did you mean `## {close[0].title()}`?")
-        seen.add(section.name)
 
 
 def _lines(lines: Sequence[str]) -> Iterator[Mistake]:
@@ -610,3 +460,284 @@ def _lines(lines: Sequence[str]) -> Iterator[Mistake]:
 def _place(line: str) -> str:
     name, colon, where = line.replace("*", "").replace("_", "").partition(":")
     return where.strip() if colon and name.strip(" -\t").casefold() == "position" else ""
+
+
+# -- What a skill comes to: agents and rules of a dialog --------------------------------------------------------------
+
+_SPAN = re.compile(r"([0-9]{1,2})[ \t]*(?:(\+|or more)|(?:-|–|to)[ \t]*([0-9]{1,2}))?(?:[ \t]*agents?)?", re.I)
+NOT_A_NAME = frozenset({"user", "me", "human", "you", "person", "system", "daemon", "all", "any"})
+
+
+def _span(value: Any) -> Span:
+    """How many agents: `3`, `2+`, `2-4`."""
+    match = _SPAN.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is no number of agents")
+    least, most = int(match[1]), int(match[3]) if match[3] else None if match[2] else int(match[1])
+    if not 1 <= least <= MOST_AGENTS or (most is not None and not least <= most <= MOST_AGENTS):
+        raise ValueError(f"{value!r} is no number of agents from 1 to {MOST_AGENTS}")
+    return least, most
+
+
+Number = Annotated[int | None, Read(units.count)]
+
+
+@dataclass(frozen=True)
+class Matter(Rules):
+    """Front matter: the rules, and what else a template fixes. None: not fixed."""
+
+    name: Text = ""
+    description: Text = ""
+    position: Text = ""
+    agents: Annotated[Span | None, Read(_span)] = None
+    first: Names = ()
+    max_turns: Number = None
+    max_rounds: Number = None
+    max_time: Seconds | None = None
+    timeout: Seconds | None = None
+    words: Text = ""
+    labels: Annotated[str, one_of(("names", "ids"))] = "ids"
+    question_defaults: bool = False
+
+
+KEYS = (
+    *(
+        key
+        for key in Matter.__dataclass_fields__
+        if key not in {"template", "roles", "phases", "kinds", "success", "errors"}
+    ),
+)
+_EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "agents": "3, agents: 2+ or agents: 2-4",
+        "order": " | ".join(ORDERS),
+        "verdict": " | ".join(VERDICTS),
+        "winner": " | ".join(WINNERS),
+        "first": "the names of who begins, or all",
+        "max_turns": "20",
+        "max_rounds": "5",
+        "max_time": "30 minutes",
+        "timeout": "5 minutes",
+        "words": "100 to 200 words",
+        "threshold": "3/4",
+        "quorum": "1/2",
+        "board": "with indented lines such as `round_limit: 5`",
+        "build": "with indented lines `moderator: NAME` and `lead: NAME`",
+    }
+)
+
+
+def _example(key: str) -> str:
+    """How a key of the front matter is written."""
+    usual = getattr(Matter(), key)
+    said = _EXAMPLES.get(key) or ("true" if isinstance(usual, bool) else usual or "a text")
+    return f"write it like `{key}: {said}`"
+
+
+_PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "board": tuple(Board.__dataclass_fields__),
+        "build": ("moderator", "lead", "iterations", "cycles", "pass_score"),  # neither repository nor command
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CastMember:
+    """One agent of a cast: name, role, permissions, default backend."""
+
+    name: str
+    role: Role = field(default_factory=Role)
+    backend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a template fixes. `least` to `most` agents take part (None: any number); durations in seconds.
+
+    `rules` names no agents: roles stand in `cast`; `judge`, `first` and a build's two hold names of the cast. None: not
+    fixed. `problems` must be fixed before it is used, `notes` say what is ignored.
+    """
+
+    cast: tuple[CastMember, ...]
+    least: int
+    most: int | None
+    rules: Rules
+    judge: str
+    first: tuple[str, ...]
+    max_turns: int | None
+    max_rounds: int | None
+    max_time: float | None
+    timeout: float | None
+    more: Mapping[str, str | bool]
+    problems: tuple[Mistake, ...]
+    notes: tuple[Mistake, ...]
+
+
+class _Reader:
+    """Reads a skill's terms, and notes what is wrong with them."""
+
+    def __init__(self, skill: Skill) -> None:
+        self.skill = skill
+        self.problems = [*skill.problems]
+        self.notes: list[Mistake] = []
+
+    def problem(self, line: int, what: str, fix: str) -> None:
+        self.problems.append(Mistake(line, what, fix))
+
+    def note(self, line: int, what: str) -> None:
+        self.notes.append(Mistake(line, f"{what}, and is left out", ""))
+
+    def given(self, written: Mapping[str, WrittenValue], known: Iterable[str], what: str) -> dict[str, Any]:
+        """The values of the known names; one that is nearly right is a problem, one of another tool is ignored."""
+        known = [*known]
+        for name, value in written.items():
+            if name in known:
+                continue
+            if close := get_close_matches(name, known, n=1, cutoff=0.75):
+                self.problem(value.line, f"unknown {what} {name!r}", f"did you mean `{close[0]}`?")
+            else:
+                self.note(value.line, f"{what} {name!r} means nothing here")
+        return {name: _lined(value.value) for name, value in written.items() if name in known and value.value}
+
+    def matter(self) -> Matter:
+        front = self.skill.front
+        given = self.given(front, KEYS, "key")
+        for key, names in _PARTS.items():
+            table = board_table(given.get(key))
+            for name in table if isinstance(table, Mapping) else ():
+                if name not in names:
+                    what = f"{key}: {name!r} is nothing that a template may say of a {key}{did_you_mean(name, names)}"
+                    self.problem(front[key].line, what, _example(key))
+
+        def problem(path: tuple[str, ...], why: str) -> None:
+            self.problem(front[path[0]].line, f"{': '.join(path)}: {why}", _example(path[0]))
+
+        found: Matter = read_as(Matter, given, problem)
+        return found
+
+    def cast(self) -> Iterator[CastMember]:
+        seen: set[str] = set()
+        for member in self.skill.agents:
+            name = " ".join(member.name.partition("(")[0].translate({ord(c): None for c in ",;=@()[]`*"}).split())
+            if not name or len(name) > 60 or name.casefold() in NOT_A_NAME:
+                self.problem(member.line, f"{member.name!r} is no name for an agent", "write `### Architect`")
+                continue
+            if name.casefold() in seen:
+                self.problem(member.line, f"two agents are called {name}", "give each a name of its own")
+            seen.add(name.casefold())
+            yield self._member(name, member)
+
+    def _member(self, name: str, member: Member) -> CastMember:
+        given = self.given(member.fields, [*FIELDS, "description"], f"field of {member.name}")
+
+        def problem(path: tuple[str, ...], why: str) -> None:
+            key = "role" if path[0] == "name" else path[0]
+            self.problem(member.fields[key].line, f"{key} of {member.name}: {why}", f"write it like `{FIELDS[key]}`")
+
+        backend = str(given.pop("backend", "")).strip("`")
+        # A template that came with somebody's files must not name a program to run.
+        if backend.partition(":")[0] in ("command", "acp") or "@" in backend:
+            what = f"the backend of {member.name} names a program or a folder: templates must not"
+            fix = f"say it yourself: --agent {member.name.split(' ')[0]}={backend}"
+            self.problem(member.fields["backend"].line, what, fix)
+        special = filter(None, (given.pop("specialization", ""), given.pop("description", "")))
+        role: Role = read_as(RoleTable, {**given, "specialization": [*special]}, problem)
+        return CastMember(name, role, backend)
+
+    def phases(self, verdict: str) -> Iterator[Phase]:
+        """The phases; a step without a short name is called by its number. Where none says that it votes, the last."""
+        steps = self.skill.workflow
+        says = any(step.votes for step in steps)
+        for number, step in enumerate(steps, 1):
+            name, description = one_line(step.name, LONGEST), one_line(step.description, LONGEST)
+            if not name or len(name) > 40:
+                name, description = f"STEP {number}", f"{name} {description}".strip()
+            votes = step.votes or (verdict == "vote" and not says and number == len(steps))
+            yield Phase(name, description, max(step.rounds, 1), votes)
+
+    def kinds(self, known: Mapping[str, Kind]) -> Mapping[str, Kind]:
+        kinds, named = dict(known), set[str]()
+        for message in self.skill.messages:
+            name = "_".join(re.split(r"[\s_-]+", message.name.strip(" \t_-").upper()))
+            if not NAME.fullmatch(name):
+                self.note(message.line, f"{message.name!r} is no name of a message (letters and `_`)")
+            elif name in named:
+                self.problem(message.line, f"the message {name} is there twice", "keep one of the two")
+            else:
+                named.add(name)
+                kinds[name] = replace(known.get(name, Kind("")), meaning=one_line(message.description, LONGEST))
+        return MappingProxyType(kinds)
+
+    def in_cast(self, matter: Matter, cast: Sequence[CastMember]) -> tuple[str, tuple[str, ...]]:
+        """The judge, and who begins, by their names; what names nobody of the cast is a problem."""
+        front, known = self.skill.front, {part.name.casefold(): part.name for part in cast}
+        judge = ""
+        if matter.verdict == "judge":
+            judge = known.get((matter.judge or "judge").casefold(), "")
+            if not judge:
+                line = front["judge" if matter.judge else "verdict"].line
+                what = f"judge: no agent is called {matter.judge or 'Judge'}"
+                self.problem(line, what, "describe one below `## Agents`")
+        first = tuple(known.get(name.casefold(), name.casefold()) for name in matter.first)
+        for name in [name for name in first if name not in (*known.values(), "all")][:1]:
+            said = next(one for one in matter.first if one.casefold() == name)
+            fix = f"name one of: {', '.join((*known.values(), 'all'))}"
+            self.problem(front["first"].line, f"first: no agent is called {said}", fix)
+        if matter.build is not None and {matter.build.moderator, matter.build.lead} != {*known.values()}:
+            what = f"build: {matter.build.moderator} and {matter.build.lead} are not the two agents of it"
+            self.problem(front["build"].line, what, "describe both, and nobody else, below `## Agents`")
+        return judge, first
+
+
+def _lined(value: Value) -> Value:
+    """The value with every text of it on one line, without control characters and secrets."""
+    if isinstance(value, Mapping):
+        return {key: one_line(text, LONGEST) for key, text in value.items()}
+    return one_line(value, LONGEST) if isinstance(value, str) else tuple(one_line(text, LONGEST) for text in value)
+
+
+def terms_of(skill: Skill) -> Terms:
+    """What this skill defines, with every problem of the file."""
+    reader = _Reader(skill)
+    matter, cast = reader.matter(), tuple(reader.cast())
+    least, most = matter.agents or ((len(cast), len(cast)) if cast else (1, None))
+    if most is not None and most < len(cast):
+        what = f"agents: {len(cast)} are described below, and at most {most} take part"
+        reader.problem(skill.front["agents"].line, what, "correct it")
+    judge, first = reader.in_cast(matter, cast)
+    rules = Rules(**{key: getattr(matter, key) for key in Rules.__dataclass_fields__})
+    rules = replace(
+        rules,
+        template=one_line(skill.name, 100),
+        order=BUILDS if rules.build else rules.order,
+        verdict=BUILDS if rules.build else rules.verdict,
+        judge="",
+        phases=tuple(reader.phases(rules.verdict)),
+        kinds=reader.kinds(rules.known_kinds),
+        success=tuple(one_line(point, LONGEST) for point in skill.success),
+        errors=tuple(one_line(point, LONGEST) for point in skill.errors),
+    )
+    if not Filled(skill.opening).is_valid() or {*Filled(skill.opening).get_identifiers()} - {"topic", "question"}:
+        what = "the opening holds a $name that is none"
+        reader.problem(skill.opening_line, what, "write $topic, $question, or $$ for a dollar")
+    more: dict[str, str | bool] = {
+        "labels": matter.labels,
+        "words": matter.words,
+        "question_defaults": matter.question_defaults,
+    }
+    return Terms(
+        cast=cast,
+        least=least,
+        most=most,
+        rules=rules,
+        judge=judge,
+        first=first,
+        max_turns=matter.max_turns,
+        max_rounds=matter.max_rounds,
+        max_time=matter.max_time,
+        timeout=matter.timeout,
+        more=MappingProxyType({key: value for key, value in more.items() if value and value != "ids"}),
+        problems=tuple(sorted(reader.problems, key=lambda problem: problem.line)),
+        notes=tuple(sorted(reader.notes, key=lambda note: note.line)),
+    )

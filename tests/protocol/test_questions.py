@@ -412,7 +412,7 @@ def test_defaults_are_allowed_by_the_file_alone() -> None:
     assert questions.allows_defaults(allowing)
     assert allowing.rules == parse(compose(begun).encode()).header.rules
     wrong = read_header('# D\n\n## Setup\n\n```toml\nquestion_defaults = "yes"\n```\n')
-    assert wrong.warnings == ("header: Setup: question_defaults is neither true nor false; no default will be taken",)
+    assert wrong.warnings == ("header: Setup: question_defaults is neither true nor false; using false",)
 
 
 FORMS = [
