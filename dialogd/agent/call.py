@@ -10,10 +10,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from dialogd.agent.costs import Bill, is_possible, of_call
 from dialogd.backends import Backend, Delivery, NextRequest, Request, Tool, Usage
-from dialogd.backends.service import asked_to_wait
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.text import SHORTEST, clean, key_begins, key_ends, key_may_begin, one_line, redact
 from dialogd.protocol.units import in_words
@@ -273,11 +273,21 @@ class Call:
         """
         cause, fix = (redact(text, self.secrets)[0] for text in (error.cause, error.fix))
         if too_long:
-            cause = f"{cause}; the service {asked_to_wait(too_long)}"
+            cause = f"{cause}; the service asked to wait until {_time_in(too_long)}"
         partial = redact(error.partial, self.secrets)[0] if error.is_whole else beginning(error.partial, self.secrets)
         return BackendError(
             cause, fix=fix, retryable=error.retryable, partial=partial, is_whole=error.is_whole, kind=error.kind
         )
+
+
+def _time_in(seconds: float) -> str:
+    """`16:17`: the local time in so many seconds, with its date where that is another day."""
+    now = datetime.now().astimezone()
+    try:
+        then = now + timedelta(seconds=seconds)
+    except OverflowError:
+        return "years have passed"
+    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%Y-%m-%d %H:%M}"
 
 
 def _left(request: Request, bill: Bill) -> Request:

@@ -1,26 +1,18 @@
-"""What backends of model APIs share: who is asked with which key, one streamed reply, what errors mean, waiting.
-
-Agents on one key wait together: after "too many requests", all of them hold back, whichever daemon was told. A wait
-that a turn has no time for is an error at once, which says until when; `holds` lists what is held.
-"""
+"""What backends of model APIs share: who is asked with which key, one streamed reply, what errors mean."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import ipaddress
 import json
 import math
 import os
-import random
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -30,135 +22,29 @@ from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import one_line, redact
-from dialogd.store.disk import read_json, write_json
 
 if TYPE_CHECKING:
     from dialogd.backends.tools import OfferedTool, Told
-
-PAUSE = 2.0  # seconds to hold back where the service names no time
-LONGEST = 600.0  # seconds; a service, a clock or a damaged file may ask for more
-FOLDER = "limits"  # beside the agents' folders
-STAGGER = 0.25  # seconds at most, so that those who waited together do not knock together
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A service's request to wait: `host` asked at `told` for a pause until `until` (both wall time).
-
-    It holds for at most ten minutes, then the service is tried again.
-    """
-
-    host: str
-    until: float
-    told: float
-
-    @property
-    def left(self) -> float:
-        """Seconds until the key may be used, 0 when it may be used now."""
-        now = time.time()
-        return max(min(self.until, self.told + LONGEST) - now, 0.0) if self.told <= now else 0.0
-
-    @property
-    def words(self) -> str:
-        """What the service asked for: `asked to wait until 16:17`."""
-        return _words(self.until)
-
-
-class Limiter:
-    """Remembers until when nobody may use the key `key` of the service at `host`.
-
-    With `state`, an agent's own folder, it is remembered in a file in the folder beside it, where the daemons of the
-    other agents look too; without, in this process. The file names the service and no key.
-    """
-
-    def __init__(self, host: str, key: str, state: Path | None = None) -> None:
-        self.pause = PAUSE
-        self.stagger = STAGGER
-        self.file: Path | None = None
-        self._host = host
-        self._hold = Hold(host, 0.0, 0.0)
-        if state is not None:
-            name = hashlib.sha256(f"{host}\n{key}".encode()).hexdigest()[:32]
-            self.file = state.parent / FOLDER / f"{name}.json"
-
-    @property
-    def told(self) -> Hold:
-        """What was asked for by whoever was told last, here or in another daemon."""
-        return max(self._hold, _read(self.file) or self._hold, key=lambda hold: hold.left)
-
-    async def ready(self, until: float = math.inf) -> None:
-        """Wait until the key may be used.
-
-        Raises `BackendError` at once where that is later than `until` (monotonic), when the turn is over.
-        """
-        import asyncio  # `status` looks at what is held, and waits for nothing
-
-        while (left := self.told.left) > 0:
-            if time.monotonic() + left >= until:
-                raise BackendError(
-                    f"too many requests to {self._host} on this key",
-                    fix="ask again with `dialogd retry` then, or use another key",
-                    retryable=True,
-                    retry_after=self.told.until - time.time(),
-                    kind="busy",
-                )
-            await asyncio.sleep(left + random.uniform(0.0, self.stagger))
-
-    def hold(self, seconds: float | None = None) -> None:
-        """Nobody is to use the key for so many seconds; a longer wait that somebody else was told stays."""
-        now = time.time()
-        hold = Hold(self._host, now + max(self.pause if seconds is None else seconds, 0.0), now)
-        self._hold = max(self.told, hold, key=lambda hold: hold.left)
-        if self.file is not None:
-            hold = self._hold  # what cannot be shared still holds here
-            write_json(self.file, {"host": hold.host, "not_before": hold.until, "told": hold.told})
-
-    def heed(self, error: BackendError) -> None:
-        """Wait after a service said that there are too many requests, or that it is overloaded."""
-        if error.kind == "busy":
-            self.hold(error.retry_after)
-
-
-def holds(agents: Path) -> list[Hold]:
-    """All current holds of the agents whose folders are in `agents`, the longest first."""
-    found = (_read(path) for path in (agents / FOLDER).glob("*.json"))
-    return sorted((hold for hold in found if hold and hold.left > 0), key=lambda hold: -hold.left)
-
-
-def asked_to_wait(seconds: float) -> str:
-    """What a service asked for, in words: `asked to wait until 16:17` (local time)."""
-    return _words(time.time() + seconds)
-
-
-def _words(moment: float) -> str:
-    try:
-        at = datetime.fromtimestamp(moment).astimezone()
-    except (ValueError, OverflowError, OSError):
-        return "asked to wait for years"
-    day = "" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d} "
-    return f"asked to wait until {day}{at:%H:%M}"
-
-
-def _read(file: Path | None) -> Hold | None:
-    """The hold in the file; None where it is absent or damaged."""
-    try:
-        row = read_json(file) if file else {}
-        hold = Hold(str(row["host"]), float(row["not_before"]), float(row["told"]))
-        return hold if math.isfinite(hold.until) and math.isfinite(hold.told) else None
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None
-
 
 # -- What went wrong with a model API, in one kind of error -----------------------------------------------------------
 
 QUOTED = 200  # characters of a service's own words
 
-_AGAIN = "ask again with `dialogd retry` once {vendor} is well"
 # What is left where a prompt is too long for a model whose window dialogd does not know better.
 SHORTER = (
     "take turns out of what agents see (`dialogd strike N`), leave --project out (and with it its notes),"
     " choose a --model with a larger window, or begin a new dialog from a summary of this one"
 )
+TOO_LONG = re.compile(
+    r"context_length|(?:context|maximum) (?:length|window|context)|too (?:long|large)|exceeds the maximum"
+    r"|too many (?:input )?tokens",
+    re.I,
+)
+_SPENT = re.compile(
+    r"spend(?:ing)?[ _]limit|insufficient_quota|billing_(?:error|hard|not)|credit balance|(?:available|any) credits",
+    re.I,
+)
+_POLICY = re.compile(r"content_filter|content_policy|_policy_?violation|bio_policy", re.I)
 
 
 class Meaning(NamedTuple):
@@ -169,27 +55,39 @@ class Meaning(NamedTuple):
     fix: str
 
 
-REQUEST = Meaning("request", False, "it objects to the request: see --model, --effort and --max-tokens")
-LIMIT = Meaning("limit", False, "raise the spending limit or add credit for the key in {variable}")
-REFUSAL = Meaning("refusal", False, "put the question differently, or ask another model with --model")
-MOVED = Meaning("request", False, "set --base-url to where it has moved, if you trust that; nothing was sent there")
-BUSY = Meaning("busy", True, _AGAIN)
-FAILED = Meaning("failed", True, _AGAIN)
+_MOVED = "set --base-url to where it has moved, if you trust that; nothing was sent there"
+_SPEND = Meaning("limit", False, "raise the spending limit or add credit for the key in {variable}")
+_REFUSED = Meaning("refusal", False, "put the question differently, or ask another model with --model")
+_UNKNOWN = "check the model ({model}), the address ({host}) and --api: one of them is unknown"
+_AGAIN = "ask again with `dialogd retry` once {vendor} is well"
+_NETWORK = "check the network and the address ({host})"
+_OTHER = "choose another --model"
 
-STATUS: Mapping[int, Meaning] = {
-    401: Meaning("auth", False, "check {variable}: that key was sent to {host}"),
-    402: LIMIT,
-    403: Meaning("auth", False, "the key in {variable} may not do this: check it, or choose another --model"),
-    404: Meaning("request", False, "check the model ({model}), the address ({host}) and --api: one of them is unknown"),
-    408: Meaning("timeout", True, _AGAIN),
-    409: BUSY,
-    413: Meaning("request", False, SHORTER),
-    429: Meaning("busy", True, "let fewer agents use the key in {variable}, or wait a while"),
-    503: BUSY,
-    529: BUSY,
-}
-
-NO_KEY = "put the key for {host} into {variable}"
+# The first row that fits a status and the service's words is what an error means.
+ERRORS: tuple[tuple[range | tuple[int, ...], re.Pattern[str] | None, Meaning], ...] = (
+    (range(300, 400), None, Meaning("request", False, _MOVED)),
+    ((400, 402, 403, 429), _SPENT, _SPEND),
+    ((402,), None, _SPEND),
+    ((400, 413, 422), TOO_LONG, Meaning("request", False, SHORTER)),
+    ((413,), None, Meaning("request", False, SHORTER)),
+    ((400, 500), _POLICY, _REFUSED),
+    ((401,), None, Meaning("auth", False, "check {variable}: that key was sent to {host}")),
+    (
+        (403,),
+        None,
+        Meaning("auth", False, "the key in {variable} may not do this: check it, or choose another --model"),
+    ),
+    ((404,), None, Meaning("request", False, _UNKNOWN)),
+    ((408,), None, Meaning("timeout", True, _AGAIN)),
+    ((429,), None, Meaning("busy", True, "let fewer agents use the key in {variable}, or wait a while")),
+    ((409, 503, 529), None, Meaning("busy", True, _AGAIN)),
+    (
+        range(400, 500),
+        None,
+        Meaning("request", False, "it objects to the request: see --model, --effort, --max-tokens"),
+    ),
+    (range(500, 1000), None, Meaning("failed", True, _AGAIN)),
+)
 
 # Errors that come as a word, in a stream that had begun well.
 WORDS: Mapping[str, int] = {
@@ -204,25 +102,15 @@ WORDS: Mapping[str, int] = {
     "overloaded_error": 529,
 }
 
-_SPENT = re.compile(
-    r"spend(?:ing)?[ _]limit|insufficient_quota|billing_(?:error|hard|not)|credit balance|(?:available|any) credits",
-    re.I,
-)
-TOO_LONG = re.compile(
-    r"context_length|(?:context|maximum) (?:length|window|context)|too (?:long|large)|exceeds the maximum"
-    r"|too many (?:input )?tokens",
-    re.I,
-)
-_POLICY = re.compile(r"content_filter|content_policy|_policy_?violation|bio_policy", re.I)
-
+# Why a reply ended that is not complete, in words of ours (`API.stops`).
 ENDS: Mapping[str, tuple[Meaning, str]] = {
     "": (Meaning("cut", True, _AGAIN), "the stream of {vendor} ended before the reply did"),
     "length": (Meaning("cut", False, "raise --max-tokens"), "the reply was cut at {most} tokens"),
     "window": (Meaning("cut", False, SHORTER), "the dialog and the reply outgrew the window of {model}"),
-    "refusal": (REFUSAL, "{model} refused"),
-    "tool": (Meaning("garbled", True, "choose another --model"), "{model} asked for a tool instead of answering"),
+    "refusal": (_REFUSED, "{model} refused"),
+    "tool": (Meaning("garbled", True, _OTHER), "{model} asked for a tool instead of answering"),
     "pause": (Meaning("cut", True, _AGAIN), "{vendor} paused the reply instead of ending it"),
-    "empty": (Meaning("empty", True, "choose another --model, or another --effort"), "{model} answered with no text"),
+    "empty": (Meaning("empty", True, f"{_OTHER}, or another --effort"), "{model} answered with no text"),
     "thought": (Meaning("cut", False, "raise --max-tokens"), "{model} thought until its {most} tokens were used up"),
 }
 _CUT = frozenset({"", "length", "window"})  # ends that may have come in the middle of a word
@@ -245,41 +133,21 @@ def failure(error: Exception, service: Service, reply: StreamedReply) -> Backend
     clear_frames(error.__traceback__)  # a reader of the stream that they hold would stay open as long as the error
     status, body = getattr(error, "status_code", 200), getattr(error, "body", None)
     if isinstance(status, int) and status >= 300:
-        reply.usage = replace(reply.usage, tokens_in=0, tokens_out=0, cached=None, cache_write=None, estimated=False)
+        reply.used_nothing()
         cause = f"{service.vendor} answered {status}"
     elif body is not None:
         status = next((WORDS[word] for word in _names(body) if word in WORDS), 500)
         cause = f"{service.vendor} broke off the reply"
     else:
         return _broken(error, service, reply)
-    meaning, headers = _meaning(status, str(body)[:4000]), getattr(getattr(error, "response", None), "headers", {})
+    said, headers = str(body)[:4000], getattr(getattr(error, "response", None), "headers", {})
+    meaning = next(row for statuses, words, row in ERRORS if status in statuses and (not words or words.search(said)))
     if headers.get("x-should-retry") == "false":
         meaning = meaning._replace(retryable=False)
     words = _quoted(body, service.secrets)
-    said = _error(meaning, f"{cause}: {words}" if words else cause, service, reply)
-    said.retry_after = retry_after(headers) if said.retryable else None
-    return said
-
-
-def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> BackendError | None:
-    """The error for a reply that ended for the reason `stop` (a key of `ENDS`, or `done`), None if it is complete.
-
-    `most` is how many tokens a reply may have where no budget narrows it.
-    """
-    blank = not reply.text.strip()
-    if stop == "done":
-        stop = "done" if not blank else "refusal" if reply.detail else "empty"
-    if stop == "length" and blank:
-        stop = "thought"
-    if stop == "done":
-        return None
-    meaning, cause = ENDS.get(stop, (FAILED, "{model} ended for a reason unknown here: {stop}"))
-    if reply.most < most and stop in ("length", "thought"):
-        meaning = meaning._replace(fix="raise the budget: it left this turn no more tokens")
-    cause = cause.format(vendor=service.vendor, model=service.model, most=reply.most, stop=one_line(stop, 40))
-    error = _error(meaning, cause, service, reply)
-    error.is_whole = stop not in _CUT or not reply.text
-    return error
+    found = _error(meaning, f"{cause}: {words}" if words else cause, service, reply)
+    found.retry_after = retry_after(headers) if found.retryable else None
+    return found
 
 
 def _broken(error: Exception, service: Service, reply: StreamedReply) -> BackendError:
@@ -288,47 +156,58 @@ def _broken(error: Exception, service: Service, reply: StreamedReply) -> Backend
 
     while error.__cause__ is not None and isinstance(error.__cause__, httpx2.HTTPError):
         error = error.__cause__
-    vendor, fix = service.vendor, "check the network and the address ({host})"
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        reply.usage = replace(reply.usage, tokens_in=0, tokens_out=0, estimated=False)
-        late = isinstance(error, httpx2.ConnectTimeout)
-        cause = f"no connection to {vendor}" + (f" within {CONNECT:g} seconds" if late else f": {error}")
-        return _error(Meaning("network", True, fix), cause, service, reply)
-    if isinstance(error, httpx2.TimeoutException):
-        return _error(Meaning("timeout", True, _AGAIN), f"{vendor} fell silent", service, reply)
-    if isinstance(error, httpx2.HTTPError):
-        cause = f"the connection to {vendor} broke " + ("in mid-reply" if reply.written else "before the reply began")
-        return _error(Meaning("network", True, fix), cause, service, reply)
-    kind = Meaning("garbled", True, "check the address ({host}): does it speak this API?")
-    what = str(error) if isinstance(error, NotAStream) else "what is not JSON"
-    if not isinstance(error, NotAStream | json.JSONDecodeError):
-        what = f"what cannot be read ({type(error).__name__})"
-    return _error(kind, f"{vendor} sent {what}", service, reply)
+    vendor, meaning = service.vendor, Meaning("network", True, _NETWORK)
+    match error:
+        case httpx2.ConnectTimeout():
+            reply.used_nothing()
+            cause = f"no connection to {vendor} within {CONNECT:g} seconds"
+        case httpx2.ConnectError():
+            reply.used_nothing()
+            cause = f"no connection to {vendor}: {error}"
+        case httpx2.TimeoutException():
+            meaning, cause = Meaning("timeout", True, _AGAIN), f"{vendor} fell silent"
+        case httpx2.HTTPError():
+            when = "in mid-reply" if reply.written else "before the reply began"
+            cause = f"the connection to {vendor} broke {when}"
+        case _:
+            meaning = Meaning("garbled", True, "check the address ({host}): does it speak this API?")
+            cause = f"{vendor} sent what cannot be read ({type(error).__name__})"
+            if isinstance(error, NotAStream | json.JSONDecodeError):
+                cause = f"{vendor} sent {error if isinstance(error, NotAStream) else 'what is not JSON'}"
+    return _error(meaning, cause, service, reply)
 
 
-def _meaning(status: int, said: str) -> Meaning:
-    if status < 400:
-        return MOVED
-    if status in (400, 402, 403, 429) and _SPENT.search(said):
-        return LIMIT
-    if status in (400, 413, 422) and TOO_LONG.search(said):
-        return STATUS[413]
-    if status in (400, 500) and _POLICY.search(said):
-        return REFUSAL
-    return STATUS.get(status, FAILED if status >= 500 else REQUEST)
+def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> BackendError | None:
+    """The error for a reply that ended for the reason `stop` (a key of `ENDS`, or `done`), None if it is complete.
+
+    `most` is how many tokens a reply may have where no budget narrows it.
+    """
+    if not reply.text.strip() and stop in ("done", "length"):
+        stop = "thought" if stop == "length" else "refusal" if reply.detail else "empty"
+    if stop == "done":
+        return None
+    unknown = Meaning("failed", True, _AGAIN), "{model} ended for a reason unknown here: {stop}"
+    meaning, cause = ENDS.get(stop, unknown)
+    if reply.most < most and stop in ("length", "thought"):
+        meaning = meaning._replace(fix="raise the budget: it left this turn no more tokens")
+    cause = cause.format(vendor=service.vendor, model=service.model, most=reply.most, stop=one_line(stop, 40))
+    error = _error(meaning, cause, service, reply)
+    error.is_whole = stop not in _CUT or not reply.text
+    return error
 
 
 def _error(meaning: Meaning, cause: str, service: Service, reply: StreamedReply) -> BackendError:
     variable = service.variable or "OPENAI_API_KEY, with the address in OPENAI_BASE_URL"
-    words = NO_KEY if meaning.kind == "auth" and not service.key else meaning.fix
-    fix = words.format(vendor=service.vendor, model=service.model, host=service.host, variable=variable)
-    if meaning.kind == "refusal" and reply.detail:
+    fix = "put the key for {host} into {variable}" if meaning.kind == "auth" and not service.key else meaning.fix
+    fix = fix.format(vendor=service.vendor, model=service.model, host=service.host, variable=variable)
+    is_refused = meaning.kind == "refusal"
+    if is_refused and reply.detail:
         cause = f"{cause}: {one_line(reply.detail, QUOTED, service.secrets)}"
     return BackendError(
         one_line(cause, 2 * QUOTED, service.secrets),
         fix=one_line(fix, 2 * QUOTED, service.secrets),
         retryable=meaning.retryable,
-        partial="" if meaning.kind == "refusal" else reply.whole,  # what was refused is not offered again
+        partial="" if is_refused else reply.whole,  # what was refused is not offered again
         is_whole=not reply.text,
         kind=meaning.kind,
     )
@@ -358,17 +237,16 @@ def _quoted(body: object, secrets: Sequence[str]) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The pause that a service asks for, in seconds: `retry-after-ms`, `retry-after` in seconds or as a date."""
+    """The pause that a service asks for, in seconds: `retry-after-ms`, `retry-after` in seconds or as a date.
+
+    It is read here, because the SDKs take no notice of one that is longer than a minute.
+    """
+    milliseconds, text = headers.get("retry-after-ms", ""), headers.get("retry-after", "")
     try:
-        if milliseconds := headers.get("retry-after-ms"):
-            wait = float(milliseconds) / 1000
-        elif (text := headers.get("retry-after", "")).strip():
-            wait = float(text)
-        else:
-            return None
+        wait = float(milliseconds) / 1000 if milliseconds else float(text)
     except ValueError:
         try:
-            wait = parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time()
+            wait = parsedate_to_datetime(text).timestamp() - time.time()
         except (ValueError, OverflowError):
             return None
     return max(wait, 0.0) if math.isfinite(wait) else None
@@ -588,14 +466,9 @@ class StreamedReply:
     may_use: bool = False
     uses: list[Use] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
+    text: str = ""
     written: int = 0
-    told: int = 0
-
-    @property
-    def text(self) -> str:
-        """What has arrived."""
-        return "".join(self.parts)
+    reported: int = 0
 
     @property
     def whole(self) -> str:
@@ -605,13 +478,17 @@ class StreamedReply:
 
     def add(self, text: str) -> str:
         """Take a piece of the reply and give it back."""
-        self.parts.append(text)
+        self.text += text
         self.written += len(text)
         return text
 
     def think(self, text: str) -> None:
         """Count a piece of the model's thinking: it is paid for, and no part of the reply."""
         self.written += len(text)
+
+    def used_nothing(self) -> None:
+        """Nothing was billed."""
+        self.usage = Usage(self.usage.model, 0, 0)
 
     @property
     def used(self) -> Usage:
@@ -622,9 +499,9 @@ class StreamedReply:
 
     def news(self) -> Usage | None:
         """What has been used so far, when that is worth telling again."""
-        if self.written - self.told < UPDATE:
+        if self.written - self.reported < UPDATE:
             return None
-        self.told = self.written
+        self.reported = self.written
         return self.used
 
 
@@ -699,7 +576,6 @@ class API:
         self.most_out = options.max_tokens or MAX_TOKENS
         self.room = window_of(self.model) - self.most_out
         self.secrets = self.service.secrets
-        self.limiter = Limiter(service.host, service.key, options.state)
         self.silence = SILENCE
         self._options = options
         self._client: Any = None
@@ -728,104 +604,100 @@ class API:
         return dict(headers_in(self._options.variables, self.headers))
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | NextRequest, None]:
-        """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
+        """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself.
+
+        Where the model asks for calls of tools they are made, and it is asked again, until it asks for none.
+        """
         yield Usage(self.model, calls=0)
-        tools, owns = request.tools, self._takes_tools and not request.question  # an answer has nobody to write to
-        tools = tools if tools is not None and (tools.servers or owns) else None
-        if tools is not None:
-            try:
+        tools = request.tools
+        if tools is not None and not (tools.servers or (self._takes_tools and not request.question)):
+            tools = None  # an answer to a question has nobody to write to
+        request, prompt, so_far = replace(request, tools=tools), request.prompt(), list[Exchange]()
+        reply = self._begin(request, prompt, so_far)
+        try:
+            if tools is not None:
                 await tools.open(request.until)
-                async with aclosing(self._steps(request)) as steps:
-                    async for step in steps:
-                        yield step
-                return
-            except BackendError as error:
-                if tools.servers or error.kind != "request" or not _ABOUT_TOOLS.search(error.cause):
-                    raise
-                self._takes_tools = False  # many a local model: nobody asked for those of the dialog
-            finally:
+                prompt = tools.within(prompt)
+            while True:
+                reply = self._begin(request, prompt, so_far, reply.whole)
+                try:
+                    async with aclosing(self._stream(request, prompt, so_far, reply)) as pieces:
+                        async for piece in pieces:
+                            yield piece
+                except BackendError as error:
+                    knows_none = tools is not None and error.kind == "request" and _ABOUT_TOOLS.search(error.cause)
+                    if not knows_none or request.tools is None or request.tools.servers:
+                        raise
+                    self._takes_tools = False  # many a local model: nobody asked for those of the dialog
+                    request, prompt = replace(request, tools=None), request.prompt()
+                    continue
+                if tools is None or not reply.uses:
+                    return
+                used = reply.used
+                request, read = (
+                    self._rest(request, used),
+                    max(prompt.tokens + _beside(request, so_far), used.tokens_in or 0),
+                )
+                coming = read + (used.tokens_out or 0)  # what the next request reads, beside what the calls give
+                self._must_pay(request, coming, reply)
+                results = []
+                for use in reply.uses:
+                    yield Tool(use.name)
+                    results.append((use, await tools.call(use.name, use.arguments)))
+                    yield Tool()
+                so_far.append(Exchange(reply.said, results))
+                self._must_pay(request, coming + sum(tokens_of(told.text) for _, told in results), reply)
+                yield NextRequest()
+        finally:
+            if tools is not None:
                 await tools.close()
-        request = replace(request, tools=None)
-        async with aclosing(self._answer(request, request.prompt(), [])) as pieces:
-            async for piece in pieces:
-                if not isinstance(piece, StreamedReply):
-                    yield piece
 
-    async def _steps(self, request: Request) -> AsyncGenerator[str | Usage | Tool | NextRequest, None]:
-        """Ask, make the calls that the model asks for, and ask again, until it asks for none."""
-        tools, so_far, before = request.tools, list[Exchange](), ""
-        assert tools is not None
-        prompt = tools.within(request.prompt())
-        while True:
-            reply: StreamedReply | None = None
-            async with aclosing(self._answer(request, prompt, so_far, before)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, StreamedReply):
-                        reply = piece
-                    else:
-                        yield piece
-            if reply is None:
-                return
-            before = reply.whole
-            request, coming = self._after(request, reply), self._coming(request, prompt, so_far, reply)
-            self._must_pay(request, coming, reply)
-            results = []
-            for use in reply.uses:
-                yield Tool(use.name)
-                results.append((use, await tools.call(use.name, use.arguments)))
-                yield Tool()
-            so_far.append(Exchange(reply.said, results))
-            self._must_pay(request, coming + sum(tokens_of(told.text) for _, told in results), reply)
-            yield NextRequest()
+    def _begin(self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], before: str = "") -> StreamedReply:
+        """A reply that is to come, with what it may have and will at least cost."""
+        more = _beside(request, so_far)
+        guess = Usage(self.model, prompt.tokens + more, 0, estimated=True)
+        most = most_out(request, prompt, self.most_out, self.price, more)
+        may_use = request.tools is not None and not request.tools.is_used_up
+        return StreamedReply(guess, most, before=before, may_use=may_use)
 
-    def _after(self, request: Request, reply: StreamedReply) -> Request:
+    def _rest(self, request: Request, used: Usage) -> Request:
         """The request with what its budget has left."""
-        used, price = reply.used, self.price
         tokens_in, tokens_out = used.tokens_in or 0, used.tokens_out or 0
-        usd = price.usd(tokens_in, tokens_out, used.cached or 0, used.cache_write or 0) if price is not None else 0.0
+        usd = self.price.usd(tokens_in, tokens_out, used.cached or 0, used.cache_write or 0) if self.price else 0.0
         return replace(
             request,
             allowance=None if request.allowance is None else request.allowance - usd,
             tokens=None if request.tokens is None else request.tokens - tokens_in - tokens_out,
         )
 
-    def _coming(self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], reply: StreamedReply) -> int:
-        """The tokens that another request reads, beside what the calls in this reply give."""
-        read = max(prompt.tokens + _beside(request, so_far), reply.used.tokens_in or 0)
-        return read + (reply.used.tokens_out or 0)
-
     def _must_pay(self, left: Request, coming: int, reply: StreamedReply) -> None:
         """Raise `BackendError` where what is left of the budget pays for no request that reads so much."""
         price = self.price
         is_paid = left.allowance is None or price is None or price.usd(coming, LEAST_TOKENS) <= left.allowance
-        if is_paid and (left.tokens is None or coming + LEAST_TOKENS <= left.tokens):
-            return
-        raise BackendError(
-            "the budget does not pay for another request after a call of a tool",
-            fix="raise the budget: `dialogd limit`",
-            partial=reply.whole,
-            is_whole=True,
-            kind="limit",
-        )
+        if not is_paid or (left.tokens is not None and coming + LEAST_TOKENS > left.tokens):
+            raise BackendError(
+                "the budget does not pay for another request after a call of a tool",
+                fix="raise the budget: `dialogd limit`",
+                partial=reply.whole,
+                is_whole=True,
+                kind="limit",
+            )
 
-    async def _answer(
-        self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], before: str = ""
-    ) -> AsyncGenerator[str | Usage | StreamedReply, None]:
-        """Stream one answer; at its end, where it asks for calls of tools that it may make, the whole of it."""
-        import asyncio  # `status` looks at what is held, and waits for nothing
+    async def _stream(
+        self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], reply: StreamedReply
+    ) -> AsyncGenerator[str | Usage, None]:
+        """Stream one answer into `reply`, which has `uses` at its end where it asks for calls that it may make."""
+        import asyncio
 
-        more = _beside(request, so_far)
-        guess = Usage(self.model, prompt.tokens + more, 0, estimated=True)
-        reply = StreamedReply(guess, most_out(request, prompt, self.most_out, self.price, more), before=before)
-        reply.may_use = request.tools is not None and not request.tools.is_used_up
-        await self.limiter.ready(request.until)
         yield reply.used
         await asyncio.to_thread(importlib.import_module, self.sdk[0])  # takes seconds, in which the daemon must answer
         if self._client is None:
             self._client = self._connect()
         create, read = self.create(self._client), self.reading(reply)
-        body = self._body(request, prompt, so_far, reply)
-        gap = "\n\n" if before.strip() else ""
+        body = self.question(request, prompt, reply.most)
+        if request.tools is not None:
+            body = self.with_tools(body, request.tools.offered, so_far, may_call=reply.may_use)
+        gap = "\n\n" if reply.before.strip() else ""
         try:
             async with await create(stream=True, **body) as stream:
                 kind = stream.response.headers.get("content-type", "")
@@ -844,24 +716,12 @@ class API:
                 yield gap + text
         except self._errors() as error:
             failed = failure(error, self.service, reply)
-            self.limiter.heed(failed)
             yield reply.used
             raise failed from error
         yield reply.used
         stop = self.stops.get(reply.stop, reply.stop)
-        if reply.uses and stop in ("tool", "done"):
-            yield reply
-        elif unfinished := ending(stop, self.service, reply, self.most_out):
-            raise unfinished
-
-    def _body(
-        self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], reply: StreamedReply
-    ) -> dict[str, Any]:
-        """The body of a request; as `question` makes it where no tool is offered."""
-        body = self.question(request, prompt, reply.most)
-        if request.tools is None:
-            return body
-        return self.with_tools(body, request.tools.offered, so_far, may_call=reply.may_use)
+        if not (reply.uses and stop in ("tool", "done")) and (cut := ending(stop, self.service, reply, self.most_out)):
+            raise cut
 
     async def close(self) -> None:
         """Close the connections."""

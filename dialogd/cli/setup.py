@@ -22,7 +22,6 @@ from dialogd import __version__
 from dialogd.alerts import Alert, Bell, Channel, Event, Webhook, chosen, why_no_desktop
 from dialogd.backends import BACKENDS, WRITING, Found, Kind, auto, writers
 from dialogd.backends.seats import Seat, start_again
-from dialogd.backends.service import holds
 from dialogd.cli import options
 from dialogd.cli.host import ONE, twice
 from dialogd.cli.launch import is_free
@@ -308,9 +307,6 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     if told_twice := twice():
         yield Fact("mcp", "warning", told_twice, ONE)
     yield Fact("lead", "ok" if able else "absent", "; ".join(told), "" if able else INSTALL)
-    for hold in holds(StateDir(settings.state_dir).agents):
-        fix = "wait until then, or give agents another key: one on this key fails at once where its turn ends before"
-        yield Fact("held", "warning", f"{hold.host} {hold.words}", fix, {"seconds": round(hold.left)})
     for seat, who in enumerate("AB"):
         choice = auto.resolve(auto.AUTO, seat, variables, looks.__getitem__, agents="AB")
         yield Fact(f"auto {who}", "ok", auto.introduce(choice, settings.project))

@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 
 from dialogd.agent.clock import local
-from dialogd.backends.service import Hold, holds
 from dialogd.cli import options
 from dialogd.cli.client import daemons, healths
 from dialogd.cli.terminal import line
@@ -454,12 +453,12 @@ def status(
         looks = "; ".join(shlex.join(["dialogd", "status", *file_words(file)]) for file in others)
         fix = f"look at those that run: {looks}; or {error.fix}" if others else error.fix
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=fix) from None
-    situation, told = Situation.of(dialog, settings.file, running, state), holds(state.agents)
+    situation = Situation.of(dialog, settings.file, running, state)
     missing = taken_out(log.lost(dialog), settings.file)
     typed = takewhile(lambda entry: entry.frame is None or not entry.is_turn, reversed(dialog.entries))
     notices = [entry.notice for entry in reversed([*typed])]  # of what was typed since the last turn by a daemon
     warnings = [*filter(None, [missing, *dialog.header.warnings, *notices])]
-    options.answer(_facts(situation, told, warnings), _lines(situation, told, warnings), json=json)
+    options.answer(_facts(situation, warnings), _lines(situation, warnings), json=json)
 
 
 def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
@@ -490,7 +489,7 @@ def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]
     }
 
 
-def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -> dict[str, object]:
+def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
     keys = ("name", "by", "entry", "reason", "via")
     end = {key: getattr(state.outcome, key) for key in keys} if state.outcome else None
@@ -524,7 +523,6 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
             for a in dialog.header.agents
         ],
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
-        "holds": [{"host": hold.host, "seconds": round(hold.left)} for hold in told],
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
         "convergence": assessed(dialog),
         "rules": facts(dialog, now()),
@@ -566,7 +564,7 @@ def _secrets(dialog: Dialog) -> int:
     return sum(places("\n".join((entry.body, *map(str, entry.marks)))) for entry in written)
 
 
-def _lines(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -> Iterator[str]:
+def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
     dialog, state = situation.dialog, situation.dialog.state
     is_over, at = state.outcome is not None, now()
     left = max(state.limits.max_turns - state.counted, 0)
@@ -585,7 +583,6 @@ def _lines(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         *_sessions(situation),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
-        *(("wait", f"{hold.host} {hold.words}: agents on that key hold back") for hold in told),
         *([("budget", spent)] if (spent := standing(state)) else []),
         *signal_row(dialog),
         *(("noticed", signal.text) for signal in signals(dialog) if not is_over),

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from dialogd.agent.call import ATTEMPTS, Call
 from dialogd.backends.coding_agent import failed
-from dialogd.backends.service import Limiter, _quoted, retry_after
+from dialogd.backends.service import _quoted, retry_after
 from dialogd.errors import BackendError
 from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
 from tests.support.cases import cases
@@ -181,8 +181,6 @@ class Desk:
         backend = (self._hurried if rests else self._patient)[form]
         if rests:
             backend.silence = stretched(SILENCE)  # what was said before the rest must have arrived
-        backend.limiter = Limiter("stand-in", form)
-        backend.limiter.pause, backend.limiter.stagger = 0.01, 0.0
         return backend
 
     @property

@@ -21,7 +21,6 @@ import psutil
 import pytest
 
 from dialogd.backends import BACKENDS
-from dialogd.backends.service import Limiter, holds
 from dialogd.cli.launch import free_ports
 from dialogd.store.child import LEASH
 from dialogd.store.folders import StateDir
@@ -77,18 +76,6 @@ def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
     assert "leftovers" in lines
     assert "!!" not in done.out
     assert [path.name for path in dialogd.folder.iterdir() if "doctor" in path.name] == []
-
-
-def test_a_key_that_a_service_holds_back_is_named_with_the_time(dialogd: Commands) -> None:
-    dialogd.begin("Tabs or spaces?")
-    Limiter("api.example", "sk-secret-0123456789", dialogd.state.root / "agents" / "x-A").hold(1500)
-    words = holds(dialogd.state.agents)[0].words
-    assert re.search(rf"^\?\?  held +api\.example {words}$", look(dialogd).out, re.MULTILINE)
-    done = dialogd("status")
-    assert f"  wait     api.example {words}: agents on that key hold back\n" in done.out
-    (row,) = dialogd("status", "--json").json["holds"]
-    assert row["host"] == "api.example"
-    assert 0 < row["seconds"] <= 600
 
 
 def test_a_program_that_needs_node_is_told_of_where_node_is_missing(dialogd: Commands) -> None:
