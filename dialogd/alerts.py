@@ -102,7 +102,7 @@ class Alerts:
             turn=dialog.state.number,
             text=one_line(visible(call.arguments), TEXT_LENGTH, self._secrets),
             reason=one_line(
-                visible(f"may it call {call.tool}? dialogd approve-call {call.id}"), REASON_LENGTH, self._secrets
+                visible(f"may it call {call.tool}? dialogd approve {call.id}"), REASON_LENGTH, self._secrets
             ),
             url=self.url,
             at=person.now(),

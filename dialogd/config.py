@@ -486,7 +486,9 @@ class Settings:
         "", _line, "a session of yours that `claude-code` goes on from, as a copy; `last`: the most recent"
     )
     session: str = _setting(
-        "", _line, "the open session that a `live` agent is: `claude:PID:START`, as `dialogd sessions --json` lists it"
+        "",
+        _line,
+        "the open session that a `live` agent is: `claude:PID:START`, as `dialogd live sessions --json` lists it",
     )
     trust_project: bool = _setting(
         False, _switch, "let what the project contains run: hooks, servers, plugins, scripts; `acp` needs it"

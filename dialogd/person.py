@@ -384,7 +384,9 @@ def _not_theirs(act: str, origin: Origin, *, is_here: bool) -> Refused:
         )
     who = "session" if origin.seat.session else "agent"
     holds = f"holds seat {origin.seat.id}" + ("" if is_here else f" of the dialog at {origin.seat.file}")
-    speaks = "; what the seat has to say goes into its turn: dialogd turn, dialogd reply" if act == "say" else ""
+    speaks = (
+        "; what the seat has to say goes into its turn: dialogd live turn, dialogd live reply" if act == "say" else ""
+    )
     page = "" if act in IN_TERMINALS else ", or on the page"
     return Refused(
         f"cannot {what} from here: this comes from the {who} that {holds}, and is for the person alone",
@@ -759,7 +761,7 @@ def gate(log: LogFile, how: str) -> Dialog:
 class Takeover:
     """What a merge, or a rebase, would do with approved `tasks` and a branch of the person's that is at `at`.
 
-    A merge moves the branch to `to`, a fast-forward of `size`; `doubts` are why `dialogd verify --commit` would refuse
+    A merge moves the branch to `to`, a fast-forward of `size`; `doubts` are why `dialogd tasks verify` would refuse
     that. A rebase carries the tasks to where the branch is, and moves nothing: its `to` is "".
     """
 
@@ -829,7 +831,7 @@ def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
         say = f"{shlex.join(['dialogd', 'say', *file_words(log.path)])} …"
         mend = f"have one more task pass the gate ({say})" if is_red else "run the command that a reason names"
         raise Refused(
-            f"`dialogd verify --commit {what.to[:12]}` would refuse it: {one_line(what.doubts[0])}",
+            f"`dialogd tasks verify --commit {what.to[:12]}` would refuse it: {one_line(what.doubts[0])}",
             fix=f"{mend}, or overrule it, which the file will say: {again}",
         )
 

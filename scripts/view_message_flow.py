@@ -1,4 +1,4 @@
-"""The message flow of a dialog: what `dialogd flow` shows, with the same arguments."""
+"""The message flow of a dialog: what `dialogd show` shows, with the same arguments."""
 
 import sys
 
@@ -7,5 +7,5 @@ import own_python  # noqa: F401 - another Python is told which one to use
 from dialogd.__main__ import main
 
 if __name__ == "__main__":
-    sys.argv[:1] = ["dialogd", "flow"]
+    sys.argv[:1] = ["dialogd", "show"]
     main()

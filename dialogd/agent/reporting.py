@@ -212,7 +212,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "dropped": lambda d: d["text"],
     "warning": lambda d: f"warning: {d['text']}",
     "draft": lambda d: f"kept a reply as a draft: {d['why']}",
-    "call": lambda d: f"may it call {d['tool']} {d['arguments']}? `dialogd approve-call {d['call']}`",
+    "call": lambda d: f"may it call {d['tool']} {d['arguments']}? `dialogd approve {d['call']}`",
     "judged": lambda d: f"the call of {d['tool']} was {d['answer']}",
     "error": lambda d: f"failed: {d['message']}; {d['fix']}",
     "ready": lambda d: f"listening on port {d['port']}, {d['id']} on {d['file']}, backend {d['backend']}",

@@ -126,7 +126,7 @@ def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[
         if not is_told or one.name in ("id", "file", "state_dir"):
             continue
         if value is False:
-            yield ("--no-plan",) if one.name == "plan" else ()
+            yield ("--plan", "no") if one.name == "plan" else ()
         elif isinstance(value, tuple):
             yield from ((f"--{one.name.replace('_', '-')}", str(each)) for each in value)
         elif value is True:

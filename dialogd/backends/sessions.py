@@ -131,7 +131,7 @@ def of_key(key: str) -> Session | None:
     if program == CODEX and _THREAD.fullmatch(rest):
         return next((one for _, one in _codex_sessions() if isinstance(one, Session) and one.id == rest), None)
     if program != CLAUDE or not (re.fullmatch(r"[0-9]{1,20}", pid) and started):
-        raise BadInput(f"{key[:80]!r} names no session", fix="dialogd sessions --json lists their keys")
+        raise BadInput(f"{key[:80]!r} names no session", fix="dialogd live sessions --json lists their keys")
     try:
         one = _claude_session(_claude_folder() / f"{int(pid)}.json")
     except NotRunning:
@@ -254,7 +254,7 @@ def _send(session: Session, line: str) -> None:
     if not listens:
         raise Refused(
             f"the {session.title} takes no messages (Claude Code {_printable(registration.get('version'))})",
-            fix="let it wait for its turns: dialogd turn --wait; newer versions can be woken",
+            fix="let it wait for its turns: dialogd live turn --wait; newer versions can be woken",
         )
     if not listens.isprintable():
         raise UnsafeFile(f"{path} names a socket that is none", fix=_ANEW)

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dialogd import __version__
+from dialogd.errors import BadInput
 
 NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
@@ -34,19 +35,12 @@ GROUPS = {
         "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
         "new": Located("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
         "start": Located("start:start", "Run one agent's daemon, in a terminal of its own."),
+        "live": Located("seat:live", "Take part with a coding session that is open: join, turn, reply."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
     },
     "Speak": {
         "say": Located("speak:say", "Say something: an answer, a question, a proposal, a note."),
         "pass": Located("speak:pass_on", "Let the next agent speak instead of you."),
-        "floor": Located("speak:floor", "Ask for the floor, where the order of speakers is free."),
-    },
-    "Join": {
-        "join": Located("seat:join", "Take part with the coding session that you are in."),
-        "accept": Located("seat:accept", "Agree to take part, in a session that was asked to."),
-        "sessions": Located("seat:sessions", "List the coding sessions that are open on this machine."),
-        "turn": Located("seat:turn", "Show the turn that a live seat owes, and how to answer."),
-        "reply": Located("seat:reply", "Reply for a live seat: to the turn that it owes."),
     },
     "Steer": {
         "pause": Located("speak:pause", "Stop after the current turn, until you resume."),
@@ -56,47 +50,56 @@ GROUPS = {
         "skip": Located("speak:skip", "Skip an agent whose turn it is; the next one speaks."),
         "invite": Located("speak:invite", "Add an agent to the dialog."),
         "leave": Located("speak:leave", "Remove an agent, or yourself, from the dialog."),
-        "veto": Located("speak:veto", "Rule out a proposal: nobody can agree to it any more."),
-        "strike": Located("speak:strike", "Withdraw a turn: nothing it says counts any more."),
-        "approve-call": Located("speak:approve_call", "Let an agent call the tool that it asks for, or refuse it."),
         "limit": Located("speak:limit", "Change a limit, such as the number of turns or the budget."),
-        "restore": Located("speak:restore", "Put back turns that an editor has overwritten."),
         "stop": Located("speak:stop", "Stop everything: all your daemons and their dialogs."),
     },
     "See": {
         "status": Located("status:status", "Show how the dialog stands, or what you missed."),
         "watch": Located("watch:watch", "Watch a dialog live, until it ends."),
+        "show": Located("see:show_messages", "Show who said what to whom, or what one entry changed."),
         "tasks": Located("work:tasks", "Show a build's tasks; confirm, change, drop, accept them."),
-        "board": Located("see:board", "Show what was contributed, proposed and decided."),
-        "flow": Located("see:flow", "Show who said what to whom, one line per message."),
-        "replay": Located("see:replay", "Step through a dialog: what each entry changed."),
-        "cost": Located("outcome:cost", "Show what each agent has spent, and what is left."),
         "logs": Located("see:logs", "Print the last lines of a daemon's log."),
     },
     "Result": {
         "plan": Located("outcome:plan", "Show the plan: decisions, dissent, open points.", "outcome:PlanCommand"),
         "export": Located("outcome:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
-        "approve": Located("speak:approve", "Accept the result."),
+        "approve": Located("speak:approve", "Accept the result, or let an agent call a tool."),
         "reject": Located("speak:reject", "Reject the result, with a reason; the dialog continues."),
         "verify": Located("outcome:verify", "Check that no entry was altered after it was written."),
     },
     "Past": {
-        "list": Located("past:list_dialogs", "List your dialogs, newest first."),
-        "show": Located("past:show_dialog", "Show one dialog in full: result, decisions, every turn."),
-        "search": Located("past:search", "Search what was said in past dialogs."),
+        "list": Located("past:list_dialogs", "List your dialogs, or those that hold some words; show one in full."),
         "recall": Located("past:recall", "Find past decisions about something, best match first."),
         "outcome": Located("past:outcome", "Record how a decision turned out: worked or failed."),
-        "memory": Located("past:memory", "Show or rebuild the index of past dialogs."),
     },
     "Setup": {
-        "doctor": Located("setup:doctor", "Check this machine: backends, who pays, ports, files."),
+        "doctor": Located("setup:doctor", "Check this machine: what you can start with, and what is wrong."),
         "config": Located("setup:config", "Show the settings and where each comes from."),
         "init": Located("host:init", "Add dialogd's commands to this project."),
         "mcp": Located("host:mcp", "Serve dialogs as tools, for programs that speak MCP."),
         "alerts": Located("setup:alerts", "Test how you are alerted when you are not looking."),
     },
+    "more": {
+        "floor": Located("speak:floor", "Ask for the floor, where the order of speakers is free."),
+        "veto": Located("speak:veto", "Rule out a proposal: nobody can agree to it any more."),
+        "strike": Located("speak:strike", "Withdraw a turn: nothing it says counts any more."),
+        "restore": Located("speak:restore", "Put back turns that an editor has overwritten."),
+    },
 }
 """Every command, in the order in which they are listed, by what it is for. Its module is imported once it is called."""
+
+NOW = {
+    **{name: f"live {name}" for name in ("join", "accept", "sessions", "turn", "reply")},
+    "approve-call": "approve CALL",
+    "board": "status --board",
+    "cost": "status --cost",
+    "flow": "show",
+    "replay": "show ENTRY",
+    "search": "list WORDS",
+    "memory": "list --rebuild",
+    "conform": "tests/conformance, in a checkout",
+}
+"""What has become a part of another command."""
 
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
@@ -189,6 +192,12 @@ class _Top(TyperGroup):
             args = ["open"]
         with _no_plugins():
             return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command. Raises `BadInput` with its new name for one that has become a part of another."""
+        if now := NOW.get(args[0]):
+            raise BadInput(f"no such command {args[0]!r}", fix=f"now: dialogd {now}")
+        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, each with its line, beside the group that it belongs to; the epilog has the options."""

@@ -32,7 +32,7 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.templates.library import Template
 
-AGREES = "that session agrees by `dialogd accept`, and is told nothing of the dialog before"
+AGREES = "that session agrees by `dialogd live accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

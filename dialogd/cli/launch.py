@@ -260,7 +260,7 @@ class Daemons:
         plan, file = self.settings.plan, self.settings.file
         words = ["start", seat.id, "--file", str(file), "--port", str(seat.port), *seat.flags()]
         words += ["--pace", self.cast.pace] if self.cast.pace else []
-        words += ["--plan", str(plan)] if isinstance(plan, Path) else [] if plan else ["--no-plan"]
+        words += ["--plan", str(plan)] if isinstance(plan, Path) else [] if plan else ["--plan", "no"]
         others = (one for one in self.cast.seats if one.id != seat.id)
         words += [word for one in others for word in ("--peer", f"{one.id}=http://localhost:{one.port}")]
         return spawn(seat.id, words, StateDir(self.settings.state_dir).dialog(file) / f"{seat.id}.out")

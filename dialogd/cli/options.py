@@ -94,19 +94,16 @@ TrustProject = Annotated[
 Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
 Plan = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="Where the plan goes when the dialog ends. Default: beside the dialog file."),
+    typer.Option(metavar="DIR|no", help="Where the plan goes at the end. Default: beside the dialog file."),
 ]
-NoPlan = Annotated[bool, typer.Option("--no-plan", help="Leave no plan.")]
 Pace = Annotated[
     str | None,
     typer.Option(metavar="SECONDS", help="Seconds from an agent's turn to its next, at the least. Default: 0."),
 ]
 
 
-def settings_for(file: str | None = None, *, no_plan: bool = False, **flags: object) -> Settings:
+def settings_for(file: str | None = None, **flags: object) -> Settings:
     """The settings of this command: these flags, then environment and files. The dialog's path is normalized."""
-    if no_plan:
-        flags["plan"] = False
     if file and file.strip():  # without `..`, so that every command and daemon writes the same name for the same file
         file = os.path.normpath(Path.cwd() / Path(file).expanduser())
     return load({"file": file, **flags}, os.environ, Path.cwd())

@@ -313,7 +313,7 @@ def _target(out: str | None, dialog: Dialog, to: str, source: Path, *, force: bo
     return target
 
 
-# -- `dialogd cost` ---------------------------------------------------------------------------------------------------
+# -- `dialogd status --cost` ------------------------------------------------------------------------------------------
 
 RULES = 1_500  # tokens of a prompt that stand in no file: who an agent is, the marks, what is asked of it
 SAID = 1_000  # tokens by which a turn lengthens the prompts after it: over 400 words and their marks
@@ -322,17 +322,10 @@ CALLS = 3  # of the model in a coding agent's turn that looks something up
 MOST_OUT = 8_192  # tokens of a reply, where nobody says
 
 
-def cost(
-    path: options.FileArgument = None,
-    file: options.FileOption = None,
-    json: options.JsonOption = False,
-) -> None:
-    """Show what each agent has spent, and what is left.
-
-    Turns, tokens and dollars of each, and how the budget stands. What nobody knows is called unknown. Exit code 3 where
-    there is no dialog.
-    """
-    settings, log, dialog = options.opened(path or file)
+def show_cost(settings: Settings, *, json: bool) -> None:
+    """Show what each agent has spent, and what is left. What nobody knows is called unknown."""
+    log = options.log_of(settings)
+    dialog = options.dialog_at(log)
     state = dialog.state
     names = {agent.id: agent.name for agent in dialog.everybody}
     names |= {who: who for who in state.spent if who not in names}
@@ -505,18 +498,11 @@ PrePush = Annotated[bool, typer.Option("--pre-push", help="As a hook: each tip t
 Untested = Annotated[bool, typer.Option("--untested", help="A tree that no gate tested will do.")]
 
 
-def verify(  # noqa: PLR0913 - every option of the command is an argument
+def verify(
     path: options.FileArgument = None,
-    *,
     file: options.FileOption = None,
     certificate: Kept = None,
     details: Details = False,
-    commit: Commit = None,
-    repo: InRepo = ".",
-    bundle: FromBundle = None,
-    allowed_signers: Signers = None,
-    pre_push: PrePush = False,
-    untested: Untested = False,
     json: options.JsonOption = False,
 ) -> None:
     """Check that no entry was altered after it was written.
@@ -524,29 +510,7 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
     Each entry is held against its recorded hash, the entry before it, and the journals; and what its daemon wrote is
     worked out anew from the entries before it. The verdict comes first, then whatever was changed since. Exit code 0
     when all is sound or written by hand, 1 otherwise.
-
-    With --commit: exit code 0 only when exactly that commit's tree was approved in a build, on the base that it comes
-    from, by others than its author, with its gate green or your word on "untested", in a sound file; else 1, with the
-    reasons. With --bundle it needs no dialog here; without a signature by one of --allowed-signers that is "integrity
-    only", and 1. See docs/approvals.md.
     """
-    if commit is not None or pre_push:
-        if certificate is not None:
-            raise BadInput("--certificate is about the file alone", fix="leave it or --commit out")
-        if commit is not None and pre_push:
-            raise BadInput("--pre-push reads the commits itself", fix="leave --commit or --pre-push out")
-        if bundle is not None and (path or file):
-            raise BadInput("a bundle has its own copy of the dialog", fix="name the dialog or --bundle, not both")
-        if allowed_signers is not None and bundle is None:
-            raise BadInput("--allowed-signers is for --bundle", fix="name the bundle: --bundle F")
-        asked = (
-            judging(path or file, untested=untested)
-            if bundle is None
-            else _judging_elsewhere(bundle, allowed_signers, untested=untested)
-        )
-        _answer_commits(asked, repo, _pushed() if pre_push else [("", str(commit), "")], json=json)
-    if bundle is not None or allowed_signers is not None or untested:
-        raise BadInput("this is about commits", fix="name one: --commit HEAD")
     settings = options.settings_for(path or file)
     if not settings.file.exists():
         raise BadInput(
@@ -557,6 +521,38 @@ def verify(  # noqa: PLR0913 - every option of the command is an argument
     found = _verified(settings, kept)
     options.answer(found.facts(settings.file), list(found.rows(details=details)), json=json)
     raise typer.Exit(0 if found.is_sound else 1)
+
+
+def verify_commits(
+    path: options.FileArgument = None,
+    *,
+    file: options.FileOption = None,
+    commit: Commit = None,
+    repo: InRepo = ".",
+    bundle: FromBundle = None,
+    allowed_signers: Signers = None,
+    pre_push: PrePush = False,
+    untested: Untested = False,
+    json: options.JsonOption = False,
+) -> None:
+    """Check that a commit's tree is one that a build approved.
+
+    Exit code 0 only when exactly that tree was approved, on the base that it comes from, by others than its author,
+    with its gate green or your word on "untested", in a sound file; else 1, with the reasons. With --bundle it needs no
+    dialog here; without a signature by one of --allowed-signers that is "integrity only", and 1. See docs/approvals.md.
+    """
+    if (commit is None) != pre_push:
+        raise BadInput("which commits?", fix="name one, --commit HEAD; or --pre-push, which reads them itself")
+    if bundle is not None and (path or file):
+        raise BadInput("a bundle has its own copy of the dialog", fix="name the dialog or --bundle, not both")
+    if allowed_signers is not None and bundle is None:
+        raise BadInput("--allowed-signers is for --bundle", fix="name the bundle: --bundle F")
+    asked = (
+        judging(path or file, untested=untested)
+        if bundle is None
+        else _judging_elsewhere(bundle, allowed_signers, untested=untested)
+    )
+    _answer_commits(asked, repo, _pushed() if pre_push else [("", str(commit), "")], json=json)
 
 
 @dataclass(frozen=True)

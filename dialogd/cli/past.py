@@ -1,4 +1,4 @@
-"""Earlier dialogs: `dialogd list`, `show`, `search`, `recall`, `outcome` and `memory`."""
+"""Earlier dialogs: `dialogd list`, `recall` and `outcome`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most. Default: 20.")]
 Everything = Annotated[bool, typer.Option("--all", help="List all of them.")]
 Which = Annotated[str, typer.Argument(metavar="ID", help="Its id, the beginning of one, or the path of a file.")]
-Words = Annotated[builtins.list[str], typer.Argument(metavar="WORDS", help="What to look for; all of the words.")]
+Words = Annotated[
+    builtins.list[str] | None,
+    typer.Argument(metavar="[WORDS|ID]", help="What to look for; or one dialog, by its id or file, to show in full."),
+]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help="Read the archive's files anew, where its index is damaged.")]
 By = Annotated[str, typer.Option("--agent", metavar="ID", help="Only what this agent wrote; USER for you.")]
 Since = Annotated[str, typer.Option(metavar="TIME", help="Not older than this: 2h, 7d, yesterday, 2026-11-01.")]
 
@@ -56,15 +60,11 @@ def keep_ended(settings: Settings, dialog: Dialog) -> None:
             remark(f"note: the dialog was not archived: {error}")
 
 
-def show_dialog(which: Which, json: options.JsonOption = False) -> None:
+def _show_dialog(known: Memory, path: Path, row: DialogRow | None, *, json: bool) -> None:
     """Show one dialog in full: result, decisions, every turn."""
     from dialogd.memory.reading import read_dialog
     from dialogd.views.plan_page import entry_facts
 
-    known = open_memory()
-    is_path = "/" in which or (which.endswith(".md") and Path(which).exists())
-    row = None if is_path else known.dialog(which)
-    path = Path(which).expanduser() if row is None else Path(row.archive)
     try:
         dialog = read_dialog(path)
     except OSError as error:
@@ -78,6 +78,22 @@ def show_dialog(which: Which, json: options.JsonOption = False) -> None:
         "entries": [entry_facts(entry) for entry in dialog.entries],
     }
     options.answer(facts, _page(row, decisions, dialog), json=json)
+
+
+LEAST_ID = 4  # characters of the beginning of an id that name its dialog; a shorter word is looked for
+
+
+def _named(known: Memory, word: str) -> tuple[Path | None, DialogRow | None]:
+    """The file that a word names: a dialog's own, or the copy of the one with that id; None for a mere word."""
+    if "/" in word or (word.endswith(".md") and Path(word).exists()):
+        return Path(word).expanduser(), None
+    if len(word) < LEAST_ID or not any(sign.isdigit() for sign in word):
+        return None, None
+    try:
+        row = known.dialog(word)
+    except DialogdError:
+        return None, None
+    return Path(row.archive), row
 
 
 def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Sequence[PastDecision]]:
@@ -94,16 +110,14 @@ def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Seq
     return row_of(dialog, path), [*live_decisions(dialog)]
 
 
-def search(
-    words: Words, agent: By = "", since: Since = "", limit: Limit = 20, json: options.JsonOption = False
-) -> None:
+def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, json: bool) -> None:
     """Search what was said in past dialogs. Exit code 1 when nothing is found."""
     from dialogd.agent.clock import local
     from dialogd.memory.values import since as since_then
 
-    known, moment = open_memory(), since_then(since, datetime.now(UTC), local)
+    moment = since_then(since, datetime.now(UTC), local)
     known.dialogs(0, files=[options.settings_for().file])
-    hits = known.search(" ".join(words), agent=agent, since=moment, limit=limit)
+    hits = known.search(words, agent=agent, since=moment, limit=limit)
     if json:
         show(as_json([hit.as_json() for hit in hits]))
     screen = Screen()
@@ -198,18 +212,35 @@ def cost(row: DialogRow) -> str:
 
 
 def list_dialogs(
+    words: Words = None,
     every: Everything = False,
     limit: Limit = 20,
+    agent: By = "",
+    since: Since = "",
+    rebuild: Rebuild = False,
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """List your dialogs, newest first.
+    """List your dialogs, or those that hold some words; show one in full.
 
-    Those that go on and those that ended, with what they cost and how they turned out.
+    Those that go on and those that ended, newest first, with what they cost and how they turned out. With WORDS the
+    passages that hold them; exit code 1 when nothing is found. With the ID or the file of a dialog its result,
+    decisions and every turn.
 
     A dialog that ended while no daemon looked is archived when this command sees it, at its --file.
     """
-    rows = open_memory().dialogs(None if every else limit, files=[options.settings_for(file).file])
+    known = open_memory()
+    if rebuild:
+        _rebuild(known, json=json)
+        return
+    if words:
+        path, row = _named(known, words[0]) if len(words) == 1 else (None, None)
+        if path is not None:
+            _show_dialog(known, path, row, json=json)
+        else:
+            _search(known, " ".join(words), agent, since, limit, json=json)
+        return
+    rows = known.dialogs(None if every else limit, files=[options.settings_for(file).file])
     lines = []
     for row in rows:
         end = "REHEARSAL" if row.is_rehearsal else row.outcome or row.state
@@ -221,13 +252,7 @@ def list_dialogs(
         remark("no dialog yet; begin one: dialogd run TOPIC")
 
 
-# -- `dialogd recall`, `outcome` and `memory` -------------------------------------------------------------------------
-
-memory = typer.Typer(
-    help="Show or rebuild the index of past dialogs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+# -- `dialogd recall` and `outcome` -------------------------------------------------------------------------
 
 RECALL = "--recall"
 
@@ -329,25 +354,13 @@ def _builds(known: Memory, row: DialogRow) -> Iterator[Dialog]:
                 yield dialog
 
 
-@memory.command()
-def status(json: options.JsonOption = False) -> None:
-    """Show where the memory is, and how much it holds."""
-    known = open_memory()
+def _rebuild(known: Memory, *, json: bool) -> None:
+    """Rebuild the index from the archive's files, nothing else is touched, and say what it holds."""
+    known.rebuild()
     facts = known.status()
-    broken = f"          {facts['unreadable']} of them cannot be read; dialogd memory rebuild says why"
+    broken = f", {facts['unreadable']} of them cannot be read" if facts["unreadable"] else ""
     lines = [
-        f"archive   {facts['archive']}: {facts['copies']} copies, {facts['dialogs']} dialogs",
-        *([broken] if facts["unreadable"] else []),
+        f"archive   {facts['archive']}: {facts['copies']} copies, {facts['dialogs']} dialogs{broken}",
         f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions",
     ]
     options.answer(facts, lines, json=json)
-
-
-@memory.command()
-def rebuild() -> None:
-    """Rebuild the index from the archive's files; nothing else is touched."""
-    known = open_memory()
-    copies = known.rebuild()
-    left_out = int(str(known.status()["unreadable"]))
-    read = copies - left_out
-    show(f"{read} {'copy' if read == 1 else 'copies'} read" + (f", {left_out} left out" if left_out else ""))

@@ -141,17 +141,17 @@ class Held:
     go_on: Annotated[
         bool, typer.Option("--continue", help="Start its agents again (run: or those you name), and go on.")
     ] = False
-    stay: Annotated[bool, typer.Option("--stay", help="Keep the daemons and the page after the end, until Ctrl-C.")] = (
-        False
-    )
     linger: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The same, but only so long after the end, such as 1 hour.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long the daemons and the page stay after the end: 1 hour, or `always`, until Ctrl-C.",
+        ),
     ] = None
     opens: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in your browser, where there is one.")
     ] = False
     plan: options.Plan = None
-    no_plan: options.NoPlan = False
     price: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,12 +164,14 @@ class Held:
     @property
     def lasts(self) -> float:
         """For how many seconds after the end the page stays. Raises `BadInput`."""
-        return inf if self.stay else options.duration(self.linger, "--linger") if self.linger is not None else 0.0
+        if self.linger is None:
+            return 0.0
+        return inf if self.linger == "always" else options.duration(self.linger, "--linger")
 
     def settings(self, named: str | None) -> Settings:
         """The settings; to go on, the file may be `named` where something else is named otherwise."""
         file = self.file or (named if self.go_on else None)
-        return options.settings_for(file, pace=self.pace, plan=self.plan, no_plan=self.no_plan)
+        return options.settings_for(file, pace=self.pace, plan=self.plan)
 
 
 INTERRUPTED = 130
@@ -541,7 +543,7 @@ def _close(show: LiveView, *, stay: float) -> int:
     if outcome is not None and outcome.name in AGREED and not is_build and (way := onwards(dialog, show.settings.file)):
         show.say(f"build  {way}")
     if outcome is not None and outcome.name in AGREED and not stay:
-        show.say("page   closed with the daemons; --stay keeps both until Ctrl-C")
+        show.say("page   closed with the daemons; --linger 1h keeps both")
     if step := next_step(dialog, show.settings.file):
         show.say(f"next   {step}")
     return exit_code(outcome)

@@ -46,7 +46,13 @@ END = 5.0  # seconds in which a daemon ends
 SLICE = 45  # seconds of one waiting call
 LARGEST = 1_000_000  # characters of a reply
 ANSWER = 30.0  # seconds until it is known what became of a reply
-RULES = "Bash(dialogd turn:*) and Bash(dialogd reply:*)"  # no more: `dialogd` alone also starts programs
+RULES = "Bash(dialogd live turn:*) and Bash(dialogd live reply:*)"  # no more: `dialogd` alone also starts programs
+
+live = typer.Typer(
+    help="Take part with a coding session that is open: join, turn, reply.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 Who = Annotated[str | None, typer.Option("--id", metavar="ID", help="The agent, where several live seats are here.")]
 
@@ -54,11 +60,13 @@ Who = Annotated[str | None, typer.Option("--id", metavar="ID", help="The agent, 
 # -- A session takes a seat -------------------------------------------------------------------------------------------
 
 
+@live.command()
 def join(
     agent: Annotated[str | None, typer.Argument(metavar="[ID]", help="The seat: B. Default: the first free.")] = None,
     *,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="NAME", help="Another session, as `dialogd sessions` names it.")
+        str | None,
+        typer.Option("--session", metavar="NAME", help="Another session, as `dialogd live sessions` names it."),
     ] = None,
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="How long one of its turns may take. Default: 30 minutes.")
@@ -68,9 +76,9 @@ def join(
 ) -> None:
     """Take part with the coding session that you are in.
 
-    Type `!dialogd join B` into an open session of Claude Code or Codex. From then on one line comes there
-    whenever a turn is B's; `dialogd turn` shows it, `dialogd reply` answers. With --session another session is asked,
-    and takes part once `dialogd accept` was run in it; before that it is told nothing of the dialog.
+    Type `!dialogd live join B` into an open session of Claude Code or Codex. From then on one line comes there
+    whenever a turn is B's; `dialogd live turn` shows it, `dialogd live reply` answers. With --session another session
+    is asked, and takes part once `dialogd live accept` was run in it; before that it is told nothing of the dialog.
     """
     settings = options.settings_for(file)
     if session:
@@ -111,12 +119,13 @@ def take(settings: Settings) -> Settings:
     return replace(settings, session=key if settings.session == key and is_inside(os.getpid(), key) else key + UNASKED)
 
 
+@live.command()
 def accept(as_json: options.JsonOption = False) -> None:
     """Agree to take part, in a session that was asked to."""
     one = _around("accept")
     asked = next((daemon for daemon in daemons(options.settings_for()) if daemon.session == one.key), None)
     if asked is None:
-        raise NotRunning("nobody has asked this session to take part", fix="take a seat yourself: dialogd join")
+        raise NotRunning("nobody has asked this session to take part", fix="take a seat yourself: dialogd live join")
     came = _asked(asked, "POST", "/accept", {}, seconds=5)
     if as_json:
         show(json.dumps(came, ensure_ascii=False, indent=2))
@@ -168,8 +177,8 @@ def _around(command: str, other: str = "") -> Session:
     one = session_here(os.environ)
     if one is None:
         fix = other or (
-            "pick one from here: dialogd join --session NAME (dialogd sessions lists them); any other program: dialogd"
-            " start B --backend live, then dialogd turn --wait"
+            "pick one from here: dialogd live join --session NAME (dialogd live sessions lists them); any other"
+            " program: dialogd start B --backend live, then dialogd live turn --wait"
         )
         raise BadInput(
             "this terminal is inside of no coding session",
@@ -190,7 +199,7 @@ def _picked(name: str) -> Session:
         return found[0]
     known = ", ".join(one.name for one in found or every) or "none is open"
     what = f"{len(found)} sessions are called {name!r}" if found else f"there is no open session {name!r}"
-    raise BadInput(what, fix=f"name one of these: {known} (dialogd sessions shows them)")
+    raise BadInput(what, fix=f"name one of these: {known} (dialogd live sessions shows them)")
 
 
 def _open_dialog(settings: Settings) -> Dialog | None:
@@ -297,7 +306,7 @@ def _welcome(who: str, settings: Settings, dialog: Dialog | None, one: Session) 
 
 
 def _turn_line(who: str, file: Path, one: Session) -> str:
-    how = "run `dialogd turn`, and `dialogd reply` with the reply on standard input, or in a file"
+    how = "run `dialogd live turn`, and `dialogd live reply` with the reply on standard input, or in a file"
     if one.program == CODEX:
         how = "call the tools wait_for_turn and reply of the MCP server dialogd, for the sandbox bars these commands"
     return f"Whenever a turn is {who}'s, one line comes here: then {how} (the dialog: {file})"
@@ -323,6 +332,7 @@ def _words(file: Path) -> str:
 # -- What a seat owes -------------------------------------------------------------------------------------------------
 
 
+@live.command()
 def turn(
     page: Annotated[int, typer.Option("--page", min=1, metavar="N", help="Which page, where it has several.")] = 1,
     *,
@@ -350,10 +360,13 @@ def turn(
         raise typer.Exit(1)
 
 
+@live.command()
 def reply(
     text: Annotated[str, typer.Argument(metavar="[FILE]", help="The file with the reply; `-`: standard input.")] = "-",
     *,
-    debt: Annotated[str, typer.Option("--debt", metavar="NAME", help="The turn, as `dialogd turn` named it.")] = "",
+    debt: Annotated[
+        str, typer.Option("--debt", metavar="NAME", help="The turn, as `dialogd live turn` named it.")
+    ] = "",
     agent: Who = None,
     file: options.FileOption = None,
     as_json: options.JsonOption = False,
@@ -368,7 +381,7 @@ def reply(
         health = _asked(daemon, "GET", "/health", seconds=5)
         debt = str((health.get("delivery") or {}).get("debt") or "")
         if not debt:
-            raise Refused(f"{daemon.id} owes no turn now", fix="look what it owes: dialogd turn")
+            raise Refused(f"{daemon.id} owes no turn now", fix="look what it owes: dialogd live turn")
     came = _asked(daemon, "POST", "/reply", {"debt": debt, "text": words}, seconds=ANSWER)
     if as_json:
         show(json.dumps(came, ensure_ascii=False, indent=2))
@@ -377,12 +390,13 @@ def reply(
     show(plain(f"{number}{came['text']}"))
 
 
+@live.command()
 def sessions(as_json: options.JsonOption = False) -> None:
     """List the coding sessions that are open on this machine.
 
     Those of Claude Code and Codex, with project, name, what they do (idle, busy, waiting for you)
     and their seat.
-    `dialogd join B --session NAME` asks one of them to take part.
+    `dialogd live join B --session NAME` asks one of them to take part.
     """
     refused: list[DialogdError] = []
     found = running_sessions(refused)
@@ -445,4 +459,4 @@ def _asked(
     """The answer of the seat's daemon. Raises `Refused` with its reason, `NotRunning` without an answer."""
     answer = client.ask(daemon.port, method, path, body, seconds=seconds)
     retry = f"look into its log: {daemon.log}"
-    return client.accepted(daemon, answer, fix="look what it owes: dialogd turn", retry=retry)
+    return client.accepted(daemon, answer, fix="look what it owes: dialogd live turn", retry=retry)

@@ -1,10 +1,9 @@
-"""`dialogd board`, `flow`, `replay` and `logs`."""
+"""`dialogd show` and `logs`, and the board of `status`."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,49 +40,12 @@ from dialogd.views.tasks import NAMES, Event, events, look_into
 WIDTH = 100  # columns
 WIDEST = 16  # of a column that is not the last
 DECISION = "DECISION"
-_REF = re.compile(r"P(\d{1,6})|(?:turn )?(\d{1,9}(?:\.\d{1,9})?)", re.I)
-
-Agent = Annotated[
-    str | None, typer.Option("--agent", metavar="ID", help="Only what this agent made or took a side in.")
-]
-Type = Annotated[
-    str | None, typer.Option("--type", metavar="TYPE", help="Only this type: PROPOSAL, IDEA, TEXT, DECISION …")
-]
-Round = Annotated[int | None, typer.Option("--round", min=1, metavar="N", help="Only this round.")]
-Ref = Annotated[
-    str | None, typer.Option("--ref", metavar="REF", help="Only this proposal (P1) or turn (3), and what refers to it.")
-]
 
 
-def board(
-    file: options.FileOption = None,
-    agent: Agent = None,
-    kind: Type = None,
-    number: Round = None,
-    ref: Ref = None,
-    json: options.JsonOption = False,
-) -> None:
-    """Show what was contributed, proposed and decided. Filters combine. Exit code 3 where there is no dialog."""
-    settings, _, dialog = options.opened(file)
-    wanted = number, _kind(dialog, kind), _speaker(dialog, agent), _ref(ref)
-
-    def takes(*row: Any) -> bool:
-        """True for a row of the wanted round and type, by or about the wanted agent, about the wanted reference."""
-        round_, kind_, agents, refs = row
-        tests = (wanted[0], (round_,)), (wanted[1], (kind_,)), (wanted[2], agents), (wanted[3], refs)
-        return all(one is None or one in found for one, found in tests)
-
-    made = views.proposals(dialog)
-    sides = {p.ref: (p.agent, *p.supporters, *p.opponents, *(vote.agent for vote in p.votes)) for p in made}
-    stands = {p.ref: p.entry for p in made}
-    speakers = {entry.id: entry.by for entry in dialog.entries}
-    said = [c for c in views.contributions(dialog) if takes(c.round, c.kind, (c.agent,), (str(c.turn), c.ref, *c.refs))]
-    proposed = [p for p in made if takes(p.round, "PROPOSAL", sides[p.ref], (p.ref, p.entry, *p.refs))]
-    decided = [
-        d
-        for d in views.decisions(dialog)
-        if takes(d.round, DECISION, (speakers[d.entry], *sides.get(d.ref, ())), (d.ref, d.entry, stands.get(d.ref, "")))
-    ]
+def show_board(settings: Settings, *, json: bool) -> None:
+    """Show what was contributed, proposed and decided."""
+    dialog = options.dialog_at(options.log_of(settings))
+    said, proposed, decided = views.contributions(dialog), views.proposals(dialog), views.decisions(dialog)
     tables: dict[str, Sequence[Contribution | Proposed | Decided]]
     tables = {"contributions": said, "proposals": proposed, "decisions": decided}
     facts = {name: [asdict(row) for row in rows] for name, rows in tables.items()}
@@ -92,7 +54,7 @@ def board(
         *_table("proposals", "ref by entry round decision for against votes", map(_proposal, proposed)), "",
         *_table("decisions", "ref outcome method entry round evidence", map(_decision, decided)),
     ]  # fmt: skip
-    if not any(tables.values()) and not any(wanted):
+    if not any(tables.values()):
         lines = ["this dialog has no contributions, no proposals and no decisions yet"]
     options.answer({"file": str(settings.file), "dialog": dialog.id, **facts}, lines, json=json)
 
@@ -118,15 +80,6 @@ def _kind(dialog: Dialog, name: str | None) -> str | None:
     if kind not in known:
         raise BadInput(f"nothing is of kind {name!r}", fix=f"name one of: {', '.join(sorted(known))}")
     return kind
-
-
-def _ref(text: str | None) -> str | None:
-    if text is None:
-        return None
-    match = _REF.fullmatch(" ".join(text.split()))
-    if match is None:
-        raise BadInput(f"{text!r} is neither a proposal nor a turn", fix="write it like P1 or 3")
-    return f"P{int(match[1])}" if match[1] else match[2]
 
 
 # One row: its cells, and what stands in a line of its own below them.
@@ -161,13 +114,18 @@ def _table(title: str, heads: str, rows: Iterable[Row]) -> Iterator[str]:
             yield fit(f"      {line(below)}", WIDTH)
 
 
-# -- `dialogd flow` ---------------------------------------------------------------------------------------------------
+# -- `dialogd show` ---------------------------------------------------------------------------------------------------
 
 LOOK = 0.1  # seconds between two looks at the file
 NO_TIME = "--:--:--"
 WIDEST_NAME = 30  # columns
 MOST_HEAD = 100_000  # bytes of a file in which the header of a build is looked for
 
+_ENTRY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+What = Annotated[
+    str | None, typer.Argument(metavar="[ENTRY|FILE]", help="An entry, such as 7 or 7.1; or the dialog file.")
+]
 Agents = Annotated[
     list[str] | None,
     typer.Option("--agent", metavar="ID", help="Only from or to this agent, User or System; repeat it for more."),
@@ -188,8 +146,8 @@ Project = Annotated[
 ]
 
 
-def flow(
-    path: options.FileArgument = None,
+def show_messages(
+    what: What = None,
     agent: Agents = None,
     kind: Kinds = None,
     since: Since = None,
@@ -199,17 +157,23 @@ def flow(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Show who said what to whom, one line per message.
+    """Show who said what to whom, or what one entry changed.
 
-    A message is a mark, or the text of a turn without marks. Questions that nobody has answered yet stand at the end.
-    With --json one array of messages; with --follow too, one object per line. With --project the tasks of a build:
-    time, from and to, type, task, summary.
+    One line per message: a mark, or the text of a turn without marks. Questions that nobody has answered yet stand at
+    the end. With --json one array of messages; with --follow too, one object per line. With --project the tasks of a
+    build: time, from and to, type, task, summary. With ENTRY how the dialog stood after it, and what every agent had
+    to do then.
     """
+    entry = what if what and _ENTRY.fullmatch(what) else None
+    path = None if entry else what
     if mermaid and (json or follow):
         raise BadInput("--mermaid is a picture of what there is", fix="leave --json and --follow out")
     if project is not None and (path or file):
         raise BadInput("a project and a file are named", fix="name one of the two")
     settings = options.settings_for(path or file)
+    if entry:
+        _show_entry(settings, entry, json=json)
+        return
     log = options.log_of(settings if project is None else replace(settings, file=_file_of(project, settings)))
 
     def wanted(dialog: Dialog) -> list[FlowLine]:
@@ -294,7 +258,7 @@ def _file_of(project: str, settings: Settings) -> Path:
             return current(row)[0]
     raise BadInput(
         f"no dialog is known of the project {project}",
-        fix=f"name its file: dialogd flow FILE; or set `file` in {folder / 'dialogd.toml'}",
+        fix=f"name its file: dialogd show FILE; or set `file` in {folder / 'dialogd.toml'}",
     )
 
 
@@ -359,61 +323,34 @@ def clock(at: str) -> str:
     return moment.astimezone().strftime("%H:%M:%S") if moment is not None else NO_TIME
 
 
-# -- `dialogd replay` -------------------------------------------------------------------------------------------------
-
-Turn = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only after turn N, with everything that held.")]
-Pause = Annotated[bool, typer.Option("--step", help="Wait for Enter after each entry; q ends it.")]
+# -- `dialogd show ENTRY` ---------------------------------------------------------------------------------------------
 
 
-def replay(
-    path: options.FileArgument = None,
-    turn: Turn = None,
-    pause: Pause = False,
-    file: options.FileOption = None,
-    json: options.JsonOption = False,
-) -> None:
-    """Step through a dialog: what each entry changed.
-
-    And what every agent had to do then. With --turn, the whole state after that turn. It is read from the file alone.
-    """
-    settings, _, _ = options.opened(path or file)  # whether there is one, and whether it can be trusted
-    walked = _walked(settings.file.read_bytes())
-    if turn is not None:
-        found = next((row for row in walked if row["number"] == turn), None)
-        if found is None:
-            raise BadInput(f"this dialog has no turn {turn}", fix="dialogd flow lists its turns")
-        options.answer(found, _replay_lines(found, whole=True), json=json)
-    elif json:
-        show(as_json(list(walked)))
-    else:
-        for row in walked:
-            show("\n".join(_replay_lines(row, whole=False)))
-            if pause and (sys.stdin.readline() or "q").strip().casefold() == "q":
-                return
-
-
-def _walked(data: bytes) -> Iterator[dict[str, Any]]:
-    """Each entry as facts."""
+def _show_entry(settings: Settings, wanted: str, *, json: bool) -> None:
+    """Show one entry: what it changed, how the dialog stood after it, and what every agent had to do then."""
+    options.opened(str(settings.file))  # whether there is one, and whether it can be trusted
     before: Mapping[str, str] = {}
-    for entry, dialog in steps(data):
+    for entry, dialog in steps(settings.file.read_bytes()):
         now = facts(dialog)
-        known = {"entry": entry.id, "number": entry.number, "by": entry.by, "name": entry.name, "at": entry.at}
-        yield {**known, "state": now, "changed": changed(before, now), "decisions": decisions(dialog)}
+        if entry.id == wanted:
+            known = {"entry": entry.id, "number": entry.number, "by": entry.by, "name": entry.name, "at": entry.at}
+            row = {**known, "state": now, "changed": changed(before, now), "decisions": decisions(dialog)}
+            options.answer(row, _entry_lines(row), json=json)
+            return
         before = now
+    raise BadInput(f"this dialog has no entry {wanted}", fix="dialogd show lists its turns")
 
 
-def _replay_lines(row: dict[str, Any], *, whole: bool) -> Iterator[str]:
+def _entry_lines(row: dict[str, Any]) -> Iterator[str]:
     kind = f"turn {row['number']}" if row["number"] else f"note {row['entry']}"
-    yield plain(f"{clock(row['at'])}  {kind}, {line(row['name'])} ({row['by']})")
-    if whole:
-        yield from (plain(f"    {name}: {value}") for name, value in row["state"].items())
-    for name, (before, now) in () if whole else row["changed"].items():
-        what = f"{before} → {now}" if before and now else now or f"no longer ({before})"
-        yield plain(f"    {name}: {what}")
+    yield f"{clock(row['at'])}  {kind}, {line(row['name'])} ({row['by']})"
+    for name, value in row["state"].items():
+        was, _ = row["changed"].get(name, ("", ""))
+        yield f"    {name}: {value}{f'  (before: {was})' if was else ''}"
     words = {"reply": "replies", "write": "writes a note", "wait": "waits", "stop": "stops"}
     for agent, action in row["decisions"].items():
         why = action["status"] if action["action"] == "stop" else action["reason"]
-        yield plain(f"  → {agent} {words[action['action']]}: {why}")
+        yield f"  → {agent} {words[action['action']]}: {why}"
 
 
 # -- `dialogd logs` ---------------------------------------------------------------------------------------------------

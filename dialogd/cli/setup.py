@@ -239,14 +239,7 @@ def _dialog(settings: Settings) -> Iterator[Fact]:
 
 # -- `dialogd doctor` -------------------------------------------------------------------------------------------------
 
-Reap = Annotated[bool, typer.Option("--reap", help="End and remove what an earlier daemon left behind.")]
-Sessions = Annotated[
-    bool,
-    typer.Option(
-        "--reap-sessions",
-        help="Remove the sessions that coding agents have of dialogs of yours; opencode takes three seconds for each.",
-    ),
-]
+Reap = Annotated[bool, typer.Option("--reap", help="End and remove what earlier daemons and dialogs left behind.")]
 MARKS = {"ok": "ok", "absent": "--", "warning": "??", "problem": "!!"}
 KINDS = {
     "process": "commands whose daemon is gone",
@@ -258,9 +251,7 @@ KINDS = {
 LISTED = 5  # leftovers of one kind that are named
 
 
-def doctor(
-    clear: Reap = False, sessions: Sessions = False, file: options.FileOption = None, json: options.JsonOption = False
-) -> None:
+def doctor(clear: Reap = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
     """Check this machine: backends, who pays, ports, files.
 
     The lock and the clock too; each problem with its fix. Exit code 1 when no dialog can be held here. `--` is not here
@@ -269,7 +260,7 @@ def doctor(
     settings = options.settings_for(file)
     facts = _everything(settings)
     left = find_leftovers(StateDir(settings.state_dir))
-    taken = {item: reap(item) for item in left if (sessions if item.kind == "session" else clear)}
+    taken = {item: reap(item) for item in left if clear}
     sound = all(fact.state != "problem" for fact in facts)
     width = max(len(fact.name) for fact in facts)
     rows = [*(row for fact in facts for row in _lines(fact, width)), *_about(left, taken, settings, width)]
@@ -412,11 +403,8 @@ def _about(left: Sequence[Leftover], taken: Mapping[Leftover, bool], settings: S
             if (daemon := item.daemon) is not None:
                 again = start_again(StateDir(settings.state_dir), Path(daemon.file), None, daemon.id)
                 yield f"{indent}start it again: {again}"
-    untaken = {item.kind for item in left if item not in taken}
-    if untaken - {"session"}:
+    if len(taken) < len(left):
         yield f"{indent}fix: dialogd doctor --reap"
-    if "session" in untaken:
-        yield f"{indent}they do no harm; to remove them: dialogd doctor --reap-sessions"
 
 
 def _facts(

@@ -130,17 +130,8 @@ def floor(agent: Speaker = USER, file: options.FileOption = None) -> None:
     done(settings, after, what + (f"; in line: {', '.join(queue)}" if len(queue) > 1 else ""))
 
 
-def approve_call(
-    call: Annotated[
-        str, typer.Argument(metavar="[ID]", help="The call, such as A-3f9a1c. Default: the only one.")
-    ] = "",
-    refuse: Annotated[bool, typer.Option("--refuse", help="It may not be made.")] = False,
-    file: options.FileOption = None,
-) -> None:
-    """Let an agent call the tool that it asks for, or refuse it.
-
-    `dialogd status` shows the calls that wait. Without an answer a call is refused in time for the agent's turn to end.
-    """
+def _answer_call(call: str, file: str | None, *, refuse: bool) -> None:
+    """Let an agent call the tool that it asks for, or refuse it."""
     settings, _, dialog = options.opened(file)
     answers = healths(daemons(settings, settings.file))
     asked = {
@@ -323,11 +314,20 @@ def pass_on(file: options.FileOption = None) -> None:
 Reason = Annotated[str, typer.Argument(metavar="REASON", help="What is wrong with it; `-` reads standard input.")]
 
 
-def approve(file: options.FileOption = None) -> None:
-    """Accept the result.
+def approve(
+    call: Annotated[str, typer.Argument(metavar="[CALL]", help="A call of a tool that waits, such as A-3f9a1c.")] = "",
+    refuse: Annotated[bool, typer.Option("--refuse", help="The call, or the only one, may not be made.")] = False,
+    file: options.FileOption = None,
+) -> None:
+    """Accept the result, or let an agent call a tool.
 
-    Of a dialog that has ended; or a text that only absent agents have not signed, which ends the dialog.
+    The result of a dialog that has ended; or a text that only absent agents have not signed, which ends the dialog.
+    With CALL the tool that an agent asks for: `dialogd status` shows the calls that wait. Without an answer a call is
+    refused in time for the agent's turn to end.
     """
+    if call or refuse:
+        _answer_call(call, file, refuse=refuse)
+        return
     settings, log, before = options.opened(file)
     after = person.approve(log)
     keep_ended(settings, after)

@@ -60,7 +60,9 @@ Resume = Annotated[
     typer.Option("--resume", metavar="SESSION", help="claude-code: join with the context of a session of yours."),
 ]
 GoOn = Annotated[bool, typer.Option("--continue", help="claude-code: the same, with your most recent session.")]
-Session = Annotated[str | None, typer.Option(metavar="KEY", help="live: the open session; `dialogd join` finds it.")]
+Session = Annotated[
+    str | None, typer.Option(metavar="KEY", help="live: the open session; `dialogd live join` finds it.")
+]
 Price = Annotated[
     str | None, typer.Option(metavar="PRICE", help="Dollars per million tokens: IN/OUT[/CACHED], or free.")
 ]
@@ -110,7 +112,6 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     debug: Debug = False,
     detach: Detach = False,
     plan: options.Plan = None,
-    no_plan: options.NoPlan = False,
 ) -> None:
     """Run one agent's daemon, in a terminal of its own.
 
@@ -119,7 +120,7 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     given = locals()
     flags = {name: given[name] or None for name in OWN}
     flags["resume"] = "last" if go_on else resume
-    settings = options.settings_for(file, id=agent, plan=plan, no_plan=no_plan, **flags)
+    settings = options.settings_for(file, id=agent, plan=plan, **flags)
     if not settings.id:
         raise BadInput("which agent should this daemon speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
     cast = _cast_of_run(settings)

@@ -177,7 +177,7 @@ MOST_SHOWN = 400  # characters of a call's arguments
 
 def may_call(call: Mapping[str, Any], file: Path) -> str:
     """What a call that waits for the person is about, and how it is answered."""
-    words = shlex.join(["dialogd", "approve-call", str(call.get("call")), *file_words(file)])
+    words = shlex.join(["dialogd", "approve", str(call.get("call")), *file_words(file)])
     arguments = str(call.get("arguments"))
     rest = len(arguments) - MOST_SHOWN
     more = f" … ({rest:,} more characters: see the page, or `dialogd status --json`)" if rest > 0 else ""
@@ -420,6 +420,8 @@ Since = Annotated[
     typer.Option(metavar="WHEN", help="The same, since then: a turn (7), how long ago (2h), yesterday, a time."),
 ]
 All = Annotated[bool, typer.Option("--all", help="List every daemon of yours, whatever its file.")]
+Board = Annotated[bool, typer.Option("--board", help="What was contributed, proposed and decided instead.")]
+Cost = Annotated[bool, typer.Option("--cost", help="What each agent has spent instead, and what is left.")]
 
 
 def status(
@@ -428,6 +430,8 @@ def status(
     is_away: AwayOption = False,
     since: Since = None,
     every: All = False,
+    board: Board = False,
+    cost: Cost = False,
     json: options.JsonOption = False,
 ) -> None:
     """Show how the dialog stands, or what you missed. Exit code 3 where there is no dialog.
@@ -439,6 +443,16 @@ def status(
         rows = [_daemon(daemon, answer) for daemon, answer in healths(daemons(settings)).items()]
         lines = [f"{row['id']:3} {row['url']}  pid {row['pid']}  {row['phase']}  {row['file']}" for row in rows]
         options.answer(rows, lines or ["no daemon runs"], json=json)
+        return
+    if board:
+        from dialogd.cli.see import show_board
+
+        show_board(settings, json=json)
+        return
+    if cost:
+        from dialogd.cli.outcome import show_cost
+
+        show_cost(settings, json=json)
         return
     if is_away or since is not None:
         _missed(settings, since, json=json)

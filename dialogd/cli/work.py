@@ -23,7 +23,7 @@ from dialogd.cli import options
 from dialogd.cli.client import daemons
 from dialogd.cli.create import Wanted, takes_options
 from dialogd.cli.launch import interruptible
-from dialogd.cli.outcome import judging
+from dialogd.cli.outcome import judging, verify_commits
 from dialogd.cli.run import Held, former_cast, new_cast, perform
 from dialogd.cli.speak import done
 from dialogd.cli.status import ended, next_step, onwards
@@ -229,7 +229,7 @@ def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> N
 
 # What `--continue` takes beside the file: what it says, and what daemons take that it starts.
 WORDS = ("go_on", "file", "budget", "unattended", "yes")
-STARTS = ("gate_sees", "pace", "plan", "no_plan", "stay", "linger", "opens")
+STARTS = ("gate_sees", "pace", "plan", "linger", "opens")
 
 
 def _refuse_others(ctx: typer.Context, taken: Collection[str], *, runs: bool) -> None:
@@ -411,7 +411,7 @@ def merge(
     """Fast-forward your branch to the last approved commit.
 
     Says what it will do, and asks. Where the branch has moved since, nothing is done: `dialogd build rebase` has the
-    tasks tested and reviewed again. What `dialogd verify --commit` would refuse is refused, with the reasons; a tree
+    tasks tested and reviewed again. What `dialogd tasks verify` would refuse is refused, with the reasons; a tree
     that no gate tested is named as such, and your yes is the word on it.
     """
     settings, log, dialog = options.opened(file)
@@ -559,7 +559,7 @@ def bundle(
 ) -> None:
     """Write this build's approvals to a signed file, for elsewhere.
 
-    `dialogd verify --commit C --bundle OUT --allowed-signers F` checks a commit by it where the dialog is not. It has
+    `dialogd tasks verify --commit C --bundle OUT --allowed-signers F` checks a commit by it elsewhere. It has
     the dialog's whole text in it, and only approvals that hold here, by file and journals.
     """
     from dialogd.tasks.approvals import bundled
@@ -717,9 +717,12 @@ def retry(task: Numbers = None, file: options.FileOption = None) -> None:
 def accept(task: Numbers = None, file: options.FileOption = None) -> None:
     """Approve a task yourself that its reviewer did not. Default: the one that waits for you.
 
-    Also the word that `dialogd verify --commit` asks for, where a yes was only typed, or no gate tested a tree.
+    Also the word that `dialogd tasks verify --commit` asks for, where a yes was only typed, or no gate tested a tree.
     """
     _said("accept", task, "", file)
+
+
+tasks.command("verify")(verify_commits)
 
 
 @tasks.command("gate")

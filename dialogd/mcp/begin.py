@@ -144,7 +144,7 @@ def _harmless(seat: Seat) -> None:
     if seat.session:
         raise Refused(
             f"{seat.id}: {seat.session[:60]} is a session that was not asked",
-            fix="name `live`; a session takes that seat itself: dialogd join",
+            fix="name `live`; a session takes that seat itself: dialogd live join",
         )
     if seat.project:
         inside(seat.project)

@@ -96,7 +96,7 @@ def _unopened(agent: Agent) -> str:
     if isinstance(agent.backend, Live) and agent.backend.owed is not None and agent.backend.owed.waits:
         return agent.backend.owed.waits
     if found is None or not found.session:
-        return f"nobody has fetched its turn yet: dialogd turn --id {agent.me}"
+        return f"nobody has fetched its turn yet: dialogd live turn --id {agent.me}"
     knocks = {0: "its session is being knocked at", 1: "its session was knocked at one time"}
     return (
         f"{knocks.get(found.knocks, f'its session was knocked at {found.knocks} times')}, and has not opened the turn"

@@ -91,7 +91,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         if origin.seat is None or origin.seat.pid != os.getpid():
             raise Refused(
                 f"only the session that was asked can take the seat of {agent.me}",
-                fix="run it inside of that session: dialogd accept",
+                fix="run it inside of that session: dialogd live accept",
             )
         live.accept()
         return Accepted(agent=agent.me)
@@ -175,7 +175,7 @@ async def _seat(agent: Agent) -> Live:
         agent.tally.refused += 1
         raise Refused(
             f"this session holds the seat of {seat.id} at {seat.file}, not that of {agent.me} here",
-            fix=f"take its own turn: dialogd turn --id {seat.id} --file {seat.file}",
+            fix=f"take its own turn: dialogd live turn --id {seat.id} --file {seat.file}",
         )
     return live
 
@@ -233,10 +233,12 @@ async def _outcome(agent: Agent, live: Live, asked: Asked, text: str, until: flo
     """What becomes of a reply that was taken."""
     while time.monotonic() < until:
         if (number := _landed(agent, asked)) is not None:
-            return Taken(status="appended", turn=number, text="it is in the file; your next one: dialogd turn --wait")
+            return Taken(
+                status="appended", turn=number, text="it is in the file; your next one: dialogd live turn --wait"
+            )
         is_handed = live.handed == asked.debt
         if is_handed and live.owed is not None and live.owed.debt != asked.debt:
-            return Taken(status="asked", text="there is a question about your reply; fetch it: dialogd turn")
+            return Taken(status="asked", text="there is a question about your reply; fetch it: dialogd live turn")
         if agent.call is None and agent.dialog is not None:
             if not _is_open(agent, asked):
                 return await _draft(agent, asked, "" if is_handed else text)  # closed before the turn took it

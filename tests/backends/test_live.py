@@ -91,7 +91,7 @@ async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Pa
         session.change(status="busy")
         line, *_ = session.knocks()
         assert "turn 2 is yours" in line
-        assert "dialogd turn" in line
+        assert "dialogd live turn" in line
         assert "Postgres" not in line
         opened = live.open()
         known = len(session.knocks())  # one, where nothing held this up
@@ -200,14 +200,14 @@ async def test_a_session_that_has_ended_is_said_to_be_gone(session: Claude, tmp_
     for error in (found[-1],):
         assert isinstance(error, BackendError)
         assert error.kind == "gone"
-        assert "dialogd join" in error.fix
+        assert "dialogd live join" in error.fix
 
 
 async def test_a_session_that_has_not_agreed_is_told_nothing(session: Claude, tmp_path: Path) -> None:
     live = seat(session, tmp_path, behind=UNASKED)
     async with asked(live):
         await until(session.knocks, "the knock")
-        assert "dialogd accept" in session.knocks()[0]
+        assert "dialogd live accept" in session.knocks()[0]
         assert "turn" not in session.knocks()[0]
         with pytest.raises(Refused, match="not agreed"):
             live.open()

@@ -68,14 +68,14 @@ def test_a_session_is_found_with_what_it_says_of_itself(claude: Claude, tmp_path
 
 
 def test_a_knock_is_one_message_of_one_line(claude: Claude) -> None:
-    asyncio.run(wake(only(), "Turn 3 is yours: dialogd turn --file '/tmp/<b>.md'"))
+    asyncio.run(wake(only(), "Turn 3 is yours: dialogd live turn --file '/tmp/<b>.md'"))
     until(lambda: len(claude.rows()) == 2, "message")
     auth, message = claude.rows()
     assert auth == {"type": "auth", "token": TOKEN}
     assert message["type"] == "user"
     assert re.fullmatch(
         '<cross-session-message from="dialogd" from-name="dialogd" from-mode="prompting">\n'
-        rf"{AT} dialogd: Turn 3 is yours: dialogd turn --file '/tmp/&lt;b&gt;\.md'\n</cross-session-message>",
+        rf"{AT} dialogd: Turn 3 is yours: dialogd live turn --file '/tmp/&lt;b&gt;\.md'\n</cross-session-message>",
         message["message"]["content"],
     )
 
@@ -400,10 +400,10 @@ def test_codex_itself_queues_a_knock(codex: open_sessions.Codex, monkeypatch: py
         monkeypatch.setenv(name, "secret-secret-secret")
     found = thread(codex)
     assert found is not None
-    asyncio.run(wake(found, "Turn 3 is yours: dialogd turn; `$(touch x)`"))
+    asyncio.run(wake(found, "Turn 3 is yours: dialogd live turn; `$(touch x)`"))
     *words, line = codex.told()
     assert words == ["--thread", codex.thread, "--message"]
-    assert re.fullmatch(rf"{AT} dialogd: Turn 3 is yours: dialogd turn; `\$\(touch x\)`", line)
+    assert re.fullmatch(rf"{AT} dialogd: Turn 3 is yours: dialogd live turn; `\$\(touch x\)`", line)
     environment = (codex.home / "environment").read_text()
     assert f"CODEX_HOME={codex.home}\n" in environment
     assert "secret" not in environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.command import Commands, Done
+from tests.cli.command import Commands
 from tests.support.room import Room, opening
 
 LONG = "a thought of very many words, " * 20
@@ -34,18 +34,8 @@ def held(dialogd: Commands) -> Commands:
     return dialogd
 
 
-def turns(done: Done) -> list[int]:
-    """The turns of the contributions shown."""
-    return [c["turn"] for c in done.json["contributions"]]
-
-
-def refs(done: Done) -> tuple[list[str], list[str]]:
-    """The proposals and decisions shown."""
-    return [p["ref"] for p in done.json["proposals"]], [d["ref"] for d in done.json["decisions"]]
-
-
 def test_three_tables_that_fit_a_page(held: Commands) -> None:
-    done = held("board")
+    done = held("status", "--board")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("contributions: 4\n  turn  round  by  type         to  sure  text\n")
     assert "  2     1      A   PROPOSAL P1      0.8   Postgres\n" in done.out
@@ -62,35 +52,12 @@ def test_marks_that_take_no_cell_are_not_counted(dialogd: Commands) -> None:
     room = Room(opening("A", "B", "C", more=SETUP))
     room.says("A", f"[IDEA: {FIFTY}]")
     dialogd.file.write_bytes(room.paper.data)
-    assert f"  {FIFTY}\n" in dialogd("board").out
-
-
-def test_filters_combine(held: Commands) -> None:
-    """By agent, type, round and reference; what a filter does not concern is not shown."""
-    cases: list[tuple[list[str], list[int], list[str], list[str]]] = [
-        ([], [2, 3, 4, 5], ["P1"], ["P1"]),
-        (["--agent", "B"], [3], ["P1"], ["P1"]),
-        (["--agent", "Claude A"], [2, 5], ["P1"], ["P1"]),
-        (["--type", "idea"], [3], [], []),
-        (["--type", "RESULTS"], [4], [], []),
-        (["--type", "proposal"], [2], ["P1"], []),
-        (["--type", "decision"], [], [], ["P1"]),
-        (["--round", "1"], [2, 3, 4], ["P1"], []),
-        (["--round", "2"], [5], [], ["P1"]),
-        (["--ref", "p1"], [2], ["P1"], ["P1"]),
-        (["--ref", "2"], [2, 3], ["P1"], ["P1"]),
-        (["--ref", "turn 3"], [3], [], []),
-        (["--agent", "A", "--round", "1"], [2], ["P1"], []),
-        (["--agent", "A", "--type", "text", "--round", "1"], [], [], []),
-    ]
-    found = held.all([["board", "--json", *words] for words, *_ in cases])
-    for done, (words, at, put, made) in zip(found, cases, strict=True):
-        assert (turns(done), *refs(done)) == (at, put, made), words
+    assert f"  {FIFTY}\n" in dialogd("status", "--board").out
 
 
 def test_facts_as_json(held: Commands) -> None:
     """Whole texts, votes one by one."""
-    facts = held("board", "--json").json
+    facts = held("status", "--board", "--json").json
     assert list(facts) == ["file", "dialog", "contributions", "proposals", "decisions"]
     assert facts["contributions"][1]["text"] == " ".join(LONG.split())
     assert facts["contributions"][1]["refs"] == ["2"]
@@ -100,25 +67,11 @@ def test_facts_as_json(held: Commands) -> None:
     assert facts["decisions"][0]["method"] == "vote"
 
 
-def test_a_filter_that_means_nothing_is_refused(held: Commands) -> None:
-    found = held.all(
-        [
-            ["board", "--agent", "Z"],
-            ["board", "--type", "nonsense"],
-            ["board", "--ref", "x"],
-            ["board", "--file", "gone.md"],
-        ]
-    )
-    assert [done.code for done in found] == [2, 2, 2, 3]
-    for done, words in zip(found, ("A (Claude A)", "RESULTS", "like P1 or 3", "dialogd new"), strict=True):
-        assert words in done.err.partition("fix:")[2]
-
-
 def test_a_dialog_without_any_says_so(dialogd: Commands) -> None:
     dialogd.begin("Tabs?")
-    bare, filtered = dialogd.all([["board"], ["board", "--round", "3"]])
+    bare, gone = dialogd.all([["status", "--board"], ["status", "--board", "--file", "gone.md"]])
     assert bare.out == "this dialog has no contributions, no proposals and no decisions yet\n"
-    assert filtered.out == "contributions: none\n\nproposals: none\n\ndecisions: none\n"
+    assert gone.code == 3
 
 
 def test_votes_that_weigh_more_say_so(dialogd: Commands) -> None:
@@ -136,7 +89,7 @@ def test_votes_that_weigh_more_say_so(dialogd: Commands) -> None:
     for who, text in (("C", "[VOTE: P1 reject]"), ("A", "It stands.\n[VOTE: P1 approve]")):
         room.says(who, text)
     dialogd.file.write_bytes(room.paper.data)
-    shown, facts = dialogd.all([["board"], ["board", "--json"]])
+    shown, facts = dialogd.all([["status", "--board"], ["status", "--board", "--json"]])
     assert "B approve (weight 3), C reject, A approve\n" in shown.out
     assert "2 for (B, A), 1 against (C); weight 4 to 1 of 5\n" in shown.out
     weights = {vote["agent"]: vote["weight"] for vote in facts.json["proposals"][0]["votes"]}

@@ -262,7 +262,9 @@ def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Pa
 def test_only_what_was_decided_and_approved_is_carried_out(dialogd: Commands, repo: Path) -> None:
     place = ["--repo", str(repo), "--agents", "command:cat,command:cat"]
     source, out = dialogd.folder / "talk.md", dialogd.folder / "plans"
-    run = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--file", str(source), "--no-plan")
+    run = dialogd(
+        "run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--file", str(source), "--plan", "no"
+    )
     assert run.code == 0, run.err
     early = dialogd("build", "--from", str(source), *place)
     assert (early.code, "you have not approved" in early.err, "dialogd approve" in early.err) == (1, True, True)
@@ -475,7 +477,7 @@ def test_a_build_that_goes_on_takes_what_it_is_given_or_refuses_it_by_name(dialo
     tools.mkdir()
     cast = Cast("3f9a1c", (seats[0], replace(seats[1], gate="make"))).with_ports(free_ports(2))
     cast.save(dialogd.state, dialogd.file)
-    with dialogd.background("build", "--continue", "--gate-sees", str(tools), "--no-plan"):
+    with dialogd.background("build", "--continue", "--gate-sees", str(tools), "--plan", "no"):
         lead = dialogd.state.dialog(dialogd.file) / "start-L.json"
         until(lead.exists, "the lead's daemon", lambda: dialogd.output)
         flags = json.loads(lead.read_text())["flags"]
@@ -580,7 +582,7 @@ def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialog
     for words in ([], ["--yes"]):
         held = dialogd("build", "merge", *words)
         assert (held.code, git(repo, "rev-parse", "main"), dialogd.file.read_bytes()) == (1, before, whole)
-        assert f"error: `dialogd verify --commit {last.commit[:12]}` would refuse it: " in held.err
+        assert f"error: `dialogd tasks verify --commit {last.commit[:12]}` would refuse it: " in held.err
         assert (why in held.err, f"dialogd build merge --anyway --file {dialogd.file}" in held.err) == (True, True)
     done = dialogd("build", "merge", "--yes", "--anyway")
     assert (done.code, git(repo, "rev-parse", "main")) == (0, last.commit), done.err
@@ -589,7 +591,7 @@ def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialog
     assert (f"merged | commit {last.commit} | although " in mark, why in mark) == (True, True)
     merged = [row for row in dialogd("tasks", "--json").json["events"] if row["type"] == "TASK_MERGED"]
     assert [why in row["fields"]["overruled"] for row in merged] == [True, True]
-    flow = dialogd("flow", "--project", str(repo)).out
+    flow = dialogd("show", "--project", str(repo)).out
     assert f"commit {last.commit[:12]}, although turn " in flow
     plan = dialogd("plan", "--out", "-").out
     assert plan.partition("## Tasks")[2].partition("## ")[0].count("although turn ") == 2
@@ -892,8 +894,8 @@ def test_what_happened_to_the_tasks_is_shown_in_the_classic_form(dialogd: Comman
     In the plan a task has its score, and no review of a whole has one.
     """
     Built(repo, no("P1", "[FINDING: minor | the names]"), yes("P2"), yes("P3"), "Both.\n").confirmed().at(dialogd)
-    done = dialogd("flow", "--project", str(repo), "--kind", "pr-submitted", "--json")
-    shown = dialogd("flow", "--project", str(repo)).out
+    done = dialogd("show", "--project", str(repo), "--kind", "pr-submitted", "--json")
+    shown = dialogd("show", "--project", str(repo)).out
     assert "Claude M → Claude L  TASK_ASSIGNED" in shown
     assert "PR_FEEDBACK" in shown
     assert "task-002  approved, 1 iteration" in shown
@@ -968,7 +970,7 @@ def test_the_tasks_of_a_project_are_told_to_what_happened_after_the_end(dialogd:
     assert dialogd("build", "merge", "--yes", "--anyway").code == 0
     elsewhere = {"DIALOGD_FILE": str(dialogd.folder / "other.md")}
     for named in (str(repo), "3f9a1c"):
-        assert dialogd("flow", "--project", named, **elsewhere).out.count("TASK_MERGED") == 2
+        assert dialogd("show", "--project", named, **elsewhere).out.count("TASK_MERGED") == 2
     dialogd.file.unlink()
-    copy = dialogd("flow", "--project", str(repo), **elsewhere).out
+    copy = dialogd("show", "--project", str(repo), **elsewhere).out
     assert (copy.count("TASK_COMPLETED"), copy.count("TASK_MERGED")) == (2, 0)

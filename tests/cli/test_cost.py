@@ -54,7 +54,7 @@ BOUGHT = (
 def test_what_each_agent_and_all_together_have_cost(dialogd: Commands) -> None:
     assert dialogd("new", "Tabs?", "--budget", "$2.00, 100k tokens").code == 0
     spend(dialogd.file, *BOUGHT)
-    here, there = dialogd.all([["cost"], ["cost", "dialog.md"]])
+    here, there = dialogd.all([["status", "--cost"], ["status", "--cost", "dialog.md"]])
     assert here == there
     assert (here.code, here.err) == (0, "")
     assert here.out == (
@@ -69,9 +69,9 @@ def test_what_each_agent_and_all_together_have_cost(dialogd: Commands) -> None:
 
 def test_what_nobody_knows_is_called_unknown_and_never_nothing(dialogd: Commands) -> None:
     log = dialogd.begin("Tabs?")
-    new = dialogd("cost", "--json")
+    new = dialogd("status", "--cost", "--json")
     spend(log.path, turn("A", 2, "B"), turn("B", 3, "A", **{"in": "0", "out": "0", "usd": "0"}))
-    text, facts = dialogd.all([["cost"], ["cost", "--json"]])
+    text, facts = dialogd.all([["status", "--cost"], ["status", "--cost", "--json"]])
     assert "  A  Claude A      1    unknown     unknown  unknown\n" in text.out
     assert "  B  Claude B      1          0           0  $0.00\n" in text.out
     assert text.out.endswith("at least $0.00 (1 of 2 entries unknown)\n")
@@ -85,7 +85,7 @@ def test_what_nobody_knows_is_called_unknown_and_never_nothing(dialogd: Commands
 def test_the_facts_for_programs(dialogd: Commands) -> None:
     assert dialogd("new", "T", "--budget", "$2").code == 0
     spend(dialogd.file, *BOUGHT)
-    facts = dialogd("cost", "--json").json
+    facts = dialogd("status", "--cost", "--json").json
     assert facts["agents"][0] == {
         "id": "A", "name": "Claude A", "turns": 2, "tokens_in": 83_200, "tokens_out": 2_000, "usd": 0.18,
         "exact": True, "entries": 2, "entries_without_price": 0, "entries_without_tokens": 0,
@@ -95,7 +95,7 @@ def test_the_facts_for_programs(dialogd: Commands) -> None:
 
 
 def test_without_a_dialog_there_is_no_cost(dialogd: Commands) -> None:
-    for done in dialogd.all([["cost"], ["cost", "nowhere.md"], ["cost", "--json"]]):
+    for done in dialogd.all([["status", "--cost"], ["status", "--cost", "nowhere.md"], ["status", "--cost", "--json"]]):
         assert (done.code, done.out) == (3, "")
         assert "dialogd new" in done.err
 
@@ -199,6 +199,6 @@ def test_the_estimate_knows_coding_agents_on_keys(tmp_path: Path) -> None:
 def test_what_no_entry_accounts_for_is_named(dialogd: Commands) -> None:
     log = dialogd.begin("Tabs?")
     log.journals.of("A").record("spent", usage={"calls": 1, "usd": 0.0027, "usd_known": 1, "is_estimated": True})
-    text, facts = dialogd.all([["cost"], ["cost", "--json"]])
+    text, facts = dialogd.all([["status", "--cost"], ["status", "--cost", "--json"]])
     assert "  not in the file: A about $0.0027, for calls that brought no entry\n" in text.out
     assert facts.json["not_in_file"] == {"A": {"calls": 1, "usd": 0.0027}}

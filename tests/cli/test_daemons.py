@@ -259,14 +259,25 @@ def test_a_command_that_is_advised_works_when_it_is_pasted(dialogd: Commands) ->
 def test_a_daemon_that_died_is_started_again_as_it_was(dialogd: Commands) -> None:
     dialogd.begin("Tabs?")
     secret = "sk-ant-api03-" + "A" * 40
-    own = ["--port", "0", "--backend", "rehearsal:slow=600", "--pace", "0.5", "--no-plan", "--role", f"critic {secret}"]
+    own = [
+        "--port",
+        "0",
+        "--backend",
+        "rehearsal:slow=600",
+        "--pace",
+        "0.5",
+        "--plan",
+        "no",
+        "--role",
+        f"critic {secret}",
+    ]
     done = dialogd("start", "A", *own, "--detach", DIALOGD_BACKEND="")
     assert done.code == 0, done.err
     (daemon,) = dialogd.daemons()
     assert dialogd.start_line("A") not in dialogd("status").out
     os.kill(daemon.pid, signal.SIGKILL)
     until(lambda: not daemon.is_alive(), "its end")
-    again = f"dialogd start A --port 0 --backend rehearsal:slow=600 --pace 0.5 --no-plan --file {dialogd.file}"
+    again = f"dialogd start A --port 0 --backend rehearsal:slow=600 --pace 0.5 --plan no --file {dialogd.file}"
     assert f"start it again: {again}\n" in dialogd("doctor").out
     for said in (dialogd("status").out, dialogd("say", "And spaces?").out):
         assert again in said

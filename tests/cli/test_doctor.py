@@ -283,7 +283,7 @@ def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Comm
     for path in (made, mine):
         path.write_text("{}")
     note_made(dialogd.state.agent(dialogd.file, "A"), made)
-    listed, swept, reaped = (look(dialogd, *words) for words in ((), ("--reap",), ("--reap-sessions", "--json")))
+    listed, swept, reaped = (look(dialogd, *words) for words in ((), ("--reap",), ("--reap", "--json")))
     for done in (listed, swept):
         assert re.search(r"^--  leftovers +1 sessions that dialogd had coding agents make", done.out, re.MULTILINE)
         assert "to remove them: dialogd doctor --reap-sessions\n" in done.out
@@ -327,9 +327,9 @@ def test_a_session_in_opencodes_database_is_removed_by_opencode(dialogd: Command
 
     made = f"ses_made in {database}"
     assert left("--reap") == [(made, None)]
-    assert left("--reap-sessions") == [(made, False)]
+    assert left("--reap") == [(made, False)]
     program(dialogd.folder, "opencode", OPENCODE)
-    assert left("--reap-sessions") == [(made, True)]
+    assert left("--reap") == [(made, True)]
     assert left() == []
     with closing(sqlite3.connect(database)) as opened:
         assert opened.execute("SELECT id FROM session").fetchall() == [("ses_gone_on",), ("ses_mine",)]

@@ -34,7 +34,7 @@ def held(dialogd: Commands) -> Commands:
 
 
 def test_one_line_for_each_message_and_what_is_open(held: Commands) -> None:
-    done = held("flow")
+    done = held("show")
     assert (done.code, done.err) == (0, "")
     first, second = (datetime(2026, 11, 21, 19, minute, tzinfo=UTC).astimezone() for minute in (1, 2))
     assert done.out == (
@@ -48,7 +48,7 @@ def test_one_line_for_each_message_and_what_is_open(held: Commands) -> None:
 def test_filters_and_facts(held: Commands) -> None:
     """By agent, kind and turn, together too; as JSON one array of messages; a picture in Mermaid."""
     lines = [["--agent", "Claude B"], ["--agent", "user"], ["--kind", "proposal"], ["--since", "2"], ["--since", "1"]]
-    found = held.all([["flow", "--json", *words] for words in lines] + [["flow", "--mermaid"]])
+    found = held.all([["show", "--json", *words] for words in lines] + [["show", "--mermaid"]])
     kinds = [[m["message_type"] for m in done.json] for done in found[:-1]]
     assert kinds == [["PROPOSAL", "QUESTION"], ["TEXT"], ["PROPOSAL"], ["QUESTION"], ["PROPOSAL", "QUESTION"]]
     question = found[3].json[0]
@@ -63,7 +63,7 @@ def test_filters_and_facts(held: Commands) -> None:
 
 def test_what_means_nothing_is_refused(held: Commands) -> None:
     lines = [["--agent", "Z"], ["--kind", "nonsense"], ["--since", "soon"], ["--mermaid", "--json"], ["gone.md"]]
-    found = held.all([["flow", *words] for words in lines])
+    found = held.all([["show", *words] for words in lines])
     assert [done.code for done in found] == [2, 2, 2, 2, 3]
     for done, words in zip(found, ("A (Claude A)", "PROPOSAL", "2h", "--json", "dialogd new"), strict=True):
         assert words in done.err.partition("fix:")[2]
@@ -71,13 +71,13 @@ def test_what_means_nothing_is_refused(held: Commands) -> None:
 
 def test_text_cannot_steer_the_terminal(dialogd: Commands) -> None:
     dialogd.file.write_text(opening("A", "B", question="a\x1b]0;evil\x07b \u202e c \x9b31m"), encoding="utf-8")
-    for done in dialogd.all([["flow"], ["flow", "--mermaid"], ["replay"], ["status", "--away"], ["flow", "--json"]]):
+    for done in dialogd.all([["show"], ["show", "--mermaid"], ["status", "--away"], ["show", "--json"]]):
         assert done.code == 0
         assert not set(done.out) & set("\x1b\x07\x9b\u202e")
 
 
 def test_follow_shows_what_comes_until_the_end(held: Commands) -> None:
-    with held.background("flow", "--follow", "--json") as process:
+    with held.background("show", "--follow", "--json") as process:
         until(lambda: held.output.count("\n") >= 3, "three messages", lambda: held.output)
         stop(LogFile(held.file, held.log.journals), "enough")
         until(lambda: process.poll() is not None, "the end", lambda: held.output)
@@ -90,7 +90,7 @@ def test_the_script_does_the_same(held: Commands, repository: Path) -> None:
     script = [sys.executable, str(repository / "scripts" / "view_message_flow.py"), "--kind", "PROPOSAL"]
     environment = {**os.environ, **held.environment}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=180, check=False)
-    assert (done.returncode, done.stdout) == (0, held("flow", "--kind", "PROPOSAL").out)
+    assert (done.returncode, done.stdout) == (0, held("show", "--kind", "PROPOSAL").out)
 
 
 @pytest.mark.slow
@@ -102,14 +102,14 @@ def test_a_project_names_its_dialog(held: Commands, repository: Path) -> None:
     (own / "talk.md").write_bytes(held.file.read_bytes())
     seat = Seat("A", "rehearsal", project=str(works))
     Cast(held.log.read().id, (seat,)).save(held.state, held.file)
-    expected = held("flow").out
+    expected = held("show").out
     by_settings, by_agent, none, both = held.all(
-        [["flow", "--project", str(own)], ["flow", "--project", "works"], ["flow", "--project", "neither"],
-         ["flow", "x.md", "--project", "own"]]
+        [["show", "--project", str(own)], ["show", "--project", "works"], ["show", "--project", "neither"],
+         ["show", "x.md", "--project", "own"]]
     )  # fmt: skip
     assert (by_settings.out, by_agent.out) == (expected, expected)
     assert (none.code, both.code) == (2, 2)
-    assert "dialogd flow FILE" in none.err
+    assert "dialogd show FILE" in none.err
     script = [sys.executable, str(repository / "scripts" / "view_message_flow.py"), "--project", "works"]
     environment = {**os.environ, **held.environment}
     done = subprocess.run(
@@ -118,25 +118,15 @@ def test_a_project_names_its_dialog(held: Commands, repository: Path) -> None:
     assert (done.returncode, done.stdout) == (0, expected)
 
 
-def test_replay_shows_what_changed_and_what_everybody_had_to_do(held: Commands) -> None:
-    whole, turn, facts, gone = held.all(
-        [["replay"], ["replay", "--turn", "2"], ["replay", "--json"], ["replay", "x.md"]]
+def test_an_entry_shows_what_it_changed_and_what_everybody_had_to_do(held: Commands) -> None:
+    first, turn, facts, gone, none = held.all(
+        [["show", "1"], ["show", "2"], ["show", "3", "--json"], ["show", "x.md"], ["show", "9"]]
     )
-    assert "    owing: A → B\n    rounds: " not in whole.out
-    parts = whole.out.split(" (A)\n")
-    assert "    proposal P1: A: keep sessions in Postgres\n" in parts[1]
-    assert "  → B replies: it owes the turn that 2 asked for\n" in parts[1]
-    assert "proposal P1" not in whole.out.partition("(B)")[2]
+    assert "proposal P1" not in first.out
+    assert "    proposal P1: A: keep sessions in Postgres\n" in turn.out
+    assert "    owing: B  (before: A)\n" in turn.out
+    assert "  → B replies: it owes the turn that 2 asked for\n" in turn.out
     assert "    limit max_turns: 20\n" in turn.out
-    assert [step["entry"] for step in facts.json] == ["1", "2", "3"]
-    assert facts.json[1]["changed"]["owing"] == ["A", "B"]
-    assert facts.json[2]["decisions"]["A"]["action"] == "reply"
-    assert gone.code == 3
-    assert held("replay", "--turn", "9").code == 2
-
-
-def test_replay_waits_for_enter_where_it_is_asked_to(held: Commands) -> None:
-    assert held("replay", "--step", given="\nq\n\n").out.count("(") < held(
-        "replay", "--step", given="\n\n\n"
-    ).out.count("(")
-    assert "turn 2" not in held("replay", "--step", given="").out
+    assert (facts.json["entry"], facts.json["changed"]["owing"]) == ("3", ["B", "A"])
+    assert facts.json["decisions"]["A"]["action"] == "reply"
+    assert (gone.code, none.code) == (3, 2)

@@ -89,7 +89,7 @@ def test_acts_of_the_person_are_refused_from_a_seat_and_others_say_whose_they_ar
         for words, done in zip(alone, dialogd.all(alone), strict=True):
             assert (done.code, ALONE in done.err, "holds seat B" in done.err) == (1, True, True), (words, done)
             assert "fix: do it in a terminal of your own" in done.err
-        assert "dialogd reply" in dialogd("say", "Use tabs.").err
+        assert "dialogd live reply" in dialogd("say", "Use tabs.").err
         assert ALONE in dialogd("outcome", log.read().id, "worked", "It did.").err
         assert dialogd.file.read_bytes() == before
         open_ = [["pause"], ["say", "--note", "B looks into it.\n[APPROVED]"], ["resume"]]
@@ -138,7 +138,8 @@ def test_no_seat_speaks_for_another_or_puts_another_dialog_there(dialogd: Comman
     program = ["--backend", "command", "--command", "echo no"]
     refused = [
         ["start", "A", "--port", "0", *program], ["start", "A", "--port", "0", "--detach", *program],
-        ["join", "A", "--session", "shop"], ["join", "B", "--session", "shop"], ["new", "Spaces?", "--replace"],
+        ["live", "join", "A", "--session", "shop"], ["live", "join", "B", "--session", "shop"],
+        ["new", "Spaces?", "--replace"],
         ["run", "Spaces?", "--agents", "rehearsal,rehearsal", "--file", str(dialogd.file), "--replace"],
     ]  # fmt: skip
     with seated(dialogd, this_process()):
@@ -184,7 +185,7 @@ def test_from_a_seat_no_dialog_goes_on_without_the_person(dialogd: Commands) -> 
     log = dialogd.begin("Tabs?")
     Cast(log.read().id, (Seat("A", "rehearsal"), Seat("B", "rehearsal"))).save(dialogd.state, dialogd.file)
     before = dialogd.file.read_bytes()
-    words = ["run", "--continue", str(dialogd.file), "--unattended", "--no-plan"]
+    words = ["run", "--continue", str(dialogd.file), "--unattended", "--plan", "no"]
     with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):
         refused = dialogd(*words)
         assert (refused.code, ALONE in refused.err, len(dialogd.daemons())) == (1, True, 1), refused
@@ -199,7 +200,9 @@ def test_what_is_no_act_in_the_dialog_is_not_refused(dialogd: Commands) -> None:
     with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):
         assert dialogd("new", "Tabs?").code == 0
         assert dialogd("start", "A", "--detach", "--port", "0", "--pace", "0").code == 0
-        assert dialogd("run", "Spaces?", "--agents", "rehearsal,rehearsal", "--file", "held.md", "--no-plan").code == 0
+        assert (
+            dialogd("run", "Spaces?", "--agents", "rehearsal,rehearsal", "--file", "held.md", "--plan", "no").code == 0
+        )
 
 
 @pytest.mark.slow

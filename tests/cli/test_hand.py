@@ -45,7 +45,7 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
     shown = dialogd("status").out
     for words in ("turn 3 was withdrawn by the person: a mistake", "vetoed   P1: too slow", "left     B"):
         assert words in shown
-    assert "vetoed" in dialogd("board").out
+    assert "vetoed" in dialogd("status", "--board").out
     state = parse(dialogd.file.read_bytes()).state
     assert (state.hand.struck, state.table.vetoed, state.limits.max_turns) == ({3}, ("P1",), 40)
 

@@ -15,14 +15,14 @@ from dialogd.cli.app import build
 from tests.cli.command import Commands, until
 
 GROUPS = {
-    "Begin": "open run ask build new start templates",
-    "Speak": "say pass floor",
-    "Join": "join accept sessions turn reply",
-    "Steer": "pause resume step retry skip invite leave veto strike approve-call limit restore stop",
-    "See": "status watch tasks board flow replay cost logs",
+    "Begin": "open run ask build new start live templates",
+    "Speak": "say pass",
+    "Steer": "pause resume step retry skip invite leave limit stop",
+    "See": "status watch show tasks logs",
     "Result": "plan export approve reject verify",
-    "Past": "list show search recall outcome memory",
+    "Past": "list recall outcome",
     "Setup": "doctor config init mcp alerts",
+    "more": "floor veto strike restore",
 }
 COMMANDS = [name for names in GROUPS.values() for name in names.split()]
 SCREEN = 60  # lines
@@ -53,8 +53,9 @@ def test_the_help_is_one_screen_of_commands_in_groups(dialogd: Commands) -> None
 
 
 def test_what_has_become_an_option_is_no_command(dialogd: Commands) -> None:
-    old = ("suggest", "word", "digest")
-    assert [done.code for done in dialogd.all([[name] for name in old])] == [2] * len(old)
+    now = {"join": "live join", "board": "status --board", "approve-call": "approve CALL", "search": "list WORDS"}
+    for (old, new), done in zip(now.items(), dialogd.all([[old, "x"] for old in now]), strict=True):
+        assert (done.code, done.err) == (2, f"error: no such command {old!r}\n  fix: now: dialogd {new}\n")
 
 
 def test_wrong_usage_is_exit_code_2_and_goes_to_stderr(dialogd: Commands) -> None:

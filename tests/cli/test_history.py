@@ -69,7 +69,7 @@ def test_show_tells_one_dialog(dialogd: Commands) -> None:
     other = dialogd.folder / "other.md"
     other.write_bytes(past(9, "Elsewhere", "It is elsewhere.").file())
     other.chmod(0o600)
-    words = [["show", SESSIONS.id], ["show", row.archive], ["show", "d00001", "--json"], ["show", str(other), "--json"]]
+    words = [["list", SESSIONS.id], ["list", row.archive], ["list", "d00001", "--json"], ["list", str(other), "--json"]]
     by_id, by_path, facts, elsewhere = dialogd.all(words)
     assert by_id.out == by_path.out
     assert by_id.out.startswith(f"{SESSIONS.topic}  ({SESSIONS.id})\nagreed: ")
@@ -78,10 +78,9 @@ def test_show_tells_one_dialog(dialogd: Commands) -> None:
     assert [entry["number"] for entry in facts.json["entries"]] == [1, 2, 3, 4]
     assert (elsewhere.json["topic"], elsewhere.json["archive"]) == ("Elsewhere", "")
     assert elsewhere.json["decisions"][0]["text"] == "It is elsewhere."
-    for wanted in ("d0", "nothing", "missing.md", "/nowhere/at.md"):
-        done = dialogd("show", wanted)
-        assert (done.code, done.out) == (2, "")
-        assert "fix: " in done.err
+    assert dialogd("list", "d00").code == 1  # too short for an id: a word
+    done = dialogd("list", "/nowhere/at.md")
+    assert (done.code, done.out, "fix: " in done.err) == (2, "", True)
 
 
 def test_a_turn_that_was_withdrawn_is_shown_as_that(dialogd: Commands) -> None:
@@ -89,7 +88,7 @@ def test_a_turn_that_was_withdrawn_is_shown_as_that(dialogd: Commands) -> None:
     room.step("A")
     room.types("\n## Note — User\n\n[STRIKE: 2]\n")
     dialogd.file.write_bytes(room.paper.data)
-    shown, facts = dialogd.all([["show", str(dialogd.file)], ["show", str(dialogd.file), "--json"]])
+    shown, facts = dialogd.all([["list", str(dialogd.file)], ["list", str(dialogd.file), "--json"]])
     heads = [row for row in shown.out.split("\n") if row.startswith("── ")]
     assert [row.endswith(", withdrawn by you ──") for row in heads] == [False, True, False]
     assert "Use Redis." in shown.out
@@ -102,11 +101,11 @@ def test_a_turn_that_was_withdrawn_is_shown_as_that(dialogd: Commands) -> None:
 def test_search_finds_words_and_says_when_there_are_none(dialogd: Commands) -> None:
     filled(dialogd)
     lines = [
-        ["search", "turquoise", "RIVAL"],
-        ["search", "turquoise", "--json", "--agent", "B", "--since", "2026-01-01"],
-        ["search", "turquoise", "--since", "2026-03-03"],
-        ["search", 'a-b" AND *'],
-        ["search", "x", "--since", "soon"],
+        ["list", "turquoise", "RIVAL"],
+        ["list", "turquoise", "--json", "--agent", "B", "--since", "2026-01-01"],
+        ["list", "turquoise", "--since", "2026-03-03"],
+        ["list", 'a-b" AND *'],
+        ["list", "x", "--since", "soon"],
     ]
     plain, facts, late, syntax, wrong = dialogd.all(lines)
     assert plain.out.startswith(f"{STOPPED.id}  turn 3 B  2026-03-02  Logo colour\n")
@@ -124,7 +123,7 @@ def test_hostile_text_does_not_reach_the_terminal(dialogd: Commands) -> None:
     shelf = Shelf(dialogd.folder)
     shelf.put(past(8, f"Topic {evil}", f"Harmless {evil} text.", f"Said {evil}"))
     shelf.memory.outcome("d00008", "worked", f"why {evil}")
-    words = (["list"], ["show", "d00008"], ["search", "harmless"], ["recall", "harmless text"])
+    words = (["list"], ["list", "d00008"], ["list", "harmless"], ["recall", "harmless text"])
     for done in dialogd.all([*words, *([*line, "--json"] for line in words)]):
         assert done.code == 0
         assert "\u202e" not in done.out
@@ -141,10 +140,10 @@ def test_a_dialog_that_daemons_ended_is_archived_and_a_rehearsal_is_no_memory(di
     assert Path(row["file"]).read_bytes() == Path(row["archive"]).read_bytes()
     assert row["is_rehearsal"] is True
     assert " REHEARSAL " in dialogd("list").out
-    found = dialogd("search", "sessions").out.split("\n")[0:-1:2]
+    found = dialogd("list", "sessions").out.split("\n")[0:-1:2]
     assert found
     assert all(f"{row['id']}  REHEARSAL  " in head for head in found), found
-    assert all(hit["is_rehearsal"] for hit in dialogd("search", "sessions", "--json").json)
+    assert all(hit["is_rehearsal"] for hit in dialogd("list", "sessions", "--json").json)
     assert dialogd("recall", "where do sessions live?").code == 1
     next_one = dialogd("new", "Where do sessions live?", "--recall", "--file", str(dialogd.folder / "next.md"))
     assert "nothing was recalled" in next_one.err

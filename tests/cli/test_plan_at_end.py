@@ -60,7 +60,7 @@ def test_whoever_stops_a_dialog_leaves_the_plan_where_its_daemon_would(dialogd: 
 
 @pytest.mark.slow
 def test_no_plan_is_left_where_none_is_wanted(dialogd: Commands) -> None:
-    assert dialogd("run", "Tabs?", *CAST, "--file", "a.md", "--no-plan", DIALOGD_PLAN="1").code == 0
+    assert dialogd("run", "Tabs?", *CAST, "--file", "a.md", "--plan", "no", DIALOGD_PLAN="1").code == 0
     assert dialogd("run", "Tabs?", *CAST, "--file", "b.md", DIALOGD_PLAN="0").code == 0
     (dialogd.folder / "dialogd.toml").write_text("plan = false\n")
     dialogd.environment.pop("DIALOGD_PLAN", None)

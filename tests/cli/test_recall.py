@@ -62,18 +62,16 @@ def test_new_puts_what_was_recalled_before_the_agents(dialogd: Commands) -> None
             assert f"> > {past.decision}" in entry.body
 
 
-def test_memory_tells_and_rebuilds(dialogd: Commands) -> None:
+def test_the_index_is_rebuilt_from_the_archive(dialogd: Commands) -> None:
     shelf = filled(dialogd)
-    before = dialogd("memory", "status", "--json").json
+    before = dialogd("list", "--rebuild", "--json").json
     assert (before["copies"], before["dialogs"], before["decisions"]) == (3, 3, 2)
     assert {*before} == {"archive", "index", "copies", "unreadable", "dialogs", "entries", "decisions"}
     shelf.index.write_bytes(b"nonsense")
-    assert dialogd("memory", "rebuild").out == "3 copies read\n"
-    broken = shelf.state.archive / "broken.md"
-    broken.write_text("no dialog", encoding="utf-8")
-    assert dialogd("memory", "rebuild").out == "3 copies read, 1 left out\n"
-    broken.unlink()
-    assert dialogd("memory", "status").out.endswith(" 2 decisions\n")
+    (shelf.state.archive / "broken.md").write_text("no dialog", encoding="utf-8")
+    told = dialogd("list", "--rebuild").out
+    assert "4 copies, 3 dialogs, 1 of them cannot be read\n" in told
+    assert told.endswith(" 2 decisions\n")
 
 
 def test_who_only_rehearsed_is_told_that_rehearsals_are_not_recalled(dialogd: Commands) -> None:

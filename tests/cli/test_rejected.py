@@ -54,7 +54,9 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
         room = decided(room) if is_later else room
         dialog, plan = room.dialog, Plan(room.dialog)
         dialogd.file.write_bytes(room.paper.data)
-        shown, facts, status = dialogd.all([["board"], ["board", "--json"], ["status", "--json"]])
+        shown, facts, status = dialogd.all(
+            [["status", "--board"], ["status", "--board", "--json"], ["status", "--json"]]
+        )
         first, *later = facts.json["decisions"]
         assert facts.json["proposals"][0]["decision"] == word
         assert (first["outcome"], first["rejected_in"], first["superseded"]) == (

@@ -63,7 +63,15 @@ def hostile(dialogd: Commands) -> Commands:
 
 
 def test_no_command_lets_a_dialog_steer_the_terminal(hostile: Commands) -> None:
-    words = [["status"], ["board"], ["verify"], ["cost"], ["status", "--json"], ["board", "--json"], ["plan"]]
+    words = [
+        ["status"],
+        ["status", "--board"],
+        ["verify"],
+        ["status", "--cost"],
+        ["status", "--json"],
+        ["status", "--board", "--json"],
+        ["plan"],
+    ]
     for done in hostile.all(words):
         assert not set(done.out + done.err) & set("\x1b\x07\x9b\u202e")
 

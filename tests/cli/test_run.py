@@ -113,7 +113,9 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
 @pytest.mark.slow
 def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Commands) -> None:
     nothing = {"DIALOGD_BACKEND": "", "PATH": str(dialogd.folder / "bin"), "OLLAMA_HOST": "127.0.0.1:1"}
-    with dialogd.background("run", "Tabs?", "--pace", "0", "--stay", DIALOGD_PLAN="1", **nothing) as process:
+    with dialogd.background(
+        "run", "Tabs?", "--pace", "0", "--linger", "always", DIALOGD_PLAN="1", **nothing
+    ) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
         port = dialogd.daemons()[0].port
         state = ask(port, "GET", "/page/state", seconds=PATIENCE)
@@ -137,7 +139,7 @@ def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Com
 
 @pytest.mark.slow
 def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
-    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]
+    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--linger", "always"]
     with dialogd.background(*words) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
         port = dialogd.daemons()[0].port
@@ -154,7 +156,7 @@ def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Commands) -> None:
-    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]
+    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--linger", "always"]
     with dialogd.background(*words) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
         first, second = sorted(dialogd.daemons(), key=lambda daemon: daemon.id)
@@ -189,7 +191,9 @@ def test_daemons_that_a_killed_run_leaves_are_listed_and_end_a_while_after_their
 
 @pytest.mark.slow
 def test_daemons_that_a_killed_run_leaves_are_stopped_like_others(dialogd: Commands) -> None:
-    with dialogd.background("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay") as process:
+    with dialogd.background(
+        "run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--linger", "always"
+    ) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
         process.kill()
         process.wait()

@@ -305,7 +305,7 @@ def test_no_command_shows_people_the_states_names(dialogd: Commands) -> None:
     (dialogd.folder / "b.md").write_text(stage.text, encoding="utf-8")
     stage.stop("enough")
     (dialogd.folder / "c.md").write_text(stage.text, encoding="utf-8")
-    shown = [["status"], ["board"], ["status", "--away"], ["replay"], ["export", "--to", "md", "--out", "-"]]
+    shown = [["status"], ["status", "--board"], ["status", "--away"], ["show"], ["export", "--to", "md", "--out", "-"]]
     lines = [
         [*words, "--file", f"{name}.md"]
         for name in "abc"

@@ -27,7 +27,7 @@ from tests.support.terminal import Terminal
 
 SUMMARY = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
 ORDER = "Take the result."  # what its user tells a session to do
-RULES = ("Bash(dialogd turn:*)", "Bash(dialogd reply:*)")
+RULES = ("Bash(dialogd live turn:*)", "Bash(dialogd live reply:*)")
 PATIENCE = 240.0  # seconds: three knocks take most of a minute
 
 
@@ -78,11 +78,11 @@ class Mind:
                 text = self.replies.pop(0) if self.replies else "[PASS]"
             if not isinstance(text, str):
                 return text()
-            return bash(f"dialogd reply --debt {owed[1]} <<'END'\n{text}\nEND")
+            return bash(f"dialogd live reply --debt {owed[1]} <<'END'\n{text}\nEND")
         if said.rstrip().endswith(ORDER):
             return bash("dialogd approve")
         if re.search(r"dialogd[^:]*: (turn|a question)", said):
-            return bash("dialogd turn")
+            return bash("dialogd live turn")
         self.results.append(said)
         return Say("Done.")
 
@@ -131,7 +131,7 @@ class Table:
         self._stack.callback(terminal.close)
         terminal.until("shortcuts")
         if joins:
-            terminal.type(f"!dialogd join {joins}")
+            terminal.type(f"!dialogd live join {joins}")
             terminal.until(f"this session is agent {joins} in a dialog")
             terminal.until(f"allow {' and '.join(RULES)}")
         return terminal
@@ -282,7 +282,7 @@ def test_claude_code_and_codex_agree(room: Table, codex: World) -> None:
     with ExitStack() as stack:
         mind = CodexMind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]")
         terminal = codex_session(room, codex, mind, stack)
-        terminal.type("!dialogd join B")
+        terminal.type("!dialogd live join B")
         terminal.until("this session is agent B in a dialog")
         room.session("A", Mind("I count the sessions first.", f"They are small.\n\n{SUMMARY}"), "A")
         room.dialogd("say 'Please decide.' --to A")
@@ -292,7 +292,7 @@ def test_claude_code_and_codex_agree(room: Table, codex: World) -> None:
 
 
 def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:
-    busy = room.session("A", Mind(lambda: bash("dialogd turn && sleep 60")), "A", (*RULES, "Bash(sleep:*)"))
+    busy = room.session("A", Mind(lambda: bash("dialogd live turn && sleep 60")), "A", (*RULES, "Bash(sleep:*)"))
     room.session("B", Mind("I agree to nothing yet."), "B")
     room.dialogd("say 'Please decide.' --to A")
     until(lambda: "opened" in str(room.journal("A")), "the turn to be opened", PATIENCE)
@@ -316,7 +316,7 @@ def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
     assert ("silent", 3) in room.journal("A")
     assert len(mind.heard) == 3, mind.heard
     assert (note.frame.knocks, note.frame.usd) == ("3", "")
-    assert "$0" not in room.dialogd("status") + room.dialogd("cost")
+    assert "$0" not in room.dialogd("status") + room.dialogd("status --cost")
 
 
 def test_a_session_at_a_permission_prompt_is_said_to_be_that(room: Table) -> None:

@@ -204,11 +204,11 @@ def test_claude_code_is_found_and_a_knock_opens_a_turn(
             session = the_session(terminal)
             assert (session.program, session.project) == ("claude", str(claude.project))
             until(lambda: status(session) == "idle", "rest", PATIENCE)
-            asyncio.run(wake(session, "turn 3 is yours. Run: dialogd turn"))
-            until(lambda: heard(server, "dialogd: turn 3 is yours. Run: dialogd turn"), "the knock", PATIENCE)
+            asyncio.run(wake(session, "turn 3 is yours. Run: dialogd live turn"))
+            until(lambda: heard(server, "dialogd: turn 3 is yours. Run: dialogd live turn"), "the knock", PATIENCE)
             assert was_busy(session)
             assert "Message from @dialogd" in terminal.text
-            assert session.name in dialogd(environment, "sessions")
+            assert session.name in dialogd(environment, "live", "sessions")
             terminal.kill()
             until(lambda: status(session) == "gone", "its end", PATIENCE)
             assert of_key(session.key) is None
@@ -227,11 +227,11 @@ class Guest:
         said = json.dumps((seen.body or {})["messages"][-1], ensure_ascii=False)
         if owed := re.search(r"is yours, as agent \w+.*?--debt ([\w-]+)", said):
             text = self.replies.pop(0) if self.replies else "[PASS]"
-            return self.run(f"dialogd reply --debt {owed[1]} <<'END'\n{text}\nEND")
+            return self.run(f"dialogd live reply --debt {owed[1]} <<'END'\n{text}\nEND")
         if "you are asked to take part" in said:
-            return self.run("dialogd accept")
+            return self.run("dialogd live accept")
         if re.search("dialogd[^:]*: turn", said) or "this session is agent" in said:
-            return self.run("dialogd turn --wait")
+            return self.run("dialogd live turn --wait")
         return Say("Done.")
 
     @staticmethod
@@ -248,14 +248,14 @@ def test_a_session_that_is_asked_from_outside_accepts_and_takes_part(claude: Wor
         try:
             with claude_session(claude, environment):
                 dialogd(environment, "new", "A secret topic: tabs or spaces?", "--first", "B")
-                said = dialogd(environment, "join", "B", "--session", claude.project.name)
+                said = dialogd(environment, "live", "join", "B", "--session", claude.project.name)
                 assert "told nothing of the dialog before" in said
-                until(lambda: heard(server, "run: dialogd accept"), "the first knock", PATIENCE)
+                until(lambda: heard(server, "run: dialogd live accept"), "the first knock", PATIENCE)
                 before = [texts(seen) for seen in server.calls if "this session is agent" not in texts(seen)]
                 assert not [text for text in before if "secret topic" in text]
                 dialogd(environment, "say", "Please begin.", "--to", "B")
                 until(lambda: "says the guest" in file.read_text(), "its turn", PATIENCE, file.read_text)
-                asked = next(i for i, seen in enumerate(server.calls) if "run: dialogd accept" in texts(seen))
+                asked = next(i for i, seen in enumerate(server.calls) if "run: dialogd live accept" in texts(seen))
                 agreed = next(i for i, seen in enumerate(server.calls) if "this session is agent" in texts(seen))
                 told = next(i for i, seen in enumerate(server.calls) if "secret topic" in texts(seen))
                 assert asked < agreed <= told
@@ -305,7 +305,7 @@ def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pyte
             session = the_session(terminal)
             assert (session.program, session.project) == ("codex", str(codex.project))
             until(lambda: status(session) == "idle", "rest", PATIENCE)
-            asyncio.run(wake(session, "turn 3 is yours. Run: dialogd turn"))
+            asyncio.run(wake(session, "turn 3 is yours. Run: dialogd live turn"))
             until(lambda: heard(server, "dialogd: turn 3 is yours"), "the knock", PATIENCE)
             assert was_busy(session) or status(session) == "idle"
             terminal.kill()
@@ -339,7 +339,7 @@ def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
     def answer(seen: Seen) -> Answer:
         said = texts(seen)
         if "dialogd: turn" in said and not seen.tool_results and seen.tools:
-            return Use("exec_command", {"cmd": "dialogd turn"})
+            return Use("exec_command", {"cmd": "dialogd live turn"})
         return Say("Done.")
 
     with StandIn(answer) as server:
@@ -348,7 +348,7 @@ def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
         dialogd(environment, "new", "Tabs or spaces?")
         try:
             with codex_session(codex, environment) as terminal:
-                terminal.type("!dialogd join B")
+                terminal.type("!dialogd live join B")
                 terminal.until("this session is agent B in a dialog")
                 assert "an open session of Codex" in file.read_text()
                 dialogd(environment, "say", "Please begin.", "--to", "B")
@@ -379,7 +379,7 @@ def test_codex_is_knocked_at_and_replies_by_its_tools(codex: World) -> None:
         dialogd(environment, "new", "Tabs or spaces?")
         try:
             with codex_session(codex, environment) as terminal:
-                terminal.type("!dialogd join B")
+                terminal.type("!dialogd live join B")
                 terminal.until("this session is agent B in a dialog")
                 dialogd(environment, "say", "Please begin.", "--to", "B")
                 until(lambda: "Spaces, says Codex." in file.read_text(), "its turn", PATIENCE, file.read_text)

@@ -206,20 +206,20 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
         "status": "dialogd status --json",
         "logs": "dialogd logs A --json",
         "verify": "dialogd verify --json",
-        "board": "dialogd board --json",
-        "cost": "dialogd cost --json",
+        "status --board": "dialogd status --board --json",
+        "status --cost": "dialogd status --cost --json",
         "status --away": "dialogd status --away --json",
         "export": "dialogd export --to md --json --force",
         "doctor": "dialogd doctor --json",
-        "memory status": "dialogd memory status --json",
+        "list --rebuild": "dialogd list --rebuild --json",
     }
     for command, line in given.items():
         assert sorted(json.loads(sandbox.done(line))) == sorted(codes(rows[command])), command
-    (entry,) = json.loads(sandbox.done("dialogd show ./dialog.md --json"))["entries"]
+    (entry,) = json.loads(sandbox.done("dialogd list ./dialog.md --json"))["entries"]
     (sandbox.folder / "build.md").write_bytes(build().paper.data)
     told = json.loads(sandbox.done("dialogd tasks --file build.md --json"))
     assert sorted({*told, *told["due"], *told["tasks"][0], *told["events"][0]}) == sorted(set(codes(rows["tasks"])))
-    assert sorted(entry) == sorted(codes(rows["show"].partition("(each")[2].partition(")")[0]))
+    assert sorted(entry) == sorted(codes(rows["list ID"].partition("(each")[2].partition(")")[0]))
     assert set(json.loads(sandbox.done("dialogd config show --json"))) == {setting.name for setting in SETTINGS}
     daemon = sandbox.start("dialogd start A --port 0 --detach")
     assert daemon.process.wait(PATIENCE) == 0, daemon.said()

@@ -314,9 +314,9 @@ def test_a_session_is_asked_and_told_nothing_before_it_agrees(session: Claude, t
         assert held["seat"].startswith("A in ")
         again = home.ask("/start", asked)
         assert (again.status, again.problem["field"]) == (409, "agents.0.session")
-        done = session.run(home.commands.words(["accept"]), home.commands.environment, home.commands.folder)
+        done = session.run(home.commands.words(["live", "accept"]), home.commands.environment, home.commands.folder)
         assert done.code == 0, done.err
-        turn = session.run(home.commands.words(["turn"]), home.commands.environment, home.commands.folder)
+        turn = session.run(home.commands.words(["live", "turn"]), home.commands.environment, home.commands.folder)
         assert "vault" in turn.out
     finally:
         home.close()
@@ -330,7 +330,7 @@ def test_a_session_that_holds_a_seat_asks_no_other_and_builds_nothing_by_home(se
         home.commands.begin("Tabs or spaces?")
         with open_sessions.claude(session.home, tmp_path / "shop", "other-11"):
             environment = home.commands.environment | {"DIALOGD_PORT": "0"}
-            joined = session.run(home.commands.words(["join", "B"]), environment, home.commands.folder)
+            joined = session.run(home.commands.words(["live", "join", "B"]), environment, home.commands.folder)
             assert joined.code == 0, joined.err
             free = next(one for one in home.ask("/choices")["sessions"] if not one["seat"])
             build = {"dialog": "3f9a1c", "repo": str(tmp_path), "gate": "true"}

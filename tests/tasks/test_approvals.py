@@ -1,4 +1,4 @@
-"""An approval is of one tree, on one base: `dialogd verify --commit` beside real git, and signed bundles of it."""
+"""An approval is of one tree, on one base: `dialogd tasks verify` beside real git, and signed bundles."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class Checked(Commands):
         return self.git("commit-tree", tree, *named, "-m", message)
 
     def judged(self, commit: str, *words: str, file: Path | None = None) -> Done:
-        """What `dialogd verify --commit` says of it."""
+        """What `dialogd tasks verify --commit` says of it."""
         named = [] if file is None else [str(file)]
-        return self("verify", *named, "--repo", str(self.repo), "--commit", commit, *words)
+        return self("tasks", "verify", *named, "--repo", str(self.repo), "--commit", commit, *words)
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_any_other_tree_base_or_merge_is_refused_with_the_reason(here: Checked) 
     shallow, task = here.folder / "shallow", here.built.tasks[1]
     source = f"file://{here.built.repo}"
     subprocess.run(["git", "clone", "-q", "--depth", "1", "--branch", task.branch, source, shallow], check=True)
-    done = here("verify", "--repo", str(shallow), "--commit", "HEAD")
+    done = here("tasks", "verify", "--repo", str(shallow), "--commit", "HEAD")
     assert (done.code, "a clone that is too shallow" in done.out) == (1, True), done.out + done.err
     nothing = here.judged("nowhere")
     assert nothing.code == 1
@@ -425,7 +425,7 @@ def test_a_hook_lets_only_approved_trees_be_pushed(here: Checked) -> None:
     variables = " ".join(
         f"{name}='{here.environment[name]}'" for name in ("DIALOGD_STATE_DIR", "PYTHONPATH", "HOME", "DIALOGD_FILE")
     )
-    hook.write_text(f"#!/bin/sh\nexec env {variables} '{sys.executable}' -m dialogd verify --pre-push\n")
+    hook.write_text(f"#!/bin/sh\nexec env {variables} '{sys.executable}' -m dialogd tasks verify --pre-push\n")
     hook.chmod(0o755)
     approved, other = here.built.tasks[1].commit, one_byte_more(here)
 
@@ -586,7 +586,7 @@ def test_what_a_hook_is_given_is_read_exactly(here: Checked) -> None:
         (f"x {good} refs/heads/main {none} more\n", 2, "no line of a pre-push hook"),
     )
     for text, code, why in given:
-        done = here("verify", "--repo", str(here.repo), "--pre-push", given=text)
+        done = here("tasks", "verify", "--repo", str(here.repo), "--pre-push", given=text)
         assert (done.code, why in done.out + done.err) == (code, True), (text, done)
 
 

@@ -157,15 +157,15 @@ def test_a_call_waits_for_the_person_and_is_made_once_they_approve_it(tmp_path: 
         asked = world.asked()
         assert (asked["agent"], asked["tool"], asked["arguments"]) == ("A", "tickets.add", '{"a": 2, "b": 3}')
         assert world.made == []
-        assert f"approve-call {asked['call']}" in dialogd(world, "status")
+        assert f"approve {asked['call']}" in dialogd(world, "status")
         assert agents(world) == {"A": "executing", "B": "stopped"}
         until(lambda: alerts.exists() and alerts.read_text(encoding="utf-8").endswith("}\n"), "the alert")
         alert = json.loads(alerts.read_text(encoding="utf-8"))
         assert (alert["event"], alert["reason"]) == (
             "question",
-            f"may it call tickets.add? dialogd approve-call {asked['call']}",
+            f"may it call tickets.add? dialogd approve {asked['call']}",
         )
-        said = dialogd(world, "approve-call")
+        said = dialogd(world, "approve", asked["call"])
         assert "approved: tickets.add" in said
         assert "approved by the person\n5\n" in world.turn()
         assert world.made == ["add 2 3"]
@@ -178,7 +178,7 @@ def test_a_call_that_the_person_refuses_is_not_made(tmp_path: Path) -> None:
     with World(tmp_path, ADD, Say(WORDS), tools="") as world:
         world.begin()
         call = world.asked()["call"]
-        assert "refused: tickets.add" in dialogd(world, "approve-call", call, "--refuse")
+        assert "refused: tickets.add" in dialogd(world, "approve", call, "--refuse")
         assert "refused\nthe person refused this call" in world.turn()
         assert world.made == []
         assert world.told == [(True, "the person refused this call, and it was not made")]
@@ -474,14 +474,14 @@ def test_a_session_that_holds_a_seat_approves_nothing(tmp_path: Path) -> None:
             entry = StateDir(world.pair.state_dir).registry / "1-B.json"
             entry.write_text(json.dumps(asdict(replace(seat, session=session))), encoding="utf-8")
             with pytest.raises(subprocess.CalledProcessError) as refused:
-                dialogd(world, "approve-call", call)
+                dialogd(world, "approve", call)
             assert "is for the person alone" in refused.value.stderr
             status, problem = world.pair["A"].ask("POST", "/approve-call", {"call": call})
             assert (status, "is for the person alone" in problem["detail"]) == (409, True)
             assert world.asked()["call"] == call
             daemon.kill()
         entry.unlink(missing_ok=True)
-        dialogd(world, "approve-call", call)
+        dialogd(world, "approve", call)
         assert "approved by the person" in world.turn()
 
 
@@ -504,7 +504,7 @@ def test_a_waiting_call_is_told_to_those_who_watch(tmp_path: Path) -> None:
             watching.kill()
         seen = events(world.pair["A"].port)
         assert next(seen)[1]["calls"][0]["call"] == call
-        dialogd(world, "approve-call", call)
+        dialogd(world, "approve", call)
         judged = next(data for kind, data in seen if kind == "judged")
         assert (judged["call"], judged["answer"]) == (call, "approved")
 
@@ -518,7 +518,7 @@ def test_a_turn_that_is_asked_for_again_calls_and_asks_once(tmp_path: Path) -> N
 
     with World(tmp_path, script=script, tools="") as world:
         world.begin()
-        dialogd(world, "approve-call", world.asked()["call"])
+        dialogd(world, "approve", world.asked()["call"])
         body = world.turn()
         assert world.made == ["add 2 3"]
         assert body.count("tickets.add") == 1
