@@ -35,7 +35,7 @@ GROUPS = {
         "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
         "new": Located("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
         "start": Located("start:start", "Run one agent's daemon, in a terminal of its own."),
-        "live": Located("seat:live", "Take part with a coding session that is open: join, turn, reply."),
+        "live": Located("seat:live", "Take part with an open coding session: join, turn, reply."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
     },
     "Speak": {
@@ -68,12 +68,12 @@ GROUPS = {
         "verify": Located("outcome:verify", "Check that no entry was altered after it was written."),
     },
     "Past": {
-        "list": Located("past:list_dialogs", "List your dialogs, or those that hold some words; show one in full."),
+        "list": Located("past:list_dialogs", "List your dialogs, search them, or show one in full."),
         "recall": Located("past:recall", "Find past decisions about something, best match first."),
         "outcome": Located("past:outcome", "Record how a decision turned out: worked or failed."),
     },
     "Setup": {
-        "doctor": Located("setup:doctor", "Check this machine: what you can start with, and what is wrong."),
+        "doctor": Located("setup:doctor", "Check this machine: what you can start with, what is wrong."),
         "config": Located("setup:config", "Show the settings and where each comes from."),
         "init": Located("host:init", "Add dialogd's commands to this project."),
         "mcp": Located("host:mcp", "Serve dialogs as tools, for programs that speak MCP."),
@@ -97,7 +97,6 @@ NOW = {
     "replay": "show ENTRY",
     "search": "list WORDS",
     "memory": "list --rebuild",
-    "conform": "tests/conformance, in a checkout",
 }
 """What has become a part of another command."""
 

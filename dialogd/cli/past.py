@@ -221,7 +221,7 @@ def list_dialogs(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """List your dialogs, or those that hold some words; show one in full.
+    """List your dialogs, search them, or show one in full.
 
     Those that go on and those that ended, newest first, with what they cost and how they turned out. With WORDS the
     passages that hold them; exit code 1 when nothing is found. With the ID or the file of a dialog its result,

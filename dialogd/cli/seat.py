@@ -49,7 +49,7 @@ ANSWER = 30.0  # seconds until it is known what became of a reply
 RULES = "Bash(dialogd live turn:*) and Bash(dialogd live reply:*)"  # no more: `dialogd` alone also starts programs
 
 live = typer.Typer(
-    help="Take part with a coding session that is open: join, turn, reply.",
+    help="Take part with an open coding session: join, turn, reply.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
