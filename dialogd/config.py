@@ -163,7 +163,7 @@ def _contents(path: Path) -> str:
 
 FIRST_PORT = 3001
 DEFAULT_FILE = Path("/tmp/claude-dialog.md")
-HOOKS = ("on_question", "on_stalled", "on_error", "on_end", "on_event")  # commands or URLs that alerts go to
+HOOKS = ("on_question", "on_stalled", "on_error", "on_end", "on_event")  # commands that alerts go to
 
 
 def default_state_dir() -> Path:
@@ -328,21 +328,13 @@ def _budget(value: object, folder: Path) -> str:
     return text
 
 
-def is_url(target: str) -> bool:
-    """True for what is an address, and not a command."""
-    return target.lower().startswith(("http://", "https://"))
-
-
 def _hook(value: object, folder: Path) -> str:
-    """A command line, or a URL with a host."""
+    """A command line."""
     text, fits = _line(value, folder), False
     with suppress(ValueError, IndexError):
-        if is_url(text):
-            parts = urlsplit(text)
-            fits = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", text)
-        else:
-            fits = not text or bool(shlex.split(text)[0])
-    _must(fits, "a command such as `notify.sh --loud`, or a URL such as http://localhost:9000/hook")
+        fits = not text or bool(shlex.split(text)[0])
+    is_url = text.lower().startswith(("http://", "https://"))
+    _must(fits and not is_url, "a command such as `notify.sh --loud`; for a URL: `curl --json @- URL`")
     return text
 
 
@@ -549,7 +541,7 @@ class Settings:
         "auto", _one_of("auto", "on", "off"), "alerts on the desktop: `auto` where it can be done, `on`, `off`"
     )
     bell: bool = _setting(True, _switch, "alerts ring in the daemon's terminal")
-    on_question: str = _setting("", _hook, "a command (JSON on stdin) or URL (POST) for when an agent needs you")
+    on_question: str = _setting("", _hook, "a command (JSON on stdin) for when an agent needs you")
     on_stalled: str = _setting("", _hook, "the same for an agent that gives no answer in time")
     on_error: str = _setting("", _hook, "the same for an agent that failed")
     on_end: str = _setting("", _hook, "the same for the end of a dialog")

@@ -11,85 +11,36 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dialogd.alerts import COMMAND_SECONDS, REASON_LENGTH, TEXT_LENGTH, Alert, Channel, Desktop, chosen, hook, worth
+from dialogd.alerts import COMMAND_SECONDS, REASON_LENGTH, TEXT_LENGTH, Alert, Channel, chosen, command, show, worth
 from dialogd.config import load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
 from dialogd.protocol.units import clock_at
 from dialogd.store.origin import HOOK
 from tests.server.daemon_process import Room, send
-from tests.support.pair import a_second, until
+from tests.support.pair import a_second
 from tests.support.room import Room as Paper
 from tests.support.room import opening
 
 KEY = "sk-ant-api03-" + "Tr0ub4dor" * 6  # looks like a key, opens nothing
 KEYS = {"v", "event", "dialog", "topic", "file", "agent", "turn", "text", "reason", "url", "at", "by", "default"}
-SERIOUS = ("DIALOGD_ON_QUESTION", "DIALOGD_ON_STALLED", "DIALOGD_ON_ERROR", "DIALOGD_ON_END")
+SERIOUS = ("QUESTION", "STALLED", "ERROR", "END")
 
 
-class Hooked:
-    """A web server on the loopback that keeps what is posted to it, by path."""
-
-    def __init__(self) -> None:
-        self.posts: list[tuple[str, dict[str, Any]]] = []
-        self.release = threading.Event()
-        mine = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                fact = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                mine.posts.append((self.path, fact))
-                if self.path == "/hangs":
-                    mine.release.wait(600)
-                    return
-                self.send_response(307 if self.path == "/elsewhere" else 204)
-                if self.path == "/elsewhere":
-                    self.send_header("Location", f"{mine.url}/led-astray")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def of(self, path: str) -> list[dict[str, Any]]:
-        """What came to one path so far."""
-        return [fact for where, fact in self.posts if where == path]
-
-
-@contextmanager
-def serving() -> Iterator[Hooked]:
-    """A running `Hooked`."""
-    hooked = Hooked()
-    thread = threading.Thread(target=hooked.server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield hooked
-    finally:
-        hooked.release.set()
-        hooked.server.shutdown()
-        thread.join()
-        hooked.server.server_close()
-
-
-@pytest.fixture
-def hooked() -> Iterator[Hooked]:
-    """A web server that takes alerts."""
-    with serving() as server:
-        yield server
+def brought(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The alerts that the command of one setting has got, in the order in which it got them."""
+    file = folder / name
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def trial(**changes: Any) -> Alert:
@@ -106,8 +57,6 @@ def failure(channel: Channel, alert: Alert | None = None) -> str:
             await channel.deliver(alert or trial())
         except DialogdError as error:
             return str(error) if error.fix else f"no fix: {error}"
-        finally:
-            await getattr(channel, "close", asyncio.sleep)(*(() if hasattr(channel, "close") else (0,)))
         return ""
 
     return asyncio.run(deliver())
@@ -262,7 +211,7 @@ def test_a_command_gets_json_on_stdin_and_no_key(tmp_path: Path, monkeypatch: py
     )
     out = tmp_path / "out.json"
     words = [sys.executable, str(script), str(out), "$(touch /tmp/never)", ";", "ls"]
-    assert failure(hook("on_question", shlex.join(words))) == ""
+    assert failure(command("on_question", shlex.join(words))) == ""
     arguments, environment, fact = json.loads(out.read_text())
     assert arguments[1:] == ["$(touch /tmp/never)", ";", "ls"]
     assert (environment["DISPLAY"], "ANTHROPIC_API_KEY" in environment) == (":7", False)
@@ -272,9 +221,9 @@ def test_a_command_gets_json_on_stdin_and_no_key(tmp_path: Path, monkeypatch: py
 
 
 def test_a_failing_command_says_why() -> None:
-    assert failure(hook("on_end", "no-such-program --x")) == "command not found: 'no-such-program'"
-    assert failure(hook("on_end", "sh -c 'echo no luck >&2; exit 3'")) == "exited 3: no luck"
-    assert failure(hook("on_end", "sh -c 'exec <&-; exit 0'")) == ""  # it need not read
+    assert failure(command("on_end", "no-such-program --x")) == "command not found: 'no-such-program'"
+    assert failure(command("on_end", "sh -c 'echo no luck >&2; exit 3'")) == "exited 3: no luck"
+    assert failure(command("on_end", "sh -c 'exec <&-; exit 0'")) == ""  # it need not read
 
 
 @pytest.mark.slow
@@ -287,14 +236,14 @@ def test_a_hanging_command_is_ended_with_all_it_started(tmp_path: Path) -> None:
         time.sleep(600)
     """)
     began = time.monotonic()
-    assert "took more than 10 s" in failure(hook("on_event", shlex.join([sys.executable, "-c", code])))
+    assert "took more than 10 s" in failure(command("on_event", shlex.join([sys.executable, "-c", code])))
     assert COMMAND_SECONDS <= time.monotonic() - began < COMMAND_SECONDS + 3 * a_second()
     assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
 
 
 def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    assert failure(hook("on_end", f"sh -c 'sleep 600 & echo $! > {pid}'")) == ""
+    assert failure(command("on_end", f"sh -c 'sleep 600 & echo $! > {pid}'")) == ""
     assert not is_alive(int(pid.read_text()))
 
 
@@ -306,39 +255,34 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def test_a_webhook_is_posted_to_and_not_led_elsewhere(hooked: Hooked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    assert failure(hook("on_question", f"{hooked.url}/here?token=abc")) == ""
-    assert hooked.posts == [("/here?token=abc", json.loads(trial().json))]
-    assert failure(hook("on_question", f"{hooked.url}/elsewhere")) == "answered 307; redirects are not followed"
-    assert hooked.of("/led-astray") == []
-    assert failure(hook("on_question", "http://127.0.0.1:9/x")).startswith("cannot be reached")
-    assert hook("on_end", f"{hooked.url}/services/SECRET").target == hooked.url
-
-
-@pytest.mark.slow
-def test_a_webhook_that_never_answers_is_given_up(hooked: Hooked) -> None:
-    began = time.monotonic()
-    assert failure(hook("on_question", f"{hooked.url}/hangs")) == "no answer within 5 s"
-    assert time.monotonic() - began < 5 + 3 * a_second()
+def test_curl_posts_an_alert_as_the_page_says(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (repository / "docs" / "alerts.md").read_text(encoding="utf-8")
+    example = re.search(r'^on_end = "(curl .*)" ', page, re.MULTILINE)
+    assert example is not None
+    curl = tmp_path / "curl"
+    curl.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{tmp_path}/words\ncat >{tmp_path}/sent\n')
+    curl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert failure(command("on_end", example[1])) == ""
+    assert (tmp_path / "sent").read_bytes() == trial().json
+    assert "--json|@-|" in (tmp_path / "words").read_text()
 
 
 # -- daemons ---------------------------------------------------------------------------------------------------------
 
 
-def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> None:
-    environment = {name: f"{hooked.url}/{name[11:].lower()}" for name in SERIOUS} | {
-        "DIALOGD_ON_EVENT": f"{hooked.url}/event"
-    }
+def test_two_daemons_raise_each_alert_once(tmp_path: Path) -> None:
+    environment = {f"DIALOGD_ON_{name}": f"sh -c 'cat >>{tmp_path}/{name}'" for name in (*SERIOUS, "EVENT")}
     with Room(tmp_path, environment=environment) as room:
         room.open("AB")
         room.think("A").end("Tabs.\n")
         room.minds["B"].call(1).end("Hm.\n\n[QUESTION_FOR_USER: Soft or hard? | in 2h]\n")
-        room.until(lambda: len(hooked.of("/event")) == 2 and hooked.of("/question"), "the alerts")
-        assert sorted(fact["event"] for fact in hooked.of("/event")) == ["entry", "question"]
-        (question,) = hooked.of("/question")
-        assert question in hooked.of("/event")
+        room.until(lambda: len(brought(tmp_path, "EVENT")) == 2 and brought(tmp_path, "QUESTION"), "the alerts")
+        assert sorted(fact["event"] for fact in brought(tmp_path, "EVENT")) == ["entry", "question"]
+        (question,) = brought(tmp_path, "QUESTION")
+        assert question in brought(tmp_path, "EVENT")
         assert set(question) == KEYS
         by = datetime.fromisoformat(question["by"]).astimezone()  # as the clock of this machine has it
         assert (question["agent"], question["turn"]) == ("B", 3)
@@ -348,21 +292,20 @@ def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> No
         assert send(room.a, "POST /say", {"text": "Soft."}).status == 200
         room.minds["B"].call(2).end("Done.\n\n[DEADLOCK]\n")
         room.minds["A"].call(2).end("Yes.\n\n[DEADLOCK]\n")
-        room.until(lambda: hooked.of("/end") and len(hooked.of("/event")) == 4, "the end")
+        room.until(lambda: brought(tmp_path, "END") and len(brought(tmp_path, "EVENT")) == 4, "the end")
         for daemon in room.daemons.values():
             assert daemon.terminate() == 0
-    assert [fact["reason"] for fact in hooked.of("/end")] == ["DEADLOCK"]
-    assert sorted(fact["turn"] for fact in hooked.of("/event")) == [2, 3, 5, 6]  # of two daemons, either comes first
-    assert len(hooked.of("/question")) == 1
-    assert hooked.of("/error") == hooked.of("/stalled") == []
+    assert [fact["reason"] for fact in brought(tmp_path, "END")] == ["DEADLOCK"]
+    assert sorted(fact["turn"] for fact in brought(tmp_path, "EVENT")) == [2, 3, 5, 6]  # either daemon may be first
+    assert len(brought(tmp_path, "QUESTION")) == 1
+    assert brought(tmp_path, "ERROR") == brought(tmp_path, "STALLED") == []
 
 
-def test_a_daemon_that_goes_waits_for_the_alert_of_an_end_and_for_nothing_else(hooked: Hooked, tmp_path: Path) -> None:
+def test_a_daemon_that_goes_waits_for_the_alert_of_an_end_and_for_nothing_else(tmp_path: Path) -> None:
     end = tmp_path / "end.json"
     environment = {
         "DIALOGD_ON_END": f"sh -c 'sleep 0.2; cat > {end}'",
         "DIALOGD_ON_EVENT": "sleep 600",
-        "DIALOGD_ON_ERROR": f"{hooked.url}/hangs",
     }
     with Room(tmp_path, "A", environment=environment) as room:
         room.open(max_turns=2)
@@ -477,32 +420,33 @@ def test_the_desktop_shows_a_notification_without_markup(desktop: subprocess.Pop
 
 def test_without_a_session_bus_the_desktop_says_so() -> None:
     pytest.importorskip("desktop_notifier", reason="the extra `desktop` is not installed")
-    assert failure(Desktop()) == "no desktop took the notification"
+    assert failure(Channel("desktop", "", show)) == "no desktop took the notification"
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_trial_says_what_became_of_each_channel(hooked: Hooked, tmp_path: Path) -> None:
+def test_a_trial_says_what_became_of_each_channel(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "DIALOGD_STATE_DIR": str(tmp_path / "state"),
         "DIALOGD_ON_END": "sh -c 'exit 7'",
-        "DIALOGD_ON_QUESTION": f"{hooked.url}/hook/SECRET",
+        "DIALOGD_ON_QUESTION": f"sh -c 'cat >>{tmp_path}/QUESTION' SECRET",
         "DIALOGD_BELL": "off",
     }
     words = [sys.executable, "-m", "dialogd", "alerts", "test"]
     done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
-    assert f"ok  on_question  {hooked.url}\n" in done.stdout
+    assert "ok  on_question  sh\n" in done.stdout
     assert "!!  on_end       sh: exited 7\n    fix: " in done.stdout
     assert "SECRET" not in done.stdout
-    assert [fact["event"] for fact in hooked.of("/hook/SECRET")] == ["question"]
-    environment["DIALOGD_ON_END"] = "http:///no-host"
+    assert [fact["event"] for fact in brought(tmp_path, "QUESTION")] == ["question"]
+    environment["DIALOGD_ON_END"] = "http://localhost:8080/dialogs"
     done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, "on_end" in done.stderr) == (2, True)
-    until(lambda: len(hooked.posts) == 1, "nothing more")
+    assert done.returncode == 2
+    assert "on_end" in done.stderr
+    assert "curl --json @- URL" in done.stderr
 
 
 def test_the_page_about_alerts_shows_what_is_so(repository: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from dialogd import __version__
-from dialogd.alerts import Alert, Bell, Channel, Event, Webhook, chosen, why_no_desktop
+from dialogd.alerts import Alert, Channel, Event, chosen, why_no_desktop
 from dialogd.backends import BACKENDS, WRITING, Found, Kind, auto, writers
 from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
@@ -446,7 +446,7 @@ def try_alerts(file: options.FileOption = None, json: options.JsonOption = False
     """Send a test alert through every channel that is set up, and say what happened; exit code 1 if one failed.
 
     The settings `desktop` and `bell` are two of them; on_question, on_stalled, on_error, on_end and on_event name
-    commands or URLs.
+    commands.
     """
     settings = options.settings_for(file)
 
@@ -484,11 +484,8 @@ async def _try(way: Channel, settings: Settings) -> dict[str, object]:
         await way.deliver(alert)
     except DialogdError as problem:
         error, fix = str(problem), problem.fix
-    finally:
-        if isinstance(way, Webhook):
-            await way.close()
     here = "this terminal" if sys.stdout.isatty() else "no terminal here"
-    to = here if isinstance(way, Bell) else way.target
+    to = here if way.name == "bell" else way.target
     return {"name": way.name, "to": to, "ok": not error, "error": error, "fix": fix}
 
 
