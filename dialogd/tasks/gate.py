@@ -67,7 +67,7 @@ class Gate:
         trees, mine = self.trees, f".gate-{self.trees.build}-"
         for left in trees.root.glob(f"{mine}*"):  # of a gate that was killed
             remove(left)
-        export = trees.room(mine)
+        export = trees.scratch(mine)
         try:
             await self.aside(lambda: trees.export(commit, export))
             sees = await self.aside(lambda: readable(self.sees, self.file, self.state, trees))

@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,9 @@ CHUNK = 1024 * 1024
 
 # What remains of the repository's settings: properties of its file system, and how text is written to a checkout.
 _KEPT = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.autocrlf", "core.eol")
+
+# What is in a worktree is what is committed, whatever attributes it brings along: these come before them.
+_RAW = "* -text !crlf !eol -ident -filter !working-tree-encoding\n"
 
 # In force for each call, also where the repository says otherwise. The clean room needs none of them; they are what
 # the calls on names stand on.
@@ -111,16 +114,16 @@ class Done:
 class How(TypedDict, total=False):
     """How a command of the clean room runs.
 
-    `codes` are the exit codes that are no error, 0 by default. It inherits the descriptors `keep`; a commit that it
-    makes is of the time `when`, by default now.
+    `codes` are the exit codes that are no error, 0 by default. A commit that it makes is of the time `when`, by default
+    now. Content is written and read as it is, or with `converts` as the attributes and settings of a checkout have it.
     """
 
     work_tree: Path | None
     index: Path | None
     stdin: bytes
     codes: tuple[int, ...]
-    keep: tuple[int, ...]
     when: str
+    converts: bool
 
 
 class Git:
@@ -150,10 +153,7 @@ class Git:
 
     def done(self, *words: str, **how: Unpack[How]) -> Done:
         """As `run`, with the exit code."""
-        when, folder = how.get("when", ""), how.get("work_tree")
-        dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
-        places = {**self._clean(how.get("index"), folder), **dates}
-        return self._call(words, places, folder, how.get("stdin", b""), how.get("codes", (0,)), how.get("keep", ()))
+        return self._call(words, self._clean(how), how.get("work_tree"), how.get("stdin", b""), how.get("codes", (0,)))
 
     def names(
         self, *words: str, git_dir: Path | None = None, stdin: bytes = b"", codes: tuple[int, ...] = (0,)
@@ -163,7 +163,7 @@ class Git:
         `git_dir` is that of a worktree, where its `HEAD` is meant. Nothing that reads files, attributes or an index
         may be asked here: that would go by the repository's settings.
         """
-        return self._call(words, {"GIT_DIR": str(git_dir or self.git_dir)}, None, stdin, codes, ())
+        return self._call(words, {"GIT_DIR": str(git_dir or self.git_dir)}, None, stdin, codes)
 
     def settings(self) -> dict[str, str]:
         """The repository's own settings, names in small letters; only read."""
@@ -200,7 +200,7 @@ class Git:
     @contextmanager
     def reading(self, *words: str) -> Iterator[IO[bytes]]:
         """What a command of the clean room writes, as it comes; whoever leaves early ends it."""
-        with self._started(words, self._clean(None, None), is_quiet=True) as process:
+        with self._started(words, self._clean({}), is_quiet=True) as process:
             assert process.stdout is not None
             timer = threading.Timer(self.patience, _kill, (process,))
             timer.daemon = True
@@ -212,44 +212,19 @@ class Git:
             finally:
                 timer.cancel()
 
-    @contextmanager
-    def contents(self) -> Iterator[Callable[[str, Callable[[bytes], object]], int]]:
-        """A function that hands the content of a blob to another, piece by piece, and tells its size."""
-        with self._started(("cat-file", "--batch"), self._clean(None, None), is_quiet=True) as process:
-            into, out = process.stdin, process.stdout
-            assert into is not None
-            assert out is not None
-
-            def hand(blob: str, write: Callable[[bytes], object]) -> int:
-                into.write(f"{blob}\n".encode())
-                into.flush()
-                kind, size = ([*out.readline().split(), b"", b""])[1:3]
-                if kind != b"blob":
-                    problem = f"{shown(self.git_dir)} has no content {blob}: the clone is partial or damaged"
-                    raise Refused(problem, fix="fetch what is missing: git fetch --refetch; git fsck says what it is")
-                left = int(size)
-                while left:
-                    chunk = out.read(min(left, CHUNK))
-                    if not chunk:
-                        raise Refused(f"git ended while {blob} was read", fix="try again; git fsck finds damage")
-                    left -= len(chunk)
-                    write(chunk)
-                out.read(1)
-                return int(size)
-
-            yield hand
-
-    def _clean(self, index: Path | None, work_tree: Path | None) -> dict[str, str]:
-        """Where the clean room is."""
+    def _clean(self, how: How) -> dict[str, str]:
+        """Where the clean room is, and when it is there."""
         places = {
-            "GIT_DIR": str(self.room),
+            "GIT_DIR": str(self.room if how.get("converts") else self.room / "raw"),
             "GIT_OBJECT_DIRECTORY": str(self.git_dir / "objects"),
             "GIT_SHALLOW_FILE": str(self.git_dir / "shallow"),
         }
-        if index is not None:
+        if index := how.get("index"):
             places["GIT_INDEX_FILE"] = str(index)
-        if work_tree is not None:
+        if work_tree := how.get("work_tree"):
             places["GIT_WORK_TREE"] = str(work_tree)
+        if when := how.get("when"):
+            places |= {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when}
         return places
 
     def _make_room(self, settings: Mapping[str, str]) -> None:
@@ -258,12 +233,15 @@ class Git:
         config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n" + "".join(kept)
         if self.digest != "sha1":
             config += f"[extensions]\n\tobjectFormat = {self.digest}\n"
+        files = {"HEAD": "ref: refs/heads/none\n", "config": config}
         try:
-            make_folder(self.room / "refs")
-            for name, text in (("HEAD", "ref: refs/heads/none\n"), ("config", config)):
-                path = self.room / name
-                if not path.is_file() or path.read_text(encoding="utf-8") != text:
-                    write_over(text.encode(), path)
+            for room, its in ((self.room, files), (self.room / "raw", {**files, "info/attributes": _RAW})):
+                make_folder(room / "refs")
+                make_folder(room / "info")
+                for name, text in its.items():
+                    path = room / name
+                    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                        write_over(text.encode(), path)
         except OSError as error:
             raise StorageError(f"cannot write {shown(self.room)}: {why(error)}", fix=fix(error)) from error
 
@@ -274,9 +252,8 @@ class Git:
         folder: Path | None,
         stdin: bytes,
         codes: tuple[int, ...],
-        keep: tuple[int, ...],
     ) -> Done:
-        with self._started(words, places, folder, keep) as process:
+        with self._started(words, places, folder) as process:
             try:
                 out, said = process.communicate(stdin, self.patience)
             except subprocess.TimeoutExpired:
@@ -293,7 +270,6 @@ class Git:
         words: tuple[str, ...],
         places: Mapping[str, str],
         folder: Path | None = None,
-        keep: tuple[int, ...] = (),
         *,
         is_quiet: bool = False,
     ) -> Iterator[subprocess.Popen[bytes]]:
@@ -307,7 +283,6 @@ class Git:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL if is_quiet else subprocess.PIPE,
                 start_new_session=True,
-                pass_fds=keep,
             )
         except FileNotFoundError as error:
             raise _not_there(folder or self.git_dir) from error
@@ -350,13 +325,16 @@ def failure(command: str, done: Done) -> DialogdError:
     problem = f"git {command}: {said or f'exit code {done.code}'}"
     if done.code == -signal.SIGXFSZ or any(word in done.said for word in _FULL):
         return StorageError(problem, fix="free some space; nothing was changed, and it will be tried again")
+    if missing := re.search(r"unable to read (?:sha1 file of|tree|object)? ?(.+)", done.said):
+        fix = "fetch what is missing: git fetch --refetch; git fsck says what it is"
+        return Refused(f"{shown(missing[1])} has no content here: the clone is partial or damaged", fix=fix)
     lock = re.search(r"'([^'\n]+\.lock)': File exists", done.said)
     if lock:
         return Refused(problem, fix=f"wait for the git that is at work there; if there is none: rm '{shown(lock[1])}'")
     return Refused(problem, fix="`git status` and `git fsck` in the repository say more")
 
 
-_FULL = ("No space left on device", "Disk quota exceeded", "File too large", "Read-only file system")
+_FULL = ("No space left on device", "Disk quota exceeded", "File too large", "unable to write", "Read-only file system")
 
 
 def _not_there(folder: Path) -> DialogdError:

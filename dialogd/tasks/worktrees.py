@@ -1,7 +1,6 @@
 """A worktree and a branch for each task, beside the person's checkout: made, committed, compared, carried, merged.
 
-What stands in a worktree is what is committed, byte for byte: files are read here, without following a symlink and
-without a conversion, and git is handed their content. What `.gitignore` names does not take part.
+What stands in a worktree is what is committed, byte for byte; what `.gitignore` names does not take part.
 
 Three names keep what a kill could lose. `refs/dialogd/<build>/<task>/tip` is the last commit made here, and `…/before`
 the one before it; with the branch they are set together, so a branch that stands elsewhere was moved by somebody.
@@ -11,23 +10,22 @@ the tip's, the files are brought there first, except those that somebody edited.
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import posixpath
 import re
+import shutil
 import stat
 import sys
 import tempfile
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
@@ -36,10 +34,7 @@ from dialogd.tasks.git import CHUNK, Checkout, Git, checkout_at, persons, shown
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
 LONGEST_POINTER = 1024  # bytes of what Git LFS keeps in a file's place
-BATCH = 100  # files that git is handed at a time
 _LINK, _MODULE = b"120000", b"160000"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +146,7 @@ def _nothing_under_way(checkout: Checkout) -> None:
 def _uncommitted(git: Git, checkout: Checkout, commit: str) -> list[bytes]:
     """Files of a checkout that are not as in the commit; nothing there is changed, the index neither."""
     with _copied_index(git, checkout) as index:
-        look = partial(git.run, work_tree=checkout.path, index=index)
+        look = partial(git.run, work_tree=checkout.path, index=index, converts=True)
         look("update-index", "-q", "--refresh", codes=(0, 1))
         changed = look("diff-index", "-z", "--name-only", "--no-ext-diff", "--ignore-submodules", commit)
         new = look("ls-files", "-z", "--others", "--directory", *_ignoring(git))
@@ -159,18 +154,25 @@ def _uncommitted(git: Git, checkout: Checkout, commit: str) -> list[bytes]:
 
 
 @contextmanager
-def _copied_index(git: Git, checkout: Checkout) -> Iterator[Path]:
-    """A copy of a checkout's index, for a look at it."""
+def _an_index(git: Git) -> Iterator[Path]:
+    """The path of an index for a look at something."""
     index = git.room / f"look.{os.getpid()}.{threading.get_ident()}"
-    with _storing(index):
-        try:
-            index.write_bytes((checkout.git_dir / "index").read_bytes())
-        except FileNotFoundError:
-            git.run("read-tree", "--empty", index=index)
     try:
         yield index
     finally:
         index.unlink(missing_ok=True)
+
+
+@contextmanager
+def _copied_index(git: Git, checkout: Checkout) -> Iterator[Path]:
+    """A copy of a checkout's index."""
+    with _an_index(git) as index:
+        with _storing(index):
+            try:
+                index.write_bytes((checkout.git_dir / "index").read_bytes())
+            except FileNotFoundError:
+                git.run("read-tree", "--empty", index=index)
+        yield index
 
 
 # -- Worktrees --------------------------------------------------------------------------------------------------------
@@ -239,10 +241,9 @@ class Worktrees:
         base, commit = self.git.commit(base), self.git.commit(commit)
         changes = _changes(self.git, base, commit)
         files, omitted = [], []
-        kinds = sorted(set(map(is_beside_source, changes)), reverse=True)
-        for kind in kinds:
+        for is_beside in (True, False):  # each has its own pass, so that no patch is kept that is not shown
             for change, patch in zip(changes, _patches(self.git, base, commit, changes, limit), strict=True):
-                if is_beside_source(change) is not kind:
+                if is_beside_source(change) is not is_beside:
                     continue
                 if patch is not None and len(patch) <= limit:
                     limit -= len(patch)
@@ -294,14 +295,9 @@ class Worktrees:
         """Files that a commit changes and that are no pointers, though by its attributes they belong to Git LFS."""
         git, new = self.git, _files(self.git, self.tree_of(commit))
         names = [path for path in _differing(_files(git, self.tree_of(base)), new) if path in new]
-        index = git.room / f"look.{os.getpid()}.{threading.get_ident()}"
-        try:
+        with _an_index(git) as index:
             git.run("read-tree", self.tree_of(commit), index=index)
-            words = ("check-attr", "--cached", "-z", "--stdin", "filter")
-            told = _split(git.run(*words, index=index, stdin=b"".join(name + b"\0" for name in names)))
-        finally:
-            index.unlink(missing_ok=True)
-        found = [path for path, value in zip(told[::3], told[2::3], strict=True) if value == b"lfs"]
+            found = [path for path, value in _filters(git, names, "--cached", index=index) if value == b"lfs"]
         return tuple(shown(path) for path in found if new[path].mode != _LINK and not self._is_pointer(new[path].id))
 
     def _is_pointer(self, blob: str) -> bool:
@@ -343,16 +339,14 @@ class Worktrees:
 
     def export(self, commit: str, into: Path) -> None:
         """Write a commit's files to a folder that is empty or not there: as they are, symlinks as links, no `.git`."""
-        files = _files(self.git, self.tree_of(commit))
         with _storing(into):
             into.mkdir(mode=0o700, exist_ok=True)
             if any(into.iterdir()):
                 raise Refused(f"{shown(into)} is not empty", fix="name an empty folder")
-            with _Folder(into) as folder, self.git.contents() as contents:
-                for path, entry in files.items():
-                    folder.put(path, entry, contents)
+        with _an_index(self.git) as index:
+            _write_out(self.git, self.tree_of(commit), index, into)
 
-    def room(self, prefix: str) -> Path:
+    def scratch(self, prefix: str) -> Path:
         """A new folder beside the worktrees, for the gate's copy of a tree."""
         if self.root.is_dir() or not os.path.lexists(self.root):
             self._make_root()
@@ -520,17 +514,25 @@ class Worktrees:
 
     def _bring(self, worktree: Worktree, have: str, want: str) -> None:
         """Bring the worktree's files from one tree to another; what somebody edited stays as it is."""
-        old, new = _files(self.git, have), _files(self.git, want)
+        git, root, index = self.git, worktree.path, self._index(worktree)
+        old, new = _files(git, have), _files(git, want)
+        git.run("read-tree", have, index=index)
+        edited = _edited(git, root, index)
+        part = self.root / f".{worktree.name}.part"  # what is there is moved to its place in one step, or not at all
+        with _storing(root):
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(mode=0o700)
         changed = _differing(old, new)
-        part = self.root / f".{worktree.name}.part"
-        with _storing(worktree.path), _Folder(worktree.path, part) as folder, self.git.contents() as contents:
+        _write_out(git, want, index, part, [path for path in changed if path in new and path not in edited])
+        with _storing(root):
             for path in reversed(changed):
-                if path not in new and folder.entry(path, self.git) == old[path]:
-                    folder.remove(path)
+                if path in old and path not in new and path not in edited:
+                    _remove(root, path)
             for path in changed:
-                if path in new and folder.entry(path, self.git) == old.get(path):
-                    folder.put(path, new[path], contents)
+                if path in new and (path not in edited if path in old else _status(root, path) is None):
+                    _move(part, root, path)
             os.sync()  # a power loss must not leave empty files that would pass for edits
+            shutil.rmtree(part)
 
     # -- Commits ------------------------------------------------------------------------------------------------------
 
@@ -538,19 +540,15 @@ class Worktrees:
         """The tree of the worktree's files as they are, written to the repository; `_index` holds it."""
         git, index, path = self.git, self._index(worktree), worktree.path
         git.run("read-tree", tip, index=index)
-        tracked = _files(git, self.tree_of(tip))
         others = _split(git.run("ls-files", "-z", "--others", *_ignoring(git), work_tree=path, index=index))
-        gone: list[bytes] = []
-        changed: list[tuple[bytes, _Entry]] = []
-        with _storing(path), _Folder(path) as folder:
-            _refuse_nested(folder, path, [*tracked, *others])
-            for paths in _batches(sorted({*tracked, *others})):
-                there = folder.written(paths, tracked, git)
-                gone += [name for name in paths if name in tracked and name not in there]
-                changed += [(name, entry) for name, entry in there.items() if tracked.get(name) != entry]
-        lines = [b"0 %s\t%s\0" % (b"0" * len(git.nothing), name) for name in gone]
-        lines += [b"%s %s\t%s\0" % (entry.mode, entry.id.encode(), name) for name, entry in changed]
-        git.run("update-index", "-z", "--index-info", index=index, stdin=b"".join(lines))
+        with _storing(path):
+            _refuse_nested(path, [*_files(git, self.tree_of(tip)), *others])
+            changed = [*_edited(git, path, index), *others]
+            there = [name for name in changed if _may_be_submitted(path, name)]
+        gone = [b"0 %s\t%s\0" % (b"0" * len(git.nothing), name) for name in changed if name not in {*there}]
+        git.run("update-index", "-z", "--index-info", index=index, stdin=b"".join(gone))
+        names = b"".join(name + b"\0" for name in there)
+        git.run("update-index", "--add", "-z", "--stdin", work_tree=path, index=index, stdin=names)
         return git.run("write-tree", index=index).decode().strip()
 
     def _commit(self, worktree: Worktree, tip: str, tree: str, message: str, trailers: Mapping[str, str]) -> str:
@@ -623,31 +621,29 @@ class Worktrees:
         What is as it will be already counts as done: a kill leaves it so.
         """
         git, old, new = self.git, _files(self.git, self.tree_of(at)), _files(self.git, self.tree_of(to))
-        there = partial(git.run, work_tree=checkout.path, index=checkout.git_dir / "index")
+        look = partial(git.run, work_tree=checkout.path, converts=True)
+        there = partial(look, index=checkout.git_dir / "index")
         by_hand = f"do it yourself: git -C '{shown(checkout.path)}' merge --ff-only {to[:12]}"
         changed = _differing(old, new)
         if any(line.startswith((b"S ", b"s ")) for line in _split(there("ls-files", "-t", "-z"))):
             raise Refused(f"{shown(checkout.path)} is a sparse checkout", fix=by_hand)
-        names = b"".join(path + b"\0" for path in changed)
-        attributes = _split(there("check-attr", "-z", "--stdin", "filter", stdin=names))
-        filtered = [path for path, value in zip(attributes[::3], attributes[2::3], strict=True)
-                    if value not in (b"unspecified", b"unset")]  # fmt: skip
-        if filtered:
+        found = _filters(git, changed, work_tree=checkout.path, index=checkout.git_dir / "index")
+        if filtered := [path for path, value in found if value not in (b"unspecified", b"unset")]:
             problem = f"files that change go through a filter, which dialogd does not run: {some(filtered)}"
             raise Refused(problem, fix=by_hand)
         with _copied_index(git, checkout) as index:
-            look = partial(git.run, work_tree=checkout.path, index=index)
-            look("update-index", "-q", "--refresh", codes=(0, 1))
-            differing = set(_split(look("diff-index", "-z", "--name-only", "--no-ext-diff", at)))
+            look("update-index", "-q", "--refresh", codes=(0, 1), index=index)
+            differing = set(_split(look("diff-index", "-z", "--name-only", "--no-ext-diff", at, index=index)))
+            git.run("read-tree", to, index=index)
+            not_yet = _edited(git, checkout.path, index, converts=True)
         done: list[bytes] = []
         edited: list[bytes] = []
-        with _storing(checkout.path), _Folder(checkout.path) as folder:
+        with _storing(checkout.path):
             for path in changed:
-                if path in old and path not in differing:
+                if path not in differing if path in old else _is_free(checkout.path, path, old):
                     continue
-                if path not in old and folder.is_free(path, old):
-                    continue
-                (done if self._is_at(folder, checkout, path, new.get(path)) else edited).append(path)
+                is_done = path not in not_yet if path in new else _status(checkout.path, path) is None
+                (done if is_done else edited).append(path)
         if edited:
             problem = f"{shown(branch)} is checked out in {shown(checkout.path)}, where edits are in the way"
             raise Refused(f"{problem}: {some(edited)}", fix="commit or stash them, and try again")
@@ -658,16 +654,6 @@ class Worktrees:
             there("update-index", "-z", "--index-info", stdin=b"".join(lines))
         there("read-tree", "-m", "-u", at, to)
         there("update-index", "-q", "--refresh", codes=(0, 1))
-
-    def _is_at(self, folder: _Folder, checkout: Checkout, path: bytes, entry: _Entry | None) -> bool:
-        """Whether a file of the person's checkout is what it will be, line ends aside."""
-        there = folder.entry(path, self.git)
-        if there is None or entry is None or there.mode != entry.mode or there == entry or there.mode == _LINK:
-            return there == entry
-        with folder.opened(path) as fd:
-            words = ("hash-object", "--stdin", f"--path={os.fsdecode(path)}")
-            own = self.git.run(*words, work_tree=checkout.path, stdin=b"".join(_read(fd)))
-        return own.decode().strip() == entry.id
 
 
 # -- Names ------------------------------------------------------------------------------------------------------------
@@ -720,6 +706,36 @@ def _files(git: Git, tree: str) -> dict[bytes, _Entry]:
 
 def _differing(old: _Tree, new: _Tree) -> list[bytes]:
     return sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+
+
+def _folders_of(paths: Iterable[bytes]) -> set[bytes]:
+    return {path[: match.start()] for path in paths for match in re.finditer(b"/", path)}
+
+
+def _edited(git: Git, root: Path, index: Path, *, converts: bool = False) -> list[bytes]:
+    """The files of an index that are not so in a folder, or not there."""
+    look = partial(git.run, work_tree=root, index=index, converts=converts)
+    look("update-index", "-q", "--refresh", codes=(0, 1))
+    return _split(look("diff-files", "-z", "--name-only", "--no-ext-diff", "--ignore-submodules=none"))
+
+
+def _filters(
+    git: Git, names: Iterable[bytes], *words: str, index: Path, work_tree: Path | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    """Each name, with the filter that attributes give it."""
+    run = partial(git.run, stdin=b"".join(name + b"\0" for name in names), converts=True)
+    said = _split(run("check-attr", *words, "-z", "--stdin", "filter", index=index, work_tree=work_tree))
+    return zip(said[::3], said[2::3], strict=True)
+
+
+def _write_out(git: Git, tree: str, index: Path, into: Path, names: Sequence[bytes] | None = None) -> None:
+    """Write files of a tree to an empty folder, all of them or these; the index holds the tree then."""
+    git.run("read-tree", tree, index=index)
+    if both := _folders_of(known := _files(git, tree)) & known.keys():
+        raise Refused(f"the tree {tree[:12]} has files that are folders, too: {some(both)}", fix="git fsck says more")
+    words = ("--all",) if names is None else ("-z", "--stdin")
+    stdin = b"".join(name + b"\0" for name in names or ())
+    git.run("checkout-index", "--force", *words, work_tree=into, index=index, stdin=stdin)
 
 
 def _ignoring(git: Git) -> list[str]:
@@ -827,11 +843,10 @@ def _check_link(worktree: Worktree) -> None:
     raise Refused(problem, fix=f"see who did that, and put the file back, with this line: {shown(right.strip())}")
 
 
-def _refuse_nested(folder: _Folder, root: Path, paths: Iterable[bytes]) -> None:
+def _refuse_nested(root: Path, paths: Iterable[bytes]) -> None:
     """Refuse a repository inside of the worktree: a git that is run there would run what it names."""
-    folders = {path[: match.start()] for path in paths for match in re.finditer(b"/", path)}
     planted = [path for path in paths if path.endswith(b"/") or any(map(_is_dot_git, path.split(b"/")))]
-    planted += [name + b"/.git" for name in sorted(folders) if folder.status(name + b"/.git") is not None]
+    planted += [name + b"/.git" for name in sorted(_folders_of(paths)) if _status(root, name + b"/.git") is not None]
     if planted:
         problem = f"a repository is inside of {shown(root)}: {some(planted)}"
         raise Refused(problem, fix="see who put it there, and take it away")
@@ -846,10 +861,6 @@ def _is_dot_git(name: bytes) -> bool:
     """Whether some file system takes a name for `.git`."""
     plain = name.decode("utf-8", "replace").translate(_IGNORED_BY_HFS).casefold()
     return plain.split(":")[0].split("\\")[0].rstrip(". ") in (".git", "git~1")
-
-
-def _batches(paths: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    return (paths[start : start + BATCH] for start in range(0, len(paths), BATCH))
 
 
 # -- Files of a folder ------------------------------------------------------------------------------------------------
@@ -868,222 +879,73 @@ def _storing(path: Path) -> Iterator[None]:
         raise StorageError(f"{where}: {why(error)}", fix="make room, and try again") from error
 
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def _mode(status: os.stat_result) -> bytes:
-    return b"100755" if status.st_mode & stat.S_IXUSR else b"100644"
-
-
-def _digest(git: Git, size: int, chunks: Iterable[bytes]) -> str:
-    """The id that git gives to a content."""
-    digest = hashlib.new(git.digest, b"blob %d\0" % size, usedforsecurity=False)
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _read(fd: int) -> Iterator[bytes]:
-    """What is in an open file; the next reader starts at its beginning again."""
-    while chunk := os.read(fd, CHUNK):
-        yield chunk
-    os.lseek(fd, 0, os.SEEK_SET)
-
-
-def _size(git: Git, entry: _Entry) -> int:
-    return int(git.run("cat-file", "-s", entry.id))
-
-
-class _Folder:
-    """Files under a folder, by paths relative to it; no symlink on the way is followed.
-
-    Files are written beside it first (`part`), where it is there to be worked in; without, they must be new.
-    """
-
-    def __init__(self, root: Path, part: Path | None = None) -> None:
-        self.root = root
-        self._part = part
-        self._top = os.open(root, _DIRECTORY)
-        self._last: tuple[bytes, int] = (b"", self._top)
-
-    def __enter__(self) -> _Folder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._forget()
-        os.close(self._top)
-
-    def entry(self, path: bytes, git: Git) -> _Entry | None:
-        """Mode and id of what stands there; None where nothing or a folder does."""
-        status = self.status(path)
-        if status is None or stat.S_ISDIR(status.st_mode):
+def _status(root: Path, path: bytes) -> os.stat_result | None:
+    """What stands at a path below a folder; None for nothing, and where a symlink on the way leads elsewhere."""
+    place, status = os.fsencode(root), None
+    for part in path.split(b"/"):
+        if status is not None and not stat.S_ISDIR(status.st_mode):
             return None
-        if stat.S_ISLNK(status.st_mode):
-            link = self._link(path)
-            return _Entry(_LINK, _digest(git, len(link), [link]))
-        if not stat.S_ISREG(status.st_mode):
-            return _Entry(b"", "")
-        with self.opened(path) as fd:
-            return _Entry(_mode(status), _digest(git, os.fstat(fd).st_size, _read(fd)))
-
-    def status(self, path: bytes) -> os.stat_result | None:
-        """What the path itself is; None where nothing stands there, or a symlink on the way leads elsewhere."""
+        place += b"/" + part
         try:
-            return self._at(path, lambda name, at: os.stat(name, dir_fd=at, follow_symlinks=False))
-        except (FileNotFoundError, NotADirectoryError):
+            status = os.lstat(place)
+        except FileNotFoundError:
             return None
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                return None
-            raise
+    return status
 
-    @contextmanager
-    def opened(self, path: bytes) -> Iterator[int]:
-        """A regular file, open for reading."""
-        fd = self._open(path)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
 
-    def written(self, paths: Sequence[bytes], known: _Tree, git: Git) -> dict[bytes, _Entry]:
-        """Mode and id of those paths that are there; what differs from `known` is written to the repository."""
-        there: dict[bytes, _Entry] = {}
-        fresh: dict[bytes, int] = {}
-        try:
-            for path in paths:
-                entry = self._checked(path, known.get(path), git)
-                if entry is None:
-                    continue
-                there[path] = entry
-                old = known.get(path)
-                if old is not None and old.id == entry.id:
-                    continue
-                if entry.mode == _LINK:
-                    words = ("hash-object", "-w", "--stdin", "--no-filters")
-                    (id_,) = _ids(git.run(*words, stdin=self._link(path)))
-                    there[path] = entry._replace(id=id_)
-                else:
-                    fresh[path] = self._open(path)
-            if fresh:
-                stdin = "".join(f"/dev/fd/{fd}\n" for fd in fresh.values()).encode()
-                words = ("hash-object", "-w", "--no-filters", "--stdin-paths")
-                ids = _ids(git.run(*words, stdin=stdin, keep=tuple(fresh.values())))
-                there |= {path: there[path]._replace(id=id_) for path, id_ in zip(fresh, ids, strict=True)}
-        finally:
-            for fd in fresh.values():
-                os.close(fd)
-        return there
-
-    def _checked(self, path: bytes, old: _Entry | None, git: Git) -> _Entry | None:
-        """Mode and id of what stands there, if a task may submit it; None where nothing or a folder does."""
-        status = self.status(path)
-        if status is None or stat.S_ISDIR(status.st_mode):
-            return None
-        name = shown(self.root / os.fsdecode(path))
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
-            raise Refused(f"{name} is neither a file nor a symlink", fix="remove it, or name it in .gitignore")
-        if status.st_size > LARGEST and not (old and _size(git, old) == status.st_size):
+def _may_be_submitted(root: Path, path: bytes) -> bool:
+    """Whether a file or a symlink stands there. Refuses what nobody could review or git could not read."""
+    status = _status(root, path)
+    if status is None or stat.S_ISDIR(status.st_mode):
+        return False
+    name = shown(root / os.fsdecode(path))
+    if stat.S_ISREG(status.st_mode):
+        if status.st_size > LARGEST:
             problem = f"{name} is larger than {LARGEST // 1024**2} MiB"
             raise Refused(problem, fix="remove it, or name it in .gitignore: no reviewer could read it")
-        entry = self.entry(path, git)
-        if entry and old and not git.has_modes and _LINK not in (entry.mode, old.mode):
-            return entry._replace(mode=old.mode)
-        return entry
+        (root / os.fsdecode(path)).open("rb").close()
+    elif not stat.S_ISLNK(status.st_mode):
+        raise Refused(f"{name} is neither a file nor a symlink", fix="remove it, or name it in .gitignore")
+    return True
 
-    def put(self, path: bytes, entry: _Entry, contents: Callable[[str, Callable[[bytes], object]], int]) -> None:
-        """Write a file of a tree."""
-        if any(part in (b"", b".", b"..") or _is_dot_git(part) for part in path.split(b"/")):
-            raise Refused(f"the tree has a file {shown(path)}, which no checkout may have", fix="git fsck tells where")
-        if entry.mode == _MODULE:
+
+def _move(part: Path, root: Path, path: bytes) -> None:
+    """Put a file in its place, unless somebody has put another thing in the way."""
+    *folders, _ = path.split(b"/")
+    place = root
+    for name in folders:
+        place /= os.fsdecode(name)
+        with suppress(FileExistsError):
+            place.mkdir()
+        if place.is_symlink() or not place.is_dir():
             return
-        self._at(path, lambda name, at: self._put(name, at, entry, contents), make=True)
+    (part / os.fsdecode(path)).replace(root / os.fsdecode(path))
 
-    def _put(
-        self, name: bytes, at: int, entry: _Entry, contents: Callable[[str, Callable[[bytes], object]], int]
-    ) -> None:
-        """Write it in the folder `at`: in one step, where there is a place beside."""
-        where: bytes = os.fsencode(self._part) if self._part else name
-        here = None if self._part else at
-        if self._part:
-            self._part.unlink(missing_ok=True)
-        if entry.mode == _LINK:
-            target = bytearray()
-            contents(entry.id, target.extend)
-            os.symlink(bytes(target), where, dir_fd=here)
-        else:
-            fd = os.open(where, _WRITE, 0o777 if entry.mode == b"100755" else 0o666, dir_fd=here)
-            with os.fdopen(fd, "wb") as file:
-                contents(entry.id, file.write)
-        if self._part:
-            os.rename(where, name, dst_dir_fd=at)
 
-    def remove(self, path: bytes) -> None:
-        """Remove a file, and the folders above it that are empty then."""
-        self._at(path, lambda name, at: os.unlink(name, dir_fd=at))
-        while b"/" in path:
-            self._forget()
-            path = path.rpartition(b"/")[0]
-            try:
-                self._at(path, lambda name, at: os.rmdir(name, dir_fd=at))
-            except OSError:
-                return
+def _remove(root: Path, path: bytes) -> None:
+    """Remove a file, and the folders above it that are empty then."""
+    place = root / os.fsdecode(path)
+    place.unlink()
+    with suppress(OSError):
+        while (place := place.parent) != root:
+            place.rmdir()
 
-    def is_free(self, path: bytes, going: _Tree) -> bool:
-        """Whether a file can come there without one of the person's being lost; those of `going` are git's to judge."""
-        parts = path.split(b"/")
-        for count in range(1, len(parts) + 1):
-            name = b"/".join(parts[:count])
-            status = self.status(name)
-            if status is None:
-                return True
-            if not stat.S_ISDIR(status.st_mode):
-                return name in going
-        return all(
-            os.fsencode(inside.relative_to(self.root)) in going
-            for inside in (self.root / os.fsdecode(path)).rglob("*")
-            if inside.is_symlink() or not inside.is_dir()
-        )
 
-    def _open(self, path: bytes) -> int:
-        return self._at(path, lambda name, at: os.open(name, _READ, dir_fd=at))
-
-    def _link(self, path: bytes) -> bytes:
-        return self._at(path, lambda name, at: os.readlink(name, dir_fd=at))
-
-    def _at(self, path: bytes, do: Callable[[bytes, int], T], *, make: bool = False) -> T:
-        """Do something with a path's last name and its folder, which is made where it is missing and may be."""
-        parent, _, name = path.rpartition(b"/")
-        try:
-            if parent != self._last[0]:
-                self._forget()
-                if parent:
-                    self._last = (parent, self._below(parent, make))
-            return do(name, self._last[1])
-        except OSError as error:
-            error.filename = os.fsencode(self.root) + b"/" + path
-            raise
-
-    def _below(self, parent: bytes, make: bool) -> int:
-        """A folder, opened step by step."""
-        fd = os.dup(self._top)
-        for part in parent.split(b"/"):
-            above = fd
-            try:
-                if make:
-                    with suppress(FileExistsError):
-                        os.mkdir(part, 0o777, dir_fd=above)
-                fd = os.open(part, _DIRECTORY, dir_fd=above)
-            finally:
-                os.close(above)
-        return fd
-
-    def _forget(self) -> None:
-        if self._last[1] != self._top:
-            os.close(self._last[1])
-        self._last = (b"", self._top)
+def _is_free(root: Path, path: bytes, going: _Tree) -> bool:
+    """Whether a file can come there without one of the person's being lost; those of `going` are git's to judge."""
+    parts = path.split(b"/")
+    for count in range(1, len(parts) + 1):
+        name = b"/".join(parts[:count])
+        status = _status(root, name)
+        if status is None:
+            return True
+        if not stat.S_ISDIR(status.st_mode):
+            return name in going
+    return all(
+        os.fsencode(inside.relative_to(root)) in going
+        for inside in (root / os.fsdecode(path)).rglob("*")
+        if inside.is_symlink() or not inside.is_dir()
+    )
 
 
 # -- What steers a gate -----------------------------------------------------------------------------------------------

@@ -46,10 +46,10 @@ def waits_for(site: Site, *words: str) -> bool:
 
 
 FULL = {
-    "the worktree": ("", LARGE // 2, ("repo.dialogd/task-001", "make room")),
-    "the repository's objects": ("work 001.1", LARGE // 2, ("git hash-object", "free some space")),
+    "the worktree": ("", LARGE // 2, ("git checkout-index", "free some space")),
+    "the repository's objects": ("work 001.1", LARGE // 2, ("git update-index", "free some space")),
     "the dialog's folder": ("work 001.1", 0, ("dialog.md", "file too large")),
-    "the gate's copy": ("work 001.1", LARGE // 2, ("repo.dialogd/.gate-", "make room")),
+    "the gate's copy": ("work 001.1", LARGE // 2, ("git checkout-index", "free some space")),
 }
 
 

@@ -278,7 +278,7 @@ def test_a_write_that_is_cut_short_is_an_error_and_moves_nothing(tmp_path: Path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
-        with pytest.raises(StorageError, match="git hash-object"):
+        with pytest.raises(StorageError, match="git update-index"):
             trees.submit(worktree, 1, "2:abc", "done")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
