@@ -227,17 +227,17 @@ class Builder:
 
         Where the person had it tried again, nothing need change: the gate may have failed for want of theirs.
         """
-        before, raw = _attempts(dialog, task)[:-1], build.raw(trees.raw(task.base, task.commit))
+        before, raw = _attempts(dialog, task)[:-1], build.found("raw", trees.raw(task.base, task.commit))
         is_carried = any(entry.id == task.entries[1] and entry.by == SYSTEM for entry in dialog.entries)
         if task.tree == trees.tree_of(task.base) and not is_carried:
-            return build.idle("before the task")
+            return build.found("idle", since="before the task")
         if not before:
             return raw
         if task.tree == trees.tree_of(before[-1]) and task.iteration > task.spent + 1:
-            return build.idle("in the attempt before")
+            return build.found("idle", since="in the attempt before")
         changed = _names(trees.diff(before[-1], task.commit, 0))
         known = _names(trees.diff(task.base, before[-1], 0))
-        return raw + (build.astray(changed - known - {one.file for one in findings(dialog)}) if known else ())
+        return raw + (build.found("astray", changed - known - {one.file for one in findings(dialog)}) if known else ())
 
     def _submission(self, dialog: Dialog, rules: Build, task: Task) -> Iterator[str]:
         """What the reviewer is shown of the submission, as git tells it."""

@@ -11,6 +11,7 @@ import enum
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, USER, Draft, Mark, Said
@@ -26,6 +27,7 @@ DONE = frozenset({APPROVED, MERGED, DROPPED})
 UNDER_WAY = frozenset({ASSIGNED, SUBMITTED, STUCK, ERROR})  # at most one task is, and the base stays where it is then
 GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tree that is approved
 RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
+SILENT = 2  # turns in a row in which the moderator plans, and proposes nothing
 
 # What became of the tests of a tree, in the words of every place that shows it.
 GATES = {
@@ -38,14 +40,10 @@ GATES = {
     "untested": "untested",
 }
 
-_HAND = frozenset({"confirmed", "dropped", "changed", "retry", "accepted", "merged", "rebase", "published"})
 _NUMBERS = re.compile(r"\d{1,6}")
 _URL = re.compile(r"https?://[!-~]+")
 _HOURS = re.compile(r"\d{1,4}(?:\.\d{1,2})?")
 _PART = re.compile(r"(.+?)[ :=]+(\d{1,3})(?:\.\d+)?(?: ?/ ?\d{1,3})?")
-
-
-SILENT = 2  # turns in a row in which the moderator plans, and proposes nothing
 
 
 class Due(enum.Enum):
@@ -67,6 +65,29 @@ class Due(enum.Enum):
     def by(self) -> str:
         """Whose it is: `moderator`, `lead`, or USER."""
         return self.value[1]
+
+
+# What a daemon's record of a task counts as: whose it must be, what must be due of that task, the state after it.
+_RECORDS: Mapping[str, tuple[str, Collection[Due], str]] = {
+    "assigned": (SYSTEM, {Due.ASSIGN}, ASSIGNED),
+    "submitted": ("lead", {Due.WORK}, SUBMITTED),
+    "carried": (SYSTEM, {Due.ASSIGN}, SUBMITTED),  # a submission that was brought to another base
+    "error": (SYSTEM, {Due.ASSIGN, Due.WORK, Due.GATE}, ERROR),
+    "changes": ("moderator", {Due.REVIEW}, ASSIGNED),
+    "approved": ("moderator", {Due.REVIEW}, APPROVED),
+    "stuck": ("moderator", {Due.REVIEW}, STUCK),
+    "dropped": ("moderator", {Due.REVIEW}, DROPPED),
+}
+# The person's words: the states in which each counts, and the state after it, "" for the same.
+_WORDS: Mapping[str, tuple[Collection[str], str]] = {
+    "confirmed": ({PROPOSED}, CONFIRMED),
+    "changed": ({PROPOSED, CONFIRMED}, ""),
+    "dropped": ({PROPOSED, CONFIRMED, DROPPED, *UNDER_WAY}, DROPPED),
+    "retry": ({STUCK, ERROR}, ASSIGNED),
+    "accepted": ({STUCK}, APPROVED),
+    "published": ({PROPOSED, CONFIRMED, *UNDER_WAY, *DONE}, ""),
+    "merged": ({APPROVED}, MERGED),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +286,12 @@ def proposed(mark: Mark, number: int, entry: str) -> Task:
         asks = {"category": category, "priority": priority, "impact": impact, "files": files}
         return Task(number, rationale, _list(criteria), (), _hours(hours), asks=asks, entries=(entry, "", ""))
     description, criteria, after, hours = fields[:4]
-    before = tuple(dict.fromkeys(n for n in map(int, _NUMBERS.findall(after)) if 0 < n < number))
-    return Task(number, description, _list(criteria), before, _hours(hours), entries=(entry, "", ""))
+    return Task(number, description, _list(criteria), _before(after, number), _hours(hours), entries=(entry, "", ""))
+
+
+def _before(numbers: str, number: int) -> tuple[int, ...]:
+    """The older tasks that a text names."""
+    return tuple(dict.fromkeys(n for n in map(int, _NUMBERS.findall(numbers)) if 0 < n < number))
 
 
 def _hours(text: str) -> float | None:
@@ -409,52 +434,40 @@ def _named(tasks: Tasks, mark: Mark) -> Iterator[Task]:
     yield from filter(None, (tasks.of(int(number)) for number in dict.fromkeys(_NUMBERS.findall(head))))
 
 
-def _follows(build: Build, tasks: Tasks, said: Said, task: Task, state: str) -> bool:
-    """True for a record of what is due of this task, by whose daemon it is.
-
-    What a struck turn did is missing: the records that came of it name what is not there any more.
-    """
-    what, current = due(build, tasks)
-    if said.by_hand or current != task:
-        return False
-    match state:
-        case "assigned":
-            return said.by == SYSTEM and what is Due.ASSIGN
-        case "submitted":
-            is_carried = said.by == SYSTEM and what is Due.ASSIGN and bool(task.carried)
-            return is_carried or (said.by == build.lead and what is Due.WORK)
-        case "error":
-            return said.by == SYSTEM and what in (Due.ASSIGN, Due.WORK, Due.GATE)
-        case "approved":
-            return said.by == build.moderator and what is Due.REVIEW and task.gate in GREEN
-    return said.by == build.moderator and what is Due.REVIEW
-
-
 def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
-    state = (*fields_of(mark), "")[1].casefold()
+    """After a record of a task, or the person's word on some. What follows from nothing, as of a struck turn, is none.
+
+    Each event leads to the state that its table names; what else it changes stands here.
+    """
+    fields = (*fields_of(mark), *[""] * 6)
+    event = fields[1].casefold()
     if said.by == USER:
-        return _by_hand(tasks, mark, state) if state in _HAND else tasks
-    task = tasks.of(number_of(mark))
-    if task is None or not _follows(build, tasks, said, task, state):
+        return _by_hand(tasks, mark, event, fields) if event in _WORDS or event == "rebase" else tasks
+    what, task = due(build, tasks)
+    if said.by_hand or task is None or task.number != number_of(mark):
         return tasks
-    rest = " | ".join(fields_of(mark)[2:])
-    match state:
+    if event == "submitted" and task.carried:
+        event = "carried"
+    whose, when, state = _RECORDS.get(event, ("", (), ""))
+    if what not in when or said.by != {"lead": build.lead, "moderator": build.moderator}.get(whose, whose):
+        return tasks
+    rest, reviewed = " | ".join(fields_of(mark)[2:]), (*task.entries[:2], said.id)
+    again = {"iteration": task.iteration + 1, "gate": ""}
+    new: dict[str, Any] = {}
+    match event:
         case "assigned":
-            new = {"branch": value_of(mark, "branch"), "base": value_of(mark, "base"), "carried": "", "gate": ""}
-            return tasks.with_(
-                task, state=ASSIGNED, why=value_of(mark, "conflict"), iteration=task.iteration + 1, **new
-            )
-        case "submitted":
-            return _submitted(tasks, task, said, mark)
+            new = {"branch": value_of(mark, "branch"), "base": value_of(mark, "base"), "carried": "", **again}
+            new["why"] = value_of(mark, "conflict")
+        case "submitted" | "carried":
+            new = _submission(task, said, mark, is_carried=event == "carried")
         case "changes":
-            again = {"state": ASSIGNED, "iteration": task.iteration + 1, "gate": "", "score": _score(mark)}
-            return tasks.with_(task, why=rest, entries=(*task.entries[:2], said.id), **again)
-        case "approved":
-            return tasks.with_(task, state=APPROVED, score=_score(mark), why="", entries=(*task.entries[:2], said.id))
+            new = {"why": rest, "entries": reviewed, "score": _score(mark), **again}
+        case "approved" if task.gate in GREEN:
+            new = {"score": _score(mark), "why": "", "entries": reviewed}
         case "stuck" | "error" | "dropped":
-            was = task.state if state == ERROR or rest == UNDECIDED else ""
-            return tasks.with_(task, state=state, why=rest, was=was, score=_score(mark) or task.score)
-    return tasks
+            was = task.state if event == "error" or rest == UNDECIDED else ""
+            new = {"why": rest, "was": was, "score": _score(mark) or task.score}
+    return tasks.with_(task, state=state, **new) if new else tasks
 
 
 def _score(mark: Mark) -> int | None:
@@ -462,27 +475,14 @@ def _score(mark: Mark) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _submitted(tasks: Tasks, task: Task, said: Said, mark: Mark) -> Tasks:
-    """After a submission; one that was carried to another base comes without a turn of the lead's."""
+def _submission(task: Task, said: Said, mark: Mark, *, is_carried: bool) -> dict[str, Any]:
+    """What a submission changes; one that was carried to another base comes without a turn of the lead's."""
     ref = next((m.ref for m in said.marks if m.name == "PROPOSAL" and m.value.startswith(f"task-{task.id},")), "")
-    is_carried = task.state == CONFIRMED
-    return tasks.with_(
-        task,
-        state=SUBMITTED,
-        iteration=task.iteration + is_carried,
-        branch=value_of(mark, "branch") or task.branch,
-        base=value_of(mark, "base") or task.base,
-        commit=value_of(mark, "commit"),
-        tree=value_of(mark, "tree"),
-        ref=ref,
-        gate="",
-        log="",
-        carried="",
-        score=None,
-        undecided=0,
-        author=task.author if is_carried else said.by,
-        entries=(task.entries[0], said.id, task.entries[2]),
-    )
+    known = {"branch": value_of(mark, "branch") or task.branch, "base": value_of(mark, "base") or task.base}
+    made = {"commit": value_of(mark, "commit"), "tree": value_of(mark, "tree"), "ref": ref}
+    anew = {"gate": "", "log": "", "carried": "", "score": None, "undecided": 0}
+    by = {"author": task.author, "iteration": task.iteration + 1} if is_carried else {"author": said.by}
+    return {**known, **made, **anew, **by, "entries": (task.entries[0], said.id, task.entries[2])}
 
 
 def _gate(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
@@ -497,40 +497,36 @@ def _gate(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     return tasks.with_(task, gate=state, log=value_of(mark, "log"))
 
 
-def _by_hand(tasks: Tasks, mark: Mark, state: str) -> Tasks:
+def _by_hand(tasks: Tasks, mark: Mark, event: str, fields: Sequence[str]) -> Tasks:
     """After what the person says of tasks."""
-    fields = (*fields_of(mark), *[""] * 6)
-    if state == "rebase":
+    if event == "rebase":
         is_busy = any(task.state in UNDER_WAY for task in tasks.all)
         return tasks if is_busy or not fields[2] else _rebased(tasks, fields[2])
-    for task in list(_named(tasks, mark)):
-        is_open, is_held = task.state in (PROPOSED, CONFIRMED), task.state in (STUCK, ERROR)
-        if state == "confirmed" and task.state == PROPOSED:
-            tasks = tasks.with_(task, state=CONFIRMED)
-        elif state == "dropped" and task.state not in (APPROVED, MERGED):
-            tasks = tasks.with_(task, state=DROPPED, why=fields[2])
-        elif state == "changed" and is_open:
-            description, criteria, after, hours = fields[2:6]
-            before = tuple(n for n in map(int, _NUMBERS.findall(after)) if 0 < n < task.number)
-            tasks = tasks.with_(
-                task,
-                description=description or task.description,
-                criteria=_list(criteria) or task.criteria,
-                after=before if after else task.after,
-                hours=_hours(hours) or task.hours,
-            )
-        elif state == "retry" and is_held:
-            spent = task.iteration
-            anew = {"state": ASSIGNED, "iteration": spent + 1, "spent": spent, "gate": ""}
-            tasks = tasks.with_(task, **{"was": "", "undecided": 0, **({"state": task.was} if task.was else anew)})
-        elif state == "accepted" and task.state == STUCK:
-            tasks = replace(tasks.with_(task, state=APPROVED, reviewer=USER), base=task.commit)
-        elif state == "published" and _URL.fullmatch(fields[2]):
-            number = value_of(mark, "number")
-            opened = Request(fields[2], int(number) if number.isdecimal() else None, value_of(mark, "commit"))
-            tasks = tasks.with_(task, requests=(*task.requests, opened))
-        elif state == "merged" and task.state == APPROVED:
-            tasks = tasks.with_(task, state=MERGED, why=_although(mark))
+    when, state = _WORDS[event]
+    for task in [task for task in _named(tasks, mark) if task.state in when]:
+        new: dict[str, Any] = {"state": state or task.state}
+        match event:
+            case "dropped":
+                new["why"] = fields[2]
+            case "changed":
+                description, criteria, after, hours = fields[2:6]
+                new |= {"description": description or task.description, "criteria": _list(criteria) or task.criteria}
+                new |= {"after": _before(after, task.number) if after else task.after}
+                new |= {"hours": _hours(hours) or task.hours}
+            case "retry":  # where it was, or with all its attempts anew
+                anew = {"iteration": task.iteration + 1, "spent": task.iteration, "gate": ""}
+                new |= {"was": "", "undecided": 0, **({"state": task.was} if task.was else anew)}
+            case "accepted":
+                new["reviewer"] = USER
+                tasks = replace(tasks, base=task.commit)
+            case "published" if _URL.fullmatch(fields[2]):
+                number = value_of(mark, "number")
+                opened = Request(fields[2], int(number) if number.isdecimal() else None, value_of(mark, "commit"))
+                new["requests"] = (*task.requests, opened)
+            case "merged":
+                against = value_of(mark, "although")  # what stood against it, and was overruled by the person
+                new["why"] = f"although {against}" if against else ""
+        tasks = tasks.with_(task, **new)
     return tasks
 
 
@@ -540,12 +536,6 @@ def accepted_in(said: Said, tasks: Tasks) -> frozenset[int]:
     return frozenset(
         task.number for mark in words for task in _named(tasks, mark) if said.by == USER and not said.by_hand
     )
-
-
-def _although(mark: Mark) -> str:
-    """What stood against a merge, and was overruled by the person."""
-    against = value_of(mark, "although")
-    return f"although {against}" if against else ""
 
 
 def _rebased(tasks: Tasks, base: str) -> Tasks:
@@ -587,17 +577,13 @@ def records(build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str],
     score = total(build, marks)
     said = f"score {score}" if score is not None else "no score"
     if not why:
-        return [
-            Mark("TASK", f"{task.id} | approved | {said} | iteration {task.iteration}"),
-            approval(task, score),
-        ]
-    reason = "; ".join(why)
+        return [Mark("TASK", f"{task.id} | approved | {said} | iteration {task.iteration}"), approval(task, score)]
+    reason, times = "; ".join(why), f"{task.iteration} iteration{'' if task.iteration == 1 else 's'}"
     if task.iteration < last_attempt(build, task):
-        return [Mark("TASK", f"{task.id} | changes | {said} | iteration {task.iteration} | {reason}")]
-    times = f"{task.iteration} iteration{'' if task.iteration == 1 else 's'}"
-    if is_unattended:
-        return [Mark("TASK", f"{task.id} | dropped | {said} | not approved in {times} | {reason}")]
-    return [Mark("TASK", f"{task.id} | stuck | {said} | after {times} | {reason}")]
+        what = f"changes | {said} | iteration {task.iteration}"
+    else:
+        what = f"dropped | {said} | not approved in {times}" if is_unattended else f"stuck | {said} | after {times}"
+    return [Mark("TASK", f"{task.id} | {what} | {reason}")]
 
 
 def undecided(task: Task) -> list[Mark]:
@@ -653,7 +639,7 @@ def ways(build: Build, tasks: Tasks, named: str) -> tuple[str, ...]:
 
 def ending(tasks: Tasks) -> tuple[str, str]:
     """The outcome of a build whose summary is given, and why."""
-    kept, done = _listed(tasks), [task for task in tasks.all if task.state in (APPROVED, MERGED)]
+    kept, done = listed(tasks), [task for task in tasks.all if task.state in (APPROVED, MERGED)]
     return ("DECIDED" if done else "DEADLOCK"), f"{len(done)} of {len(kept)} tasks approved"
 
 
@@ -664,7 +650,7 @@ def came_of(tasks: Tasks) -> str:
     return ending(tasks)[1] + (" and merged" if merged == done else f", {merged} merged") * bool(merged)
 
 
-def _listed(tasks: Tasks) -> list[Task]:
+def listed(tasks: Tasks) -> list[Task]:
     """The tasks without those that others took the place of."""
     return [task for task in tasks.all if not (task.state == DROPPED and task.why == "replaced")]
 
@@ -710,6 +696,10 @@ def submitted(task: Task, made: Submission, ref: str, iteration: int) -> tuple[M
     )
 
 
+def _note(at: str, marks: Sequence[Mark], body: str = "", turn: tuple[str, ...] | None = None) -> Draft:
+    return Draft(SYSTEM, "System", body=body, marks=tuple(marks), turn=turn, attributes=(("at", at),))
+
+
 def assigned_note(
     task: Task, branch: str, base: str, at: str, conflict: Sequence[str] = (), kept: Sequence[str] = ()
 ) -> Draft:
@@ -718,19 +708,15 @@ def assigned_note(
     `kept` are names of what the branch held before.
     """
     said = f"{task.id} | assigned | iteration {task.iteration + 1} | branch {branch} | base {base}"
-    if conflict:
-        said += f" | conflict {', '.join(conflict)}"
-    if kept:
-        said += f" | kept {', '.join(kept)}"
-    body = _kept(branch, kept)
-    return Draft(SYSTEM, "System", body=body, marks=(Mark("TASK", said),), attributes=(("at", at),))
+    said += f" | conflict {', '.join(conflict)}" if conflict else ""
+    said += f" | kept {', '.join(kept)}" if kept else ""
+    return _note(at, (Mark("TASK", said),), _kept(branch, kept))
 
 
 def carried_note(task: Task, made: Submission, ref: str, at: str, kept: Sequence[str] = ()) -> Draft:
     """The note that what was approved on another base was carried over, and is to be tested and reviewed again."""
     body = f"Task {task.id} was carried to another base; its approval was for the old one. {_kept(made.branch, kept)}"
-    marks = submitted(task, made, ref, task.iteration + 1)
-    return Draft(SYSTEM, "System", body=body.rstrip(), marks=marks, attributes=(("at", at),))
+    return _note(at, submitted(task, made, ref, task.iteration + 1), body.rstrip())
 
 
 def _kept(branch: str, names: Sequence[str]) -> str:
@@ -740,71 +726,50 @@ def _kept(branch: str, names: Sequence[str]) -> str:
 def gate_note(build: Build, task: Task, result: GateResult, findings: Sequence[Mark], at: str) -> Draft:
     """The note with the gate's result, which passes the turn to the reviewer; `findings` are the daemon's own."""
     said = f"{task.id} | {result.state} | tree {task.tree}"
-    if result.code is not None:
-        said += f" | exit {result.code}"
-    if result.log:
-        said += f" | {result.seconds:.0f} s | log {result.log}"
-    return Draft(
-        SYSTEM,
-        "System",
-        body=result.tail,
-        marks=(Mark("GATE", said), *findings),
-        turn=(build.moderator,),
-        attributes=(("at", at),),
-    )
+    said += f" | exit {result.code}" if result.code is not None else ""
+    said += f" | {result.seconds:.0f} s | log {result.log}" if result.log else ""
+    return _note(at, (Mark("GATE", said), *findings), result.tail, (build.moderator,))
 
 
 def ask_gate_note(build: Build, task: Task, why: str, findings: Sequence[Mark], at: str) -> Draft:
     """The note that asks the person whether the gate may run without a sandbox, and `why` there is none."""
     body = f"The gate `{build.gate}` cannot run in a sandbox here: {why}. It runs what the agent wrote, as you."
-    marks = (
-        Mark("GATE", f"{task.id} | asked | tree {task.tree}"),
-        Mark("QUESTION_FOR_USER", f"may the gate of task {task.id} run without a sandbox on tree {task.tree[:12]}?"),
-        *findings,
-    )
-    return Draft(SYSTEM, "System", body=body, marks=marks, turn=(USER,), attributes=(("at", at),))
+    asks = f"may the gate of task {task.id} run without a sandbox on tree {task.tree[:12]}?"
+    marks = (Mark("GATE", f"{task.id} | asked | tree {task.tree}"), Mark("QUESTION_FOR_USER", asks), *findings)
+    return _note(at, marks, body, (USER,))
 
 
 def accepted_note(tasks: Tasks, at: str) -> Draft | None:
     """The note that names the trees of what the person accepted by a typed word; None where each is named."""
     found = [task for task in tasks.all if task.state in (APPROVED, MERGED) and task.reviewer == USER]
-    marks = tuple(approval(task, task.score) for task in found if not task.is_named)
-    body = "Accepted by the person's word, which names no tree: it was this one."
-    return Draft(SYSTEM, "System", body=body, marks=marks, attributes=(("at", at),)) if marks else None
+    marks = [approval(task, task.score) for task in found if not task.is_named]
+    return _note(at, marks, "Accepted by the person's word, which names no tree: it was this one.") if marks else None
 
 
 def error_note(task: Task, kind: str, message: str, at: str, *, is_unattended: bool) -> Draft:
     """The note that a task cannot be gone on with: the person decides, or, with nobody at the table, it ends."""
     words = " ".join(message.split()).replace(" | ", " / ")
-    marks = (Mark("TASK", f"{task.id} | error | {kind} | {words}"),)
+    record = Mark("TASK", f"{task.id} | error | {kind} | {words}")
     if is_unattended:
-        end = Mark("STOPPED", f"error: task {task.id}: {words}")
-        return Draft(SYSTEM, "System", marks=(*marks, end), turn=None, attributes=(("at", at),))
-    ask = Mark("QUESTION_FOR_USER", f"task {task.id} cannot go on: {words}")
-    return Draft(SYSTEM, "System", marks=(*marks, ask), turn=(USER,), attributes=(("at", at),))
+        return _note(at, (record, Mark("STOPPED", f"error: task {task.id}: {words}")))
+    return _note(at, (record, Mark("QUESTION_FOR_USER", f"task {task.id} cannot go on: {words}")), turn=(USER,))
 
 
-def astray(other: Collection[str]) -> tuple[Mark, ...]:
-    """The daemon's finding on a fix that changed these files, which no finding names and no attempt before changed."""
-    names = sorted(other)
-    text = f"changed outside the findings it answers: {', '.join(names[:10])}" + (" …" if len(names) > 10 else "")
-    safe = text.replace("|", "/")
-    return (Mark("FINDING", f"medium | scope | {names[0].replace('|', '/')} | | {safe} |"),) if names else ()
+# What a daemon finds in a submission by itself: how grave it is, what is wrong with these files, what to do about it.
+_FOUND = {
+    "astray": ("medium", "changed outside the findings it answers: {}", ""),
+    "raw": ("high", "no pointer, though its path belongs to Git LFS: {}",
+            "leave it out: only the person's own git, with Git LFS, can commit it"),
+    "idle": ("blocking", "nothing was changed: every file is as it was {}",
+             "do what the task asks for: nothing else resolves this"),
+}  # fmt: skip
 
 
-def raw(names: Sequence[str]) -> tuple[Mark, ...]:
-    """The daemon's finding on files that are no pointers, though their paths belong to Git LFS."""
-    text = f"no pointer, though its path belongs to Git LFS: {', '.join(names[:10])}" + (
-        " …" if len(names) > 10 else ""
-    )
-    first, words = (one.replace("|", "/") for one in (names[0] if names else "", text))
-    fix = "leave it out: only the person's own git, with Git LFS, can commit it"
-    return (Mark("FINDING", f"high | scope | {first} | | {words} | {fix}"),) if names else ()
-
-
-def idle(since: str) -> tuple[Mark, ...]:
-    """The daemon's finding on a submission that changes nothing; the next one alone resolves it."""
-    text = (
-        f"nothing was changed: every file is as it was {since} | do what the task asks for: nothing else resolves this"
-    )
-    return (Mark("FINDING", f"blocking | scope | | | {text}"),)
+def found(what: str, names: Collection[str] = (), since: str = "") -> tuple[Mark, ...]:
+    """The daemon's finding on a submission: `raw` or `astray` files, if there are any, or that it is `idle`."""
+    level, issue, fix = _FOUND[what]
+    files = [name.replace("|", "/") for name in sorted(names)]
+    words = issue.format(since or ", ".join(files[:10]) + (" …" if len(files) > 10 else ""))
+    fields = (level, "scope", next(iter(files), ""), "", words, fix)
+    text = " |".join(f" {one}" if one else "" for one in fields).strip()
+    return (Mark("FINDING", text),) if files or since else ()
