@@ -125,9 +125,7 @@ def test_a_plain_skill_without_front_matter_reads_as_other_programs_expect() -> 
 def test_a_plain_skill_comes_to_rules() -> None:
     found = terms(PLAIN)
     assert found.problems == ()
-    assert [note.what for note in found.notes] == [
-        "field of Beta 'tools' means nothing here, and is left out"
-    ]
+    assert [note.what for note in found.notes] == ["field of Beta 'tools' means nothing here, and is left out"]
     assert ([part.name for part in found.cast], found.least, found.most) == (["Alpha", "Beta"], 2, 2)
     assert found.cast[0].role.specialization == "Knows the field."
     assert found.cast[0].role.permissions == USUAL

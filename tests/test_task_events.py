@@ -11,6 +11,7 @@ from dialogd import person
 from dialogd.errors import BackendError
 from dialogd.memory.reading import row_of
 from dialogd.protocol import build
+from dialogd.protocol.build import listed
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings
 from dialogd.server.page_marks import in_ranks, talk_of
@@ -19,7 +20,7 @@ from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
 from dialogd.views.plan_page import first_screen
 from dialogd.views.sentences import told as told_in_words
-from dialogd.views.tasks import Event, events, listed, look_into, rows
+from dialogd.views.tasks import Event, events, look_into, rows
 from tests.cli.test_build import Built, git, repo
 from tests.protocol.test_build import GOOD, confirm, no, room, yes
 from tests.support.room import Room
@@ -248,7 +249,7 @@ def test_the_board_leaves_out_what_was_replaced(repo: Path) -> None:
     assert first.diff is not None
     assert [one.path for one in first.diff.files] == ["001.py"]
     assert "+# attempt 1" in first.diff.files[0].patch
-    assert listed(made.dialog.state.tasks.all) == list(made.dialog.state.tasks.all)
+    assert listed(made.dialog.state.tasks) == list(made.dialog.state.tasks.all)
     assert all(isinstance(event, Event) for event in first.events)
 
 

@@ -278,10 +278,10 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
         }[rules.verdict]
         name = f"{rules.template}: " if rules.template else ""
         if rules.build is not None:
-            from dialogd.views.tasks import listed
+            from dialogd.protocol.build import listed
 
             yield "rules", f"{name}{verdict}"
-            yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.tasks.all)) or "none yet"
+            yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.tasks)) or "none yet"
         else:
             yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
             yield "rounds" if is_over else "round", _round(dialog)

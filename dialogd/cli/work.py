@@ -32,7 +32,7 @@ from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused, StorageError
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
-from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task
+from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task, listed
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import AGREED, USER
 from dialogd.protocol.rules import Build
@@ -45,7 +45,7 @@ from dialogd.tasks.git import checkout_at, push, remotes, shown
 from dialogd.tasks.sandbox import missing
 from dialogd.tasks.worktrees import Base, Worktrees, base_of
 from dialogd.templates.opening import ContextFile, Opening
-from dialogd.views.tasks import events, listed, look_into, why_of
+from dialogd.views.tasks import events, look_into, why_of
 
 TEMPLATE = "build"
 EXPECTED = 3  # tasks, where nobody says how many
@@ -646,7 +646,7 @@ def _facts(task: Task) -> dict[str, object]:
 
 def _table(dialog: Dialog, rules: Build, file: Path, *, is_running: bool) -> Iterator[str]:
     """The tasks as people read them, and what waits for them; at the end the next step, as `status` has it."""
-    known = listed(dialog.state.tasks.all)
+    known = listed(dialog.state.tasks)
     if not known:
         yield "no task is proposed yet"
     for task in known:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from dialogd import person
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol import build
-from dialogd.protocol.build import APPROVED, CONFIRMED, MERGED, PROPOSED, RAN, STUCK, SUBMITTED, Due, Task
+from dialogd.protocol.build import APPROVED, CONFIRMED, MERGED, PROPOSED, RAN, STUCK, SUBMITTED, Due, Task, listed
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
@@ -23,7 +23,7 @@ from dialogd.store.logfile import LogFile
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, names_of
 from dialogd.views.plan import Plan
 from dialogd.views.sentences import words_of
-from dialogd.views.tasks import Look, Row, listed, rows, why_of
+from dialogd.views.tasks import Look, Row, rows, why_of
 
 # States of a task, and what its gate said, in words; and the look of their pills.
 _STATES = {
@@ -260,7 +260,7 @@ def end_of_build(dialog: Dialog, plan: Plan, rules: Build, **told: Any) -> str:
         ready=bool(ready),
         branch=rules.branch,
         players=cast(dialog),
-        source="\n".join(f"{task.id} {task.state}: {task.description}" for task in listed(dialog.state.tasks.all)),
+        source="\n".join(f"{task.id} {task.state}: {task.description}" for task in listed(dialog.state.tasks)),
         **told,
         **_words(rules),
     )

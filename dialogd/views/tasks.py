@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dialogd.errors import DialogdError
 from dialogd.protocol import build
-from dialogd.protocol.build import APPROVED, ASSIGNED, CONFIRMED, DROPPED, ERROR, MERGED, PROPOSED, Task, Tasks
+from dialogd.protocol.build import APPROVED, ASSIGNED, CONFIRMED, DROPPED, ERROR, MERGED, PROPOSED, Task, Tasks, listed
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.review import Finding, findings
@@ -25,11 +25,51 @@ if TYPE_CHECKING:
 SUMMARY = 100  # characters
 PATCHES = 200_000  # characters of patches that are shown of a task; files beyond are named
 NAMES = {USER: "User", SYSTEM: "System"}  # as in the flow
-_ASKS = frozenset({"TASK_PROPOSED", "TASK_ASSIGNED", "PR_SUBMITTED", "IMPROVEMENT_REQUESTED"})
-_REVIEWED = frozenset({"changes", "approved", "stuck", "dropped"})
-_LINES = re.compile(r"\+(\d+) -(\d+)")
 
 Look = Callable[[str, str], "Diff | None"]  # what git says of `base..commit`; None where it cannot be asked
+
+# What can happen to a task: from whom and to whom (M the moderator, L the lead, * who wrote it), and the usual fields.
+_KINDS: Mapping[str, tuple[str, str, str]] = {
+    "AGENT_READY": ("*", "*", "agent_id task_id branch_name"),
+    "TASK_PROPOSED": ("M", USER, "task_id description acceptance_criteria"),
+    "IMPROVEMENT_REQUESTED": (
+        "M",
+        USER,
+        "improvement_id description category priority impact effort_hours priority_score rationale affected_files"
+        " acceptance_criteria",
+    ),
+    "TASK_ASSIGNED": ("M", "L", "task_id description acceptance_criteria dependencies estimated_hours"),
+    "PR_SUBMITTED": (
+        "L",
+        "M",
+        "task_id pr_url pr_number branch_name files_changed files_added files_modified files_deleted lines_added"
+        " lines_deleted iteration proposal base commit tree",
+    ),
+    "GATE": ("*", "M", "task_id iteration state exit_code tree log"),
+    "PR_FEEDBACK": (
+        "M",
+        "L",
+        "task_id pr_url pr_number iteration score approved blocking_issues suggestions feedback criteria_scores",
+    ),
+    "PR_APPROVED": ("*", "L", "task_id pr_url pr_number score iteration approved_by commit tree gate"),
+    "TASK_COMPLETED": ("*", USER, "task_id final_score total_iterations approved completion_time files_generated"),
+    "IMPROVEMENT_COMPLETED": (
+        "*",
+        USER,
+        "improvement_id final_score total_iterations approved completion_time files_generated",
+    ),
+    "AGENT_ERROR": (
+        "*",
+        USER,
+        "error_type error_message task_id task_description stack_trace recoverable context",
+    ),
+    **dict.fromkeys(
+        ("TASK_CONFIRMED", "TASK_CHANGED", "TASK_RETRIED", "TASK_REBASED"), (USER, "L", "task_id description")
+    ),
+    "TASK_MERGED": (USER, "L", "task_id description commit overruled"),
+    "TASK_PUBLISHED": (USER, "L", "task_id description commit pr_url pr_number"),
+}
+_ASKS = frozenset({"TASK_PROPOSED", "TASK_ASSIGNED", "PR_SUBMITTED", "IMPROVEMENT_REQUESTED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,330 +128,198 @@ def look_into(repo: Path | None, limit: int = 0) -> Look:
 def events(dialog: Dialog, look: Look = nothing) -> tuple[Event, ...]:
     """Everything that happened to the tasks of a build, in file order; () for a dialog that is none."""
     rules = dialog.header.rules.build
-    return tuple(_events(dialog, rules, look)) if rules is not None else ()
+    return tuple(_Events(dialog, rules, look).all()) if rules is not None else ()
 
 
-def _events(dialog: Dialog, rules: Build, look: Look) -> Iterator[Event]:
-    told = _Told(dialog, rules, look)
-    tasks = Tasks()
-    for entry in dialog.entries:
-        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
-            continue
-        told.turn = entry.number or told.turn
-        before, tasks = tasks, build.folded(rules, tasks, entry, is_unattended=dialog.header.is_unattended)
-        yield from told.planned(entry)
-        yield from told.failures(entry, before)
-        for task in tasks.all:
-            old = before.of(task.number)
-            if task != old:
-                yield from told.happened(entry, old, task)
-
-
-class _Told:
+class _Events:
     """Makes the events of a dialog, entry by entry."""
 
     def __init__(self, dialog: Dialog, rules: Build, look: Look) -> None:
         self.dialog, self.rules, self.look = dialog, rules, look
         self.findings = findings(dialog)
         self.places = {entry.id: place for place, entry in enumerate(dialog.entries)}
-        self.turn = self.count = 0
-        self.entry, self.is_planned = "", False
-        self.known = dialog.state.tasks  # also what was said of an earlier commit since: its pull request
-        self.since: dict[int, str] = {}  # the entry of a task's last submission: its findings come after it
+        self.entry, self.turn, self.count = dialog.entries[0] if dialog.entries else None, 0, 0
+        self.submitted: dict[int, str] = {}  # the entry of a task's last submission: its findings come after it
 
-    def event(
-        self, kind: str, entry: Entry, who: tuple[str, str], task: Task | None, summary: str, **fields: Any
-    ) -> Event:
-        """One event, with the fields that it has."""
+    def all(self) -> Iterator[Event]:
+        tasks, is_planned = Tasks(), False
+        for entry in self.dialog.entries:
+            if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
+                continue
+            self.entry, self.turn, self.count = entry, entry.number or self.turn, 0
+            before, tasks = (
+                tasks,
+                build.folded(self.rules, tasks, entry, is_unattended=self.dialog.header.is_unattended),
+            )
+            if not is_planned and entry.is_turn and entry.by == self.rules.moderator:
+                is_planned = True  # its first turn shows that it is there
+                yield self.ready(self.rules.moderator, self.rules.lead, None, "it plans the tasks")
+            for mark in entry.all("AGENT_ERROR") if entry.by == SYSTEM else ():
+                who, *words = mark.fields
+                yield self.error(who, build.due(self.rules, before)[1], "backend", "; ".join(words))
+            for task in tasks.all:
+                if task != (old := before.of(task.number)):
+                    yield from self.happened(entry, old, task)
+
+    def event(self, kind: str, task: Task | None, summary: str, by: str = "", to: str = "", **more: Any) -> Event:
+        """One event, with the fields that it has: from the task, and `more`."""
+        entry = self.entry
+        assert entry is not None
+        self.count += 1
+        whose = {"M": self.rules.moderator, "L": self.rules.lead, "*": entry.by}
+        first, second, names = _KINDS[kind]
+        by, to = by or whose.get(first, first), to or whose.get(second, second)
+        fields = {**(self.facts(task) if task else {}), "completion_time": entry.at or None, **more}
         reference = f"task-{task.id}" if task else ""
-        by, to = (NAMES.get(one, one) for one in who)
-        correlation = f"{self.dialog.id}:{reference}" if reference else ""
-        words = one_line(summary, SUMMARY)
-        self.count = self.count + 1 if self.entry == entry.id else 1
-        self.entry = entry.id
-        number = f"{self.dialog.id}:{entry.id}.{self.count}"
-        asks = kind in _ASKS or fields.get("state") == "asked" or (kind == "PR_FEEDBACK" and not fields["approved"])
-        return Event(number, kind, entry.at, by, to, reference, correlation, asks, words, fields, entry.id, self.turn)
+        asks = kind in _ASKS or more.get("state") == "asked" or (kind == "PR_FEEDBACK" and not more["approved"])
+        return Event(
+            f"{self.dialog.id}:{entry.id}.{self.count}", kind, entry.at, NAMES.get(by, by), NAMES.get(to, to), reference,
+            f"{self.dialog.id}:{reference}" if reference else "", asks, one_line(summary, SUMMARY),
+            {name: fields.get(name) for name in names.split()}, entry.id, self.turn,
+        )  # fmt: skip
 
-    def planned(self, entry: Entry) -> Iterator[Event]:
-        """The moderator's first turn, which shows that it is there."""
-        who = (self.rules.moderator, self.rules.lead)
-        if not self.is_planned and entry.is_turn and entry.by == who[0]:
-            self.is_planned = True
-            yield self._ready(entry, who, None, "it plans the tasks")
+    def facts(self, task: Task) -> dict[str, Any]:
+        """What is known of a task, by the names that fields have; its pull request whenever it was opened."""
+        known = self.dialog.state.tasks.of(task.number) or task
+        return {
+            **dict.fromkeys(("task_id", "improvement_id"), task.id),
+            **dict.fromkeys(("description", "task_description", "rationale"), task.description),
+            **dict.fromkeys(("effort_hours", "estimated_hours"), task.hours),
+            **dict.fromkeys(("score", "final_score"), task.score),
+            **dict.fromkeys(("iteration", "total_iterations"), task.iteration),
+            **{name: task.asks.get(name) or None for name in ("category", "priority", "impact")},
+            "acceptance_criteria": list(task.criteria),
+            "dependencies": [f"{number:03}" for number in task.after],
+            "affected_files": [*filter(None, (name.strip(" `") for name in re.split("[,;]", task.asks.get("files", ""))))],
+            "branch_name": task.branch, "proposal": task.ref, "base": task.base, "commit": task.commit,
+            "tree": task.tree, "state": task.gate, "gate": task.gate or None, "log": task.log or None,
+            "approved": task.state == APPROVED, "approved_by": NAMES.get(task.reviewer, task.reviewer),
+            **_of_request(next((one for one in known.requests if one.commit == task.commit), None)),
+        }  # fmt: skip
 
-    def _ready(self, entry: Entry, who: tuple[str, str], task: Task | None, words: str) -> Event:
-        at = {"task_id": task.id if task else None, "branch_name": task.branch if task else None}
-        return self.event("AGENT_READY", entry, who, task, words, agent_id=who[0], **at)
+    def ready(self, by: str, to: str, task: Task | None, words: str) -> Event:
+        return self.event("AGENT_READY", task, words, by, to, agent_id=by)
+
+    def error(self, who: str, task: Task | None, kind: str, message: str) -> Event:
+        context = {"iteration": task.iteration, "branch_name": task.branch} if task and task.branch else None
+        is_open = self.entry is not None and self.entry.ending is None
+        told: dict[str, Any] = {
+            "error_type": kind or None,
+            "error_message": message,
+            "recoverable": is_open,
+            "context": context,
+        }
+        return self.event("AGENT_ERROR", task, message, who, **told)
 
     def happened(self, entry: Entry, old: Task | None, task: Task) -> Iterator[Event]:
         """What an entry did to a task, `old` before it."""
         if old is None:
-            yield self._asked(entry, task)
-        elif entry.by == USER:
-            yield from self._by_hand(entry, old, task)
+            yield self.event(
+                "IMPROVEMENT_REQUESTED" if task.is_improvement else "TASK_PROPOSED", task, task.description
+            )
+            return
+        record = next((mark for mark in entry.all("TASK") if build.number_of(mark) == task.number), Mark("TASK", ""))
+        _, state, *rest = (*fields_of(record), "")
+        if entry.by == USER:
+            yield from self.by_hand(old, task)
         elif task.state == ASSIGNED and old.state == CONFIRMED:
-            yield from self._assigned(entry, task)
-        if old is not None and task.ref != old.ref:
-            yield self._submitted(entry, task)
-        if old is not None and task.gate and task.gate != old.gate:
-            yield self._tested(entry, task)
-        record = next((mark for mark in entry.all("TASK") if build.number_of(mark) == task.number), None)
-        state = fields_of(record)[1].casefold() if record and "|" in record.value else ""
-        if entry.by == self.rules.moderator and state in _REVIEWED and old is not None:
-            yield self._reviewed(entry, old, is_approved=state == "approved")
-        if old is None or task.state == old.state:
+            yield self.ready(self.rules.lead, self.rules.moderator, task, f"a worktree is open on {task.branch}")
+            yield self.event("TASK_ASSIGNED", task, task.description)
+        if task.ref != old.ref:
+            self.submitted[task.number] = entry.id
+            size = " ".join(fields_of(record)[-2:])  # `3 files +40 -2`, as git said it
+            yield self.event("PR_SUBMITTED", task, f"iteration {task.iteration}: {size}", **self.size(task, size))
+        if task.gate and task.gate != old.gate:
+            yield self.tested(entry, task)
+        if entry.by == self.rules.moderator and state.casefold() in ("changes", "approved", "stuck", "dropped"):
+            yield self.reviewed(entry, old, rest, is_approved=state.casefold() == "approved")
+        if task.state == old.state:
             return
         if task.state == APPROVED:
-            yield self._approved(entry, task)
+            points = f"{task.score} of 100" if task.score is not None else "no score"
+            tested = "" if task.gate == "passed" else f", {build.tested(task)}"
+            yield self.event("PR_APPROVED", task, f"tree {task.tree[:12]}, {points}{tested}")
         if task.state == APPROVED or (task.state == DROPPED and task.why != "replaced"):
-            yield self._completed(entry, task)
-        if task.state == ERROR and record is not None:
-            yield self._stopped(entry, old, record)
+            yield self.completed(entry, task)
+        if task.state == ERROR:
+            yield self.error(self.rules.lead, old, rest[0], " | ".join(filter(None, rest[1:])))
 
-    def _asked(self, entry: Entry, task: Task) -> Event:
-        who, criteria = (self.rules.moderator, USER), list(task.criteria)
-        if not task.is_improvement:
-            return self.event(
-                "TASK_PROPOSED", entry, who, task, task.description, **_of_task(task), acceptance_criteria=criteria
-            )
-        return self.event(
-            "IMPROVEMENT_REQUESTED",
-            entry,
-            who,
-            task,
-            task.description,
-            improvement_id=task.id,
-            description=task.description,
-            category=task.asks["category"] or None,
-            priority=task.asks["priority"] or None,
-            impact=task.asks["impact"] or None,
-            effort_hours=task.hours,
-            priority_score=None,
-            rationale=task.description,
-            affected_files=_names(task.asks["files"]),
-            acceptance_criteria=criteria,
-        )
-
-    def _by_hand(self, entry: Entry, old: Task, task: Task) -> Iterator[Event]:
+    def by_hand(self, old: Task, task: Task) -> Iterator[Event]:
         """The person's word; what it approves or drops is told as an end too."""
-        kind, more = "", dict[str, Any]()
         if task.carried and not old.carried:
-            kind, words = "TASK_REBASED", f"to be done again on {self.dialog.state.tasks.base[:12]}"
+            yield self.event("TASK_REBASED", task, f"to be done again on {self.dialog.state.tasks.base[:12]}")
         elif task.state == CONFIRMED and old.state == PROPOSED:
-            kind, words = "TASK_CONFIRMED", task.description
+            yield self.event("TASK_CONFIRMED", task, task.description)
         elif task.state == MERGED:
-            kind, words = "TASK_MERGED", ", ".join(filter(None, (f"commit {task.commit[:12]}", task.why)))
-            more = {"commit": task.commit, "overruled": task.why.removeprefix("although ") or None}
+            words = ", ".join(filter(None, (f"commit {task.commit[:12]}", task.why)))
+            yield self.event("TASK_MERGED", task, words, overruled=task.why.removeprefix("although ") or None)
         elif old.state in (build.STUCK, ERROR) and task.state not in (APPROVED, DROPPED):
-            kind, words = "TASK_RETRIED", old.why
+            yield self.event("TASK_RETRIED", task, old.why)
         elif task.requests != old.requests:
-            kind, words = "TASK_PUBLISHED", task.requests[-1].url
-            more = {"commit": task.requests[-1].commit, **_of_request(task.requests[-1])}
+            opened = task.requests[-1]
+            yield self.event("TASK_PUBLISHED", task, opened.url, commit=opened.commit, **_of_request(opened))
         elif task.state == old.state and task.state in (PROPOSED, CONFIRMED):
-            kind, words = "TASK_CHANGED", task.description
-        if kind:
-            yield self.event(kind, entry, (USER, self.rules.lead), task, words, **_of_task(task), **more)
+            yield self.event("TASK_CHANGED", task, task.description)
 
-    def _assigned(self, entry: Entry, task: Task) -> Iterator[Event]:
-        lead, moderator = self.rules.lead, self.rules.moderator
-        yield self._ready(entry, (lead, moderator), task, f"a worktree is open on {task.branch}")
-        yield self.event(
-            "TASK_ASSIGNED",
-            entry,
-            (moderator, lead),
-            task,
-            task.description,
-            **_of_task(task),
-            acceptance_criteria=list(task.criteria),
-            dependencies=[f"{number:03}" for number in task.after],
-            estimated_hours=task.hours,
-        )
-
-    def _submitted(self, entry: Entry, task: Task) -> Event:
-        self.since[task.number] = entry.id
+    def size(self, task: Task, size: str) -> dict[str, Any]:
+        """What a submission changes, as git says it, else as far as its record does: how many lines."""
         diff = self.look(task.base, task.commit)
-        record = next((mark for mark in entry.all("TASK") if build.number_of(mark) == task.number), Mark("TASK", ""))
-        size = " ".join(fields_of(record)[-2:])  # `3 files +40 -2`, as git said it
-        figures = _figures(diff) if diff else _recorded(size)
-        return self.event(
-            "PR_SUBMITTED",
-            entry,
-            (self.rules.lead, self.rules.moderator),
-            task,
-            f"iteration {task.iteration}: {size}",
-            task_id=task.id,
-            **self._requested(task),
-            branch_name=task.branch,
-            **figures,
-            iteration=task.iteration,
-            proposal=task.ref,
-            base=task.base,
-            commit=task.commit,
-            tree=task.tree,
-        )
+        if diff is None:
+            lines = re.search(r"\+(\d+) -(\d+)", size)
+            added, deleted = map(int, lines.groups()) if lines else (None, None)
+            return {"lines_added": added, "lines_deleted": deleted}
+        files = (*diff.files, *diff.omitted)
+        counts = {"files_added": "A", "files_modified": "MRCT", "files_deleted": "D"}
+        return {
+            "files_changed": [one.path for one in files],
+            **{name: sum(one.status in letters for one in files) for name, letters in counts.items()},
+            "lines_added": sum(one.added or 0 for one in files),
+            "lines_deleted": sum(one.deleted or 0 for one in files),
+        }
 
-    def _requested(self, task: Task) -> dict[str, Any]:
-        """The pull request of the task's commit, whenever it was opened."""
-        known = self.known.of(task.number)
-        return _of_request(next((one for one in known.requests if one.commit == task.commit), None) if known else None)
-
-    def _tested(self, entry: Entry, task: Task) -> Event:
+    def tested(self, entry: Entry, task: Task) -> Event:
         mark = next((m for m in entry.all("GATE") if build.number_of(m) == task.number), Mark("GATE", ""))
         code = build.value_of(mark, "exit")
         words = {"run": "may run without a sandbox", "asked": "waits for the person's word"}.get(task.gate, task.gate)
-        return self.event(
-            "GATE",
-            entry,
-            (USER if entry.by == USER else SYSTEM, self.rules.moderator if task.gate in build.RAN else USER),
-            task,
-            f"the gate: {words}" + (f", exit code {code}" if code else ""),
-            task_id=task.id,
-            iteration=task.iteration,
-            state=task.gate,
-            exit_code=int(code) if code.lstrip("-").isdecimal() else None,
-            tree=task.tree,
-            log=task.log or None,
-        )
+        said = f"the gate: {words}" + (f", exit code {code}" if code else "")
+        by, to = USER if entry.by == USER else SYSTEM, "" if task.gate in build.RAN else USER
+        exit_code = int(code) if code.lstrip("-").isdecimal() else None
+        return self.event("GATE", task, said, by, to, exit_code=exit_code, state=task.gate)
 
-    def _reviewed(self, entry: Entry, task: Task, *, is_approved: bool) -> Event:
+    def reviewed(self, entry: Entry, task: Task, rest: list[str], *, is_approved: bool) -> Event:
         """A review: what it found, and the findings that the daemon added to the submission."""
-        start, end = self.places[self.since.get(task.number, entry.id)], self.places[entry.id]
-        found = [one for one in self.findings if start < self.places[one.entry] <= end]
+        start, end = self.places[self.submitted.get(task.number, entry.id)], self.places[entry.id]
         known = [one for one in self.findings if self.places[one.entry] <= end]
+        found = [one for one in known if start < self.places[one.entry]]
         score, points = build.total(self.rules, entry.marks), build.points(self.rules, entry.marks)
-        mark = next(m for m in entry.all("TASK") if build.number_of(m) == task.number)
-        why = "; ".join(part for part in fields_of(mark)[2:] if not part.startswith(("iteration ", "score ")))
+        why = "; ".join(part for part in rest if part and not part.startswith(("iteration ", "score ")))
         verdict = "approved" if is_approved else why or "not approved"
         return self.event(
-            "PR_FEEDBACK",
-            entry,
-            (self.rules.moderator, self.rules.lead),
-            task,
-            f"{f'{score} of 100' if score is not None else 'no score'}, {verdict}",
-            task_id=task.id,
-            **self._requested(task),
-            iteration=task.iteration,
-            score=score,
-            approved=is_approved,
+            "PR_FEEDBACK", task, f"{f'{score} of 100' if score is not None else 'no score'}, {verdict}",
+            score=score, approved=is_approved,
             blocking_issues=[one.issue for one in known if one.blocks_after(entry.number)],
             suggestions=[one.suggestion for one in found if one.suggestion],
             feedback=[_feedback(one) for one in found],
             criteria_scores={name: points.get(name) for name in self.rules.criteria},
-        )
+        )  # fmt: skip
 
-    def _approved(self, entry: Entry, task: Task) -> Event:
-        by = NAMES.get(task.reviewer, task.reviewer)
-        tested = "" if task.gate == "passed" else f", {build.tested(task)}"
-        return self.event(
-            "PR_APPROVED",
-            entry,
-            (entry.by, self.rules.lead),
-            task,
-            f"tree {task.tree[:12]}, {f'{task.score} of 100' if task.score is not None else 'no score'}{tested}",
-            task_id=task.id,
-            **self._requested(task),
-            score=task.score,
-            iteration=task.iteration,
-            approved_by=by,
-            commit=task.commit,
-            tree=task.tree,
-            gate=task.gate or None,
-        )
-
-    def _completed(self, entry: Entry, task: Task) -> Event:
+    def completed(self, entry: Entry, task: Task) -> Event:
         diff = self.look(task.base, task.commit) if task.commit else None
-        is_approved = task.state == APPROVED
         made = None if diff is None else [one.path for one in (*diff.files, *diff.omitted) if one.status == "A"]
-        name = "improvement_id" if task.is_improvement else "task_id"
-        ended = "approved" if is_approved else f"dropped{f': {task.why}' if task.why else ''}"
-        return self.event(
-            "IMPROVEMENT_COMPLETED" if task.is_improvement else "TASK_COMPLETED",
-            entry,
-            (entry.by, USER if entry.by != USER else self.rules.lead),
-            task,
-            f"{ended}, {many(task.iteration, 'iteration')}",
-            **{name: task.id},
-            final_score=task.score,
-            total_iterations=task.iteration,
-            approved=is_approved,
-            completion_time=entry.at or None,
-            files_generated=made if task.commit else [],
-        )
-
-    def _stopped(self, entry: Entry, old: Task, mark: Mark) -> Event:
-        _, _, kind, *words = (*fields_of(mark), "", "")
-        return self._error(entry, self.rules.lead, old, kind, " | ".join(filter(None, words)))
-
-    def failures(self, entry: Entry, tasks: Tasks) -> Iterator[Event]:
-        """What backends failed with, and the task that it kept."""
-        task = build.due(self.rules, tasks)[1]
-        for mark in entry.all("AGENT_ERROR") if entry.by == SYSTEM else ():
-            who, *words = mark.fields
-            yield self._error(entry, who, task, "backend", "; ".join(words))
-
-    def _error(self, entry: Entry, who: str, task: Task | None, kind: str, message: str) -> Event:
-        working = task is not None and bool(task.branch)
-        return self.event(
-            "AGENT_ERROR",
-            entry,
-            (who, USER),
-            task,
-            message,
-            error_type=kind or None,
-            error_message=message,
-            task_id=task.id if task else None,
-            task_description=task.description if task else None,
-            stack_trace=None,
-            recoverable=entry.ending is None,
-            context={"iteration": task.iteration, "branch_name": task.branch} if task and working else None,
-        )
-
-
-def _of_task(task: Task) -> dict[str, Any]:
-    return {"task_id": task.id, "description": task.description}
+        ended = "approved" if task.state == APPROVED else f"dropped{f': {task.why}' if task.why else ''}"
+        kind, to = f"{'IMPROVEMENT' if task.is_improvement else 'TASK'}_COMPLETED", self.rules.lead * (entry.by == USER)
+        words = f"{ended}, {many(task.iteration, 'iteration')}"
+        return self.event(kind, task, words, to=to, files_generated=made if task.commit else [])
 
 
 def _of_request(request: build.Request | None) -> dict[str, Any]:
     return {"pr_url": request.url if request else None, "pr_number": request.number if request else None}
 
 
-def _names(files: str) -> list[str]:
-    """The files that an improvement names, parted by commas or semicolons."""
-    return [name for name in (part.strip(" `") for part in re.split("[,;]", files)) if name]
-
-
-def _figures(diff: Diff) -> dict[str, Any]:
-    """What a commit changes, as git says it; a renamed file counts as modified, binary ones have no lines."""
-    files = (*diff.files, *diff.omitted)
-    return {
-        "files_changed": [one.path for one in files],
-        "files_added": sum(one.status == "A" for one in files),
-        "files_modified": sum(one.status not in ("A", "D") for one in files),
-        "files_deleted": sum(one.status == "D" for one in files),
-        "lines_added": sum(one.added or 0 for one in files),
-        "lines_deleted": sum(one.deleted or 0 for one in files),
-    }
-
-
-def _recorded(size: str) -> dict[str, Any]:
-    """What a commit changes, as far as its record says it: how many lines."""
-    lines = _LINES.search(size)
-    unknown = dict.fromkeys(("files_changed", "files_added", "files_modified", "files_deleted"))
-    added, deleted = map(int, lines.groups()) if lines else (None, None)
-    return {**unknown, "lines_added": added, "lines_deleted": deleted}
-
-
 def _feedback(one: Finding) -> dict[str, Any]:
+    told = {name: getattr(one, name) or None for name in ("severity", "category", "file")}
     line = int(one.line) if one.line.isdecimal() else None
-    return {
-        "severity": one.severity or None,
-        "category": one.category or None,
-        "file": one.file or None,
-        "line": line,
-        "issue": one.issue,
-        "suggestion": one.suggestion or None,
-    }
+    return {**told, "line": line, "issue": one.issue, "suggestion": one.suggestion or None}
 
 
 # -- The board --------------------------------------------------------------------------------------------------------
@@ -433,11 +341,6 @@ def why_of(task: Task) -> str:
     return "; ".join(part for part in parts if not part.startswith(told))
 
 
-def listed(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks without those that others took the place of."""
-    return [task for task in tasks if not (task.state == DROPPED and task.why == "replaced")]
-
-
 def rows(dialog: Dialog, look: Look = nothing) -> list[Row]:
     """Every task with its history, in the order of their numbers."""
     every = events(dialog, look)
@@ -447,5 +350,5 @@ def rows(dialog: Dialog, look: Look = nothing) -> list[Row]:
             tuple(event for event in every if event.reference == f"task-{task.id}"),
             look(task.base, task.commit) if task.commit else None,
         )
-        for task in listed(dialog.state.tasks.all)
+        for task in listed(dialog.state.tasks)
     ]
