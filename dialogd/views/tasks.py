@@ -172,8 +172,9 @@ class _Events:
         fields = {**(self.facts(task) if task else {}), "completion_time": entry.at or None, **more}
         reference = f"task-{task.id}" if task else ""
         asks = kind in _ASKS or more.get("state") == "asked" or (kind == "PR_FEEDBACK" and not more["approved"])
+        number = f"{self.dialog.id}:{entry.id}.{self.count}"
         return Event(
-            f"{self.dialog.id}:{entry.id}.{self.count}", kind, entry.at, NAMES.get(by, by), NAMES.get(to, to), reference,
+            number, kind, entry.at, NAMES.get(by, by), NAMES.get(to, to), reference,
             f"{self.dialog.id}:{reference}" if reference else "", asks, one_line(summary, SUMMARY),
             {name: fields.get(name) for name in names.split()}, entry.id, self.turn,
         )  # fmt: skip
@@ -190,7 +191,7 @@ class _Events:
             **{name: task.asks.get(name) or None for name in ("category", "priority", "impact")},
             "acceptance_criteria": list(task.criteria),
             "dependencies": [f"{number:03}" for number in task.after],
-            "affected_files": [*filter(None, (name.strip(" `") for name in re.split("[,;]", task.asks.get("files", ""))))],
+            "affected_files": [name.strip(" `") for name in re.split("[,;]", task.asks.get("files", "")) if name],
             "branch_name": task.branch, "proposal": task.ref, "base": task.base, "commit": task.commit,
             "tree": task.tree, "state": task.gate, "gate": task.gate or None, "log": task.log or None,
             "approved": task.state == APPROVED, "approved_by": NAMES.get(task.reviewer, task.reviewer),
