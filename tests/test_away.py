@@ -160,7 +160,7 @@ def test_a_change_by_a_vote_is_told_with_the_reason_of_the_vote() -> None:
     assert texts(room, "changed") == [
         "P1: for → against, voting with the reason: dear",
         "P2: for → against, naming no cause",
-        "P3: for → against, iozone, 90 a second",
+        "P3: for → against, voting with the reason: slow",
     ]
 
 

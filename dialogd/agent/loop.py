@@ -293,7 +293,7 @@ class Agent(Speaker):
     def noticed(self) -> list[Signal]:
         """The signals of the dialog as last read; none after the end: their advice is for those who go on."""
         dialog = self.dialog
-        return list(signals(dialog)) if dialog is not None and dialog.state.outcome is None else []
+        return list(signals(dialog)) if dialog is not None else []
 
     def missing(self, dialog: Dialog) -> str:
         """What is to be said of turns that a save has taken out, with the command that puts them back; "" for none."""

@@ -454,7 +454,7 @@ class _Now:
         """True for a signal that this agent is told."""
         if not self.reads_all:
             return signal.kind == "repetition" and signal.agents == (self.me,)
-        return self.me in signal.agents if signal.kind in ("repetition", "absent_vote") else signal.kind != "budget"
+        return self.me in signal.agents if signal.kind == "repetition" else signal.kind != "budget"
 
     def _judging(self) -> Iterator[str]:
         """The positions, in the header's order for the first reading and turned round for the second."""

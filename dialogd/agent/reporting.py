@@ -23,7 +23,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import payer, total
-from dialogd.protocol.signals import assessed, budget, signals
+from dialogd.protocol.signals import budget, convergence, signals
 from dialogd.protocol.state import Dialog, Spent, account
 from dialogd.protocol.text import redact
 from dialogd.store.disk import log_at
@@ -311,7 +311,7 @@ def _told(entry: Entry) -> dict[str, Any]:
 def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
     """Where the dialog stands, as every `state` event says it; `thinking`: this agent is at a turn."""
     state = dialog.state if dialog is not None else None
-    noticed = signals(dialog) if dialog is not None and dialog.state.outcome is None else ()
+    noticed = signals(dialog) if dialog is not None else ()
     return {
         "turn": state.number if state else 0,
         "turn_of": list(state.owing) if state else [],
@@ -319,7 +319,7 @@ def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
         "lifecycle": lifecycle.phase(dialog) if dialog is not None else None,
         "outcome": state.outcome.name if state and state.outcome else None,
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in noticed],
-        "convergence": assessed(dialog) if dialog is not None else None,
+        "convergence": convergence(dialog) if dialog is not None else None,
     }
 
 

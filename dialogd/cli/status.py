@@ -32,11 +32,11 @@ from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import AGREED, ANY, USER, whose
 from dialogd.protocol.money import standing
 from dialogd.protocol.polls import Poll
-from dialogd.protocol.signals import assessed, hundredths, signals
+from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.table import Decision
 from dialogd.protocol.text import places
-from dialogd.protocol.units import in_words, many
+from dialogd.protocol.units import in_words
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.registry import Running
@@ -247,15 +247,14 @@ BY = {
 
 
 def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
-    """The weak signals, in one row; none before two agents have spoken, and none after the end."""
-    found = assessed(dialog)
+    """How far the agents agree, in one row; none before two agents have spoken, and none after the end."""
+    near = convergence(dialog)
     is_build = dialog.header.rules.build is not None  # the iterations of a task resemble one another
-    if found is None or is_build or dialog.state.outcome is not None:
-        return ()
-    counts = (many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))
-    near = hundredths(float(found["convergence"])) / 100
-    numbers = f"convergence {near:.2f}, confidence {found['confidence']:.2f}"
-    return (("signals", f"{found['advice']}: {', '.join(counts)}, {numbers} (weak: words only)"),)
+    return (
+        ()
+        if near is None or is_build or dialog.state.outcome is not None
+        else (("signals", f"convergence {near:.2f} (weak)"),)
+    )
 
 
 def allowance(dialog: Dialog) -> str:
@@ -537,8 +536,8 @@ def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
             for a in dialog.header.agents
         ],
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
-        "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
-        "convergence": assessed(dialog),
+        "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog)],
+        "convergence": convergence(dialog),
         "rules": facts(dialog, now()),
         "struck": sorted(state.hand.struck),
         "vetoed": list(state.table.vetoed),
@@ -599,7 +598,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
         *([("budget", spent)] if (spent := standing(state)) else []),
         *signal_row(dialog),
-        *(("noticed", signal.text) for signal in signals(dialog) if not is_over),
+        *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in warnings),
     ]
     if step := next_step(dialog, situation.file, is_running=bool(situation.daemons)):

@@ -47,7 +47,7 @@ from dialogd.protocol.marks import fields_of, tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import in_dollars, total
 from dialogd.protocol.review import findings
-from dialogd.protocol.signals import assessed, budget
+from dialogd.protocol.signals import budget, convergence
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
@@ -362,7 +362,7 @@ class Teller:
         }
         if facts != self._state:
             self._state = facts
-            more = {"reasons": list(situation.reasons()), "convergence": assessed(dialog)}
+            more = {"reasons": list(situation.reasons()), "convergence": convergence(dialog)}
             self.tell("state", {**facts, **more})
 
 

@@ -1,9 +1,4 @@
-"""The position ledger: what each agent held of each proposal, since when, and what made it change its mind.
-
-Positions come from marks alone, as they stand in the file. A change wants a cause in the same reply: `[EVIDENCE]`, or
-`[RE]` of something else than the proposal itself. One with neither is flagged: noticed, and nothing more. Who abstains
-takes no other side, and needs no cause.
-"""
+"""What was contributed, who stands where on each proposal and since when, and what was decided: from marks alone."""
 
 from __future__ import annotations
 
@@ -27,18 +22,12 @@ _STANCES = MappingProxyType({"approve": FOR, "reject": AGAINST, "abstain": OPEN}
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What `agent` held of the proposal `ref` from `turn` on: for, against, open or conceded.
-
-    `cause` is the EVIDENCE, or else the RE, of a change; `flagged` is True for a change that has neither. A first
-    position has no cause; neither it nor an abstention is ever flagged.
-    """
+    """What `agent` held of the proposal `ref` from `turn` on: for, against, open or conceded."""
 
     agent: str
     ref: str
     stance: str
     turn: int
-    cause: str = ""
-    flagged: bool = False
 
 
 def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
@@ -57,7 +46,11 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
             continue
         if entry.by in agents and entry.is_turn and not entry.is_struck:
             stances = _stances(entry, raised, text, dialog.state.table.proposals)
-            found += _taken(entry, stances, held)
+            found += (
+                Position(entry.by, ref, stance, entry.number)
+                for ref, stance in stances.items()
+                if held.get((entry.by, ref)) != stance
+            )
             held |= {(entry.by, ref): stance for ref, stance in stances.items()}
         text = _on_the_table(entry, raised, text)
     return tuple(found)
@@ -114,27 +107,6 @@ def _named(entry: Entry, raised: Mapping[str, Sequence[Proposal]]) -> tuple[list
     found = [marks.references(mark) for mark in entry.all("RE")]
     turns = [turn for named, _ in found for turn in named if turn != entry.number]
     return [ref for _, refs in found for ref in refs], [p.ref for turn in turns for p in raised.get(str(turn), ())]
-
-
-def _taken(entry: Entry, stances: Mapping[str, str], held: Mapping[tuple[str, str], str]) -> Iterator[Position]:
-    """The positions of a turn that are new or changed."""
-    for ref, stance in stances.items():
-        before = held.get((entry.by, ref))
-        if before is None:
-            yield Position(entry.by, ref, stance, entry.number)
-        elif before != stance:
-            cause = _cause(entry, ref)
-            yield Position(entry.by, ref, stance, entry.number, cause, flagged=not cause and stance != OPEN)
-
-
-def _cause(entry: Entry, ref: str) -> str:
-    """What a reply gives as the cause of a change on `ref`; "" when that is nothing, or only the proposal itself."""
-    evidence = [mark.value for mark in entry.all("EVIDENCE") if mark.value]
-    if evidence:
-        return "; ".join(f"EVIDENCE: {value}" for value in evidence)
-    named = [(mark, *marks.references(mark)) for mark in entry.all("RE")]
-    causes = [f"RE: {mark.value}" for mark, turns, refs in named if mark.value and (turns or set(refs) != {ref})]
-    return "; ".join(causes)
 
 
 def _on_the_table(entry: Entry, raised: Mapping[str, Sequence[Proposal]], text: str) -> str:

@@ -27,7 +27,7 @@ from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
 from dialogd.protocol.model import AGREED, USER, turn_number
 from dialogd.protocol.money import in_dollars
-from dialogd.protocol.signals import assessed, signals
+from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
 from dialogd.protocol.units import dollars, in_words, many
@@ -42,7 +42,7 @@ from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, as_svg, called, 
 from dialogd.views.markup import safe
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
-from dialogd.views.sentences import by_name, cause
+from dialogd.views.sentences import by_name
 from dialogd.views.tasks import PATCHES, Look, look_into
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
@@ -202,12 +202,10 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
         rows=rows[:most],
         changes=changes[:most],
         left_out=[len(rows) - len(rows[:most]), len(changes) - len(changes[:most])],
-        flagged=sum(position.flagged for position, _ in changes),
         stances=_STANCES,
-        cause=cause,
         votes=_VOTES,
         goes_on=dialog.state.outcome is None,  # the advice of signals is for those who go on
-        weak=assessed(dialog),
+        convergence=convergence(dialog),
         noticed=signals(dialog),
     )
 

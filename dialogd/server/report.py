@@ -11,7 +11,7 @@ from dialogd.agent.reporting import phase
 from dialogd.backends.live import Live
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Wait
-from dialogd.protocol.signals import assessed
+from dialogd.protocol.signals import convergence
 from dialogd.server import wire
 
 __all__ = ["health", "opening", "phase"]
@@ -36,7 +36,7 @@ def health(agent: Agent, port: int) -> wire.Health:
         what: Literal["thinking", "executing"]
         what = "executing" if does_now is not None and does_now.state == "executing" else "thinking"
         working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1), state=what)
-    weak, open_ = assessed(dialog) if dialog else None, wire.questions(dialog)
+    open_ = wire.questions(dialog)
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(
         id=agent.me,
@@ -66,7 +66,7 @@ def health(agent: Agent, port: int) -> wire.Health:
         turns_written=agent.tally.turns,
         secrets_redacted=agent.tally.secrets,
         signals=[wire.Noticed(kind=s.kind, text=s.text, agents=list(s.agents)) for s in agent.noticed()],
-        convergence=wire.Assessed.model_validate(weak) if weak else None,
+        convergence=convergence(dialog) if dialog else None,
         warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
         usd=agent.tally.bill.known_usd,
     )

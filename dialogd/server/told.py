@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd.agent.events import State as Doing
-from dialogd.server.wire import Assessed, Noticed
+from dialogd.server.wire import Noticed
 
 
 class Told(BaseModel):
@@ -33,7 +33,7 @@ class State(Told):
     lifecycle: str | None = Field(description="dormant, streaming, converging, collapsed")
     outcome: str | None = Field(description="how it ended, null before")
     signals: list[Noticed] = Field(description="what can be noticed")
-    convergence: Assessed | None = Field(description="what words alone suggest")
+    convergence: float | None = Field(description="how far the latest replies agree, 0 to 1; weak")
     by: str = Field(default="", description="with `interrupted`: whose call it was")
 
 

@@ -204,17 +204,6 @@ class Noticed(BaseModel):
     agents: list[str]
 
 
-class Assessed(BaseModel):
-    """What words alone say of the latest replies; weak, and never a verdict."""
-
-    advice: Literal["FINALIZE", "MEDIATE", "CONTINUE"]
-    reason: str
-    agreements: int
-    disagreements: int
-    convergence: float
-    confidence: float
-
-
 class Health(BaseModel):
     """How a daemon and its dialog are."""
 
@@ -246,7 +235,7 @@ class Health(BaseModel):
     turns_written: int
     secrets_redacted: int
     signals: list[Noticed]
-    convergence: Assessed | None
+    convergence: float | None
     warnings: list[str]
     usd: float | None
 

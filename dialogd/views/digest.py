@@ -19,7 +19,7 @@ from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, clock_at
 from dialogd.views.flow import ASKING, Message, called, first_words, flow, names_of
-from dialogd.views.sentences import by_name, cause, ending
+from dialogd.views.sentences import by_name, ending
 
 TIMES = "how long ago (90m, 2h, 7d), today, yesterday, or a time (2026-11-21T19:00)"
 
@@ -286,9 +286,7 @@ def _changed(entries: Sequence[Entry], ledger: Sequence[Position], since: int) -
 
 
 def _why(position: Position, entry: Entry) -> str:
-    """The cause of a change; else the reason of its vote, which cannot be checked."""
-    if position.cause:
-        return one_line(cause(position.cause), WIDTH // 2)
+    """The reason of the vote by which it changed, which cannot be checked."""
     vote = marks.read_vote(entry.marks).get(position.ref)
     return f"voting with the reason: {one_line(vote.reason, WIDTH // 2)}" if vote and vote.reason else "naming no cause"
 

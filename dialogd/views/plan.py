@@ -33,7 +33,7 @@ from dialogd.protocol.money import total
 from dialogd.protocol.questions import asker
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
-from dialogd.protocol.signals import Assessment, assess, counted, latest_replies, sentences
+from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Dialog, Outcome, Spent, account
 from dialogd.protocol.table import Decision, Proposal
 from dialogd.protocol.units import dollars, in_words, listed, many, seconds_between
@@ -137,15 +137,13 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class StanceChange:
-    """An agent's change of stance on a proposal; `is_unexplained` when neither evidence nor an argument was named."""
+    """An agent's change of stance on a proposal."""
 
     agent: str
     ref: str
     before: str
     now: str
     turn: int
-    cause: str
-    is_unexplained: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +322,6 @@ def _items(lines: list[str]) -> Iterator[str]:
 IN_WORDS_ALONE = "the agents agreed in words, and nobody wrote a mark that says so: nothing was put up or signed"
 RAISED = ("OBJECTION", "CRITIQUE")
 GIVEN = ("CONCEDE", "AGREE")
-IN_WORDS = "SAID"  # a statement without a mark, by its phrases
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
 LAST_TURNS = 4  # that are looked through for next steps
 UNCHANGED = "nobody changed a vote afterwards"
@@ -535,8 +532,6 @@ class Plan:
                 texts = [_make_named(ref, self._by_ref[ref].text) for ref in refs if ref in self._by_ref]
                 if not decided & set(refs):
                     yield Statement(mark.name, entry.by, entry.number, ", ".join(texts) or mark.value)
-            for sentence in () if given else sentences(own_words(entry))[0]:
-                yield Statement(IN_WORDS, entry.by, entry.number, sentence)
 
     # -- who is who, and how it ended, or stands, for somebody who has not read it --------------------------------
 
@@ -684,9 +679,7 @@ class Plan:
             left = f"{settled} settled, {raised - settled} left open" if 0 < settled < raised else left
             parts.append(f"{many(raised, 'objection')}, {left}")
         if changed := len(self.changes):
-            bare = sum(change.is_unexplained for change in self.changes)
-            why = f", {'' if bare == changed else f'{bare} of them '}without naming a reason" if bare else ""
-            parts.append(f"{many(changed, 'change')} of position{why}")
+            parts.append(f"{many(changed, 'change')} of position")
         if not parts and self.dialog.state.has_spoken:
             return "Nobody objected, and nobody changed a position."
         return f"{'; '.join(parts)}." if parts else ""
@@ -717,17 +710,6 @@ class Plan:
                 given_up = _conceded(said, about, [(e, m) for e, m in conceded if e.by in sides], self.name)
                 found.append(Disagreement(said, about, given_up or self._settled(said, about)))
         return tuple(found)
-
-    @property
-    def disagreements(self) -> tuple[Disagreement, ...]:
-        """The conflicts, and what agents said against each other in words alone."""
-        said = (
-            Disagreement(Statement(IN_WORDS, entry.by, entry.number, sentence))
-            for entry in turns_of(self.dialog)
-            if not any(mark.name in RAISED for mark in entry.marks)
-            for sentence in sentences(own_words(entry))[1]
-        )
-        return (*self.conflicts, *said)
 
     def _aims(self, entry: Entry, mark: Mark) -> tuple[str, ...]:
         """The proposals that an objection is about: those it names, those of the turns it answers, else the last."""
@@ -788,7 +770,7 @@ class Plan:
         for p in self._stances:
             known = before.get((p.agent, p.ref), "")
             if known and known != p.stance:
-                found.append(StanceChange(p.agent, p.ref, known, p.stance, p.turn, p.cause, p.flagged))
+                found.append(StanceChange(p.agent, p.ref, known, p.stance, p.turn))
             before[p.agent, p.ref] = p.stance
         return tuple(found)
 
@@ -916,11 +898,6 @@ class Plan:
         return tuple(NextStep(said.text, f"turn {said.turn}, by {said.by}: what would settle it") for said in tried)
 
     # -- the figures ----------------------------------------------------------------------------------------------
-
-    @property
-    def signals(self) -> Assessment:
-        """Weak hints from the wording, never verdicts."""
-        return assess(self.dialog)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -1118,11 +1095,8 @@ def _make_named(ref: str, text: str) -> str:
 
 def _agreed_in_words_alone(dialog: Dialog) -> tuple[str, ...]:
     """Said where every agent's last reply agrees by its phrases, none disagrees, and no mark takes a position."""
-    last = latest_replies(dialog)
-    counts = [counted(entry) for entry in last]
     marks = {mark.name for entry in dialog.turns if entry.by != USER for mark in entry.marks}
-    agree = len(last) > 1 and all(yes and not no for yes, no in counts)
-    return (IN_WORDS_ALONE,) if agree and not marks & _POSITIONS else ()
+    return (IN_WORDS_ALONE,) if not marks & _POSITIONS and convergence(dialog) == 1 else ()
 
 
 def _unread(dialog: Dialog, name: Callable[[str], str]) -> Iterator[str]:

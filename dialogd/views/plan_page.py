@@ -12,7 +12,7 @@ from dialogd.protocol.build import DROPPED, MERGED, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.lifecycle import answers, continued
 from dialogd.protocol.model import Entry, whose
-from dialogd.protocol.signals import hundredths
+from dialogd.protocol.signals import convergence
 from dialogd.protocol.text import one_line, visible
 from dialogd.protocol.units import dollars, in_words, listed, many, moment_of
 from dialogd.views.plan import (
@@ -21,7 +21,6 @@ from dialogd.views.plan import (
     Plan,
     PlanCost,
     PlanDecision,
-    StanceChange,
     Statement,
     method,
     spent,
@@ -113,7 +112,6 @@ def _row(cells: Sequence[str]) -> str:
 
 # -- The long part of the page ----------------------------------------------------------------------------------------
 
-_UNEXPLAINED = "**neither evidence nor a turn named**"
 _STANDS = {"RESERVATION": "reservation", "OBJECTION": "objection", "CONCEDE": "concession"}
 
 
@@ -183,7 +181,7 @@ def _views(plan: Plan) -> Iterator[str]:
 
 
 def _agreements(plan: Plan) -> Iterator[str]:
-    how = {"APPROVED": "approved", "CONCEDE": "conceded", "AGREE": "agreed to", "SAID": "said"}
+    how = {"APPROVED": "approved", "CONCEDE": "conceded", "AGREE": "agreed to"}
     by = {said.by: f"by {_name(plan, said.by)}, " if said.by else "" for said in plan.agreements}
     yield "\n".join(f"- {inline(s.text)} ({by[s.by]}{how[s.kind]} in turn {s.turn})" for s in plan.agreements)
 
@@ -191,28 +189,14 @@ def _agreements(plan: Plan) -> Iterator[str]:
 def _disagreements(plan: Plan) -> Iterator[str]:
     rows = [
         (str(c.said.turn), plan.name(c.said.by), c.said.kind.lower(), c.said.text, ", ".join(c.about), c.how or "open")
-        for c in sorted(plan.disagreements, key=lambda c: bool(c.how))
+        for c in sorted(plan.conflicts, key=lambda c: bool(c.how))
     ]
     yield "\n".join(table(("turn", "by", "kind", "what", "about", "what became of it"), rows))
 
 
 def _changes(plan: Plan) -> Iterator[str]:
-    rows = [
-        (
-            str(c.turn),
-            plan.name(c.agent),
-            c.ref,
-            f"{c.before} → {c.now}",
-            _UNEXPLAINED if c.is_unexplained else _cause(c),
-        )
-        for c in plan.changes
-    ]
-    yield "\n".join(table(("turn", "agent", "on", "change", "because of"), rows))
-
-
-def _cause(change: StanceChange) -> str:
-    answered = change.cause.removeprefix("RE: ")
-    return change.cause if answered == change.cause else f"what it answers: {answered}"
+    rows = [(str(c.turn), plan.name(c.agent), c.ref, f"{c.before} → {c.now}") for c in plan.changes]
+    yield "\n".join(table(("turn", "agent", "on", "change"), rows))
 
 
 def _worth(plan: Plan) -> Iterator[str]:
@@ -237,7 +221,7 @@ def _compared(plan: Plan, c: Comparison, whole: PlanCost) -> Iterator[str]:
 
 
 def _figures(plan: Plan) -> Iterator[str]:
-    m, s = plan.metrics, plan.signals
+    m = plan.metrics
     seconds = [in_words(value) for value in m["latency"].values() if value is not None]
     rows = [
         ("contributions_total", str(m["contributions_total"])),
@@ -264,11 +248,8 @@ def _figures(plan: Plan) -> Iterator[str]:
         ("latency", "{} of calls, {} each on average, the longest {}".format(*seconds) if seconds else "unknown"),
     ]
     yield "\n".join(table(("metric", "value"), rows))
-    yield (
-        f"Signals, weak ones (“use X” and “do not use X” look alike to them): confidence {s.confidence:.2f},"
-        f" convergence {hundredths(s.convergence) / 100:.2f}, {many(s.agreements, 'phrase')} of agreement and"
-        f" {s.disagreements} of disagreement; {s.advice}: {inline(s.reason)}."
-    )
+    near = convergence(plan.dialog)
+    yield f"Convergence, a weak signal from marks and phrases: {'unknown' if near is None else f'{near:.2f}'}."
 
 
 def _tokens(figures: Mapping[str, Any]) -> str:
@@ -503,10 +484,10 @@ def _dissent(plan: Plan) -> Iterator[str]:
             yield _list(plan, open_)
         return
     yield "## Dissent"
-    quick = [c for c in plan.changes if c.is_unexplained and c.now == "for"]
-    lines = [_said(plan, said) for said in plan.dissent]
-    lines += [f"- **{_name(plan, c.agent)} came round to {c.ref}** in turn {c.turn}, {UNEXPLAINED}" for c in quick]
-    yield "\n".join(lines) or "None in the marks: no reservation, and nobody stands against it."
+    yield (
+        "\n".join(_said(plan, said) for said in plan.dissent)
+        or "None in the marks: no reservation, and nobody stands against it."
+    )
 
 
 KINDS = {
@@ -609,7 +590,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "decisions": plan.decisions,
         "views": plan.views,
         "key_agreements": plan.agreements,
-        "key_disagreements": plan.disagreements,
+        "key_disagreements": plan.conflicts,
         "dissent": plan.dissent,
         "position_changes": plan.changes,
         "positions": plan.positions,
@@ -646,7 +627,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "score": {"parts": dict(plan.score.parts), "points": dict(plan.score.points), "total": plan.score.total}
         if plan.score
         else None,
-        "signals": asdict(plan.signals),
+        "convergence": convergence(plan.dialog),
         "metrics": dict(plan.metrics),
         "certificate": plan.certificate,
         "synthesis": {**asdict(plan.synthesis), "signed_by": []} if plan.synthesis else None,

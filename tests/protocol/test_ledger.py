@@ -1,4 +1,4 @@
-"""The ledger: what each agent held of each proposal, since when, and what made it change."""
+"""The ledger: what each agent held of each proposal, since when, since when."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def talk(*lines: str, agents: str = "AB", setup: str = "") -> Room:
 
 
 def ledger(*lines: str, agents: str = "AB", setup: str = "") -> list[tuple[str, str, str, int]]:
-    """What the ledger says of a talk, without causes."""
+    """What the ledger says of a talk."""
     found = positions(talk(*lines, agents=agents, setup=setup).dialog)
     return [(p.agent, p.ref, p.stance, p.turn) for p in found]
 
@@ -140,42 +140,6 @@ def test_the_same_position_again_is_no_change() -> None:
     assert ledger(*said) == [("A", "P1", "for", 2), ("B", "P1", "for", 3), ("A", "P2", "for", 4), ("B", "P2", "for", 5)]
 
 
-@cases(
-    ("marks", "cause"),
-    [
-        ("[EVIDENCE: pgbench, 900 a second]", "EVIDENCE: pgbench, 900 a second"),
-        ("[EVIDENCE: one]\n[EVIDENCE: two]\n[RE: turn 3]", "EVIDENCE: one; EVIDENCE: two"),
-        ("[RE: turn 3]", "RE: turn 3"),
-        ("[RE: turn 3, P1]", "RE: turn 3, P1"),
-        ("[RE: P2]", "RE: P2"),
-        ("[RE: what B measured]", "RE: what B measured"),
-        ("", ""),
-        ("[EVIDENCE]", ""),
-        ("[RE]", ""),
-        ("[RE: P1]", ""),
-        ("[CONFIDENCE: 0.9]", ""),
-    ],
-)
-def test_a_change_has_its_cause_or_is_flagged(marks: str, cause: str) -> None:
-    change = last("[PROPOSAL: Postgres]", "Hm.", f"Well.\n[CONCEDE: P1, dear]\n{marks}")
-    assert change == Position("A", "P1", "conceded", 4, cause, flagged=not cause)
-
-
-def test_a_first_position_is_never_flagged() -> None:
-    assert last("[PROPOSAL: Postgres]", "Fine.\n[AGREE: P1]\n[RE: turn 2]") == Position("B", "P1", "for", 3)
-
-
-def test_agents_that_swap_positions_without_evidence_are_both_flagged() -> None:
-    room = talk(
-        "[PROPOSAL: Postgres]",
-        "Dear.\n[OBJECTION: P1, dear]",
-        "Dear indeed.\n[CONCEDE: P1, dear]",
-        "Cheap, then.\n[AGREE: P1 | cheap]",
-    )
-    flagged = [(p.agent, p.stance, p.turn) for p in positions(room.dialog) if p.flagged]
-    assert flagged == [("A", "conceded", 4), ("B", "for", 5)]
-
-
 def test_the_latest_position_of_each_agent_on_each_proposal() -> None:
     room = talk("[PROPOSAL: Postgres]", "[AGREE: P1]", "Dear.\n[CONCEDE: P1, dear]")
     found = latest(positions(room.dialog))
@@ -236,6 +200,6 @@ def test_a_text_that_was_decided_on_is_not_on_the_table_any_more() -> None:
 def test_a_window_sees_the_latest_entries_alone() -> None:
     room = talk("[PROPOSAL: Postgres]", "Hm.", "Dear.\n[CONCEDE: P1, dear]", "[PROPOSAL: Redis]", "Well.\n[AGREE: P1]")
     whole, few = positions(room.dialog), positions(room.dialog, 3)
-    assert [(p.turn, p.flagged) for p in whole] == [(2, False), (4, True), (5, False), (6, True)]
-    assert [(p.turn, p.flagged) for p in few] == [(4, False), (5, False), (6, True)]
+    assert [p.turn for p in whole] == [2, 4, 5, 6]
+    assert [p.turn for p in few] == [4, 5, 6]
     assert positions(room.dialog, 100) == whole

@@ -13,7 +13,6 @@ from dialogd.errors import Refused
 from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import USER
-from dialogd.protocol.signals import assessed
 from dialogd.protocol.state import Debts, Dialog, Escalation, State
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -222,17 +221,6 @@ def test_a_text_to_be_signed_alone_refuses_no_mark() -> None:
 def test_a_refused_mark_says_which_state_and_what_it_takes() -> None:
     why = lifecycle.marks_refused(stood(COUNCIL, closing="the time limit"), "A", "PROPOSAL")
     assert why.startswith("the dialog is deciding: one last round sums up, because of the time limit; it takes AGREE")
-
-
-def test_weak_signals_are_facts_once_two_agents_have_spoken() -> None:
-    stage = room(A=["I propose Postgres for sessions."], B=["I agree, Postgres for sessions."])
-    stage.step("A")
-    assert assessed(stage.dialog) is None
-    stage.step("B")
-    found = assessed(stage.dialog)
-    assert list(found) == ["advice", "reason", "agreements", "disagreements", "convergence", "confidence"]
-    assert (found["advice"], found["agreements"], found["disagreements"]) == ("CONTINUE", 1, 0)
-    assert 0 < float(found["convergence"]) <= 1
 
 
 def test_an_empty_state_is_dormant() -> None:

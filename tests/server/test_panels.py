@@ -130,7 +130,7 @@ def positions(room: Room) -> str:
     return " ".join(piece(room.a, "/page/positions").words.split())
 
 
-def test_each_proposal_says_where_every_agent_stands_and_each_change_of_mind_why(room: Room) -> None:
+def test_each_proposal_says_where_every_agent_stands_and_each_change_of_mind(room: Room) -> None:
     played(room, agreed())
     words = positions(room)
     assert "P2 agreed The agreed text" in words
@@ -139,10 +139,9 @@ def test_each_proposal_says_where_every_agent_stands_and_each_change_of_mind_why
     assert "Claude B for since turn 5, signed in turn 5" in words
     assert "P1 not chosen keep sessions in Postgres" in words
     assert "Claude A concedes since turn 4" in words
-    assert "Claude B for since turn 5, changed without a reason" in words
-    assert "Who changed their mind 2, 1 without a reason" in words
-    assert "Claude A on P1 in turn 4: for → concedes answering turn 3, P1" in words
-    assert "Claude B on P1 in turn 5: against → for, without evidence or a turn that it answers" in words
+    assert "Who changed their mind 2" in words
+    assert "Claude A on P1 in turn 4: for → concedes" in words
+    assert "Claude B on P1 in turn 5: against → for" in words
 
 
 def test_votes_stand_beside_their_proposals_with_their_reasons(room: Room) -> None:
@@ -151,15 +150,6 @@ def test_votes_stand_beside_their_proposals_with_their_reasons(room: Room) -> No
     assert "Claude B against since turn 3 voted against in turn 3: a second reader on the only database" in words
     assert "Claude C for since turn 4 voted for in turn 4:" in words
     assert "Approved in turn 5, by vote: 2 for (Claude C, Claude A), 1 against (Claude B); at least 67% for it" in words
-
-
-def test_who_abstains_changed_nothing_that_wants_a_reason(room: Room) -> None:
-    more = setup('verdict = "vote"\norder = "round-robin"')
-    abstains = "[VOTE: P1 abstain]"
-    played(room, Table(opening("A", "B", more=more), A=[POSTGRES, abstains], B=["[OBJECTION: P1 slow]"] * 2))
-    words = positions(room)
-    assert "Claude A on P1 in turn 4: for → abstains" in words
-    assert "without" not in words.replace("without a reader", "")
 
 
 def test_a_text_that_another_replaced_and_one_that_was_vetoed_say_so(room: Room) -> None:
