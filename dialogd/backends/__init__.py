@@ -109,7 +109,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
     }
 )
 
-CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (canary.py)
+CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (readonly_proof.py)
 WRITING = CODING | {"command"}  # those that can work in a folder and write nowhere else
 BOXED = frozenset({"gemini", "opencode", "command"})  # those of them that do so in a sandbox of ours alone
 WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they call tools
@@ -256,7 +256,7 @@ class Options:
     variant    what follows the colon (`rehearsal:deadlock`)
     variables  the person's variables (environment and `.env`), of which a backend takes only those that are its own
     environment  what a command gets in addition to the clean environment
-    state      a folder of this agent's own (0700), for what may be lost: session ids, a canary's verdict
+    state      a folder of this agent's own (0700), for what may be lost: session ids, proofs
     resume     a session of the person's to go on from, `last` for the most recent one
     session    the open session that is the agent: `claude:PID:START`
     trust_project  let what the project contains run: hooks, servers, plugins, scripts

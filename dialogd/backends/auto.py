@@ -342,7 +342,7 @@ def price_for(
     A program chooses its model itself: the one that it asked when it was proved last counts (`agents` is the folder
     where that is remembered), before that the one that its family's API asks. Raises `BadInput` for a bad price.
     """
-    from dialogd.backends.canary import last_model
+    from dialogd.backends.readonly_proof import last_model
 
     kind = kind_of(choice.backend)
     if not price and choice.backend in COMMANDS:

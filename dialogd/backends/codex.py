@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Usage
-from dialogd.backends.canary import Order, Run, Sandbox
 from dialogd.backends.coding_agent import TEMPORARY, AgentCLI, Event, Output, counts, table
+from dialogd.backends.readonly_proof import Run
 from dialogd.errors import BadInput
 from dialogd.store.disk import read_json
 
@@ -25,6 +24,9 @@ _OFF = ("apps", "plugins", "remote_plugin", "hooks", "memories", "goals", "brows
 
 
 _TOOLS = frozenset({"command_execution", "file_change", "mcp_tool_call", "web_search"})
+_MORE = {"sandbox_permissions": "require_escalated", "justification": "x"}
+_PATCH = "*** Begin Patch\n*** Add File: $path\n+$text\n*** End Patch\n"
+_FETCH = "curl -sS -m 3 $url/made || python3 -c 'import urllib.request as u; u.urlopen(\"$url/made\", timeout=3)'"
 
 
 class _Events(Output):
@@ -60,21 +62,29 @@ class Codex(AgentCLI):
     they see everything, and still write nothing. With `options.trust_project` the project's own servers run.
     """
 
-    name = "codex"
-    program = "codex"
-    package = "@openai/codex"
-    vendor = "OpenAI"
-    key = "OPENAI_API_KEY"
-    address = "OPENAI_BASE_URL"
+    name, program, package, vendor = "codex", "codex", "@openai/codex", "OpenAI"
+    key, address = "OPENAI_API_KEY", "OPENAI_BASE_URL"
     own = ("CODEX_HOME",)
     keeps = ("CODEX_HOME", "", ".codex")
+    logins = ("auth.json",)
+    settings_files = ("config.toml", "hooks.json", "AGENTS.md", "rules/default.rules", "skills/x/SKILL.md")
+    log_in = "run `codex login`, or set OPENAI_API_KEY"
+    lost = r"thread/(fork|resume) failed|no rollout found"
     events = _Events
     levels = writes = 2
-    logins = ("auth.json",)
-    settings_files = ("config.toml", "hooks.json", "AGENTS.md", "rules/default.rules", "skills/planted/SKILL.md")
-    longest = 1_000_000
-    lost = r"thread/(fork|resume) failed|no rollout found"
-    log_in = "run `codex login`, or set OPENAI_API_KEY"
+    reads = ("exec_command", {"cmd": "cat $path"})
+    orders = (
+        ("exec_command", {"cmd": "touch $path"}),
+        ("exec_command", {"cmd": "touch $marker"}),
+        ("exec_command", {"cmd": "touch $path", **_MORE}),
+        ("shell", {"command": ["touch", "$path"]}),
+    )
+    makes = (
+        ("exec_command", {"cmd": "mkdir -p $folder; echo $text > $quoted"}),
+        ("exec", f"text(JSON.stringify(await tools.apply_patch({json.dumps(_PATCH)})))"),
+    )
+    changes = (("exec_command", {"cmd": "mv $quoted $quoted.old; ln -s /dev/null $quoted"}),)
+    escapes = (("exec_command", {"cmd": "touch $elsewhere", **_MORE}), ("exec_command", {"cmd": _FETCH}))
 
     def arguments(self, run: Run) -> list[str]:
         """One run that prints events. Of the person's configuration only model and effort are kept."""
@@ -110,7 +120,7 @@ class Codex(AgentCLI):
             config |= {f"sandbox_workspace_write.{name}": _toml(value) for name, value in settings.items()}
         if self.effort:
             config["model_reasoning_effort"] = _toml(self.effort)
-        if self.options.trust_project and not run.way:
+        if self.trusts(run):
             config["projects"] = _toml({str(self.project): {"trust_level": "trusted"}})
         if self.paid:
             provider = {  # one of its own, for the built-in one tries websockets first
@@ -153,45 +163,8 @@ class Codex(AgentCLI):
 
     def session_file(self, session: str) -> Path | None:
         """One file per thread, in folders by its day."""
-        if not re.fullmatch(r"[0-9a-f-]{36}", session):
-            return None
-        name = f"sessions/*/*/*/rollout-*-{session}.jsonl"
-        return next((path for folder in self.folders() for path in folder.glob(name)), None)
-
-    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Its ways to write and to leave the sandbox."""
-        new = str(sandbox.project / "made")
-        return (
-            ("exec_command", {"cmd": f"touch {new}"}),
-            ("exec_command", {"cmd": f"touch {sandbox.marker}"}),
-            ("exec_command", {"cmd": f"touch {new}", "sandbox_permissions": "require_escalated", "justification": "x"}),
-            ("shell", {"command": ["touch", new]}),
-        )
-
-    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
-        """It reads by commands."""
-        return "exec_command", {"cmd": f"cat {path}"}
-
-    def makes(self, path: Path, text: str) -> Sequence[Order]:
-        """Commands, and its tool for patches."""
-        folder, name = shlex.quote(str(path.parent)), shlex.quote(str(path))
-        patch = f"*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"
-        return (
-            ("exec_command", {"cmd": f"mkdir -p {folder}; echo {text} > {name}"}),
-            ("exec", f"text(JSON.stringify(await tools.apply_patch({json.dumps(patch)})))"),
-        )
-
-    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
-        """Other files in the place of what is there, more rights, and the network."""
-        path, url = sandbox.workspace.common_dir / "escalated", f"{sandbox.url}/made"
-        pinned = [shlex.quote(str(path)) for path in sandbox.guarded()]
-        fetch = f"curl -sS -m 3 {url} || python3 -c 'import urllib.request as u; u.urlopen(\"{url}\", timeout=3)'"
-        more = {"sandbox_permissions": "require_escalated", "justification": "x"}
-        return (
-            *(("exec_command", {"cmd": f"mv {name} {name}.old; ln -s /dev/null {name}"}) for name in pinned),
-            ("exec_command", {"cmd": f"touch {path}", **more}),
-            ("exec_command", {"cmd": fetch}),
-        )
+        is_one = re.fullmatch(r"[0-9a-f-]{36}", session)
+        return next(self.persons.glob(f"sessions/*/*/*/rollout-*-{session}.jsonl"), None) if is_one else None
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """A server, as a project may contain one; nothing when the person trusts it."""

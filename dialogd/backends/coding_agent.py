@@ -1,7 +1,7 @@
 """What coding-agent CLIs share: probing, one run per turn, reading its events, sessions.
 
-A new one is a module with subclasses of `AgentCLI` (names, paths, arguments, the calls by which the canary tries
-it) and `Output` (what its events mean).
+A new one is a module with subclasses of `AgentCLI` (a table of names, paths and orders; arguments) and `Output` (what
+its events mean).
 """
 
 from __future__ import annotations
@@ -10,12 +10,8 @@ import asyncio
 import json
 import os
 import re
-import selectors
 import shutil
-import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -23,12 +19,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dialogd.backends import WRITING, Found, Options, Request, Tool, Usage, Workspace
-from dialogd.backends.canary import Order, Proof, Run, Sandbox, Way, prove, prove_writing
+from dialogd.backends import WRITING, Found, Options, Request, Tool, Usage
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
 from dialogd.backends.parts import Prompt, tokens_of
 from dialogd.backends.prices import Price, price_of
+from dialogd.backends.readonly_proof import Order, Proof, Run, Stage, Way, prove
 from dialogd.backends.service import SHORTER, TOO_LONG
 from dialogd.backends.session import Continuation, Sessions, checkpoint, plan, since, whole
 from dialogd.errors import BackendError, BadInput
@@ -44,7 +40,6 @@ LONGEST = 4096  # bytes that a program may print when it is asked for its versio
 MEMORY = "DIALOGD_STATE_DIR"  # the variable that says where versions are remembered
 OUTPUT_CAP = 64 * 1024 * 1024  # bytes of stdout in one run; the files that it read are in there
 LINES_CAP = 100_000  # of stdout in one run; a long one has a thousand
-NOISE_CAP = 1024 * 1024  # bytes of stdout that are no event: warnings are let pass, a flood is not
 QUOTED = 200  # characters of a program's own words
 ROOM = 150_000  # tokens; what the smallest window of today's models leaves for a prompt
 
@@ -160,9 +155,8 @@ class Output:
         self.failure: BackendError | None = None
         self.hopeless = False
         self.tools: list[str] = []
-        self._rest: list[bytes] = []  # pieces of a line that has not ended
-        self._size = self._lines = self._noise = 0
-        self._refusals = 0
+        self._rest = bytearray()  # a line that has not ended
+        self._size = self._lines = self._refusals = 0
 
     def take(self, event: Event) -> None:
         """Note what one event says."""
@@ -176,39 +170,29 @@ class Output:
 
     def feed(self, chunk: bytes) -> None:
         """Read a piece of stdout: lines are events, those that are no JSON are ignored."""
-        *lines, last = chunk.split(b"\n")
-        if lines:
-            lines[0] = b"".join((*self._rest, lines[0]))
-            self._rest = []
-        self._rest += [last] if last else []
         self._size += len(chunk)
-        self._lines += len(lines)
-        self._noise += sum(len(line) + 1 for line in lines if not _is_event(line))
-        noise = self._noise + (sum(map(len, self._rest)) if self._rest and not _is_event(self._rest[0]) else 0)
-        if noise > NOISE_CAP or self._lines > LINES_CAP or self._size > OUTPUT_CAP:
-            program = self.cli.program
-            self.hopeless = True
-            self.failure = BackendError(
-                f"{program} floods its output, and was ended",
-                fix=f"run `{program}` by hand, and see what it prints; or install another version",
-                kind="garbled",
-            )
+        self._lines += chunk.count(b"\n")
+        if self._lines > LINES_CAP or self._size > OUTPUT_CAP:
+            fix = f"run `{self.cli.program}` by hand, and see what it prints; or install another version"
+            why = f"{self.cli.program} floods its output, and was ended"
+            self.failure, self.hopeless = BackendError(why, fix=fix, kind="garbled"), True
             return
-        for line in lines:
-            self._take(line)
+        self._rest += chunk
+        if b"\n" in chunk:
+            *lines, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
+            for line in lines:
+                self._take(line)
 
     def _take(self, line: bytes) -> None:
-        try:
-            event = json.loads(line) if _is_event(line) else None
-        except ValueError:
-            return
-        if isinstance(event, dict):
-            self.take(event)
+        with suppress(ValueError):
+            if line.lstrip().startswith(b"{") and isinstance(event := json.loads(line), dict):
+                self.take(event)
 
     def end(self, code: int, said: str) -> None:
         """End the run; `said` is stderr's last line. Sets `failure` unless there is a reply."""
         if not self.hopeless:
-            self._take(b"".join(self._rest))
+            self._take(bytes(self._rest))
         if self.failure is None and self.text is None:
             self.failure = self.cli.failed(said or f"exited {code} without a reply")
         elif self.failure is None and not (self.text or "").strip():
@@ -219,61 +203,43 @@ class Output:
         return replace(since(self.total, before), estimated=self.text is None)
 
 
-def _is_event(line: bytes) -> bool:
-    return line.lstrip().startswith(b"{")
-
-
 # -- The base of coding-agent CLIs ------------------------------------------------------------------------------------
 
 
 class AgentCLI:
-    """A coding agent's command line as a backend. Raises `BadInput` without the program or the project.
-
-    program   what is looked for on PATH; `package` is what npm calls it
-    vendor    whose prices count
-    key       the variable with a key of its own, which it gets only while it is not logged in; `address` likewise
-    own       further variables of its own that are passed on
-    keeps     where it keeps logins and sessions: a variable and a path below it, else a path below the home
-    events    what takes the events of a run
-    at_files  True when it attaches the file behind an `@` in a prompt
-    forks     True when a session can be continued and still stay as it was
-    one_file  True when it keeps all its sessions in one file
-    joins     True when it can go on from a session of the person's
-    tells_model  True when the model that it asks the canary's service for is the one that it would ask for by itself
-    levels    how many ways of reading only it has, the strictest first; the canary picks the first that holds
-    confined  the levels below this one keep it from reading outside the project
-    writes    how many ways of writing in one folder only it has, likewise
-    only_boxed  True when all of them are in a sandbox of ours
-    logins    the files of its folder that hold a login: lent to the folder of its own that it has in a sandbox of ours
-    settings_files  the files of its folder by which something would run in the person's next session; in a sandbox of
-              ours those that there are stay as they are
-    longest   characters that a prompt may have
-    lost      what it says, as an expression, when a session is not there
-    """
+    """A coding agent's command line as a backend. Raises `BadInput` without the program or the project."""
 
     name: ClassVar[str] = ""
-    program: ClassVar[str] = ""
-    vendor: ClassVar[str] = ""
-    key: ClassVar[str] = ""
-    address: ClassVar[str] = ""
-    own: ClassVar[tuple[str, ...]] = ()
-    keeps: ClassVar[tuple[str, str, str]] = ("", "", "")
+    program: ClassVar[str] = ""  # looked for on PATH
+    package: ClassVar[str] = ""  # what npm calls it
+    vendor: ClassVar[str] = ""  # whose prices count
+    key: ClassVar[str] = ""  # the variable with a key of its own, which it gets only while it is not logged in
+    address: ClassVar[str] = ""  # likewise
+    own: ClassVar[tuple[str, ...]] = ()  # further variables of its own that are passed on
+    keeps: ClassVar[tuple[str, str, str]] = ("", "", "")  # logins, sessions: a variable, a path below; one below home
+    at_home: ClassVar[bool] = True  # False: it has a folder of its own for them, to which a login is lent
+    logins: ClassVar[tuple[str, ...]] = ()  # the files there that hold a login
+    settings_files: ClassVar[tuple[str, ...]] = ()  # and those by which something would run in the person's session
+    log_in: ClassVar[str] = ""
+    lost: ClassVar[str] = ""  # what it says, as an expression, when a session is not there
+    longest: ClassVar[int] = 1_000_000  # characters that a prompt may have
     events: ClassVar[type[Output]] = Output
-    at_files: ClassVar[bool] = False
-    forks: ClassVar[bool] = True
-    one_file: ClassVar[bool] = False
-    joins: ClassVar[bool] = False
-    tells_model: ClassVar[bool] = True
+    at_files: ClassVar[bool] = False  # True when it attaches the file behind an `@` in a prompt
+    forks: ClassVar[bool] = True  # True when a session can be continued and still stay as it was
+    joins: ClassVar[bool] = False  # True when it can go on from a session of the person's
+    tells_model: ClassVar[bool] = True  # True when it asks the trial's service for the model that it would use itself
+
+    # How it is proved to read only: how many ways of that it has, the strictest first; below `confined` they keep it
+    # from reading outside the project; `writes` are its own ways of writing in one folder only. Then its tools: that
+    # reads, all that must be refused, and for writing those that make a file, change one, or get out.
     levels: ClassVar[int] = 1
     confined: ClassVar[int] = 1
     writes: ClassVar[int] = 0
-    only_boxed: ClassVar[bool] = False
-    logins: ClassVar[tuple[str, ...]] = ()
-    settings_files: ClassVar[tuple[str, ...]] = ()
-    longest: ClassVar[int] = 1_000_000
-    lost: ClassVar[str] = ""
-    log_in: ClassVar[str] = ""
-    package: ClassVar[str] = ""
+    reads: ClassVar[Order]
+    orders: ClassVar[tuple[Order, ...]] = ()
+    makes: ClassVar[tuple[Order, ...]] = ()
+    changes: ClassVar[tuple[Order, ...]] = ()
+    escapes: ClassVar[tuple[Order, ...]] = ()
 
     costs = True
     most_out = 0
@@ -295,9 +261,8 @@ class AgentCLI:
         self.price: Price | None = self._price()
         program = shutil.which(self.program, path=self.environment.get("PATH"))
         if program is None:
-            raise BadInput(
-                f"{self.program} is not on PATH", fix=f"npm install -g {self.package}; or choose another backend"
-            )
+            fix = f"npm install -g {self.package}; or choose another backend"
+            raise BadInput(f"{self.program} is not on PATH", fix=fix)
         self._path = Path(program).absolute()
         if options.resume and not self.joins:
             raise BadInput(f"{self.name} cannot go on from a session of yours", fix="leave --resume out")
@@ -306,7 +271,7 @@ class AgentCLI:
                 raise BadInput(f"--{option} {value!r} begins like a flag", fix=f"name a {option}")
         self._sessions = Sessions(options.state / f"{self.name}-sessions.json" if options.state else None)
         self._proof: Proof | None = None
-        self._writing: Proof | None = None
+        self._writing: tuple[int, bool] | None = None
         self._one = asyncio.Lock()
 
     # What a CLI says of itself
@@ -333,24 +298,8 @@ class AgentCLI:
         """The version if it can be found without running the program (links resolved), else ""."""
         return ""
 
-    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """The tool calls, (name, input), by which the canary tries to write: all of them must be refused."""
-        raise NotImplementedError
-
-    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
-        """The tool call that reads a file."""
-        raise NotImplementedError
-
-    def makes(self, path: Path, text: str) -> Sequence[Order]:
-        """The tool calls that write a text to a file: the first makes it where it is not, with its folder."""
-        raise NotImplementedError
-
-    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
-        """Further tool calls by which the canary tries to get out of a workspace, or to fetch."""
-        return ()
-
-    def furnish(self, home: Path) -> None:
-        """Put what it needs, besides logins, into the folder of its own that it has in a sandbox of ours."""
+    def furnish(self, home: Path, *, boxed: bool) -> None:
+        """Put what it needs, besides logins, into a folder of its own."""
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """Files of a hostile project, by path: each makes `marker` if the CLI lets it."""
@@ -361,12 +310,16 @@ class AgentCLI:
         return self.options.model, self.options.effort
 
     def session_file(self, session: str) -> Path | None:
-        """The file in the person's home in which it keeps a session, alone or not; None where it keeps none there."""
+        """The file in the person's home in which it keeps a session; None where it keeps none there."""
         return None
 
     def joined(self) -> str:
         """The person's session to go on from."""
         return self.options.resume
+
+    def trusts(self, run: Run) -> bool:
+        """Whether what the project contains may run; what stands in a worktree is the agent's own."""
+        return self.options.trust_project and run.way is None
 
     # A look at it
 
@@ -397,18 +350,7 @@ class AgentCLI:
 
     async def version(self) -> str:
         """Its version, "" without an answer within 15 s."""
-        if version := self.installed(self.path):
-            return version
-        child, said = Child([str(self._path), "--version"], b"", self.environment, self.state), b""
-        try:
-            async with asyncio.timeout(VERSION_WAIT):
-                while len(said) <= LONGEST and (chunk := await child.read()):
-                    said += chunk
-        except TimeoutError:
-            return ""
-        finally:
-            await child.end()
-        return _version_in(said)
+        return self.installed(self.path) or _version_in(await _asked(self._path, self.environment, VERSION_WAIT))
 
     @property
     def path(self) -> Path:
@@ -419,8 +361,8 @@ class AgentCLI:
         """Where the key goes, "" for the vendor's own address."""
         return self.options.base_url or self.options.variables.get(self.address, "") if self.address else ""
 
-    def double(self, sandbox: Sandbox, level: int, *, writes: bool = False) -> Self:
-        """The same backend, with the same flags, for the canary: a fake key, another home, another project.
+    def double(self, stage: Stage, level: int, *, writes: bool) -> Self:
+        """The same backend, with the same flags, for the trial: a fake key, another home, another project.
 
         Where it `writes`, nobody trusts the project: the agent itself can put hooks there.
         """
@@ -428,13 +370,13 @@ class AgentCLI:
             self.options,
             model=self.chosen,
             effort=self.effort,
-            project=sandbox.project,
-            state=sandbox.home.parent / "agent" if writes else sandbox.home,
+            project=stage.project,
+            state=stage.home.parent / "agent" if writes else stage.home,
             trust_project=self.options.trust_project and not writes,
             resume="",
-            base_url=sandbox.url,
-            variables={self.key: "sk-ant-test-canary"},
-            environment={**self.options.environment, "HOME": str(sandbox.home)},
+            base_url=stage.url,
+            variables={self.key: "sk-ant-test-trial"},
+            environment={**self.options.environment, "HOME": str(stage.home)},
         )
         double = type(self)(options)
         double.level = level
@@ -453,14 +395,23 @@ class AgentCLI:
             self.level = self._proof.level
 
     async def prepare_to_write(self) -> None:
-        """Prove, once per version and flags, that it writes in a workspace and nowhere else. Takes seconds.
+        """Make sure that it writes in a workspace and nowhere else: by the mounts of a sandbox, else by a trial.
 
         Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
         """
-        if self._writing is None:
-            others = ", ".join(sorted(WRITING))
-            fix = f"install bubblewrap, or another version of {self.program}; or name another of {others}"
-            self._writing = self._passed(await prove_writing(self), "is not used where it may write", fix)
+        from dialogd.tasks.sandbox import missing
+
+        if self._writing is not None:
+            return
+        if not (lacking := missing()):
+            await self.prepare()  # which flags this version knows, and its own model
+            self._writing = self.level, True
+            return
+        others = ", ".join(sorted(WRITING))
+        fix = f"install bubblewrap, or another version of {self.program}; or name another of {others}"
+        proof = await prove(self, writes=True)
+        proof = self._passed(replace(proof, why=f"{lacking}, and {proof.why}"), "is not used where it may write", fix)
+        self._writing = proof.level, False
 
     def _passed(self, proof: Proof, failed: str, fix: str) -> Proof:
         """The proof, which tells the model too. Raises `BackendError` for one that failed."""
@@ -471,18 +422,16 @@ class AgentCLI:
             self.price = self._price() or price_of(proof.model, self.vendor)  # it may know models by words of its own
         return proof
 
-    async def _way(self, workspace: Workspace) -> Way:
-        """How it may write in a workspace."""
-        workspace.check([self.boxed_home])
-        await self.prepare_to_write()
-        assert self._writing is not None
-        return Way(workspace, self._writing.level, self._writing.boxed)
-
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Run the CLI once and yield what it used and which tools ran, then its reply. Raises `BackendError`."""
         async with self._one:
-            way = None if request.workspace is None else await self._way(request.workspace)
-            if way is None:
+            way = None
+            if request.workspace is not None:
+                request.workspace.check([self.state / f"{self.name}-home"])
+                await self.prepare_to_write()
+                assert self._writing is not None
+                way = Way(request.workspace, *self._writing)
+            else:
                 await self.prepare()
             prompt, project = request.prompt(), self.project if way is None else way.workspace.path
             basis = digest(f"{prompt.rules}\0{project}\0{self.options.resume}")  # what a session is begun under
@@ -527,7 +476,7 @@ class AgentCLI:
                         yield usage
             finally:
                 if session := reader.session or reader.begun:
-                    note_made(self.state, self.session_file(session), session if self.one_file else "")
+                    note_made(self.state, self.session_file(session))
 
     def _run_for(self, prompt: Prompt, chosen: Continuation, request: Request, folder: Path) -> Run:
         system = folder / "system.md"
@@ -550,8 +499,9 @@ class AgentCLI:
 
     async def run(self, run: Run, reader: Output, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
         """Run the CLI once. Yields what was used so far, and which tools run. Raises `BackendError`."""
-        reader.folder = self.boxed_home if run.way is not None and run.way.boxed else run.folder
-        child = self._start(run)
+        home = self.home(run)
+        reader.folder = home if home is not None and run.way is not None else run.folder
+        child = self._start(run, home)
         used = guess = Usage(self.model, tokens_of(run.text), 0, estimated=True)
         try:
             yield guess
@@ -563,8 +513,8 @@ class AgentCLI:
                     yield (used := now)
         finally:
             code = await child.end()
-            if run.way is not None and run.way.boxed:
-                self._give_back()
+            if home is not None:
+                self._give_back(home)
         if child.errno is not None:
             raise BackendError(f"cannot run {self.program!r}: {os.strerror(child.errno)}", fix="install it again")
         if child.passed:
@@ -581,20 +531,21 @@ class AgentCLI:
         if reader.failure is not None:
             raise reader.failure
 
-    def _start(self, run: Run) -> Child:
-        own = {**self.settings(run), "TMPDIR": str(run.folder)}
-        environment = {**self.environment, **own, **self.options.environment}
+    def _start(self, run: Run, home: Path | None) -> Child:
+        environment = {**self.environment, **self.settings(run), "TMPDIR": str(run.folder), **self.options.environment}
         command, folder, limits = [str(self._path), *self.arguments(run)], self.seat(run), None
-        if run.way is not None and run.way.boxed:
-            from dialogd.tasks.sandbox import limits as most_of
+        if home is not None:
+            boxed = run.way is not None and run.way.boxed
+            self._lend(home, boxed=boxed)
+            environment[self.keeps[0]] = str(home)
+            if run.way is not None and boxed:
+                from dialogd.tasks.sandbox import limits as most_of
 
-            self._lend()
-            limits = most_of(run.way.workspace.path, self.boxed_home)
-            pinned = [path for name in self.settings_files if (path := self.boxed_folder / name).is_file()]
-            command = run.way.workspace.confined(
-                command, [self.boxed_home], [self.path.parent, run.folder], pinned=pinned, cwd=folder
-            )
-            environment |= {self.keeps[0]: str(self.boxed_home), "TMPDIR": TEMPORARY}
+                limits = most_of(run.way.workspace.path, home)
+                pinned = [path for name in self.settings_files if (path := home / self.keeps[1] / name).is_file()]
+                read = [self.path.parent, run.folder]
+                command = run.way.workspace.confined(command, [home], read, pinned=pinned, cwd=folder)
+                environment["TMPDIR"] = TEMPORARY
         try:
             return Child(command, run.text.encode("utf-8", "replace"), environment, folder, limits)
         except OSError as error:
@@ -621,50 +572,43 @@ class AgentCLI:
             )
         return error
 
-    # A folder of its own, where a sandbox keeps it from writing in the person's
+    # A folder of its own, where it does not use the person's: always in a sandbox, which keeps it from writing there
 
-    @property
-    def boxed_home(self) -> Path:
-        """What its variable leads to then."""
-        return self.state / f"{self.name}-home"
+    def home(self, run: Run) -> Path | None:
+        """What its variable leads to: one folder for reading, and another for what runs in a sandbox."""
+        if run.way is not None and run.way.boxed:
+            return self.state / f"{self.name}-home"
+        return None if self.at_home else self.state / self.name
 
-    @property
-    def boxed_folder(self) -> Path:
-        """Where it keeps its sessions then, and a login that is lent to it."""
-        return self.boxed_home / self.keeps[1]
-
-    def folders(self) -> tuple[Path, ...]:
-        """The folders in which it may keep sessions: the person's, and that one."""
-        return self.persons, self.boxed_folder
-
-    def _lend(self) -> None:
+    def _lend(self, home: Path, *, boxed: bool) -> None:
         """Copy the person's login there: the file itself must be replaced when it is renewed, which no sandbox allows.
 
         What it renewed in a run whose daemon was killed is given back before.
         """
-        self.boxed_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._give_back()
+        folder = home / self.keeps[1]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._give_back(home)
         for name in self.logins:
             theirs = None if self.paid else _bytes(self.persons / name)
             with suppress(OSError):
                 if theirs is None:
-                    (self.boxed_folder / name).unlink(missing_ok=True)
+                    (folder / name).unlink(missing_ok=True)
                 else:
-                    write_over(theirs, self.boxed_folder / name)
-                    write_over(_sha(theirs), self.boxed_folder / f"{name}.lent")
-        self.furnish(self.boxed_home)
+                    write_over(theirs, folder / name)
+                    write_over(_sha(theirs), folder / f"{name}.lent")
+        self.furnish(home, boxed=boxed)
 
-    def _give_back(self) -> None:
+    def _give_back(self, home: Path) -> None:
         """Give a login that was renewed back to the person, unless theirs was renewed too."""
+        folder = home / self.keeps[1]
         for name in self.logins:
-            ours, theirs = _bytes(self.boxed_folder / name), _bytes(self.persons / name)
-            lent = _bytes(self.boxed_folder / f"{name}.lent")
+            ours, theirs, lent = _bytes(folder / name), _bytes(self.persons / name), _bytes(folder / f"{name}.lent")
             if ours is None or theirs is None or _sha(theirs) != lent or _sha(ours) == lent:
                 continue
-            if table(read_json(self.boxed_folder / name)):  # whole
+            if table(read_json(folder / name)):  # whole
                 with suppress(OSError):
                     write_over(ours, self.persons / name)
-                    write_over(_sha(ours), self.boxed_folder / f"{name}.lent")
+                    write_over(_sha(ours), folder / f"{name}.lent")
 
     async def close(self) -> None:
         """Forget what is kept in memory."""
@@ -730,7 +674,7 @@ def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
         mark = [str(program.resolve()), status.st_size, status.st_mtime_ns]
         known = table(read_json(memory) if memory else None)
         last = str(known.get("version") or "") if known.get("file") == mark else ""
-        said = _asked(program, environment, KNOWN_WAIT if last else VERSION_WAIT)
+        said = asyncio.run(_asked(program, environment, KNOWN_WAIT if last else VERSION_WAIT))
     except OSError:
         return ""
     if said is None:
@@ -743,37 +687,21 @@ def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
     return version
 
 
-def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> bytes | None:
-    """What `--version` prints, at most `LONGEST` bytes; b"" where it fails, None where it has no end in that time."""
-    process = subprocess.Popen(
-        [program, "--version"],
-        env=clean_environment(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-        start_new_session=True,
-    )
-    said, deadline = b"", time.monotonic() + seconds
-    with process, selectors.DefaultSelector() as pipes:
-        assert process.stdout is not None
-        pipes.register(process.stdout, selectors.EVENT_READ)
-        try:
-            while len(said) < LONGEST:
-                if not pipes.select(max(deadline - time.monotonic(), 0)):
-                    return None
-                if not (chunk := process.stdout.read(LONGEST)):
-                    return said if process.wait(max(deadline - time.monotonic(), 0)) == 0 else b""
+async def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> bytes | None:
+    """What `--version` prints; b"" where it fails or prints too much, None where it has no end in that time."""
+    child, said = Child([str(program), "--version"], b"", clean_environment(environment), None), b""
+    try:
+        async with asyncio.timeout(seconds):
+            while len(said) <= LONGEST and (chunk := await child.read()):
                 said += chunk
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    return b""
+    except TimeoutError:
+        return None
+    finally:
+        code = await child.end()
+    return said if code == 0 and len(said) <= LONGEST else b""
 
 
-def _version_in(said: bytes) -> str:
+def _version_in(said: bytes | None) -> str:
     """The version in what a program says of itself (`2.1.330 (Claude Code)`, `codex-cli 0.169.0`); "" without one."""
-    words = said.decode("utf-8", "replace").split() if len(said) <= LONGEST else []
+    words = (said or b"").decode("utf-8", "replace").split()
     return next((word for word in words if word[:1].isdigit()), "")

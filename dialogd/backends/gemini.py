@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Order, Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, ended, table
+from dialogd.backends.readonly_proof import Run
 from dialogd.errors import BackendError
 from dialogd.protocol.model import digest
 from dialogd.store.disk import read_json, write_json
 
-HOME = "gemini"  # the CLI's own home, in the agent's folder
 TELEMETRY = "telemetry"  # in the run's folder
 MEMORY = "GEMINI.md"
+BEST = "pro"  # the CLI's own word for its best model; left to itself it asks another model first which to ask
+TOOLS = ("read_file", "list_directory", "glob", "grep_search")
+_REASONS = re.compile(r'"finish_reasons": \[([^\]]*)\]')
+_ENDS = {  # why an answer ended, in the words of `ended`
+    "length": "cut", "max_tokens": "cut",
+    **dict.fromkeys(("content_filter", "safety", "recitation", "blocklist", "prohibited_content"), "refusal"),
+}  # fmt: skip
 
 
 class _Events(Output):
@@ -79,8 +85,8 @@ class _Events(Output):
 
     def _kept(self) -> str:
         """The last reply of the session as it was kept, "" when that cannot be found."""
-        homes = (self.cli.state / HOME, self.cli.boxed_home) if self.session else ()
-        chats = [path for home in homes for path in home.glob(f".gemini/tmp/*/chats/*{self.session[:8]}*.jsonl")]
+        homes = self.cli.state.glob("gemini*/.gemini") if self.session else ()
+        chats = [path for home in homes for path in home.glob(f"tmp/*/chats/*{self.session[:8]}*.jsonl")]
         text = ""
         with suppress(OSError, ValueError):  # without files too
             for line in max(chats, key=lambda path: path.stat().st_mtime_ns).read_bytes().split(b"\n"):
@@ -121,19 +127,7 @@ class _Events(Output):
         return error
 
 
-_REASONS = re.compile(r'"finish_reasons": \[([^\]]*)\]')
-_ENDS = {  # why an answer ended, in the words of `ended`
-    "length": "cut", "max_tokens": "cut",
-    **dict.fromkeys(("content_filter", "safety", "recitation", "blocklist", "prohibited_content"), "refusal"),
-}  # fmt: skip
-
-
-BEST = "pro"  # the CLI's own word for its best model; left to itself it asks another model first which to ask
-TOOLS = ("read_file", "list_directory", "glob", "grep_search")
-EDITING = (*TOOLS, "write_file", "replace")
-
-
-def _policy(tools: Sequence[str]) -> str:
+def _policy(*tools: str) -> str:
     """Rules of the highest tier for somebody who is not root: no settings of the person or the project allow more."""
     rules = (("*", "deny"), (tools, "allow"))
     return "\n".join(
@@ -142,7 +136,7 @@ def _policy(tools: Sequence[str]) -> str:
     )
 
 
-POLICIES = {"policy.toml": _policy(TOOLS), "policy-to-write.toml": _policy(EDITING)}
+POLICIES = {"policy.toml": _policy(*TOOLS), "policy-to-write.toml": _policy(*TOOLS, "write_file", "replace")}
 
 
 class Gemini(AgentCLI):
@@ -153,56 +147,56 @@ class Gemini(AgentCLI):
     it writes in a sandbox of ours alone, in another home.
     """
 
-    name = "gemini"
-    program = "gemini"
-    package = "@google/gemini-cli"
-    vendor = "Google"
-    key = "GEMINI_API_KEY"
-    address = "GOOGLE_GEMINI_BASE_URL"
+    name, program, package, vendor = "gemini", "gemini", "@google/gemini-cli", "Google"
+    key, address = "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL"
     own = ("GEMINI_CLI_HOME", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
     keeps = ("GEMINI_CLI_HOME", ".gemini", ".gemini")
+    at_home = forks = False
+    logins = ("oauth_creds.json", "google_accounts.json")
+    settings_files = ("settings.json", MEMORY)
+    log_in = "run `gemini` once and log in, or set GEMINI_API_KEY"
+    lost = "Error resuming session|Invalid session identifier"
+    longest = 7_000_000
     events = _Events
     at_files = True
-    forks = False
-    writes = 1
-    only_boxed = True
-    logins = ("oauth_creds.json", "google_accounts.json")
-    settings_files = ("settings.json", MEMORY, ".env", "policies/planted.toml", "commands/planted.toml")
-    longest = 7_000_000
-    lost = "Error resuming session|Invalid session identifier"
-    log_in = "run `gemini` once and log in, or set GEMINI_API_KEY"
+    reads = ("read_file", {"file_path": "$path"})
+    orders = (
+        ("write_file", {"file_path": "$path", "content": "x"}),
+        ("replace", {"file_path": "$inside", "old_string": "inside", "new_string": "x"}),
+        ("run_shell_command", {"command": "touch $path"}),
+        ("web_fetch", {"prompt": "what is at $url/made"}),
+        ("save_memory", {"fact": "x"}),
+    )
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.model = "" if self.chosen == BEST else self.chosen  # which one that is, the canary sees
-        self.home = self.state / HOME
-        self.environment["GEMINI_CLI_HOME"] = str(self.home)
-        self.furnish(self.home)
+        self.model = "" if self.chosen == BEST else self.chosen  # which one that is, the trial sees
 
     @classmethod
     def installed(cls, program: Path) -> str:
         """The version, from its package: asking the program takes seconds."""
         package = table(read_json(program.parent.parent / "package.json"))
-        return str(package.get("version") or "") if package.get("name") == "@google/gemini-cli" else ""
+        return str(package.get("version") or "") if package.get("name") == cls.package else ""
 
     def arguments(self, run: Run) -> list[str]:
         """One run that prints events. A policy takes every tool away that does not read, or edit."""
         mode, policy = ("auto_edit", "policy-to-write.toml") if run.way else ("default", "policy.toml")
         words = ["-o", "stream-json", "--approval-mode", mode, "-m", self.chosen]
-        words += ["--admin-policy", str(self.home / policy)]
+        words += ["--admin-policy", str(self.state / self.name / policy)]
         return [*words, "--resume", run.session] if run.session else words
 
     def settings(self, run: Run) -> dict[str, str]:
         """One process, nothing of the project's, no telemetry but to a file that tells how each answer ended."""
+        folder = self.home(run) if run.way else run.folder
         return {
-            ("GEMINI_CLI_TRUST_WORKSPACE" if self._trusts(run) else "GEMINI_RESTRICTED_MODE"): "true",
+            ("GEMINI_CLI_TRUST_WORKSPACE" if self.trusts(run) else "GEMINI_RESTRICTED_MODE"): "true",
             "GEMINI_CLI_NO_RELAUNCH": "true",
             "GEMINI_SYSTEM_MD": str(run.system),
             "GEMINI_TELEMETRY_ENABLED": "true",
             "GEMINI_TELEMETRY_TARGET": "local",
             "GEMINI_TELEMETRY_LOG_PROMPTS": "false",
-            "GEMINI_TELEMETRY_OUTFILE": str((self.boxed_home if run.way else run.folder) / TELEMETRY),
-            "DIALOGD_RULES": digest(f"{POLICIES}{_settings('', trust_project=False)}"),  # what the canary has seen
+            "GEMINI_TELEMETRY_OUTFILE": f"{folder}/{TELEMETRY}",
+            "DIALOGD_RULES": digest(f"{POLICIES}{_settings('', trusts=False)}"),  # what the trial has seen
         }
 
     @classmethod
@@ -219,33 +213,6 @@ class Gemini(AgentCLI):
         kept = table(read_json(self.folder(self.environment) / "settings.json"), "model")
         return self.options.model or str(kept.get("name") or BEST), ""
 
-    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Its ways to write, to run and to fetch."""
-        new = str(sandbox.project / "made")
-        return (
-            ("write_file", {"file_path": new, "content": "x"}),
-            ("replace", {"file_path": str(sandbox.inside), "old_string": "inside", "new_string": "x"}),
-            ("run_shell_command", {"command": f"touch {new}"}),
-            ("web_fetch", {"prompt": f"what is at {sandbox.url}/made"}),
-            ("save_memory", {"fact": "x"}),
-        )
-
-    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
-        """Its tool that reads."""
-        return "read_file", {"file_path": str(path)}
-
-    def makes(self, path: Path, text: str) -> Sequence[Order]:
-        """Its tools that write."""
-        made = ("write_file", {"file_path": str(path), "content": text})
-        if not path.is_file():
-            return (made,)
-        change = {"file_path": str(path), "old_string": path.read_text("utf-8", "replace")[:4], "new_string": text}
-        return (made, ("replace", {**change, "instruction": "change it"}))
-
-    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
-        """What it has for running, fetching and remembering."""
-        return self.orders(sandbox)[2:]
-
     def bait(self, marker: Path) -> Mapping[str, str]:
         """Hooks, a server, a discovery command, as a project may contain them; nothing when it is trusted."""
         run = {"matcher": "*", "hooks": [{"type": "command", "command": f"touch {marker}"}]}
@@ -259,48 +226,33 @@ class Gemini(AgentCLI):
             ".env": f"NODE_OPTIONS=--require={marker}.js\nGOOGLE_GEMINI_BASE_URL=http://127.0.0.1:9\n",
         }  # fmt: skip
 
-    def furnish(self, home: Path) -> None:
-        """Our settings; in the home for reading also the policies, and links to a login, which it renews itself."""
-        folder, is_boxed = home / ".gemini", home == self.boxed_home
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def furnish(self, home: Path, *, boxed: bool) -> None:
+        """Our settings and, where no sandbox lets it write, the policies."""
         way = "gemini-api-key" if self.paid else _way(self.persons)
-        trusts = self.options.trust_project and not is_boxed
-        write_json(folder / "settings.json", _settings(way, trust_project=trusts))
+        trusts = self.options.trust_project and not boxed
+        write_json(home / ".gemini" / "settings.json", _settings(way, trusts=trusts))
         (home / TELEMETRY).unlink(missing_ok=True)
-        if is_boxed:
-            (folder / MEMORY).touch()  # which it may always write, unless it is there and pinned
-            return
+        if boxed:
+            (home / ".gemini" / MEMORY).touch()  # which it may always write, unless it is there and pinned
+        policies = self.state / self.name
+        policies.mkdir(mode=0o700, exist_ok=True)
         for name, policy in POLICIES.items():
-            (home / name).write_text(policy, encoding="utf-8")
-        for name in self.logins:
-            with suppress(OSError):
-                (folder / name).unlink(missing_ok=True)
-                if not self.paid and (self.persons / name).exists():
-                    (folder / name).symlink_to(self.persons / name)
-
-    def _trusts(self, run: Run) -> bool:
-        """Whether what the project contains may run; what stands in a worktree is the agent's own."""
-        return self.options.trust_project and run.way is None
+            (policies / name).write_text(policy, encoding="utf-8")
 
 
-def _settings(way: str, *, trust_project: bool) -> dict[str, Any]:
+def _settings(way: str, *, trusts: bool) -> dict[str, Any]:
     """Settings of its home: `way` to log in; nothing that runs, reports, updates or asks other models."""
+    off = {"enableAutoUpdate": False, "enableAutoUpdateNotification": False, "topicUpdateNarration": False}
     return {
         "security": {"auth": {"selectedType": way} if way else {}, "folderTrust": {"enabled": False}},
-        "advanced": {"ignoreLocalEnv": not trust_project},
-        "hooksConfig": {"enabled": trust_project},
+        "advanced": {"ignoreLocalEnv": not trusts},
+        "hooksConfig": {"enabled": trusts},
         "skills": {"enabled": False},
         "experimental": {"enableAgents": False},
         "useWriteTodos": False,
         "model": {"disableLoopDetection": True},
         "privacy": {"usageStatisticsEnabled": False},
-        "general": {
-            "enableAutoUpdate": False,
-            "enableAutoUpdateNotification": False,
-            "maxAttempts": 2,
-            "plan": {"enabled": False},
-            "topicUpdateNarration": False,
-        },
+        "general": {**off, "maxAttempts": 2, "plan": {"enabled": False}},
     }
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Order, Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, ended, table
+from dialogd.backends.readonly_proof import Run
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json
 
@@ -96,34 +96,35 @@ class OpenCode(AgentCLI):
     sandbox of ours alone, from that empty folder.
     """
 
-    name = "opencode"
-    program = "opencode"
-    package = "opencode-ai"
-    key = "OPENCODE_API_KEY"
-    address = "OPENCODE_BASE_URL"
+    name, program, package = "opencode", "opencode", "opencode-ai"
+    key, address = "OPENCODE_API_KEY", "OPENCODE_BASE_URL"
     own = ("OPENCODE_CONFIG", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
     keeps = ("XDG_DATA_HOME", "opencode", ".local/share/opencode")
-    events = _Events
-    one_file = True
-    tells_model = False
-    writes = 1
-    only_boxed = True
+    at_home = tells_model = False
     logins = ("auth.json",)
-    settings_files = ("../config/opencode/opencode.json", "../config/opencode/plugin/planted.js", "bin/planted")
-    longest = 8_000_000
-    lost = "Session not found"
     log_in = "run `opencode auth login`, or set OPENCODE_API_KEY"
+    lost = "Session not found"
+    longest = 8_000_000
+    events = _Events
+    reads = ("read", {"filePath": "$path"})
+    orders = (
+        ("write", {"filePath": "$path", "content": "x"}),
+        ("edit", {"filePath": "$inside", "oldString": "inside", "newString": "x"}),
+        ("bash", {"command": "touch $path", "description": "make a file"}),
+        ("webfetch", {"url": "$url/made", "format": "text"}),
+        ("task", {"description": "x", "prompt": "touch $path", "subagent_type": "general"}),
+    )
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._base = self.environment.get(self.address, "")
-        self.desk = self.state / "desk"
-        self.desk.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.empty = self.state / "empty"
+        self.empty.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def arguments(self, run: Run) -> list[str]:
         """One run that prints events."""
         words = ["run", "--format", "json", "--title", "dialogd", "--agent", AGENT, "--dir", str(self.seat(run))]
-        words += [] if self._trusts(run) else ["--pure"]
+        words += [] if self.trusts(run) else ["--pure"]
         words += ["-m", self._model()] if self._model() else []
         words += ["--variant", self.effort] if self.effort else []
         return [*words, "--session", run.session, "--fork"] if run.session else words
@@ -131,10 +132,10 @@ class OpenCode(AgentCLI):
     def settings(self, run: Run) -> dict[str, str]:
         """Its agent, and nothing of the project's; no updates, no downloads."""
         off: tuple[str, ...] = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "CLAUDE_CODE")
-        off += () if self._trusts(run) else ("PROJECT_CONFIG",)
-        own = {f"XDG_{name}_HOME": str(self.boxed_home / name.lower()) for name in FOLDERS} if run.way else {}
+        off += () if self.trusts(run) else ("PROJECT_CONFIG",)
+        home = self.home(run)
         return {
-            **own,
+            **({f"XDG_{name}_HOME": f"{home}/{name.lower()}" for name in FOLDERS} if run.way else {}),
             "DIALOGD_PROJECT": str(run.way.workspace.path if run.way else self.project),
             **{f"OPENCODE_DISABLE_{name}": "1" for name in off},
             "OPENCODE_CONFIG_CONTENT": json.dumps(self._config(run)),
@@ -142,44 +143,13 @@ class OpenCode(AgentCLI):
 
     def seat(self, run: Run) -> Path:
         """An empty folder, unless the project is trusted."""
-        return self.project if self._trusts(run) else self.desk
+        return self.project if self.trusts(run) else self.empty
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
         """Whether it is logged in, by the providers that it has credentials for."""
         kept = table(read_json(cls.folder(environment) / "auth.json"))
         return f"logged in with {', '.join(sorted(kept))}" if kept else ""
-
-    def session_file(self, session: str) -> Path | None:
-        """Its database, which holds them all."""
-        return self.folder(self.environment) / "opencode.db" if re.fullmatch(r"ses_[0-9A-Za-z]+", session) else None
-
-    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Its ways to write, to run and to fetch."""
-        new = str(sandbox.project / "made")
-        return (
-            ("write", {"filePath": new, "content": "x"}),
-            ("edit", {"filePath": str(sandbox.inside), "oldString": "inside", "newString": "x"}),
-            ("bash", {"command": f"touch {new}", "description": "make a file"}),
-            ("webfetch", {"url": f"{sandbox.url}/made", "format": "text"}),
-            ("task", {"description": "x", "prompt": f"touch {new}", "subagent_type": "general"}),
-        )
-
-    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
-        """Its tool that reads."""
-        return "read", {"filePath": str(path)}
-
-    def makes(self, path: Path, text: str) -> Sequence[Order]:
-        """Its tools that write. What is there must have been read for both of them."""
-        made = ("write", {"filePath": str(path), "content": text})
-        if not path.is_file():
-            return (made,)
-        change = {"filePath": str(path), "oldString": path.read_text("utf-8", "replace")[:4], "newString": text}
-        return (self.reads(path), made, ("edit", change))
-
-    def escapes(self, sandbox: Sandbox) -> Sequence[Order]:
-        """What it has for running, fetching and having others do it."""
-        return self.orders(sandbox)[2:]
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """A server and a plugin, as a project may contain them; nothing when the person trusts it."""
@@ -189,10 +159,6 @@ class OpenCode(AgentCLI):
             "opencode.json": json.dumps({"mcp": {"bait": server}, "permission": {"*": "allow"}}),
             ".opencode/plugin/bait.js": f"{plugin}\nexport const Bait = async () => ({{}});\n",
         }  # fmt: skip
-
-    def _trusts(self, run: Run) -> bool:
-        """Whether what the project contains may run; what stands in a worktree is the agent's own."""
-        return self.options.trust_project and run.way is None
 
     def _model(self) -> str:
         if self._base:

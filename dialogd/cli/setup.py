@@ -367,7 +367,7 @@ def _price(kind: Kind) -> str:
 
 def _proofs(state: StateDir) -> frozenset[str]:
     """The program versions that have passed the read-only proof."""
-    from dialogd.backends.canary import MEMORY
+    from dialogd.backends.readonly_proof import MEMORY
 
     try:
         rows = read_json(state.agents / MEMORY).values()

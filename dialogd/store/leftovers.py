@@ -6,9 +6,7 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -31,8 +29,6 @@ PREFIX = "dialogd-"  # of temporary folders
 RUNS = "run-*"  # temporary folders of an agent's runs, in its own folder of the state directory
 MADE = "made-sessions.jsonl"  # in an agent's own folder
 OLD = 24 * 3600.0  # seconds; a younger temporary folder may be somebody's still
-OPENCODE = "opencode"  # removes its sessions itself: its database is its own
-REMOVAL = 60.0  # seconds; it takes about three
 LEASH_SECONDS = 1.5  # a leash ends what it holds within half a second of being asked
 
 
@@ -40,9 +36,9 @@ LEASH_SECONDS = 1.5  # a leash ends what it holds within half a second of being 
 class Leftover:
     """One thing that is left: `kind` is `registration`, `seat`, `process`, `folder` or `session`.
 
-    A `session` is one that dialogd had a coding agent make in the person's home: a file, or with `session` one of
-    those in a database; `mark` tells whether anybody went on in it since. `pid` and `created` tell a process from a
-    later one of the same number. `daemon` is the one that a registration tells of.
+    A `session` is the file of one that dialogd had a coding agent make in the person's home, `size` what tells whether
+    anybody went on in it since. `pid` and `created` tell a process from a later one of the same number. `daemon` is the
+    one that a registration tells of.
     """
 
     kind: str
@@ -50,8 +46,7 @@ class Leftover:
     path: Path | None = None
     pid: int = 0
     created: float = 0.0
-    session: str = ""
-    mark: int = 0
+    size: int = 0
     daemon: Running | None = None
 
 
@@ -85,9 +80,7 @@ def reap(leftover: Leftover) -> bool:
         case "folder" if leftover.path and _is_stale(leftover.path):
             shutil.rmtree(leftover.path, ignore_errors=True)
             return not leftover.path.exists()
-        case "session" if leftover.path and _mark(leftover.path, leftover.session) == leftover.mark:
-            if leftover.session:
-                return _remove(leftover.path, leftover.session)
+        case "session" if leftover.path and _size(leftover.path) == leftover.size:
             leftover.path.unlink(missing_ok=True)
             return not leftover.path.exists()
     return False
@@ -98,59 +91,18 @@ def _sessions(state: StateDir) -> Iterator[Leftover]:
     known = (daemon for _, daemon in entries(state.registry))
     running = {state.agent(Path(daemon.file), daemon.id) for daemon in known if daemon.is_alive()}
     for folder in sorted(state.agents.glob("*")):
-        for (path, session), mark in _made(folder).items() if folder not in running else ():
-            if _mark(path, session) == mark:
-                what = f"{session} in {path}" if session else str(path)
-                yield Leftover("session", what, path, session=session, mark=mark)
+        for path, size in _made(folder).items() if folder not in running else ():
+            if _size(path) == size:
+                yield Leftover("session", str(path), path, size=size)
 
 
-def _mark(path: Path, session: str) -> int | None:
-    """A value that changes when somebody uses the session: its file's length, or its time of change in a database.
-
-    None where that file of this user's is not there, or has no such session.
-    """
+def _size(path: Path) -> int | None:
+    """The length of a session's file, which grows when somebody goes on there; None where it is no file of mine."""
     try:
         status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
-            return None
-        return _changed(path, session) if session else status.st_size
-    except (OSError, sqlite3.Error):
+    except OSError:
         return None
-
-
-def _changed(database: Path, session: str) -> int | None:
-    """When something of a session of opencode's was last changed, in milliseconds; nothing is written."""
-    from contextlib import closing
-
-    tables = (("session", "id"), ("message", "session_id"), ("part", "session_id"))
-    times = " UNION ALL ".join(f"SELECT time_updated FROM {table} WHERE {key} = :id" for table, key in tables)
-    with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=1)) as opened:
-        (changed,) = opened.execute(f"SELECT max(time_updated) FROM ({times})", {"id": session}).fetchone()
-    return None if changed is None else int(changed)
-
-
-def _remove(database: Path, session: str) -> bool:
-    """Have opencode remove one of its sessions."""
-    program = shutil.which(OPENCODE)
-    if program is None:
-        return False
-    told = {name: value for name in ("PATH", "HOME") if (value := os.environ.get(name))}
-    off = {f"OPENCODE_DISABLE_{name}": "1" for name in ("AUTOUPDATE", "MODELS_FETCH", "PROJECT_CONFIG")}
-    environment = {**told, **off, "XDG_DATA_HOME": str(database.parent.parent)}
-    words = [program, "--pure", "session", "delete", session]
-    with suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
-            words,
-            check=False,
-            env=environment,
-            cwd=database.parent,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=REMOVAL,
-        )
-    with suppress(sqlite3.Error):
-        return _changed(database, session) is None
-    return False
+    return status.st_size if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() else None
 
 
 def _registrations(registry: Path) -> Iterator[Leftover]:
@@ -280,25 +232,21 @@ def _is_stale(path: Path) -> bool:
     return time.time() - max(times) > OLD
 
 
-def note_made(folder: Path, file: Path | None, session: str = "") -> None:
-    """Remember in an agent's folder that dialogd had a CLI make a session, and how it was left.
-
-    `file` is the session, or with `session` the database that it is kept in.
-    """
-    mark = _mark(file, session) if file is not None else None
+def note_made(folder: Path, file: Path | None) -> None:
+    """Remember in an agent's folder that dialogd had a CLI make a session, and how it was left."""
+    size = _size(file) if file is not None else None
     with suppress(OSError):
-        if mark is not None:
-            row = json.dumps({"file": str(file), "session": session, "mark": mark})
+        if size is not None:
             with (folder / MADE).open("a", encoding="utf-8") as out:
-                out.write(f"{row}\n")
+                out.write(f"{json.dumps({'file': str(file), 'size': size})}\n")
 
 
-def _made(folder: Path) -> dict[tuple[Path, str], int]:
-    """The sessions that dialogd had CLIs make for the agent of this folder, with their marks as it left them."""
-    found: dict[tuple[Path, str], int] = {}
+def _made(folder: Path) -> dict[Path, int]:
+    """The sessions that dialogd had CLIs make for the agent of this folder, with their sizes as it left them."""
+    found: dict[Path, int] = {}
     with suppress(OSError):
         for line in (folder / MADE).read_text(encoding="utf-8", errors="replace").split("\n"):
             with suppress(ValueError, TypeError, KeyError):
                 row = json.loads(line)
-                found[Path(row["file"]), str(row["session"])] = int(row["mark"])
+                found[Path(row["file"])] = int(row["size"])
     return found

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from dialogd.backends import Backend, Usage
-from dialogd.backends.canary import prove
 from dialogd.backends.coding_agent import AgentCLI, failed
+from dialogd.backends.readonly_proof import prove
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
@@ -30,7 +30,7 @@ from tests.support.standin import Hang, Say, Seen, StandIn
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy, installed once: its canary sings once, too."""
+    """The toy, installed once: it is proved once, too."""
     return install(tmp_path_factory.mktemp("toy") / "bin")
 
 
@@ -42,7 +42,7 @@ def toy(installed: Path, tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Bench:
-    """A toy of one's own, of which no canary knows."""
+    """A toy of one's own, which nobody proved."""
     return bench(install(tmp_path / "bin"), tmp_path)
 
 
@@ -73,7 +73,7 @@ class TestToy(BackendContract):
         return Toy(self.toy.options("http://127.0.0.1:9"))
 
 
-class TestCanary:
+class TestProof:
     """A CLI that was not seen to refuse is not used."""
 
     @pytest.mark.slow
@@ -110,7 +110,7 @@ class TestCanary:
         assert (caught.value.kind, caught.value.retryable) == ("unsafe", False)
         assert "toy 1.2.3" in caught.value.cause
         assert caught.value.fix
-        assert not (own.state.parent / "canary.json").exists()
+        assert not (own.state.parent / "readonly-proofs.json").exists()
 
     @pytest.mark.slow
     async def test_the_strictest_level_that_holds_is_taken(self, own: Bench) -> None:
@@ -135,7 +135,7 @@ class TestCanary:
             assert time.monotonic() - began < 60
             assert (caught.value.kind, caught.value.retryable) == ("garbled", False)
             unproved = Toy(own.options(server.url, manners, effort="high"))
-            with pytest.raises(BackendError, match="is not used: the canary failed: toy floods its output") as caught:
+            with pytest.raises(BackendError, match="is not used: the trial failed: toy floods its output") as caught:
                 await unproved.prepare()
             await asyncio.gather(*(backend.close() for backend in (tame, wild, unproved)))
 

@@ -14,10 +14,10 @@ import pytest
 
 from dialogd.backends import Options
 from dialogd.backends.auto import survey
-from dialogd.backends.canary import Run
 from dialogd.backends.claude_code import ClaudeCode
 from dialogd.backends.codex import Codex
 from dialogd.backends.coding_agent import KNOWN_WAIT, VERSION_WAIT, failed
+from dialogd.backends.readonly_proof import Run
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError, BadInput
 from tests.support.cases import cases

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -14,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import BOXED, WRITING, Options, Request, Workspace, Writer, writers
-from dialogd.backends.canary import prove_writing
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.command import Command
+from dialogd.backends.readonly_proof import prove
 from dialogd.backends.session import GOES_ON
 from dialogd.errors import BackendError
 from dialogd.tasks.sandbox import missing
-from tests.backends.toy_cli import Bench, Bookish, Toy, bench, install
+from tests.backends.toy_cli import Bench, Toy, bench, install
 from tests.clis.rig import prompt, request, turn
 from tests.support.backend_contract import answer
 from tests.support.standin import Say, StandIn, Use, in_order
@@ -32,12 +31,12 @@ ROOT = Path(__file__).parents[2]
 class Boxed(Toy):
     """The toy, as if it wrote in a sandbox of ours and else not."""
 
-    only_boxed = True
+    writes = 0
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy, installed once: its canary sings once, too."""
+    """The toy, installed once: it is proved once, too."""
     return install(tmp_path_factory.mktemp("toy") / "bin")
 
 
@@ -82,75 +81,40 @@ class TestProof:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("manners", "boxed", "why"),
+        ("manners", "why"),
         [
-            ("", False, ""),
-            ("roams", False, "outside the worktree"),
-            ("obey", False, "outside the worktree"),
-            ("idle", False, "it did not write 'made"),
-            ("hooks", False, "it wrote 'made'"),
-            pytest.param("roams", True, "", marks=NEEDS),
-            pytest.param("obey", True, "it wrote 'settings' outside", marks=NEEDS),
-            pytest.param("idle", True, "it did not write 'made", marks=NEEDS),
-            pytest.param("hooks", True, "it wrote 'made'", marks=NEEDS),
+            ("", ""),
+            ("roams", "outside the worktree"),
+            ("obey", "outside the worktree"),
+            ("idle", "it did not write 'made"),
+            ("hooks", "it wrote 'made'"),
         ],
     )
-    async def test_a_write_inside_works_and_one_to_each_of_the_others_is_refused(
-        self, tmp_path: Path, manners: str, boxed: bool, why: str
+    async def test_by_itself_it_writes_inside_and_is_refused_everywhere_else(
+        self, tmp_path: Path, manners: str, why: str
     ) -> None:
         own = bench(install(tmp_path / "bin"), tmp_path)
         backend = Toy(own.options("http://127.0.0.1:9", manners))
-        proof = await prove_writing(backend, (boxed,))
+        proof = await prove(backend, writes=True)
         assert why in proof.why
-        assert (proof.safe, proof.boxed) == (not why, boxed)
-        assert (own.state.parent / "canary.json").exists() == (not why)
+        assert proof.safe == (not why)
+        assert (own.state.parent / "readonly-proofs.json").exists() == (not why)
         await backend.close()
 
-    @pytest.mark.slow
-    async def test_it_is_asked_once_and_apart_from_reading(self, tmp_path: Path) -> None:
-        own = bench(install(tmp_path / "bin"), tmp_path)
-        await Toy(own.options("http://127.0.0.1:9")).prepare()
-        assert own.runs.count("\n") == 2
-        with pytest.raises(BackendError, match="is not used where it may write: it did not write"):
-            await Toy(own.options("http://127.0.0.1:9", "idle")).prepare_to_write()
-        for _ in range(2):
-            await Toy(own.options("http://127.0.0.1:9")).prepare_to_write()
-        assert len(json.loads((own.state.parent / "canary.json").read_text())) == 2
-
     @NEEDS
-    @pytest.mark.slow
-    async def test_without_the_sandbox_that_there_is_it_is_tried_anew_each_time(self, tmp_path: Path) -> None:
-        own = bench(install(tmp_path / "bin"), tmp_path)
-        for manners, boxed in (("shy", False), ("", True), ("shy", True)):
-            proof = await prove_writing(Toy(own.options("http://127.0.0.1:9", manners)))
-            assert (proof.safe, proof.boxed) == (True, boxed)
-
-    @pytest.mark.slow
-    async def test_how_it_reads_does_not_change(self, tmp_path: Path) -> None:
-        own = bench(install(tmp_path / "bin"), tmp_path)
-        backend = Toy(own.options("http://127.0.0.1:9", "blind at 0"))
-        await backend.prepare()
-        with pytest.raises(BackendError, match="could not read a file of the project"):
-            await backend.prepare_to_write()
-        assert backend.level == 1
-
-    async def test_who_knows_no_such_way_says_so(self, toy: Bench, workspace: Workspace) -> None:
-        before = toy.runs
-        backend = Bookish(toy.options("http://127.0.0.1:9"))
-        with pytest.raises(BackendError, match="no way of writing in one folder only") as caught:
-            await answer(backend, to_write(workspace))
-        assert caught.value.kind == "unsafe"
-        assert caught.value.fix.endswith("name another of claude-code, codex, command, gemini, opencode")
-        assert toy.runs == before
+    async def test_in_the_sandbox_its_mounts_are_the_proof(self, toy: Bench) -> None:
+        backend = Toy(toy.options("http://127.0.0.1:9", "blind at 0"))
+        await backend.prepare_to_write()
+        assert backend._writing == (backend.level, True)
 
     def test_the_table_names_those_that_can(self) -> None:
         from dialogd.backends import BACKENDS, _class_of
 
         classes = {name: _class_of(kind) for name, kind in BACKENDS.items() if name != "acp"}
-        able = {name for name, made in classes.items() if getattr(made, "writes", 0) or made is Command}
+        able = {name for name, made in classes.items() if issubclass(made, AgentCLI) or made is Command}
         assert able == WRITING
         assert all(issubclass(classes[name], Writer) for name in able)
-        assert {name for name in able if getattr(classes[name], "only_boxed", True)} == BOXED
+        assert {name for name in able if not getattr(classes[name], "writes", 0)} == BOXED
         assert not [name for name, why in writers().items() if bool(why) == (name in able) and not missing()]
 
 
@@ -252,11 +216,11 @@ class TestInAWorkspace:
                 options = toy.options(server.url, manners)
                 return Toy(replace(options, environment={**options.environment, "TOY_URL": server.url}))
 
-            await Toy(toy.options(server.url)).prepare_to_write()  # later its own address is taken, not the canary's
+            await Toy(toy.options(server.url)).prepare_to_write()  # later its own address is taken, not the trial's
             backend = made("renew")
             await answer(backend, to_write(workspace))
             assert login.read_text() == '{"token": "renewed"}'
-            lent = backend.boxed_home / "login"
+            lent = backend.state / "toy-home" / "login"
             login.write_text('{"token": "the person renewed it"}')
             lent.write_text('{"token": "too late"}')
             await answer(made("roams"), to_write(workspace, request(prompt(), "3")))
@@ -302,8 +266,8 @@ def test_without_a_sandbox_those_that_need_one_do_not_write(tmp_path: Path) -> N
     lacking = "bubblewrap (`bwrap`) is not on PATH"
     assert f"unsafe '/bin/sh' is not used where it may write: {lacking}" in command
     assert (
-        f"unsafe toy 1.2.3 is not used where it may write: it has no way of writing in one folder only, and {lacking}"
-        in toy
+        f"unsafe toy 1.2.3 is not used where it may write: {lacking}, and it has no way of its own of writing in one "
+        "folder only" in toy
     )
     assert {name for name in BOXED if f"{name}: it writes in a sandbox alone, and {lacking}" in told} == BOXED
     assert {"codex: ", "claude-code: "} <= set(told)

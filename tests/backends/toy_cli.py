@@ -6,14 +6,14 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Order, Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Output
+from dialogd.backends.readonly_proof import Run
 
 SCRIPT = r"""
 import contextlib, json, os, pathlib, re, sys, time, urllib.request, uuid
@@ -136,6 +136,9 @@ class Toy(AgentCLI):
     at_files = True
     levels = 2
     writes = 1
+    reads = ("read", {"path": "$path"})
+    orders = (("write", {"path": "$project/made"}),)
+    makes = (("write", {"path": "$path", "text": "$text"}),)
     logins = ("login",)
     settings_files = ("settings",)
     longest = 100_000
@@ -153,31 +156,13 @@ class Toy(AgentCLI):
         return "logged in" if (Path(environment["HOME"]) / "login").exists() else ""
 
     def session_file(self, session: str) -> Path | None:
-        """In its home, or in the one that it has in a sandbox."""
-        found = (folder / f"{session}.session" for folder in self.folders())
-        return next((path for path in found if path.exists()), None)
-
-    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """It has one way to write."""
-        return (("write", {"path": str(sandbox.project / "made")}),)
-
-    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
-        """And one to read."""
-        return "read", {"path": str(path)}
-
-    def makes(self, path: Path, text: str) -> Sequence[Order]:
-        """The same, with a text."""
-        return (("write", {"path": str(path), "text": text}),)
+        """In the person's home."""
+        path = self.persons / f"{session}.session"
+        return path if path.exists() else None
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """Its hook is a file that names another, to be made."""
         return {".toy/hook": str(marker)}
-
-
-class Bookish(Toy):
-    """The same, as if it knew no way of writing in one folder only."""
-
-    writes = 0
 
 
 class Thread(Toy):
@@ -230,7 +215,7 @@ def install(folder: Path) -> Path:
 
 
 def bench(folder: Path, root: Path) -> Bench:
-    """A bench in `root` for the toy in `folder`; canaries beside `folder` are shared."""
+    """A bench in `root` for the toy in `folder`; proofs beside `folder` are shared."""
     home, state = root / "home", folder.parent / f"{root.name}-state"
     home.mkdir(mode=0o700)
     state.mkdir(mode=0o700)

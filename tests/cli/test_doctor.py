@@ -8,12 +8,11 @@ import os
 import re
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> 
     program(dialogd.folder, "opencode", "echo 1.18.33")
     (dialogd.folder / "state" / "agents").mkdir(parents=True)
     verdict = {"x": {"safe": True, "why": "", "version": "9.8.7", "level": 0, "model": ""}}
-    (dialogd.folder / "state" / "agents" / "canary.json").write_text(json.dumps(verdict))
+    (dialogd.folder / "state" / "agents" / "readonly-proofs.json").write_text(json.dumps(verdict))
     variables = {
         "PATH": f"{dialogd.folder / 'bin'}:/usr/bin:/bin",
         "ANTHROPIC_API_KEY": "sk-ant-test-0123456789",
@@ -292,49 +291,6 @@ def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Comm
     assert (made.exists(), mine.exists()) == (False, True)
 
 
-OPENCODE = f"""\
-exec '{sys.executable}' -IS -c '
-import os, sqlite3, sys
-database = sqlite3.connect(os.environ["XDG_DATA_HOME"] + "/opencode/opencode.db")
-assert sys.argv[1:-1] == ["--pure", "session", "delete"] and not os.environ.get("OPENCODE_API_KEY")
-database.execute("DELETE FROM session WHERE id = ?", (sys.argv[-1],))
-database.commit()' "$@"
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_other_strays")
-def test_a_session_in_opencodes_database_is_removed_by_opencode(dialogd: Commands) -> None:
-    database = dialogd.folder / "data #1" / "opencode" / "opencode.db"
-    database.parent.mkdir(parents=True)
-    folder = dialogd.state.agent(dialogd.file, "A")
-    with closing(sqlite3.connect(database)) as opened:
-        opened.execute("PRAGMA journal_mode = WAL")
-        opened.execute("CREATE TABLE session (id TEXT, time_updated INTEGER)")
-        for table in ("message", "part"):
-            opened.execute(f"CREATE TABLE {table} (session_id TEXT, time_updated INTEGER)")
-        for name in ("ses_made", "ses_gone_on", "ses_mine"):
-            opened.execute("INSERT INTO session VALUES (?, 5)", (name,))
-            opened.commit()
-            if name != "ses_mine":
-                note_made(folder, database, name)
-        opened.execute("INSERT INTO message VALUES ('ses_gone_on', 6)")
-        opened.commit()
-
-    def left(*words: str) -> list[tuple[str, bool | None]]:
-        done = look(dialogd, *words, "--json", OPENCODE_API_KEY="sk-ant-test-x")
-        return [(row["what"], row["reaped"]) for row in done.json["leftovers"] if row["kind"] == "session"]
-
-    made = f"ses_made in {database}"
-    assert left("--reap") == [(made, None)]
-    assert left("--reap") == [(made, False)]
-    program(dialogd.folder, "opencode", OPENCODE)
-    assert left("--reap") == [(made, True)]
-    assert left() == []
-    with closing(sqlite3.connect(database)) as opened:
-        assert opened.execute("SELECT id FROM session").fetchall() == [("ses_gone_on",), ("ses_mine",)]
-
-
 def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
     state = StateDir(tmp_path / "state")
     registry = Registry(state)
@@ -374,7 +330,7 @@ def test_only_old_private_folders_of_our_name_go(tmp_path: Path) -> None:
     long_ago = time.time() - OLD - 60
     precious = tmp_path / "precious"
     run = state.agent(tmp_path / "d.md", "A") / "run-x1"
-    names = ("dialogd-canary-1", "dialogd-young", "dialogd-busy", "dialogd-open", "other-old")
+    names = ("dialogd-proof-1", "dialogd-young", "dialogd-busy", "dialogd-open", "other-old")
     for folder in (*(temporary / name for name in names), precious, run):
         folder.mkdir(mode=0o700, parents=True)
         (folder / "file").write_text("x")
@@ -387,11 +343,11 @@ def test_only_old_private_folders_of_our_name_go(tmp_path: Path) -> None:
     (temporary / "dialogd-link").symlink_to(precious)
     (temporary / "dialogd-file").write_text("x")
     found = kept(state, temporary)
-    assert [left.path for left in found] == [temporary / "dialogd-canary-1", run]
+    assert [left.path for left in found] == [temporary / "dialogd-proof-1", run]
     (run / "file").touch()
     assert [reap(left) for left in found] == [True, False]
     assert sorted(path.name for path in temporary.iterdir()) == sorted(
-        {*names, "dialogd-link", "dialogd-file"} - {"dialogd-canary-1"}
+        {*names, "dialogd-link", "dialogd-file"} - {"dialogd-proof-1"}
     )
     assert (precious / "file").exists()
     assert (run / "file").exists()

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where dialogd's own folders lie: the canary sings once for all tests."""
+    """Where dialogd's own folders lie: each program is proved once for all tests."""
     return tmp_path_factory.mktemp("states")
 
 

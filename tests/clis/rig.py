@@ -31,7 +31,7 @@ KEY = "sk-ant-test-0123456789"
 
 @dataclass(frozen=True)
 class World:
-    """Where an agent lives. `state` is dialogd's, beside the canary's memory that all tests share."""
+    """Where an agent lives. `state` is dialogd's, beside the proofs that all tests share."""
 
     name: str
     home: Path
@@ -113,7 +113,7 @@ def counting() -> Script:
 
 
 async def prepared(world: World, url: str, **more: object) -> AgentCLI:
-    """The backend, after its canary."""
+    """The backend, after it was proved."""
     backend = world.make(url, **more)
     await backend.prepare()
     return backend

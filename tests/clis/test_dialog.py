@@ -60,7 +60,7 @@ def children(pair: Pair) -> Iterator[psutil.Process]:
 
 
 def ready(pair: Pair) -> None:
-    """Start all daemons; the canary takes its time."""
+    """Start all daemons; the proof takes its time."""
     for daemon in pair.daemons.values():
         daemon.start()
     for daemon in pair.daemons.values():

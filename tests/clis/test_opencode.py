@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dialogd.backends import Usage
-from dialogd.backends.canary import Run
-from dialogd.backends.opencode import OpenCode
 from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.store.folders import StateDir
-from dialogd.store.leftovers import MADE, Leftover, find_leftovers, reap
 from tests.clis.conftest import make_world
 from tests.clis.rig import (
     KEY,
-    PATH,
     SYSTEM,
     World,
     ask,
@@ -44,17 +37,6 @@ def world(tmp_path: Path, states: Path) -> World:
     return make_world("opencode", tmp_path, states)
 
 
-class GoesOn(OpenCode):
-    """The backend, which goes on in the session `into` instead of forking one, once that is named."""
-
-    into = ""
-
-    def arguments(self, run: Run) -> list[str]:
-        """The words, without those that fork."""
-        words = super().arguments(run)
-        return [*words[: words.index("--session")], "--session", self.into] if self.into else words
-
-
 class TestTurns:
     """What is sent, and what comes back."""
 
@@ -72,6 +54,7 @@ class TestTurns:
         assert seen.last.rstrip().endswith("It is your turn now.")
         assert seen.key == KEY
         assert not world.files()
+        assert not (world.home / ".local" / "share" / "opencode").exists()
 
     async def test_a_second_turn_sends_only_what_is_new(self, world: World) -> None:
         with StandIn(numbered) as server:
@@ -90,41 +73,11 @@ class TestTurns:
     async def test_a_session_that_is_gone_is_no_failure(self, world: World) -> None:
         with StandIn(numbered) as server:
             await ask(world.make(server.url), prompt())
-            for path in world.home.rglob("opencode.db*"):
+            for path in world.state.rglob("opencode.db*"):
                 path.unlink()
             text, _ = await ask(world.make(server.url), prompt(MINE, THEIRS), re="3")
             assert server.calls[-1].last.startswith(INTRO)
         assert text == "Reply of request 2."
-
-    async def test_its_sessions_of_dialogs_are_found_and_go(
-        self, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        state = StateDir(tmp_path / "state")
-        folder = state.agent(tmp_path / "dialog.md", "A")
-
-        def found() -> list[Leftover]:
-            return [left for left in find_leftovers(state, tmp_path / "none") if left.kind == "session"]
-
-        with StandIn(numbered) as server:
-            backend = GoesOn(world.options(server.url, state=folder))
-            await ask(backend, prompt())
-            for re in ("3", "5"):
-                await ask(backend, prompt(MINE, THEIRS), re=re)
-            listed = found()
-            assert len(listed) == 3
-            made = folder / MADE
-            before = made.read_bytes()
-            backend.into = listed[0].session  # as the person would
-            await ask(backend, prompt(MINE, THEIRS), re="7")
-            made.write_bytes(before)
-        assert found() == listed[1:]
-        monkeypatch.setenv("PATH", PATH)
-        monkeypatch.setenv("HOME", str(world.home))
-        assert [reap(left) for left in listed] == [False, True, True]
-        assert found() == []
-        database = world.home / ".local" / "share" / "opencode" / "opencode.db"
-        with closing(sqlite3.connect(database)) as opened:
-            assert opened.execute("SELECT id FROM session").fetchall() == [(listed[0].session,)]
 
     async def test_only_the_last_step_is_the_reply(self, world: World) -> None:
         look = Use("read", {"filePath": str(world.project)}, say="Let me look.")

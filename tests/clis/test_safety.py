@@ -251,7 +251,7 @@ LOGINS: Mapping[str, Mapping[str, Any]] = {  # the files of one, in the home
 }
 
 
-async def test_a_probe_names_version_and_payer(every: World) -> None:
+def test_a_probe_names_version_and_payer(every: World) -> None:
     variables = {"PATH": PATH, "HOME": str(every.home)}
     none = probe(every.name, variables)
     assert (none.here, bool(none.version), bool(none.fix)) == (False, True, True)

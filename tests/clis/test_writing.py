@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Request, Workspace, load_backend
-from dialogd.backends.canary import prove_writing
+from dialogd.backends.coding_agent import AgentCLI
+from dialogd.backends.readonly_proof import prove
 from dialogd.backends.session import GOES_ON
 from dialogd.tasks.sandbox import missing
 from tests.clis.rig import KEY, World, prompt, request, turn
@@ -45,14 +47,39 @@ def workspace(world: World) -> Workspace:
 
 def writes(world: World, path: Path) -> list[Use]:
     """All the ways to write a file."""
-    return [Use(*order) for order in world.make("http://127.0.0.1:9").makes(path, PLANTED)]
+    name, is_there, old = str(path), path.is_file(), ""
+    if is_there:
+        old = path.read_text("utf-8", "replace")[:4]
+    match world.name:
+        case "claude-code":
+            made, read = Use("Write", {"file_path": name, "content": PLANTED}), Use("Read", {"file_path": name})
+            change = Use("Edit", {"file_path": name, "old_string": old, "new_string": PLANTED})
+            return [read, made, change] if is_there else [made]
+        case "gemini":
+            change = Use("replace", {"file_path": name, "old_string": old, "new_string": PLANTED, "instruction": "x"})
+            return [Use("write_file", {"file_path": name, "content": PLANTED}), *([change] if is_there else [])]
+        case "opencode":
+            made, read = Use("write", {"filePath": name, "content": PLANTED}), Use("read", {"filePath": name})
+            change = Use("edit", {"filePath": name, "oldString": old, "newString": PLANTED})
+            return [read, made, change] if is_there else [made]
+    patch = json.dumps(f"*** Begin Patch\n*** Add File: {path}\n+{PLANTED}\n*** End Patch\n")
+    folder, name = shlex.quote(str(path.parent)), shlex.quote(name)
+    return [
+        Use("exec_command", {"cmd": f"mkdir -p {folder}; echo {PLANTED} > {name}"}),
+        Use("exec", f"text(JSON.stringify(await tools.apply_patch({patch})))"),
+    ]
+
+
+def folders(backend: AgentCLI) -> tuple[Path, ...]:
+    """Where its logins and sessions lie: in the person's home, and in the one that it has in a sandbox."""
+    return backend.persons, backend.state / f"{backend.name}-home" / backend.keeps[1]
 
 
 def planted(world: World, workspace: Workspace) -> list[str]:
     """Every file outside the worktree that holds what was ordered, and every file of settings of the program's own."""
     backend = world.make("http://127.0.0.1:9")
     paths = [path for path in world.home.parent.rglob("*") if not path.is_relative_to(workspace.path)]
-    paths += [folder / name for folder in backend.folders() for name in backend.settings_files]
+    paths += [folder / name for folder in folders(backend) for name in backend.settings_files]
     return [str(path) for path in paths if path.is_file() and PLANTED.encode() in path.read_bytes()]
 
 
@@ -62,20 +89,17 @@ def asked(workspace: Workspace, second: str = "") -> Request:
     return replace(request(mine, "3" if second else "1"), workspace=workspace)
 
 
-@pytest.mark.parametrize("boxed", [pytest.param(True, marks=NEEDS), False])
-async def test_it_is_proved_in_a_sandbox_and_without(world: World, boxed: bool) -> None:
-    state = world.state / str(boxed) / "A"
+async def test_without_a_sandbox_it_is_proved_to_keep_to_its_folder(world: World) -> None:
+    state = world.state / "unboxed" / "A"
     state.mkdir(parents=True)
     backend = world.make("http://127.0.0.1:9", state=state)
-    if backend.only_boxed and not boxed:
-        pytest.skip("it writes in a sandbox of ours alone")
-    proof = await prove_writing(backend, (boxed,))
-    assert (proof.safe, proof.boxed, proof.level) == (True, boxed, 0), proof.why
+    proof = await prove(backend, writes=True)
+    assert (proof.safe, proof.level) == (bool(backend.writes), 0), proof.why
 
 
 @NEEDS
 async def test_it_writes_in_the_worktree_and_nowhere_else(world: World, workspace: Workspace) -> None:
-    folders = world.make("http://127.0.0.1:9").folders()
+    there = folders(world.make("http://127.0.0.1:9"))
     outside = [
         workspace.path / ".git",
         workspace.common_dir / "config",
@@ -83,7 +107,7 @@ async def test_it_writes_in_the_worktree_and_nowhere_else(world: World, workspac
         workspace.git_dir / "HEAD",
         workspace.forbidden[0],
         *(path / "new" for path in workspace.forbidden),
-        *(folder / name for folder in folders for name in ("settings.json", "config.toml", "hooks.json")),
+        *(folder / name for folder in there for name in ("settings.json", "config.toml", "hooks.json")),
         world.home / ".bashrc",
         world.state / "sessions.json",
     ]
@@ -110,7 +134,7 @@ async def test_it_writes_in_the_worktree_and_nowhere_else(world: World, workspac
     assert (workspace.path / ".git").read_text() == f"gitdir: {workspace.git_dir}\n"
     assert planted(world, workspace) == []
     assert not Path("/tmp/new").exists()
-    assert not [path for path in folders[0].rglob("*") if path.is_file()], "its sessions lie with dialogd's own files"
+    assert not [path for path in there[0].rglob("*") if path.is_file()], "its sessions lie with dialogd's own files"
 
 
 def hooks(workspace: Workspace, marks: Path) -> Sequence[tuple[str, str]]:
@@ -182,7 +206,7 @@ async def test_a_login_of_the_persons_is_used_in_the_sandbox(claude: World) -> N
     worktree = claude.home.parent / "worktree"
     worktree.mkdir()
     with StandIn(lambda _: Say("Done.")) as server:
-        await claude.make(server.url).prepare_to_write()  # later its own address is taken, not the canary's
+        await claude.make(server.url).prepare_to_write()  # later its own address is taken, not the trial's
         options = claude.options(server.url)
         variables = {"HOME": str(claude.home), "PATH": options.environment["PATH"], "ANTHROPIC_BASE_URL": server.url}
         backend = load_backend("claude-code", replace(options, variables={}, environment=variables))

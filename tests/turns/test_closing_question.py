@@ -170,7 +170,7 @@ async def test_a_model_is_asked_about_its_reply_and_nothing_else(
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy, installed once: its canary sings once, too."""
+    """The toy, installed once: it is proved once, too."""
     return install(tmp_path_factory.mktemp("toy") / "bin")
 
 
