@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.agent.brief import system
+from dialogd.agent.prompt import system
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse as read_dialog
