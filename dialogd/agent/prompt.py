@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
@@ -222,10 +221,10 @@ _MAY = {
 
 @cache
 def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     found = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "prompts"),
+        loader=PackageLoader("dialogd.agent", "prompts"),
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
