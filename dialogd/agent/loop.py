@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from dialogd.backends import Backend
 from dialogd.config import new_command
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide, patience
-from dialogd.protocol.model import ANY, USER, Condition
+from dialogd.protocol.model import ANY, USER, Condition, Entry
 from dialogd.protocol.order import is_open
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog
@@ -62,12 +62,10 @@ class Agent(Speaker):
         self._reporter = Reporter(hub, me)
         self._turn: Turn | None = None  # the latest one; what is left to do of it can be done yet
         self._worked: tuple[object, Note] | None = None  # a build's work that is done; its note is not written yet
-        self._highest = self._announced = 0
-        self._full_reads = 0  # of the file, by when it held what is known: one more may have changed all of it
         self._lost: tuple[Lost, ...] = ()
         self._looking = asyncio.Lock()  # one look at a time: an older reading must not be taken for a cut
-        self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
-        self._asked = 0  # the loop wants one that began after this one
+        self._looks = 0  # that succeeded, and writes, whose dialog is known as well as by a look
+        self._asked = 0  # the loop wants a look after this one
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -91,7 +89,7 @@ class Agent(Speaker):
     async def step(self) -> Action:
         """Read, decide, act once; gives what was decided."""
         dialog = await self.look(since=self._asked)
-        self._asked = self._begun
+        self._asked = self._latest
         action, clock = await self._decide(dialog)
         if isinstance(action, Reply) and self.backend.costs:  # before money is spent, what may have changed is read
             sure = await self.look(sure=True)
@@ -216,25 +214,22 @@ class Agent(Speaker):
         """Take in what was just written, perhaps by a turn, and pass it on."""
         if turn is not None:
             turn.wrote(dialog)
-        # It counts as seen, and no look that began before it may be taken for the next one.
-        self._highest, self._asked = max(self._highest, dialog.state.number), self._begun
+        self._asked = self._latest  # no look that began before it may be taken for the next one
         for follower in self.followers:
             follower.written(dialog)
         if told := sorted(self.peers.of(dialog)):
             self.hub.publish("telling", peers=told)
         async with self._looking:
-            reads = self.file.full_reads
-            if self.dialog is not None and self.dialog.size < dialog.size and reads == self._full_reads:
-                self._begun += 1
-                self._know(dialog, reads)
-                if self.wakes.is_set():  # by what was written after it, perhaps: it may not be taken for a later look
-                    self._asked = self._begun
+            if self.dialog is not None and self.dialog.size < dialog.size and self._is_read_on(dialog):
+                self._know(dialog)
+                # Woken by what was written after it, perhaps: then it may not be taken for a later look.
+                self._asked = self._looks if self.wakes.is_set() else self._looks - 1
 
     # -- what others ask ------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Look at the file soon."""
-        self._asked = self._begun
+        self._asked = self._latest
         self.wakes.set()
 
     async def _woken(self, seconds: float) -> None:
@@ -248,7 +243,7 @@ class Agent(Speaker):
         self.wake()
         if self.call is not None:
             return self.action
-        since = self._begun
+        since = self._latest
         await asyncio.sleep(0)  # the loop first: its turn does not wait for this answer
         try:
             dialog = await self.look(since=since)
@@ -301,54 +296,55 @@ class Agent(Speaker):
 
     # -- a look at the file ---------------------------------------------------------------------------------------
 
+    @property
+    def _latest(self) -> int:
+        """The number of the latest look that began: one under way may have read already what is news now."""
+        return self._looks + self._looking.locked()
+
     async def look(self, *, sure: bool = False, since: int | None = None) -> Dialog | None:
         """Read the file; None while there is none. Notices new dialogs and cuts, and finishes torn tails.
 
         With `sure` what the person may have changed above is read again, as before a call that costs money.
         Any look that began after the look `since`, or after this call, serves everybody who waits for one.
         """
-        since = self._begun if since is None else since
+        since = self._latest if since is None else since
         async with self._looking:
-            if self._done > since and not sure:
+            if self._looks > since and not sure:
                 return self.dialog
-            self._begun += 1
             try:
-                dialog, reads = await self._read(sure=sure)
+                dialog = await self._read(sure=sure)
             except FileNotFoundError:
                 if self.dialog is not None:
                     self.seen.began_anew()
-                self.dialog, self._done = None, self._begun
+                self.dialog, self._looks = None, self._looks + 1
                 return None
-            first = self.dialog is None
-            if first or (dialog.last is not None and dialog.last.condition in _TORN):
-                dialog, reads = await self.on_disk(lambda: (self.file.finish_torn(), self.file.full_reads))
-            anew = not first and (dialog.state.number < self._highest or self._is_another(dialog))
+            known = self.dialog
+            if known is None or (dialog.last is not None and dialog.last.condition in _TORN):
+                dialog = await self.on_disk(self.file.finish_torn)
+            anew = known is not None and (dialog.state.number < known.state.number or self._is_another(dialog))
             dropped: dict[str, Any] = {}
-            if first or anew or self._has_lost(dialog, reads):
-                dropped = await self._check_identity(dialog, first=first)
+            if known is None or anew or self._has_lost(dialog):
+                dropped = await self._check_identity(dialog, first=known is None)
             if anew:
                 self.seen.began_anew()
             if not (self.seen.started or dialog.state.has_spoken):
                 self.seen.started = await self.on_disk(lambda: self.file.journals.started(dialog.id))
             if dropped:  # told with the dialog known: whoever hears of it and asks is told the same
                 self.hub.publish("dropped", **dropped)
-            self._highest = dialog.state.number
-            self._reporter.dialog(dialog, reads)
-            self._know(dialog, reads)
+            self._reporter.dialog(dialog, is_read_on=self._is_read_on(dialog))
+            self._know(dialog)
             return dialog
 
-    async def _read(self, *, sure: bool) -> tuple[Dialog, int]:
-        """The dialog as the file stands, and how often the file had been read whole by then.
+    async def _read(self, *, sure: bool) -> Dialog:
+        """The dialog as the file stands; where little was written to it since, without a way to the disk's thread."""
+        known = self.file.quick_read(sure=sure)
+        return known if known is not None else await self.on_disk(lambda: self.file.read(sure=sure))
 
-        Where little was written to it since, without a way to the disk's thread.
-        """
-        reads, known = self.file.full_reads, self.file.quick_read(sure=sure)
-        if known is not None:
-            return known, reads
-        # Counted in the disk's thread: there the next thing to do may have read all anew before this is heard of.
-        return await self.on_disk(lambda: (self.file.read(sure=sure), self.file.full_reads))
+    def _is_read_on(self, dialog: Dialog) -> bool:
+        """True where what is known was read on; False where the whole file was read, so that all may have changed."""
+        return self.dialog is not None and dialog.header_as_written is self.dialog.header_as_written
 
-    def _know(self, dialog: Dialog, reads: int) -> None:
+    def _know(self, dialog: Dialog) -> None:
         """Take the dialog as the one that stands in the file, and tell of what is new in it."""
         state = dialog.state
         before = self.dialog.state if self.dialog is not None else None
@@ -356,31 +352,25 @@ class Agent(Speaker):
         if before is not None:  # what the person says of a result belongs to it
             is_news |= state.rejected not in ("", before.rejected) or state.approved not in ("", before.approved)
         self.seen.observe(dialog, self.file.path)
-        self._announce(dialog, reads)
-        self.dialog, self._done, self._full_reads = dialog, self._begun, reads
+        for entry in self._news(dialog) if self._looks else ():  # what stood there before this daemon is no news
+            self._reporter.entry(entry, dialog)
+        self.dialog, self._looks = dialog, self._looks + 1
         if is_news:
             for follower in self.followers:
                 follower.ended(dialog)
 
-    def _announce(self, dialog: Dialog, reads: int) -> None:
-        """Publish the entries that came since the last look, each once, also where others were taken out before it."""
-        is_typing = dialog.last is not None and dialog.last.condition is Condition.UNFINISHED
-        entries = dialog.entries[:-1] if is_typing else dialog.entries
-        known, self._announced = self._announced, len(entries)
-        if self._begun <= 1:
-            return  # what stood there before this daemon is no news
-        news = entries[known:]
-        if self.dialog is not None and reads != self._full_reads:
-            is_same = self.dialog.id == dialog.id
-            told = Counter(entry.chain for entry in self.dialog.entries[:known] if entry.frame or is_same)
-            came = []
-            for entry in entries:
-                told[entry.chain] -= 1
-                if told[entry.chain] < 0:
-                    came.append(entry)
-            news = tuple(came)
-        for entry in news:
-            self._reporter.entry(entry, dialog)
+    def _news(self, dialog: Dialog) -> Sequence[Entry]:
+        """The entries that came since the last look, each once, also where others were taken out before it."""
+        entries, before = _finished(dialog), _finished(self.dialog)
+        if self._is_read_on(dialog) or self.dialog is None:
+            return entries[len(before) :]
+        told = Counter(entry.chain for entry in before if entry.frame or self.dialog.id == dialog.id)
+        came = []
+        for entry in entries:
+            told[entry.chain] -= 1
+            if told[entry.chain] < 0:
+                came.append(entry)
+        return came
 
     def _is_another(self, dialog: Dialog) -> bool:
         """Another question stands in the file before anybody has answered: an `id` alone may change by an edit."""
@@ -391,9 +381,9 @@ class Agent(Speaker):
             return False
         return not any(entry.frame for entry in dialog.entries) and dialog.id != known.id
 
-    def _has_lost(self, dialog: Dialog, reads: int) -> bool:
-        """True when a turn that a daemon had written is there no longer; only whole reads may have shown that."""
-        if self.dialog is None or reads == self._full_reads:
+    def _has_lost(self, dialog: Dialog) -> bool:
+        """True when a turn that a daemon had written is there no longer."""
+        if self.dialog is None or self._is_read_on(dialog):
             return False
         present = {entry.chain for entry in dialog.entries}
         return any(entry.frame and entry.is_turn and entry.chain not in present for entry in self.dialog.entries)
@@ -426,6 +416,13 @@ class Agent(Speaker):
             text = f"turns {gone[0]} to {gone[-1]} are no longer in the file; their text is in {kept}"
             return {"first": gone[0], "last": gone[-1], "kept": str(kept), "text": text}
         return {}
+
+
+def _finished(dialog: Dialog | None) -> Sequence[Entry]:
+    """The entries but for one that somebody types."""
+    if dialog is None or dialog.last is None:
+        return ()
+    return dialog.entries[:-1] if dialog.last.condition is Condition.UNFINISHED else dialog.entries
 
 
 def _overdue(dialog: Dialog, clock: Clock) -> list[str]:

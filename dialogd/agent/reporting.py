@@ -230,18 +230,16 @@ class Reporter:
     def __init__(self, hub: Hub, me: str) -> None:
         self.hub = hub
         self.me = me
-        self._full_reads = 0
         self._reported: set[str] = set()
         self._said: tuple[str, ...] = ()
 
-    def dialog(self, dialog: Dialog, full_reads: int) -> None:
+    def dialog(self, dialog: Dialog, *, is_read_on: bool) -> None:
         """Warn of header values that mean nothing, of entries changed after the fact, of a budget that goes down."""
         spending = budget(dialog.state)
         if spending is not None:
             self._warn(spending.text, key=f"{dialog.id} {spending.text.partition(':')[0]}")
-        if full_reads == self._full_reads:
+        if is_read_on:
             return
-        self._full_reads = full_reads
         odd = [f"the entry in line {e.line} is {e.condition.value}" for e in dialog.entries if e.condition in _ODD]
         for text in (*dialog.header.warnings, *odd):
             self._warn(text, key=text)
