@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dialogd.config import file_words
 from dialogd.errors import BadInput, Refused
-from dialogd.protocol import build, interventions, lifecycle, units
+from dialogd.protocol import build, fold, lifecycle, units
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.fold import foreseen
@@ -74,7 +74,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
     if proposes and (note or len(words) > LONGEST):
         what = "a note proposes nothing" if note else f"a proposal has at most {LONGEST:,} characters"
         raise BadInput(what, fix="make it a turn, not a note" if note else "propose the gist of it")
-    limits, refs = _budget_mark(budget), interventions.refs_in(Mark("VETO", instead))
+    limits, refs = _budget_mark(budget), fold.refs_in(Mark("VETO", instead))
     by = (("host", host),) if host else ()
 
     def make(dialog: Dialog) -> Draft:
@@ -445,7 +445,7 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
 
     `secrets` are taken out. Raises `BadInput` for a proposal that is none, `Refused` after the end.
     """
-    wanted = interventions.refs_in(Mark("VETO", proposal))
+    wanted = fold.refs_in(Mark("VETO", proposal))
     short, whole = in_mark(reason, secrets)
     mark = _mark("VETO", ", ".join(wanted), short)
 
@@ -482,7 +482,7 @@ def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str]
     def make(dialog: Dialog) -> Draft | None:
         there = {entry.number for entry in dialog.turns}
         last = dialog.state.number
-        wanted = sorted(interventions.turns_in(Mark("STRIKE", turns), max(last, 1)))
+        wanted = sorted(fold.turns_in(Mark("STRIKE", turns), max(last, 1)))
         words = re.split(r"[\s,–-]+", turns.strip(" ,"))
         is_clear = all(re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= last for word in words)  # numbers alone
         if not wanted or not set(wanted) <= there or not is_clear:
@@ -559,9 +559,9 @@ def invite(log: LogFile, agent: str, *, secrets: Sequence[str] = ()) -> Dialog:
     def make(dialog: Dialog) -> Draft | None:
         if _takes_part(dialog, agent):
             return None
-        found, problem = interventions.invited(dialog.header, agent, dialog.state.hand.left)
+        found, problem = fold.invited(dialog.header, agent, dialog.state.hand.left)
         if found is None:
-            port = interventions.free_port(dialog.header, dialog.state.hand.left)
+            port = fold.free_port(dialog.header, dialog.state.hand.left)
             taken = {agent.id.casefold() for agent in dialog.header.agents}
             free = next((letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.casefold() not in taken), "Z2")
             raise BadInput(

@@ -19,7 +19,7 @@ from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.grammar import CONTROLS
 from dialogd.protocol.model import ANY, USER, Entry, turn_number
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
-from dialogd.protocol.table import Proposal
+from dialogd.protocol.state import Proposal
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -27,8 +27,8 @@ from dialogd.errors import BadInput, DialogdError, NotRunning
 from dialogd.memory import keep
 from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import where
+from dialogd.protocol.fold import free_port
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.interventions import free_port
 from dialogd.protocol.model import AGREED, ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import listed

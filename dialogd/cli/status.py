@@ -27,14 +27,12 @@ from dialogd.protocol.board import as_of_now, rejected, reopenings
 from dialogd.protocol.build import APPROVED, MERGED, red, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
-from dialogd.protocol.interventions import strikes, vetoes
+from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import AGREED, ANY, USER, whose
 from dialogd.protocol.money import standing
-from dialogd.protocol.polls import Poll
 from dialogd.protocol.signals import convergence, signals
-from dialogd.protocol.state import Dialog, Outcome
-from dialogd.protocol.table import Decision
+from dialogd.protocol.state import Decision, Dialog, Outcome, Poll
 from dialogd.protocol.text import places
 from dialogd.protocol.units import in_words
 from dialogd.store.folders import StateDir

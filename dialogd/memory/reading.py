@@ -19,8 +19,7 @@ from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.money import total
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Decision
+from dialogd.protocol.state import Decision, Dialog
 from dialogd.protocol.text import clean, one_line, redact
 from dialogd.store.disk import distrust
 from dialogd.views.flow import FOLDED

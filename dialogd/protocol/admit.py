@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 
 from dialogd.protocol import build, lifecycle
-from dialogd.protocol.interventions import vetoes
+from dialogd.protocol.fold import vetoes
 from dialogd.protocol.marks import (
     APPROVE,
     DECIDING,
@@ -38,8 +38,7 @@ from dialogd.protocol.order import is_sealed_round, positioned
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.review import level
 from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, PROPOSE, VOTE, Role, Rules
-from dialogd.protocol.state import Dialog, State
-from dialogd.protocol.table import Standing
+from dialogd.protocol.state import Dialog, Standing, State
 from dialogd.protocol.text import is_blank, one_line
 
 MOST_REFUSALS = 20  # marks that are named one by one

@@ -11,10 +11,8 @@ from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.fold import steps
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Condition, Entry
-from dialogd.protocol.polls import Ballot
 from dialogd.protocol.seal import own_words
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Decision, Proposal
+from dialogd.protocol.state import Ballot, Decision, Dialog, Proposal
 
 FOR, AGAINST, OPEN, CONCEDED = "for", "against", "open", "conceded"
 _STANCES = MappingProxyType({"approve": FOR, "reject": AGAINST, "abstain": OPEN})

@@ -10,12 +10,10 @@ from typing import Any
 
 from dialogd.protocol import build, marks
 from dialogd.protocol.build import Task, Tasks
-from dialogd.protocol.fold import fold, steps
-from dialogd.protocol.interventions import refs_in, turns_in
+from dialogd.protocol.fold import fold, refs_in, steps, turns_in
 from dialogd.protocol.marks import read_reply, same_text, stated, summary_of
 from dialogd.protocol.model import USER, Condition, Entry, Mark, digest
-from dialogd.protocol.state import Dialog, State
-from dialogd.protocol.table import Proposal
+from dialogd.protocol.state import Dialog, Proposal, State
 
 _IN_TURN = re.compile(r"([A-Za-z][\w-]*) in turn (\d{1,9})")
 _VOTERS = re.compile(r"\bfor \(([^)]*)\)")

@@ -10,8 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol.admit import Admission, Refusal, left_in_words
-from dialogd.protocol.fold import foreseen
-from dialogd.protocol.interventions import effective
+from dialogd.protocol.fold import effective, foreseen
 from dialogd.protocol.marks import Lifted, contributes, read_reply, round_of, without_turn_line
 from dialogd.protocol.model import ANY, SYSTEM, USER, Draft, Mark, Participant, Said, digest
 from dialogd.protocol.order import following, ways_out

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from dialogd.protocol import questions
 from dialogd.protocol.build import Due, Task, accepted_note, due
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
-from dialogd.protocol.grammar import nearly_passes
 from dialogd.protocol.marks import CYCLE
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
 from dialogd.protocol.money import NOTHING, Estimate, reached
@@ -127,9 +126,7 @@ def _tail(dialog: Dialog, clock: Clock) -> Action | None:
     """What the end of the file asks for before anybody writes after it."""
     last = dialog.last
     if last is None:
-        nearly = nearly_passes(dialog.header, enumerate(dialog.header.text.split("\n"), 1))
-        text = nearly or "write `## Turn 1 — User` and a question"
-        return Wait("no_turn_yet", f"the file has a header and no turn yet; {text}")
+        return Wait("no_turn_yet", "the file has a header and no turn yet; write `## Turn 1 — User` and a question")
     if last.condition is Condition.DAMAGED:
         return Wait(
             "damaged",

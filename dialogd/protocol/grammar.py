@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.errors import NotADialog
-from dialogd.protocol import interventions
-from dialogd.protocol.fold import beginning, fold, refolded
+from dialogd.protocol.fold import HAND_MARKS, beginning, effective, fold, joined, refolded
 from dialogd.protocol.header import read_header
-from dialogd.protocol.interventions import joined
 from dialogd.protocol.marks import canonical, first_open_fence, is_yes, outside_fences, tolerant
 from dialogd.protocol.model import ALL, ANY, OUTCOMES, USER, Condition, Draft, Entry, Frame, Header, Mark, digest
 from dialogd.protocol.state import Dialog, State
@@ -87,26 +85,9 @@ HEADING = re.compile(
 )
 RULE = re.compile(r"[ \t]*-{3,}[ \t]*")
 _TURN = re.compile(r"[ \t]*+(?:[*_`]{1,4}[ \t]*+)?turn[*_`]{0,3}[ \t]*:[*_` \t]*(\S.*)", re.I)
-_NEARLY = re.compile(r"\W{0,6}([A-Za-z]{3,5})(\W{0,6})(|\w.*)")
-_NEARLY_LINE = 200  # characters; what is longer is no line of a word and names
 _PERSON = frozenset({"user", "me", "human", "you", "person"})
-CONTROLS = frozenset(
-    {
-        "PAUSED",
-        "RESUMED",
-        "LIMIT",
-        "STRIKE",
-        "VETO",
-        "SKIP",
-        "RETRY",
-        "APPROVED",
-        "INVITE",
-        "LEAVE",
-        "STEP",
-        "TASK",
-        "GATE",
-    }
-)
+# The marks that make the person's text complete, without a TURN line below them.
+CONTROLS = frozenset({*HAND_MARKS, "PAUSED", "RESUMED", "LIMIT", "SKIP", "RETRY", "APPROVED", "TASK", "GATE"})
 
 
 def who(header: Header, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -138,28 +119,6 @@ def passes_turn(line: str) -> bool:
     return _TURN.fullmatch(line) is not None
 
 
-def nearly_passes(header: Header, numbered: Iterable[tuple[int, str]]) -> str:
-    """What is said of the last of these lines that is nearly a TURN line, with its number; "" where none is.
-
-    Nearly: the word TURN, perhaps with a letter more, less, wrong or swapped, whatever signs stand around it, and
-    behind it nothing but names that somebody here answers to.
-    """
-    from difflib import SequenceMatcher
-
-    found = ""
-    for number, line in numbered:
-        match = _NEARLY.fullmatch(line) if len(line) < _NEARLY_LINE else None
-        if match is None or passes_turn(line) or SequenceMatcher(None, match[1].casefold(), "turn").ratio() < 0.75:
-            continue
-        ids, strangers = who(header, match[3].strip("[](){}<> "))
-        if not strangers and (ids or (match[1].casefold() == "turn" and ":" in match[2])):
-            names = ", ".join(ids) or "A"
-            found = (
-                f"line {number}, `{line.strip()}`, is no TURN line and passes no turn; write `TURN: {names}` below it"
-            )
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Lines of one entry: from `first` up to `last` (exclusive); `turn` is the index of its TURN line."""
@@ -188,23 +147,13 @@ def hand_entries(
     number = state.number
     for index, part in enumerate(parts):
         open_end = at_end and index == len(parts) - 1
-        counts = header()
-        entry = _entry(counts, lines, part, number, open_end=open_end)
-        if entry.turn is None and not entry.is_turn:
-            entry = replace(entry, notice=_without_turn(counts, lines, part, line, entry.condition))
+        entry = _entry(header(), lines, part, number, open_end=open_end)
+        if entry.turn is None and entry.condition is Condition.UNFINISHED:
+            where = f"the text up to line {line + part.last - 1}"
+            entry = replace(entry, notice=f"{where} passes no turn: it has no `TURN:` line, and counts as a remark")
         number = max(number, entry.number)
         end = min(offsets[part.last], len(region))
         yield replace(entry, start=offsets[part.first], end=end, line=line + part.first)
-
-
-def _without_turn(header: Header, lines: Sequence[str], part: _Part, line: int, condition: Condition) -> str:
-    """What is said of text that passes no turn: which line was meant to, else that it has none."""
-    within = [(index, lines[index]) for index in range(part.first, part.last)]
-    visible = (within[index] for index, _ in outside_fences([text for _, text in within], forgiving=True))
-    nearly = nearly_passes(header, ((line + index, text) for index, text in visible))
-    if nearly or condition is not Condition.UNFINISHED:
-        return nearly
-    return f"the text up to line {line + part.last - 1} passes no turn: it has no `TURN:` line, and counts as a remark"
 
 
 def _parts(lines: Sequence[str], kinds: Container[str]) -> Iterator[_Part]:
@@ -362,9 +311,6 @@ def _first_entry(data: bytes) -> int:
         return len(data)
     if b"\x00" in data[:4096]:
         raise NotADialog("the file is binary, not Markdown text", fix="name another file with --file")
-    text = data.decode("utf-8", "replace")
-    if nearly := nearly_passes(read_header(""), enumerate(text.split("\n"), 1)):
-        raise NotADialog(f"no turn was found: {nearly}", fix="correct that line")
     raise NotADialog(
         "no turn was found: neither a `## Turn 1 — User` heading nor a `TURN: A` line, outside of code fences",
         fix="add `## Turn 1 — User`, your question and a last line `TURN: A`, or run `dialogd new TOPIC`",
@@ -421,9 +367,7 @@ def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
     line = dialog.settled_line + data.count(b"\n", 0, start)
     state = dialog.settled_state if known else dialog.state
     settled = (base, dialog.settled_line, known, dialog.settled_state)
-    cursor = _Cursor(
-        start, line, base, known, [], state, settled, interventions.effective(written, state.hand), written
-    )
+    cursor = _Cursor(start, line, base, known, [], state, settled, effective(written, state.hand), written)
     before = dialog.entries[known - 1] if known else None
     while _read_next(data, cursor, before):
         before = cursor.entries[-1]
@@ -435,7 +379,7 @@ def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
         # what stands behind it may still read differently.
         before_entries, at_state = refolded(written, entries[:count], at_state.hand.struck)
         entries, now = refolded(written, entries, now.hand.struck)
-        header = interventions.effective(written, now.hand)
+        header = effective(written, now.hand)
         settled_before = before_entries if before_entries != entries[:count] else None
     return Dialog(
         header=header,
@@ -524,7 +468,7 @@ def _take(cursor: _Cursor, entry: Entry) -> None:
     before = cursor.state.hand
     cursor.state = fold(cursor.header, cursor.state, entry)
     if cursor.state.hand is not before:
-        cursor.header = interventions.effective(cursor.written, cursor.state.hand)
+        cursor.header = effective(cursor.written, cursor.state.hand)
 
 
 def _next_framed(data: bytes, pos: int) -> int:

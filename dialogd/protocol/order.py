@@ -8,9 +8,8 @@ from dataclasses import replace
 from dialogd.protocol import build, marks
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Header, Mark, Said
-from dialogd.protocol.polls import can_pass
 from dialogd.protocol.rules import DECIDE, MODERATE
-from dialogd.protocol.state import Debt, Dialog, Escalation, Floor, State
+from dialogd.protocol.state import Debt, Dialog, Escalation, Floor, State, can_pass
 
 
 def following(header: Header, state: State, after: str) -> tuple[str, ...]:
@@ -205,21 +204,16 @@ def spoken(header: Header, state: State, said: Said) -> int:
     made = 0 if said.is_struck else contributions(said.marks)
     cites = _cited(said) if made and header.rules.board is not None else set()
     named = dict.fromkeys(who for mark in said.all("TO") for who in marks.to(mark, _heard(header)) if who != said.by)
-    state.floor = state.floor.spoken(
-        said,
-        made=made,
-        named=tuple(named),
-        cites=[turn for turn in cites if 1 < turn < said.number],
-        able=frozenset(header.speakers) - state.absent,
-        owing=state.owing,
-    )
+    cited = [turn for turn in cites if 1 < turn < said.number]
+    state.floor = state.floor.spoken(said, made=made, named=tuple(named), cites=cited)
+    passed_over(header, state, said.by, passes=not made and said.mark("PASS") is not None)
     return made
 
 
-def passed_over(header: Header, state: State, who: str) -> None:
-    """Note on the floor that `who` was passed over."""
+def passed_over(header: Header, state: State, who: str, *, passes: bool = False) -> None:
+    """Note on the floor that `who` has had its chance in this round; `passes`: it did nothing but pass."""
     able = frozenset(header.speakers) - state.absent
-    state.floor = replace(state.floor.passed_over(who, state.number, able, state.owing), last=who)
+    state.floor = state.floor.heard(who, state.number, able, state.owing, passes=passes)
 
 
 def queued(header: Header, floor: Floor, said: Said) -> Floor:

@@ -15,8 +15,7 @@ from statistics import fmean
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, Condition, Entry, Mark, Said, turn_number
 from dialogd.protocol.rules import REVIEW
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Table
+from dialogd.protocol.state import Dialog, Table
 
 PARTS = ("code quality", "test coverage", "security", "documentation", "acceptance criteria")
 _PART = re.compile(r"(.+?)[ :=]+([0-9]{1,3})(?:\.[0-9]+)?(?: ?(?:/ ?100|%))?")

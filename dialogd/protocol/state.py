@@ -10,13 +10,24 @@ from types import MappingProxyType
 from typing import Any
 
 from dialogd.protocol.build import Tasks
-from dialogd.protocol.marks import stated
-from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Participant, Said, digest
-from dialogd.protocol.polls import Polls
-from dialogd.protocol.table import Table
+from dialogd.protocol.marks import (
+    UNSIGNED,
+    agreed,
+    is_called,
+    prose,
+    read_vote,
+    round_of,
+    same_text,
+    stated,
+    summary_of,
+)
+from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark, Participant, Said, digest
+from dialogd.protocol.text import is_blank
 
 _COUNT = re.compile(r"~?([0-9]{1,12})")
 _DOLLARS = re.compile(r"(~?)([0-9]{1,9}(?:\.[0-9]{1,12})?)")
+_COUNTED = re.compile(r"\bin turns? (\d{1,9})(?: and (\d{1,9}))?")  # the turns that a decision says it counts
+_ROUNDING = 1 - 1e-9  # three thirds are a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,43 +48,33 @@ class Spent:
 
     @property
     def usd(self) -> float:
-        """The known part in US dollars."""
         return self.micros / 1e6
 
     @property
     def tokens(self) -> int:
-        """The known part in tokens, both ways."""
         return self.tokens_in + self.tokens_out
 
     def plus(self, other: Spent) -> Spent:
-        """Both together."""
-        return Spent(
-            entries=self.entries + other.entries,
-            micros=self.micros + other.micros,
-            tokens_in=self.tokens_in + other.tokens_in,
-            tokens_out=self.tokens_out + other.tokens_out,
-            exact=self.exact and other.exact,
-            unknown=self.unknown + other.unknown,
-            uncounted=self.uncounted + other.uncounted,
-        )
+        sums = {key: getattr(self, key) + getattr(other, key) for key in Spent.__dataclass_fields__}
+        return Spent(**sums | {"exact": self.exact and other.exact})
 
 
 def account(tokens_in: str, tokens_out: str, usd: str) -> Spent:
     """One entry's account, from its frame's `in`, `out` and `usd`; what makes no sense counts as not said."""
-    counts = [_COUNT.fullmatch(text) for text in (tokens_in, tokens_out)]
+    read, written = (_COUNT.fullmatch(text) for text in (tokens_in, tokens_out))
     price = _DOLLARS.fullmatch(usd)
     return Spent(
         entries=1,
         micros=round(float(price[2]) * 1e6) if price else 0,
-        tokens_in=int(counts[0][1]) if counts[0] else 0,
-        tokens_out=int(counts[1][1]) if counts[1] else 0,
+        tokens_in=int(read[1]) if read else 0,
+        tokens_out=int(written[1]) if written else 0,
         exact=price is None or not price[1],
         unknown=int(price is None),
-        uncounted=int(None in counts),
+        uncounted=int(read is None or written is None),
     )
 
 
-# -- The parts of a state ---------------------------------------------------------------------------------------------
+# -- Who owes a turn --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,6 @@ class Debts:
     missed: Mapping[str, int] = field(default_factory=dict)
 
     def seal(self, agent: str) -> Seal | None:
-        """The seal of that agent's answer to an open debt, or None."""
         return next((seal for seal in self.seals if seal.agent == agent), None)
 
     def opened(self, said: Said, named: Iterable[str]) -> Debts:
@@ -134,14 +134,12 @@ class Debts:
         return replace(self, open=(*self.open, *new)) if new else self
 
     def without(self, *agents: str) -> Debts:
-        """Without the debts of these."""
         return replace(self, open=tuple(debt for debt in self.open if debt.agent not in agents))
 
     def answered(self, who: str, *closes: str) -> Debts:
         """After a turn of that agent, which closes the debts of these; without any it closes all."""
         return replace(
-            self,
-            open=tuple([debt for debt in self.open if debt.agent not in closes]) if closes else (),
+            self.without(*closes) if closes else replace(self, open=()),
             failed=self.failed - {who},
             missed={one: times for one, times in self.missed.items() if one != who} if self.missed else self.missed,
         )
@@ -153,10 +151,7 @@ class Debts:
         return replace(self, failed=failed, missed={**self.missed, who: self.missed.get(who, 0) + (not is_known)})
 
     def stalled(self, who: str) -> Debts:
-        """With the debt of that agent marked as stalled."""
-        return replace(
-            self, open=tuple(replace(debt, stalled=True) if debt.agent == who else debt for debt in self.open)
-        )
+        return replace(self, open=tuple(replace(one, stalled=True) if one.agent == who else one for one in self.open))
 
     def retried(self, who: str) -> Debts:
         """Without that agent's debt and the person's; one more failure, and it is absent again."""
@@ -164,7 +159,6 @@ class Debts:
         return replace(self.without(who, USER), failed=self.failed - {who}, missed=missed)
 
     def sealed(self, said: Said, sha: str) -> Debts:
-        """With the seal that an agent's note makes."""
         others = (seal for seal in self.seals if seal.agent != said.by)
         return replace(self, seals=(*others, Seal(said.by, sha, said.id, said.re)))
 
@@ -173,9 +167,10 @@ class Debts:
         owed = {(debt.agent, debt.re) for debt in self.open}
         seals = tuple(seal for seal in self.seals if (seal.agent, seal.re) in owed)
         ready = bool(seals) and owed <= {(seal.agent, seal.re) for seal in seals}
-        return replace(
-            self, seals=seals, open=tuple(replace(debt, is_ready=True) for debt in self.open) if ready else self.open
-        )
+        return replace(self, seals=seals, open=tuple(replace(one, is_ready=one.is_ready or ready) for one in self.open))
+
+
+# -- Who has spoken ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,50 +203,37 @@ class Floor:
     in_round: Mapping[str, int] = field(default_factory=dict)
     cited: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
-    def spoken(
-        self,
-        said: Said,
-        *,
-        made: int,
-        named: Sequence[str],
-        cites: Iterable[int],
-        able: frozenset[str],
-        owing: Collection[str],
-    ) -> Floor:
+    def spoken(self, said: Said, *, made: int, named: Sequence[str], cites: Iterable[int]) -> Floor:
         """After an agent's turn with so many contributions, which hands the floor to `named` and refers to `cites`."""
         who = said.by
         cited = {turn: self.cited.get(turn, frozenset()) | {said.number} for turn in cites}
-        changes: dict[str, Any] = {
-            "last": who,
-            "turns_of": {**self.turns_of, who: self.turns_of.get(who, 0) + 1},
-            "spoke_at": {**self.spoke_at, who: said.number},
-            "position_at": {**self.position_at, who: said.number} if stated(said) else self.position_at,
-            "contributed": self.contributed + made,
-            "in_round": {**self.in_round, who: self.in_round.get(who, 0) + made},
-            "cited": {**self.cited, **cited} if cited else self.cited,
-            "queue": (*named, *(one for one in self.queue if one != who and one not in named)),
-        }
-        passes = not made and said.mark("PASS") is not None
-        return replace(self, **changes | self._chance(who, said.number, able, owing, passes=passes))
+        return replace(
+            self,
+            turns_of={**self.turns_of, who: self.turns_of.get(who, 0) + 1},
+            spoke_at={**self.spoke_at, who: said.number},
+            position_at={**self.position_at, who: said.number} if stated(said) else self.position_at,
+            contributed=self.contributed + made,
+            in_round={**self.in_round, who: self.in_round.get(who, 0) + made},
+            cited={**self.cited, **cited} if cited else self.cited,
+            queue=(*named, *(one for one in self.queue if one != who and one not in named)),
+        )
 
-    def passed_over(self, who: str, number: int, able: frozenset[str], owing: Collection[str]) -> Floor:
-        """Once `who` was passed over after turn `number`; `able` can speak, `owing` still owe a turn."""
-        return replace(self, **self._chance(who, number, able, owing))
-
-    def _chance(
+    def heard(
         self, who: str, number: int, able: frozenset[str], owing: Collection[str], *, passes: bool = False
-    ) -> dict[str, Any]:
-        """What changes once `who` has had its chance in this round; `passes`: it did nothing but pass."""
+    ) -> Floor:
+        """Once `who` has spoken, or was passed over, after turn `number`; `passes`: it did nothing but pass.
+
+        `able` can speak, `owing` still owe a turn.
+        """
         spoke, passed = self.spoke | {who}, self.passed | {who} if passes else self.passed - {who}
-        chance_at = {**self.chance_at, who: number}
+        floor = replace(self, last=who, chance_at={**self.chance_at, who: number})
         if not able or not able <= spoke or not able.isdisjoint(owing):
-            return {"chance_at": chance_at, "spoke": spoke, "passed": passed, "is_quiet": False}
+            return replace(floor, spoke=spoke, passed=passed, is_quiet=False)
         nobody: frozenset[str] = frozenset()
-        ended = {"rounds": self.rounds + 1, "is_quiet": able <= passed, "in_round": {}}
-        return {"chance_at": chance_at, "spoke": nobody, "passed": nobody, **ended}
+        is_quiet = able <= passed
+        return replace(floor, rounds=self.rounds + 1, is_quiet=is_quiet, in_round={}, spoke=nobody, passed=nobody)
 
     def unqueued(self, *gone: str) -> Floor:
-        """With these no longer waiting for the floor."""
         return replace(self, queue=tuple(who for who in self.queue if who not in gone)) if self.queue else self
 
     def anew(self) -> Floor:
@@ -259,8 +241,344 @@ class Floor:
         return replace(self.unqueued(USER), spoke=frozenset(), passed=frozenset(), is_quiet=False)
 
     def reopened(self) -> Floor:
-        """After the dialog was opened again."""
         return replace(self, rounds=0, turns_of={}, position_at={}, contributed=0, in_round={})
+
+
+# -- The table: proposals, the text to be signed, what was decided, what stands in the way ----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A numbered proposal. `sha` is the hash of the exact text, for consensus proposals."""
+
+    ref: str
+    by: str
+    text: str
+    entry: str
+    sha: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The consensus text on the table: who signed it in which turn; `replaced` counts earlier texts."""
+
+    proposal: Proposal
+    signers: tuple[tuple[str, int], ...]
+    replaced: int = 0
+
+    def signed_by(self, agent: str) -> bool:
+        """True when `agent` has signed this very text."""
+        return any(who == agent for who, _ in self.signers)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about `ref`: `outcome` is approved, rejected or undecided."""
+
+    ref: str
+    outcome: str
+    method: str
+    evidence: str
+    reason: str
+    entry: str
+
+    @property
+    def is_final(self) -> bool:
+        """True when nobody decides it again: it was approved, or an agent that may has rejected it."""
+        return self.outcome == "approved" or self.method in ("moderator", "decide", "review")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Proposals, signatures, decisions and findings.
+
+    deadlock   who called it a deadlock, since the last word against it
+    red_team   the proposal that the next turn is to argue against; `is_tested`: such a turn was taken
+    judged     the judge's answers so far: position, reason
+    findings   how many there are; `blocking`: number and author of those that keep an approval from counting
+    top        the highest number that a proposal had, also one of a withdrawn turn: no other gets it
+    """
+
+    proposals: tuple[Proposal, ...] = ()
+    standing: Standing | None = None
+    decisions: tuple[Decision, ...] = ()
+    deadlock: tuple[str, ...] = ()
+    red_team: str = ""
+    is_tested: bool = False
+    judged: tuple[tuple[str, str], ...] = ()
+    findings: int = 0
+    blocking: tuple[tuple[int, str], ...] = ()
+    top: int = 0
+
+    @property
+    def next_ref(self) -> str:
+        """The number that the next proposal gets: P1, P2 …"""
+        return f"P{self.top + 1}"
+
+    @property
+    def vetoed(self) -> tuple[str, ...]:
+        """The proposals that the person ruled out."""
+        return tuple([decision.ref for decision in self.decisions if decision.method == "veto"])
+
+    def proposed(self, said: Said) -> Table:
+        """With the entry's proposals that have a text; those typed by hand get the next free numbers."""
+        table = self
+        for mark in _proposals(said.marks):
+            table = table.with_proposal(Proposal(mark.ref or table.next_ref, said.by, mark.value, said.id))
+        return table
+
+    def with_proposal(self, new: Proposal) -> Table:
+        top = max(self.top, int(new.ref[1:])) if new.ref[1:].isdigit() else self.top
+        return replace(self, proposals=(*self.proposals, new), top=top)
+
+    def spoken(self, said: Said, *, may_vote: bool, made: int) -> Table:
+        """After an agent's turn that made so many contributions."""
+        table, standing = self.proposed(said), self.standing
+        objects, calls = said.mark("OBJECTION") is not None, any(map(is_called, said.marks))
+        calls = calls and all(mark.fields[:1] != ("undecided",) for mark in said.all("DECISION"))  # the judge's
+        if objects:
+            standing = None
+        claims = said.by_hand and said.turn is not None and said.mark("CONSENSUS_REACHED") is not None
+        text = _text(said, table, standing, claims=claims and not (objects or calls))
+        if text is not None:
+            signs = may_vote and all(UNSIGNED not in mark.fields for mark in said.all("CONSENSUS_PROPOSED"))
+            signers = ((said.by, said.number),) if signs else ()
+            standing = Standing(text, signers, standing.replaced + 1 if standing is not None else 0)
+            table = table.with_proposal(text)
+        if standing is not None and may_vote and not (objects or calls or standing.signed_by(said.by)):
+            ref = standing.proposal.ref
+            if claims or any(ref in agreed(mark) for mark in said.all("AGREE")):
+                standing = replace(standing, signers=(*standing.signers, (said.by, said.number)))
+        asks = round_of(said.marks, "red team")
+        return replace(
+            table,
+            standing=standing,
+            deadlock=(*(who for who in self.deadlock if who != said.by), said.by) if calls else (),
+            red_team=asks if asks is not None else "" if made else self.red_team,
+            is_tested=self.is_tested or bool(self.red_team and made),
+        )
+
+    def reserved(self, said: Said) -> Table:
+        """After a withdrawn turn: the numbers of its proposals are not given again."""
+        texts = [mark for mark in said.withdrawn if mark.name == "CONSENSUS_PROPOSED"]
+        refs = [mark.ref for mark in (*_proposals(said.withdrawn), *texts)]
+        claims = any(mark.name == "CONSENSUS_REACHED" for mark in said.withdrawn) and said.turn is not None
+        if said.by_hand and said.by != USER and claims and summary_of(prose(said.body)):
+            refs.append("")
+        top = self.top
+        for ref in refs:
+            top = max(top, int(ref[1:])) if ref else top + 1
+        return replace(self, top=top) if refs else self
+
+    def cleared(self) -> Table:
+        """After a person's turn: signatures, calls for a deadlock, and what was to be argued against or judged."""
+        return replace(self, standing=None, deadlock=(), red_team="", judged=())
+
+    def decided(self, mark: Mark, said: Said, withdrawn: frozenset[int]) -> Table:
+        """With the decision of that mark: the first one on a proposal counts; none that rests on withdrawn turns."""
+        outcome, method, evidence, reason = (*mark.fields, "", "", "", "")[:4]
+        if mark.ref and any(d.ref == mark.ref and d.is_final for d in self.decisions):
+            return self
+        if self.rests_on(withdrawn, mark.ref, evidence):
+            return self
+        decision = Decision(mark.ref, outcome, method, evidence, reason, said.id)
+        is_settled = said.turn is not None and method != "decide"
+        standing = self._without(mark.ref) if is_settled else self.standing
+        return replace(self, decisions=(*self.decisions, decision), standing=standing)
+
+    def rests_on(self, withdrawn: frozenset[int], ref: str, evidence: str) -> bool:
+        """True when a decision on `ref` is nothing any more: its text is withdrawn, or a turn that it counts."""
+        if not withdrawn:
+            return False
+        if ref and all(proposal.ref != ref for proposal in self.proposals):
+            return True
+        return any(int(number) in withdrawn for pair in _COUNTED.findall(evidence) for number in pair if number)
+
+    def ruled_out(self, ref: str, reason: str, said: Said, after: int) -> Table:
+        """With a veto: nothing that was, or is to be, decided on that proposal counts."""
+        ruling = Decision(ref, "rejected", "veto", f"by the person after turn {after}", reason, said.id)
+        return replace(
+            self,
+            decisions=(*(decision for decision in self.decisions if decision.ref != ref), ruling),
+            standing=self._without(ref),
+            red_team="" if re.search(rf"\b{ref}\b", self.red_team) else self.red_team,
+        )
+
+    def left(self, who: str, *, was_judge: bool) -> Table:
+        """Without what an agent that has left stands for."""
+        return replace(
+            self,
+            deadlock=tuple(one for one in self.deadlock if one != who),
+            blocking=tuple(finding for finding in self.blocking if finding[1] != who),
+            judged=() if was_judge else self.judged,
+        )
+
+    def _without(self, ref: str) -> Standing | None:
+        return None if self.standing is not None and self.standing.proposal.ref == ref else self.standing
+
+
+def _proposals(marks: Iterable[Mark]) -> list[Mark]:
+    """Those of the marks that propose something; nothing without a text can be decided."""
+    return [mark for mark in marks if mark.name == "PROPOSAL" and not is_blank(mark.value)]
+
+
+def _text(said: Said, table: Table, standing: Standing | None, *, claims: bool) -> Proposal | None:
+    """The consensus text that an agent's turn puts on the table; None where it puts none, or the same."""
+    mark = said.mark("CONSENSUS_PROPOSED")
+    if mark is not None:
+        body = prose(said.body) if said.by_hand else said.body
+        text = summary_of(body) or body
+        return None if is_blank(text) else Proposal(mark.ref, said.by, text, said.id, mark.fields[0])
+    summary = summary_of(prose(said.body)) if claims else ""
+    sha = digest(same_text(summary))
+    if not summary or (standing is not None and sha == standing.proposal.sha):
+        return None
+    return Proposal(table.next_ref, said.by, summary, said.id, sha)
+
+
+# -- Votes: absent is not a vote --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One vote: `choice` is approve, reject or abstain, as it was cast in that turn."""
+
+    agent: str
+    choice: str
+    reason: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """An open vote on proposal `ref`, put in turn `turn`."""
+
+    ref: str
+    turn: int
+    ballots: tuple[Ballot, ...] = ()
+
+    def without(self, agent: str) -> Poll:
+        return replace(self, ballots=tuple(ballot for ballot in self.ballots if ballot.agent != agent))
+
+    def cast(self, ballot: Ballot) -> Poll:
+        """The poll with this vote, in place of the same agent's last one."""
+        return replace(self, ballots=(*self.without(ballot.agent).ballots, ballot))
+
+
+@dataclass(frozen=True, slots=True)
+class Polls:
+    """The open votes, and the proposals that wait for the phase in which they are put to the vote.
+
+    since   the turn in which the last one was put; `heard` are the voters that had a turn since, having seen it
+    failed  counts votes that failed since the last decision that was not one
+    """
+
+    open: tuple[Poll, ...] = ()
+    waiting: tuple[str, ...] = ()
+    since: int = 0
+    heard: frozenset[str] = frozenset()
+    failed: int = 0
+
+    def opened(self, turn: int) -> Polls:
+        """With a poll for each proposal that waited: all voters are heard anew."""
+        new = (Poll(ref, turn) for ref in self.waiting)
+        return replace(self, open=(*self.open, *new), waiting=(), since=turn, heard=frozenset())
+
+    def voted(self, said: Said) -> Polls:
+        """After a turn of an agent that may vote: a vote stands until its agent votes anew.
+
+        Who was asked before a proposal stood in the file has not seen it.
+        """
+        votes = read_vote(said.marks)
+
+        def after(poll: Poll) -> Poll:
+            vote = votes.get(poll.ref) if said.asked_after >= poll.turn else None
+            return poll.cast(Ballot(said.by, vote.choice, vote.reason, said.number)) if vote else poll
+
+        heard = self.heard | {said.by} if said.asked_after >= self.since else self.heard
+        return replace(self, open=tuple(map(after, self.open)), heard=heard)
+
+    def closed(self, ref: str) -> Polls:
+        waiting = tuple(one for one in self.waiting if one != ref)
+        return replace(self, open=tuple(poll for poll in self.open if poll.ref != ref), waiting=waiting)
+
+    def anew(self, turn: int) -> Polls:
+        """After a person's turn: every vote is cast again."""
+        return replace(self, open=tuple(Poll(poll.ref, turn) for poll in self.open), since=turn, heard=frozenset())
+
+    def left(self, agent: str) -> Polls:
+        return replace(self, open=tuple(poll.without(agent) for poll in self.open), heard=self.heard - {agent})
+
+    def over(self, header: Header, absent: Collection[str]) -> tuple[str, ...]:
+        """Those on which all voters who are there have voted; all, once they had a turn since the last one was put."""
+        there = {*header.voters} - {*absent}
+        cast = {poll.ref: {ballot.agent for ballot in poll.ballots} for poll in self.open if there}
+        return tuple(ref for ref, voted in cast.items() if there <= self.heard or there <= voted)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How a poll stands: who said what, by name; `weights` of approval, rejection, all voters; None: all the same.
+
+    `silent` did not vote, `absent` could not; `is_enough` says that the share for it reaches the threshold.
+    """
+
+    approve: tuple[str, ...]
+    reject: tuple[str, ...]
+    abstain: tuple[str, ...]
+    silent: tuple[str, ...]
+    absent: tuple[str, ...]
+    is_quorate: bool
+    is_enough: bool
+    weights: tuple[float, float, float] | None = None
+
+    @property
+    def evidence(self) -> str:
+        """The count in words: `2 for (A, B), no vote: C, absent: D`; where votes differ `; weight 4 to 1 of 6`."""
+        cast = (("for", self.approve), ("against", self.reject), ("abstained", self.abstain))
+        words = [f"{len(names)} {what} ({', '.join(names)})" for what, names in cast if names]
+        left = (("no vote", self.silent), ("absent", self.absent))
+        words += [f"{what}: {', '.join(names)}" for what, names in left if names]
+        count = ", ".join(words) or "nobody voted"
+        return count + ("; weight {:g} to {:g} of {:g}".format(*self.weights) if self.weights else "")
+
+    @property
+    def is_approved(self) -> bool:
+        """True where it is won; nobody decides alone."""
+        return self.is_quorate and self.is_enough and len(self.approve) >= 2
+
+
+def tally(header: Header, poll: Poll, gone: Collection[str] = ()) -> Tally:
+    """Count a poll as it stands, while those are `gone`."""
+    rules, everybody = header.rules, header.voters
+    choices: dict[str, list[str]] = {"approve": [], "reject": [], "abstain": []}
+    for ballot in poll.ballots:
+        choices[ballot.choice].append(ballot.agent)
+    approve, reject, abstain = map(tuple, choices.values())
+    cast = {*approve, *reject, *abstain}
+    yes, no, whole = (rules.weight(who) for who in (approve, reject, everybody))
+    return Tally(
+        approve=approve,
+        reject=reject,
+        abstain=abstain,
+        silent=tuple(who for who in everybody if who not in cast and who not in gone),
+        absent=tuple(who for who in everybody if who not in cast and who in gone),
+        is_quorate=rules.weight(cast) >= rules.quorum * whole * _ROUNDING,
+        is_enough=yes + no > 0 and yes >= rules.threshold * (yes + no) * _ROUNDING,
+        weights=(yes, no, whole) if len({rules.weight([who]) for who in everybody}) > 1 else None,
+    )
+
+
+def can_pass(header: Header, agents: Collection[str]) -> bool:
+    """True when a vote can be won by these agents' votes alone: they reach the quorum, and are two."""
+    rules, able = header.rules, header.voters
+    here = [who for who in able if who in agents]
+    return len(here) > 1 and rules.weight(here) >= rules.quorum * rules.weight(able) * _ROUNDING
+
+
+# -- Questions to the person ------------------------------------------------------------------------------------------
+
+NO_TEXT = "(see above)"  # in place of a question's text that stands in the body of its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +630,10 @@ class Questions:
     @property
     def asker(self) -> str:
         """The agent that asked the person, the last one of several; "" where none did."""
-        return self.askers[-1] if self.open and self.askers else ""
+        return self.askers[-1] if self.askers else ""
 
+
+# -- How it ends ------------------------------------------------------------------------------------------------------
 
 ENDS: Mapping[str, str] = MappingProxyType(
     {
@@ -361,7 +681,6 @@ class Outcome:
 
     @property
     def is_limit(self) -> bool:
-        """True for an end by a limit."""
         return self.name == "MAX_TURNS_REACHED" or self.cause in ("time", "size", "budget")
 
     @property
@@ -381,7 +700,7 @@ class Escalation:
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """What the person's hand has changed: see `interventions.py`.
+    """What the person's hand has changed.
 
     `struck` are turns. `cast` is who takes part, None while that is whom the header names; `left` who does no longer;
     `is_away`: nor does the person. In `step` mode the turn comes back to the person each time.
@@ -429,6 +748,10 @@ class State:
     questions: Questions = field(default_factory=Questions)
     tasks: Tasks = field(default_factory=Tasks)
 
+    def change(self, part: str, **values: Any) -> None:
+        """Change values of one part of a state of one's own."""
+        setattr(self, part, replace(getattr(self, part), **values))
+
     @property
     def owing(self) -> tuple[str, ...]:
         """Who owes a turn, in order: agent ids, USER, ANY."""
@@ -469,7 +792,6 @@ class State:
 
 SINCE = "since it was opened again"
 REHEARSAL = "rehearsal"  # the model that frames name where no model was asked
-NO_TEXT = "(see above)"  # in place of a question's text that stands in the body of its turn
 
 
 @dataclass(frozen=True)
@@ -522,7 +844,7 @@ class Dialog:
     @property
     def turns(self) -> tuple[Entry, ...]:
         """Numbered, undamaged turns, in order."""
-        return tuple(e for e in self.entries if e.is_turn and e.condition is not Condition.DAMAGED)
+        return tuple([*self.latest_turns][::-1])
 
     @property
     def latest_turns(self) -> Iterator[Entry]:

@@ -15,12 +15,10 @@ from dialogd.protocol.fold import foreseen
 from dialogd.protocol.marks import APPROVE, CYCLE, Lifted, agreed, decision, of_their_own, same_text
 from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest
 from dialogd.protocol.order import awaited, following, signing, ways_out
-from dialogd.protocol.polls import Tally, tally
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import without_fields
 from dialogd.protocol.rules import BUILDS, Build
-from dialogd.protocol.state import SINCE, Dialog, Question, Questions, State
-from dialogd.protocol.table import Standing
+from dialogd.protocol.state import SINCE, Dialog, Question, Questions, Standing, State, Tally, tally
 from dialogd.protocol.text import is_blank, one_line
 from dialogd.protocol.units import many
 

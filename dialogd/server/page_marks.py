@@ -14,8 +14,7 @@ from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Mark, Said, whose
 from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import REVIEW, SEVERITIES, Build
 from dialogd.protocol.seal import COULD_READ
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Proposal
+from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.units import listed, many
 from dialogd.views.flow import first_words
 from dialogd.views.sentences import by_name, ending

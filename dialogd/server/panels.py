@@ -28,8 +28,7 @@ from dialogd.protocol.certificate import recorded
 from dialogd.protocol.model import AGREED, USER, turn_number
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import convergence, signals
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Proposal
+from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.units import dollars, in_words, many
 from dialogd.server import wire
 from dialogd.server.build_routes import repository

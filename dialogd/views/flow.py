@@ -14,8 +14,7 @@ from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark, whose
 from dialogd.protocol.review import total_of
 from dialogd.protocol.rules import Build
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Proposal
+from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.text import one_line, redact, visible
 from dialogd.views.sentences import by_name, tried, words_of
 

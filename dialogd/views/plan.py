@@ -34,8 +34,7 @@ from dialogd.protocol.questions import asker
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import convergence
-from dialogd.protocol.state import Dialog, Outcome, Spent, account
-from dialogd.protocol.table import Decision, Proposal
+from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account
 from dialogd.protocol.units import dollars, in_words, listed, many, seconds_between
 from dialogd.views.flow import names_of
 from dialogd.views.sentences import METHODS, by_name

@@ -13,9 +13,7 @@ from dialogd import person
 from dialogd.cli import status as standing
 from dialogd.cli.status import next_step
 from dialogd.protocol.model import USER
-from dialogd.protocol.polls import Ballot, Poll, Polls
-from dialogd.protocol.state import Dialog, Escalation, Outcome, Seal
-from dialogd.protocol.table import Decision
+from dialogd.protocol.state import Ballot, Decision, Dialog, Escalation, Outcome, Poll, Polls, Seal
 from tests.cli.command import Commands
 from tests.support.cases import cases
 from tests.support.room import Room, opening

@@ -17,10 +17,8 @@ from dialogd.backends.parts import Prompt
 from dialogd.backends.session import checkpoint, plan
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Draft, Mark, Participant
-from dialogd.protocol.polls import Poll, Polls
 from dialogd.protocol.rules import PERSONALITIES
-from dialogd.protocol.state import Dialog, Escalation
-from dialogd.protocol.table import Decision, Proposal, Standing
+from dialogd.protocol.state import Decision, Dialog, Escalation, Poll, Polls, Proposal, Standing
 from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.support.cases import cases

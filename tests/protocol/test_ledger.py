@@ -6,8 +6,7 @@ from dialogd.protocol.board import Position, latest, positions
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
 from dialogd.protocol.model import Condition, Entry, Mark
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Proposal
+from dialogd.protocol.state import Dialog, Proposal
 from tests.support.cases import cases
 from tests.support.room import Room, opening
 from tests.support.states import state_with

@@ -11,8 +11,7 @@ from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import read_vote
 from dialogd.protocol.model import USER, Entry
-from dialogd.protocol.polls import tally
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, tally
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Room, opening
