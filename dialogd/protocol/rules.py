@@ -152,10 +152,10 @@ class Read:
 
     read: Callable[[Any], Any]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        from pydantic_core import core_schema
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic import BeforeValidator
 
-        return core_schema.no_info_before_validator_function(self._value, handler(source))
+        return BeforeValidator(self._value).__get_pydantic_core_schema__(source, handler)
 
     def _value(self, value: Any) -> Any:
         try:
