@@ -47,7 +47,7 @@ from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.plan_files import place, write
 from dialogd.views.plan_page import as_json as facts_of
 from dialogd.views.plan_page import first_screen, markdown
-from dialogd.views.sentences import METHODS
+from dialogd.views.words import METHODS
 
 if TYPE_CHECKING:
     from dialogd.backends.auto import Choice

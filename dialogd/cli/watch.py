@@ -53,7 +53,7 @@ from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
-from dialogd.views.sentences import by_name
+from dialogd.views.words import by_name
 
 LOOK = 0.1  # seconds between two looks at the file
 ASK = 1.0  # seconds between two questions to the daemons

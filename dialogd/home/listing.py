@@ -29,7 +29,7 @@ from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
-from dialogd.views.sentences import words_of
+from dialogd.views.words import words_of
 
 PAGE = 50  # dialogs of one answer
 WORDS = 300  # characters of what is said of one

@@ -39,10 +39,11 @@ from dialogd.server.guard import PROCESSES
 from dialogd.store.folders import StateDir
 from dialogd.store.origin import asked_by, origin_here
 from dialogd.store.registry import Running
-from dialogd.views.flow import TEXT, first_words
+from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.plan_page import as_json as plan_facts
 from dialogd.views.plan_page import markdown
+from dialogd.views.words import first_words
 
 P = ParamSpec("P")
 

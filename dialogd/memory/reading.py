@@ -24,7 +24,7 @@ from dialogd.protocol.text import clean, one_line, redact
 from dialogd.store.disk import distrust
 from dialogd.views.flow import FOLDED
 from dialogd.views.plan import Plan, Signed, without_marks
-from dialogd.views.sentences import by_name
+from dialogd.views.words import by_name
 
 LARGEST = 64 * 1024 * 1024  # bytes of a file that is read
 TOPIC = 300  # characters

@@ -10,7 +10,7 @@ from dialogd.memory.reading import RECALLED
 from dialogd.memory.values import DISCUSSED, PastDecision
 from dialogd.protocol.text import clean, escape, redact
 from dialogd.views.plan_page import BACKSLASHED, inline, quoted
-from dialogd.views.sentences import METHODS
+from dialogd.views.words import METHODS
 
 TEXT = 1_200  # characters of one decision's text
 LINES = 24  # of it

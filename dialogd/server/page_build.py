@@ -22,8 +22,8 @@ from dialogd.server.page_entries import cast, fragment
 from dialogd.store.logfile import LogFile
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, names_of
 from dialogd.views.plan import Plan
-from dialogd.views.sentences import words_of
 from dialogd.views.tasks import Look, Row, rows, why_of
+from dialogd.views.words import words_of
 
 # States of a task, and what its gate said, in words; and the look of their pills.
 _STATES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,17 @@ from zlib import crc32
 
 from pydantic import BaseModel
 
-from dialogd.protocol.marks import prose, read_reply
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Said, whose
+from dialogd.protocol import build, marks, review
+from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
+from dialogd.protocol.marks import MARKS, prose, read_reply
+from dialogd.protocol.model import AGREED, SYSTEM, USER, Condition, Entry, Mark, Said, whose
 from dialogd.protocol.review import Finding, findings
+from dialogd.protocol.rules import REVIEW, SEVERITIES, Build
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
-from dialogd.server.page_marks import BLOCK, EntryShown, Talk, as_streamed, at_first, in_ranks, standings, talk_of
 from dialogd.views.markup import fill, rendered, safe, so_far, to_html
-from dialogd.views.sentences import words_of
+from dialogd.views.words import BLOCK, Context, Wording, context_of, row_of, worded, words_of
 
 LAST = 100  # entries that the page begins with
 MOST = 500  # entries of one answer
@@ -105,7 +107,7 @@ class Seats:
 
     def name(self, who: str) -> str:
         """What `who` is called; the person is `you`."""
-        return "you" if who == USER else self.names.get(who, who)
+        return {USER: "you", SYSTEM: "dialogd"}.get(who) or self.names.get(who, who)
 
 
 def cast(dialog: Dialog) -> Seats:
@@ -124,6 +126,213 @@ def _came(dialog: Dialog) -> Iterator[str]:
         if entry.is_turn and entry.by != USER:
             yield entry.by
         yield from (mark.value.split("=")[0].strip() for mark in entry.marks if mark.name == "INVITE")
+
+
+# -- An entry's marks -------------------------------------------------------------------------------------------------
+
+RECENT = 1000  # of the last entries: those in which it is looked for who stands behind which proposal
+MOST_STANDINGS = 200  # proposals, the latest ones
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """How some stand to a proposal, in a word (`for`, `against`, `signed by`), and who they are, as ids."""
+
+    how: str
+    who: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """A proposal as it stands now: its state in a word, "" while it is open, and who stands how to it."""
+
+    ref: str
+    state: str
+    stands: tuple[Stand, ...]
+
+
+@dataclass(frozen=True)
+class Talk:
+    """What of a dialog its entries are shown with."""
+
+    known: Context
+    standings: Mapping[str, Stands] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+    build: Build | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A mark as it is shown: its words, with the text of the block, and what belongs to a task or a review.
+
+    `acts`: the reader can do something about its proposal; `log` is what a gate said. `score` has each part, its points
+    and the most that it may have; `found` are a review's findings, the gravest first, `mended` earlier ones.
+    """
+
+    words: Wording
+    text: str = ""
+    terms: str = ""
+    acts: bool = False
+    log: str = ""
+    points: int | None = None
+    score: tuple[tuple[str, int, int], ...] = ()
+    found: tuple[Finding, ...] = ()
+    mended: tuple[Finding, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """What such a mark means, "" for a kind of the dialog's own."""
+        name = self.words.mark.name
+        return MARKS[name].meaning if name in MARKS else ""
+
+
+@dataclass(frozen=True)
+class EntryShown:
+    """An entry's words and its marks; `body` is Markdown, without what a block shows."""
+
+    body: str
+    marks: tuple[Shown, ...]
+
+    def of(self, rank: str) -> list[Shown]:
+        """The marks of one rank."""
+        return [mark for mark in self.marks if mark.words.rank == rank]
+
+
+def talk_of(dialog: Dialog) -> Talk:
+    """What this dialog's entries are shown with."""
+    known = findings(dialog) if dialog.state.table.findings else ()
+    context = context_of(dialog, cast(dialog).name)
+    return Talk(context, standings(dialog), known, dialog.header.rules.build)
+
+
+def standings(dialog: Dialog) -> Mapping[str, Stands]:
+    """Who stands behind which proposal now, by its number: of the latest ones, as their marks say."""
+    table = dialog.state.table
+    if not table.proposals:
+        return {}
+    decided = {one.ref: "vetoed" if one.method == "veto" else one.outcome for one in table.decisions}
+    newest = next((one.ref for one in reversed(table.proposals) if one.sha), "")
+    held: dict[str, dict[str, str]] = {}
+    for (agent, ref), position in latest(positions(dialog, RECENT)).items():
+        held.setdefault(ref, {})[agent] = position.stance
+    found = {}
+    for made in table.proposals[-MOST_STANDINGS:]:
+        signs = table.standing is not None and table.standing.proposal.ref == made.ref
+        state = decided.get(made.ref, "" if signs or not made.sha else "replaced" if made.ref != newest else "cleared")
+        signers = [who for who, _ in table.standing.signers] if signs and table.standing is not None else []
+        stances = {made.by: FOR, **held.get(made.ref, {})}
+        stands = [Stand("signed by", tuple(signers))] if signers else []
+        for stance, how in ((FOR, "for"), (AGAINST, "against"), (CONCEDED, "gave it up")):
+            who = [agent for agent, held_now in stances.items() if held_now == stance and agent not in signers]
+            stands += [Stand(how, tuple(who))] if who else []
+        found[made.ref] = Stands(made.ref, state, tuple(stands))
+    return found
+
+
+def in_ranks(entry: Said, body: str, talk: Talk) -> EntryShown:
+    """The entry's words and marks as they are shown."""
+    shown = []
+    for one in worded(entry, talk.known, entry.marks):
+        row, text, terms, log = row_of(one.mark.name), one.text, one.terms, ""
+        if one.mark.value == build.to_confirm(talk.known.tasks.get(entry.id, ())):
+            continue  # the tasks stand above
+        if row.body == "summary" and (summary := marks.summary_of(body)):
+            text, body = summary, marks.before_summary(body)
+        elif row.body == "log" and entry.by == SYSTEM:
+            log, body = body, ""
+        elif row.body == "same":
+            instead = _INSTEAD.match(body)
+            words = body[instead.end() :] if instead else body
+            if " ".join(words.split()) == " ".join(text.split()):
+                text, body, terms = words, "", f"instead of {instead[1]}" if instead else terms
+        shown.append(Shown(one, text, terms, row.makes and bool(one.mark.ref), log, one.points))
+    return EntryShown(body, tuple(_reviewed(shown, entry, talk)))
+
+
+_INSTEAD = re.compile(r"Instead of ((?:P\d+(?:, )?)+):\n\n")
+_OF_REVIEWS = ("TASK", "DECIDE", "APPROVED")  # the record, the reviewer's choice, and the approval of a tree
+
+
+def _reviewed(shown: Sequence[Shown], entry: Said, talk: Talk) -> Iterator[Shown]:
+    """What a review says in one block: what it decides, its points, its findings, what it resolves."""
+    here = [mark for mark in entry.marks if mark.name in REVIEW]
+    about = {one.words.mark.name: one for one in shown if one.words.task and one.words.mark.name in _OF_REVIEWS}
+    choice = about.get("DECIDE")
+    if not here and choice is None:
+        is_told = entry.by == SYSTEM and any(one.words.task for one in shown)  # the record says what is asked
+        yield from (one for one in shown if one.words.task or one.words.tone != "asks" or not is_told)
+        return
+    folded = sorted(about.values(), key=lambda one: _OF_REVIEWS.index(one.words.mark.name))
+    others = [one for one in shown if one not in folded and one.words.mark not in here]
+    by = talk.known.name(entry.by)
+    first = (
+        folded[0] if folded else Shown(Wording(here[0], "", BLOCK, by, "reviewed", tone="asks" * (entry.by == SYSTEM)))
+    )
+    counted = first.text if first is not choice and choice else ""  # by the daemon, beside the reviewer's own reason
+    terms = [first.terms, counted, *(one.terms for one in folded[1:])]
+    score = next((_score(mark, talk) for mark in reversed(here) if marks.fields_of(mark) and _scores(mark)), ())
+    raised = iter([one for one in talk.findings if one.entry == entry.id and entry.id])
+    found = [next(raised, None) or review.finding(marks.fields_of(m)) for m in here if REVIEW[m.name].numbers]
+    yield replace(
+        first,
+        text=choice.text if choice else first.text,
+        terms=" · ".join(dict.fromkeys(filter(None, terms))),
+        points=first.points if first.points is not None else _sum(score, talk),
+        score=score,
+        found=tuple(sorted(found, key=lambda one: (not one.blocks, _gravity(one), one.number))),
+        mended=tuple(_resolved(mark, talk) for mark in here if REVIEW[mark.name].resolves),
+    )
+    yield from others
+
+
+def _scores(mark: Mark) -> bool:
+    return not (REVIEW[mark.name].numbers or REVIEW[mark.name].resolves)
+
+
+def _sum(score: Sequence[tuple[str, int, int]], talk: Talk) -> int | None:
+    """What the parts come to, of a hundred; None where one is missing."""
+    if len(score) < (len(talk.build.criteria) if talk.build else len(review.PARTS)):
+        return None
+    return round(100 * sum(got for _, got, _ in score) / sum(most for _, _, most in score))
+
+
+def _score(mark: Mark, talk: Talk) -> tuple[tuple[str, int, int], ...]:
+    if talk.build is None:
+        return tuple((name, round(value), 100) for name, value in review.parts_of(marks.fields_of(mark)).items())
+    points = build.points(talk.build, [mark])
+    most = talk.build.criteria
+    return tuple((name.replace("_", " "), points[name], most[name]) for name in most if name in points)
+
+
+def _gravity(one: Finding) -> int:
+    word = one.severity.casefold()
+    return SEVERITIES.index(word) if word in SEVERITIES else len(SEVERITIES)
+
+
+def _resolved(mark: Mark, talk: Talk) -> Finding:
+    number, *how = marks.fields_of(mark)
+    match = re.search(r"\d{1,6}", number)
+    own = int(match[0]) if match else 0
+    known = next((one for one in talk.findings if one.number == own), Finding(own, "", 0))
+    return replace(known, resolved=" | ".join(how) or "resolved")
+
+
+def as_streamed(found: Sequence[Mark], summary: str, next_ref: str) -> Iterator[Mark]:
+    """The marks of a reply that is still being written, with the numbers that they will get."""
+    number = int(next_ref[1:])
+    for mark in found:
+        makes = row_of(mark.name).makes and not mark.ref
+        if makes or (mark.name in AGREED and summary):
+            yield replace(mark, ref=f"P{number}") if makes else Mark("CONSENSUS_PROPOSED", "", f"P{number}")
+            number += 1
+        else:
+            yield mark
+
+
+def at_first(who: str, found: Sequence[Mark]) -> Mapping[str, Stands]:
+    """How the proposals that `who` is making stand, once they are made."""
+    made = [mark for mark in found if row_of(mark.name).makes]
+    return {m.ref: Stands(m.ref, "", (Stand("for" if m.value else "signed by", (who,)),)) for m in made}
 
 
 class PageWriting(BaseModel):
@@ -207,7 +416,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
         condition=entry.condition.value,
         struck=entry.is_struck,
         chain=_chain(entry),
-        version=version(entry, talk.of(entry.id) if talk else ()),
+        version=version(entry, [one for one in talk.findings if one.entry == entry.id] if talk else ()),
         **facts,
     )
     # A daemon keeps marks out of the body; a person writes them between the words.
@@ -215,7 +424,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
     body = prose(entry.body) if is_typed else entry.body
     is_own = entry.by == USER and entry.condition is Condition.BY_HAND  # nobody wonders at that
     words = body if entry.turn is not None else own_words(body)
-    ranks = in_ranks(entry, words, talk or Talk(players.names))
+    ranks = in_ranks(entry, words, talk or Talk(Context(players.name)))
     shown.html = template(
         "entry.html",
         entry=shown,
@@ -244,7 +453,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
 
 def _of_blocks(ranks: EntryShown) -> list[str]:
     """What is told of its blocks on demand."""
-    return [mark.facts for mark in ranks.of(BLOCK) if mark.facts and not mark.task]
+    return [mark.words.facts for mark in ranks.of(BLOCK) if mark.words.facts and not mark.words.task]
 
 
 def _closing(body: str, words: str) -> list[str]:
@@ -301,8 +510,8 @@ def as_written(dialog: Dialog, who: str, turn: int, text: str, chars: int) -> Pa
     """The turn that `who` writes as it will be shown, as far as that can be told from its beginning."""
     reply = read_reply(text if text.endswith("\n") else so_far(text), dialog.header.rules.kinds)
     players, talk, number = cast(dialog), talk_of(dialog), dialog.state.table.next_ref
-    marks = tuple(as_streamed(reply.marks, reply.summary, number))
-    said = Said("", turn, who, talk.names.get(who, who), so_far(f"{reply.body}\n"), marks, (who,))
+    streamed = tuple(as_streamed(reply.marks, reply.summary, number))
+    said = Said("", turn, who, players.name(who), so_far(f"{reply.body}\n"), streamed, (who,))
 
     def fresh(words: str) -> Any:
         return safe(presentable(rendered(words)))  # of the text of a moment nothing is kept
@@ -310,13 +519,13 @@ def as_written(dialog: Dialog, who: str, turn: int, text: str, chars: int) -> Pa
     html = template(
         "writing.html",
         by=who,
-        called=talk.names.get(who, who),
+        called=players.name(who),
         turn=turn,
         tone=players.tone(who),
         initial=who[:2],
         is_cut=chars > len(text),
         shown=in_ranks(said, said.body, talk),
-        **{**_with(players, talk), "markdown": fresh, "standings": at_first(who, marks)},
+        **{**_with(players, talk), "markdown": fresh, "standings": at_first(who, streamed)},
     )
     return PageWriting(by=who, turn=turn, chars=chars, html=html)
 

@@ -37,12 +37,12 @@ from dialogd.server.page_entries import as_shown, cast, fragment
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
 from dialogd.views.digest import MOST, away, since_turn
-from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, as_svg, called, flow, names_of
+from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, flow, names_of
 from dialogd.views.markup import safe
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
-from dialogd.views.sentences import by_name
 from dialogd.views.tasks import PATCHES, Look, look_into
+from dialogd.views.words import by_name, called
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
 MOST_ROWS = 100  # rows of a table, unless all are asked for
@@ -285,7 +285,6 @@ def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str
     return fragment(
         "flow",
         messages=messages,
-        picture=safe(as_svg(messages, None, list(cast(dialog).seats))),
         first=first,
         total=len(found),
         older=first or None,

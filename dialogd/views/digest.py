@@ -18,8 +18,8 @@ from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, clock_at
-from dialogd.views.flow import ASKING, Message, called, first_words, flow, names_of
-from dialogd.views.sentences import by_name, ending
+from dialogd.views.flow import ASKING, Message, flow, names_of
+from dialogd.views.words import by_name, called, ending, first_words
 
 TIMES = "how long ago (90m, 2h, 7d), today, yesterday, or a time (2026-11-21T19:00)"
 

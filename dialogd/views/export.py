@@ -22,11 +22,11 @@ from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words, listed, many
-from dialogd.views.flow import as_svg, flow
+from dialogd.views.flow import flow
 from dialogd.views.markup import fill, safe, to_html
 from dialogd.views.plan import Plan
 from dialogd.views.plan_page import date, fenced, guarded, inline, quoted, summary, table
-from dialogd.views.sentences import told, words_of
+from dialogd.views.words import sentences, words_of
 
 STATES = {
     Condition.EDITED: "changed after it was written",
@@ -160,7 +160,7 @@ def _part(plan: Plan, entry: Entry, attachments: tuple[str, ...]) -> Piece:
         is_withdrawn=entry.is_struck,
         note="; ".join(note for note in notes if note),
         text=linked(words_of(entry), attachments),
-        told=told(entry, plan.name),
+        told=sentences(entry, plan.name),
     )
 
 
@@ -193,7 +193,6 @@ def linked(text: str, attachments: tuple[str, ...]) -> str:
 
 # -- A dialog as HTML -------------------------------------------------------------------------------------------------
 
-PICTURED = 100  # messages in the picture
 HASHES = (
     "Each hash is that of an entry and of the one before it. They show what was changed afterwards, not who wrote it:"
     " `dialogd verify` checks them."
@@ -215,7 +214,6 @@ def as_html(document: Document) -> str:
         record_columns=RECORDS,
         hashes=HASHES,
         anchor_of=anchor_of,
-        picture=safe(as_svg(flow(document.dialog), limit=PICTURED)),
         markdown=lambda text: safe(to_html(text)),
     )
 

@@ -1,4 +1,4 @@
-"""Who said what to whom: a dialog as messages, and these as a Mermaid or an SVG sequence diagram. Pure."""
+"""Who said what to whom: a dialog as messages, and these as a Mermaid sequence diagram. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import TypedDict
 
 from dialogd.protocol import build, marks, questions
@@ -15,13 +14,10 @@ from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark, wh
 from dialogd.protocol.review import total_of
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog, Proposal
-from dialogd.protocol.text import one_line, redact, visible
-from dialogd.views.sentences import by_name, tried, words_of
+from dialogd.views.words import by_name, called, first_words, row_of, tried, words_of
 
-SUMMARY = 120  # characters
 FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
 LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
-_DECORATION = re.compile(r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+][ \t]+)*|[*_`]{2,}")
 
 
 def kind_of(mark: Mark) -> tuple[str, str]:
@@ -60,54 +56,12 @@ def only_passes(entry: Entry) -> bool:
     return is_pass and not words_of(entry).strip()
 
 
-def first_words(text: str) -> str:
-    """The beginning of a text on one line, without the signs that format it."""
-    head = "\n".join(redact(text)[0].strip()[: 8 * SUMMARY].split("\n")[:12])
-    return one_line("\n".join(_DECORATION.sub("", line) for line in head.split("\n")).replace(" | ", ", "), SUMMARY)
-
-
 # -- A dialog as messages ---------------------------------------------------------------------------------------------
 
 TEXT = "TEXT"  # the type of a turn without marks that say something
 USER_NAME, SYSTEM_NAME = "User", "System"
 
-# What people read for a type, where its own name is no word for it.
-_CALLED = {
-    TEXT: "said",
-    "CONCEDE": "concession",
-    "AGREE": "agreement",
-    "DECIDE": "ruling",
-    "CONSENSUS_REACHED": "agreed",
-    "PASS": "nothing to add",
-    "TO": "handed on",
-    "ESCALATE": "to be decided",
-    questions.NAME: "question to the person",
-    "CONSENSUS_PROPOSED": "text to sign",
-    "REFUSED": "did not count",
-    "SEALED": "sealed answer",
-    "STALLED": "no answer in time",
-    "AGENT_ERROR": "failure",
-    "DIGEST": "earlier turns summed up",
-    "MAX_TURNS_REACHED": "out of turns",
-    "STEP": "step mode",
-    "SKIP": "passed over",
-    "RETRY": "asked again",
-    "STRIKE": "withdrawn",
-    "VETO": "ruled out",
-    "INVITE": "invited",
-    "LEAVE": "left",
-    "TASK_PROPOSED": "proposed task",
-    "GATE": "tests",
-}
-
-
-def called(message_type: str) -> str:
-    """A type of message in words: `AGENT_ERROR` is a failure."""
-    return _CALLED.get(message_type) or message_type.replace("_", " ").lower()
-
-
 ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
-_NAMING = frozenset({"PROPOSAL", "CONSENSUS_PROPOSED"})  # their ref is their own number
 _TO_ALL = frozenset({"DECISION", "DECIDED", "ROUND", "DIGEST"})
 
 
@@ -229,7 +183,7 @@ class _Walk:
 
     def _of_mark(self, entry: Entry, mark: Mark, ref: str) -> _Said:
         kind, text = kind_of(mark)
-        refs = () if mark.name in _NAMING else named_by(mark)
+        refs = () if row_of(mark.name).makes else named_by(mark)
         if mark.name == "CONSENSUS_PROPOSED":
             text = next((p.text for p in self.proposals.get(entry.id, ()) if p.ref == ref), "")
         own = ref or ", ".join(refs)
@@ -248,7 +202,7 @@ class _Walk:
         one.answers = found if found is not one else None
         one.root = one.answers.root if one.answers else one
         one.to = self._addressed(one)
-        if one.kind in _NAMING and one.reference:
+        if row_of(one.kind).makes and one.reference:
             self.places[one.reference.split(",")[0]] = one
         if one.kind in ASKING and not one.entry.is_struck:
             one.is_open, one.asked = True, set(one.to)
@@ -326,7 +280,7 @@ def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str], rul
             confidence=confidence_of(entry) if one.speaker == entry.by else None,
             score=score,
             is_open=one.is_open,
-            is_withdrawn=entry.is_struck or (one.kind in _NAMING and one.reference in vetoed),
+            is_withdrawn=entry.is_struck or (row_of(one.kind).makes and one.reference in vetoed),
         ),
         from_name=names.get(one.speaker, one.speaker),
         to_names=tuple(names.get(who, who) for who in one.to),
@@ -389,8 +343,8 @@ def others(message: Message) -> list[str]:
 def as_mermaid(messages: Sequence[Message]) -> str:
     """A `sequenceDiagram`; ends with a newline. Participants have names of their own making, so that any name works."""
     lanes = {who: f"p{number}" for number, who in enumerate(participants(messages), 1)}
-    called = names(messages)
-    lines = ["sequenceDiagram", *(f"    participant {alias} as {label(called[who])}" for who, alias in lanes.items())]
+    people = names(messages)
+    lines = ["sequenceDiagram", *(f"    participant {alias} as {label(people[who])}" for who, alias in lanes.items())]
     for message in messages:
         lines += _arrows(message, lanes)
     return "\n".join(lines) + "\n"
@@ -420,83 +374,3 @@ def label(text: str) -> str:
     flat = " ".join(text.split())
     coded = _UNSAFE.sub(lambda match: "".join(f"#{ord(char)};" for char in match[0]), flat)
     return _KEYWORD.sub(lambda match: f"{match[1]}#{ord(match[2][0])};{match[2][1]}", coded) or " "
-
-
-# -- Messages as an SVG sequence diagram for a page -------------------------------------------------------------------
-
-LANE, ROW, HEAD, MARGIN = 110, 56, 40, 56  # units of the viewBox; lanes are wider where names are longer
-LETTER = 7  # a letter's width, rounded up
-_WORD = re.compile(r"\W+")
-
-
-def as_svg(messages: Sequence[Message], limit: int | None = 200, order: Sequence[str] = ()) -> str:
-    """The last `limit` messages (None: all) as one `<svg>`, to be put into HTML.
-
-    Lanes come in this `order` of ids, others behind them by first appearance; the person is first, the system last.
-    Classes say what is what: `lane`, `message`, `is-open`, `is-withdrawn`, `kind-PROPOSAL`. Each message is a link to
-    its turn, `#t7`. "" without messages.
-    """
-    shown = messages[-limit:] if limit else messages
-    if not shown:
-        return ""
-    found, called = participants(shown), names(shown)
-    ranks = {"User": -1, **{who: place for place, who in enumerate(order)}, "System": len(order) + len(found)}
-    found = tuple(sorted(found, key=lambda who: ranks.get(who, len(order))))
-    lane = max(LANE, *(LETTER * len(one_line(called[who], 24)) + 24 for who in found))
-    lanes = {who: max(MARGIN, lane // 2) + place * lane for place, who in enumerate(found)}
-    width, height = max(3 * LANE, len(lanes) * lane), HEAD + ROW * len(shown) + 12
-    about = f"Message flow: {len(shown)} of {len(messages)} messages between {', '.join(called[who] for who in lanes)}"
-    rows = (_message(message, HEAD + ROW * (row + 1) - 12, lanes, width) for row, message in enumerate(shown))
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="flow" viewBox="0 0 {width} {height}" width="{width}"'
-        f' role="group" aria-label="{_text(about)}" font-size="13" fill="currentColor">',
-        *(_lane(called[who], x, height) for who, x in lanes.items()),
-        *rows,
-        "</svg>",
-    ]
-    return "\n".join(parts)
-
-
-def _lane(who: str, x: int, height: int) -> str:
-    line = f'<line x1="{x}" y1="{HEAD - 12}" x2="{x}" y2="{height}" stroke="currentColor" stroke-opacity="0.25"/>'
-    name = _text(one_line(who, 24))
-    return f'<g class="lane">{line}<text x="{x}" y="18" text-anchor="middle" font-weight="bold">{name}</text></g>'
-
-
-def _message(message: Message, y: int, lanes: dict[str, int], width: int) -> str:
-    said = message.payload
-    at = lanes[message.from_agent]
-    named = [lanes[who] for who in others(message)]
-    ends = [x for x in (named or lanes.values()) if x != at]
-    states = (" is-open" if said["is_open"] else "") + (" is-withdrawn" if said["is_withdrawn"] else "")
-    to = f" to {', '.join(message.to_names) or 'all'}"
-    whole = f"{message.from_name}{to}: {title(message)}"
-    kind = "" if message.message_type == TEXT else called(message.message_type).capitalize()
-    head = " ".join(filter(None, (kind, said["reference"] if kind else "", states.strip().replace("is-", "· "))))
-    lines = [line for line in (one_line(head, 40), one_line(said["summary"], (width - 16) // LETTER)) if line]
-    x = max(8, min(min([at, *ends]) + 8, width - 8 - LETTER * max(map(len, lines), default=0)))
-    texts = (
-        f'<text x="{x}" y="{y - 8 - 16 * place}"{weight}>{_text(line)}</text>'
-        for place, (line, weight) in enumerate(
-            (line, ' font-weight="600"' if line == lines[0] and head else "") for line in reversed(lines)
-        )
-    )
-    return (
-        f'<a href="#t{said["turn"]}" class="message kind-{_WORD.sub("-", message.message_type)}{states}">'
-        f"<title>{_text(whole)}</title>{''.join(_picture_arrows(at, ends, y, dashed=said['is_withdrawn']))}"
-        f"{''.join(texts)}</a>"
-    )
-
-
-def _picture_arrows(at: int, ends: Sequence[int], y: int, *, dashed: bool) -> Iterator[str]:
-    dash = ' stroke-dasharray="4 3"' if dashed else ""
-    yield f'<circle cx="{at}" cy="{y}" r="3"/>'
-    for x in sorted({min(ends, default=at), max(ends, default=at)} - {at}):
-        yield f'<line x1="{at}" y1="{y}" x2="{x}" y2="{y}" stroke="currentColor"{dash}/>'
-    for x in ends:
-        tip = -7 if x > at else 7
-        yield f'<path d="M{x} {y}l{tip} -4v8z"/>'
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))

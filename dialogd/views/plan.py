@@ -37,7 +37,7 @@ from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account
 from dialogd.protocol.units import dollars, in_words, listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.sentences import METHODS, by_name
+from dialogd.views.words import METHODS, by_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dialogd.views.plan import (
     spent,
     without_marks,
 )
-from dialogd.views.sentences import told, words_of
+from dialogd.views.words import sentences, words_of
 
 # A fence at the very beginning of a line is one to every reader of Markdown. What one behind blanks or a list's sign
 # opens and closes depends on what stands around it: a text with such a fence is taken to have none.
@@ -284,7 +284,7 @@ def _talk(plan: Plan) -> Iterator[str]:
             yield f"*{date(entry.at)}*"
         if (text := words_of(entry)).strip():
             yield quoted(guarded(text))
-        if found := told(entry, plan.name):
+        if found := sentences(entry, plan.name):
             yield "\n".join(f"- {inline(guarded(sentence), LONGEST)}" for sentence in found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.replay import faults
-from dialogd.views.sentences import told
+from dialogd.views.words import sentences
 from tests.protocol.test_closing import SETUPS, TEXT, pair, room, say
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -135,4 +135,4 @@ def test_what_its_author_objects_to_is_not_put_on_the_table() -> None:
 def test_an_unsigned_text_is_told_as_such() -> None:
     here = room("", "A", "B")
     say(here, "A", f"If it helps.\n\n{TEXT}", answer="Sure.")
-    assert any("without signing it" in sentence for sentence in told(here.dialog.turns[-1], str))
+    assert any("without signing it" in sentence for sentence in sentences(here.dialog.turns[-1], str))

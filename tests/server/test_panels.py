@@ -13,7 +13,8 @@ import pytest
 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.text import UNSEEN
-from dialogd.views.flow import called, flow
+from dialogd.views.flow import flow
+from dialogd.views.words import called
 from tests.plans.ends import file_of
 from tests.plans.scenes import AGREED, CLEANUP, FILES, FOR_POSTGRES, LAST, POSTGRES, SIGNED, setup
 from tests.server.daemon_process import Answer, Room, listening, send
@@ -191,7 +192,7 @@ def test_after_the_end_nothing_says_what_to_do_next(room: Room) -> None:
 # -- the flow ------------------------------------------------------------------------------------------------------
 
 
-def test_the_flow_shows_every_message_once_as_a_picture_and_as_a_table(room: Room) -> None:
+def test_the_flow_shows_every_message_once(room: Room) -> None:
     lines = [f"[IDEA: number {number}]\n[CRITIQUE: of {number}]" for number in range(30)]
     played(room, Table(opening("A", "B", keys=["Max Turns: 61"]), A=lines, B=lines))
     messages = flow(parse(room.file.read_bytes()))
@@ -199,7 +200,7 @@ def test_the_flow_shows_every_message_once_as_a_picture_and_as_a_table(room: Roo
     while path:
         page = piece(room.a, path)
         rows = [row for row in page.rows if row[0] != "Time"]
-        assert len([own for own in page.of("a") if own.get("class", "").startswith("message")]) == len(rows) <= 40
+        assert len(rows) <= 40
         seen[:0] = [(row[1], row[3], row[6]) for row in rows]
         older = [link for link in links(page) if int(link.rpartition("before=")[2]) == len(messages) - len(seen)]
         path = older[0] if len(seen) < len(messages) else ""
