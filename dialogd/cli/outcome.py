@@ -41,7 +41,7 @@ from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
 from dialogd.store.folders import StateDir, file_of
 from dialogd.views import plan_files
-from dialogd.views.export import FORMATS, file_name, not_shown
+from dialogd.views.export import FORMATS, file_name
 from dialogd.views.export import export as exported
 from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.plan_files import place, write
@@ -285,10 +285,7 @@ def export(
         raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
     settings, _, dialog = options.opened(path or file)
     target = None if out == "-" else _target(out, dialog, to, settings.file, force=force)
-    attachments = attachments_of(settings.file)
-    made = exported(dialog, to, attachments=attachments)
-    if gone := not_shown(dialog, to, attachments=attachments):
-        remark(f"warning: no font here has {gone}: they are not in the PDF; `--to html` has every character")
+    made = exported(dialog, to, attachments=attachments_of(settings.file))
     if target is None:
         sys.stdout.flush()
         sys.stdout.buffer.write(made)

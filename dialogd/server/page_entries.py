@@ -273,8 +273,10 @@ def _reviewed(shown: Sequence[Shown], entry: Said, talk: Talk) -> Iterator[Shown
     score = next((_score(mark, talk) for mark in reversed(here) if marks.fields_of(mark) and _scores(mark)), ())
     raised = iter([one for one in talk.findings if one.entry == entry.id and entry.id])
     found = [next(raised, None) or review.finding(marks.fields_of(m)) for m in here if REVIEW[m.name].numbers]
+    facts = "; ".join(one.words.facts for one in folded if one.words.facts)  # the exact tree stands in the approval
     yield replace(
         first,
+        words=replace(first.words, facts=facts),
         text=choice.text if choice else first.text,
         terms=" · ".join(dict.fromkeys(filter(None, terms))),
         points=first.points if first.points is not None else _sum(score, talk),

@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dialogd.errors import BadInput
+from dialogd.errors import BadInput, DialogdError, NotInstalled
 from dialogd.protocol import board
 from dialogd.protocol.board import positions
 from dialogd.protocol.certificate import certify
@@ -218,6 +224,65 @@ def as_html(document: Document) -> str:
     )
 
 
+# -- The page, printed ------------------------------------------------------------------------------------------------
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+LONGEST = 300.0  # seconds that a browser may take
+_INSTEAD = "export to html, open the page in a browser and print it to a file"
+
+
+def as_pdf(page: str) -> bytes:
+    """The HTML printed by WeasyPrint, else by a browser that is installed; neither loads anything for it.
+
+    Raises `NotInstalled` where there is neither, `DialogdError` where printing fails.
+    """
+    try:
+        from weasyprint import HTML
+    except (ImportError, OSError):  # it needs Pango, a library of the system
+        return _by_browser(page)
+
+    def refuse(url: str, *_: object, **__: object) -> dict[str, object]:
+        raise ValueError(f"nothing is loaded: {url}")
+
+    return bytes(HTML(string=page, url_fetcher=refuse).write_pdf())
+
+
+def _by_browser(page: str) -> bytes:
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        raise NotInstalled(
+            "a PDF is printed by WeasyPrint or by Chromium, and neither is installed",
+            fix=f"pip install 'dialogd[pdf]'; or {_INSTEAD}",
+        )
+    with tempfile.TemporaryDirectory(prefix="dialogd-pdf-") as name:
+        folder = Path(name)
+        source, made = folder / "page.html", folder / "page.pdf"
+        source.write_bytes(page.encode("utf-8", "replace"))
+        # A profile of its own: a browser that is open would take the address and print nothing.
+        command = [
+            program,
+            "--headless",
+            "--disable-gpu",
+            "--no-pdf-header-footer",
+            f"--user-data-dir={folder / 'user'}",
+        ]
+        command += ["--no-sandbox"] if os.geteuid() == 0 else []  # root has no sandbox, and its browser will not start
+        command += [f"--print-to-pdf={made}", source.as_uri()]
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+        try:
+            process.wait(LONGEST)
+        except subprocess.TimeoutExpired as error:
+            raise DialogdError(f"{program} printed no PDF in {LONGEST:.0f} seconds", fix=_INSTEAD) from error
+        finally:
+            with suppress(ProcessLookupError):  # its helpers too
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if not made.is_file():
+            raise DialogdError(f"{program} printed no PDF", fix=_INSTEAD)
+        return made.read_bytes()
+
+
 # -- A dialog as JSON -------------------------------------------------------------------------------------------------
 
 VERSION = 1
@@ -393,7 +458,7 @@ PART = 40  # characters of a topic, and of an id, in a file's name
 def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) -> bytes:
     """The dialog as a document of its own; `to` is one of `FORMATS`, `attachments` are texts by name.
 
-    Raises `BadInput` for another format, `NotInstalled` for a PDF without Typst.
+    Raises `BadInput` for another format, `NotInstalled` for a PDF where nothing prints one.
     """
     if to not in FORMATS:
         raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
@@ -401,19 +466,8 @@ def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) ->
         return as_json(dialog, attachments).encode()
     document = draw_up(dialog, attachments)
     if to == "pdf":
-        from dialogd.views.export_pdf import as_pdf
-
-        return as_pdf(document)
+        return as_pdf(as_html(document))
     return (as_markdown if to == "md" else as_html)(document).encode("utf-8", "replace")
-
-
-def not_shown(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) -> str:
-    """A message naming the characters that no font here has; "" for none."""
-    if to != "pdf":
-        return ""
-    from dialogd.views.export_pdf import in_words, unshown
-
-    return in_words(unshown(draw_up(dialog, attachments)))
 
 
 def file_name(dialog: Dialog, to: str) -> str:

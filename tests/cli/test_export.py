@@ -10,7 +10,6 @@ from dialogd.store.archive import archive
 from dialogd.views.export import export
 from tests.cli.command import Commands
 from tests.export.dialogs import peaceful
-from tests.support.room import Room, opening
 
 
 @pytest.fixture
@@ -82,20 +81,8 @@ def test_a_dialog_of_the_archive_is_exported_with_its_attachments(ended: Command
     assert "the whole text" in done.out
 
 
-def test_what_no_font_can_set_is_named_and_html_offered(dialogd: Commands) -> None:
-    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
-    room = Room(opening("A", "B"))
-    room.says("A", "Some \U0001e922 and more.")
-    dialogd.file.write_bytes(room.paper.data)
-    pdf, html = dialogd.all([["export", "--to", to, "--out", f"x.{to}"] for to in ("pdf", "html")])
-    assert (pdf.code, html.code, html.err) == (0, 0, "")
-    assert "no font here has 1 of ADLAM (U+1E922)" in pdf.err
-    assert "`--to html` has every character" in pdf.err
-    assert "\U0001e922" in (dialogd.folder / "x.html").read_text(encoding="utf-8")
-
-
 def test_a_pdf_begins_like_one(ended: Commands) -> None:
-    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
+    pytest.importorskip("weasyprint", reason="weasyprint is not installed: pip install 'dialogd[pdf]'")
     assert ended("export", "--to", "pdf", "--out", "x.pdf").code == 0
     data = (ended.folder / "x.pdf").read_bytes()
     assert (data[:5], b"%%EOF" in data[-32:]) == (b"%PDF-", True)

@@ -26,8 +26,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
 from dialogd.store.archive import attachments_of
-from dialogd.views.export import FORMATS, draw_up, export, file_name
-from dialogd.views.export_pdf import as_pdf, in_words, missing, said, unshown
+from dialogd.views.export import BROWSERS, FORMATS, draw_up, export, file_name
 from dialogd.views.markup import parsed, to_html
 from dialogd.views.plan import Plan
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
@@ -169,39 +168,32 @@ def printed(made: bytes, folder: Path) -> str:
     return done.stdout.decode().replace("\u200b", "").replace("\f", "\n")
 
 
-def test_pdf_has_every_word_of_every_turn_in_order(dialog: Dialog, tmp_path: Path) -> None:
-    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
-    text = printed(export(dialog, "pdf"), tmp_path)
-    gone = unshown(draw_up(dialog, {}))
-    assert (in_words(gone) in " ".join(text.split())) == bool(gone)  # what is lost is named
+PRINTERS = pytest.mark.parametrize("printer", ["weasyprint", "browser"])
+
+
+def made_by(printer: str, dialog: Dialog, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The PDF of a dialog, by that of the two."""
+    if printer == "weasyprint":
+        pytest.importorskip("weasyprint", reason="weasyprint is not installed: pip install 'dialogd[pdf]'")
+    elif not any(map(shutil.which, BROWSERS)):
+        pytest.skip("no browser is installed")
+    else:
+        monkeypatch.setitem(sys.modules, "weasyprint", None)
+    return export(dialog, "pdf")
+
+
+@PRINTERS
+def test_pdf_has_every_word_of_every_turn_in_order(
+    printer: str, dialog: Dialog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = printed(made_by(printer, dialog, monkeypatch), tmp_path)
     assert "root:" not in text
-    *_, body = text.partition("by hand")
+    heads = re.findall(r"^Turn (\d+) — ", text, re.M)
+    assert [number for number in heads if number != "99"] == [str(entry.number) for entry in dialog.entries]
+    assert re.search(r"1 / \d+", text)
     for entry in dialog.entries:
-        said = "\n".join([entry.body, *(mark.value for mark in entry.marks if mark.name == "PROPOSAL")])
-        shown = "".join(char for char in said if char not in gone)
-        assert lost(letters(shown), letters(body)) == "", entry.id
-    heads = re.findall(r"^Turn (\d+) — ", body, re.M)
-    assert [number for number in heads if number != "99"] == [str(entry.number) for entry in dialog.entries[1:]]
-    assert re.search(r"^1 / \d+$", text, re.M)
-
-
-@cases("text", ["> " * 11 + "x", "> " * 10 + "```\n> " * 2 + "x", "*a **b " * 60 + "c** d*" * 60, "> - " * 9 + "`x`"])
-def test_no_turn_is_nested_too_deeply_for_a_pdf(text: str) -> None:
-    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
-    room = Room(opening("A", "B"), A=[text])
-    room.step("A")
-    assert as_pdf(draw_up(room.dialog, {})).startswith(b"%PDF")
-
-
-def test_characters_without_a_font_are_named(tmp_path: Path) -> None:
-    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
-    lone = "\U0001e922"  # ADLAM SMALL LETTER ALIF: hardly a machine has a font for it
-    assert missing(f"plain Ελλ {lone}\u0301", []) == lone
-    assert in_words(lone * 2) == "2 of ADLAM (U+1E922 …)"
-    room = Room(opening("A", "B"), A=[f"Some {lone}"])
-    room.step("A")
-    text = " ".join(printed(as_pdf(draw_up(room.dialog, {})), tmp_path).split())
-    assert "1 of ADLAM (U+1E922). An export to HTML has them." in text
+        said = "".join(filter(str.isascii, letters(entry.body)))
+        assert lost(said, letters(text)) == "", entry.id
 
 
 HIDING: Mapping[str, bool] = {
@@ -255,7 +247,6 @@ def test_of_a_text_of_signs_only_the_beginning_is_rendered_and_the_rest_shown_as
     assert begins
     assert len(rest) > 80_000
     assert rendered.count("<") < 40_000
-    assert said(text).count("raw(block: true") == 1
     found = filter(str.isalnum, "".join(Page(to_html(text)).texts.values()))
     assert lost(letters(text), "".join(found)) == ""
 
@@ -353,7 +344,7 @@ def test_the_end_is_when_it_ended_and_not_when_it_was_approved() -> None:
 
 ALONE = """
 import sys
-sys.modules["typst"] = None  # as where it is not installed
+sys.modules["weasyprint"] = None  # as where it is not installed
 from dialogd.errors import NotInstalled
 from dialogd.views.export import export
 from tests.export.dialogs import peaceful
@@ -369,7 +360,7 @@ def test_a_machine_that_makes_no_pdf_says_what_to_do(repository: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=180, check=True
     )
-    assert "Typst, which is not installed" in done.stdout
+    assert "WeasyPrint or by Chromium, and neither is installed" in done.stdout
     assert "dialogd[pdf]" in done.stdout
     assert done.stdout.endswith(" 501\n")
 
@@ -428,13 +419,15 @@ DECISIONS: Mapping[str, list[str]] = {
 }
 
 
-def test_no_heading_of_a_pdf_stands_alone_at_the_foot_of_a_page(tmp_path: Path) -> None:
-    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
+@PRINTERS
+def test_no_heading_of_a_pdf_stands_alone_at_the_foot_of_a_page(
+    printer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     room = Room(opening("A", "B", keys=["Max Turns: 60"]))
     for number in range(36):
         who = "AB"[number % 2]
         room.says(who, "\n\n".join(["A line of this turn, and no more than that."] * (1 + number % 5)))
-    (tmp_path / "made.pdf").write_bytes(export(room.dialog, "pdf"))
+    (tmp_path / "made.pdf").write_bytes(made_by(printer, room.dialog, monkeypatch))
     if shutil.which("pdftotext") is None:
         pytest.skip("pdftotext (poppler) is not installed")
     command = ["pdftotext", "-layout", str(tmp_path / "made.pdf"), "-"]
