@@ -479,12 +479,6 @@ def by_name(evidence: str, name: Name) -> str:
     return _IDS.sub(lambda found: ", ".join(map(name, found[0].split(", "))), evidence)
 
 
-def cause(written: str) -> str:
-    """What a change of mind gives as its cause."""
-    words = re.sub(r"(^|; )RE: ", r"\1answering ", re.sub(r"(^|; )EVIDENCE: ", r"\1", written))
-    return re.sub(r"answering (\d)", r"answering turn \1", words)
-
-
 def tried(mark: str) -> str:
     """A mark that did not count, as its record has it, with its name in words."""
     return re.sub(r"\b([A-Z]+_)*[A-Z]+\b", lambda match: match[0].replace("_", " ").lower(), mark, count=1)
