@@ -366,7 +366,7 @@ class ACP(Command):
                     await self.close()
 
     async def close(self) -> None:
-        """End the agent: first by asking, then by its leash. May be called twice, and while a reply is under way."""
+        """End the agent: first by asking, then by its guard. May be called twice, and while a reply is under way."""
         warm, self._warm, self._points = self._warm, None, ()
         if warm is None:
             return

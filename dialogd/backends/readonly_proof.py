@@ -12,12 +12,17 @@ folders, dialog, state directory, temporary folder, the program's own settings.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import secrets
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import takewhile
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -29,7 +34,6 @@ from dialogd.store.disk import read_json, write_json
 
 if TYPE_CHECKING:
     from dialogd.backends.coding_agent import AgentCLI
-    from dialogd.backends.fake_service import ModelRequest, ToolCall
 
 Order = tuple[str, Mapping[str, Any] | str]  # a call of a tool: its name, and the input, with `$words` to be filled in
 
@@ -232,14 +236,12 @@ class Stage:
 
 async def _trial(cli: AgentCLI, level: int, *, writes: bool) -> Proof:
     """What comes of a first turn, and of one that goes on from it, at one of the CLI's levels."""
-    from dialogd.backends.fake_service import FakeService
-
     service, why, session = _Orders(), "", ""
     with (
         tempfile.TemporaryDirectory(prefix="dialogd-proof-", ignore_cleanup_errors=True) as folder,
-        FakeService(service.answer) as server,
+        _serving(service.answer, service.fetched) as url,
     ):
-        stage = Stage.make(Path(folder), server.url, writes=writes)
+        stage = Stage.make(Path(folder), url, writes=writes)
         double = cli.double(stage, level, writes=writes)
         for name, text in double.bait(stage.marker).items():
             (stage.project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -268,7 +270,7 @@ async def _trial(cli: AgentCLI, level: int, *, writes: bool) -> Proof:
             laid |= {path for number in (1, 2) for path in stage.made(number)}
             missed = next((path for path in laid - stage.files()), None)
             why = why or (f"it did not write {missed.name!r} where it may" if missed else "")
-            why = "it fetched something by itself" if any("made" in path for path in server.fetched) else why
+            why = "it fetched something by itself" if any("made" in path for path in service.fetched) else why
         if written := stage.files() - laid:
             why = f"it wrote {min(written).name!r}"
         why = why or service.judge(stage, confined=level < cli.confined, refuses=not writes)
@@ -331,22 +333,21 @@ class _Orders:
         self.given = self._wanted = 0
         self._results: list[tuple[int, str, bool, str]] = []
         self._first = ""
+        self.fetched: list[str] = []  # the paths of whatever was got there
 
     def begin(self, tools: Sequence[Order]) -> None:
         """Begin a turn with these orders."""
         self.tools, self.given = tools, 0
         self._wanted += len(tools)
 
-    def answer(self, asked: ModelRequest) -> ToolCall | str:
-        """The next order, or a reply once there is none."""
-        from dialogd.backends.fake_service import ToolCall
-
-        self.model = self.model or asked.model
-        self._first = self._first or asked.text
-        if 0 < self.given <= len(self.tools) and asked.results:
-            self._results.append((self.given - 1, self.tools[self.given - 1][0], *asked.results[-1]))
+    def answer(self, model: str, text: str, results: Sequence[tuple[bool, str]]) -> Order | str:
+        """The next order, or a reply once there is none; `results` are (is an error, text) of the tools that ran."""
+        self.model = self.model or model
+        self._first = self._first or text
+        if 0 < self.given <= len(self.tools) and results:
+            self._results.append((self.given - 1, self.tools[self.given - 1][0], *results[-1]))
         self.given += 1
-        return ToolCall(*self.tools[self.given - 1]) if self.given <= len(self.tools) else "Done."
+        return self.tools[self.given - 1] if self.given <= len(self.tools) else "Done."
 
     def judge(self, stage: Stage, *, confined: bool, refuses: bool) -> str:
         """Why the CLI fails, "" when it passes; where it does not say that it refuses, the disk tells."""
@@ -361,3 +362,172 @@ class _Orders:
             if refuses and number > 1 and not is_error and not _REFUSED.search(text):
                 return f"it did not refuse {tool!r}"
         return "" if len(self._results) == self._wanted else "not every order came back with an answer"
+
+
+# -- The service ------------------------------------------------------------------------------------------------------
+
+Json = dict[str, Any]
+Script = Callable[[str, str, Sequence[tuple[bool, str]]], Order | str]
+_PATH = re.compile(r"/(messages|chat/completions|responses)$|/models/([^/:]+):streamGenerateContent$")
+_CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "reasoning"})
+
+
+@contextmanager
+def _serving(
+    script: Callable[[str, str, Sequence[tuple[bool, str]]], Order | str], fetched: list[str]
+) -> Iterator[str]:
+    """A model API on the loopback that plays a script; its address.
+
+    It speaks Messages, Chat Completions, Responses and generateContent, always in streams, and only as far as a trial
+    needs. What asks no model gets a count of tokens, or a 404.
+    """
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+            if (match := _PATH.search(self.path.partition("?")[0])) is None:
+                self._send(b'{"input_tokens": 1, "totalTokens": 1}', "application/json")
+                return
+            body: Json = json.loads(raw)
+            model = match[2] or str(body.get("model"))
+            items = body.get("messages") or body.get("contents") or body.get("input")
+            results = [*_results(items if isinstance(items, list) else [])]
+            with lock:
+                answer = script(model, raw.decode("utf-8", "replace"), results)
+            stream = _STREAMS.get(match[1], _generate)
+            self._send("".join(map(_event, stream(model, answer))).encode(), "text/event-stream")
+
+        def do_GET(self) -> None:
+            fetched.append(self.path)
+            self._send(b"{}", "application/json", 404)
+
+        do_HEAD = do_GET
+
+        def _send(self, body: bytes, content_type: str, status: int = 200) -> None:
+            self.send_response(status)
+            self.send_header("content-type", content_type)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def handle(self) -> None:
+            """Serve the connection; an agent that is killed closes it in the middle."""
+            try:
+                super().handle()
+            except ConnectionError:
+                self.close_connection = True
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing is logged."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads, server.block_on_close = True, False
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _results(items: list[Json]) -> Iterator[tuple[bool, str]]:
+    """The results of tools since the model last spoke, oldest first."""
+    new = takewhile(
+        lambda item: item.get("role") not in ("assistant", "model") and item.get("type") not in _CALLS, items[::-1]
+    )
+    for item in [*new][::-1]:
+        inner = [item.get("content"), item.get("parts")]
+        for part in (item, *(part for parts in inner if isinstance(parts, list) for part in parts)):
+            kind, response = str(part.get("type")), part.get("functionResponse")
+            if part.get("role") == "tool":
+                yield False, _text(part.get("content"))
+            elif kind == "tool_result":
+                yield part.get("is_error") is True, _text(part.get("content"))
+            elif kind.endswith("_call_output"):
+                yield part.get("status") == "failed" or part.get("success") is False, _text(part.get("output"))
+            elif response:
+                yield "error" in response["response"], _text(response["response"])
+
+
+def _text(content: object) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def _event(event: Json | str) -> str:
+    if isinstance(event, str):
+        return f"data: {event}\n\n"
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event)}\n\n"
+
+
+def _messages(model: str, answer: Order | str) -> Iterator[Json]:
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [], "usage": usage}
+    yield {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}}
+    if isinstance(answer, str):
+        block: Json = {"type": "text", "text": ""}
+        delta, reason = {"type": "text_delta", "text": answer}, "end_turn"
+    else:
+        block = {"type": "tool_use", "id": _new("toolu"), "name": answer[0], "input": {}}
+        delta, reason = {"type": "input_json_delta", "partial_json": json.dumps(answer[1])}, "tool_use"
+    yield {"type": "content_block_start", "index": 0, "content_block": block}
+    yield {"type": "content_block_delta", "index": 0, "delta": delta}
+    yield {"type": "content_block_stop", "index": 0}
+    yield {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def _chat(model: str, answer: Order | str) -> Iterator[Json | str]:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
+    delta: Json = {"role": "assistant", "content": answer}
+    if not isinstance(answer, str):
+        function = {"name": answer[0], "arguments": json.dumps(answer[1])}
+        call = {"index": 0, "id": _new("call"), "type": "function", "function": function}
+        delta = {"role": "assistant", "content": None, "tool_calls": [call]}
+    stop = "stop" if isinstance(answer, str) else "tool_calls"
+    for part, reason in ((delta, None), ({}, stop)):
+        yield {**head, "choices": [{"index": 0, "delta": part, "finish_reason": reason}]}
+    yield {**head, "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+    yield "[DONE]"
+
+
+def _responses(model: str, answer: Order | str) -> Iterator[Json]:
+    if isinstance(answer, str):
+        content = [{"type": "output_text", "text": answer, "annotations": []}]
+        item: Json = {"id": _new("msg"), "type": "message", "role": "assistant", "content": content}
+    else:
+        item = {"id": _new("fc"), "name": answer[0], "call_id": _new("call")}
+        is_text = isinstance(answer[1], str)  # a free text as input is for this API only
+        item |= {"type": "custom_tool_call", "input": answer[1]} if is_text else {
+            "type": "function_call", "arguments": json.dumps(answer[1])}  # fmt: skip
+    item["status"] = "completed"
+    usage: Json = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    response = {"id": _new("resp"), "object": "response", "created_at": 1, "model": model, "output": []}
+    yield {"type": "response.created", "response": {**response, "status": "in_progress"}}
+    yield {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
+    yield {"type": "response.output_item.done", "output_index": 0, "item": item}
+    done = {**response, "status": "completed", "output": [item], "usage": usage}
+    yield {"type": "response.completed", "response": done}
+
+
+def _generate(model: str, answer: Order | str) -> Iterator[Json]:
+    part: Json = {"text": answer}
+    if not isinstance(answer, str):
+        part = {"functionCall": {"id": _new("call"), "name": answer[0], "args": answer[1]}}
+    usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+    candidate = {"content": {"parts": [part], "role": "model"}, "index": 0, "finishReason": "STOP"}
+    yield {"candidates": [candidate], "usageMetadata": usage, "modelVersion": model, "responseId": _new("id")}
+
+
+_STREAMS: Mapping[str, Callable[[str, Order | str], Iterator[Json | str]]] = {
+    "messages": _messages, "chat/completions": _chat, "responses": _responses,
+}  # fmt: skip
+
+
+def _new(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(16)}"

@@ -2,7 +2,7 @@
 
 A `Toolbox` is that of one turn: it holds what was called for it, also before a crash or a failure. A call is asked
 about where the person wants that, journalled, made, and its result journalled and handed to the model. What was begun
-and not heard of again is never made a second time. Servers run while a model is asked, each on a leash: they get no
+and not heard of again is never made a second time. Servers run while a model is asked, each under a guard: they get no
 keys, and end with the call, or with the daemon however that ends.
 """
 

@@ -254,8 +254,8 @@ LISTED = 5  # leftovers of one kind that are named
 def doctor(clear: Reap = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
     """Check this machine: what you can start with, what is wrong.
 
-    Backends and who pays, ports, files, the lock and the clock; each problem with its fix. Exit code 1 when no dialog can be held here. `--` is not here
-    and does no harm, `??` deserves a look, `!!` must be mended first.
+    Backends and who pays, ports, files, the lock and the clock; each problem with its fix. Exit code 1 when no dialog
+    can be held here. `--` is not here and does no harm, `??` deserves a look, `!!` must be mended first.
     """
     settings = options.settings_for(file)
     facts = _everything(settings)

@@ -1,4 +1,4 @@
-"""A command on its leash, as the daemon holds it: its pipes, its end, and what it said on stderr."""
+"""A command under its guard, as the daemon holds it: its pipes, its end, and what it said on stderr."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from dialogd.errors import BackendError
 
-LEASH = Path(__file__).with_name("leash.py").resolve()
+GUARD = Path(__file__).with_name("process_guard.py").resolve()
+_PYTHON = (sys.executable, "-I", "-S")
 CHUNK = 64 * 1024
 STDERR_TAIL = 64 * 1024
-PATIENCE = 3.0  # seconds for the leash to end everything; it needs 0.3 as a rule
+PATIENCE = 3.0  # seconds for the guard to end everything; it needs 0.3 as a rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Limits:
     folders: tuple[Path, ...]
 
     def words(self) -> list[str]:
-        """The leash's words for it."""
+        """The guard's words for it."""
         numbers = f"--limits={self.tasks},{self.memory},{self.disk},{self.files}"
         return [numbers, *(f"--folder={folder}" for folder in self.folders)]
 
@@ -72,15 +72,7 @@ class Child:
         self._control.setblocking(False)
         try:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(LEASH),
-                    str(theirs.fileno()),
-                    *(limits.words() if limits else ()),
-                    *command,
-                ],
+                [*_PYTHON, str(GUARD), str(theirs.fileno()), *(limits.words() if limits else ()), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -95,7 +87,9 @@ class Child:
             raise
         finally:
             theirs.close()
-        self._pipes = {name: _nonblocking(getattr(self._process, name)) for name in ("stdin", "stdout", "stderr")}
+        self._pipes = {name: getattr(self._process, name).fileno() for name in ("stdin", "stdout", "stderr")}
+        for fd in self._pipes.values():
+            os.set_blocking(fd, False)
         self._unsent = memoryview(stdin or b"")
         self._stays_open = stdin is None
         self._wake = asyncio.Event()  # there is something to do that no pipe tells
@@ -115,7 +109,7 @@ class Child:
         """The next bytes of stdout; b"" once the command and everything it started are gone."""
         await asyncio.sleep(0)  # a command that never pauses must not keep the loop
         while not self._is_ended:
-            gone = self._leash_is_gone()
+            gone = self._guard_is_gone()
             self._feed()
             self.stderr = (self.stderr + self._take("stderr"))[-STDERR_TAIL:]
             chunk = self._take("stdout")
@@ -161,7 +155,7 @@ class Child:
         """Which of its limits it passed, in words, and was ended for it; "" for none."""
         return self.limits.told(self._said.decode()) if self.limits and self._said.isalpha() else ""
 
-    def _leash_is_gone(self) -> bool:
+    def _guard_is_gone(self) -> bool:
         try:
             said = self._control.recv(64)
         except BlockingIOError:
@@ -241,9 +235,3 @@ def not_started(error: OSError, program: str) -> BackendError:
 def _size(count: int) -> str:
     """A number of bytes: `12.5 GiB`."""
     return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
-
-
-def _nonblocking(pipe: IO[bytes]) -> int:
-    fd = pipe.fileno()
-    os.set_blocking(fd, False)
-    return fd

@@ -139,7 +139,7 @@ def confined(
             words += ["--ro-bind", os.devnull, str(path)]
     most = 2 * _tasks()  # more than a `Child` counts, so that it sees them
     limit = f"ulimit -u {most} 2>/dev/null || ulimit -p {most} 2>/dev/null"  # each shell has one of them
-    # Whose guard is gone before it is bound to that runs nothing: see `ALIVE` in dialogd/store/leash.py.
+    # Whose guard is gone before it is bound to that runs nothing: see `ALIVE` in dialogd/store/process_guard.py.
     alive = "[ ! -p /proc/self/fd/3 ] || echo >&3 || exit; exec 3>&-"
     script = f'{alive}; {limit}; "$@"; exit $?'  # no `exec`: as pid 1 it collects what ended
     return [*words, "--chdir", str(cwd.resolve()), "--", "/bin/sh", "-c", script, "sh", *command]

@@ -105,7 +105,7 @@ class TestContract(BackendContract):
         after_one = children() - before
         await answer(backend, self.request())
         assert children() - before == after_one
-        assert len(after_one) == 2, "the leash and the agent"
+        assert len(after_one) == 2, "the guard and the agent"
         await backend.close()
         assert children() <= before
 

@@ -283,16 +283,16 @@ class TestNothingIsLeft:
         assert set(psutil.Process().children(recursive=True)) <= before
 
     def test_a_polite_command_can_clean_up(self, tmp_path: Path) -> None:
-        patient = "import sys; from dialogd.store import leash; leash.GRACE = 600; "
-        patient += "sys.exit(leash.Leash(int(sys.argv[1]), sys.argv[2:]).run())"
+        patient = "import sys; from dialogd.store import process_guard as guard; guard.GRACE = 600; "
+        patient += "sys.exit(guard.Guard(int(sys.argv[1]), sys.argv[2:]).run())"
         polite = f"trap ': > {tmp_path}/cleaned; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-c", patient, str(theirs.fileno()), "/bin/sh", "-c", polite]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(theirs.fileno(),), cwd=ROOT) as leash:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(theirs.fileno(),), cwd=ROOT) as guard:
             theirs.close()
-            assert leash.stdout.readline() == b"ready\n"
+            assert guard.stdout.readline() == b"ready\n"
             ours.close()
-            assert leash.wait(PATIENCE) == 7
+            assert guard.wait(PATIENCE) == 7
         assert (tmp_path / "cleaned").exists()
 
     async def test_a_second_cancel_waits_for_the_first(self, request_: Request) -> None:
@@ -358,24 +358,24 @@ class TestNothingIsLeft:
         await until(lambda: all(map(dead, [p.pid for p in family] + pids(started))))
 
     @LINUX
-    async def test_a_killed_leash_takes_the_command_with_it(self, request_: Request) -> None:
+    async def test_a_killed_guard_takes_the_command_with_it(self, request_: Request) -> None:
         before = set(psutil.Process().children())
         pieces = sh("echo ready; exec sleep 60").reply(request_)
         assert await anext(pieces) == "ready\n"
-        (leash,) = set(psutil.Process().children()) - before
-        family = leash.children(recursive=True)
-        leash.kill()
+        (guard,) = set(psutil.Process().children()) - before
+        family = guard.children(recursive=True)
+        guard.kill()
         with pytest.raises(BackendError):
             await anext(pieces)
         await until(lambda: all(dead(p.pid) for p in family))
 
-    async def test_a_signal_to_the_leash_ends_the_command(self, request_: Request) -> None:
+    async def test_a_signal_to_the_guard_ends_the_command(self, request_: Request) -> None:
         before = set(psutil.Process().children())
         pieces = sh("echo ready; sleep 60").reply(request_)
         assert await anext(pieces) == "ready\n"
-        (leash,) = set(psutil.Process().children()) - before
-        family = leash.children(recursive=True)
-        leash.send_signal(signal.SIGTERM)
+        (guard,) = set(psutil.Process().children()) - before
+        family = guard.children(recursive=True)
+        guard.send_signal(signal.SIGTERM)
         with pytest.raises(BackendError, match=r"exited 143 \(SIGTERM\)"):
             await anext(pieces)
         assert all(gone(p.pid) for p in family)

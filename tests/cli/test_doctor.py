@@ -21,9 +21,9 @@ import pytest
 
 from dialogd.backends import BACKENDS
 from dialogd.cli.launch import free_ports
-from dialogd.store.child import LEASH
+from dialogd.store.child import GUARD
 from dialogd.store.folders import StateDir
-from dialogd.store.leftovers import LEASH_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
+from dialogd.store.leftovers import GUARD_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
 from dialogd.store.registry import Registry
 from tests.cli.command import PATIENCE, Commands, Done, program, until
 from tests.support.pair import a_second
@@ -178,11 +178,11 @@ def no_other_strays() -> Iterator[None]:
 
 
 @contextmanager
-def stray(held: str = "sleep 60", leash: Path = LEASH) -> Iterator[psutil.Process]:
-    """A leashed command whose starter is gone, and whose line to it is kept open by this process."""
+def stray(held: str = "sleep 60", guard: Path = GUARD) -> Iterator[psutil.Process]:
+    """A guarded command whose starter is gone, and whose line to it is kept open by this process."""
     ours, theirs = socket.socketpair()
     script = f'"$0" -I -S "$1" {theirs.fileno()} /bin/sh -c "$2" </dev/null >/dev/null 2>&1 & echo $!'
-    words = ["/bin/sh", "-c", script, sys.executable, str(leash), held]
+    words = ["/bin/sh", "-c", script, sys.executable, str(guard), held]
     pid = int(subprocess.check_output(words, pass_fds=[theirs.fileno()], start_new_session=True))
     theirs.close()
     process = psutil.Process(pid)
@@ -241,20 +241,20 @@ def test_a_stray_that_is_stopped_ends_too(tmp_path: Path) -> None:
         began = time.monotonic()
         assert reap(found)
         assert is_over(process)
-        assert time.monotonic() - began < LEASH_SECONDS + a_second()
+        assert time.monotonic() - began < GUARD_SECONDS + a_second()
 
 
 @pytest.mark.usefixtures("no_other_strays")
-def test_a_leash_with_a_living_daemon_and_a_look_alike_are_let_live(tmp_path: Path) -> None:
+def test_a_guard_with_a_living_daemon_and_a_look_alike_are_let_live(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
-    words = [sys.executable, "-I", "-S", str(LEASH), str(theirs.fileno()), "/bin/sleep", "60"]
+    words = [sys.executable, "-I", "-S", str(GUARD), str(theirs.fileno()), "/bin/sleep", "60"]
     held = subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True)
     theirs.close()
-    alike = tmp_path / "leash.py"
-    alike.write_text(LEASH.read_text())
+    alike = tmp_path / "process_guard.py"
+    alike.write_text(GUARD.read_text())
     try:
         until(lambda: psutil.Process(held.pid).children(), "the command")
-        with stray(leash=alike) as other:
+        with stray(guard=alike) as other:
             pids = {left.pid for left in find_leftovers(StateDir(tmp_path / "state"))}
             assert not {held.pid, other.pid} & pids
             for process in (psutil.Process(held.pid), other):

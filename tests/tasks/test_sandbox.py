@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.store.child import LEASH, Child
+from dialogd.store.child import GUARD, Child
 from dialogd.tasks.sandbox import confined, homes, limits, memory, missing
 from tests.support.cases import cases
 from tests.support.pair import stretched, until
@@ -197,7 +197,7 @@ async def test_it_ends_with_the_guard_of_its_processes(inside: Path) -> None:
     child = Child(command, b"", {"PATH": os.environ["PATH"]}, inside)
     try:
         until((inside / "up").exists, "it to run")
-        (guard,) = [one for one in psutil.Process().children() if str(LEASH) in one.cmdline()]
+        (guard,) = [one for one in psutil.Process().children() if str(GUARD) in one.cmdline()]
         until(lambda: len(guard.children(recursive=True)) >= 7, "all of it to run")
         below = guard.children(recursive=True)
         guard.kill()
@@ -213,7 +213,7 @@ def test_nothing_runs_once_the_guard_is_gone(inside: Path) -> None:
     command = confined(["/bin/sh", "-c", script], cwd=inside, writable=[inside], network=False)
     command[1:1] = ["--block-fd", "0"]  # for which it waits as soon as it is made
     ours, theirs = socket.socketpair()
-    words = [sys.executable, str(LEASH), str(theirs.fileno()), *limits(inside).words(), *command]
+    words = [sys.executable, str(GUARD), str(theirs.fileno()), *limits(inside).words(), *command]
     with ours, theirs, subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], cwd=inside) as guard:
         until(lambda: len(psutil.Process(guard.pid).children(recursive=True)) == 2, "the sandbox to be made")
         outer, inner = psutil.Process(guard.pid).children(recursive=True)

@@ -1,6 +1,6 @@
 """Run one command so that nothing it starts outlives the daemon; a program of its own, standard library only.
 
-    python -I -S leash.py <control fd> [--limits=tasks,memory,disk,files --folder=… …] prog args…
+    python -I -S process_guard.py <control fd> [--limits=tasks,memory,disk,files --folder=… …] prog args…
 
 The control fd is one end of a socket pair; only the daemon holds the other end. End of file on it means that the
 daemon let go, or died in whatever way: the command and all that it started get SIGTERM, and SIGKILL 0.3 s later.
@@ -17,7 +17,7 @@ Linux: all descendants are found, also those that left the process group by `set
 this process (PR_SET_CHILD_SUBREAPER). Elsewhere, macOS among them, only the command's process group is reached.
 
 This process has no PDEATHSIG of its own: that fires when the *thread* that started it ends, and kills the only one
-who can clean up. The command has one, on this single-threaded process: killing the leash ends the command.
+who can clean up. The command has one, on this single-threaded process: killing the guard ends the command.
 """
 
 # ruff: noqa: PTH123, PTH208
@@ -34,7 +34,7 @@ from collections.abc import Callable
 
 GRACE = 0.3  # seconds from SIGTERM to SIGKILL
 GIVE_UP = 2.0  # seconds of SIGKILL, in vain only against processes of another user
-ALIVE = 3  # of a command with limits: a pipe that nobody but the leash reads, see `confined`
+ALIVE = 3  # of a command with limits: a pipe that nobody but the guard reads, see `confined`
 RESCAN = 0.01  # seconds between two looks for what was started meanwhile
 WATCH = 0.1  # seconds between two looks at what is taken
 LEFT = 16  # the part of the machine's memory that stays available, or half of what was at the beginning
@@ -46,7 +46,7 @@ PR_SET_CHILD_SUBREAPER = 36
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
-class Leash:
+class Guard:
     """The command, its descendants and the line to the daemon."""
 
     def __init__(self, control: int, command: list[str], limits: Limits | None = None) -> None:
@@ -210,7 +210,7 @@ def _within(seconds: float, left: Callable[[], bool]) -> bool:
 
 def _start(command: list[str], control: int, prctl: Callable[[int, int], None], limits: Limits | None) -> int:
     """Start the command as the leader of a process group of its own; returns its pid."""
-    leash = os.getpid()
+    guard = os.getpid()
     _, alive = os.pipe()  # whose other end stays open as long as this process lives
     pid = os.fork()
     if pid == 0:
@@ -221,7 +221,7 @@ def _start(command: list[str], control: int, prctl: Callable[[int, int], None], 
                 limits.take_effect()
                 os.dup2(alive, ALIVE)
                 os.set_inheritable(ALIVE, True)  # also where it is that one already
-            if os.getppid() == leash:
+            if os.getppid() == guard:
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; exec would pass that on
                     signal.signal(number, signal.SIG_DFL)
                 os.execv(command[0], command)
@@ -293,4 +293,4 @@ if __name__ == "__main__":
     words, told = sys.argv[2:], []
     while words[0].startswith("--"):
         told.append(words.pop(0).partition("=")[2])
-    os._exit(Leash(int(sys.argv[1]), words, Limits(told[0], told[1:]) if told else None).run())  # no clean-up: 10 ms
+    os._exit(Guard(int(sys.argv[1]), words, Limits(told[0], told[1:]) if told else None).run())  # no clean-up: 10 ms
