@@ -33,8 +33,8 @@ from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line, visible
 from dialogd.protocol.units import Zone
+from dialogd.store.caller import HOOK
 from dialogd.store.child import Child
-from dialogd.store.origin import HOOK
 
 if TYPE_CHECKING:
     from dialogd.agent.loop import Agent

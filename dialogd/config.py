@@ -28,7 +28,7 @@ class _Written(NamedTuple):
     """A value as it was written, where, and the folder that its relative paths start from."""
 
     value: object
-    origin: str
+    source: str
     folder: Path
 
 
@@ -41,7 +41,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path)
     for source in _sources(flags, environment, cwd):
         strongest = source | strongest
     values: dict[str, Any] = {s.name: _read(s, strongest[s.name]) for s in SETTINGS if s.name in strongest}
-    origins = {name: written.origin for name, written in strongest.items()}
+    origins = {name: written.source for name, written in strongest.items()}
     return Settings(**values, origins=MappingProxyType(origins))
 
 
@@ -140,8 +140,8 @@ def _read(setting: Setting, written: _Written) -> object:
         return setting.read(written.value, written.folder)
     except ValueError as error:
         shown = "" if setting.is_users else f" {written.value!r}"  # it may hold what must not be shown
-        message = f"{setting.name}{shown} ({written.origin}) {error}"
-        raise BadInput(message, fix=f"correct {written.origin}: {setting.about}") from None
+        message = f"{setting.name}{shown} ({written.source}) {error}"
+        raise BadInput(message, fix=f"correct {written.source}: {setting.about}") from None
 
 
 def _contents(path: Path) -> str:
@@ -201,11 +201,11 @@ def new_command(file: Path) -> str:
 
 
 class SettingLine(NamedTuple):
-    """One line of `dialogd config show --origin`; the value as text, "" where nothing is set."""
+    """One line of `dialogd config show`; the value as text, "" where nothing is set."""
 
     name: str
     value: str
-    origin: str
+    source: str
 
 
 # Readers of one value: they take what was written and the folder it was written in, and raise ValueError.
@@ -552,13 +552,13 @@ class Settings:
     poll: float = _setting(2.0, _interval, "seconds between two looks at the file when nothing else wakes the daemon")
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
-    def origin(self, name: str) -> str:
+    def source(self, name: str) -> str:
         """The source of the value of `name`: `flag --port`, `environment DIALOGD_PORT`, a file, `default`."""
         return self.origins.get(name, "default")
 
     def rows(self) -> tuple[SettingLine, ...]:
-        """Every setting with its value and origin, in the order of `SETTINGS`."""
-        return tuple(SettingLine(s.name, _shown(getattr(self, s.name)), self.origin(s.name)) for s in SETTINGS)
+        """Every setting with its value and source, in the order of `SETTINGS`."""
+        return tuple(SettingLine(s.name, _shown(getattr(self, s.name)), self.source(s.name)) for s in SETTINGS)
 
 
 SETTINGS = tuple(

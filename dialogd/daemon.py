@@ -33,12 +33,12 @@ from dialogd.protocol.state import Dialog
 from dialogd.server.routes import create_app, hints
 from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
+from dialogd.store.caller import carried
 from dialogd.store.disk import shared_with_group
 from dialogd.store.filewatch import compare, watch
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
-from dialogd.store.origin import carried
 from dialogd.store.registry import Registry
 from dialogd.views.plan_files import disown, keep, place
 

@@ -24,10 +24,10 @@ from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, is_blank, one_line, redact, unescape
+from dialogd.store.caller import Caller, caller_here
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
-from dialogd.store.origin import Origin, origin_here
 
 if TYPE_CHECKING:
     from dialogd.tasks.worktrees import Worktrees
@@ -342,13 +342,13 @@ def admitted(log: LogFile, act: str) -> str:
     Raises `Refused` for what the person alone may do, from such a session or from who could not be found out; that is
     counted in the journal.
     """
-    origin = log.origin()
-    via = "" if origin.is_person else origin.via(log.path)
+    caller = log.caller()
+    via = "" if caller.is_person else caller.via(log.path)
     if not via or act in FROM_SEATS:
         return via
     log.journals.of(PERSON).record("denied", durable=False, act=act, via=via, at=now())
     notices.info("refused %s from %s", act, whose(via))
-    raise _not_theirs(act, origin, is_here=via != OTHER)
+    raise _not_theirs(act, caller, is_here=via != OTHER)
 
 
 def own_words(log: LogFile, act: str, agent: str = "") -> None:
@@ -356,14 +356,14 @@ def own_words(log: LogFile, act: str, agent: str = "") -> None:
 
     `agent` is whom it would speak for: its own seat it may.
     """
-    if log.origin().via(log.path) not in ("", OTHER, agent):
+    if log.caller().via(log.path) not in ("", OTHER, agent):
         admitted(log, act)
 
 
 def alone(state: StateDir, act: str) -> None:
     """Raise `Refused` for an act outside of a dialog that comes from a session that holds a seat in any."""
-    if not (origin := origin_here(state.registry)).is_person:
-        raise _not_theirs(act, origin, is_here=False)
+    if not (caller := caller_here(state.registry)).is_person:
+        raise _not_theirs(act, caller, is_here=False)
 
 
 IN_TERMINALS = {
@@ -374,16 +374,16 @@ IN_TERMINALS = {
 """What the person does in a terminal alone, in words."""
 
 
-def _not_theirs(act: str, origin: Origin, *, is_here: bool) -> Refused:
+def _not_theirs(act: str, caller: Caller, *, is_here: bool) -> Refused:
     """Why this is not done, and where the person does it."""
     what = IN_TERMINALS.get(act, act)
-    if origin.seat is None:
+    if caller.seat is None:
         return Refused(
             f"cannot {what}: a session holds a seat, and which program asks for this could not be found out",
             fix="do it in a terminal of your own" + ("" if act in IN_TERMINALS else f": dialogd {act}"),
         )
-    who = "session" if origin.seat.session else "agent"
-    holds = f"holds seat {origin.seat.id}" + ("" if is_here else f" of the dialog at {origin.seat.file}")
+    who = "session" if caller.seat.session else "agent"
+    holds = f"holds seat {caller.seat.id}" + ("" if is_here else f" of the dialog at {caller.seat.file}")
     speaks = (
         "; what the seat has to say goes into its turn: dialogd live turn, dialogd live reply" if act == "say" else ""
     )

@@ -65,7 +65,7 @@ def test_the_stronger_place_wins_and_is_named(strongest: int, tmp_path: Path, us
         f"{user_file} port",
     ]
     assert settings.port == strongest + 1
-    assert settings.origin("port") == origins[strongest]
+    assert settings.source("port") == origins[strongest]
 
 
 def test_nothing_set_means_the_documented_defaults(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_nothing_set_means_the_documented_defaults(tmp_path: Path) -> None:
     assert (settings.backend, settings.pace, settings.log_format) == ("auto", 0.0, "text")
     assert settings.state_dir.name == "dialogd"
     assert settings.state_dir.is_absolute()
-    assert {row.origin for row in settings.rows()} == {"default"}
+    assert {row.source for row in settings.rows()} == {"default"}
 
 
 def test_places_are_mixed_key_by_key(tmp_path: Path, user_file: Path) -> None:

@@ -114,7 +114,7 @@ _ONLY = {
 def _refuse_idle_flags(settings: Settings, choice: auto.Choice) -> None:
     """Raise `BadInput` for a flag that would do nothing."""
     for name, backends in _ONLY.items():
-        if choice.backend not in backends and settings.origin(name).startswith("flag") and getattr(settings, name):
+        if choice.backend not in backends and settings.source(name).startswith("flag") and getattr(settings, name):
             flag = f"--{name.replace('_', '-')}"
             raise BadInput(
                 f"{flag} means nothing to {choice.backend}", fix=f"leave it out; it is for {', '.join(backends)}"
@@ -123,7 +123,7 @@ def _refuse_idle_flags(settings: Settings, choice: auto.Choice) -> None:
 
 def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, str]) -> auto.Choice:
     # A command without a backend named can only mean one thing.
-    implied = settings.command and settings.origin("backend") == "default"
+    implied = settings.command and settings.source("backend") == "default"
     name = "command" if implied else settings.backend
     if settings.command and name in auto.COMMANDS:
         name = f"{name}:{settings.command}"

@@ -19,7 +19,7 @@ from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import Certificate, certify, where
 from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.marks import contributes, stated
-from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant, whose
+from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant
 from dialogd.protocol.questions import answered_by_default, how_to_ask
 from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, OWN_KINDS, PERSONALITIES, POST, PROPOSE, VOTE
@@ -681,7 +681,7 @@ def _entry(dialog: Dialog, entry: Entry, agent: Participant) -> Part:
         return Part(entry.id, f"## Turn {entry.number}\n\n{fenced(strikes(dialog)[entry.number].in_words)}", SYSTEM)
     title = f"Turn {entry.number}" if entry.is_turn else "Note"
     host = " (by a program of theirs)" if entry.frame is not None and entry.frame.host else ""
-    person = f"{whose(entry.via)}, not by the person" if entry.via else f"the person{host}"
+    person = f"{entry.from_session}, not by the person" if entry.from_session else f"the person{host}"
     who = person if entry.by == USER else "the daemon" if entry.by == SYSTEM else entry.by
     who = f"{who} (you)" if entry.by == agent.id else who
     marks = "\n".join(str(_nameless(dialog, mark)) for mark in entry.marks) if entry.frame else ""

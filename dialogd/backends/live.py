@@ -22,8 +22,8 @@ from dialogd.backends.session import INTRO
 from dialogd.config import file_words
 from dialogd.errors import BackendError, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.model import digest
+from dialogd.store.caller import CODEX
 from dialogd.store.disk import read_json, write_json
-from dialogd.store.origin import CODEX
 
 LOOK = 1.0  # seconds between two looks at what the session does
 DEAF = 20.0  # seconds after a knock within which a session that heard it opens the turn

@@ -111,7 +111,7 @@ class Scene:
             if entry.is_turn and entry.by != USER:
                 break
             is_act = not entry.is_turn and any(mark.name in CONTROLS for mark in entry.marks)
-            is_act |= bool(entry.via) or entry.is_struck
+            is_act |= bool(entry.from_session) or entry.is_struck
             if entry.by == USER and entry.number != 1 and entry.body.strip() and not is_act:
                 return quote(entry.body)
         return ""

@@ -121,8 +121,8 @@ def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, p
 def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """The flags of `dialogd start`, each with its value; of what the environment said, the backend."""
     for one in SETTINGS:
-        value, origin = getattr(settings, one.name), settings.origin(one.name)
-        is_told = origin.startswith("flag") or (one.name == "backend" and origin.startswith("environment"))
+        value, source = getattr(settings, one.name), settings.source(one.name)
+        is_told = source.startswith("flag") or (one.name == "backend" and source.startswith("environment"))
         if not is_told or one.name in ("id", "file", "state_dir"):
             continue
         if value is False:

@@ -222,7 +222,7 @@ def _with_settings(seat: Seat, settings: Settings) -> Seat:
     """The seat with the settings' backend, where it names none; a command without a backend can only mean one thing."""
     if seat.backend:
         return seat
-    if settings.command and settings.origin("backend") == "default":
+    if settings.command and settings.source("backend") == "default":
         return replace(seat, backend="command")
     return replace(seat, backend=settings.backend)
 

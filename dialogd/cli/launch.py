@@ -32,11 +32,11 @@ from dialogd.config import Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, Refused
 from dialogd.protocol.lifecycle import continued
 from dialogd.protocol.text import one_line
+from dialogd.store.caller import process_key
 from dialogd.store.disk import log_at, read_json, write_json
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
-from dialogd.store.origin import process_key
 from dialogd.store.registry import Running, process_started
 
 PROGRAM = (sys.executable, "-P", "-m", "dialogd")  # -P: Python takes no module from the folder that this is called in

@@ -39,8 +39,8 @@ from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import AGREED, USER, Limits, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.units import budget_line, in_words, many
+from dialogd.store.caller import is_inside
 from dialogd.store.folders import StateDir
-from dialogd.store.origin import is_inside
 from dialogd.tasks.gate import readable
 from dialogd.tasks.sandbox import INSTALL
 from dialogd.tasks.worktrees import Worktrees
@@ -233,7 +233,7 @@ def new_cast(
     seats = _building(_trusting(seats) if trust_project else seats, wanted, settings)
     _try_backends(seats, choices, settings)
     ports = usual_ports(seats)
-    explicit = settings.origin("file") != "default"
+    explicit = settings.source("file") != "default"
     if explicit or not (all(map(is_free, ports)) and (replace or _is_vacant(settings))):
         ports = free_ports(len(seats))
     asked_for = with_recalled(draw_up(wanted, seats, ports, settings), wanted, settings)
@@ -315,7 +315,7 @@ def _with_a_lead(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) ->
     Of two it is one of another family than the moderator's, where that is known.
     """
     lead, _ = _of_build(seats, wanted)
-    if lead is None or lead.backend or settings.origin("backend") != "default" or settings.command:
+    if lead is None or lead.backend or settings.source("backend") != "default" or settings.command:
         return seats
     found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url, settings.state_dir)
     here = [name for name in LEADS if found[name].here and not writers()[name]]

@@ -38,7 +38,7 @@ from dialogd.cli.terminal import plain, remark, show, table
 from dialogd.config import Settings, default_port, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog
-from dialogd.store.origin import CLAUDE, CODEX, is_inside
+from dialogd.store.caller import CLAUDE, CODEX, is_inside
 from dialogd.store.registry import Running
 
 TOPIC = 100  # characters of a question that stand as the topic

@@ -247,7 +247,7 @@ def _file_of(project: str, settings: Settings) -> Path:
     if not folder.is_dir():
         return current(known.dialog(project))[0]
     own = load({}, {name: value for name, value in os.environ.items() if name != "DIALOGD_FILE"}, folder)
-    if own.origin("file") != "default":
+    if own.source("file") != "default":
         return own.file
     state = StateDir(settings.state_dir)
     for row in known.dialogs(None, files=[settings.file]):

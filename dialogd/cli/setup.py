@@ -430,7 +430,7 @@ Origin = Annotated[bool, typer.Option("--origin", help="Say where each value com
 def show_settings(origin: Origin = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
     """Print every setting with its value: flags, then environment, .env, dialogd.toml, your config.toml."""
     rows = options.settings_for(file).rows()
-    facts = {row.name: {"value": row.value, "origin": row.origin} if origin else row.value for row in rows}
+    facts = {row.name: {"value": row.value, "origin": row.source} if origin else row.value for row in rows}
     options.answer(facts, table(row if origin else row[:2] for row in rows), json=json)
 
 

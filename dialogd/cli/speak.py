@@ -32,9 +32,9 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import AGREED, ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import listed
+from dialogd.store.caller import settle
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
-from dialogd.store.origin import settle
 from dialogd.store.registry import Running
 from dialogd.views.plan import has_spoken
 

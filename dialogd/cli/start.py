@@ -25,8 +25,8 @@ from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
+from dialogd.store.caller import is_inside, process_key
 from dialogd.store.folders import StateDir
-from dialogd.store.origin import is_inside, process_key
 from dialogd.store.registry import Running
 from dialogd.templates.opening import alone
 

@@ -658,9 +658,9 @@ class LiveView:
         heading = fit(f"Turn {entry.number} · {name}" if entry.is_turn else f"Note · {name}", cells)
         colour = (
             ()
-            if entry.by == USER and not entry.via
+            if entry.is_persons
             else ("yellow",)
-            if entry.via or entry.by == SYSTEM
+            if entry.from_session or entry.by == SYSTEM
             else (colour_of(entry.by),)
         )
         header = self.feed.dialog.header if self.feed.dialog is not None else None

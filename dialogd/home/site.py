@@ -25,10 +25,10 @@ from dialogd.home.offers import Offers
 from dialogd.server.guard import PROCESSES
 from dialogd.server.refusals import handle_errors
 from dialogd.server.serving import bind, make_server
+from dialogd.store.caller import asked_by
 from dialogd.store.disk import write_json
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
-from dialogd.store.origin import asked_by
 from dialogd.store.registry import HOME, Registry, process_started
 from dialogd.views.markup import fill
 

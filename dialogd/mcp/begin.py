@@ -170,7 +170,7 @@ def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
     if limits.max_rounds is not None:
         yield from ("--max-rounds", str(limits.max_rounds))
     yield from ("--max-time", limits.max_time or f"{settings.session_max_time:g} seconds")
-    if limits.timeout is not None or settings.origin("agent_timeout") != "default":
+    if limits.timeout is not None or settings.source("agent_timeout") != "default":
         timeout = limits.timeout or f"{settings.agent_timeout:g} seconds"
         options.duration(timeout, "timeout")
         yield from ("--timeout", timeout)

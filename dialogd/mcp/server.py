@@ -36,8 +36,8 @@ from dialogd.protocol.model import ALL, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.server.guard import PROCESSES
+from dialogd.store.caller import asked_by, caller_here
 from dialogd.store.folders import StateDir
-from dialogd.store.origin import asked_by, origin_here
 from dialogd.store.registry import Running
 from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan, has_spoken
@@ -122,13 +122,13 @@ class Tools:
 
     async def _holds(self) -> Running | None:
         """The seat that the program which asks holds, None for the person's. Raises `Refused` where nobody can tell."""
-        origin = await asyncio.to_thread(origin_here, StateDir(self.settings.state_dir).registry)
-        if origin.is_unknown:
+        caller = await asyncio.to_thread(caller_here, StateDir(self.settings.state_dir).registry)
+        if caller.is_unknown:
             raise Refused(
                 "the system does not say which process asks, and a session that holds a seat may not do everything",
                 fix="keep the connection open until the answer is there",
             )
-        return origin.seat
+        return caller.seat
 
     # -- reading --------------------------------------------------------------------------------------------------
 

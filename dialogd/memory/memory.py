@@ -168,7 +168,7 @@ class Memory:
         """The archived dialog that an id, the beginning of one, its file or its copy means. Raises `BadInput`."""
         file = os.path.normpath(Path(wanted).absolute())
         origins = _origins(self.state.memory / ORIGINS)
-        wanted = next((name for name, origin in reversed(origins.items()) if origin == file), wanted)
+        wanted = next((name for name, place in reversed(origins.items()) if place == file), wanted)
         return self._complete(self._ask(lambda c: index.found(c, wanted)))[0]
 
     def dialog_path(self, wanted: str) -> Path:

@@ -423,7 +423,7 @@ def _unproved(entry: Entry, faulty: Mapping[str, str], known: Collection[str] | 
         yield f"{where(entry.id)}, on which it rests, was changed after it was written"
     elif known is not None and entry.chain not in known:
         yield f"{where(entry.id)}, on which it rests, is in no journal here: forged, or the file is from elsewhere"
-    elif entry.by == USER and entry.via:
+    elif entry.by == USER and entry.from_session:
         yield f"{where(entry.id)}, on which it rests, is by a session, not by the person"
     elif entry.chain in faulty:
         yield f"{where(entry.id)}, on which it rests, breaks the protocol: {faulty[entry.chain]}"

@@ -17,7 +17,7 @@ from typing import Literal
 
 from dialogd.errors import Refused
 from dialogd.protocol import build
-from dialogd.protocol.model import SYSTEM, USER, whose
+from dialogd.protocol.model import SYSTEM, USER
 from dialogd.protocol.order import awaited, is_takeable
 from dialogd.protocol.state import Dialog
 
@@ -120,9 +120,9 @@ def from_sessions(dialog: Dialog) -> tuple[str, ...]:
     found, turn = [], 0
     for entry in dialog.entries:
         turn = entry.number or turn
-        if entry.via:
+        if entry.from_session:
             what = ", ".join(mark.name for mark in entry.written) or "a note"
-            found.append(f"{whose(entry.via)}, after turn {turn}: {what}")
+            found.append(f"{entry.from_session}, after turn {turn}: {what}")
     return tuple(found)
 
 

@@ -258,6 +258,16 @@ class Said:
         return ""
 
     @property
+    def from_session(self) -> str:
+        """Whose session wrote this by the person's hand, in words (`B's session`); "" for the person, and agents."""
+        return whose(self.via) if self.via else ""
+
+    @property
+    def is_persons(self) -> bool:
+        """True for what the person wrote, and no session by their hand."""
+        return self.by == USER and not self.via
+
+    @property
     def asked_after(self) -> int:
         """The number of the turn after which this was asked for; of a turn typed by hand its own."""
         return self.number if self.by_hand else int(self.re.split(".")[0] or 0)

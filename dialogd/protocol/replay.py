@@ -88,7 +88,8 @@ def _against(before: Dialog, entry: Entry) -> str:
     """Why nobody could write that there; "" where somebody could."""
     if entry.by == USER:
         is_free = entry.turn is None and all(str(mark).startswith(FROM_SEATS) for mark in entry.marks)
-        return "" if not entry.via or (is_free and not entry.is_turn) else "is from a session: it is the person's alone"
+        is_allowed = entry.is_persons or (is_free and not entry.is_turn)
+        return "" if is_allowed else "is from a session: it is the person's alone"
     if entry.by == SYSTEM:
         bare = entry.turn is None and (not entry.marks or entry.mark("DIGEST") is not None)
         drafts = [] if bare else list(filter(None, _notes(before, entry)))

@@ -21,7 +21,7 @@ from dialogd.protocol.marks import (
     stated,
     summary_of,
 )
-from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark, Participant, Said, digest
+from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark, Participant, Said, digest, whose
 from dialogd.protocol.text import is_blank
 
 _COUNT = re.compile(r"~?([0-9]{1,12})")
@@ -662,6 +662,11 @@ class Outcome:
     entry: str
     reason: str = ""
     via: str = ""
+
+    @property
+    def from_session(self) -> str:
+        """The same in words, "" for the person."""
+        return whose(self.via) if self.via else ""
 
     @property
     def cause(self) -> str:

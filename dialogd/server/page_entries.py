@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from dialogd.protocol import build, marks, review
 from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
 from dialogd.protocol.marks import MARKS, prose, read_reply
-from dialogd.protocol.model import AGREED, SYSTEM, USER, Condition, Entry, Mark, Said, whose
+from dialogd.protocol.model import AGREED, SYSTEM, USER, Condition, Entry, Mark, Said
 from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import REVIEW, SEVERITIES, Build
 from dialogd.protocol.seal import own_words
@@ -433,13 +433,13 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
         shown=ranks,
         is_past=is_past,
         anchor=f"{'past-' if is_past else 't' if entry.is_turn else 'n'}{entry.id}",
-        tone="system" if entry.via else players.tone(entry.by),
-        initial="Y" if entry.by == USER and not entry.via else "" if entry.by == SYSTEM else entry.by[:2],
+        tone="system" if entry.from_session else players.tone(entry.by),
+        initial="Y" if entry.is_persons else "" if entry.by == SYSTEM else entry.by[:2],
         next=_next(entry, players),
         odd=[
             "" if is_own else _IN_WORDS.get(entry.condition, ""),
             entry.notice,
-            f"From {whose(entry.via)}, not from you." * bool(entry.via),
+            f"From {entry.from_session}, not from you." * bool(entry.from_session),
         ],
         facts=[
             *([_IN_WORDS[entry.condition]] if is_own else []),
@@ -556,9 +556,9 @@ def found(dialog: Dialog | None, words: str, limit: int) -> PageHits:
             continue
         at, end = hit.span()
         anchor = f"{'t' if entry.is_turn else 'n'}{entry.id}"
-        name = "You" if entry.by == USER and not entry.via else entry.name
+        name = "You" if entry.is_persons else entry.name
         around_it = (text[max(0, at - 60) : at], text[at:end], text[end : end + 100])
-        hits.append((anchor, name, "system" if entry.via else players.tone(entry.by), *around_it))
+        hits.append((anchor, name, "system" if entry.from_session else players.tone(entry.by), *around_it))
     named = ("anchor", "name", "tone", "before", "words", "after")
     return PageHits(total=len(hits), hits=[PageHit(**dict(zip(named, hit, strict=True))) for hit in hits[-limit:]])
 

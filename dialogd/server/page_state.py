@@ -426,8 +426,8 @@ def _offered(dialog: Dialog) -> Iterator[Offered]:
 
 
 def _ended(outcome: Outcome) -> str:
-    if outcome.via:
-        return f"The dialog was stopped by {whose(outcome.via)}, not by you."
+    if outcome.from_session:
+        return f"The dialog was stopped by {outcome.from_session}, not by you."
     return f"{outcome.words[0].upper()}{outcome.words[1:]}."
 
 

@@ -12,7 +12,7 @@ from dialogd import person
 from dialogd.agent.loop import Agent
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
-from dialogd.store.origin import carried
+from dialogd.store.caller import carried
 
 
 class Veto(wire.Meant):

@@ -31,8 +31,8 @@ from dialogd.server.refusals import CONVERT, MEDIA_TYPE, NOT_UTF8, handle_errors
 from dialogd.server.report import health, phase
 from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
+from dialogd.store.caller import asked_by, carried
 from dialogd.store.folders import StateDir
-from dialogd.store.origin import asked_by, carried
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 

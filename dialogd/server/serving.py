@@ -36,7 +36,7 @@ from dialogd.server.guard import (
     too_large_header,
 )
 from dialogd.server.refusals import MEDIA_TYPE, problem
-from dialogd.store.origin import connected, holders
+from dialogd.store.caller import connected, holders
 
 HOST = "127.0.0.1"
 BACKLOG = 512

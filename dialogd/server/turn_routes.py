@@ -18,8 +18,8 @@ from dialogd.errors import BadInput, Refused
 from dialogd.protocol.decide import Stop, Wait
 from dialogd.protocol.text import is_blank, redact
 from dialogd.server import wire
+from dialogd.store.caller import carried
 from dialogd.store.journal import Received
-from dialogd.store.origin import carried
 
 LONGEST_WAIT = 45.0  # seconds: some programs cut a longer call of a tool
 LOOK = 0.2  # seconds between two looks at whether there is still a point in waiting
@@ -87,8 +87,8 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
     async def accept() -> Accepted:
         """Agree to take part: the session that was asked from outside may, and nobody else."""
         live = _live(agent)
-        origin = await agent.on_disk(carried(agent.file.origin))
-        if origin.seat is None or origin.seat.pid != os.getpid():
+        caller = await agent.on_disk(carried(agent.file.caller))
+        if caller.seat is None or caller.seat.pid != os.getpid():
             raise Refused(
                 f"only the session that was asked can take the seat of {agent.me}",
                 fix="run it inside of that session: dialogd live accept",
@@ -163,14 +163,14 @@ def _live(agent: Agent) -> Live:
 async def _seat(agent: Agent) -> Live:
     """The live seat. Raises `Refused` for a session that holds another one, and for who may be one."""
     live = _live(agent)
-    origin = await asyncio.to_thread(agent.file.origin)
-    if origin.is_unknown:
+    caller = await asyncio.to_thread(agent.file.caller)
+    if caller.is_unknown:
         agent.tally.refused += 1
         raise Refused(
             "the system does not say which process asks, and a session that holds another seat may not",
             fix="keep the connection open until the answer is there",
         )
-    seat = origin.seat
+    seat = caller.seat
     if seat is not None and (seat.id, Path(seat.file)) != (agent.me, agent.file.path):
         agent.tally.refused += 1
         raise Refused(

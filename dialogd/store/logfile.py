@@ -20,11 +20,11 @@ from dialogd.errors import DialogdError, StorageError, UnsafeFile
 from dialogd.protocol import grammar
 from dialogd.protocol.model import Condition, Draft, Entry
 from dialogd.protocol.state import Dialog
+from dialogd.store.caller import Caller, caller_here
 from dialogd.store.disk import Distrusted, KeptFile, fix, flush, flush_folder, make_folder, pread, why, write_once
 from dialogd.store.folders import listed_beside
 from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, Lost, chain_of, still_lost
 from dialogd.store.lock import Lock
-from dialogd.store.origin import Origin, origin_here
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -94,9 +94,9 @@ class LogFile:
         self._looked_for_torn = False
         self._suspect = ""
 
-    def origin(self) -> Origin:
+    def caller(self) -> Caller:
         """Where an act comes from that is done now: from whoever asks for it over a connection, else this process."""
-        return origin_here(listed_beside(self.journals.folder))
+        return caller_here(listed_beside(self.journals.folder))
 
     @property
     def attachments(self) -> Path:

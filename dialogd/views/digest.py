@@ -32,7 +32,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 def last_word(dialog: Dialog) -> int:
     """The turn at which the person last wrote something, 0 where they never did."""
-    return next((turn_number(entry.id) for entry in reversed(dialog.entries) if entry.by == USER and not entry.via), 0)
+    return next((turn_number(entry.id) for entry in reversed(dialog.entries) if entry.is_persons), 0)
 
 
 def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None) -> int:

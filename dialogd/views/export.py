@@ -23,7 +23,7 @@ from dialogd.protocol import board
 from dialogd.protocol.board import positions
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.lifecycle import phase
-from dialogd.protocol.model import Condition, Entry, digest, whose
+from dialogd.protocol.model import Condition, Entry, digest
 from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
@@ -158,7 +158,7 @@ def _rules(dialog: Dialog) -> Iterator[str]:
 def _part(plan: Plan, entry: Entry, attachments: tuple[str, ...]) -> Piece:
     notes = [WITHDRAWN if entry.is_struck else "", STATES.get(entry.condition, ""), entry.notice]
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
-    who = whose(entry.via) if entry.via else plan.name(entry.by)
+    who = entry.from_session or plan.name(entry.by)
     return Piece(
         anchor=f"t{entry.number}" if entry.is_turn else f"n{entry.id.replace('.', '-')}",
         title=f"{kind} — {who[:1].upper()}{' '.join(who[1:].split())}" if who.strip() else kind,

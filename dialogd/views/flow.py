@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from dialogd.protocol import build, marks, questions
 from dialogd.protocol.marks import MARKS, Who
-from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark, whose
+from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.review import total_of
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog, Proposal
@@ -170,7 +170,7 @@ class _Walk:
 
     def _parts(self, entry: Entry, *, is_answer: bool) -> Iterator[_Said]:
         """The messages of one entry, without their addressees; what answers a question is said by its text too."""
-        text, speaker = words_of(entry), whose(entry.via) if entry.via else _name(entry.by)
+        text, speaker = words_of(entry), entry.from_session or _name(entry.by)
         saying = [mark for mark in entry.written if mark.name not in FOLDED]
         says = any(entry.by == SYSTEM or not _is_daemons(mark) for mark in saying)
         if text and (not says or is_answer or entry.by == USER):

@@ -28,7 +28,7 @@ from dialogd.protocol.board import (
 from dialogd.protocol.build import came_of
 from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number, whose
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.money import total
 from dialogd.protocol.questions import asker
 from dialogd.protocol.review import Finding, Score
@@ -584,7 +584,7 @@ class Plan:
             return _ENDINGS[outcome.cause or outcome.name], "; ".join((f"{limit} ended it {decided}", *missed))
         if outcome.failed:
             return "broken off by an error", self._failed(outcome.why)
-        by = whose(outcome.via) if outcome.via else self.person if outcome.by == USER else "a daemon"
+        by = outcome.from_session or self.person if outcome.by == USER else "a daemon"
         return f"stopped by {by} {self._built or 'before an agreement'}", reason
 
     @property

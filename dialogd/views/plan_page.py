@@ -11,7 +11,7 @@ from typing import Any
 from dialogd.protocol.build import DROPPED, MERGED, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.lifecycle import answers, continued
-from dialogd.protocol.model import Entry, whose
+from dialogd.protocol.model import Entry
 from dialogd.protocol.signals import convergence
 from dialogd.protocol.text import one_line, visible
 from dialogd.protocol.units import dollars, in_words, listed, many, moment_of
@@ -289,7 +289,7 @@ def _talk(plan: Plan) -> Iterator[str]:
 
 
 def _title(plan: Plan, entry: Entry) -> str:
-    who = f"{whose(entry.via)}, not the person" if entry.via else _name(plan, entry.by)
+    who = f"{entry.from_session}, not the person" if entry.from_session else _name(plan, entry.by)
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
     odd = "" if entry.condition.value in ("sound", "by hand") else f" ({entry.condition.value})"
     struck = " (withdrawn by the person)" if entry.is_struck else ""

@@ -25,7 +25,7 @@ from dialogd.protocol import build
 from dialogd.protocol.build import Task
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
-from dialogd.store.origin import HOOK
+from dialogd.store.caller import HOOK
 from dialogd.store.registry import Running
 from dialogd.tasks.sandbox import missing
 from dialogd.tasks.worktrees import Worktrees

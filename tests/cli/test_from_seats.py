@@ -20,7 +20,7 @@ from dialogd import person
 from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import Refused
 from dialogd.protocol.model import USER
-from dialogd.store.origin import Origin, asked_by, read_key, seat_of, start_of
+from dialogd.store.caller import Caller, asked_by, read_key, seat_of, start_of
 from dialogd.store.registry import Running
 from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
@@ -315,7 +315,7 @@ def test_who_cannot_be_found_out_is_not_the_person(dialogd: Commands) -> None:
 def test_agents_and_the_plan_are_told_whose_it_was() -> None:
     room = Room(opening("A", "B"), A=["Tabs."], B=["Spaces."])
     room.step("A")
-    room.paper.who = Origin(Running("B", 1, str(room.paper.path), 1, 0.0, session="codex:x"))
+    room.paper.who = Caller(Running("B", 1, str(room.paper.path), 1, 0.0, session="codex:x"))
     room.by_hand(person.say, "Do as B says.", note=True)
     assert [one.from_agent for one in flow(room.dialog)] == ["User", "A", "B's session"]
     room.step("B")

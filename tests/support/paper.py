@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.state import Dialog
+from dialogd.store.caller import Caller
 from dialogd.store.logfile import Make
-from dialogd.store.origin import Origin
 
 BEGINNING = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
 
@@ -21,7 +21,7 @@ class Paper:
         self.data = data
         self.now = 0.0
         self.path = Path("/paper.md")
-        self.who = Origin()
+        self.who = Caller()
         self._dialog: Dialog | None = None
 
     @property
@@ -34,7 +34,7 @@ class Paper:
         """Nothing is kept beside paper."""
         return self
 
-    def origin(self) -> Origin:
+    def caller(self) -> Caller:
         """Whose acts a test makes them."""
         return self.who
 

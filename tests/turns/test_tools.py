@@ -20,8 +20,8 @@ from dialogd.cli.watch import events
 from dialogd.config import load
 from dialogd.mcp.dialogs import listed
 from dialogd.protocol.grammar import parse
+from dialogd.store.caller import start_of
 from dialogd.store.folders import StateDir
-from dialogd.store.origin import start_of
 from dialogd.store.registry import Running
 from tests.backends.apis import FORMS, KEY
 from tests.support.forked import fork

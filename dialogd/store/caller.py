@@ -250,7 +250,7 @@ def connected(theirs: Address, ours: Address) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Caller:
     """Where an act comes from: the person, the session or agent of `seat`, or nobody could find out (`is_unknown`)."""
 
     seat: Running | None = None
@@ -269,19 +269,19 @@ class Origin:
         return self.seat.id if Path(self.seat.file) in (file, here) else OTHER
 
 
-def origin_of(pids: Sequence[int], folder: Path) -> Origin:
+def caller_of(pids: Sequence[int], folder: Path) -> Caller:
     """Where an act of these processes comes from, with the registry's `folder`; of none: unknown, while a seat lives.
 
     Daemons are told apart: what they ask of one another was decided by whoever asked them.
     """
     running = seated(folder)
     if not any(one.session or one.repo for one in running):
-        return Origin()
+        return Caller()
     if not pids:
-        return Origin(is_unknown=True)
+        return Caller(is_unknown=True)
     daemons = {one.pid for one in running}
     seats = (seat_of(pid, running) for pid in pids if pid not in daemons)
-    return Origin(next(filter(None, seats), None))
+    return Caller(next(filter(None, seats), None))
 
 
 def seated(folder: Path) -> tuple[Running, ...]:
@@ -292,43 +292,43 @@ def seated(folder: Path) -> tuple[Running, ...]:
     return tuple(one for one in known if one.is_alive())
 
 
-_caller: ContextVar[Callable[[], Sequence[int]] | None] = ContextVar("dialogd_caller", default=None)
+_finder: ContextVar[Callable[[], Sequence[int]] | None] = ContextVar("dialogd_callers", default=None)
 """Finds the processes that ask for what is done now; None: this one does."""
 
 
-_settled: ContextVar[Origin | None] = ContextVar("dialogd_origin", default=None)
+_settled: ContextVar[Caller | None] = ContextVar("dialogd_caller", default=None)
 """Where what is done now comes from, found out before."""
 
 
 def asked_by(callers: Callable[[], Sequence[int]]) -> None:
     """Have acts of this task, and of work that `carried` gives, come from the processes that `callers` finds."""
-    _caller.set(callers)
+    _finder.set(callers)
 
 
 def carried(work: Callable[[], T]) -> Callable[[], T]:
     """`work` for another thread, as asked for by whoever asks this one."""
-    callers = _caller.get()
+    callers = _finder.get()
 
     def done() -> T:
-        token = _caller.set(callers)
+        token = _finder.set(callers)
         try:
             return work()
         finally:
-            _caller.reset(token)
+            _finder.reset(token)
 
     return done
 
 
-def origin_here(folder: Path) -> Origin:
+def caller_here(folder: Path) -> Caller:
     """Where what is done now comes from: from who asks for it over a connection, else from this process."""
     if (settled := _settled.get()) is not None:
         return settled
-    callers = _caller.get()
+    callers = _finder.get()
     if callers is not None:
-        return origin_of(callers(), folder) if seated(folder) else Origin()
-    found = origin_of([os.getpid()], folder)
+        return caller_of(callers(), folder) if seated(folder) else Caller()
+    found = caller_of([os.getpid()], folder)
     # A command of a session's may have been given another state directory, which lists no seat of it.
-    return Origin(seat_of(os.getpid(), _anywhere())) if found.is_person and _is_in_session(os.getpid()) else found
+    return Caller(seat_of(os.getpid(), _anywhere())) if found.is_person and _is_in_session(os.getpid()) else found
 
 
 def _is_in_session(pid: int) -> bool:
@@ -357,8 +357,8 @@ def _anywhere() -> tuple[Running, ...]:
     return tuple(found)
 
 
-def settle(folder: Path) -> Origin:
+def settle(folder: Path) -> Caller:
     """Find out now where this task's acts come from: it is about to end the daemons that tell it."""
-    found = origin_here(folder)
+    found = caller_here(folder)
     _settled.set(found)
     return found
