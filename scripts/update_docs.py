@@ -1,4 +1,4 @@
-"""Write into the documents what the code says of itself: a row for every command, the settings, the errors.
+"""Write into the documents what the code says of itself: its commands, routes, settings and errors.
 
 Each goes between `<!-- generated: NAME -->` and `<!-- /generated -->`. With --check nothing is written, and the exit
 code is 1 when a document is behind.
@@ -6,6 +6,7 @@ code is 1 when a document is behind.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from own_python import REPOSITORY
 
-DOCUMENTS = ("docs/commands.md", "docs/configuration.md")
+DOCUMENTS = ("docs/commands.md", "docs/configuration.md", "docs/http.md")
 BLOCK = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 
 
@@ -98,7 +99,39 @@ def settings() -> str:
     )
 
 
-BLOCKS: Mapping[str, Callable[[], str]] = {"help": helps, "errors": errors, "settings": settings}
+def routes() -> str:
+    """Every route: what it does, what its body and its query hold."""
+    from pathlib import Path
+    from types import SimpleNamespace
+
+    from dialogd.agent.events import Hub
+    from dialogd.server.routes import create_app
+    from dialogd.store.folders import StateDir
+
+    agent: Any = SimpleNamespace(me="A", file=None, hub=Hub(), secrets=())
+    schema = create_app(agent, 3001, None, StateDir(Path("state"))).openapi()  # type: ignore[arg-type]
+    models = schema["components"]["schemas"]
+
+    def fields(about: Mapping[str, Any]) -> Iterator[str]:
+        body = json.dumps(about.get("requestBody", {}))
+        for name in re.findall(r"#/components/schemas/(\w+)", body):
+            for field, of in models[name]["properties"].items():
+                if field not in ("file", "dialog"):
+                    yield f"`{field}`: {of['description']}" if of.get("description") else f"`{field}`"
+        for one in about.get("parameters", ()):
+            if one["in"] in ("query", "path"):
+                said = one.get("description", "")
+                yield f"`{one['name']}`: {said}" if said else f"`{one['name']}`"
+
+    rows = [
+        (f"`{method.upper()} {path}`", " ".join(about.get("description", "").split()), "; ".join(fields(about)))
+        for path, ways in schema["paths"].items()
+        for method, about in ways.items()
+    ]
+    return table(("route", "what it does", "body or query"), *rows)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {"help": helps, "errors": errors, "settings": settings, "routes": routes}
 
 
 def updated(text: str) -> str:

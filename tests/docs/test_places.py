@@ -28,6 +28,7 @@ from dialogd.protocol import text
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import Limits
+from dialogd.protocol.rules import Rules
 from dialogd.server.guard import Bounds
 from dialogd.server.routes import create_app
 from dialogd.store.folders import StateDir
@@ -75,7 +76,7 @@ def test_every_header_key_has_its_row_and_default() -> None:
     assert read_header(text).limits == Limits()
     assert set(rows) == set(KEYS.split(", "))
     code = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "dialogd").rglob("*.py"))
-    known = set(re.findall(r'(?:setup\.get\(|(?:take|table)\(setup, )"(\w+)"', code))
+    known = (set(Rules.__dataclass_fields__) - {"kinds"}) | set(re.findall(r'setup\.get\("(\w+)"', code))
     assert {
         re.sub(r"[][]|\.ID", "", name) for row in table(section(RULES, "Keys of the Setup")) for name in codes(row[0])
     } == known
@@ -150,7 +151,7 @@ def test_every_route_has_its_place() -> None:
     assert {"/notify", "/health", "/events", "/"} <= paths
     parts = {path for path in paths if path.startswith("/page/") and Path(path).suffix}  # what `/` is made of
     assert "/page/app.js" in parts
-    paths -= parts - {"/page/app.js"}
+    paths -= parts
     assert [path for path in sorted(paths) if not re.search(rf"(?<![\w/]){re.escape(path)}(?![\w/])", page)] == []
 
 
