@@ -19,14 +19,14 @@ from typing import Any
 
 from dialogd.agent.costs import Bill
 from dialogd.agent.events import Event, Hub
-from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
-from dialogd.protocol.model import USER, Condition, Entry
+from dialogd.protocol.model import Condition, Entry
 from dialogd.protocol.money import payer, total
-from dialogd.protocol.signals import budget, convergence, signals
+from dialogd.protocol.signals import budget
 from dialogd.protocol.state import Dialog, Spent, account
 from dialogd.protocol.text import redact
 from dialogd.store.disk import log_at
+from dialogd.views.standing import Standing, standing
 
 BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # seconds of a turn
 
@@ -281,7 +281,7 @@ class Reporter:
         if now == self._said:
             return
         self._said = now
-        self.hub.publish("state", partial(standing, dialog, thinking=False), state=now[0], reason=now[1])
+        self.hub.publish("state", partial(state_fields, dialog, thinking=False), state=now[0], reason=now[1])
         self._waits(now[1], dialog)
 
     def _waits(self, reason: str, dialog: Dialog | None) -> None:
@@ -291,6 +291,14 @@ class Reporter:
             self.hub.agent(self.me, "idle", reason=reason)
         elif before is None or before.state != "failed":
             self.hub.agent(self.me, "failed", reason=reason)
+
+
+_IN_EVENTS = ("turn", "turn_of", "phase", "lifecycle", "outcome", "signals", "convergence")
+
+
+def state_fields(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
+    """How the dialog stands, as every `state` event says it; `thinking`: this agent is at a turn."""
+    return Standing(**standing(dialog, thinking=thinking)).model_dump(include=set(_IN_EVENTS))
 
 
 def _told(entry: Entry) -> dict[str, Any]:
@@ -304,35 +312,6 @@ def _told(entry: Entry) -> dict[str, Any]:
         "marks": [str(mark) for mark in entry.marks],
         "turn": None if entry.turn is None else list(entry.turn),
     }
-
-
-def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
-    """Where the dialog stands, as every `state` event says it; `thinking`: this agent is at a turn."""
-    state = dialog.state if dialog is not None else None
-    noticed = signals(dialog) if dialog is not None else ()
-    return {
-        "turn": state.number if state else 0,
-        "turn_of": list(state.owing) if state else [],
-        "phase": phase(dialog, thinking=thinking),
-        "lifecycle": lifecycle.phase(dialog) if dialog is not None else None,
-        "outcome": state.outcome.name if state and state.outcome else None,
-        "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in noticed],
-        "convergence": convergence(dialog) if dialog is not None else None,
-    }
-
-
-def phase(dialog: Dialog | None, *, thinking: bool) -> str:
-    """The dialog's phase in one word: no_dialog, thinking, waiting, paused, waiting_for_user, ended, error."""
-    if dialog is None:
-        return "no_dialog"
-    state = dialog.state
-    if state.outcome is not None:
-        return "error" if state.outcome.failed else "ended"
-    if state.paused:
-        return "paused"
-    if thinking:
-        return "thinking"
-    return "waiting_for_user" if state.owing and set(state.owing) <= {USER} else "waiting"
 
 
 def _cost(entry: Entry, by_now: Mapping[str, Spent]) -> dict[str, Any]:

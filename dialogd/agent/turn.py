@@ -20,7 +20,7 @@ from dialogd.agent.clock import Seen, duration, here, wall
 from dialogd.agent.costs import Bill, at_stake, forecast, from_record, is_priced, reading, usual_cap
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
-from dialogd.agent.reporting import Counters, standing
+from dialogd.agent.reporting import Counters, state_fields
 from dialogd.backends import Backend, Delivery, Request
 from dialogd.backends.parts import Prompt
 from dialogd.backends.tools import Called, Desk, Toolbox
@@ -461,7 +461,7 @@ class Turn:
         of = self.of
         call = of.begin_call()
         if of.is_working:
-            where = partial(standing, dialog, thinking=True)
+            where = partial(state_fields, dialog, thinking=True)
             of.hub.publish("state", where, state="thinking", reason="", turn=dialog.state.number)
             of.hub.agent(of.me, "thinking", turn=dialog.state.number + 1, seconds=0.0)
         text: str | None = None
@@ -592,7 +592,7 @@ class Turn:
         if said.strip():
             self.received = Received(self.debt.key, said, {}, 0)
             await self._keep_draft("interrupted while it was written")
-        where = partial(standing, of.dialog, thinking=False)
+        where = partial(state_fields, of.dialog, thinking=False)
         of.hub.publish("state", where, state="interrupted", reason=PASSED.reason, by=of.me)
         return PASSED
 

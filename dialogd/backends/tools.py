@@ -25,8 +25,9 @@ from dialogd.backends.parts import Prompt, fenced
 from dialogd.config import ToolServer
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.model import Participant
+from dialogd.protocol.names import worded
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, one_line, redact, worded
+from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import in_words
 from dialogd.store.child import Child
 

@@ -217,6 +217,7 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
     """What the agent's model writes. Raises `BadInput`, `BackendError`."""
     import asyncio
 
+    from dialogd.agent.call import Call
     from dialogd.agent.player import player, prepare
     from dialogd.views.plan_files import synthesize
 
@@ -240,7 +241,8 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
         try:
             await prepare(plays, drawn.dialog)
             wait, secrets = own.retry_wait, plays.behavior.secrets
-            return await synthesize(plays.backend, drawn, me, own.file, retry_wait=wait, secrets=secrets)
+            call = Call(plays.backend, wait, tuple(secrets))
+            return await synthesize(call, drawn, me, own.file)
         finally:
             await plays.backend.close()
 

@@ -22,7 +22,7 @@ from dialogd.cli.terminal import line
 from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
-from dialogd.protocol import lifecycle, questions
+from dialogd.protocol import lifecycle, money, questions
 from dialogd.protocol.board import as_of_now, rejected, reopenings
 from dialogd.protocol.build import APPROVED, MERGED, red, tested
 from dialogd.protocol.certificate import where
@@ -30,7 +30,6 @@ from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import AGREED, ANY, USER, whose
-from dialogd.protocol.money import standing
 from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Decision, Dialog, Outcome, Poll
 from dialogd.protocol.text import places
@@ -38,6 +37,7 @@ from dialogd.protocol.units import in_words
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.registry import Running
+from dialogd.views.standing import Standing, phase, standing
 
 
 def exit_code(outcome: Outcome | None) -> int:
@@ -73,15 +73,8 @@ class Situation:
 
     @property
     def phase(self) -> str:
-        """One word for programs: waiting, thinking, paused, waiting_for_user, ended, error."""
-        state = self.dialog.state
-        if state.outcome is not None:
-            return "error" if state.outcome.failed else "ended"
-        if any(map(self.working, self.healths)):
-            return "thinking"
-        if state.paused:
-            return "paused"
-        return "waiting" if self.owing else "waiting_for_user"
+        """The dialog in one word."""
+        return phase(self.dialog, thinking=any(map(self.working, self.healths)))
 
     def reasons(self) -> tuple[str, ...]:
         """Why the dialog stands where it stands, one sentence each; never empty."""
@@ -238,10 +231,6 @@ def onwards(dialog: Dialog, file: Path) -> str:
 
 LATEST = 3  # decisions that are shown; all of them are among the facts
 DECISION = ("ref", "outcome", "method", "evidence", "reason", "entry")  # what programs are told of one
-BY = {
-    "harvest": "dialogd plan and dialogd export show it",
-    "reset": "dialogd say … opens it again",
-}  # for words of programs
 
 
 def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
@@ -253,12 +242,6 @@ def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
         if near is None or is_build or dialog.state.outcome is not None
         else (("signals", f"convergence {near:.2f} (weak)"),)
     )
-
-
-def allowance(dialog: Dialog) -> str:
-    """Where it stands and what that allows: `under way: post, read, vote, stop`; commands where there are any."""
-    where = lifecycle.phase(dialog)
-    return f"{lifecycle.PLAIN[where]}: {', '.join(BY.get(word, word) for word in lifecycle.ALLOWED[where])}"
 
 
 def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
@@ -504,22 +487,15 @@ def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
     keys = ("name", "by", "entry", "reason", "via")
     end = {key: getattr(state.outcome, key) for key in keys} if state.outcome else None
+    stands = Standing(**standing(dialog, thinking=situation.phase == "thinking")).model_dump(exclude={"question"})
     return {
+        **stands,
         "file": str(situation.file),
-        "dialog": dialog.id,
-        "topic": dialog.header.topic,
         "rehearsal": dialog.is_rehearsed,
-        "phase": situation.phase,
-        "lifecycle": lifecycle.phase(dialog),
-        "allowed": list(lifecycle.allowed(dialog)),
-        "turn": state.number,
         "max_turns": state.limits.max_turns,
         "turns_counted": state.counted,
-        "turn_of": list(state.owing),
         "outcome": end,
         "consensus_reached": end is not None and end["name"] == "CONSENSUS_REACHED",
-        "approved": bool(state.approved),
-        "questions": questions.facts(dialog),
         "waiting": list(situation.reasons()),
         "needs_person": situation.needs_person(),
         "calls": situation.calls(),
@@ -534,8 +510,6 @@ def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
             for a in dialog.header.agents
         ],
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
-        "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog)],
-        "convergence": convergence(dialog),
         "rules": facts(dialog, now()),
         "struck": sorted(state.hand.struck),
         "vetoed": list(state.table.vetoed),
@@ -584,7 +558,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         ("file", f"{situation.file} (dialog {dialog.id})"),
         *([("", "REHEARSAL: no model is asked; what comes of it is no memory")] if dialog.is_rehearsed else []),
         ("turns", f"turn {state.turns_in_words} ({left} left){whose}"),
-        ("state", f"{situation.phase} ({allowance(dialog)})"),
+        ("state", f"{situation.phase} ({lifecycle.where(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
         *(("question", text) for text in questions.rows(dialog, at, local) if not is_over),
         *(("approve", may_call(call, situation.file)) for call in situation.calls()),
@@ -594,7 +568,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *_sessions(situation),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
-        *([("budget", spent)] if (spent := standing(state)) else []),
+        *([("budget", spent)] if (spent := money.standing(state)) else []),
         *signal_row(dialog),
         *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in warnings),

@@ -42,7 +42,7 @@ from dialogd.cli.terminal import (
 )
 from dialogd.config import Settings, file_flag, new_command
 from dialogd.errors import DialogdError
-from dialogd.protocol import build, lifecycle
+from dialogd.protocol import build, lifecycle, names
 from dialogd.protocol.marks import fields_of, tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import in_dollars, total
@@ -355,7 +355,7 @@ class Teller:
             self.tell("call", call)
         facts = {
             "phase": situation.phase,
-            "lifecycle": lifecycle.phase(dialog),
+            "lifecycle": names.lifecycle_of(dialog),
             "turn": state.number,
             "turn_of": list(state.owing),
             "needs_person": needed,

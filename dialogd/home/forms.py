@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from dialogd.views.standing import Run
 
 LONGEST_PATH = 4_096  # characters
 MOST_AGENTS = 26
 MOST_FILES = 50
 SHORT = 200  # characters of a name
 
-State = Literal["starting", "running", "waiting", "asleep", "ended"]
 Text = Annotated[str, Field(max_length=1_000_000)]
 Name = Annotated[str, Field(max_length=SHORT)]
 Place = Annotated[str, Field(max_length=LONGEST_PATH)]
-
 
 # -- The list ---------------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ class Listed(BaseModel):
     id: str
     topic: str
     file: str
-    state: State
+    state: Run
     words: str
     waits_for_you: bool = False
     agents: list[ListedAgent]

@@ -16,27 +16,26 @@ from dialogd.cli.client import daemons, healths
 from dialogd.cli.launch import begun
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
-from dialogd.home.forms import Dialogs, Listed, ListedAgent, State
+from dialogd.home.forms import Dialogs, Listed, ListedAgent
 from dialogd.memory import DialogRow, Memory
 from dialogd.memory.index import excerpt
 from dialogd.memory.reading import read_dialog, row_of
 from dialogd.protocol.build import came_of
-from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
-from dialogd.protocol.units import dollars, listed
+from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
+from dialogd.views.standing import RUNS, Run, running
 from dialogd.views.words import words_of
 
 PAGE = 50  # dialogs of one answer
 WORDS = 300  # characters of what is said of one
 FOUND = 200  # entries that a search of the archive looks at
-STATES: tuple[State, ...] = ("starting", "running", "waiting", "asleep", "ended")
 OPEN = "open"  # all but what has ended
-RANK: Mapping[State, int] = {"waiting": 0, "starting": 1, "running": 1, "asleep": 2, "ended": 3}
+RANK: Mapping[Run, int] = {"waiting": 0, "starting": 1, "running": 1, "asleep": 2, "ended": 3}
 
 Health = Mapping[str, Any]
 
@@ -67,8 +66,8 @@ class Listing:
 
         Raises `BadInput` for a state that is none.
         """
-        if state and state not in (*STATES, OPEN):
-            raise BadInput(f"no dialog is ever {state[:60]!r}", fix=f"name one of: {', '.join((*STATES, OPEN))}")
+        if state and state not in (*RUNS, OPEN):
+            raise BadInput(f"no dialog is ever {state[:60]!r}", fix=f"name one of: {', '.join((*RUNS, OPEN))}")
         going = list(self._going())
         known = {one.dialog.id for one in going}
         rows = [*sorted((self._listed(one) for one in going), key=lambda row: RANK[row.state])]
@@ -98,12 +97,12 @@ class Listing:
         open_ones = [file for file in found if found[file].state.outcome is None]
         answers = healths(one for file in open_ones for one in served.get(file, ())) if asked else {}
         for file, dialog in found.items():
-            running = tuple(served.get(file, ()))
-            if dialog.state.outcome is not None and not running:
+            daemons_of = tuple(served.get(file, ()))
+            if dialog.state.outcome is not None and not daemons_of:
                 self.memory.keep(dialog, file)
                 continue
-            said = {one.id: answers.get(one) for one in running}
-            yield OnDisk(dialog, file, running, said, is_starting=runs.get(file, False))
+            said = {one.id: answers.get(one) for one in daemons_of}
+            yield OnDisk(dialog, file, daemons_of, said, is_starting=runs.get(file, False))
 
     def _unkept(self, files: Iterable[Path]) -> Iterator[Path]:
         """Those of the files whose dialog is not in the archive as it stands: the others are not read at all."""
@@ -125,7 +124,8 @@ class Listing:
     def _listed(self, one: OnDisk) -> Listed:
         """A dialog that goes on, or whose daemons still run, as the list has it."""
         row, dialog = row_of(one.dialog, one.file), one.dialog
-        state, words, waits = _stands(one, row)
+        stands = running(dialog, one.healths, is_starting=one.is_starting, end=_ended(row))
+        words = stands.words
         if dialog.state.tasks.all and dialog.state.outcome is None:
             words = f"{came_of(dialog.state.tasks)}; {words}"
         cast = saved_cast(self.state, one.file)
@@ -137,9 +137,9 @@ class Listing:
             model = str(said.get("model") or models.get(agent.id) or (seat.model if seat else ""))
             agents.append(ListedAgent(id=agent.id, name=agent.name, backend=backend, model=model))
         port = next((daemon.port for daemon in one.running if one.healths.get(daemon.id) or dialog.state.outcome), 0)
-        return _row(row, agents, state, one_line(words, WORDS)).model_copy(
+        return _row(row, agents, stands.state, one_line(words, WORDS)).model_copy(
             update={
-                "waits_for_you": waits,
+                "waits_for_you": stands.waits_for_you,
                 "url": f"http://localhost:{port}/" if port else "",
                 "rehearsal": row.is_rehearsal or any(family_of(one.backend) == LAST_RESORT for one in agents),
             }
@@ -175,36 +175,6 @@ def _text(row: Listed) -> str:
     return " ".join((row.topic, row.words, row.outcome, row.file, row.id, *(a.name for a in row.agents))).casefold()
 
 
-def _stands(one: OnDisk, row: DialogRow) -> tuple[State, str, bool]:
-    """How a dialog stands: its state, in a sentence, and whether it waits for the person."""
-    dialog, state = one.dialog, one.dialog.state
-    names = {agent.id: agent.name for agent in dialog.everybody}
-    if state.outcome is not None:
-        return "ended", _ended(row), False
-    if not one.running:
-        if one.is_starting:
-            return "starting", "its agents are being started", False
-        return "asleep", "it has not ended, and no agent of it runs", False
-    calls = [call for health in one.healths.values() for call in (health or {}).get("calls") or ()]
-    if calls:
-        who = str(calls[0].get("agent", ""))
-        return "waiting", f"{names.get(who, who)} asks to call {calls[0].get('tool', 'a tool')}: allow it or not", True
-    if state.paused:
-        return "waiting", "paused, until you resume it", True
-    if state.questions.text:
-        who = f"{names.get(state.questions.asker, 'an agent')} asks you: " if state.questions.asker else ""
-        return "waiting", f"{who}{state.questions.text}", True
-    writing = [names[who] for who, said in one.healths.items() if said and said.get("working_on") and who in names]
-    if writing:
-        return "running", f"{listed(writing)} {'is' if len(writing) == 1 else 'are'} writing", False
-    owing = [names.get(who, who) for who in state.owing if who != USER]
-    if owing and not state.has_spoken and not one.is_starting:
-        return "waiting", "it has not begun: start it on its page", True
-    if owing:
-        return "running", f"{listed(owing)} {'is' if len(owing) == 1 else 'are'} next", False
-    return "waiting", "it is your turn", True
-
-
 AGREED = {"CONSENSUS_REACHED": "agreed", "DECIDED": "decided"}
 
 
@@ -222,7 +192,7 @@ def _kept(row: DialogRow) -> Listed:
     return _row(row, cast, "ended", one_line(_ended(row), WORDS))
 
 
-def _row(row: DialogRow, agents: list[ListedAgent], state: State, words: str) -> Listed:
+def _row(row: DialogRow, agents: list[ListedAgent], state: Run, words: str) -> Listed:
     return Listed(
         id=row.id,
         topic=row.topic,

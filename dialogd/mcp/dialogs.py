@@ -22,22 +22,19 @@ from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant
+from dialogd.protocol.names import OPEN_SESSIONS, SESSIONS, agent_state, session_state
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import many, moment_of
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
 from dialogd.views.flow import TEXT
+from dialogd.views.standing import running
 
 PAGE = 50  # messages of a page
-STATES = ("initializing", "spawning_agents", "running", "completing", "completed", "error", "timeout")
-AGENT_STATES = ("idle", "thinking", "executing", "failed", "stopped")
 DEFAULT_POSITION = "pair"
 
 Health = Mapping[str, Any]
-
-
-# -- The words for where a session and its agents stand ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +49,17 @@ class Around:
 
 
 def state_of(dialog: Dialog | None, around: Around) -> str:
-    """The state of a session, one of `STATES`. Pure."""
+    """The state of a session, one of `SESSIONS`. Pure."""
     if dialog is None:
-        return "initializing" if around.is_starting else "error"
-    outcome = dialog.state.outcome
-    if outcome is not None:
-        words = {"time": "timeout", "error": "error"}
-        return words.get(outcome.cause, "completed") if outcome.name == "STOPPED" else "completed"
-    if not around.healths:
-        return "spawning_agents" if around.is_starting else "error"
-    if dialog.state.closing:
-        return "completing"
-    is_whole = all(agent.id in around.healths for agent in dialog.header.agents)
-    return "running" if is_whole or dialog.state.has_spoken or not around.is_starting else "spawning_agents"
-
-
-def agent_state(dialog: Dialog, agent: str, around: Around) -> str:
-    """The state of one agent, one of `AGENT_STATES`. Pure."""
-    if agent in dialog.state.absent or agent in dialog.state.debts.failed:
-        return "failed"
-    if dialog.state.outcome is not None or agent not in around.healths:
-        return "stopped"
-    working = (around.healths[agent] or {}).get("working_on")
-    if not working:
-        return "idle"
-    return "executing" if working.get("state") == "executing" else "thinking"
+        return session_state(None, "starting" if around.is_starting else "asleep")
+    return session_state(dialog, running(dialog, around.healths, is_starting=around.is_starting, end="").state)
 
 
 def reason_of(dialog: Dialog | None, around: Around) -> str:
     """Why the session is in its state, and what it waits for, in words. Pure."""
     if dialog is None:
         return "nothing has been written yet"
-    outcome = dialog.state.outcome
-    if outcome is not None:
+    if dialog.state.outcome is not None:
         from dialogd.views.plan import Plan
 
         return f"ended, {Plan(dialog).headline}"
@@ -123,7 +98,7 @@ class DialogSession:
 
     @property
     def state(self) -> str:
-        """One of `STATES`."""
+        """One of `SESSIONS`."""
         return state_of(self.dialog, self.around)
 
     def facts(self) -> dict[str, Any]:
@@ -135,7 +110,7 @@ class DialogSession:
             "status": self.state,
             "reason": reason_of(dialog, self.around),
             "agents": [
-                {"id": one.id, "role": _role(dialog, one), "status": agent_state(dialog, one.id, self.around)}
+                {"id": one.id, "role": _role(dialog, one), "status": agent_state(dialog, one.id, self.around.healths)}
                 for one in dialog.header.agents
             ],
             "startedAt": started(dialog),
@@ -227,19 +202,19 @@ def sessions(settings: Settings) -> list[DialogSession]:
     for file in dict.fromkeys((*served, *began, settings.file)):
         with suppress(DialogdError, FileNotFoundError):
             own = options.settings_for(str(file))
-            running = tuple(served.get(file, ()))
-            around = Around({daemon.id: answers[daemon] for daemon in running}, is_starting=began.get(file, False))
-            found.append(DialogSession(own, options.log_of(own).read(), around, running))
+            here = tuple(served.get(file, ()))
+            around = Around({daemon.id: answers[daemon] for daemon in here}, is_starting=began.get(file, False))
+            found.append(DialogSession(own, options.log_of(own).read(), around, here))
     return sorted(found, key=lambda one: started(one.dialog), reverse=True)
 
 
 def at(settings: Settings, file: Path) -> DialogSession:
     """The session in one file. Raises what reading it raises."""
     own = options.settings_for(str(file))
-    running = daemons(own, file)
-    around = Around({daemon.id: health for daemon, health in healths(running).items()},
+    here = daemons(own, file)
+    around = Around({daemon.id: health for daemon, health in healths(here).items()},
                     is_starting=dict(begun(StateDir(settings.state_dir))).get(file, False))  # fmt: skip
-    return DialogSession(own, options.dialog_at(options.log_of(own)), around, running)
+    return DialogSession(own, options.dialog_at(options.log_of(own)), around, here)
 
 
 def find(settings: Settings, wanted: str) -> DialogSession:
@@ -294,8 +269,8 @@ def _is_known(settings: Settings, file: Path) -> bool:
 def listed(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
     """The facts of the sessions that fit, those of the archive behind the others. Raises `BadInput`."""
     status = wanted.get("status", "").strip().lower()
-    if status and status not in (*STATES, "open", "all"):
-        raise BadInput(f"no session is ever {status[:60]!r}", fix=f"name one of: open, {', '.join(STATES)}")
+    if status and status not in (*SESSIONS, "open", "all"):
+        raise BadInput(f"no session is ever {status[:60]!r}", fix=f"name one of: open, {', '.join(SESSIONS)}")
     found = [one.facts() for one in sessions(settings)]
     known = {facts["id"] for facts in found}
     if status != "open":
@@ -307,7 +282,7 @@ def listed(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[di
     def fits(facts: Mapping[str, Any]) -> bool:
         text, agent = wanted.get("topic", "").casefold(), wanted.get("agent", "").casefold()
         return (
-            (status in ("", "all", facts["status"]) or (status == "open" and facts["status"] in STATES[:4]))
+            (status in ("", "all", facts["status"]) or (status == "open" and facts["status"] in OPEN_SESSIONS))
             and wanted.get("position", "").casefold() in ("", facts["position"])
             and text in one_line(facts["topic"], 1_000).casefold()
             and (not agent or any(agent in (a["id"].casefold(), a["role"].casefold()) for a in facts["agents"]))

@@ -15,7 +15,8 @@ from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, Too
 from pydantic import ValidationError
 
 from dialogd.errors import BadInput, DialogdError
-from dialogd.protocol.text import WORDS, one_line, worded
+from dialogd.protocol.names import WORDS, worded
+from dialogd.protocol.text import one_line
 
 
 class Server(MCPServer):

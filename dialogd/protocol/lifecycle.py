@@ -1,41 +1,21 @@
 """Where a dialog stands, in one of four words, and what is allowed there. Folded from the file, like everything.
 
-dormant ─ an agent speaks → streaming ⇄ converging ─ the end → collapsed
-                                ↑                                  │
-                                └──── a new turn of the person ────┘
+not begun ─ an agent speaks → under way ⇄ deciding ─ the end → over
+                                  ↑                              │
+                                  └─── a new turn of the person ──┘
 
-People read plain words for them; these names are for programs. Who brings in something new where a decision is due is
-refused with the state in words.
+Who brings in something new where a decision is due is refused with the state in words.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Literal
 
 from dialogd.errors import Refused
 from dialogd.protocol import build
 from dialogd.protocol.model import SYSTEM, USER
 from dialogd.protocol.order import awaited, is_takeable
 from dialogd.protocol.state import Dialog
-
-Phase = Literal["dormant", "streaming", "converging", "collapsed"]
-
-# The states as people read them: the dialog is …
-PLAIN: Mapping[Phase, str] = MappingProxyType(
-    {"dormant": "not begun", "streaming": "under way", "converging": "deciding", "collapsed": "over"}
-)
-# What a dialog allows, in the words of those who know such systems; what the person can do beside it.
-ALLOWED: Mapping[Phase, tuple[str, ...]] = MappingProxyType(
-    {
-        "dormant": ("start", "configure", "add agent"),
-        "streaming": ("post", "read", "vote", "stop"),
-        "converging": ("vote", "moderate", "decide"),
-        "collapsed": ("harvest", "reset"),
-    }
-)
 
 _CLOSING = frozenset(
     {
@@ -52,16 +32,16 @@ _IN_WORDS = {"floor": "ask for the floor", "tasks": "decide on tasks"}
 _OPEN_AGAIN = 'open it again with a turn of yours: dialogd say "…"'
 
 
-def phase(dialog: Dialog) -> Phase:
-    """Where the dialog stands: dormant, streaming, converging or collapsed."""
+def where(dialog: Dialog) -> str:
+    """Where the dialog stands: not begun, under way, deciding or over."""
     if dialog.state.outcome is not None:
-        return "collapsed"
+        return "over"
     if not dialog.state.has_spoken:
-        return "dormant"
-    return "converging" if _why_converging(dialog) else "streaming"
+        return "not begun"
+    return "deciding" if _decides_on(dialog) else "under way"
 
 
-def _why_converging(dialog: Dialog) -> str:
+def _decides_on(dialog: Dialog) -> str:
     """What the dialog is deciding on, in words; "" while it goes to and fro."""
     state = dialog.state
     if state.closing:
@@ -98,11 +78,6 @@ def continued(dialog: Dialog, named: str = "") -> str:
     return f"dialogd {'run' if dialog.header.rules.build is None else 'build'} --continue{named}"
 
 
-def where(dialog: Dialog) -> str:
-    """The state as people read it: the dialog is …"""
-    return PLAIN[phase(dialog)]
-
-
 def in_words(dialog: Dialog) -> str:
     """The state and why, in plain words: `over: the dialog was stopped`."""
     outcome = dialog.state.outcome
@@ -111,7 +86,7 @@ def in_words(dialog: Dialog) -> str:
     still = "paused" if dialog.state.paused else "" if set(dialog.state.owing) - {USER} else "it waits for you"
     if not dialog.state.has_spoken:
         return f"{where(dialog)}: {'paused; ' if dialog.state.paused else ''}no agent has spoken yet"
-    found = "; ".join(filter(None, (still, _why_converging(dialog))))
+    found = "; ".join(filter(None, (still, _decides_on(dialog))))
     return f"{where(dialog)}: {found or 'the agents take their turns'}"
 
 
@@ -166,14 +141,9 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
     return tuple(name for name, is_possible in possible.items() if is_possible)
 
 
-def allowed(dialog: Dialog) -> tuple[str, ...]:
-    """What is allowed now: the words of the state, then the person's commands."""
-    return tuple(dict.fromkeys((*ALLOWED[phase(dialog)], *commands(dialog))))
-
-
 def refuse(dialog: Dialog, operation: str) -> None:
-    """Do nothing where the dialog allows that operation. Raises `Refused`, which says where it stands, else."""
-    if operation in allowed(dialog):
+    """Raise `Refused` unless the dialog allows this act of the person now."""
+    if operation in commands(dialog):
         return
     cannot = f"cannot {_IN_WORDS.get(operation, operation)}"
     if dialog.state.outcome is not None:
@@ -187,7 +157,7 @@ def refuse(dialog: Dialog, operation: str) -> None:
             fix='speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup',
         )
     raise Refused(
-        f"{cannot}: the dialog is {in_words(dialog)}", fix=f"what it allows now: {', '.join(allowed(dialog))}"
+        f"{cannot}: the dialog is {in_words(dialog)}", fix=f"what it allows now: {', '.join(commands(dialog))}"
     )
 
 

@@ -6,8 +6,7 @@ Lines are split on `\\n` and on nothing else: two readers that disagree about li
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 _BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -50,15 +49,6 @@ _NOTHING = re.compile(rf"[\s\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff\ufffd\u200c\u2
 def is_blank(text: str) -> bool:
     """True where nothing of it can be seen."""
     return _NOTHING.fullmatch(text) is not None
-
-
-WORDS = ("text", "message", "content")  # what programs call the words that they send
-
-
-def worded(given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What a program sent, with its words under `name`, whichever of `WORDS` it calls them."""
-    other = next((one for one in WORDS if one in given), name) if name not in given else name
-    return {name if one == other else one: value for one, value in given.items()}
 
 
 def escape(text: str) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from dialogd import __version__
 from dialogd.agent.loop import Agent
-from dialogd.agent.reporting import BUCKETS, Counters, phase
+from dialogd.agent.reporting import BUCKETS, Counters
 from dialogd.errors import BackendError
+from dialogd.views.standing import phase
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -26,9 +26,10 @@ from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words, listed
 from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed
-from dialogd.server.report import health, phase
+from dialogd.server.report import health
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import home_port
+from dialogd.views.standing import Noticed, Question, phase
 
 FRESH = 0.5  # seconds for which an answer of another daemon is good enough
 PATIENCE = 0.3  # seconds to wait for one; a daemon that is slow is asked in the background
@@ -184,7 +185,7 @@ class Left(BaseModel):
     words: str
 
 
-class Asked(wire.Question):
+class Asked(Question):
     """A question to the person, with the name of who asks."""
 
     name: str
@@ -258,7 +259,7 @@ class PageState(BaseModel):
     proposals: list[Offered] = []
     step: bool = False
     paused: bool = False
-    signals: list[wire.Noticed] = []
+    signals: list[Noticed] = []
     warnings: list[str] = []
     changed_from: int = 0
     changed: dict[str, str] = {}

@@ -7,14 +7,10 @@ from typing import Any, Literal
 
 from dialogd import __version__
 from dialogd.agent.loop import Agent
-from dialogd.agent.reporting import phase
 from dialogd.backends.live import Live
-from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Wait
-from dialogd.protocol.signals import convergence
 from dialogd.server import wire
-
-__all__ = ["health", "opening", "phase"]
+from dialogd.views.standing import standing
 
 
 def opening(agent: Agent, port: int) -> dict[str, Any]:
@@ -27,46 +23,34 @@ def opening(agent: Agent, port: int) -> dict[str, Any]:
 
 def health(agent: Agent, port: int) -> wire.Health:
     """The answer of `GET /health`, from what is known without touching the disk."""
-    dialog, call = agent.dialog, agent.call
-    state = dialog.state if dialog else None
+    dialog, call, working = agent.dialog, agent.call, None
     me = dialog.header.agent(agent.me) if dialog else None
-    number = state.number if state else 0
-    working, does_now = None, agent.hub.state_of(agent.me)
     if call and agent.is_working:
+        does = agent.hub.state_of(agent.me)
         what: Literal["thinking", "executing"]
-        what = "executing" if does_now is not None and does_now.state == "executing" else "thinking"
+        what = "executing" if does is not None and does.state == "executing" else "thinking"
+        number = dialog.state.number if dialog else 0
         working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1), state=what)
-    open_ = wire.questions(dialog)
-    outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
+    stands = standing(dialog, thinking=agent.is_working)
+    if isinstance(agent.action, Stop):
+        stands["outcome"] = agent.action.outcome.name
     return wire.Health(
+        **stands,
         id=agent.me,
         name=agent.behavior.name or (me.name if me else f"Claude {agent.me}"),
         port=port,
         pid=os.getpid(),
         version=__version__,
         file=str(agent.file.path),
-        dialog=dialog.id if dialog else None,
-        topic=dialog.header.topic if dialog else "",
-        turn=number,
-        turn_of=list(state.owing) if state else [],
-        phase=phase(dialog, thinking=agent.is_working),
-        lifecycle=lifecycle.phase(dialog) if dialog else None,
-        allowed=list(lifecycle.allowed(dialog)) if dialog else [],
         working_on=working,
         delivery=_delivery(agent),
         waiting=_waiting(agent),
-        outcome=outcome.name if outcome else None,
-        approved=bool(state and state.approved),
-        question=open_[0] if open_ else None,
-        questions=open_,
         calls=[wire.CallAsked(**asked.facts) for asked in agent.desk.open.values()],
         backend=agent.backend.name,
         model=agent.backend.model,
         peers=_peers(agent),
         turns_written=agent.tally.turns,
         secrets_redacted=agent.tally.secrets,
-        signals=[wire.Noticed(kind=s.kind, text=s.text, agents=list(s.agents)) for s in agent.noticed()],
-        convergence=convergence(dialog) if dialog else None,
         warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
         usd=agent.tally.bill.known_usd,
     )

@@ -28,11 +28,12 @@ from dialogd.server.guard import PROCESSES
 from dialogd.server.metrics import render_metrics
 from dialogd.server.person_routes import person_routes
 from dialogd.server.refusals import CONVERT, MEDIA_TYPE, NOT_UTF8, handle_errors
-from dialogd.server.report import health, phase
+from dialogd.server.report import health
 from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
 from dialogd.store.caller import asked_by, carried
 from dialogd.store.folders import StateDir
+from dialogd.views.standing import phase
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dialogd.protocol import questions as asked
 from dialogd.protocol.model import Entry
+from dialogd.protocol.names import worded
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import worded
+from dialogd.views.standing import Basics, Standing, basics
 
 
 class Problem(BaseModel):
@@ -83,25 +83,6 @@ class Reject(Meant):
     """Why the person does not take the result."""
 
     reason: str = Field(description="what is wrong with it", max_length=1_000_000)
-
-
-class Question(BaseModel):
-    """What the person is asked; `by` is an ISO time with its offset, null without a deadline.
-
-    `takes_default` is true where the default will count as the answer once that time has passed.
-    """
-
-    text: str
-    asker: str
-    entry: str
-    by: str | None
-    default: str | None
-    takes_default: bool
-
-
-def questions(dialog: Dialog | None) -> list[Question]:
-    """What the person is asked in this dialog, first to last."""
-    return [Question.model_validate(each) for each in asked.facts(dialog)] if dialog is not None else []
 
 
 class Floor(Meant):
@@ -196,15 +177,7 @@ class CallAsked(BaseModel):
     seconds: float
 
 
-class Noticed(BaseModel):
-    """A signal; never a verdict."""
-
-    kind: str
-    text: str
-    agents: list[str]
-
-
-class Health(BaseModel):
+class Health(Standing):
     """How a daemon and its dialog are."""
 
     status: Literal["ok"] = "ok"
@@ -214,28 +187,15 @@ class Health(BaseModel):
     pid: int
     version: str
     file: str
-    dialog: str | None
-    topic: str
-    turn: int
-    turn_of: list[str]
-    phase: str
-    lifecycle: str | None
-    allowed: list[str]
     working_on: Working | None
     delivery: Delivery | None = None
     waiting: Waiting | None
-    outcome: str | None
-    approved: bool
-    question: Question | None
-    questions: list[Question]
-    calls: list[CallAsked] = []
+    calls: list[CallAsked] = Field(default_factory=list)
     backend: str
     model: str
     peers: dict[str, Peer]
     turns_written: int
     secrets_redacted: int
-    signals: list[Noticed]
-    convergence: float | None
     warnings: list[str]
     usd: float | None
 
@@ -281,35 +241,19 @@ class EntryOut(BaseModel):
         )
 
 
-class DialogOut(BaseModel):
+class DialogOut(Basics):
     """The dialog, folded."""
 
-    dialog: str
-    topic: str
     agents: dict[str, str]
-    turn: int
-    turn_of: list[str]
-    outcome: str | None
-    approved: bool
-    question: Question | None
-    questions: list[Question]
     limits: dict[str, Any]
     entries: list[EntryOut]
 
     @classmethod
     def of(cls, dialog: Dialog, since: int) -> DialogOut:
         """The dialog as it travels, entries from index `since` on."""
-        state, open_ = dialog.state, questions(dialog)
         return cls(
-            dialog=dialog.id,
-            topic=dialog.header.topic,
+            **basics(dialog),
             agents={agent.id: agent.name for agent in dialog.header.agents},
-            turn=state.number,
-            turn_of=list(state.owing),
-            outcome=state.outcome.name if state.outcome else None,
-            approved=bool(state.approved),
-            question=open_[0] if open_ else None,
-            questions=open_,
-            limits=asdict(state.limits),
+            limits=asdict(dialog.state.limits),
             entries=[EntryOut.of(entry) for entry in dialog.entries[since:]],
         )

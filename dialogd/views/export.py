@@ -22,9 +22,9 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled
 from dialogd.protocol import board
 from dialogd.protocol.board import positions
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.lifecycle import phase
 from dialogd.protocol.model import Condition, Entry, digest
 from dialogd.protocol.money import in_dollars, in_tokens, total
+from dialogd.protocol.names import lifecycle_of
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words, listed, many
@@ -327,7 +327,7 @@ def _header(dialog: Dialog) -> dict[str, Any]:
 def _state(dialog: Dialog) -> dict[str, Any]:
     state, outcome = dialog.state, dialog.state.outcome
     return {
-        "phase": phase(dialog),
+        "phase": lifecycle_of(dialog),
         "turn": state.number,
         "turn_of": list(state.owing),
         "paused": state.paused,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Protocol
 
-from dialogd.agent.call import Call
 from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Part, Prompt, fenced
 from dialogd.config import DEFAULT_FILE
@@ -58,12 +58,20 @@ def _part(entry: Entry) -> Part:
     return Part(entry.id, f"## {title}, by {who}\n\n{fenced(text)}", entry.by)
 
 
-async def synthesize(
-    backend: Backend, plan: Plan, agent: Participant, file: Path, *, retry_wait: float, secrets: Sequence[str] = ()
-) -> Synthesis:
+class Asks(Protocol):
+    """One call of a backend."""
+
+    backend: Backend
+    secrets: tuple[str, ...]
+    bill: Any
+
+    async def ask(self, request: Request, deadline: float) -> str: ...
+
+
+async def synthesize(call: Asks, plan: Plan, agent: Participant, file: Path) -> Synthesis:
     """Ask the backend once, as that agent, within the dialog's timeout. Raises `BackendError`."""
-    dialog, call = plan.dialog, Call(backend, retry_wait, tuple(secrets))
-    asked = prompt(dialog, (*secrets, *backend.secrets))
+    dialog, backend = plan.dialog, call.backend
+    asked = prompt(dialog, call.secrets)
     request = Request(dialog, agent, dialog.state.number + 1, file, lambda: asked)
     text = await call.ask(request, dialog.state.limits.timeout)
     if not text.strip():

@@ -63,7 +63,7 @@ def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> N
     text, facts = dialogd.all([["status"], ["status", "--json"]])
     assert (text.code, text.err, facts.err) == (0, "", "")
     for row in (
-        "  state    waiting (under way: post, read, vote, stop)",
+        "  state    waiting (under way)",
         "  rules    council: order round-robin; verdict vote, threshold 75%, quorum 50%",
         "  round    1 of 5; phase 1 of 2, DISCOVERY: what there is",
         "  vote     P1: B approve; not yet: A, C",
@@ -84,7 +84,7 @@ def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> N
 def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
     dialogd.begin("Tabs?")
     before = dialogd("status").out
-    assert "  state    waiting (not begun: start, configure, add agent)\n" in before
+    assert "  state    waiting (not begun)\n" in before
     assert "signals" not in before
     with dialogd.file.open("a", encoding="utf-8") as file:
         file.write("\n## Turn 2 — Claude A\n\nTabs, tabs everywhere.\n\nTURN: B\n")
@@ -97,8 +97,7 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
     facts = dialogd("status", "--json").json
     assert facts["rules"]["template"] == ""
     assert dialogd("stop").code == 0
-    allows = "dialogd plan and dialogd export show it, dialogd say … opens it again"
-    assert f"  state    ended (over: {allows})\n" in dialogd("status").out
+    assert "  state    ended (over)\n" in dialogd("status").out
 
 
 ROUNDS = [

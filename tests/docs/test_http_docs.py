@@ -17,9 +17,9 @@ from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES
 from dialogd.server import wire
+from dialogd.server.event_models import KINDS, model_of
 from dialogd.server.guard import Bounds
 from dialogd.server.routes import _STATUS, create_app
-from dialogd.server.told import KINDS
 from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table
 
@@ -89,8 +89,8 @@ def test_every_kind_of_event_has_its_heading_and_its_model() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_is_shown_with_its_fields(kind: str) -> None:
-    page, model = section(EVENTS, f"`{kind}`"), KINDS[kind]
-    fields = {field.alias or name for name, field in model.model_fields.items()}
+    page, model = section(EVENTS, f"`{kind}`"), model_of(kind)
+    fields = set(model.model_fields)
     found = re.findall(r"^```\nevent: (\w+)\ndata: (\{.*\})\n(?:id: ([0-9a-f]{8}-\d+)\n)?```$", page, re.MULTILINE)
     assert found
     for name, data, id_ in found:

@@ -12,10 +12,10 @@ from dialogd import person
 from dialogd.cli import options
 from dialogd.errors import BackendError, BadInput, Refused
 from dialogd.mcp.begin import Position, on
-from dialogd.mcp.dialogs import AGENT_STATES, FREE, MOST, PAGE, STATES, Around, agent_state, pause, state_of
+from dialogd.mcp.dialogs import FREE, MOST, PAGE, Around, pause, state_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
-from dialogd.protocol.text import WORDS
+from dialogd.protocol.names import AGENTS, SESSIONS, WORDS, agent_state
 from tests.mcp.conftest import Host, call
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -303,7 +303,7 @@ def ended(mark: str) -> str:
 )
 def test_a_sessions_state_follows_from_file_and_daemons(text: str | None, around: Around, state: str) -> None:
     found = state_of(parse(text.encode()) if text else None, around)
-    assert found in STATES
+    assert found in SESSIONS
     assert found == state
 
 
@@ -329,14 +329,14 @@ def test_a_session_whose_time_is_over_is_completing_until_its_last_round_is_done
 )
 def test_an_agents_state_follows_from_what_its_daemon_says(working: object, state: str) -> None:
     dialog = parse(opening("A", "B").encode())
-    assert state in AGENT_STATES
-    assert agent_state(dialog, "A", Around({"A": {"working_on": working}})) == state
-    assert agent_state(dialog, "B", Around({"A": {"working_on": working}})) == "stopped"
+    assert state in AGENTS
+    assert agent_state(dialog, "A", {"A": {"working_on": working}}) == state
+    assert agent_state(dialog, "B", {"A": {"working_on": working}}) == "stopped"
     over = parse(ended("[STOPPED: enough]").encode())
-    assert agent_state(over, "A", Around({"A": {"working_on": working}})) == "stopped"
+    assert agent_state(over, "A", {"A": {"working_on": working}}) == "stopped"
     here = Room(opening("A", "B"), A=[BackendError("overloaded", fix="wait")])
     here.step("A")
-    assert agent_state(here.dialog, "A", Around({"A": {"working_on": working}})) == "failed"
+    assert agent_state(here.dialog, "A", {"A": {"working_on": working}}) == "failed"
 
 
 async def test_limits_are_settable_also_by_variables(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.agent.call import Call
 from dialogd.backends import Request, Usage
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError
@@ -51,7 +52,7 @@ async def test_a_synthesis_is_marked_and_signed_by_nobody() -> None:
     dialog, backend = consensus(), Writer("# Plan: mine\n\nDo it (turn 4).")
     drawn = Plan(dialog)
     agent = dialog.header.agents[1]
-    made = await synthesize(backend, drawn, agent, Path("dialog.md"), retry_wait=0)
+    made = await synthesize(Call(backend, 0), drawn, agent, Path("dialog.md"))
     assert (made.agent, made.model, made.cost, len(backend.asked)) == ("B", "m-2-2026", "$2", 1)
     page = markdown(dataclasses.replace(drawn, synthesis=made))
     _, _, part = page.partition("\n## A unified plan, written by a model\n")
@@ -66,10 +67,10 @@ async def test_a_synthesis_is_marked_and_signed_by_nobody() -> None:
 async def test_an_empty_synthesis_is_an_error() -> None:
     dialog = consensus()
     with pytest.raises(BackendError, match="empty"):
-        await synthesize(Writer(" \n"), Plan(dialog), dialog.header.agents[0], Path("dialog.md"), retry_wait=0)
+        await synthesize(Call(Writer(" \n"), 0), Plan(dialog), dialog.header.agents[0], Path("dialog.md"))
 
 
 async def test_what_looks_like_a_key_does_not_come_back() -> None:
     dialog = consensus()
-    made = await synthesize(Writer(f"Use {SECRET}."), Plan(dialog), dialog.header.agents[0], Path("d.md"), retry_wait=0)
+    made = await synthesize(Call(Writer(f"Use {SECRET}."), 0), Plan(dialog), dialog.header.agents[0], Path("d.md"))
     assert SECRET not in made.text

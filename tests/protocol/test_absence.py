@@ -130,7 +130,7 @@ def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], N
 @cases("approves", [lambda here: here.approve(), lambda here: here.types("[APPROVED]\n")])
 def test_the_person_takes_a_text_that_absent_agents_did_not_sign(approves: Callable[[Room], None], ids: str) -> None:
     here = awaits_b(ids)
-    assert "approve" in person.lifecycle.allowed(here.dialog)
+    assert "approve" in person.lifecycle.commands(here.dialog)
     approves(here)
     here.run()
     assert end(here).name == "DECIDED"

@@ -459,7 +459,7 @@ def test_a_result_is_approved_once_and_a_new_turn_forgets_it() -> None:
     assert stage.text == before
     note = stage.dialog.last
     assert (note.id, stage.dialog.state.approved) == ("3.1", "3.1")
-    assert "approve" not in lifecycle.allowed(stage.dialog)
+    assert "approve" not in lifecycle.commands(stage.dialog)
     stage.types("\n[APPROVED]\n")
     assert stage.dialog.state.approved == "3.1"
     stage.say("And Redis?")
