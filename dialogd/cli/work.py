@@ -10,8 +10,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from dialogd import person
+from dialogd.backends.seats import Cast
 from dialogd.cli import options
 from dialogd.cli.client import daemons
 from dialogd.cli.create import Wanted, takes_options
@@ -29,7 +31,7 @@ from dialogd.cli.speak import done
 from dialogd.cli.status import ended, next_step, onwards
 from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import Settings, file_flag, file_words
-from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused, StorageError
+from dialogd.errors import BadInput, NotADialog, NotInstalled, Refused, StorageError
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
 from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task, listed
@@ -43,7 +45,7 @@ from dialogd.store.disk import fix, why, write_over
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import checkout_at, push, remotes, shown
 from dialogd.tasks.sandbox import missing
-from dialogd.tasks.worktrees import Base, Worktrees, base_of
+from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates.opening import ContextFile, Opening
 from dialogd.views.tasks import events, look_into, why_of
 
@@ -80,54 +82,42 @@ Goal = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: you have seen what will be done.")]
 
 
-def _number(least: int, about: str, name: str = "", most: int | None = None) -> Any:
-    """An option that takes a number, whose default is told in its text."""
-    return typer.Option(*filter(None, [name]), min=least, max=most, metavar="N", show_default=False, help=about)
+def _text(metavar: str, about: str, *names: str) -> Any:
+    """An option whose default is told in its text."""
+    return typer.Option(*names, metavar=metavar, show_default=False, help=about)
+
+
+def _number(least: int, about: str, *names: str, most: int | None = None) -> Any:
+    return typer.Option(*names, min=least, max=most, metavar="N", show_default=False, help=about)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A build as it was asked for, beside its goal."""
 
-    repo: Annotated[
-        str,
-        typer.Option(metavar="DIR", show_default=False, help="Your repository. Default: the folder that you are in."),
-    ] = "."
-    gate: Annotated[
-        str, typer.Option(metavar="CMD", help="What tests a task, such as 'make test'. Default: nothing.")
-    ] = ""
+    repo: Annotated[str, _text("DIR", "Your repository. Default: the folder that you are in.")] = "."
+    gate: Annotated[str, _text("CMD", "What tests a task, such as 'make test'. Default: nothing.")] = ""
     gate_sees: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DIR", help="A folder that the gate can read, as .venv or of a toolchain; repeat it."),
+        list[str] | None, _text("DIR", "A folder that the gate can read, as .venv or of a toolchain; repeat it.")
     ] = None
     decided: Annotated[
-        str | None,
-        typer.Option("--from", metavar="DIALOG|PLAN", help="Carry out what this dialog decided and you approved."),
+        str | None, _text("DIALOG|PLAN", "Carry out what this dialog decided and you approved.", "--from")
     ] = None
-    agents: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Both backends: the moderator's, the tech lead's.")
-    ] = None
+    agents: Annotated[str | None, _text("LIST", "Both backends: the moderator's, the tech lead's.")] = None
     agent: Annotated[
-        list[str] | None,
-        typer.Option("--agent", metavar="SPEC", help="M=BACKEND[:MODEL], who plans and reviews, or L=…, who works."),
+        list[str] | None, _text("SPEC", "M=BACKEND[:MODEL], who plans and reviews, or L=…, who works.")
     ] = None
     iterations: Annotated[int, _number(1, "Attempts that a task has. Default: 3.")] = 3
     pass_score: Annotated[int, _number(0, "Points that a review needs. Default: 80.", most=100)] = 80
     cycles: Annotated[int, _number(0, "Improvements after the tasks. Default: 1.")] = 1
     expected: Annotated[int, _number(1, "How many tasks to expect. Default: 3.", "--tasks")] = EXPECTED
-    gate_timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the gate may take. Default: 15 minutes.")
-    ] = ""
-    question: Annotated[
-        str | None, typer.Option("--question", "-q", metavar="TEXT", help="The goal in full. Default: GOAL alone.")
-    ] = None
-    question_file: Annotated[
-        str | None, typer.Option(metavar="F", help="Read the goal in full from a file; `-` reads standard input.")
-    ] = None
+    gate_timeout: Annotated[str, _text("TIME", "How long the gate may take. Default: 15 minutes.")] = ""
+    question: Annotated[str | None, _text("TEXT", "The goal in full. Default: GOAL alone.", "--question", "-q")] = None
+    question_file: Annotated[str | None, _text("F", "Read the goal in full from a file; `-` reads standard input.")] = (
+        None
+    )
     context: options.ContextFiles = None
-    timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long one reply may take. Default: 30 minutes.")
-    ] = None
+    timeout: Annotated[str | None, _text("TIME", "How long one reply may take. Default: 30 minutes.")] = None
     budget: options.Budget = None
     unattended: Annotated[
         bool,
@@ -138,22 +128,12 @@ class Asked:
     def wanted(self, goal: str | None) -> Wanted:
         """The dialog in which it is carried out. Raises what is in the way, of the goal and in the repository."""
         topic, said, along, source = _goal(goal, self.decided)
+        own = ("question_file", "agents", "agent", "timeout", "context", "unattended", "budget")
         return Wanted(
-            topic,
-            question=said or self.question,
-            question_file=self.question_file,
-            agents=self.agents,
-            agent=self.agent,
-            timeout=self.timeout,
-            context=self.context,
-            unattended=self.unattended,
-            template=TEMPLATE,
-            budget=self.budget,
-            build={**self._rules(), "source": source},
-            tasks=self.expected,
-            along=along,
+            topic, question=said or self.question, template=TEMPLATE, **{name: getattr(self, name) for name in own},
+            build={**self._rules(), "source": source}, tasks=self.expected, along=along,
             gate_sees=tuple(map(str, self.toolchains)),
-        )
+        )  # fmt: skip
 
     @property
     def toolchains(self) -> list[Path]:
@@ -164,22 +144,18 @@ class Asked:
         """What the Setup says of the build. Raises what is in the way in the repository."""
         folder = Path.cwd() / Path(self.repo).expanduser()
         base = base_of(folder)
-        for row in _uncommitted(base):
-            remark(row)
+        if base.uncommitted:
+            few = ", ".join(base.uncommitted[:5]) + (" …" if len(base.uncommitted) > 5 else "")
+            remark(f"note: not committed, and no part of it: {few}")
         if "\n" in self.gate:
             fix = "write a script, and name it: --gate ./check"
             raise BadInput("the gate's command has more than one line", fix=fix)
         limit = int(options.duration(self.gate_timeout, "--gate-timeout")) if self.gate_timeout else 900
         return {
-            "repo": str(checkout_at(folder).path),
-            "branch": base.branch,
-            "base": base.commit,
-            "gate": " ".join(self.gate.split()),
-            "gate_timeout": max(limit, 1),
-            "iterations": self.iterations,
-            "pass_score": self.pass_score,
-            "cycles": self.cycles,
-        }
+            "repo": str(checkout_at(folder).path), "branch": base.branch, "base": base.commit,
+            "gate": " ".join(self.gate.split()), "gate_timeout": max(limit, 1), "iterations": self.iterations,
+            "pass_score": self.pass_score, "cycles": self.cycles,
+        }  # fmt: skip
 
 
 @build.command("run", hidden=True)
@@ -193,35 +169,20 @@ def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> N
     """
     lasts, settings = held.lasts, held.settings(goal)
     if held.go_on:
-        log = options.log_of(settings)
-        rules = person.rules_of_build(options.dialog_at(log))
-        runs = bool(daemons(settings, settings.file))
-        _refuse_others(ctx, {*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))}, runs=runs)
-        trees = Worktrees(Path(rules.repo)) if asked.gate_sees else None
-        found = readable(asked.toolchains, settings.file, settings.state_dir, trees) if trees else ()
-        after = person.carry_on(log, asked.budget or "")
-        if asked.unattended:
-            after = person.leave(log, USER)
-        if runs:
-            done(settings, after, "its daemons run")
+        again = _gone_on(ctx, asked, held, settings)
+        if again is None:
             return
-        cast = former_cast(settings, held.pace)
-        if found:
-            sees = tuple(map(str, found))
-            seats = (dataclasses.replace(s, gate_sees=sees) if s.id == rules.lead else s for s in cast.seats)
-            cast = dataclasses.replace(cast, seats=tuple(seats))
+        cast = again
     else:
 
         def agree(opening: Opening) -> None:
-            for row in _will_be(opening, asked):
-                remark(row)
-            for row in _tried(opening, asked, settings):
+            for row in chain(_will_be(opening, asked), _tried(opening, asked, settings)):
                 remark(row)
             ask("Start it?", yes=asked.yes)
 
-        wanted = asked.wanted(goal)
+        prices = held.price or ()
         settings, cast = new_cast(
-            settings, wanted, held.pace or "", replace=held.replace, prices=held.price or (), agree=agree
+            settings, asked.wanted(goal), held.pace or "", replace=held.replace, prices=prices, agree=agree
         )
     with interruptible() as interrupt:
         raise typer.Exit(perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens))
@@ -230,6 +191,25 @@ def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> N
 # What `--continue` takes beside the file: what it says, and what daemons take that it starts.
 WORDS = ("go_on", "file", "budget", "unattended", "yes")
 STARTS = ("gate_sees", "pace", "plan", "linger", "opens")
+
+
+def _gone_on(ctx: typer.Context, asked: Asked, held: Held, settings: Settings) -> Cast | None:
+    """Have a build go on; its agents, None where their daemons run."""
+    log = options.log_of(settings)
+    rules = person.rules_of_build(options.dialog_at(log))
+    runs = bool(daemons(settings, settings.file))
+    _refuse_others(ctx, {*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))}, runs=runs)
+    trees = Worktrees(Path(rules.repo)) if asked.gate_sees else None
+    found = readable(asked.toolchains, settings.file, settings.state_dir, trees) if trees else ()
+    after = person.carry_on(log, asked.budget or "")
+    if asked.unattended:
+        after = person.leave(log, USER)
+    if runs:
+        done(settings, after, "its daemons run")
+        return None
+    cast, sees = former_cast(settings, held.pace), tuple(map(str, found))
+    seats = (dataclasses.replace(s, gate_sees=sees) if sees and s.id == rules.lead else s for s in cast.seats)
+    return dataclasses.replace(cast, seats=tuple(seats))
 
 
 def _refuse_others(ctx: typer.Context, taken: Collection[str], *, runs: bool) -> None:
@@ -242,13 +222,6 @@ def _refuse_others(ctx: typer.Context, taken: Collection[str], *, runs: bool) ->
     if names:
         what = f"{', '.join(names)}: a build that goes on keeps what it began with"
         raise BadInput(what, fix="leave it out, or begin another build with it")
-
-
-def _uncommitted(base: Base) -> Iterator[str]:
-    """The note on what the checkout holds beyond its commit."""
-    if base.uncommitted:
-        few = ", ".join(base.uncommitted[:5]) + (" …" if len(base.uncommitted) > 5 else "")
-        yield f"note: not committed, and no part of it: {few}"
 
 
 def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[ContextFile, ...], str]:
@@ -264,8 +237,7 @@ def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Contex
     from dialogd.views.plan_page import first_screen
 
     dialog = _source(decided)
-    agreed = certify(dialog)
-    outcome = dialog.state.outcome
+    agreed, outcome = certify(dialog), dialog.state.outcome
     if outcome is None or outcome.name not in AGREED or agreed is None or not agreed.text.strip():
         how = ended(dialog) if outcome else "it has not ended"
         raise Refused(
@@ -273,13 +245,11 @@ def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Contex
             fix='name one that ended in agreement (dialogd list), or say the goal: dialogd build "goal"',
         )
     if not dialog.state.approved:
-        raise Refused(
-            f"you have not approved what dialog {dialog.id} decided",
-            fix="read it, and approve it first: dialogd approve --file F",
-        )
+        what = f"you have not approved what dialog {dialog.id} decided"
+        raise Refused(what, fix="read it, and approve it first: dialogd approve --file F")
     page = first_screen(Plan(dialog, decided))
-    words = f"{goal}\n\n" if goal else ""
-    said = f"{words}Carry out what dialog {dialog.id} decided:\n\n{agreed.text}"
+    before = f"{goal}\n\n" if goal else ""
+    said = f"{before}Carry out what dialog {dialog.id} decided:\n\n{agreed.text}"
     plan = ContextFile(f"plan of {dialog.id}", page, len(page.encode()))
     return goal or dialog.header.topic, said, (plan,), dialog.id
 
@@ -290,29 +260,20 @@ def _source(named: str) -> Dialog:
     from dialogd.memory import current
     from dialogd.memory.reading import read_dialog
 
-    path = Path(named).expanduser()
+    path, fix = Path(named).expanduser(), "name a dialog's file, its plan or its id: dialogd list"
     if not path.exists():
         if "/" in named:
-            raise BadInput(f"{named} does not exist", fix="name a dialog's file, its plan or its id: dialogd list")
+            raise BadInput(f"{named} does not exist", fix=fix)
         return current(open_memory().dialog(named))[1]
     try:
         return read_dialog(path)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}", fix="check the path") from error
     except NotADialog as error:
-        facts = path.with_suffix(".json")
         try:
-            known = jsons.loads(facts.read_text(encoding="utf-8"))
-            file, ident = Path(known["file"]), str(known["dialog"])
+            ident = str(jsons.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["dialog"])
         except (OSError, ValueError, KeyError, TypeError):
-            fix = "name the dialog's file, its plan or its id: dialogd list"
             raise BadInput(f"{path} is neither a dialog nor the plan of one", fix=fix) from error
-        try:
-            dialog = read_dialog(file)
-            if dialog.id == ident:
-                return dialog
-        except (DialogdError, OSError):
-            pass
         return current(open_memory().dialog(ident))[1]
 
 
@@ -344,9 +305,6 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
     )
 
 
-NOBODY_TO_ASK = "your word is needed, and nobody can be asked here"
-
-
 def _tried(opening: Opening, asked: Asked, settings: Settings) -> Iterator[str]:
     """How the gate ends on the commit that the build starts from, as it will run on each task."""
     rules = opening.rules.build
@@ -369,14 +327,16 @@ def _tried(opening: Opening, asked: Asked, settings: Settings) -> Iterator[str]:
     if ran.state == "passed":
         yield f"        it passed, in {in_words(ran.seconds)}. {line(last_line(ran))}"
         return
+    how = f"could not start: exit code {ran.code}" if ran.code in NOT_STARTED else f"failed: exit code {ran.code}"
     if ran.state == "timeout":
-        yield f"        it had not ended in {in_words(rules.gate_timeout)}: --gate-timeout gives it more"
-    else:
-        how = "could not start" if ran.code in NOT_STARTED else "failed"
-        yield f"        it {how}: exit code {ran.code}"
+        how = f"had not ended in {in_words(rules.gate_timeout)}: --gate-timeout gives it more"
+    yield f"        it {how}"
     yield from (f"          {line(row)}" for row in ran.tail.split("\n")[-5:] if row.strip())
     yield f"        its output: {gate.log(name)}"
     yield "        what it lacks it can be shown (--gate-sees .venv); or name another (--gate)"
+
+
+NOBODY_TO_ASK = "your word is needed, and nobody can be asked here"
 
 
 def ask(question: str, *, yes: bool) -> None:
@@ -486,15 +446,24 @@ def pr(
     if chosen not in known:
         what = f"there is no remote {chosen}" if chosen else "the repository has no remote"
         raise Refused(what, fix=f"name one of: {', '.join(known)}" if known else "git remote add origin URL")
-    title, body = one_line(f"{one.description}", 100), "\n".join(_request(one, rules, dialog))
-    words = ["gh", "pr", "create", "--head", one.branch, "--base", rules.branch, "--title", title, "--body", body]
+    begun = [
+        "gh",
+        "pr",
+        "create",
+        "--head",
+        one.branch,
+        "--base",
+        rules.branch,
+        "--title",
+        one_line(one.description, 100),
+    ]
     remark(f"git push {chosen} {one.branch}   ({one.commit[:12]} to {known[chosen]})")
-    remark(f"gh pr create --head {one.branch} --base {rules.branch} --title {shlex.quote(title)}")
+    remark(shlex.join(begun))
     ask("Publish it?", yes=yes)
     push(repo, chosen, one.branch)
     opened = _opened(repo, one)
     if opened is None:
-        ran = _gh(repo, *words)
+        ran = _gh(repo, *begun, "--body", "\n".join(_request(one, rules, dialog)))
         if ran.returncode:
             said = " ".join(ran.stderr.split())[:300] or f"exit code {ran.returncode}"
             fix = "`gh auth status` and `gh pr create` say more; then this command again"
@@ -617,31 +586,14 @@ def _whose(what: tasks_of.Due, rules: Build) -> str:
 def _facts(task: Task) -> dict[str, object]:
     """A task as programs are told of it; null for what is not known yet."""
     known = dataclasses.asdict(task)
-    kept = (
-        "state",
-        "why",
-        "description",
-        "iteration",
-        "branch",
-        "base",
-        "commit",
-        "tree",
-        "gate",
-        "author",
-        "reviewer",
-    )
+    names = "state why description iteration branch base commit tree gate author reviewer"
     return {
-        "id": task.id,
-        **{key: known[key] or None for key in kept},
-        "criteria": list(task.criteria),
-        "after": [f"{number:03}" for number in task.after],
-        "hours": task.hours,
-        "score": task.score,
-        "untested": task.gate == "untested",
-        "improvement": dict(task.asks) or None,
+        "id": task.id, **{key: known[key] or None for key in names.split()}, "criteria": list(task.criteria),
+        "after": [f"{number:03}" for number in task.after], "hours": task.hours, "score": task.score,
+        "untested": task.gate == "untested", "improvement": dict(task.asks) or None,
         "pr_url": task.request.url if task.request else None,
         "pr_number": task.request.number if task.request else None,
-    }
+    }  # fmt: skip
 
 
 def _table(dialog: Dialog, rules: Build, file: Path, *, is_running: bool) -> Iterator[str]:
@@ -652,20 +604,20 @@ def _table(dialog: Dialog, rules: Build, file: Path, *, is_running: bool) -> Ite
     for task in known:
         is_told = task.commit and task.gate not in ("", "passed")
         state = f"{task.state}, {tasks_of.tested(task)}" if is_told else task.state
-        score = f"{task.score} of 100" if task.score is not None else ""
-        attempt = f"attempt {task.iteration} of {tasks_of.last_attempt(rules, task)}" if task.iteration else ""
-        after = f"after {', '.join(f'{number:03}' for number in task.after)}" if task.after else ""
-        facts = ", ".join(filter(None, (score, attempt, after, f"{task.hours:g} h" if task.hours else "", task.branch)))
-        asked = task.request.url if task.request else ""
-        yield f"{task.id}  {state:20}  {one_line(task.description, 100)}"
-        if facts:
-            yield f"     {facts}"
-        if asked:
-            yield f"     {asked}"
+        facts = [
+            f"{task.score} of 100" if task.score is not None else "",
+            f"attempt {task.iteration} of {tasks_of.last_attempt(rules, task)}" if task.iteration else "",
+            f"after {', '.join(f'{number:03}' for number in task.after)}" if task.after else "",
+            f"{task.hours:g} h" if task.hours else "",
+            task.branch,
+        ]
+        below = [", ".join(filter(None, facts)), task.request.url if task.request else ""]
         if task.state == PROPOSED:
-            yield from (f"     - {one}" for one in task.criteria)
-        elif why := why_of(task):
-            yield f"     {one_line(why, 200)}"
+            below += [f"- {one}" for one in task.criteria]
+        else:
+            below.append(one_line(why_of(task), 200))
+        yield f"{task.id}  {state:20}  {one_line(task.description, 100)}"
+        yield from (f"     {row}" for row in below if row)
     if dialog.state.outcome is not None:
         yield f"\n{ended(dialog)}"
         if step := next_step(dialog, file, is_running=is_running):
@@ -673,12 +625,6 @@ def _table(dialog: Dialog, rules: Build, file: Path, *, is_running: bool) -> Ite
     elif question := tasks_of.question(rules, dialog.state.tasks):
         yield f"\n{question}"
         yield from (f"  {one}" for one in lifecycle.answers(dialog, file_flag(file)))
-
-
-@tasks.command("confirm")
-def confirm(task: Numbers = None, file: options.FileOption = None) -> None:
-    """Confirm proposed tasks, so that the work begins. Default: all of them."""
-    _said("confirm", task, "", file)
 
 
 @tasks.command("change")
@@ -701,28 +647,40 @@ def change(
     done(settings, new, "changed" if new.state.tasks != before.state.tasks else "it was so already")
 
 
+_ACTS = {
+    "confirm": ("confirmed", "Confirm proposed tasks, so that the work begins. Default: all of them."),
+    "retry": (
+        "tried again",
+        "Have a task tried again that failed, with all its attempts. Default: the one that waits.",
+    ),
+    "accept": (
+        "accepted",
+        "Approve a task yourself that its reviewer did not. Default: the one that waits for you.\n\n"
+        "Also the word that `dialogd tasks verify` asks for, where a yes was only typed, or no gate tested a tree.",
+    ),
+    "drop": ("dropped", ""),
+}
+
+
+def _command(act: str) -> Callable[..., None]:
+    def command(task: Numbers = None, file: options.FileOption = None) -> None:
+        _said(act, task, "", file)
+
+    return command
+
+
+for _act, (_, _about) in _ACTS.items():
+    if _about:
+        tasks.command(_act, help=_about)(_command(_act))
+
+
+tasks.command("verify")(verify_commits)
+
+
 @tasks.command("drop")
 def drop(task: Numbers = None, why: Because = "", file: options.FileOption = None) -> None:
     """Drop tasks: they are not carried out. Who works on one is interrupted."""
     _said("drop", task, why, file)
-
-
-@tasks.command("retry")
-def retry(task: Numbers = None, file: options.FileOption = None) -> None:
-    """Have a task tried again that failed, with all its attempts. Default: the one that waits for you."""
-    _said("retry", task, "", file)
-
-
-@tasks.command("accept")
-def accept(task: Numbers = None, file: options.FileOption = None) -> None:
-    """Approve a task yourself that its reviewer did not. Default: the one that waits for you.
-
-    Also the word that `dialogd tasks verify --commit` asks for, where a yes was only typed, or no gate tested a tree.
-    """
-    _said("accept", task, "", file)
-
-
-tasks.command("verify")(verify_commits)
 
 
 @tasks.command("gate")
@@ -745,7 +703,7 @@ def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> 
     settings, log, before = options.opened(file)
     after = person.tasks(log, act, ", ".join(named or ()), why, secrets=options.own_secrets())
     mark = after.entries[-1].mark("TASK") if len(after.entries) > len(before.entries) else None
-    what = {"confirm": "confirmed", "drop": "dropped", "retry": "tried again", "accept": "accepted"}[act]
+    what, _ = _ACTS[act]
     grown = after.state.limits.max_turns
     room = f"; max_turns is {grown} from here on" if grown != before.state.limits.max_turns else ""
     done(settings, after, f"{mark.fields[0]} {what}{room}" if mark else f"{what} already")
