@@ -163,7 +163,7 @@ class Workspace:
         `read`, and what the words name, is there to be read, even if it lies in a shared temporary folder or in one
         that is `hidden`; `pinned` files of `own` stay as they are. It runs in `cwd`, or in `path`.
         """
-        from dialogd.tasks.sandbox import confined
+        from dialogd.backends.sandbox import confined
 
         roots = [path.resolve() for path in (self.path, *own)]
         words = [Path(word) for word in command if word.startswith("/") and Path(word).exists()]
@@ -377,7 +377,7 @@ def probe(name: str, variables: Mapping[str, str]) -> Found:
 
 def writers() -> dict[str, str]:
     """Every backend, with what keeps it from leading a build here: "" for those that can, and prove it at the start."""
-    from dialogd.tasks.sandbox import missing
+    from dialogd.backends.sandbox import missing
 
     lacking = f"it writes in a sandbox alone, and {missing()}" if missing() else ""
     why = dict.fromkeys(BACKENDS, "it answers, and has no hands to write files with")

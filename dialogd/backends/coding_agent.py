@@ -399,7 +399,7 @@ class AgentCLI:
 
         Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
         """
-        from dialogd.tasks.sandbox import missing
+        from dialogd.backends.sandbox import missing
 
         if self._writing is not None:
             return
@@ -539,7 +539,7 @@ class AgentCLI:
             self._lend(home, boxed=boxed)
             environment[self.keeps[0]] = str(home)
             if run.way is not None and boxed:
-                from dialogd.tasks.sandbox import limits as most_of
+                from dialogd.backends.sandbox import limits as most_of
 
                 limits = most_of(run.way.workspace.path, home)
                 pinned = [path for name in self.settings_files if (path := home / self.keeps[1] / name).is_file()]

@@ -93,7 +93,7 @@ class Command:
 
     async def prepare_to_write(self) -> None:
         """Make sure of the sandbox that keeps it to one folder: it has no manners of its own that could be proved."""
-        from dialogd.tasks.sandbox import INSTALL, missing
+        from dialogd.backends.sandbox import INSTALL, missing
 
         if lacking := missing():
             raise BackendError(
@@ -113,8 +113,8 @@ class Command:
         }
         words, folder, limits = [program, *self._words[1:]], self._project, None
         if request.workspace is not None:
-            from dialogd.tasks.sandbox import homes
-            from dialogd.tasks.sandbox import limits as most_of
+            from dialogd.backends.sandbox import homes
+            from dialogd.backends.sandbox import limits as most_of
 
             request.workspace.check()
             read = [*request.workspace.seen, *([] if folder is None else [folder])]

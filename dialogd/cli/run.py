@@ -20,6 +20,7 @@ import typer
 from dialogd import person
 from dialogd.backends import WRITING, Options, auto, kind_of, load_backend, writers
 from dialogd.backends.auto import family_of
+from dialogd.backends.sandbox import INSTALL
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import program_of
 from dialogd.cli import options
@@ -42,7 +43,6 @@ from dialogd.protocol.units import budget_line, in_words, many
 from dialogd.store.caller import is_inside
 from dialogd.store.folders import StateDir
 from dialogd.tasks.gate import readable
-from dialogd.tasks.sandbox import INSTALL
 from dialogd.tasks.worktrees import Worktrees
 from dialogd.templates.library import template
 from dialogd.templates.opening import Opening, warnings

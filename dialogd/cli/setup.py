@@ -21,6 +21,7 @@ import typer
 from dialogd import __version__
 from dialogd.alerts import Alert, Channel, Event, chosen, why_no_desktop
 from dialogd.backends import BACKENDS, WRITING, Found, Kind, auto, writers
+from dialogd.backends.sandbox import INSTALL
 from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
 from dialogd.cli.host import ONE, twice
@@ -34,7 +35,6 @@ from dialogd.protocol.units import in_words, many
 from dialogd.store.disk import read_json
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
-from dialogd.tasks.sandbox import INSTALL
 from dialogd.templates.library import Location, Template, find, load, places
 
 PORTS = 2  # of the two agents that most dialogs have

@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from dialogd import person
+from dialogd.backends.sandbox import missing
 from dialogd.backends.seats import Cast
 from dialogd.cli import options
 from dialogd.cli.client import daemons
@@ -44,7 +45,6 @@ from dialogd.protocol.units import budget_line, in_words, many
 from dialogd.store.disk import fix, why, write_over
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import checkout_at, push, remotes, shown
-from dialogd.tasks.sandbox import missing
 from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates.opening import ContextFile, Opening
 from dialogd.views.tasks import events, look_into, why_of

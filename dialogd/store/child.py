@@ -25,11 +25,11 @@ PATIENCE = 3.0  # seconds for the guard to end everything; it needs 0.3 as a rul
 class Limits:
     """What a command and all that it starts may take together; where it takes more, it is ended.
 
-    `tasks` are processes and threads, `memory` bytes, `disk` bytes of each file system on which `folders` lie, and of
+    `processes` with their threads, `memory` is bytes, `disk` bytes of each file system on which `folders` lie, and of
     any one file; `files` may be open in one process.
     """
 
-    tasks: int
+    processes: int
     memory: int
     disk: int
     files: int
@@ -37,13 +37,13 @@ class Limits:
 
     def words(self) -> list[str]:
         """The guard's words for it."""
-        numbers = f"--limits={self.tasks},{self.memory},{self.disk},{self.files}"
+        numbers = f"--limits={self.processes},{self.memory},{self.disk},{self.files}"
         return [numbers, *(f"--folder={folder}" for folder in self.folders)]
 
     def told(self, passed: str) -> str:
         """What was passed, by its name, in words."""
         return {
-            "tasks": f"it had more than {self.tasks:,} processes and threads",
+            "tasks": f"it had more than {self.processes:,} processes and threads",
             "memory": f"it took more than {_size(self.memory)} of memory",
             "disk": f"more than {_size(self.disk)} of the disk, or half of the files for which it had room, were taken",
         }.get(passed, "the machine has no memory left")

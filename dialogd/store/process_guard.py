@@ -116,7 +116,7 @@ class Limits:
     """What may be taken, and whether it is. What is cheap to read, and never less than that, is read first."""
 
     def __init__(self, limits: str, folders: list[str]) -> None:
-        self.tasks, self.memory, self.disk, self.files = map(int, limits.split(","))
+        self.processes, self.memory, self.disk, self.files = map(int, limits.split(","))
         total, available = _memory()
         self.least = min(total // LEFT, available // 2)
         self.free = {folder: _free(folder) for folder in folders}
@@ -130,10 +130,10 @@ class Limits:
         total, available = _memory()
         if available < self.least:
             return "machine"
-        if total - available <= self.memory and _threads() <= self.tasks:
+        if total - available <= self.memory and _threads() <= self.processes:
             return ""
         below = _descendants()
-        if sum(tasks for tasks, _ in below.values()) > self.tasks:
+        if sum(tasks for tasks, _ in below.values()) > self.processes:
             return "tasks"
         if sum(size for _, size in below.values()) <= self.memory:  # what is shared is counted more than once
             return ""

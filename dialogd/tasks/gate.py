@@ -17,14 +17,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dialogd.backends.sandbox import INSTALL, confined, homes, missing
+from dialogd.backends.sandbox import limits as limits_of
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.protocol.text import one_line
 from dialogd.store.child import Child, Limits
 from dialogd.store.disk import fix, why, write_over
 from dialogd.store.folders import StateDir
-from dialogd.tasks.sandbox import INSTALL, confined, homes, missing
-from dialogd.tasks.sandbox import limits as limits_of
 
 if TYPE_CHECKING:
     from dialogd.tasks.worktrees import Worktrees

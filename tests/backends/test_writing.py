@@ -16,9 +16,9 @@ from dialogd.backends import BOXED, WRITING, Options, Request, Workspace, Writer
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.command import Command
 from dialogd.backends.readonly_proof import prove
+from dialogd.backends.sandbox import missing
 from dialogd.backends.session import GOES_ON
 from dialogd.errors import BackendError
-from dialogd.tasks.sandbox import missing
 from tests.backends.toy_cli import Bench, Toy, bench, install
 from tests.clis.rig import prompt, request, turn
 from tests.support.backend_contract import answer

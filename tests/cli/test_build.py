@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from dialogd import person
+from dialogd.backends.sandbox import missing
 from dialogd.backends.seats import Cast, Seat
 from dialogd.cli.launch import free_ports
 from dialogd.errors import BackendError
@@ -27,7 +28,6 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
 from dialogd.store.caller import HOOK
 from dialogd.store.registry import Running
-from dialogd.tasks.sandbox import missing
 from dialogd.tasks.worktrees import Worktrees
 from tests.cli.command import PATIENCE, Commands, program, until
 from tests.cli.test_from_seats import ALONE, seated, this_process

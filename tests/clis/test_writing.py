@@ -13,8 +13,8 @@ import pytest
 from dialogd.backends import Request, Workspace, load_backend
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.readonly_proof import prove
+from dialogd.backends.sandbox import missing
 from dialogd.backends.session import GOES_ON
-from dialogd.tasks.sandbox import missing
 from tests.clis.rig import KEY, World, prompt, request, turn
 from tests.support.backend_contract import answer
 from tests.support.standin import Say, Seen, StandIn, Use, in_order

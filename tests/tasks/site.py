@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dialogd.backends.sandbox import missing
 from dialogd.protocol.build import Due, Task, due
-from dialogd.tasks.sandbox import missing
 from tests.support.pair import PATIENCE, Pair
 
 _HIDDEN = Path(tempfile.gettempdir()).resolve()

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dialogd.backends.sandbox import limits, missing
 from dialogd.errors import BadInput, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.store.child import Limits
 from dialogd.tasks.gate import HEAD, TAIL, readable, remove, run
-from dialogd.tasks.sandbox import limits, missing
 from dialogd.tasks.worktrees import Worktrees
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE, stretched
@@ -304,7 +304,7 @@ class TestLimits:
         most = limits(tmp_path, Path("/dev/shm"))
         assert most.memory <= psutil.virtual_memory().total // 2
         assert most.disk <= max(psutil.disk_usage("/dev/shm").total // 2, 64 << 20)
-        assert most.tasks >= max(2048, 256 * (os.cpu_count() or 1))
+        assert most.processes >= max(2048, 256 * (os.cpu_count() or 1))
 
 
 async def test_as_the_person_it_runs_without_a_sandbox(tree: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dialogd.backends.sandbox import confined, homes, limits, memory, missing
 from dialogd.store.child import GUARD, Child
-from dialogd.tasks.sandbox import confined, homes, limits, memory, missing
 from tests.support.cases import cases
 from tests.support.pair import stretched, until
 
@@ -100,7 +100,7 @@ class TestWrites:
         assert all(int(line.split()[1]) * 1024 <= memory() // 4 + page for line in sizes)
         assert "Read-only file system" in refused
         assert usable == "usable"
-        assert number.split()[2:4] == [str(2 * limits(inside).tasks)] * 2
+        assert number.split()[2:4] == [str(2 * limits(inside).processes)] * 2
 
     def test_mounts_stay_as_they_are(self, inside: Path, tmp_path: Path) -> None:
         script = (
@@ -240,7 +240,7 @@ def test_what_does_not_confine_is_no_sandbox(tmp_path: Path, script: str, why: s
     if script:
         (folder / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (folder / "bwrap").chmod(0o755)
-    program = "from dialogd.tasks.sandbox import missing; print(missing())"
+    program = "from dialogd.backends.sandbox import missing; print(missing())"
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PATH": str(folder)}, capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -248,7 +248,7 @@ def test_what_does_not_confine_is_no_sandbox(tmp_path: Path, script: str, why: s
 
 
 def test_homes_are_never_the_whole_disk() -> None:
-    program = "from dialogd.tasks.sandbox import homes; print(*homes())"
+    program = "from dialogd.backends.sandbox import homes; print(*homes())"
 
     def told(home: str) -> list[str]:
         command = f"cd {shlex.quote(str(ROOT))} && exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"
