@@ -286,7 +286,7 @@ class Alerts:
         self._agent, self._secrets = agent, secrets
         self._queues = [_Queue(channel, lambda text: agent.hub.publish("warning", text=text)) for channel in channels]
         self._raised = ""
-        agent.desk.followers.append(self.asked)
+        agent.approvals.followers.append(self.asked)
 
     def written(self, dialog: Dialog) -> None:
         """This daemon has written the dialog's latest entry: raise what it is worth."""
@@ -301,7 +301,7 @@ class Alerts:
 
     def asked(self, call: PendingCall) -> None:
         """This daemon's agent wants to call a tool: the person is asked, in time."""
-        dialog, left = self._agent.dialog, call.facts["seconds"]
+        dialog, left = self._agent.dialog, call.data["seconds"]
         if dialog is None:
             return
         by = (datetime.now(UTC) + timedelta(seconds=left)).astimezone().isoformat(timespec="seconds")

@@ -31,6 +31,7 @@ from dialogd.cli.watch import LOOK, Tell, Teller, events
 from dialogd.config import Settings
 from dialogd.errors import BadInput, StorageError
 from dialogd.protocol.state import Dialog
+from dialogd.store.child import until_done
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
 
@@ -206,17 +207,5 @@ async def _heard(work: Callable[[Tell, Interrupt], None]) -> AsyncGenerator[Even
             yield event
     finally:
         interrupt.set()
-        await _ended(running)
+        await until_done(running)
         running.result()
-
-
-async def _ended(running: asyncio.Future[None]) -> None:
-    """Wait until that has ended; being cancelled meanwhile shortens nothing, or processes would be left."""
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled

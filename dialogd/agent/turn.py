@@ -23,7 +23,7 @@ from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Counters, state_fields
 from dialogd.backends import Backend, Delivery, Request
 from dialogd.backends.parts import Prompt
-from dialogd.backends.tools import Called, Desk, Toolbox
+from dialogd.backends.tools import ApprovalQueue, Called, Toolbox
 from dialogd.config import ToolServer
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol import compose, verdict
@@ -132,7 +132,7 @@ class Speaker:
         self.call: Call | None = None
         self.has_kept = True
         self.disk = DiskThread()
-        self.desk = Desk(me, hub.publish)
+        self.approvals = ApprovalQueue(me, hub.publish)
         own = (behavior.repo, behavior.gate, behavior.gate_sees)
         self.builder = Builder(me, *own, file.path, file.journals.folder.parents[1])
 
@@ -190,7 +190,7 @@ class Speaker:
             dialog,
             self.participant(dialog),
             self.behavior.tool_calls + before,
-            self.desk,
+            self.approvals,
             record,
             self.hub.publish,
             [Called.of(one) for one in earlier],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionChunk
     from openai.types.responses import ResponseStreamEvent
 
-    from dialogd.backends.tools import OfferedTool, Told
+    from dialogd.backends.tools import OfferedTool, ToolResult
 
 # -- Ollama: where it listens, and which models it has ----------------------------------------------------------------
 
@@ -258,7 +258,7 @@ def _first_model(url: str) -> str:
     return found[0]
 
 
-def _told(told: Told) -> str:
+def _told(told: ToolResult) -> str:
     """A result as a text: neither API has a place that says it is an error."""
     return f"error: {told.text}" if told.is_error else told.text or "(nothing)"
 

@@ -24,7 +24,7 @@ from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import one_line, redact
 
 if TYPE_CHECKING:
-    from dialogd.backends.tools import OfferedTool, Told
+    from dialogd.backends.tools import OfferedTool, ToolResult
 
 # -- What went wrong with a model API, in one kind of error -----------------------------------------------------------
 
@@ -438,7 +438,7 @@ class Exchange(NamedTuple):
     """What a model said when it asked for calls, in its API's own form, and what came of them."""
 
     said: list[dict[str, Any]]
-    results: list[tuple[Use, Told]]
+    results: list[tuple[Use, ToolResult]]
 
     @property
     def tokens(self) -> int:

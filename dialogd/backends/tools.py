@@ -29,7 +29,7 @@ from dialogd.protocol.names import worded
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import in_words
-from dialogd.store.child import Child
+from dialogd.store.child import Child, until_done
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -67,7 +67,7 @@ class OfferedTool:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToolResult:
     """What the model is told of a call."""
 
     text: str
@@ -93,9 +93,9 @@ class Called:
         return cls(**known, **more)
 
     @property
-    def told(self) -> Told:
+    def told(self) -> ToolResult:
         """What the model is told of it, where it asks for it again."""
-        return Told(UNKNOWN, is_error=True) if self.text is None else Told(self.text, self.is_error)
+        return ToolResult(UNKNOWN, is_error=True) if self.text is None else ToolResult(self.text, self.is_error)
 
     @property
     def quoted(self) -> str:
@@ -127,21 +127,15 @@ class PendingCall:
     answer: asyncio.Future[bool] = field(repr=False)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """What the person is shown."""
         seconds = round(max(self.until - time.monotonic(), 0.0), 1)
-        return {
-            "call": self.id,
-            "agent": self.agent,
-            "tool": self.tool,
-            "arguments": self.arguments,
-            "seconds": seconds,
-        }
+        known = {"call": self.id, "agent": self.agent, "tool": self.tool, "arguments": self.arguments}
+        return {**known, "seconds": seconds}
 
 
-class Desk:
-    """The calls of one agent that wait for the person. `publish(kind, **fields)` says what is asked,
-    and what came of it.
+class ApprovalQueue:
+    """The calls of one agent that wait for the person. `publish(kind, **fields)` says what is asked, and its answer.
 
     An id is never used again, so that an answer which comes late approves nothing else.
     """
@@ -157,15 +151,14 @@ class Desk:
         answer = asyncio.get_running_loop().create_future()
         asked = PendingCall(f"{self.agent}-{token_hex(3)}", self.agent, tool, arguments, until, answer)
         self.open[asked.id] = asked
-        self.publish("call", **asked.facts)
+        self.publish("call", **asked.data)
         for follower in self.followers:
             follower(asked)
         approved: bool | None = None
         try:
-            async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
-                approved = await answer
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
+                    approved = await answer
         finally:
             del self.open[asked.id]
             word = {True: "approved", False: "refused", None: "unanswered"}[approved]
@@ -177,10 +170,8 @@ class Desk:
         asked = self.open.get(call)
         if asked is None or asked.answer.done():
             waiting = ", ".join(self.open)
-            raise BadInput(
-                f"no call {call!r} waits for you",
-                fix=f"these do: {waiting}" if waiting else "none does: `dialogd status` shows when one asks",
-            )
+            fix = f"these do: {waiting}" if waiting else "none does: `dialogd status` shows when one asks"
+            raise BadInput(f"no call {call!r} waits for you", fix=fix)
         asked.answer.set_result(approve)
         return asked
 
@@ -193,37 +184,44 @@ class ServerFailed(Exception):
 
 
 class Connection:
-    """An MCP server, in a task of its own that holds the SDK's client from `open` to `close`."""
+    """An MCP server; the SDK's client is entered and left in a task of its own, from `open` to `close`."""
 
     def __init__(self, server: ToolServer, secrets: Sequence[str]) -> None:
         self.server = server
         self._secrets = secrets
         self._child: Child | None = None
-        self._asked: asyncio.Queue[tuple[str, dict[str, Any], asyncio.Future[CallToolResult]]] = asyncio.Queue()
+        self._client: Client | None = None
         self._ready: asyncio.Future[list[Listed]] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, seconds: float) -> list[Listed]:
         """Start it; its tools, by name. Raises `ServerFailed`."""
         self._task = asyncio.ensure_future(self._run())
-        try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.shield(self._ready)
-        except TimeoutError:
-            raise ServerFailed(f"it did not list its tools within {in_words(seconds)}") from None
+        both: set[asyncio.Future[Any]] = {self._task, self._ready}
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not self._ready.done():
+            raise ServerFailed(f"it did not list its tools within {in_words(seconds)}")
+        return self._ready.result()
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
         """What a tool gives. Raises `ServerFailed`."""
-        answer: asyncio.Future[CallToolResult] = asyncio.get_running_loop().create_future()
-        self._asked.put_nowait((tool, arguments, answer))
         assert self._task is not None
+        assert self._client is not None
+        answer = asyncio.ensure_future(self._client.call_tool(tool, arguments))
         both: set[asyncio.Future[Any]] = {self._task, answer}
         await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return answer.result()
-        if self._task.done():
-            raise ServerFailed(self._why("it ended"))
-        raise ServerFailed(f"it gave no answer within {in_words(seconds)}")
+        try:
+            if answer.done():
+                return answer.result()
+            ended = self._task.done()
+            raise ServerFailed(self._why("it ended") if ended else f"it gave no answer within {in_words(seconds)}")
+        except ServerFailed:
+            raise
+        except Exception as error:  # whatever somebody else's server leads the SDK to
+            raise ServerFailed(self._why(self._words(error))) from error
+        finally:
+            answer.cancel()
+            await asyncio.wait({answer})
 
     async def close(self) -> None:
         """End it, and whatever its program started."""
@@ -237,28 +235,20 @@ class Connection:
         from mcp import Client
 
         try:
-            async with Client(self._transport()) as client:
-                self._ready.set_result(await _listed(client))
-                while True:
-                    tool, arguments, answer = await self._asked.get()
-                    try:
-                        result = await client.call_tool(tool, arguments)
-                    except Exception as error:  # whatever somebody else's server leads the SDK to
-                        said = one_line(str(error) or type(error).__name__, 300, self._secrets)
-                        if not answer.done():
-                            answer.set_exception(ServerFailed(self._why(said)))
-                    else:
-                        if not answer.done():
-                            answer.set_result(result)
-        except Exception as error:  # the same; a group of them where several tasks failed
+            async with Client(self._transport()) as self._client:
+                self._ready.set_result(await _listed(self._client))
+                await asyncio.Event().wait()  # until `close` cancels this task, or the connection breaks
+        except Exception as error:  # whatever it was; a group of them where several tasks failed
             while isinstance(error, BaseExceptionGroup) and isinstance(error.exceptions[0], Exception):
                 error = error.exceptions[0]
             if not self._ready.done():
-                said = one_line(str(error) or type(error).__name__, 300, self._secrets)
-                self._ready.set_exception(ServerFailed(self._why(said)))
+                self._ready.set_exception(ServerFailed(self._why(self._words(error))))
         finally:
             if not self._ready.done():
                 self._ready.set_exception(ServerFailed(self._why("it ended")))
+
+    def _words(self, error: Exception) -> str:
+        return one_line(str(error) or type(error).__name__, 300, self._secrets)
 
     def _why(self, said: str) -> str:
         """What happened, with the last thing that its program said on stderr."""
@@ -380,7 +370,7 @@ class Toolbox:
     """The tools of the turn by which agent `me` pays a debt, and the calls that it has made for it.
 
     `most` is how many calls the turn may make; `earlier` are those that the journal knows and no turn tells of yet,
-    also for a debt before that was not paid; `record(kind, **fields)` keeps one there; `desk` asks the person. `states`
+    also for a debt before that was not paid; `record(kind, **fields)` keeps one there; `approvals` asks the person. `states`
     says what another agent does. Open it while a model is asked; `calls` stays known.
     """
 
@@ -388,7 +378,7 @@ class Toolbox:
     dialog: Dialog
     me: Participant
     most: int
-    desk: Desk
+    approvals: ApprovalQueue
     record: Record
     tell: Tell
     earlier: Sequence[Called] = ()
@@ -437,19 +427,14 @@ class Toolbox:
         self.offered = tuple(offered)
 
     async def close(self) -> None:
-        """End the servers. A cancellation is kept back until they are gone."""
+        """End the servers; at most ten seconds are spent on that, cancelled or not."""
         closing = asyncio.ensure_future(asyncio.wait_for(asyncio.gather(*(one.close() for one in self._open)), 10))
         self._open = []
-        cancelled: asyncio.CancelledError | None = None
-        while not closing.done():
-            try:
-                await asyncio.wait({closing})
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if not closing.cancelled():
-            closing.exception()
-        if cancelled is not None:
-            raise cancelled
+        try:
+            await until_done(closing)
+        finally:
+            if not closing.cancelled():
+                closing.exception()
 
     @property
     def is_used_up(self) -> bool:
@@ -470,20 +455,22 @@ class Toolbox:
         )
         return replace(prompt, now=f"{told}\n\n{prompt.now}")
 
-    async def call(self, name: str, arguments: str) -> Told:
+    async def call(self, name: str, arguments: str) -> ToolResult:
         """Make a call, or say why not; whatever comes of it is told to the model, which may go on."""
-        given, problem = _arguments(arguments)
-        label = self._label(name)
+        label, given, problem = self._label(name), dict[str, Any](), "the arguments are not JSON"
+        with suppress(ValueError, RecursionError):
+            read = json.loads(arguments or "{}")
+            given, problem = (read, "") if isinstance(read, dict) else ({}, "the arguments are no JSON object")
         plain = redact(clean(json.dumps(given, ensure_ascii=False, sort_keys=True)), self.secrets)[0]
         is_over, self._answered = self.is_used_up, self._answered + 1
         if not problem and (known := self._known(label, plain)) is not None:
             return known
         if is_over:
-            return Told(f"this turn may make {self.most} calls, and has; write your turn now", is_error=True)
+            return ToolResult(f"this turn may make {self.most} calls, and has; write your turn now", is_error=True)
         if problem:
             return await self._failed(label, self._safe(arguments)[:MOST_SHOWN], "not made", problem)
         if name == LIST:
-            return await self._settle(label, plain, "", Told(self._sessions()))
+            return await self._settle(label, plain, "", ToolResult(self._sessions()))
         if name == SEND:
             told = self._message(given)
             return await self._settle(label, plain, "not sent" if told.is_error else "", told)
@@ -508,30 +495,30 @@ class Toolbox:
             return "nobody is there to approve this call, and it was not made"
         if len(arguments) > MOST_ASKED:
             return f"the person cannot be asked about over {MOST_ASKED:,} characters of arguments; it was not made"
-        approved = await self.desk.ask(label, arguments, time.monotonic() + self._time_left())
+        approved = await self.approvals.ask(label, arguments, time.monotonic() + self._time_left())
         if approved is None:
             return "nobody answered whether this call may be made, and it was not made"
         return "approved by the person" if approved else "the person refused this call, and it was not made"
 
-    async def _made(self, tool: _Tool, label: str, arguments: str, given: dict[str, Any], how: str) -> Told:
+    async def _made(self, tool: _Tool, label: str, arguments: str, given: dict[str, Any], how: str) -> ToolResult:
         """Journal a call, make it, and journal what it gave."""
         begun = Called(len(self.calls) + 1, label, arguments)
         try:
             await self.record("tool", number=begun.number, tool=label, arguments=arguments)
         except (DialogdError, OSError) as error:
-            return Told(self._safe(f"the call could not be noted ({error}), and was not made"), is_error=True)
+            return ToolResult(self._safe(f"the call could not be noted ({error}), and was not made"), is_error=True)
         self.calls[begun.number] = begun
         try:
             result = await tool.connection.call(tool.name, given, self._time_left())
-            told = Told(self._safe(text_of(result)), bool(result.is_error))
+            told = ToolResult(self._safe(text_of(result)), bool(result.is_error))
         except ServerFailed as error:
-            told = Told(self._safe(f"{error}; whether the call took effect is not known"), is_error=True)
+            told = ToolResult(self._safe(f"{error}; whether the call took effect is not known"), is_error=True)
         return await self._settle(label, arguments, how + (", failed" if told.is_error else ""), told, begun.number)
 
-    async def _failed(self, label: str, arguments: str, how: str, why: str) -> Told:
-        return await self._settle(label, arguments, how, Told(self._safe(why), is_error=True))
+    async def _failed(self, label: str, arguments: str, how: str, why: str) -> ToolResult:
+        return await self._settle(label, arguments, how, ToolResult(self._safe(why), is_error=True))
 
-    async def _settle(self, label: str, arguments: str, how: str, told: Told, number: int = 0) -> Told:
+    async def _settle(self, label: str, arguments: str, how: str, told: ToolResult, number: int = 0) -> ToolResult:
         """Keep what came of a call, and give it."""
         number = number or len(self.calls) + 1
         call = Called(number, label, arguments, how, told.text, told.is_error)
@@ -541,7 +528,7 @@ class Toolbox:
             await self.record("result", number=number, **fields)
         return told
 
-    def _known(self, label: str, arguments: str) -> Told | None:
+    def _known(self, label: str, arguments: str) -> ToolResult | None:
         """What is known of the same call by an earlier attempt at this turn: it is not made again for each."""
         same = [call for call in self.calls.values() if (call.tool, call.arguments) == (label, arguments)]
         if lost := next((call for call in same if call.text is None), None):
@@ -606,23 +593,25 @@ class Toolbox:
             )
         return json.dumps(rows, ensure_ascii=False)
 
-    def _message(self, given: Mapping[str, Any]) -> Told:
+    def _message(self, given: Mapping[str, Any]) -> ToolResult:
         """The message as it will stand in the turn, quoted so that no line of it is a mark; or what is wrong."""
         to, kind, text = (str(worded(given, "text").get(name, "")).strip() for name in ("to", "type", "text"))
         kind = (kind or TEXT).upper()
         known = [agent for agent in self._others if to.lower() in (agent.id.lower(), agent.name.lower())]
         if not known and to.lower() != "all":
             ids = ", ".join(agent.id for agent in self._others)
-            return Told(f"there is no agent {one_line(to, 60)!r} to send to; there are {ids}, and all", is_error=True)
+            return ToolResult(
+                f"there is no agent {one_line(to, 60)!r} to send to; there are {ids}, and all", is_error=True
+            )
         if kind not in self._types:
-            return Told(
+            return ToolResult(
                 f"there is no type {one_line(kind, 60)!r} of message; there are {', '.join(self._types)}", is_error=True
             )
         if not text:
-            return Told("the message is empty", is_error=True)
+            return ToolResult("the message is empty", is_error=True)
         whom = known[0].name or known[0].id if known else "all"
         lines = self._safe(text).split("\n")
-        return Told("\n".join([f"**To {whom}** ({kind.lower()}):", *(f"> {line}".rstrip() for line in lines)]))
+        return ToolResult("\n".join([f"**To {whom}** ({kind.lower()}):", *(f"> {line}".rstrip() for line in lines)]))
 
     # -- what stands in the turn ----------------------------------------------------------------------------------
 
@@ -630,15 +619,6 @@ class Toolbox:
     def quoted(self) -> str:
         """All calls of the turn as they stand in it; "" without any."""
         return "\n\n".join(call.quoted for _, call in sorted(self.calls.items()))
-
-
-def _arguments(text: str) -> tuple[dict[str, Any], str]:
-    """The arguments of a call, and what is wrong with them, "" for nothing."""
-    try:
-        given = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}, "the arguments are not JSON"
-    return (given, "") if isinstance(given, dict) else ({}, "the arguments are no JSON object")
 
 
 def _misfit(schema: Mapping[str, Any], given: Mapping[str, Any]) -> str:

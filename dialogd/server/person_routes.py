@@ -181,7 +181,7 @@ def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:
         if owner != agent.me and agent.dialog is not None and agent.dialog.header.agent(owner) is not None:
             found = await agent.peers.approve_call(agent.dialog, owner, wanted.call, refuse=wanted.refuse)
             return CallAnswered.model_validate(found)
-        asked = agent.desk.answer(wanted.call, approve=not wanted.refuse)
+        asked = agent.approvals.answer(wanted.call, approve=not wanted.refuse)
         status: Literal["approved", "refused"] = "refused" if wanted.refuse else "approved"
         return CallAnswered(status=status, call=asked.id, agent=asked.agent, tool=asked.tool)
 

@@ -45,7 +45,7 @@ def health(agent: Agent, port: int) -> wire.Health:
         working_on=working,
         delivery=_delivery(agent),
         waiting=_waiting(agent),
-        calls=[wire.CallAsked(**asked.facts) for asked in agent.desk.open.values()],
+        calls=[wire.CallAsked(**asked.data) for asked in agent.approvals.open.values()],
         backend=agent.backend.name,
         model=agent.backend.model,
         peers=_peers(agent),

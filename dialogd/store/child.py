@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dialogd.errors import BackendError
 
@@ -47,6 +48,18 @@ class Limits:
             "memory": f"it took more than {_size(self.memory)} of memory",
             "disk": f"more than {_size(self.disk)} of the disk, or half of the files for which it had room, were taken",
         }.get(passed, "the machine has no memory left")
+
+
+async def until_done(work: asyncio.Future[Any]) -> None:
+    """Wait until that is done. A cancellation is kept back until then: what it ends must not be left running."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 class Child:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dialogd.backends import Request
-from dialogd.backends.tools import Desk, Toolbox
+from dialogd.backends.tools import ApprovalQueue, Toolbox
 from tests.backends.apis import FORMS, make, outcome, request
 from tests.support.standin import Fail, Say, StandIn, Use, in_order
 
@@ -34,7 +34,7 @@ def with_tools(journal: list[str] | None = None, **changes: Any) -> Request:
         turn.prompt,
         allowance=turn.allowance,
         tokens=turn.tokens,
-        tools=Toolbox((), turn.dialog, turn.agent, 5, Desk("A", tell), record, tell),
+        tools=Toolbox((), turn.dialog, turn.agent, 5, ApprovalQueue("A", tell), record, tell),
     )
 
 
