@@ -19,7 +19,7 @@ from dialogd.agent.builder import Note
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Reporter
-from dialogd.agent.turn import STORAGE_WAIT, Behavior, Speaker, Turn, aside
+from dialogd.agent.turn import STORAGE_WAIT, Behavior, Speaker, Turn, in_thread
 from dialogd.backends import Backend
 from dialogd.config import new_command
 from dialogd.errors import BackendError, DialogdError, StorageError
@@ -155,7 +155,7 @@ class Agent(Speaker):
             self._worked = None
             self.hub.agent(self.me, "executing", turn=dialog.state.number, reason=f"{work.due.value[0]} {work.task.id}")
             try:
-                found = await self._while_open(work.debt, self.builder.work(dialog, work, aside))
+                found = await self._while_open(work.debt, self.builder.work(dialog, work, in_thread))
             except StorageError as error:
                 return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
             finally:

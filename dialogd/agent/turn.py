@@ -48,7 +48,7 @@ STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
 PAUSE = 5  # times `retry_wait`: before an agent that failed is asked again, with nobody between
 
 
-async def aside(work: Callable[[], T]) -> T:
+async def in_thread(work: Callable[[], T]) -> T:
     """Do `work` in a thread of its own, and give what it gives. Raises what it raises.
 
     The loop's own threads are waited for at the end: a PDF of a long dialog would keep a stopped daemon for half a
@@ -63,13 +63,13 @@ async def aside(work: Callable[[], T]) -> T:
         except Exception as error:  # told to whoever waits
             future.set_exception(error)
 
-    threading.Thread(target=run, name="aside", daemon=True).start()
+    threading.Thread(target=run, name="in_thread", daemon=True).start()
     return await asyncio.wrap_future(future)
 
 
-async def read_beside(text: str, work: Callable[[], T]) -> T:
-    """What the reply `text` says; a long one is read beside the event loop: the daemon answers meanwhile."""
-    return work() if len(text) < SMALL else await aside(work)
+async def _read(text: str, work: Callable[[], T]) -> T:
+    """What the reply `text` says; a long one is read in a thread: the daemon answers meanwhile."""
+    return work() if len(text) < SMALL else await in_thread(work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Speaker:
         self.has_kept, text = True, ""
         await self.on_disk(lambda: self.journal.draft(received, why))
         if self.dialog is None or not is_apart(self.dialog, Debt(*received.debt)):
-            text = (await read_beside(received.text, lambda: compose.received(received.text)))[0].body
+            text = (await _read(received.text, lambda: compose.received(received.text)))[0].body
         self.hub.publish("draft", by=self.me, why=why, text=text)
 
     async def keep_reply(self, dialog: Dialog, debt: Debt, text: str) -> None:
@@ -317,6 +317,17 @@ class Speaker:
 
 # -- One turn ---------------------------------------------------------------------------------------------------------
 
+
+async def _with_git(work: Callable[[], T], failed: str) -> T:
+    """What git's work in a thread gives. Raises `StorageError` where the disk is full, `BackendError` for all else."""
+    try:
+        return await in_thread(work)
+    except StorageError:
+        raise
+    except DialogdError as error:
+        raise BackendError(f"{failed}: {error}", fix=error.fix, kind="workspace") from error
+
+
 WhileOpen = Callable[[Debt, Coroutine[Any, Any, str]], Awaitable[str | None]]
 PASSED = Wait("interrupted", "the turn passed while the reply was being written", 0.001)
 
@@ -407,19 +418,16 @@ class Turn:
         if self._admission is None or self._admission.dialog.header.rules.kinds != kinds:
             await self._admit(dialog, self.received.text)
         elif self._admission.dialog is not dialog:
-            self._admission = await read_beside(self.received.text, partial(self._admission.within, dialog))
+            self._admission = await _read(self.received.text, partial(self._admission.within, dialog))
         assert self._admission is not None
-        while not self.debt.is_ready and (found := await self._unclear()):
+        while not self.debt.is_ready:
+            due, answers = self._admission.due, self.received.answers
+            found = await _read("".join(answers), partial(due, answers))
+            if not found:
+                break
             if (early := await self._confirm(dialog, self.received, found)) is not None:
                 return early
         return None
-
-    async def _unclear(self) -> Sequence[Matter]:
-        """What the agent is to be asked next about its reply."""
-        assert self.received is not None
-        assert self._admission is not None
-        answers = self.received.answers
-        return await read_beside("".join(answers), partial(self._admission.due, answers))
 
     async def _submit(self, dialog: Dialog) -> None:
         """Commit what this turn of a build's lead left in its worktree; the reply is kept before that.
@@ -431,16 +439,17 @@ class Turn:
             return
         if admission is not None and admission.counted(received.answers)[0].has(QUESTION):
             return  # its edits stay as they are
-        if self._is_new:
-            await of.on_disk(lambda: of.journal.reply(received))
-            self._is_new = False
-        try:
-            self._submission = await aside(lambda: of.builder.submit(dialog, self.debt))
-        except StorageError:
-            raise
-        except DialogdError as error:
-            raise BackendError(f"its work could not be committed: {error}", fix=error.fix, kind="workspace") from error
+        await self._keep(received)
+        self._submission = await _with_git(
+            lambda: of.builder.submit(dialog, self.debt), "its work could not be committed"
+        )
         self._is_submitted = True
+
+    async def _keep(self, received: Received) -> None:
+        """Journal a reply that is not there yet: from here on, a kill buys nothing twice."""
+        if self._is_new:
+            await self.of.on_disk(lambda: self.of.journal.reply(received))
+            self._is_new = False
 
     async def _admit(self, dialog: Dialog, text: str) -> Admission:
         """Read a reply, and rule on what of it may count."""
@@ -449,7 +458,7 @@ class Turn:
             reply, redacted = compose.received(text, dialog.header.rules.kinds)
             return admit(dialog, self.of.me, reply), redacted
 
-        admission, self._redacted = await read_beside(text, work)
+        admission, self._redacted = await _read(text, work)
         self._admission = admission
         return admission
 
@@ -475,7 +484,7 @@ class Turn:
                     return PASSED
             self._tools = await of.toolbox(dialog, self.debt)
             if dialog.header.rules.build is not None:
-                self._material = await self._look_at_the_work(dialog)
+                self._material = await _with_git(lambda: of.builder.material(dialog), "the work cannot be looked at")
             request = replace(of.request(dialog, self.debt, self._drafts, self._material), tools=self._tools)
             text = await self._in_time(call, request)
             said = beginning(call.text, of.secrets) if text is None else text
@@ -492,15 +501,6 @@ class Turn:
             await of.on_disk(lambda: of.journal.record("sent", durable=False))
             self._drafts = ()
         return None
-
-    async def _look_at_the_work(self, dialog: Dialog) -> Material:
-        """What git says for this turn of a build. Raises `BackendError`, and `StorageError` where the disk is full."""
-        try:
-            return await aside(lambda: self.of.builder.material(dialog))
-        except StorageError:
-            raise
-        except DialogdError as error:
-            raise BackendError(f"the work cannot be looked at: {error}", fix=error.fix, kind="workspace") from error
 
     def _taken(self, call: Call, dialog: Dialog, text: str) -> Received:
         """The reply as the journal keeps it."""
@@ -610,7 +610,7 @@ class Turn:
         except BackendError as error:
             of.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
             return None
-        body = (await read_beside(text, lambda: compose.received(text)))[0].body
+        body = (await _read(text, lambda: compose.received(text)))[0].body
         if is_blank(body):
             return None
         bill = of.owed(call.bill)
@@ -639,11 +639,9 @@ class Turn:
         the turn: a kill buys nothing twice.
         """
         of = self.of
-        if self._is_new:
-            await of.on_disk(lambda: of.journal.reply(received))
-            self._is_new = False
-        elif received.answers:
+        if received.answers:
             await of.on_disk(of.journal.flush)
+        await self._keep(received)
         turn = of.request(dialog, self.debt)
         rendered = cache(lambda: of.prompts.confirmation(dialog, turn.agent, turn.re, received.text, found))
         request = replace(turn, prompt=rendered, question=question(found))

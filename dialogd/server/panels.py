@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, Response
 from dialogd import person
 from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
-from dialogd.agent.turn import aside
+from dialogd.agent.turn import in_thread
 from dialogd.memory import DialogRow, Hit, Memory
 from dialogd.memory.reading import read_dialog
 from dialogd.memory.values import since as since_then
@@ -85,7 +85,7 @@ def panel_routes(app: FastAPI, agent: Agent, state: StateDir) -> None:
             dialog, file = await asyncio.to_thread(_archived, memory, earlier)
         if dialog is None:
             raise FileNotFoundError(2, "no dialog", str(file))
-        data = await aside(lambda: export(dialog, to, attachments=attachments_of(file)))
+        data = await in_thread(lambda: export(dialog, to, attachments=attachments_of(file)))
         headers = {"content-disposition": f'attachment; filename="{file_name(dialog, to)}"'}
         return Response(data, media_type=FORMATS[to], headers=headers)
 
