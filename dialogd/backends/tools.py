@@ -370,8 +370,8 @@ class Toolbox:
     """The tools of the turn by which agent `me` pays a debt, and the calls that it has made for it.
 
     `most` is how many calls the turn may make; `earlier` are those that the journal knows and no turn tells of yet,
-    also for a debt before that was not paid; `record(kind, **fields)` keeps one there; `approvals` asks the person. `states`
-    says what another agent does. Open it while a model is asked; `calls` stays known.
+    also for a debt before that was not paid; `record(kind, **fields)` keeps one there. `states` says what another agent
+    does. Open it while a model is asked; `calls` stays known.
     """
 
     servers: Sequence[ToolServer]
