@@ -801,8 +801,8 @@ def _kept(path: Path) -> Mapping[str, Any]:
     found = facts.get("certificate", facts) if isinstance(facts, dict) else facts
     if found is None:
         raise BadInput(f"{path} holds no certificate: nothing was decided when it was written", fix=fix)
-    if not isinstance(found, dict) or not {"text", "signers", "chain"} <= found.keys():
-        raise BadInput(f"{path} holds no certificate: text, signers and chain are not in it", fix=fix)
+    if not isinstance(found, dict) or not {"text", "signers", "links"} <= found.keys():
+        raise BadInput(f"{path} holds no certificate: text, signers and links are not in it", fix=fix)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -542,15 +543,10 @@ def _agreements(dialog: Dialog, certificate: Certificate | None) -> tuple[dict[i
     return turns, refs
 
 
-def compare(saved: Mapping[str, Any], dialog: Dialog) -> tuple[str, ...]:
-    """What differs, in words, between a certificate as it was kept (`Certificate.as_json`) and the file as it is."""
-    return tuple(change.words for change in differences(saved, dialog))
-
-
 def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
-    """As `compare`; entries that were added after the certified ones are no harm."""
-    count = _place(saved, dialog)
-    now, more = certify(until(dialog, count)), len(dialog.entries) - count
+    """What differs between a certificate as it was kept and the file; entries that were added after are no harm."""
+    count = _covered(saved, dialog)
+    entries, now = dialog.entries[:count], certify(until(dialog, count))
     found = []
     if saved.get("dialog") not in (None, dialog.id):
         found.append(Change(f"the certificate is of dialog {saved['dialog']}, this file is dialog {dialog.id}"))
@@ -562,90 +558,54 @@ def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
         by_person = [change.words for change in _withdrawn(dialog, None)]
         found.append(Change("; ".join([words, *by_person]), is_harm=not by_person))
     else:
-        found += _same_decision(saved, now)
-    found += _same_entries(saved, dialog.entries[:count])
-    if more > 0:
+        found += _same_decision(saved, now.as_json())
+    found += _same_entries([*map(str, saved.get("links") or ())], entries)
+    if more := len(dialog.entries) - count:
         added = "1 entry was" if more == 1 else f"{more} entries were"
         found.append(Change(f"{added} added after it", is_harm=False))
     return tuple(found)
 
 
-def _place(saved: Mapping[str, Any], dialog: Dialog) -> int:
+def _covered(saved: Mapping[str, Any], dialog: Dialog) -> int:
     """How many entries of the file the certificate covers: up to the one that decided, by its hash, else by its id."""
-    last = _texts(saved.get("chain"))[-1:]
+    last = [*map(str, saved.get("links") or ())][-1:]
     for key, value in (("chain", last[0] if last else ""), ("id", str(saved.get("decided_in", "")))):
         for index in range(len(dialog.entries) - 1, -1, -1):
             if value and getattr(dialog.entries[index], key) == value:
                 return index + 1
-    covered = saved.get("entries")
-    return min(covered, len(dialog.entries)) if isinstance(covered, int) and covered > 0 else len(dialog.entries)
+    return min(len(last and saved["links"]) or len(dialog.entries), len(dialog.entries))
 
 
-def _texts(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+_FACTS = ("ref", "method", "decided_in", "decided_at", "evidence", "reason", "sha", "trees")
 
 
-_FACTS = {"ref": "proposal", "method": "method", "decided_in": "deciding entry", "decided_at": "time of the decision",
-          "evidence": "evidence", "reason": "reason", "sha": "recorded hash of the text"}  # fmt: skip
+def _same_decision(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    for key in _FACTS:
+        if saved.get(key, now[key]) != now[key]:
+            was, is_ = (value if value and not isinstance(value, list) else "other" for value in (saved[key], now[key]))
+            yield Change(f"`{key}` was {was or 'none'}, and is {is_ or 'none'}")
+    if (was := str(saved.get("text", ""))) != now["text"]:
+        lines = difflib.unified_diff(was.split("\n"), now["text"].split("\n"), "certificate", "file", lineterm="", n=1)
+        yield Change("\n".join(("the agreed text is not what it was:", *itertools.islice(lines, DIFF_LINES))))
+    was, now_ = ({one["agent"]: one for one in each} for each in (saved.get("signers") or (), now["signers"]))
+    for who in {**was, **now_}:
+        if who not in now_:
+            yield Change(f"{who}, who stood behind it in turn {was[who].get('turn')}, no longer does")
+        elif who not in was:
+            yield Change(f"{who} stands behind it now, and did not")
+        for key in ("turn", "at", "reservation") if who in was and who in now_ else ():
+            if was[who].get(key) != now_[who][key]:
+                yield Change(f"{who}'s {key} was {was[who].get(key) or 'none'}, and is {now_[who][key] or 'none'}")
 
 
-def _same_decision(saved: Mapping[str, Any], now: Certificate) -> Iterator[Change]:
-    facts = now.as_json()
-    for key, called in _FACTS.items():
-        if key in saved and saved[key] != facts[key]:
-            yield Change(f"the {called} was {_quoted(saved[key])}, and is {_quoted(facts[key])}")
-    was = str(saved.get("text", ""))
-    if was != now.text:
-        place = f", in {where(now.stands_in)}," if now.stands_in else ""
-        lines = list(
-            difflib.unified_diff(was.split("\n"), now.text.split("\n"), "certificate", "file", lineterm="", n=1)
-        )
-        more = [f"… {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
-        diff = "\n".join([*lines[:DIFF_LINES], *more])
-        yield Change(f"the agreed text{place} is not what it was:\n{diff}")
-    trees = facts["trees"]
-    if saved.get("trees", trees) != trees:
-        yield Change("the trees that came of it are not those that they were")
-    yield from _same_signers(saved, now.signers)
-
-
-def _quoted(value: object) -> str:
-    return str(value) if value else "none"
-
-
-def _same_signers(saved: Mapping[str, Any], signers: Sequence[Signer]) -> Iterator[Change]:
-    kept = saved.get("signers")
-    was = {str(s.get("agent")): s for s in kept if isinstance(s, Mapping)} if isinstance(kept, list) else {}
-    now = {signer.agent: signer for signer in signers}
-    for who, one in was.items():
-        if who not in now:
-            yield Change(f"{who}, who stood behind it in turn {one.get('turn')}, no longer does")
-            continue
-        for key in ("turn", "at", "reservation"):
-            before, after = one.get(key), getattr(now[who], key)
-            if before is not None and before != after:
-                called = {"at": "time", "reservation": "remaining objection"}.get(key, key)
-                yield Change(f"{who}'s {called} was {_quoted(before)}, and is {_quoted(after)}")
-    yield from (Change(f"{who} stands behind it now, and did not") for who in now if who not in was)
-
-
-def _same_entries(saved: Mapping[str, Any], entries: Sequence[Entry]) -> Iterator[Change]:
-    """Entries that are not what they were, by their hashes; by the first and last one where it names no others."""
-    was = _texts(saved.get("links")) or _texts(saved.get("chain"))
-    now = [entry.chain for entry in entries]
-    is_whole = len(was) != 2 or saved.get("entries") == 2
-    for index, entry in enumerate(entries):
-        edited = entry.condition in (Condition.EDITED, Condition.DAMAGED)
-        is_new = entry.chain not in was if is_whole else (index == 0 and was[:1] != now[:1])
-        if not edited and not is_new:
-            continue
-        inserted = is_whole and index < len(was) and was[index] in now
-        what = "was not there" if is_new and inserted else "is not what it was"
-        yield Change(f"entry {index + 1} ({_named(entry)}) {what}")
-    if is_whole:
-        lost = [i + 1 for i, sha in enumerate(was) if sha not in now and (i >= len(now) or now[i] in was)]
-        yield from (Change(f"entry {number} is gone") for number in lost)
-    elif was and was[-1] not in now:
-        yield Change("the entry that decided is not what it was, or is gone")
-    if not is_whole and isinstance(saved.get("entries"), int) and saved["entries"] != len(entries):
-        yield Change(f"it covers {saved['entries']} entries, there are {len(entries)} up to the same one now")
+def _same_entries(was: Sequence[str], entries: Sequence[Entry]) -> Iterator[Change]:
+    """Entries that are not what they were, by their hashes."""
+    matched = difflib.SequenceMatcher(a=was, b=[entry.chain for entry in entries], autojunk=False)
+    for what, a, b, c, d in matched.get_opcodes():
+        words = {"insert": "was not there", "replace": "is not what it was"}
+        for index in range(c, d):
+            is_edited = entries[index].condition in (Condition.EDITED, Condition.DAMAGED)
+            if what in words or is_edited:
+                said = words.get(what, "is not what it was")
+                yield Change(f"entry {index + 1} ({_named(entries[index])}) {said}")
+        yield from (Change(f"entry {number + 1} is gone") for number in range(a + (d - c), b) if what != "equal")

@@ -182,7 +182,7 @@ def test_a_certificate_that_is_none_is_refused(dialogd: Commands) -> None:
         "gone.json": "cannot be read: No such file",
         "bad.json": "holds no JSON",
         "none.json": "nothing was decided when it was written",
-        "list.json": "text, signers and chain are not in it",
+        "list.json": "text, signers and links are not in it",
     }
     for done, words in zip(
         dialogd.all([["verify", "--certificate", name] for name in said]), said.values(), strict=True
