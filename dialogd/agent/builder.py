@@ -96,39 +96,46 @@ class Builder:
 
     def material(self, dialog: Dialog) -> Material:
         """What the turn that this agent owes needs from git. Raises `DialogdError`."""
+        from dialogd.tasks.gate import beside
+
         rules = dialog.header.rules.build
         if rules is None:
             return NO_MATERIAL
-        what, task = build.due(rules, dialog.state.tasks)
-        if task is not None and what is Due.WORK and self.me == rules.lead:
+        if task := self._at_work(dialog):
             self._check(rules)
             worktree = self._worktree(dialog, task)
             self._worktrees(dialog).keep(worktree, EDITS.format(task.id))
-            return Material(workspace=self._workspace(worktree))
-        if task is not None and what is Due.REVIEW and self.me == rules.moderator:
+            hidden, seen = beside(self.file, self.state), tuple(folder.expanduser() for folder in self.sees)
+            where = Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(hidden), seen)
+            return Material(workspace=where)
+        if task := build.reviewing(rules, dialog.state.tasks, self.me):
             self._check(rules)
             return Material(text="\n\n".join(self._submission(dialog, rules, task)))
         return NO_MATERIAL
 
+    def _at_work(self, dialog: Dialog) -> Task | None:
+        """The task that the turn which this agent owes is work at, None where it is none."""
+        rules = dialog.header.rules.build
+        what, task = build.due(rules, dialog.state.tasks) if rules is not None else (None, None)
+        return task if rules is not None and self.me == rules.lead and what is Due.WORK else None
+
     def submits(self, dialog: Dialog) -> bool:
         """True where the turn that this agent owes is work at a task."""
-        rules = dialog.header.rules.build
-        return rules is not None and self.me == rules.lead and build.due(rules, dialog.state.tasks)[0] is Due.WORK
+        return self._at_work(dialog) is not None
 
     def submit(self, dialog: Dialog, debt: Debt) -> Submission | None:
         """Commit what the lead's turn left in its worktree; None where the turn is no task's. Raises `DialogdError`.
 
         A commit that was made for this debt before a crash is taken as it is.
         """
-        rules = dialog.header.rules.build
-        task = build.due(rules, dialog.state.tasks)[1] if rules is not None and self.submits(dialog) else None
+        rules, task = dialog.header.rules.build, self._at_work(dialog)
         if rules is None or task is None:
             return None
         self._check(rules)
-        trees, worktree = self._worktrees(dialog), self._worktree(dialog, task)
         title = one_line(f"Task {task.id}: {task.description}", LONGEST_TITLE)
         message = f"{title}\n\nIteration {task.iteration}."
-        return trees.submit(worktree, task.number, f"{debt.re}:{debt.chain}", message)
+        worktree = self._worktree(dialog, task)
+        return self._worktrees(dialog).submit(worktree, task.number, f"{debt.re}:{debt.chain}", message)
 
     # -- how it does that -----------------------------------------------------------------------------------------
 
@@ -146,10 +153,6 @@ class Builder:
 
     def _worktree(self, dialog: Dialog, task: Task) -> Worktree:
         return self._worktrees(dialog).open(task.number, task.description, task.base)
-
-    def _workspace(self, worktree: Worktree) -> Workspace:
-        seen = tuple(folder.expanduser() for folder in self.sees)
-        return Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(self._hidden()), seen)
 
     def _assigned(self, dialog: Dialog, rules: Build, task: Task) -> Note:
         """Open the next task's worktree; what was approved on another base is carried to the new one."""
@@ -216,11 +219,6 @@ class Builder:
             self._before = await gate.over(rules.base, f"base-{rules.base[:12]}")
         is_same = (ran.code, ran.log) == (self._before.code, self._before.log)
         return f"ends as it did before anything was changed (exit code {ran.code}, the same output)" if is_same else ""
-
-    def _hidden(self) -> list[Path]:
-        from dialogd.tasks.gate import beside
-
-        return beside(self.file, self.state)
 
     def _found(self, dialog: Dialog, trees: Worktrees, task: Task) -> tuple[Mark, ...]:
         """The daemon's findings: the lead changed nothing, more than it was asked to, or what only Git LFS can commit.

@@ -103,20 +103,15 @@ class Request:
 class Task:
     """One task, as the file tells of it.
 
-    state      proposed, confirmed, assigned, submitted, stuck, error, approved, merged or dropped; `why` in words, of
-               what is merged: what the person overruled
+    why        of its state, in words; of what is merged: what the person overruled
     after      numbers of the tasks that come first; `hours` as estimated
-    iteration  which attempt it is, from 1, counted on whatever happens; those up to `spent` are of earlier rounds: each
-               word of the person's to try it again, or on another base, begins a round
-    base       the commit from which it started; `commit` and `tree` are what was submitted last
-    ref        the proposal under which that is reviewed
-    gate       what the gate said of that tree, "" before; `log` is the hash of its output
-    score      what the review of that tree gave it, None before
-    author     who submitted it; `reviewer` whose word approved it: an agent's id, or USER; `is_named`: a record of a
-               daemon or a command names the tree of that approval
+    iteration  which attempt it is, counted on whatever happens; those up to `spent` are of earlier rounds: each word of
+               the person's to try it again, or on another base, begins a round
+    base       the commit from which it started; `commit` and `tree` are what was submitted last, `ref` the proposal
+               under which that is reviewed, `gate` what the gate said of it, `log` the hash of its output
+    reviewer   whose word approved it: an agent's id, or USER; `is_named`: a record names the tree of that approval
     carried    the commits `base..commit` that are to be carried to another base; "" for none
-    was        its state before an error, and before a review that did not decide
-    undecided  reviews of the submission that did not decide
+    was        its state before an error, and before a review that did not decide; `undecided` counts those
     requests   the pull requests that were opened for its commits
     asks       for an improvement: category, priority, impact and files
     entries    the ids of the entries in which it was proposed, submitted last and reviewed last
@@ -332,25 +327,28 @@ def score_form(build: Build) -> str:
 def refused(build: Build, tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
     """Why a mark of a build does not count, of agent `me`, after `earlier` ones of the same reply; "" where it does."""
     what, task = due(build, tasks)
+    fields = (*fields_of(mark), *[""] * 5)
     if mark.name in ("TASK_PROPOSED", "IMPROVEMENT", "SCORE", "FINDING", "RESOLVED") and me != build.moderator:
         return f"{build.moderator} alone reviews and proposes tasks"
-    if mark.name == "TASK_PROPOSED" and what not in (Due.PLAN, Due.CONFIRM):
-        return "tasks are proposed before the work begins; the person may change them"
-    if mark.name == "TASK_PROPOSED" and not fields_of(mark)[0]:
-        return "it has no description"
-    if mark.name == "IMPROVEMENT":
-        if what is not Due.IMPROVE:
-            return "an improvement is proposed once all tasks are done"
-        if any(other.name == "IMPROVEMENT" for other in earlier):
-            return "one improvement per cycle"
-        return "" if len(fields_of(mark)) > 4 and fields_of(mark)[4] else "it has no rationale"
-    if mark.name == "SCORE" and what is not Due.REVIEW:
-        return "nothing is reviewed now"
-    if mark.name == "DECIDE":
-        ref = mark.value.split()[0] if mark.value else ""
-        is_it = what is Due.REVIEW and task is not None and task.ref == ref
-        return "" if is_it else f"{ref or 'it'} is not what is reviewed now"
-    return ""
+    ref = mark.value.partition(" ")[0]
+    is_it = what is Due.REVIEW and task is not None and task.ref == ref
+    wrong = {
+        "TASK_PROPOSED": (
+            (
+                what not in (Due.PLAN, Due.CONFIRM),
+                "tasks are proposed before the work begins; the person may change them",
+            ),
+            (not fields[0], "it has no description"),
+        ),
+        "IMPROVEMENT": (
+            (what is not Due.IMPROVE, "an improvement is proposed once all tasks are done"),
+            (any(other.name == "IMPROVEMENT" for other in earlier), "one improvement per cycle"),
+            (not fields[4], "it has no rationale"),
+        ),
+        "SCORE": ((what is not Due.REVIEW, "nothing is reviewed now"),),
+        "DECIDE": ((not is_it, f"{ref or 'it'} is not what is reviewed now"),),
+    }
+    return next((why for is_so, why in wrong.get(mark.name, ()) if is_so), "")
 
 
 # -- The fold ---------------------------------------------------------------------------------------------------------
@@ -607,16 +605,15 @@ def to_confirm(ids: Sequence[str]) -> str:
 def question(build: Build, tasks: Tasks) -> str:
     """What the person is asked where the build waits for them; "" where it does not."""
     what, task = due(build, tasks)
-    if what is Due.GOAL:
-        return f"{unplanned(build)}: say what is to be done"
-    if what is Due.CONFIRM:
-        return to_confirm([task.id for task in tasks.all if task.state == PROPOSED])
-    if what is Due.STUCK and task is not None:
-        ways = "retry it, drop it" + (", or accept it as it is" if task.state == STUCK else "")
-        return f"task {task.id} is {'stuck' if task.state == STUCK else 'stopped by an error'}: {ways}"
-    if what is Due.ALLOW and task is not None:
-        return f"may the gate of task {task.id} run without a sandbox? It runs what the agent wrote, as you"
-    return ""
+    ids = [one.id for one in tasks.all if one.state == PROPOSED]
+    number, is_stuck = (task.id, task.state == STUCK) if task else ("", False)
+    ways = "retry it, drop it" + (", or accept it as it is" if is_stuck else "")
+    return {
+        Due.GOAL: f"{unplanned(build)}: say what is to be done",
+        Due.CONFIRM: to_confirm(ids),
+        Due.STUCK: f"task {number} is {'stuck' if is_stuck else 'stopped by an error'}: {ways}",
+        Due.ALLOW: f"may the gate of task {number} run without a sandbox? It runs what the agent wrote, as you",
+    }.get(what, "")
 
 
 def unplanned(build: Build) -> str:
@@ -627,14 +624,13 @@ def unplanned(build: Build) -> str:
 def ways(build: Build, tasks: Tasks, named: str) -> tuple[str, ...]:
     """The commands that answer what it asks, whole, with `named` behind each, the usual one first; () for nothing."""
     what, task = due(build, tasks)
-    words: tuple[str, ...] = ()
-    if what is Due.CONFIRM and task is not None:
-        words = ("confirm", f'change {task.id} -d "…"', f"drop {task.id}")
-    elif what is Due.STUCK and task is not None:
-        words = ("retry", f"drop {task.id}", *(("accept",) if task.state == STUCK else ()))
-    elif what is Due.ALLOW:
-        words = ("gate run", "gate untested")
-    return tuple(f"dialogd tasks {word}{named}" for word in words)
+    number, accept = (task.id, ("accept",) * (task.state == STUCK)) if task else ("", ())
+    words: Mapping[Due, tuple[str, ...]] = {
+        Due.CONFIRM: ("confirm", f'change {number} -d "…"', f"drop {number}"),
+        Due.STUCK: ("retry", f"drop {number}", *accept),
+        Due.ALLOW: ("gate run", "gate untested"),
+    }
+    return tuple(f"dialogd tasks {word}{named}" for word in words.get(what, ()))
 
 
 def ending(tasks: Tasks) -> tuple[str, str]:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import stat
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -147,7 +146,10 @@ async def run(
             output.add(f"\n[ended by dialogd: {child.passed}]\n".encode())
             code = 128 + signal.SIGKILL
         data = output.kept()
-        await asyncio.to_thread(_write, data, log)
+        try:
+            await asyncio.to_thread(write_over, data, log)
+        except OSError as error:
+            raise StorageError(f"the gate's log {log} cannot be written: {why(error)}", fix=fix(error)) from error
     finally:
         await asyncio.to_thread(remove, export)
     state = "timeout" if not is_over else "failed" if code else "passed"
@@ -167,16 +169,17 @@ def _make_room(export: Path, at: Path, folder: Path) -> None:
 def readable(folders: Sequence[Path], file: Path, state: Path, trees: Worktrees) -> list[Path]:
     """These folders as a gate may read them: of toolchains that lie in the home, and what git ignores in the checkout.
 
-    Raises `BadInput` for what is no folder; for a home, the folder of the dialog `file`, the checkout, and what is
-    above them; for the `state` directory, what is in it and above it; for other worktrees; and where anything lies that
-    only its owner may read: so keys and tokens are kept, and so are the folders that hold them.
+    Raises `BadInput` for what is no folder; for one that holds a home, the dialog, the checkout or another worktree, or
+    lies in dialogd's state; and where anything lies that only its owner may read: so keys and tokens are kept.
     """
+    apart = [*(("your home", home) for home in homes()), ("the dialog", file.parent.resolve())]
+    apart += [("dialogd's state", state.resolve()), ("your checkout", trees.checkout.path)]
     found = []
     for folder in folders:
         path = folder.expanduser().resolve()
         if not path.is_dir():
             raise BadInput(f"{folder} is no folder", fix="name one that a toolchain lies in: --gate-sees ~/.pyenv")
-        holds = next((name for name, one in _kept_apart(file, state, trees) if one.is_relative_to(path)), "")
+        holds = next((name for name, one in apart if one.is_relative_to(path)), "")
         if path.is_relative_to(state.resolve()):
             holds = "dialogd's state"
         if path.is_relative_to(trees.checkout.path):
@@ -191,12 +194,6 @@ def readable(folders: Sequence[Path], file: Path, state: Path, trees: Worktrees)
             raise BadInput(f"the gate must not see {path}: it holds {holds}", fix=fix)
         found.append(path)
     return found
-
-
-def _kept_apart(file: Path, state: Path, trees: Worktrees) -> list[tuple[str, Path]]:
-    own = [("your home", home) for home in homes()]
-    talk = [("the dialog", file.parent.resolve()), ("dialogd's state", state.resolve())]
-    return [*own, *talk, ("your checkout", trees.checkout.path)]
 
 
 def _private(folder: Path) -> Path | None:
@@ -226,28 +223,22 @@ class _Output:
     """What was said: its beginning, its end, and how much between them is left out."""
 
     def __init__(self) -> None:
-        self._head = bytearray()
-        self._rest: deque[bytes] = deque()
-        self._held = self._dropped = 0
+        self._head, self._rest = bytearray(), bytearray()
+        self._dropped = 0
 
     def add(self, chunk: bytes) -> None:
         room = HEAD - len(self._head)
         self._head += chunk[:room]
-        if rest := chunk[room:]:
-            self._rest.append(rest)
-            self._held += len(rest)
-        while self._held - len(self._rest[0] if self._rest else b"") >= TAIL:
-            first = self._rest.popleft()
-            self._held -= len(first)
-            self._dropped += len(first)
+        self._rest += chunk[room:]
+        if len(self._rest) > 2 * TAIL:
+            self._dropped += len(self._rest) - TAIL
+            del self._rest[:-TAIL]
 
     def kept(self) -> bytes:
         """The log: all of it, or both ends with a line between them."""
-        rest = b"".join(self._rest)
-        left_out = self._dropped + max(len(rest) - TAIL, 0)
-        if not left_out:
-            return bytes(self._head) + rest
-        return bytes(self._head) + f"\n[{left_out:,} bytes are left out here]\n".encode() + rest[-TAIL:]
+        left_out = self._dropped + max(len(self._rest) - TAIL, 0)
+        between = f"\n[{left_out:,} bytes are left out here]\n".encode() if left_out else b""
+        return bytes(self._head) + between + bytes(self._rest[-TAIL:])
 
 
 def _start(words: Sequence[str], export: Path, limits: Limits | None, *, as_person: bool) -> Child:
@@ -258,16 +249,8 @@ def _start(words: Sequence[str], export: Path, limits: Limits | None, *, as_pers
     try:
         return Child(words, b"", environment, export, limits or limits_of(export))
     except OSError as error:
-        raise DialogdError(
-            f"the gate could not be started: {why(error)}", fix="look at the limits of this machine (`ulimit -a`)"
-        ) from error
-
-
-def _write(data: bytes, log: Path) -> None:
-    try:
-        write_over(data, log)
-    except OSError as error:
-        raise StorageError(f"the gate's log {log} cannot be written: {why(error)}", fix=fix(error)) from error
+        fix = "look at the limits of this machine (`ulimit -a`)"
+        raise DialogdError(f"the gate could not be started: {why(error)}", fix=fix) from error
 
 
 def _told(data: bytes) -> str:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, TypedDict, Unpack
 
@@ -41,70 +42,46 @@ _OVERRIDES = {
     "core.attributesFile": os.devnull,
     "core.excludesFile": os.devnull,
     "core.commitGraph": "false",
-    "core.splitIndex": "false",
-    "core.untrackedCache": "false",
     "core.fsync": "committed,reference",
     "core.protectHFS": "true",
     "core.protectNTFS": "true",
     "core.quotePath": "false",
-    "core.pager": "cat",
-    "core.editor": "false",
-    "core.sshCommand": "false",
-    "core.askPass": "",
     "core.logAllRefUpdates": "true",
-    "credential.helper": "",
-    "commit.gpgSign": "false",
-    "tag.gpgSign": "false",
-    "gpg.program": "false",
-    "gpg.ssh.program": "false",
-    "diff.ignoreSubmodules": "all",
-    "submodule.recurse": "false",
-    "fetch.recurseSubmodules": "false",
     "protocol.allow": "never",
     "gc.auto": "0",
     "maintenance.auto": "false",
     "worktree.useRelativePaths": "false",
-    "advice.detachedHead": "false",
+}
+_ENVIRONMENT = {
+    "HOME": os.devnull,
+    "LC_ALL": "C",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",  # a replaced object has another content than its id says
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "",
+    **dict.fromkeys(("GIT_ASKPASS", "GIT_EDITOR", "GIT_SSH_COMMAND"), "false"),
+    "GIT_PAGER": "cat",
+    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "dialogd"),
+    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "dialogd@localhost"),
+    "GIT_CONFIG_COUNT": str(len(_OVERRIDES)),
+    **{f"GIT_CONFIG_KEY_{number}": name for number, name in enumerate(_OVERRIDES)},
+    **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(_OVERRIDES.values())},
 }
 
 
 def _environment() -> dict[str, str]:
     """What git is given: nothing of ours but where programs are."""
-    who = {
-        f"GIT_{role}_{part}": value
-        for role in ("AUTHOR", "COMMITTER")
-        for part, value in (("NAME", "dialogd"), ("EMAIL", "dialogd@localhost"))
-    }
-    overrides = {"GIT_CONFIG_COUNT": str(len(_OVERRIDES))}
-    for number, (name, value) in enumerate(_OVERRIDES.items()):
-        overrides[f"GIT_CONFIG_KEY_{number}"] = name
-        overrides[f"GIT_CONFIG_VALUE_{number}"] = value
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": os.devnull,
-        "LC_ALL": "C",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_SYSTEM": os.devnull,
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_ATTR_NOSYSTEM": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_LITERAL_PATHSPECS": "1",
-        "GIT_NO_REPLACE_OBJECTS": "1",  # a replaced object has another content than its id says
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_ALLOW_PROTOCOL": "",
-        "GIT_ASKPASS": "false",
-        "GIT_EDITOR": "false",
-        "GIT_PAGER": "cat",
-        "GIT_SSH_COMMAND": "false",
-        **who,
-        **overrides,
-    }
+    return {"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT}
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A call of git that came to its end: exit code, output, and what it said."""
+    """A call of git that came to its end."""
 
     code: int
     out: bytes
@@ -340,25 +317,24 @@ _FULL = ("No space left on device", "Disk quota exceeded", "File too large", "un
 def _not_there(folder: Path) -> DialogdError:
     if not folder.is_dir():
         return Refused(f"{shown(folder)} is not there any more", fix="put it back, or name another repository")
-    return NotInstalled("git is not installed", fix=f"install git {OLDEST[0]}.{OLDEST[1]} or newer")
+    return NotInstalled("git is not installed", fix=_INSTALL)
 
 
+_INSTALL = f"install git {OLDEST[0]}.{OLDEST[1]} or newer"
+
+
+@cache
 def _check_version() -> None:
-    global _version  # noqa: PLW0603 - asked once a process
-    if not _version:
-        try:
-            said = subprocess.run(
-                ["git", "version"], env=_environment(), capture_output=True, timeout=60, check=False
-            ).stdout
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NotInstalled("git cannot be run", fix=f"install git {OLDEST[0]}.{OLDEST[1]} or newer") from error
-        _version = tuple(int(number) for number in re.findall(rb"\d+", said)[:2])
-    if _version < OLDEST:
-        problem = f"git {'.'.join(map(str, _version))} is too old"
-        raise NotInstalled(problem, fix=f"install git {OLDEST[0]}.{OLDEST[1]} or newer")
-
-
-_version: tuple[int, ...] = ()
+    """Raises `NotInstalled` without a git that is new enough; asked once a process."""
+    try:
+        said = subprocess.run(
+            ["git", "version"], env=_environment(), capture_output=True, timeout=60, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled("git cannot be run", fix=_INSTALL) from error
+    version = tuple(int(number) for number in re.findall(rb"\d+", said)[:2])
+    if version < OLDEST:
+        raise NotInstalled(f"git {'.'.join(map(str, version))} is too old", fix=_INSTALL)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -390,25 +366,22 @@ def checkout_at(repo: Path) -> Checkout:
         raise Refused(f"{shown(path)} has a line break in its name", fix="rename it: git cannot keep worktrees of it")
     trusted = [word for folder in persons("safe.directory") for word in ("-c", f"safe.directory={folder}")]
     asked = ("--is-bare-repository", "--absolute-git-dir", "--git-common-dir", "--show-toplevel")
-    answers = []
-    for word in asked:
-        done = subprocess.run(
-            ["git", *trusted, "rev-parse", "--path-format=absolute", word],
-            cwd=path, env=_environment(), capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        said = done.stderr.decode("utf-8", "backslashreplace")
-        if done.returncode and "not a git repository" in said:
-            raise Refused(f"{shown(path)} is no git repository", fix=f"{choose}; `git init` and a commit make one")
-        if done.returncode and "dubious ownership" in said:
-            raise Refused(
-                f"the repository {shown(path)} belongs to another user",
-                fix="use a clone of your own; or trust it: git config --global --add safe.directory DIR",
-            )
-        answers.append(done.stdout.removesuffix(b"\n"))
-        if answers[0] == b"true":
-            raise Refused(f"{shown(path)} is a bare repository", fix="name a checkout of it: git clone makes one")
-        if done.returncode:
-            raise failure("rev-parse", Done(done.returncode, done.stdout, said))
+    done = subprocess.run(
+        ["git", *trusted, "rev-parse", "--path-format=absolute", *asked],
+        cwd=path, env=_environment(), capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    said, answers = done.stderr.decode("utf-8", "backslashreplace"), done.stdout.split(b"\n")[:-1]
+    if "not a git repository" in said:
+        raise Refused(f"{shown(path)} is no git repository", fix=f"{choose}; `git init` and a commit make one")
+    if "dubious ownership" in said:
+        raise Refused(
+            f"the repository {shown(path)} belongs to another user",
+            fix="use a clone of your own; or trust it: git config --global --add safe.directory DIR",
+        )
+    if answers[:1] == [b"true"]:
+        raise Refused(f"{shown(path)} is a bare repository", fix="name a checkout of it: git clone makes one")
+    if done.returncode or len(answers) != len(asked):
+        raise failure("rev-parse", Done(done.returncode, done.stdout, said))
     _, git_dir, common, top = (Path(os.fsdecode(answer)) for answer in answers)
     if top.resolve() != path:
         raise Refused(f"{shown(path)} is a folder of the repository {shown(top)}", fix=f"name {shown(top)} itself")
