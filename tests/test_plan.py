@@ -232,7 +232,7 @@ def test_a_judges_choice_is_the_position_it_chose() -> None:
     drawn = Plan(room.dialog)
     assert drawn.headline.startswith("decided by the judge: the position of Claude A in turn 2")
     assert drawn.agreed.text.startswith("Tabs, everywhere")
-    (comparison,) = drawn.worth.comparisons
+    comparison = drawn.worth
     assert (comparison.verdict, comparison.same) == ("a tie between P1 and P2: nothing decided", False)
 
 
@@ -428,7 +428,7 @@ def test_a_view_is_cut_at_the_end_of_a_sentence() -> None:
 
 
 def test_a_plain_vote_of_the_first_answers_is_compared() -> None:
-    (comparison,) = Plan(vote()).worth.comparisons
+    comparison = Plan(vote()).worth
     assert comparison.verdict == "P1, with 2 of 3 voices"
     assert comparison.same
     assert [(said.by, said.text) for said in comparison.choices] == [("A", "P1"), ("B", "P2"), ("C", "P1")]
@@ -447,13 +447,13 @@ def test_the_debate_that_turned_the_first_answers_says_so() -> None:
         "[PROPOSAL: tabs]", "[AGREE: P1]", spaces, change, change, "[VOTE: P2 approve | mine]", of="ABC", more=more
     )
     assert drawn.outcome == "DECIDED"
-    comparison = drawn.worth.comparisons[0]
-    assert (comparison.verdict, comparison.outcome, comparison.same) == ("P1, with 2 of 3 voices", "P2, by vote", False)
+    comparison = drawn.worth
+    assert (comparison.verdict, comparison.outcome, comparison.same) == ("P1, with 2 of 3 voices", "P2", False)
 
 
 def test_how_independent_the_first_answers_were_is_said() -> None:
     drawn = Plan(vote())
-    assert "only A's" in drawn.worth.comparisons[0].basis
+    assert "only A's" in drawn.worth.basis
     assert drawn.course[0].startswith(
         "The first answers (only A's was given without knowing another), counted, would have"
     )
@@ -469,7 +469,7 @@ def test_sealed_first_answers_are_named_so() -> None:
         C=["[PROPOSAL: postgres]", yes],
     )
     drawn = Plan(played(room))
-    (comparison,) = drawn.worth.comparisons
+    comparison = drawn.worth
     assert (comparison.basis, comparison.verdict) == ("the sealed first answers", "P1, with 2 of 3 voices")
     assert comparison.same
     assert [said.text for said in drawn.questions] == ["P2: Redis"]
@@ -515,9 +515,9 @@ def test_equal_texts_are_one_choice() -> None:
         "ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]",
         "[AGREE: P3]",
     )
-    (comparison,) = drawn.worth.comparisons
+    comparison = drawn.worth
     assert (comparison.verdict, comparison.same) == ("P1, with 2 of 2 voices", None)
-    assert "a text that no first answer held" in comparison.remark
+    assert "a text that no first answer held" in drawn.course[0]
 
 
 @cases(
@@ -526,13 +526,12 @@ def test_equal_texts_are_one_choice() -> None:
         (["[PROPOSAL: tabs]", "[AGREE: P1]"], "has not ended"),
         (
             ["I am not sure about it.", "Me neither.", "No.\n\n[DEADLOCK]", "No.\n\n[DEADLOCK]"],
-            "A (turn 2) and B (turn 3) names no choice",
+            "Claude A (turn 2) and Claude B (turn 3) names no choice",
         ),
     ],
 )
 def test_where_it_cannot_be_said_the_reason_is_given(lines: list[str], why: str) -> None:
     drawn = plan(*lines)
-    assert drawn.worth.comparisons == ()
     assert why in drawn.worth.why
     assert section(markdown(drawn), "The first answers, counted") == f"It cannot be said: {drawn.worth.why}."
 

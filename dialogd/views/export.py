@@ -88,7 +88,7 @@ def draw_up(dialog: Dialog, attachments: Mapping[str, str]) -> Document:
         title=" ".join((dialog.header.topic or dialog.header.title or "A dialog").split()),
         kind="A rehearsal: no model was asked" if dialog.is_rehearsed else "",
         facts=tuple((name, value) for name, value in _facts(plan) if value),
-        summary="\n\n".join(summary(plan)),
+        summary=summary(plan),
         proposals=tuple(_proposals(plan)),
         parts=tuple(_part(plan, entry, names) for entry in dialog.entries),
         attachments=tuple((name, attachments[name]) for name in names),

@@ -35,9 +35,9 @@ from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account
-from dialogd.protocol.units import dollars, in_words, listed, many, seconds_between
+from dialogd.protocol.units import dollars, listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.words import METHODS, by_name
+from dialogd.views.words import METHODS, by_name, row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,29 +164,20 @@ class PlanCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """A plain vote of the first words of each agent, against the outcome.
+class Worth:
+    """Was the debate worth it: a plain count of the first answers against the outcome; `why` where there is none.
 
-    `basis` says what was counted, `choices` who said what in which turn, `verdict` what a plain vote would have said,
-    `same` whether the outcome is that (None: the marks cannot tell), `remark` what limits the comparison.
+    `same`: whether it would have come to the same; None where marks cannot tell, or nothing was counted.
     """
 
-    basis: str
-    choices: tuple[Statement, ...]
-    verdict: str
-    outcome: str
-    same: bool | None
-    first: PlanCost
-    remark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """Was the debate worth it: the comparisons that can be made, or `why` there is none; `whole` is all it cost."""
-
-    comparisons: tuple[Comparison, ...]
     whole: PlanCost
+    first: PlanCost | None = None
+    choices: tuple[Statement, ...] = ()
+    verdict: str = ""
+    outcome: str = ""
+    same: bool | None = None
     why: str = ""
+    basis: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +314,6 @@ RAISED = ("OBJECTION", "CRITIQUE")
 GIVEN = ("CONCEDE", "AGREE")
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
 LAST_TURNS = 4  # that are looked through for next steps
-UNCHANGED = "nobody changed a vote afterwards"
 
 YOU = "you"
 _ENDINGS = {
@@ -503,6 +493,21 @@ class Plan:
         return last.values()
 
     @property
+    def other_decisions(self) -> list[PlanDecision]:
+        """The decisions that the agreed text does not tell."""
+        return [d for d in self.decisions if self.agreed is None or d.ref != self.agreed.ref]
+
+    @property
+    def has_approved(self) -> bool:
+        """True where a decision approved something."""
+        return any(d.outcome == "approved" for d in self.decisions)
+
+    @property
+    def unsettled(self) -> list[Statement]:
+        """Objections and critiques that nothing became of yet."""
+        return [conflict.said for conflict in self.conflicts if not conflict.how]
+
+    @property
     def _approved_refs(self) -> list[str]:
         refs = [self.agreed.ref] if self.agreed else []
         return list(dict.fromkeys((*refs, *(d.ref for d in self.decisions if d.outcome == "approved"))))
@@ -648,7 +653,7 @@ class Plan:
         its = "your" if self.person == YOU else f"{self.person}'s"
         return f"{paused}it is {its} turn" if USER in state.owing else f"{paused}nobody's turn is named"
 
-    # -- was it worth it, in sentences ----------------------------------------------------------------------------
+    # -- was the debate worth it ----------------------------------------------------------------------------------
 
     @property
     def course(self) -> tuple[str, ...]:
@@ -658,16 +663,13 @@ class Plan:
 
     def _gain(self, worth: Worth) -> str:
         """What counting the first answers would have said."""
-        if not worth.comparisons:
-            is_known = self.dialog.state.outcome is None or not worth.why
-            return "" if is_known else f"Whether it changed the result cannot be said: {worth.why}."
-        first = worth.comparisons[0]
-        if first.same is None:
-            return f"It cannot be compared by marks: {first.remark}."
-        counted = f"{first.basis}, counted,"
-        if first.same:
-            return f"{counted[0].upper()}{counted[1:]} would have come to the same: {first.verdict}."
-        return f"It changed the result: {counted} would have come to {first.verdict}."
+        if worth.why or not worth.verdict:
+            return f"Whether it changed the result cannot be said: {worth.why}." if self.outcome else ""
+        if worth.same is None:
+            return f"It cannot be compared by marks: {worth.outcome} is a text that no first answer held."
+        if worth.same:
+            return f"{worth.basis[0].upper()}{worth.basis[1:]}, counted, would have come to the same: {worth.verdict}."
+        return f"It changed the result: {worth.basis}, counted, would have come to {worth.verdict}."
 
     def _moves(self) -> str:
         """How many objections were settled and positions changed."""
@@ -685,14 +687,84 @@ class Plan:
 
     def _price(self, worth: Worth) -> str:
         """What the first answers took, and all of it."""
-        whole, first = worth.whole, worth.comparisons[0].first if worth.comparisons else None
+        whole, first = worth.whole, worth.first
         figures = [dollars(whole.usd)] if whole.usd else []
         figures += [f"{whole.tokens:,} tokens"] if whole.tokens else []
-        if not figures:
-            return ""
         early = first.usd if first is not None and first.turns < whole.turns else None
         alone = f"; the first answers alone {dollars(early)}" if early and whole.usd else ""
-        return f"It cost {' and '.join(figures)}{alone}."
+        return f"It cost {' and '.join(figures)}{alone}." if figures else ""
+
+    @property
+    def worth(self) -> Worth:
+        """A plain vote of what each agent's first turn is for, against what was decided in the end."""
+        whole, first = cost(self.dialog.entries), dict[str, Entry]()
+        for entry in turns_of(self.dialog):
+            if entry.by != self.dialog.header.judge and entry.by in self.dialog.header.speakers:
+                first.setdefault(entry.by, entry)
+        if not self.outcome or len(first) < 2:
+            return Worth(whole, why="fewer than two agents answered" if self.outcome else "the dialog has not ended")
+        found = {who: self._choice(entry) for who, entry in first.items()}
+        if unclear := [f"{self.name(who)} (turn {first[who].number})" for who, choice in found.items() if not choice]:
+            return Worth(whole, why=f"the first answer of {listed(unclear)} names no choice by a mark")
+        chosen = {who: choice for who, choice in found.items() if choice is not None}
+        counts, names = Counter(key for key, _ in chosen.values()), dict(reversed(tuple(chosen.values())))
+        voices = max(counts.values())
+        tied = [key for key, number in counts.items() if number == voices]
+        final, name = self._final()
+        is_tie = len(tied) > 1
+        sides = [names[key] for key in tied]
+        about = next((one for one in sides if sorted(sides) == sorted([one, f"against {one}"])), "")
+        of_tie = f"a tie {f'over {about}' if about else f'between {listed(sides)}'}: nothing decided"
+        return Worth(
+            whole,
+            cost(first.values()),
+            tuple(Statement("FIRST", who, first[who].number, named) for who, (_, named) in chosen.items()),
+            of_tie if is_tie else f"{names[tied[0]]}, with {voices} of {len(chosen)} voices",
+            name or "nothing was decided",
+            None if final and not is_tie and final not in counts else final == ("" if is_tie else tied[0]),
+            basis=self._basis(list(first.values())),
+        )
+
+    def _basis(self, first: Sequence[Entry]) -> str:
+        """How independent the first answers were."""
+        if all(entry.frame and entry.frame.nonce for entry in first):
+            return "the sealed first answers"
+        if len({entry.re for entry in first}) == 1 and first[0].re:
+            return "the first answers, given without knowing the others'"
+        early = min(first, key=lambda entry: entry.number)
+        return f"the first answers (only {early.by}'s was given without knowing another)"
+
+    def _choice(self, entry: Entry) -> Choice | None:
+        """What a turn is for, or against, by its first mark that says so."""
+        own = [p for p in self.dialog.state.table.proposals if p.entry == entry.id]
+        for mark in entry.marks:
+            vote = marks.vote(mark) if mark.name == "VOTE" else None
+            refs = [own[0].ref] if row_of(mark.name).makes and own else marks.agreed(mark)
+            against = self._aims(entry, mark) if mark.name == "OBJECTION" else ()
+            if vote is not None and vote.choice in (marks.APPROVE, marks.REJECT):
+                refs, against = ((vote.ref,), ()) if vote.choice == marks.APPROVE else ((), (vote.ref,))
+            if refs or against:
+                key, name = self._of_proposal((*refs, *against)[0])
+                return (key, name) if refs else (f"against {key}", f"against {name}")
+            is_own_kind = contributes(mark) and mark.name not in CONTRIBUTIONS
+            if is_own_kind and not (self.dialog.header.rules.review and mark.name in REVIEW):
+                return _key(mark.value), f"“{mark.value}”"
+        return None
+
+    def _of_proposal(self, ref: str) -> Choice:
+        proposal = self._by_ref.get(ref)
+        return (_key(proposal.text) if proposal is not None and proposal.text.strip() else ref), ref
+
+    def _final(self) -> Choice:
+        """What was decided in the end; ("", "") for nothing."""
+        agreed = self._now
+        if agreed is not None and not agreed.ref:
+            own = [p.ref for p in self.dialog.state.table.proposals if p.by == agreed.by and not p.sha]
+            name = f"the position of {self.name(agreed.by)} in turn {agreed.stands_in}"
+            return (self._of_proposal(own[-1])[0] if own else _key(agreed.text)), name
+        last = next((d for d in reversed(self.decisions) if d.stands == "approved"), None)
+        ref = agreed.ref if agreed is not None else last.ref if last is not None else ""
+        return self._of_proposal(ref) if ref else ("", "")
 
     # -- what was objected to, what became of it, and who still stands against what was decided -------------------
 
@@ -944,149 +1016,6 @@ class Plan:
             signed | votes | {w for (w, about), p in latest(self._stances).items() if (about, p.stance) == (ref, "for")}
         )
 
-    # -- was the debate worth it ----------------------------------------------------------------------------------
-
-    @property
-    def worth(self) -> Worth:
-        """The comparisons that votes or first choices allow, else why there is none."""
-        whole = cost(self.dialog.entries)
-        header, first = self.dialog.header, dict[str, Entry]()
-        for entry in turns_of(self.dialog):
-            if entry.by != header.judge and entry.by in header.speakers:
-                first.setdefault(entry.by, entry)
-        if self.dialog.state.outcome is None:
-            return Worth((), whole, "the dialog has not ended, so there is no outcome to compare with")
-        if len(first) < 2:
-            return Worth((), whole, "fewer than two agents answered")
-        found: list[Comparison] = []
-        choices = {who: self._choice(entry) for who, entry in first.items()}
-        chosen = {who: choice for who, choice in choices.items() if choice is not None}
-        if len(chosen) == len(first):
-            found.append(self._by_choices(first, chosen))
-        by_votes = self._by_votes()
-        if by_votes is not None and (not found or by_votes.remark != UNCHANGED):
-            found.append(by_votes)
-        if found:
-            return Worth(tuple(found), whole)
-        turns = listed([f"{who} (turn {first[who].number})" for who in first if who not in chosen])
-        return Worth((), whole, f"the first answer of {turns} names no choice by a mark")
-
-    def _choice(self, entry: Entry) -> Choice | None:
-        """What an agent's first turn is for, or against: its first vote, proposal, agreement, objection, or kind."""
-        own = iter(p for p in self.dialog.state.table.proposals if p.entry == entry.id)
-        for mark in entry.marks:
-            if mark.name in ("PROPOSAL", "CONSENSUS_PROPOSED"):
-                proposal = next(own, None)
-                return self._of_proposal(proposal.ref) if proposal else _of_text(mark.value)
-            if mark.name in ("VOTE", "AGREE") and (choice := self._of_vote(mark)) is not None:
-                return choice
-            if mark.name == "OBJECTION" and (refs := self._aims(entry, mark)):
-                key, name = self._of_proposal(refs[0])
-                return f"against {key}", f"against {name}"
-            of_review = self.dialog.header.rules.review and mark.name in REVIEW  # what a reviewer saw is no choice
-            if contributes(mark) and mark.name not in CONTRIBUTIONS and not of_review:
-                return _of_text(mark.value)
-        return None
-
-    def _of_vote(self, mark: Mark) -> Choice | None:
-        if mark.name == "AGREE":
-            refs = ([mark.ref] if mark.ref else []) + list(marks.references(mark)[1])
-            return self._of_proposal(refs[0]) if refs else None
-        vote = marks.vote(mark)
-        if vote is None or vote.choice not in ("approve", "reject"):
-            return None
-        key, name = self._of_proposal(vote.ref)
-        return (key, name) if vote.choice == "approve" else (f"against {key}", f"against {name}")
-
-    def _of_proposal(self, ref: str) -> Choice:
-        proposal = self._by_ref.get(ref)
-        return (_key(proposal.text), ref) if proposal is not None and proposal.text.strip() else (ref, ref)
-
-    def _by_choices(self, first: Mapping[str, Entry], chosen: Mapping[str, Choice]) -> Comparison:
-        """A plain vote of the first answers against what was decided in the end."""
-        counts = Counter(key for key, _ in chosen.values())
-        names = dict(reversed(tuple(chosen.values())))
-        top, voices = counts.most_common(1)[0]
-        tied = [key for key, number in counts.items() if number == voices]
-        verdict = "" if len(tied) > 1 else top
-        sides = [names[key] for key in tied]
-        about = next((one for one in sides if sorted(sides) == sorted([one, f"against {one}"])), "")
-        said = f"a tie {f'over {about}' if about else f'between {listed(sides)}'}: nothing decided"
-        (final, ref), how = self._final()
-        same: bool | None = final == verdict
-        remark = ""
-        if final and verdict and final not in counts:
-            same, remark = (
-                None,
-                f"{ref} is a text that no first answer held; whether it says the same, marks cannot tell",
-            )
-        return Comparison(
-            basis=self._basis(first),
-            choices=tuple(Statement("FIRST", who, first[who].number, name) for who, (_, name) in chosen.items()),
-            verdict=said if len(tied) > 1 else f"{names[top]}, with {voices} of {len(chosen)} voices",
-            outcome=f"{ref}, {method(how)}" if ref else "nothing was decided",
-            same=same,
-            first=cost(first.values()),
-            remark=remark,
-        )
-
-    def _basis(self, first: Mapping[str, Entry]) -> str:
-        """How independent the first answers were."""
-        seals = {e.by: mark for e in self.dialog.entries if not e.is_turn and (mark := e.mark("SEALED"))}
-        if set(first) <= set(seals) and all(entry.frame and entry.frame.nonce for entry in first.values()):
-            able = [who for who, mark in seals.items() if len(mark.fields) > 1]  # its tools could have read the file
-            return f"the sealed first answers{f' ({listed(able)} could read files)' if able else ''}"
-        answered = {entry.re if entry.frame else "" for entry in first.values()}
-        if len(answered) == 1 and answered != {""}:
-            return "the first answers, given without knowing the others'"
-        early = min(first.values(), key=lambda entry: entry.number)
-        return f"the first answers (only {early.by}'s was given without knowing another)"
-
-    def _final(self) -> tuple[Choice, str]:
-        """What was decided in the end, and by which method; "" for nothing."""
-        agreed = self._now
-        if agreed is not None and not agreed.ref:
-            own = [p.ref for p in self.dialog.state.table.proposals if p.by == agreed.by and not p.sha]
-            key = self._of_proposal(own[-1])[0] if own else _key(agreed.text)
-            return (key, f"the position of {agreed.by} in turn {agreed.stands_in}"), agreed.method
-        if agreed is not None:
-            return (self._of_proposal(agreed.ref)[0], agreed.ref), agreed.method
-        last = next((d for d in reversed(self.decisions) if d.stands == "approved"), None)
-        if last is None or not last.ref:
-            return ("", ""), ""
-        how = next(d.method for d in self.decisions if d.ref == last.ref)
-        return (self._of_proposal(last.ref)[0], last.ref), how
-
-    def _by_votes(self) -> Comparison | None:
-        """The first vote of each voter against the decision, on the proposal that was voted on last."""
-        polled = [d for d in self.decisions if d.method == "vote"]
-        if not polled:
-            return None
-        decision = next((d for d in reversed(polled) if d.made == "approved"), polled[-1])
-        first: dict[str, Statement] = {}
-        for entry in turns_of(self.dialog):
-            for mark in entry.all("VOTE"):
-                vote = marks.vote(mark)
-                if vote is not None and vote.ref == decision.ref and entry.number <= decision.turn:
-                    first.setdefault(entry.by, Statement("VOTE", entry.by, entry.number, vote.choice))
-        if len(first) < 2:
-            return None
-        last = {vote.agent: vote.choice for vote in decision.votes}
-        changed = [who for who, said in first.items() if last.get(who, said.text) != said.text]
-        counts = Counter(said.text for said in first.values())
-        lead = counts["approve"] - counts["reject"]
-        verdict = "approved" if lead > 0 else "rejected" if lead < 0 else "undecided"
-        until = max(said.turn for said in first.values())
-        return Comparison(
-            basis=f"the first vote of each voter on {decision.ref}",
-            choices=tuple(first.values()),
-            verdict=f"{verdict}, {counts['approve']} for and {counts['reject']} against",
-            outcome=f"{decision.made}: {by_name(decision.evidence, self.name)}",
-            same=verdict == decision.made,
-            first=cost(entry for entry in self.dialog.entries if turn_number(entry.id) <= until),
-            remark=f"{listed(changed)} changed the vote" if changed else UNCHANGED,
-        )
-
 
 def _make_named(ref: str, text: str) -> str:
     return f"{ref}: {text}" if text and "\n" not in text.strip() else f"the text {ref}"
@@ -1177,10 +1106,6 @@ def _account(spent: Spent) -> dict[str, Any]:
     }
 
 
-def _of_text(text: str) -> Choice:
-    return _key(text), f"“{text}”"
-
-
 def _key(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.casefold())) or text
 
@@ -1201,13 +1126,3 @@ def cost(entries: Iterable[Entry]) -> PlanCost:
         tokens=None if (spent.uncounted and not spent.tokens) or not spent.entries else spent.tokens,
         seconds=sum(times) / 1000 if times else None,
     )
-
-
-def spent(cost: PlanCost) -> str:
-    """A cost in words: `$0.014, 12,400 tokens, 23 seconds of calls`."""
-    parts = [
-        dollars(cost.usd) if cost.usd is not None else "",
-        f"{cost.tokens:,} tokens" if cost.tokens is not None else "",
-        f"{in_words(cost.seconds)} of calls" if cost.seconds is not None else "",
-    ]
-    return ", ".join(part for part in parts if part) or "an unknown amount"
