@@ -29,7 +29,7 @@ from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Behavior
 from dialogd.backends import Options, Usage
 from dialogd.backends.anthropic import Anthropic
-from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
+from dialogd.backends.coding_agent import Checkpoint, checkpoint, plan, whole
 from dialogd.protocol.grammar import parse
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile

@@ -58,7 +58,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
         "grok": Kind("dialogd.backends.openai:OpenAI", "Grok", "grok", "xAI", "grok-4.7", variant="grok"),
         "ollama": Kind("dialogd.backends.openai:OpenAI", "Local", "ollama", variant="ollama"),
         "claude-code": Kind(
-            "dialogd.backends.claude_code:ClaudeCode",
+            "dialogd.backends.coding_clis:ClaudeCode",
             "Claude",
             "claude",
             "Anthropic",
@@ -66,7 +66,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
             has=f"the project in the current folder: {_FILES}",
         ),
         "codex": Kind(
-            "dialogd.backends.codex:Codex",
+            "dialogd.backends.coding_clis:Codex",
             "Codex",
             "gpt",
             "OpenAI",
@@ -74,7 +74,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
             has="the project in the current folder: read and search it, by commands that change nothing",
         ),
         "gemini": Kind(
-            "dialogd.backends.gemini:Gemini",
+            "dialogd.backends.coding_clis:Gemini",
             "Gemini",
             "gemini",
             "Google",
@@ -82,7 +82,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
             has=f"the project in the current folder: {_FILES}",
         ),
         "opencode": Kind(
-            "dialogd.backends.opencode:OpenCode",
+            "dialogd.backends.coding_clis:OpenCode",
             "OpenCode",
             "opencode",
             "the provider that opencode is set up for",

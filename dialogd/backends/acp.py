@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
-from dialogd.backends.coding_agent import counts, ended, failed, table
-from dialogd.backends.command import INSTALL, Command, last_line, split_command
+from dialogd.backends.coding_agent import Checkpoint, checkpoint, counts, ended, failed, plan, table
+from dialogd.backends.command import INSTALL, NO_PROGRAM, Command, last_line, split_command
 from dialogd.backends.parts import tokens_of
-from dialogd.backends.session import Checkpoint, checkpoint, plan
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line
@@ -118,16 +117,12 @@ def _message(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(value.get("id"), str | int | None) or not isinstance(value.get("error"), dict | None):
         return None
-    return _whole(value) if rb"\u" in line else value
+    return value
 
 
-def _whole(value: Any) -> Any:
-    """The same with every half of a surrogate pair replaced: no such text can be written or hashed."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return {_whole(key): _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
+def _whole(text: str) -> str:
+    """The text with every half of a surrogate pair replaced: none can be written or hashed."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class Warm:
@@ -173,11 +168,8 @@ class Warm:
             PROTOCOL_VERSION, ClientCapabilities(), Implementation(name="dialogd", version=__version__)
         )
         if hello.protocol_version != PROTOCOL_VERSION:
-            raise BackendError(
-                f"speaks version {hello.protocol_version} of the protocol, not {PROTOCOL_VERSION}",
-                fix="install another version of the agent",
-                kind="request",
-            )
+            why = f"speaks version {hello.protocol_version} of the protocol, not {PROTOCOL_VERSION}"
+            raise BackendError(why, fix="install another version of the agent", kind="request")
         self.logins = tuple(method.name for method in hello.auth_methods or ())
 
     async def new_session(self, model: str) -> str:
@@ -188,29 +180,20 @@ class Warm:
             option = _option(session.config_options, "model")
             offered = [] if option is None else _values(option)
             if option is None or model not in offered:
-                choices = f"choose one of: {', '.join(offered)}" if offered else ""
-                raise BackendError(
-                    f"does not offer the model {model!r}",
-                    fix=choices or "set the model in the agent's own settings",
-                    kind="request",
-                )
+                fix = f"choose one of: {', '.join(offered)}" if offered else "set the model in the agent's own settings"
+                raise BackendError(f"does not offer the model {model!r}", fix=fix, kind="request")
             await self._agent.set_config_option(option.id, session.session_id, model)
         return session.session_id
 
     async def _restrict(self, session: NewSessionResponse) -> None:
         """Choose the strictest mode that the agent offers, as a mode or as an option."""
-        option = _option(session.config_options, "mode")
-        if session.modes is not None:
-            offered, now = [mode.id for mode in session.modes.available_modes], session.modes.current_mode_id
-        elif option is not None:
-            offered, now = _values(option), option.current_value
-        else:
-            return
+        option, modes = _option(session.config_options, "mode"), session.modes
+        offered = [mode.id for mode in modes.available_modes] if modes else _values(option) if option else []
         plain = {name.rpartition("#")[2].lower().replace("_", "-"): name for name in offered}
-        mode = next((plain[name] for name in READ_ONLY if name in plain), now)
-        if mode == now:
+        mode = next((plain[name] for name in READ_ONLY if name in plain), "")
+        if not mode or mode == (modes.current_mode_id if modes else option and option.current_value):
             return
-        if session.modes is not None:
+        if modes is not None:
             await self._agent.set_session_mode(session_id=session.session_id, mode_id=mode)
         elif option is not None:
             await self._agent.set_config_option(option.id, session.session_id, mode)
@@ -237,14 +220,14 @@ class Warm:
         if session_id != self._session:
             return
         if update.session_update == "agent_message_chunk":
-            if text := getattr(update.content, "text", ""):
+            if text := _whole(getattr(update.content, "text", "")):
                 if self._is_at_tool:
                     self._heard.put_nowait(Tool())
                 self._heard.put_nowait(f"\n\n{text}" if self._is_apart and self._size else text)
                 self._is_apart, self._is_at_tool, self._size = False, False, self._size + len(text)
         elif update.session_update == "tool_call":
             self._is_apart = self._is_at_tool = True
-            self._heard.put_nowait(Tool(update.title or "a tool"))
+            self._heard.put_nowait(Tool(_whole(update.title or "a tool")))
         elif update.cost is not None and update.cost.currency.upper() == "USD":
             self._dollars = update.cost.amount
 
@@ -406,18 +389,12 @@ class ACP(Command):
         """The error of an agent that is there no more."""
         program, wire = self._words[0], warm.wire
         if wire.errno is not None:
-            return BackendError(
-                f"cannot run {program!r}: {os.strerror(wire.errno)}",
-                fix="it must be a program for this machine, or a script whose first line names its interpreter (#!)",
-            )
+            return BackendError(f"cannot run {program!r}: {os.strerror(wire.errno)}", fix=NO_PROGRAM)
         if wire.trouble:
             return BackendError(wire.trouble, fix="start the agent so that it speaks ACP on stdout", kind="garbled")
         said = last_line(wire.stderr, self.secrets)
-        return BackendError(
-            f"ended in the middle, exit {code}" + (f": {said}" if said else ""),
-            fix=f"run {program!r} by hand and see why it ends",
-            retryable=True,
-        )
+        why = f"ended in the middle, exit {code}" + (f": {said}" if said else "")
+        return BackendError(why, fix=f"run {program!r} by hand and see why it ends", retryable=True)
 
     async def _talk(self, warm: Warm, request: Request, said: list[str]) -> AsyncGenerator[str | Usage | Tool, None]:
         if self._warm is None:

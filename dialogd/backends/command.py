@@ -130,10 +130,7 @@ class Command:
     def _judge(self, child: Child, code: int, text: str) -> None:
         """Raise `BackendError` unless the command did its work."""
         if child.errno is not None:
-            raise BackendError(
-                f"cannot run {self._words[0]!r}: {os.strerror(child.errno)}",
-                fix="it must be a program for this machine, or a script whose first line names its interpreter (#!)",
-            )
+            raise BackendError(f"cannot run {self._words[0]!r}: {os.strerror(child.errno)}", fix=NO_PROGRAM)
         if child.passed:
             raise too_greedy(child, repr(self._words[0]))
         said = last_line(child.stderr, self.secrets)
@@ -164,6 +161,7 @@ class Command:
         raise BackendError(f"{'not an executable file' if is_there else 'command not found'}: {name!r}", fix=INSTALL)
 
 
+NO_PROGRAM = "it must be a program for this machine, or a script whose first line names its interpreter (#!)"
 INSTALL = "install it, make it executable (chmod +x), or give its full path; no shell is used, so no ~ and no aliases"
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Delivery, Found, Options, Request, Usage, sessions
+from dialogd.backends.coding_agent import INTRO
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import Price, price_of
-from dialogd.backends.session import INTRO
 from dialogd.config import file_words
 from dialogd.errors import BackendError, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.model import digest

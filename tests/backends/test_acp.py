@@ -19,8 +19,8 @@ import pytest
 from dialogd.agent.prompt import repair
 from dialogd.backends import Backend, Options, Request, Usage, load_backend, probe
 from dialogd.backends.acp import ACP, Wire
+from dialogd.backends.coding_agent import ASKED_BACK, INTRO
 from dialogd.backends.parts import Part, Prompt
-from dialogd.backends.session import ASKED_BACK, INTRO
 from dialogd.errors import BackendError, BadInput
 from tests.support.backend_contract import BackendContract, answer, children, text_of, until
 from tests.support.cases import cases

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from dialogd.backends import Backend, Usage
-from dialogd.backends.coding_agent import AgentCLI, failed
+from dialogd.backends.coding_agent import GOES_ON, INTRO, AgentCLI, failed
 from dialogd.backends.readonly_proof import prove
-from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
 from dialogd.store.folders import StateDir

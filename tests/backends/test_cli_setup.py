@@ -14,11 +14,9 @@ import pytest
 
 from dialogd.backends import Options
 from dialogd.backends.auto import survey
-from dialogd.backends.claude_code import ClaudeCode
-from dialogd.backends.codex import Codex
-from dialogd.backends.coding_agent import KNOWN_WAIT, VERSION_WAIT, failed
+from dialogd.backends.coding_agent import INTRO, KNOWN_WAIT, VERSION_WAIT, failed
+from dialogd.backends.coding_clis import ClaudeCode, Codex
 from dialogd.backends.readonly_proof import Run
-from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError, BadInput
 from tests.support.cases import cases
 from tests.support.pair import a_second

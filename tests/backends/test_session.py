@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Usage
-from dialogd.backends.parts import Part, Prompt
-from dialogd.backends.session import (
+from dialogd.backends.coding_agent import (
     ADDED,
     ASKED_BACK,
     GOES_ON,
     INTRO,
-    KEPT,
+    POINTS,
     Checkpoint,
     Sessions,
     checkpoint,
     plan,
     since,
 )
+from dialogd.backends.parts import Part, Prompt
 from tests.support.cases import cases
 
 HEADER = Part("header", "# The dialog's header")
@@ -141,9 +141,11 @@ class TestSessions:
 
     def test_the_oldest_are_forgotten(self, tmp_path: Path) -> None:
         sessions = Sessions(tmp_path / "s.json")
-        for number in range(KEPT + 5):
+        for number in range(POINTS + 5):
             sessions.add(replace(FIRST, session=str(number)))
-        assert [point.session for point in Sessions(tmp_path / "s.json").points] == [str(n) for n in range(5, KEPT + 5)]
+        assert [point.session for point in Sessions(tmp_path / "s.json").points] == [
+            str(n) for n in range(5, POINTS + 5)
+        ]
 
     def test_a_session_that_went_on_is_kept_once(self, tmp_path: Path) -> None:
         sessions = Sessions(tmp_path / "s.json")

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import BOXED, WRITING, Options, Request, Workspace, Writer, writers
-from dialogd.backends.coding_agent import AgentCLI
+from dialogd.backends.coding_agent import GOES_ON, AgentCLI
 from dialogd.backends.command import Command
 from dialogd.backends.readonly_proof import prove
 from dialogd.backends.sandbox import missing
-from dialogd.backends.session import GOES_ON
 from dialogd.errors import BackendError
 from tests.backends.toy_cli import Bench, Toy, bench, install
 from tests.clis.rig import prompt, request, turn

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends.gemini import Gemini
+from dialogd.backends.coding_agent import GOES_ON, INTRO
+from dialogd.backends.coding_clis import Gemini
 from dialogd.backends.parts import Part
-from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
 from tests.clis.conftest import make_world
 from tests.clis.rig import (

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from dialogd.backends import probe
-from dialogd.backends.session import GOES_ON, INTRO
+from dialogd.backends.coding_agent import GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.store.caller import CODEX_THREAD
 from tests.clis.rig import KEY, PATH, SERVICES, World, ask, counting, nothing_happens, prepared, prompt, turn

@@ -9,8 +9,8 @@ import pytest
 
 from dialogd.agent.prompt import repair
 from dialogd.backends import Tool
+from dialogd.backends.coding_agent import ADDED, GOES_ON, INTRO
 from dialogd.backends.parts import Part
-from dialogd.backends.session import ADDED, GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.protocol.model import Participant
 from tests.clis.rig import KEY, SYSTEM, World, ask, counting, prompt, request, turn

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Request, Workspace, load_backend
-from dialogd.backends.coding_agent import AgentCLI
+from dialogd.backends.coding_agent import GOES_ON, AgentCLI
 from dialogd.backends.readonly_proof import prove
 from dialogd.backends.sandbox import missing
-from dialogd.backends.session import GOES_ON
 from tests.clis.rig import KEY, World, prompt, request, turn
 from tests.support.backend_contract import answer
 from tests.support.standin import Say, Seen, StandIn, Use, in_order

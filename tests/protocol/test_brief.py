@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dialogd.agent import prompt
 from dialogd.backends import Usage
+from dialogd.backends.coding_agent import checkpoint, plan
 from dialogd.backends.parts import Prompt
-from dialogd.backends.session import checkpoint, plan
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Draft, Mark, Participant
 from dialogd.protocol.rules import PERSONALITIES

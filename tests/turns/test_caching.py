@@ -12,7 +12,7 @@ import pytest
 from dialogd.agent import prompt
 from dialogd.agent.turn import Behavior
 from dialogd.backends import Usage
-from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
+from dialogd.backends.coding_agent import Checkpoint, checkpoint, plan, whole
 from tests.backends.apis import make
 from tests.support.room import Room, opening
 from tests.support.standin import Say, Seen, StandIn

@@ -20,8 +20,7 @@ import pytest
 
 from dialogd import person
 from dialogd.backends import Backend, Options, Request, load_backend
-from dialogd.backends.coding_agent import AgentCLI
-from dialogd.backends.session import ASKED_BACK, GOES_ON, INTRO
+from dialogd.backends.coding_agent import ASKED_BACK, GOES_ON, INTRO, AgentCLI
 from dialogd.errors import BackendError
 from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
