@@ -31,7 +31,7 @@ from dialogd.server.page_entries import (
     template,
     window,
 )
-from dialogd.server.page_state import Neighbours, PageState, page_state
+from dialogd.server.page_state import Neighbours, page_state
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import home_port
 from dialogd.views.markup import safe
@@ -42,7 +42,7 @@ _POLICY = (
 )
 
 
-def render_page(state: PageState, dialog: Dialog | None) -> str:
+def render_page(state: dict[str, Any], dialog: Dialog | None) -> str:
     """The initial page: the dialog's state and last entries, readable without scripts."""
     shown = window(dialog, None, None, LAST)
     last = next((entry.index for entry in reversed(shown.entries) if entry.condition != "unfinished"), -1)
@@ -147,7 +147,7 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
         return await asyncio.to_thread(found, agent.dialog, words, limit)
 
     @app.get("/page/state")
-    async def state() -> PageState:
+    async def state() -> dict[str, Any]:
         """Where the dialog stands, with all its agents, in one answer."""
         problem = await _read(agent)
         return page_state(agent, port, state_dir, await neighbours.healths(), problem)

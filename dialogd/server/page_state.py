@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel
-
-from dialogd import __version__
 from dialogd.agent.loop import Agent
 from dialogd.backends.auto import COMMANDS, SCENARIOS
 from dialogd.backends.seats import start_again
@@ -21,7 +17,7 @@ from dialogd.protocol import lifecycle, money
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import AGREED, ANY, USER, whose
-from dialogd.protocol.state import Dialog, Outcome, Spent, State
+from dialogd.protocol.state import Dialog, Outcome, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words, listed
 from dialogd.server import page_build, wire
@@ -29,39 +25,12 @@ from dialogd.server.page_entries import Seats, cast, changed
 from dialogd.server.report import health
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import home_port
-from dialogd.views.standing import Noticed, Question, phase
+from dialogd.views.standing import phase
 
 FRESH = 0.5  # seconds for which an answer of another daemon is good enough
 PATIENCE = 0.3  # seconds to wait for one; a daemon that is slow is asked in the background
 
 Healths = Mapping[str, dict[str, Any] | None]
-
-
-class PageAgent(BaseModel):
-    """An agent and its daemon. `alive` is null until it was asked; `since` is for how many seconds it thinks.
-
-    `start` is the command that starts its daemon, with its backend where known; `doing` says what it does at a task.
-    """
-
-    id: str
-    name: str
-    seat: int
-    url: str
-    start: str
-    own: bool
-    alive: bool | None
-    state: str
-    doing: str = ""
-    turn: int | None
-    since: float | None
-    reason: str
-    backend: str
-    model: str
-    usd: float | None
-    cost: str
-    tokens: int
-    owes: bool
-    failed: bool
 
 
 class Neighbours:
@@ -89,19 +58,21 @@ class Neighbours:
             self._asking = None
 
 
-def page_agents(agent: Agent, dialog: Dialog, players: Seats, healths: Healths, state_dir: StateDir) -> list[PageAgent]:
-    """All agents that take part now; `healths` includes this daemon's own."""
+def page_agents(
+    agent: Agent, dialog: Dialog, players: Seats, healths: Healths, state_dir: StateDir
+) -> list[dict[str, Any]]:
+    """All agents that take part now, by what their daemons say; `healths` includes this daemon's own."""
     urls = agent.peers.of(dialog)
     return [
-        PageAgent(
-            id=one.id,
-            name=one.name,
-            seat=players.seats[one.id],
-            url=urls.get(one.id, ""),
-            own=one.id == agent.me,
+        {
+            "id": one.id,
+            "name": one.name,
+            "seat": players.seats[one.id],
+            "url": urls.get(one.id, ""),
+            "own": one.id == agent.me,
             **_doing(agent, dialog, one.id, healths, _start(agent, dialog, one.id, state_dir)),
-            **_spent(dialog.state, one.id),
-        )
+            **_spent(dialog.state.spent.get(one.id, Spent())),
+        }
         for one in dialog.header.agents
     ]
 
@@ -157,8 +128,7 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
     }
 
 
-def _spent(state: State, who: str) -> dict[str, Any]:
-    spent = state.spent.get(who, Spent())
+def _spent(spent: Spent) -> dict[str, Any]:
     return {"usd": spent.usd if spent.entries > spent.unknown else None, "cost": cost(spent), "tokens": spent.tokens}
 
 
@@ -175,165 +145,72 @@ _REOPEN = "A word of yours opens it again; turns, rounds and time are counted an
 _REHEARSAL = "A rehearsal, no model is asked. "
 
 
-class Left(BaseModel):
-    """What is left of a limit: figures for programs, `words` for people, `part` from 1 (all) down to 0."""
+def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, problem: str = "") -> dict[str, Any]:
+    """Everything around the conversation, of the dialog as last read; docs/http.md says what each field means.
 
-    name: str
-    limit: float
-    left: float
-    part: float
-    words: str
-
-
-class Asked(Question):
-    """A question to the person, with the name of who asks."""
-
-    name: str
-
-
-class CallAsked(wire.CallAsked):
-    """A call of a tool that waits for the person, with the name of whose it is."""
-
-    name: str
-
-
-class Ended(BaseModel):
-    """How the dialog ended, also in words, who supports it, and what the person can do next."""
-
-    name: str
-    words: str
-    reason: str
-    by: str
-    entry: str
-    failed: bool
-    signers: list[str]
-    next: str
-
-
-class Offered(BaseModel):
-    """A proposal, as lists offer it to the person."""
-
-    ref: str
-    words: str
-
-
-class PageState(BaseModel):
-    """Everything around the conversation; fields with a default keep it without a dialog.
-
-    `words` says what happens, `needed` what is needed of the person, "" for nothing. `start` is what the button is
-    called that starts the dialog, or has it go on after a rest; "" where nothing waits for that. `again` is the command
-    that starts its agents once they have ended, without its file. `home` is the port of the Home that runs, 0 without
-    one. `acts` are what a build asks of them, as buttons.
+    `problem` says why it could not be read just now.
     """
-
-    version: str = __version__
-    me: str
-    port: int
-    file: str
-    problem: str
-    words: str
-    needed: str = ""
-    start: str = ""
-    again: str = ""
-    home: int = 0
-    phase: str = "no_dialog"
-    dialog: str = ""
-    topic: str = ""
-    agents: list[PageAgent] = []
-    turn: int = 0
-    turn_of: list[str] = []
-    total: int = 0
-    lifecycle: str | None = None
-    where: str = ""
-    allowed: list[str] = []
-    limits: dict[str, Any] = {}
-    left: list[Left] = []
-    usd: float | None = None
-    cost: str = ""
-    tokens: int = 0
-    question: Asked | None = None
-    questions: list[Asked] = []
-    calls: list[CallAsked] = []
-    outcome: Ended | None = None
-    approved: str = ""
-    proposals: list[Offered] = []
-    step: bool = False
-    paused: bool = False
-    signals: list[Noticed] = []
-    warnings: list[str] = []
-    changed_from: int = 0
-    changed: dict[str, str] = {}
-    build: bool = False
-    acts: list[page_build.Act] = []
-
-
-def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, problem: str = "") -> PageState:
-    """The state of the dialog as last read. `problem` says why it could not be read just now."""
     dialog, file = agent.dialog, str(agent.file.path)
+    own = health(agent, port)
+    state = {
+        **own.model_dump(include={"version", "lifecycle", "allowed", "signals", "warnings", "turn", "turn_of"}),
+        "me": agent.me, "port": port, "file": file, "problem": problem, "start": "", "again": "", "home": 0,
+        "phase": "no_dialog", "dialog": "", "topic": "", "agents": [], "total": 0, "where": "", "limits": {},
+        "left": [], "usd": None, "cost": "", "tokens": 0, "question": None, "questions": [], "calls": [],
+        "outcome": None, "approved": "", "proposals": [], "step": False, "paused": False, "changed_from": 0,
+        "changed": {}, "build": False, "acts": [],
+    }  # fmt: skip
     if dialog is None:
         words = problem or f"There is no dialog at {file} yet."
         needed = "" if problem else "Write one there, or by dialogd new: this page shows it at once."
-        return PageState(me=agent.me, port=port, file=file, problem=problem, words=words, needed=needed)
-    own, state, players = health(agent, port), dialog.state, cast(dialog)
-    healths = {**healths, agent.me: own.model_dump()}
+        return state | {"words": words, "needed": needed}
+    players, healths = cast(dialog), {**healths, agent.me: own.model_dump()}
     agents = page_agents(agent, dialog, players, healths, state_dir)
-    calls, start = list(_calls(own, healths, players)), _start_button(dialog, healths)
+    calls, start = _calls(own, healths, players), _start_button(dialog, healths)
     words, needed = _stand(dialog, players, agents, calls, start)
-    spent = money.total(state.spent)
     changed_from, versions = changed(dialog)
-    asked = [Asked(**one.model_dump(), name=players.name(one.asker)) for one in own.questions]
-    rules, waits = dialog.header.rules.build, USER in state.owing and state.outcome is None
-    return PageState(
-        me=agent.me,
-        port=port,
-        file=file,
-        problem=problem,
-        # The card of the end says it by itself.
-        words=f"{_REHEARSAL if dialog.is_rehearsed and dialog.state.outcome is None else ''}{words}",
-        needed=needed,
-        start=start,
-        again=lifecycle.continued(dialog),
-        home=home_port(state_dir) or 0,
-        phase=phase(dialog, thinking=any(a.state == "thinking" for a in agents)),
-        dialog=dialog.id,
-        topic=dialog.header.topic or dialog.header.title,
-        agents=agents,
-        turn=state.number,
-        turn_of=list(state.owing),
-        total=len(dialog.entries),
-        lifecycle=own.lifecycle,
-        where=_where(dialog),
-        allowed=own.allowed,
-        limits=asdict(state.limits),
-        left=list(_left(dialog)),
-        usd=spent.usd if spent.entries > spent.unknown else None,
-        cost=cost(spent),
-        tokens=spent.tokens,
-        question=asked[0] if asked else None,
-        questions=asked,
-        calls=calls,
-        outcome=_outcome(dialog),
-        approved=state.approved,
-        proposals=list(_offered(dialog)),
-        step=state.hand.step,
-        paused=state.paused,
-        signals=own.signals,
-        warnings=own.warnings,
-        changed_from=changed_from,
-        changed=versions,
-        build=rules is not None,
-        acts=page_build.acts_of(rules, state.tasks) if rules is not None and waits else [],
-    )
+    asked = [{**one.model_dump(), "name": players.name(one.asker)} for one in own.questions]
+    rules, waits = dialog.header.rules.build, USER in dialog.state.owing and dialog.state.outcome is None
+    is_rehearsal = dialog.is_rehearsed and dialog.state.outcome is None  # the card of the end says it by itself
+    return state | {
+        "words": f"{_REHEARSAL if is_rehearsal else ''}{words}",
+        "needed": needed,
+        "start": start,
+        "again": lifecycle.continued(dialog),
+        "home": home_port(state_dir) or 0,
+        "phase": phase(dialog, thinking=any(one["state"] == "thinking" for one in agents)),
+        "dialog": dialog.id,
+        "topic": dialog.header.topic or dialog.header.title,
+        "agents": agents,
+        "total": len(dialog.entries),
+        "where": _where(dialog),
+        "limits": asdict(dialog.state.limits),
+        "left": list(_left(dialog)),
+        **_spent(money.total(dialog.state.spent)),
+        "question": asked[0] if asked else None,
+        "questions": asked,
+        "calls": calls,
+        "outcome": _outcome(dialog),
+        "approved": dialog.state.approved,
+        "proposals": [
+            {"ref": made.ref, "words": one_line(made.text, 80)}
+            for made in reversed(dialog.state.table.proposals)
+            if made.ref not in dialog.state.table.vetoed
+        ],
+        "step": dialog.state.hand.step,
+        "paused": dialog.state.paused,
+        "changed_from": changed_from,
+        "changed": versions,
+        "build": rules is not None,
+        "acts": page_build.acts_of(rules, dialog.state.tasks) if rules is not None and waits else [],
+    }
 
 
-def _calls(own: wire.Health, healths: Healths, players: Seats) -> Iterator[CallAsked]:
+def _calls(own: wire.Health, healths: Healths, players: Seats) -> list[dict[str, Any]]:
     """The calls that wait for the person, of this daemon's agent and of the others."""
     others = (said.get("calls") for who, said in healths.items() if said and who != own.id)
-    told = [one.model_dump() for one in own.calls]
-    told += [one for calls in others if isinstance(calls, list) for one in calls]
-    for one in told:
-        with suppress(ValueError, TypeError):  # a peer may be of another version
-            yield CallAsked(**one, name=players.name(str(one.get("agent"))))
+    told = [*(one.model_dump() for one in own.calls), *(one for calls in others for one in calls or ())]
+    return [{**one, "name": players.name(str(one.get("agent")))} for one in told]
 
 
 _START = {"not_started": "Start", "lain": "Go on"}  # what a daemon waits for, and the button that ends it
@@ -348,7 +225,7 @@ def _start_button(dialog: Dialog, healths: Healths) -> str:
 
 
 def _stand(
-    dialog: Dialog, players: Seats, agents: Sequence[PageAgent], calls: Sequence[CallAsked], start: str
+    dialog: Dialog, players: Seats, agents: Sequence[dict[str, Any]], calls: Sequence[dict[str, Any]], start: str
 ) -> tuple[str, str]:
     """What happens, and what is needed of the person, each in a sentence; "" where nothing is needed."""
     state = dialog.state
@@ -360,10 +237,10 @@ def _stand(
     if state.outcome is not None:
         is_agreed = state.outcome.name in AGREED
         return _ended(state.outcome), "Approve it, or say what is wrong." if is_agreed and not state.approved else ""
-    busy = [agent for agent in agents if agent.state in ("thinking", "executing")]
+    busy = [agent for agent in agents if agent["state"] in ("thinking", "executing")]
     writing = _writing(busy, state.number + 1)
     if calls:
-        return f"{calls[0].name} wants to call {calls[0].tool}.", "Approve or refuse it."
+        return f"{calls[0]['name']} wants to call {calls[0].get('tool')}.", "Approve or refuse it."
     if state.paused:
         by = whose(state.paused_via) if state.paused_via else "you"
         return f"Paused by {by}. {writing}".strip(), "Press Resume to go on."
@@ -376,41 +253,41 @@ def _stand(
         owing = listed([players.name(who) for who in state.owing if who not in (USER, ANY)]) or "the first agent"
         words = "Nobody has started this dialog yet." if start == "Start" else "This dialog has rested for a while."
         return words, f"Press {start}, and {owing} will reply."
-    if rules is not None and any(agent.doing for agent in agents):
+    if rules is not None and any(agent["doing"] for agent in agents):
         return page_build.under_way(rules, state.tasks, players.name(rules.lead), players.name(rules.moderator)), ""
     if writing:
         return writing, ""
     return _owed(dialog, players, agents)
 
 
-def _owed(dialog: Dialog, players: Seats, agents: Sequence[PageAgent]) -> tuple[str, str]:
+def _owed(dialog: Dialog, players: Seats, agents: Sequence[dict[str, Any]]) -> tuple[str, str]:
     """Who is next while nobody writes, and what keeps them."""
     notice = dialog.last.notice if dialog.last is not None else ""
     odd = f" {notice[0].upper()}{notice[1:]}." if notice else ""
-    owing = [agent for agent in agents if agent.owes]
-    gone = [agent.name for agent in owing if agent.alive is False]
+    owing = [agent for agent in agents if agent["owes"]]
+    gone = [agent["name"] for agent in owing if agent["alive"] is False]
     if gone:
         command = "the command that starts it stands at its name" if len(gone) == 1 else "the commands stand below"
         return f"Waiting for {listed(gone)}, whose daemon does not answer.{odd}", f"Start it: {command}."
-    if failed := [agent.name for agent in owing if agent.failed]:
+    if failed := [agent["name"] for agent in owing if agent["failed"]]:
         return f"{listed(failed)} failed.{odd}", "It is asked again by itself, unless you choose at its name."
     if owing:
-        return f"{listed([agent.name for agent in owing])} {'is' if len(owing) == 1 else 'are'} next.{odd}", ""
+        return f"{listed([agent['name'] for agent in owing])} {'is' if len(owing) == 1 else 'are'} next.{odd}", ""
     if ANY in dialog.state.owing:
         return f"Anybody may take the next turn.{odd}", ""
     if dialog.state.owing:
-        absent = [agent.name for agent in agents if agent.state == "absent"]
+        absent = [agent["name"] for agent in agents if agent["state"] == "absent"]
         if absent:
             return f"It is your turn.{odd}", f"Choose what becomes of {listed(absent)}, or write below."
         return f"It is your turn.{odd}", "Write below, or let the next agent speak."
     return f"Nobody has the next turn.{odd}", "Say something to go on."
 
 
-def _writing(busy: Sequence[PageAgent], number: int) -> str:
+def _writing(busy: Sequence[dict[str, Any]], number: int) -> str:
     """Who is replying; "" for nobody."""
     if not busy:
         return ""
-    return f"{listed([agent.name for agent in busy])} {'is' if len(busy) == 1 else 'are'} writing turn {number}."
+    return f"{listed([agent['name'] for agent in busy])} {'is' if len(busy) == 1 else 'are'} writing turn {number}."
 
 
 def _where(dialog: Dialog) -> str:
@@ -419,40 +296,29 @@ def _where(dialog: Dialog) -> str:
     return "" if dialog.state.outcome is not None else f"{words[0].upper()}{words[1:]}."
 
 
-def _offered(dialog: Dialog) -> Iterator[Offered]:
-    """Proposals that the person may name, newest first; those ruled out are left out."""
-    for made in reversed(dialog.state.table.proposals):
-        if made.ref not in dialog.state.table.vetoed:
-            yield Offered(ref=made.ref, words=one_line(made.text, 80))
-
-
 def _ended(outcome: Outcome) -> str:
     if outcome.from_session:
         return f"The dialog was stopped by {outcome.from_session}, not by you."
     return f"{outcome.words[0].upper()}{outcome.words[1:]}."
 
 
-def _outcome(dialog: Dialog) -> Ended | None:
+def _outcome(dialog: Dialog) -> dict[str, Any] | None:
     ended = dialog.state.outcome
     if ended is None:
         return None
     is_agreed = ended.name in AGREED
     certificate = certify(dialog) if is_agreed else None
     signers = certificate.signers if certificate else ()
-    return Ended(
-        name=ended.name,
-        words=f"{_REHEARSAL if dialog.is_rehearsed else ''}{_ended(ended)}",
-        reason=ended.reason,
-        by=ended.by,
-        entry=ended.entry,
-        failed=ended.failed,
-        signers=[f"{one.name} in turn {one.turn}" if one.turn else one.name for one in signers],
-        next="" if is_agreed or dialog.state.approved else _REOPEN,
-    )
+    return {
+        **{name: getattr(ended, name) for name in ("name", "reason", "by", "entry", "failed")},
+        "words": f"{_REHEARSAL if dialog.is_rehearsed else ''}{_ended(ended)}",
+        "signers": [f"{one.name} in turn {one.turn}" if one.turn else one.name for one in signers],
+        "next": "" if is_agreed or dialog.state.approved else _REOPEN,
+    }
 
 
-def _left(dialog: Dialog) -> Iterator[Left]:
-    """What is left of each limit."""
+def _left(dialog: Dialog) -> Iterator[dict[str, Any]]:
+    """What is left of each limit: figures, `words` for people, `part` from 1 (all) down to 0."""
     state, limits, spent = dialog.state, dialog.state.limits, money.total(dialog.state.spent)
     time = time_left(dialog, now())
     used: dict[str, tuple[float | None, float]] = {
@@ -472,4 +338,4 @@ def _left(dialog: Dialog) -> Iterator[Left]:
             "budget": f"{dollars(left)} of {dollars(limit)} left",
             "size": f"{left / 1000:,.0f} of {limit / 1000:,.0f} kB left",
         }.get(name, f"{left:,.0f} of {limit:,.0f} {name} left")
-        yield Left(name=name, limit=limit, left=left, part=min(1.0, left / limit), words=words)
+        yield {"name": name, "limit": limit, "left": left, "part": min(1.0, left / limit), "words": words}
