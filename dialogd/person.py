@@ -16,7 +16,7 @@ from dialogd.errors import BadInput, Refused
 from dialogd.protocol import build, fold, lifecycle, units
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.compose import decided_note, passed_by_hand
-from dialogd.protocol.fold import foreseen
+from dialogd.protocol.fold import state_after
 from dialogd.protocol.grammar import who
 from dialogd.protocol.header import agent_words, read_agent
 from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Said, whose
@@ -677,7 +677,7 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
         if not unsaid.issuperset(task.number for task in new):
             lifecycle.refuse(dialog, "tasks")
         mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {_WORDS[act]}", short.replace("|", "/"))
-        after = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
+        after = state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
         is_turn = act == "drop" and any(task.state in _UNDER_WAY for task in new)
         trees = [build.approval(task, task.score) for task in new] if act == "accept" else []
         marks = (mark, *trees, *_room(rules, dialog, after.tasks, turn=is_turn))
@@ -724,7 +724,9 @@ def change_task(
         if task.state not in (build.PROPOSED, build.CONFIRMED):
             raise Refused(f"cannot change task {task.id}: it is {task.state}", fix=_ways(dialog))
         mark = Mark("TASK", " | ".join((task.id, "changed", *texts)).rstrip(" |"))
-        same = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ())).tasks == dialog.state.tasks
+        same = (
+            state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ())).tasks == dialog.state.tasks
+        )
         return None if same else note_of(mark)
 
     return write(log, "tasks change", make)
@@ -867,7 +869,7 @@ def rebase(log: LogFile, commit: str) -> Dialog:
         if approved[0].base == commit:
             return None
         mark = Mark("TASK", f"all | rebase | {commit}")
-        after = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
+        after = state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
         room = _room(rules, dialog, after.tasks, turn=True)
         return Draft(USER, "User", dialog.state.number + 1, "", (mark, *room), (rules.lead,))
 
@@ -925,7 +927,7 @@ def carry_on(log: LogFile, budget: str = "") -> Dialog:
                 f"cannot continue: the build is {lifecycle.in_words(dialog)}",
                 fix='look at it: dialogd tasks; ask for more: dialogd say "…"; take it over: dialogd build merge',
             )
-        after = foreseen(dialog.header, state, Said("", 0, USER, "", "", marks, ()))
+        after = state_after(dialog.header, state, Said("", 0, USER, "", "", marks, ()))
         turn = (build.next_turn(rules, after.tasks),)
         return Draft(
             USER, "User", state.number + 1, "Go on.", (*marks, *_room(rules, dialog, after.tasks, turn=True)), turn

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
 from dialogd.protocol import build
-from dialogd.protocol.admit import Matter, Permits, question
+from dialogd.protocol.admit import MarkPolicy, Matter, question
 from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import Certificate, certify, where
 from dialogd.protocol.fold import strikes, vetoes
@@ -373,7 +373,7 @@ class _Now:
     @property
     def is_sealed(self) -> bool:
         """True for a first answer that nobody sees before all have given theirs."""
-        return Permits(self.dialog, self.me).answers_first
+        return MarkPolicy(self.dialog, self.me).answers_first
 
     @cached_property
     def last(self) -> Entry | None:

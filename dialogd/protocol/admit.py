@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -16,7 +16,7 @@ from dialogd.protocol.marks import (
     FENCE,
     MARKS,
     UNSIGNED,
-    Lifted,
+    ParsedReply,
     Who,
     agreed,
     confidence,
@@ -33,12 +33,12 @@ from dialogd.protocol.marks import (
     vote,
     without_turn_line,
 )
-from dialogd.protocol.model import USER, Header, Mark, digest
+from dialogd.protocol.model import USER, Mark, digest
 from dialogd.protocol.order import is_sealed_round, positioned
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.review import level
-from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, PROPOSE, VOTE, Role, Rules
-from dialogd.protocol.state import Dialog, Standing, State
+from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, PROPOSE, VOTE
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import is_blank, one_line
 
 MOST_REFUSALS = 20  # marks that are named one by one
@@ -72,63 +72,32 @@ def left_in_words(refused: Sequence[Refusal]) -> str:
     return "\n".join(str(refusal.mark) for refusal in lost)
 
 
-def claims_consensus(reply: Lifted) -> bool:
+def claims_consensus(reply: ParsedReply) -> bool:
     """True when the reply says that everybody agrees, and nothing against it."""
     return reply.has("CONSENSUS_REACHED") and not (reply.has("OBJECTION") or reply.has("DEADLOCK"))
 
 
-@dataclass(frozen=True)
-class Permits:
-    """What the `dialog` as it is permits agent `me`, by its role, the dialog's rules and its state."""
+class MarkPolicy:
+    """Which marks of agent `me` count in `dialog` as it stands: by its role, the dialog's rules and its state.
 
-    dialog: Dialog
-    me: str
+    role           its role; `is_judge`: it judges
+    answers_first  it owes a sealed first answer
+    text           what it signs without naming it: the text that lay there when its turn was asked for
+    choices        what a judge may choose
+    """
 
-    @property
-    def header(self) -> Header:
-        """The header as it counts now."""
-        return self.dialog.header
+    def __init__(self, dialog: Dialog, me: str) -> None:
+        self.dialog, self.me = dialog, me
+        self.header, self.state, self.rules = dialog.header, dialog.state, dialog.header.rules
+        self.role = self.rules.role(me)
+        self.is_judge = me == self.header.judge
+        debt, standing = self.state.debt(me), self.state.table.standing
+        self.answers_first = debt is not None and is_sealed_round(dialog, debt)
+        is_later = standing is not None and debt is not None and _place(standing.proposal.entry) > _place(debt.re)
+        self.text = None if is_later else standing
+        self.choices = (*positioned(self.header, self.state), "none")
 
-    @property
-    def state(self) -> State:
-        """The dialog's state."""
-        return self.dialog.state
-
-    @property
-    def rules(self) -> Rules:
-        """The dialog's rules."""
-        return self.dialog.header.rules
-
-    @cached_property
-    def role(self) -> Role:
-        """The agent's role."""
-        return self.rules.role(self.me)
-
-    @cached_property
-    def is_judge(self) -> bool:
-        """True for the judge."""
-        return self.me == self.header.judge
-
-    @cached_property
-    def answers_first(self) -> bool:
-        """True while the agent owes a sealed first answer."""
-        debt = self.state.debt(self.me)
-        return debt is not None and is_sealed_round(self.dialog, debt)
-
-    @cached_property
-    def text(self) -> Standing | None:
-        """The text that the agent signs without naming it: the one that lay there when its turn was asked for."""
-        standing, debt = self.state.table.standing, self.state.debt(self.me)
-        if standing is None or debt is None:
-            return standing
-        return standing if _at(standing.proposal.entry) <= _at(debt.re) else None
-
-    @cached_property
-    def choices(self) -> tuple[str, ...]:
-        """What a judge may choose."""
-        return (*positioned(self.header, self.state), "none")
-
-    def signed(self, mark: Mark, reply: Lifted) -> str:
+    def signed(self, mark: Mark, reply: ParsedReply) -> str:
         """The number of the text on the table that this mark would sign; "" where it signs none."""
         standing = self.state.table.standing if mark.name == "AGREE" else self.text
         if standing is None:
@@ -139,11 +108,11 @@ class Permits:
         same = not reply.summary or digest(same_text(reply.summary)) == standing.proposal.sha
         return ref if mark.name == "CONSENSUS_REACHED" and same else ""
 
-    def lacks_reservation(self, reply: Lifted) -> bool:
+    def lacks_reservation(self, reply: ParsedReply) -> bool:
         """True for a reply whose yes must name the strongest objection left, and that does not."""
         return self.rules.objections and all(is_blank(m.value) for m in reply.marks if m.name == "RESERVATION")
 
-    def admitted(self, reply: Lifted) -> tuple[Lifted, tuple[Refusal, ...]]:
+    def admitted(self, reply: ParsedReply) -> tuple[ParsedReply, tuple[Refusal, ...]]:
         """The reply with the marks that count, and those that do not."""
         refused = [Refusal(mark, _strange(mark), stays=True) for mark in reply.strange]
         kept: list[Mark] = []
@@ -163,7 +132,7 @@ class Permits:
                 kept.append(mark)
         return replace(reply, marks=tuple(kept), strange=()), tuple(refused)
 
-    def _vetoed(self, mark: Mark, reply: Lifted) -> str:
+    def _vetoed(self, mark: Mark, reply: ParsedReply) -> str:
         """Why a mark does not count that says yes or no to what the person ruled out, or puts its text anew."""
         ruled_out = vetoes(self.dialog)
         if not ruled_out:
@@ -194,76 +163,60 @@ class Permits:
         board = self.rules.board
         if board is None:
             return ""
-        floor, most = self.state.floor, board.max_contributions_per_round
-        # What counts of a first answer must not depend on what others of the round have written by then.
-        own = most if self.answers_first else most - floor.in_round.get(self.me, 0)
-        room = board.blackboard_capacity
-        left = room // max(len(self.header.speakers), 1) if self.answers_first else room - floor.contributed
+        floor, most, room = self.state.floor, board.max_contributions_per_round, board.blackboard_capacity
+        if self.answers_first:  # what counts of it must not depend on what others of the round have written by then
+            own, left = most, room // max(len(self.header.speakers), 1)
+            full = f"of the {room} contributions that the blackboard holds, {left} are for each first answer"
+        else:
+            own, left = most - floor.in_round.get(self.me, 0), room - floor.contributed
+            full = f"the blackboard is full: {room} contributions"
         if made < min(own, left):
             return ""
-        if self.answers_first and left < own:
-            return f"of the {room} contributions that the blackboard holds, {left} are for each first answer"
-        if left <= own:
-            return f"the blackboard is full: {room} contributions"
-        return f"{self.me} has made {most} contributions in this round, the most there may be"
+        is_full = left < own if self.answers_first else left <= own
+        return full if is_full else f"{self.me} has made {most} contributions in this round, the most there may be"
 
-    def _why_not(self, mark: Mark, reply: Lifted) -> str:
+    def _why_not(self, mark: Mark, reply: ParsedReply) -> str:
         """Why a mark of this agent does not count; "" when it does."""
-        me = self.me
         if mark.name not in DECIDING and is_blank(mark.value) and not (mark.name == "RE" and mark.ref):
             return f"it says nothing: it is written [{mark.name}: …]"
+        phase = lifecycle.marks_refused(self.dialog, self.me, mark.name)
         if self.is_judge:
-            return lifecycle.marks_refused(self.dialog, me, mark.name) or self._judges(mark, reply)
+            return phase or (self._judges(mark, reply) if mark.name == "DECIDE" else "")
         if not (self.role.may_use(mark.name) if mark.name in MARKS else self.role.may(*OWN_KINDS)):
-            return f"{me} may not use {mark.name}" + (f" ({self.role.name})" if self.role.name else "")
+            return f"{self.me} may not use {mark.name}" + (f" ({self.role.name})" if self.role.name else "")
         if self.answers_first:
+            phase = ""
             if mark.name in ("VOTE", "AGREE", "DECIDE"):
                 return "first answers are sealed: nothing can be answered yet"
-        elif why := lifecycle.marks_refused(self.dialog, me, mark.name):
-            return why
-        return self._by_kind(mark, reply)
+        check = _CHECKS.get(mark.name) or (MarkPolicy._contributes if contributes(mark) else None)
+        return phase or (check(self, mark, reply) if check is not None else "")
 
-    def _by_kind(self, mark: Mark, reply: Lifted) -> str:
-        """Why a mark does not count that this agent may use: what it says makes no sense here."""
-        rules = self.rules
-        match mark.name:
-            case "RE" if rules.board is not None and not rules.board.allow_references:
-                return "this dialog allows no references"
-            case "VOTE":
-                return self._votes(mark, reply)
-            case "DECIDE":
-                return self._decides(mark)
-            case "CONSENSUS_REACHED":
-                return self._claims(mark, reply)
-            case "AGREE":
-                return self._accepts(mark, reply)
-            case "TO":
-                return self._hands_on(mark)
-            case "CONFIDENCE":
-                return "" if confidence(mark) is not None else "it is no number from 0 to 1"
-        return self._contributes(mark, reply) if contributes(mark) else ""
+    def _refers(self, mark: Mark, reply: ParsedReply) -> str:
+        allowed = self.rules.board is None or self.rules.board.allow_references
+        return "" if allowed else "this dialog allows no references"
 
-    def _accepts(self, mark: Mark, reply: Lifted) -> str:
+    def _is_sure(self, mark: Mark, reply: ParsedReply) -> str:
+        return "" if confidence(mark) is not None else "it is no number from 0 to 1"
+
+    def _accepts(self, mark: Mark, reply: ParsedReply) -> str:
         known = {proposal.ref for proposal in self.state.table.proposals}
         if strange := [ref for ref in agreed(mark) if ref not in known]:
             return f"there is no {', '.join(strange)}"
         return self._signs(reply) if self.signed(mark, reply) else ""
 
-    def _hands_on(self, mark: Mark) -> str:
+    def _hands_on(self, mark: Mark, reply: ParsedReply) -> str:
         ids = [USER, *self.header.speakers]
         if not to(mark, ids):
             return f"nobody here is called that; there are {', '.join(ids)}"
         can = self.rules.order == "free" or self.role.may(MODERATE)
         return "" if can else f"the order is {self.rules.order}: nobody hands the floor on"
 
-    def _judges(self, mark: Mark, reply: Lifted) -> str:
-        if mark.name != "DECIDE":
-            return ""
+    def _judges(self, mark: Mark, reply: ParsedReply) -> str:
         if reply.has(QUESTION):
             return f"{self.me} asks the person first, and judges once they have answered"
         return "" if pick(mark, self.choices[:-1]) else f"it names none of {', '.join(self.choices)}"
 
-    def _votes(self, mark: Mark, reply: Lifted) -> str:
+    def _votes(self, mark: Mark, reply: ParsedReply) -> str:
         if self.rules.verdict != "vote":
             return "nothing is voted on in this dialog"
         choice = vote(mark)
@@ -275,7 +228,7 @@ class Permits:
             return f"{ref} is not open for votes; open: {', '.join(open_) or 'none'}"
         return self._without_reservation(reply) if choice.choice == APPROVE else ""
 
-    def _decides(self, mark: Mark) -> str:
+    def _decides(self, mark: Mark, reply: ParsedReply) -> str:
         choice, table = decision(mark), self.state.table
         if choice is None:
             return "it is not of the form [DECIDE: P1 approve | reason], or reject"
@@ -284,14 +237,14 @@ class Permits:
         known = next((d for d in table.decisions if d.ref == choice.ref and d.is_final), None)
         if known is not None:
             return f"{choice.ref} was decided in {known.entry}"
-        if self.rules.verdict == "vote" and self.state.escalation.to != self.me:
-            if who := self.state.escalation.to:
-                return f"it was handed to {'the person' if who == USER else who}, who decides now"
-            most, failed = self.rules.escalation_threshold, self.state.polls.failed
-            return f"{choice.ref} is the voters' to decide, until {most} votes have failed; so far {failed} did"
-        return ""
+        if self.rules.verdict != "vote" or self.state.escalation.to == self.me:
+            return ""
+        if who := self.state.escalation.to:
+            return f"it was handed to {'the person' if who == USER else who}, who decides now"
+        most, failed = self.rules.escalation_threshold, self.state.polls.failed
+        return f"{choice.ref} is the voters' to decide, until {most} votes have failed; so far {failed} did"
 
-    def _claims(self, mark: Mark, reply: Lifted) -> str:
+    def _claims(self, mark: Mark, reply: ParsedReply) -> str:
         if self.signed(mark, reply):
             return self._signs(reply)
         if not reply.summary:
@@ -303,18 +256,18 @@ class Permits:
         signs = mark.value != UNSIGNED and self.role.may(VOTE) and claims_consensus(reply)
         return self._signs(reply) if signs else ""
 
-    def _signs(self, reply: Lifted) -> str:
+    def _signs(self, reply: ParsedReply) -> str:
         if self.rules.verdict != "mutual":
             return ""
         if not self.role.may(VOTE):
             return f"{self.me} may not sign ({self.role.name or 'no VOTE'})"
         return self._without_reservation(reply)
 
-    def _without_reservation(self, reply: Lifted) -> str:
+    def _without_reservation(self, reply: ParsedReply) -> str:
         lacking = self.lacks_reservation(reply)
         return "its strongest remaining objection is not named: [RESERVATION: …]" if lacking else ""
 
-    def _contributes(self, mark: Mark, reply: Lifted) -> str:
+    def _contributes(self, mark: Mark, reply: ParsedReply) -> str:
         """Why a contribution does not count: it lacks what its kind, or this dialog, asks for."""
         kind = CONTRIBUTIONS.get(mark.name) or self.rules.kinds.get(mark.name)
         if kind is not None and kind.levels and level(mark) not in kind.levels:
@@ -351,6 +304,18 @@ class Permits:
         return False
 
 
+# What each kind of mark must say to count, beside what the agent's role and the dialog's phase allow.
+_CHECKS: Mapping[str, Callable[[MarkPolicy, Mark, ParsedReply], str]] = {
+    "RE": MarkPolicy._refers,
+    "VOTE": MarkPolicy._votes,
+    "DECIDE": MarkPolicy._decides,
+    "CONSENSUS_REACHED": MarkPolicy._claims,
+    "AGREE": MarkPolicy._accepts,
+    "TO": MarkPolicy._hands_on,
+    "CONFIDENCE": MarkPolicy._is_sure,
+}
+
+
 def _strange(mark: Mark) -> str:
     """Why a bracketed name that an agent cannot use does not count."""
     if mark.name not in MARKS:
@@ -358,7 +323,7 @@ def _strange(mark: Mark) -> str:
     return f"{'daemons' if Who.DAEMON in MARKS[mark.name].who else 'the person'} alone may write that"
 
 
-def _at(entry: str) -> tuple[int, int]:
+def _place(entry: str) -> tuple[int, int]:
     number, _, note = entry.partition(".")
     return (int(number), int(note or 0)) if number.isdecimal() and (note or "0").isdecimal() else (0, 0)
 
@@ -408,8 +373,8 @@ class Admission:
 
     dialog: Dialog
     me: str
-    reply: Lifted
-    kept: Lifted
+    reply: ParsedReply
+    kept: ParsedReply
     refused: tuple[Refusal, ...]
     tried: tuple[tuple[str, str], ...]
     unclear: tuple[Matter, ...]
@@ -442,17 +407,17 @@ class Admission:
         first, second = (_Answer.of(answer, tuple(self.dialog.header.rules.kinds)) for answer in (*answers, "", "")[:2])
         return first, second
 
-    def counted(self, answers: Sequence[str] = ()) -> tuple[Lifted, tuple[Refusal, ...]]:
+    def counted(self, answers: Sequence[str] = ()) -> tuple[ParsedReply, tuple[Refusal, ...]]:
         """What counts after the `answers` to the closing question, and what does not."""
         reply, unclear = self._settled(answers)
-        permits = Permits(self.dialog, self.me)
+        permits = MarkPolicy(self.dialog, self.me)
         is_as_it_was = (reply.marks, reply.body) == (self.reply.marks, self.reply.body)
         if is_as_it_was and not permits.lacks_reservation(self.reply):
             return replace(self.kept, tried=()), (*unclear, *self.refused)
         kept, refused = permits.admitted(reply)
         return kept, (*unclear, *refused)
 
-    def _settled(self, answers: Sequence[str]) -> tuple[Lifted, tuple[Refusal, ...]]:
+    def _settled(self, answers: Sequence[str]) -> tuple[ParsedReply, tuple[Refusal, ...]]:
         """The reply after the answers to its closing question, and what of it stayed unclear.
 
         Without an answer every matter stays unclear. All marks that were not asked about stay as they
@@ -495,9 +460,9 @@ class Admission:
         return replace(reply, body=body, marks=tuple(dict.fromkeys(marks)), tried=()), tuple(refused)
 
 
-def admit(dialog: Dialog, me: str, reply: Lifted) -> Admission:
+def admit(dialog: Dialog, me: str, reply: ParsedReply) -> Admission:
     """Rule on a reply of agent `me`: what may count, and what must be asked."""
-    permits = Permits(dialog, me)
+    permits = MarkPolicy(dialog, me)
     named = Mark("RESERVATION", "to be named")  # where a yes lacks one, that is asked for, too
     probe = replace(reply, marks=(*reply.marks, named)) if permits.lacks_reservation(reply) else reply
     kept, refused = permits.admitted(probe)
@@ -640,9 +605,9 @@ def _votes(marks: Sequence[Mark]) -> set[str]:
 class _Matters:
     """What must be clear about a `reply` and is not; `kept` is what of it may count."""
 
-    permits: Permits
-    reply: Lifted
-    kept: Lifted
+    permits: MarkPolicy
+    reply: ParsedReply
+    kept: ParsedReply
 
     @cached_property
     def tried(self) -> tuple[tuple[str, str], ...]:

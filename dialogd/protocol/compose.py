@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol.admit import Admission, Refusal, left_in_words
-from dialogd.protocol.fold import effective, foreseen
-from dialogd.protocol.marks import Lifted, contributes, read_reply, round_of, without_turn_line
+from dialogd.protocol.fold import effective, state_after
+from dialogd.protocol.marks import ParsedReply, contributes, read_reply, round_of, without_turn_line
 from dialogd.protocol.model import ANY, SYSTEM, USER, Draft, Mark, Participant, Said, digest
 from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
@@ -33,7 +33,7 @@ class Written:
     overflow: str = ""
 
 
-def received(text: str, kinds: Collection[str] = ()) -> tuple[Lifted, int]:
+def received(text: str, kinds: Collection[str] = ()) -> tuple[ParsedReply, int]:
     """A raw reply, cleaned, redacted and read; with the number of secrets that were taken out.
 
     `kinds` are the dialog's own kinds of contribution.
@@ -88,7 +88,7 @@ def agent_turn(
 
 
 def concluded(
-    dialog: Dialog, me: str, reply: Lifted, refused: Sequence[Refusal], body: str, done: Sequence[Mark] = ()
+    dialog: Dialog, me: str, reply: ParsedReply, refused: Sequence[Refusal], body: str, done: Sequence[Mark] = ()
 ) -> Close:
     """What a reply that counts comes to: all marks of the turn, with the one that ends the dialog, and how it ends.
 
@@ -99,7 +99,7 @@ def concluded(
 
 
 def _ruled(
-    dialog: Dialog, me: str, reply: Lifted, refused: Sequence[Refusal], body: str, done: Sequence[Mark]
+    dialog: Dialog, me: str, reply: ParsedReply, refused: Sequence[Refusal], body: str, done: Sequence[Mark]
 ) -> Close:
     """What the reply comes to; the turn for which the file has no more room ends the dialog, with what is decided."""
     ruling, most = (
@@ -214,7 +214,7 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Close:
     rest = tuple(who for who in state.owing if who != agent and not (who == USER and header.is_unattended))
     if rest:
         return Close(turn=rest)
-    after = foreseen(header, state, _note_with(SYSTEM, mark))
+    after = state_after(header, state, _note_with(SYSTEM, mark))
     is_told = mark.name == "STALLED" and not header.is_unattended  # of two, the person is told who is silent
     if agent not in after.absent and (agent == header.judge or (_is_pair(dialog) and not is_told)):
         return Close(turn=(agent,))
@@ -249,10 +249,10 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Close:
     votes) is left to the next turn.
     """
     header, state = dialog.header, dialog.state
-    alone = foreseen(header, state, _note_with(USER, mark, None))
+    alone = state_after(header, state, _note_with(USER, mark, None))
     if mark.name == "LEAVE" and alone.questions.open and alone.owing == (USER,):
         return Close()  # a TURN line would answer the question; it is the person's turn without one
-    passed = foreseen(header, state, _note_with(USER, mark))
+    passed = state_after(header, state, _note_with(USER, mark))
     passed.hand = replace(alone.hand, step=False)
     after = replace(passed, debts=replace(passed.debts, missed={**passed.debts.missed, agent: 2}))
     rest = tuple(who for who in after.owing if who not in (agent, USER))

@@ -269,7 +269,7 @@ def fold(header: Header, state: State, entry: Entry) -> State:
     return state
 
 
-def foreseen(header: Header, state: State, said: Said) -> State:
+def state_after(header: Header, state: State, said: Said) -> State:
     """The state after what is not written yet; with `turn=()` nobody is named in its TURN line so far."""
     state = State(**vars(state))
     _said(header, state, said)

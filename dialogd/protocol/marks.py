@@ -261,7 +261,7 @@ MOST_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lifted:
+class ParsedReply:
     """An agent's reply with its marks lifted out. `summary` is its `## Consensus Summary`, without heading.
 
     `tried` are lines, with the name they begin with, that begin like a deciding mark and are none: not in its form, or
@@ -289,7 +289,7 @@ class Lifted:
         return "\n".join(part for part in (body.strip(), *said) if part)
 
 
-def read_reply(text: str, kinds: Collection[str] = ()) -> Lifted:
+def read_reply(text: str, kinds: Collection[str] = ()) -> ParsedReply:
     """Lift the marks that an agent may use out of its reply; everything else stays text.
 
     `kinds` are this dialog's own kinds of contribution.
@@ -329,7 +329,7 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Lifted:
     body = _without(lines, found)
     once = {id(found[index]): found[index] for index in sorted(found)}
     marks = tuple(dict.fromkeys(once.values()))
-    return Lifted(body, marks, summary_of(body), tuple(tried), tuple(strange))
+    return ParsedReply(body, marks, summary_of(body), tuple(tried), tuple(strange))
 
 
 def without_turn_line(text: str) -> str:

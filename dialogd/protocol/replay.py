@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from dialogd.protocol import build, questions
-from dialogd.protocol.admit import Permits
+from dialogd.protocol.admit import MarkPolicy
 from dialogd.protocol.build import Due, GateResult, Submission, due
 from dialogd.protocol.certificate import recorded, where
 from dialogd.protocol.compose import (
@@ -28,7 +28,7 @@ from dialogd.protocol.compose import (
 from dialogd.protocol.fold import beginning
 from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
-from dialogd.protocol.marks import MARKS, Lifted, Who, round_of, summary_of
+from dialogd.protocol.marks import MARKS, ParsedReply, Who, round_of, summary_of
 from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Draft, Entry, Mark
 from dialogd.protocol.order import to_raise
 from dialogd.protocol.seal import own_words
@@ -109,7 +109,7 @@ FROM_SEATS = ("[PAUSED", "[RESUMED", "[STOPPED", "[LIMIT: timeout ")
 
 def _turn(before: Dialog, entry: Entry) -> str:
     """Why an agent's own marks do not come to what its daemon wrote; "" where they do."""
-    permits, steps, refusals = Permits(before, entry.by), list[Close](), list[str]()
+    permits, steps, refusals = MarkPolicy(before, entry.by), list[Close](), list[str]()
     done, body = _done(before, entry), own_words(entry.body)
     for reply in _replies(before, entry, done):
         refused = permits.admitted(reply)[1]
@@ -140,7 +140,7 @@ def _done(before: Dialog, entry: Entry) -> tuple[Mark, ...]:
 _EITHER = frozenset({"ESCALATE", questions.NAME, "DEADLOCK"})
 
 
-def _replies(before: Dialog, entry: Entry, done: tuple[Mark, ...]) -> Iterator[Lifted]:
+def _replies(before: Dialog, entry: Entry, done: tuple[Mark, ...]) -> Iterator[ParsedReply]:
     """What the agent may have said."""
     left = [mark for mark in entry.marks if mark not in done]
     either = [mark for mark in left if mark.name in _EITHER]
@@ -158,7 +158,7 @@ def _replies(before: Dialog, entry: Entry, done: tuple[Mark, ...]) -> Iterator[L
     body = own_words(entry.body)
     for count in range(len(either), -1, -1):
         for chosen, said in itertools.product(itertools.combinations(either, count), claims):
-            yield Lifted(body, (*own, *chosen, *said), summary_of(body))
+            yield ParsedReply(body, (*own, *chosen, *said), summary_of(body))
 
 
 def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:

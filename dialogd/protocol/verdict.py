@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol import build
-from dialogd.protocol.admit import Permits, Refusal, claims_consensus, shown
-from dialogd.protocol.fold import foreseen
-from dialogd.protocol.marks import APPROVE, CYCLE, Lifted, agreed, decision, of_their_own, same_text
+from dialogd.protocol.admit import MarkPolicy, Refusal, claims_consensus, shown
+from dialogd.protocol.fold import state_after
+from dialogd.protocol.marks import APPROVE, CYCLE, ParsedReply, agreed, decision, of_their_own, same_text
 from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest
 from dialogd.protocol.order import awaited, following, signing, ways_out
 from dialogd.protocol.questions import NAME as QUESTION
@@ -33,7 +33,7 @@ class Close:
     why: str = ""
 
 
-def lacks_body(dialog: Dialog, me: str, reply: Lifted) -> str:
+def lacks_body(dialog: Dialog, me: str, reply: ParsedReply) -> str:
     """Why the reply must be written anew, in words for its agent; "" when it need not. Asked for once, before all else.
 
     An empty reply, a consensus without its text, an agreed text or a proposal that is too long: those are never cut.
@@ -43,7 +43,7 @@ def lacks_body(dialog: Dialog, me: str, reply: Lifted) -> str:
     limit, mark = dialog.state.limits.max_message, Mark("CONSENSUS_REACHED")
     own = "" if dialog.state.table.standing else next((line for _, line in reply.tried if of_their_own(line)), "")
     claims = claims_consensus(reply) or bool(own and dialog.header.rules.verdict == "mutual")
-    if claims and not reply.summary and not Permits(dialog, me).signed(mark, reply):
+    if claims and not reply.summary and not MarkPolicy(dialog, me).signed(mark, reply):
         return (
             f"You wrote {one_line(own, 100) or '[CONSENSUS_REACHED]'}, but there is no agreed text yet. Send your reply"
             " again with a section"
@@ -66,7 +66,7 @@ def lacks_body(dialog: Dialog, me: str, reply: Lifted) -> str:
 def rule(
     dialog: Dialog,
     me: str,
-    reply: Lifted,
+    reply: ParsedReply,
     refused: Sequence[Refusal] = (),
     *,
     done: Sequence[Mark] = (),
@@ -113,14 +113,14 @@ def rule(
     return Close((*marks, *step.marks), step.turn, step.outcome, step.why)
 
 
-def _after(dialog: Dialog, me: str, reply: Lifted, marks: Sequence[Mark]) -> State:
+def _after(dialog: Dialog, me: str, reply: ParsedReply, marks: Sequence[Mark]) -> State:
     """The state once the turn stands in the file, before anybody is named in its TURN line."""
     number, debt = dialog.state.number + 1, dialog.state.debt(me)
     said = Said(str(number), number, me, "", reply.body, tuple(marks), (), re=debt.re if debt else "")
-    return foreseen(dialog.header, dialog.state, said)
+    return state_after(dialog.header, dialog.state, said)
 
 
-def _numbered(state: State, reply: Lifted) -> list[Mark]:
+def _numbered(state: State, reply: ParsedReply) -> list[Mark]:
     """The reply's marks in canonical form; proposals get their numbers, claims of consensus are judged apart."""
     marks: list[Mark] = []
     number = int(state.table.next_ref[1:]) if reply.has("PROPOSAL") else 0
@@ -133,13 +133,13 @@ def _numbered(state: State, reply: Lifted) -> list[Mark]:
     return marks
 
 
-def _consensus(dialog: Dialog, me: str, reply: Lifted) -> list[Mark]:
+def _consensus(dialog: Dialog, me: str, reply: ParsedReply) -> list[Mark]:
     """The mark that a claim of consensus becomes: a signature, a new text to sign, or nothing."""
     state, rules = dialog.state, dialog.header.rules
     if not claims_consensus(reply) or (rules.verdict == "mutual" and len(dialog.header.voters) < 2):
         return []
     standing, text = state.table.standing, same_text(reply.summary)
-    if standing is not None and Permits(dialog, me).signed(Mark("CONSENSUS_REACHED"), reply):
+    if standing is not None and MarkPolicy(dialog, me).signed(Mark("CONSENSUS_REACHED"), reply):
         is_said = any(standing.proposal.ref in agreed(mark) for mark in reply.marks)
         return [] if is_said or standing.signed_by(me) else [Mark("AGREE", standing.proposal.ref)]
     if not text:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dialogd.protocol.marks import Lifted, read_reply, same_text, summary_of, tolerant
+from dialogd.protocol.marks import ParsedReply, read_reply, same_text, summary_of, tolerant
 from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.verdict import rule
@@ -142,7 +142,7 @@ def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -
 
 
 def test_a_bare_claim_is_no_mark_at_all() -> None:
-    ruling = rule(Room(opening()).dialog, "A", Lifted("Yes.", (Mark("CONSENSUS_REACHED"),)))
+    ruling = rule(Room(opening()).dialog, "A", ParsedReply("Yes.", (Mark("CONSENSUS_REACHED"),)))
     assert (ruling.marks, ruling.turn, ruling.outcome) == ((), ("B",), "")
 
 

@@ -20,7 +20,7 @@ from dialogd.protocol import units
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.header import read_header
-from dialogd.protocol.marks import Lifted
+from dialogd.protocol.marks import ParsedReply
 from dialogd.protocol.model import Condition, Draft, Limits, Mark
 from dialogd.protocol.money import (
     Estimate,
@@ -77,7 +77,7 @@ class Shop(Room):
         )
         return decide(self.dialog, me, clock)
 
-    def _turn(self, now: Dialog, me: str, debt: Debt, reply: Lifted) -> Addition | None:
+    def _turn(self, now: Dialog, me: str, debt: Debt, reply: ParsedReply) -> Addition | None:
         return self._billed(super()._turn(now, me, debt, reply))
 
     def _failed(self, now: Dialog, me: str, debt: Debt, error: BackendError) -> Addition | None:

@@ -19,7 +19,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol import admit, build, compose, units, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide
 from dialogd.protocol.header import agent_url
-from dialogd.protocol.marks import Lifted, is_yes
+from dialogd.protocol.marks import ParsedReply, is_yes
 from dialogd.protocol.model import Draft, Entry, Mark, Participant
 from dialogd.protocol.order import is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
@@ -225,7 +225,7 @@ class Room:
             self.speak((self.owing[0], line))
         return self
 
-    def _confirmed(self, me: str, reply: Lifted) -> list[str]:
+    def _confirmed(self, me: str, reply: ParsedReply) -> list[str]:
         """What agent `me` says to the closing question, and where that is put once more: the next of `confirms`."""
         admission = admit.admit(self.dialog, me, reply)
         answers: list[str] = []
@@ -235,7 +235,7 @@ class Room:
             answers.append(given.pop(0) if given else answers[0] if answers else confirmed(found))
         return answers
 
-    def _seal(self, now: Dialog, me: str, debt: Debt, reply: Lifted) -> Addition | None:
+    def _seal(self, now: Dialog, me: str, debt: Debt, reply: ParsedReply) -> Addition | None:
         addition = self._turn(now, me, debt, reply)
         if addition is None:
             return None
@@ -249,7 +249,7 @@ class Room:
     def _agent(self, me: str) -> Participant:
         return self.dialog.header.agent(me) or Participant(me, f"Claude {me}", "")
 
-    def _turn(self, now: Dialog, me: str, debt: Debt, reply: Lifted, *, nonce: str = "") -> Addition | None:
+    def _turn(self, now: Dialog, me: str, debt: Debt, reply: ParsedReply, *, nonce: str = "") -> Addition | None:
         if not is_open(now, me, debt):
             return None
         duration = in_words(max(self.paper.now, 1.0))

@@ -34,7 +34,7 @@ CALLS = {
     redact.__code__: "texts redacted",
     prompt.Prompts.turn.__code__: "prompts made",
     compose.received.__code__: "replies read",
-    admit.Permits.admitted.__code__: "replies admitted",
+    admit.MarkPolicy.admitted.__code__: "replies admitted",
     grammar.parse.__code__: "readings of the whole file",
     signals.signals.__code__: "looks for signals",
     signals.convergence.__code__: "looks for convergence",
