@@ -19,7 +19,7 @@ from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Escalation
 from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import Here
-from dialogd.protocol.verdict import Close, as_it_stands, end_of, onward, rule, taken, without
+from dialogd.protocol.verdict import Close, as_it_stands, end_of, next_turn, rule, taken, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Close:
     if _is_pair(dialog) and not header.is_unattended:
         ways = ways_out(header, after)
         return Close((Mark("QUESTION_FOR_USER", ways),) if ways else (), (USER,))
-    step = onward(header, state, after, agent)
+    step = next_turn(header, state, after, agent)
     is_still = mark.name == "STALLED" and step.turn is not None and _is_silent(dialog, agent)
     if is_still and not header.is_unattended:
         step = replace(step, turn=(USER,))
@@ -260,7 +260,7 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Close:
         return Close(turn=rest)
     if mark.name == "LEAVE":
         header, agent = effective(header, after.hand), after.floor.last
-    step = onward(header, replace(state, escalation=Escalation()), after, agent)  # what it was to decide is dropped
+    step = next_turn(header, replace(state, escalation=Escalation()), after, agent)  # what it was to decide is dropped
     by_order = following(header, after, agent)
     if mark.name == "SKIP" and step.turn == (USER,) and ways_out(header, after):
         step = replace(step, turn=by_order)  # they know who is missing
@@ -329,7 +329,7 @@ def going_on(dialog: Dialog, at: str) -> Draft:
     """The note by which it goes on where the turn is the person's, or anybody's, and nobody is there to take it."""
     header, state = dialog.header, dialog.state
     alone = replace(state, debts=state.debts.without(USER, ANY))
-    step = onward(header, alone, alone, state.floor.last)
+    step = next_turn(header, alone, alone, state.floor.last)
     draft = _note(step, (), (("at", at),))
     return replace(draft, body="Nobody is at the table.")
 

@@ -350,13 +350,14 @@ class Table:
             if claims or any(ref in agreed(mark) for mark in said.all("AGREE")):
                 standing = replace(standing, signers=(*standing.signers, (said.by, said.number)))
         asks = round_of(said.marks, "red team")
-        return replace(
-            table,
-            standing=standing,
-            deadlock=(*(who for who in self.deadlock if who != said.by), said.by) if calls else (),
-            red_team=asks if asks is not None else "" if made else self.red_team,
-            is_tested=self.is_tested or bool(self.red_team and made),
-        )
+        changed = {
+            "standing": standing,
+            "deadlock": (*(who for who in self.deadlock if who != said.by), said.by) if calls else (),
+            "red_team": asks if asks is not None else "" if made else self.red_team,
+            "is_tested": self.is_tested or bool(self.red_team and made),
+        }
+        is_same = all(getattr(self, key) == value for key, value in changed.items())
+        return table if is_same else replace(table, **changed)
 
     def reserved(self, said: Said) -> Table:
         """After a withdrawn turn: the numbers of its proposals are not given again."""

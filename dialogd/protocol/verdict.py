@@ -13,7 +13,7 @@ from dialogd.protocol import build
 from dialogd.protocol.admit import MarkPolicy, Refusal, claims_consensus, shown
 from dialogd.protocol.fold import state_after
 from dialogd.protocol.marks import APPROVE, CYCLE, ParsedReply, agreed, decision, of_their_own, same_text
-from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest
+from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest, turn_number
 from dialogd.protocol.order import awaited, following, signing, ways_out
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import without_fields
@@ -109,7 +109,7 @@ def rule(
     if ends and rules.verdict == "mutual" and len(header.voters) < 2 and not header.is_unattended:
         after = replace(after, questions=Questions((Question("asked"), *after.questions.open)))
     own = any(mark.name == "DECISION" and mark.fields[1:2] in (("moderator",), ("decide",)) for mark in found)
-    step = onward(header, before, after, me, is_decided=own)
+    step = next_turn(header, before, after, me, is_decided=own)
     return Close((*marks, *step.marks), step.turn, step.outcome, step.why)
 
 
@@ -186,32 +186,89 @@ def turns_limit(state: State) -> str:
     return f"the limit of {many(state.limits.max_turns, 'turn')}" + (f" {SINCE}" if state.base else "") + done
 
 
-def onward(header: Header, before: State, after: State, me: str, *, is_decided: bool = False) -> Close:
+def next_turn(header: Header, before: State, after: State, me: str, *, is_decided: bool = False) -> Close:
     """How the dialog goes on after an entry of `me` that does not end it by its rule.
 
     `before` and `after` are the states around the entry; `after` holds no debt that the entry itself opens.
     `is_decided` says that the entry holds a decision.
     """
+    is_alone, rules = header.is_unattended, header.rules
+    rest = tuple(who for who in _rest(after, me) if who != USER or not is_alone)
     outcome, why = limit_reached(before, after, me, header)
-    rest = tuple(who for who in _rest(after, me) if who != USER or not header.is_unattended)
     if outcome:
         is_hard = after.counted >= after.limits.max_turns  # which nothing goes beyond
         last = None if rest or is_hard else _last_resort(header, before, after, outcome, why)
         return last or Close(outcome=outcome, why=why)
     marks: tuple[Mark, ...] = ()
-    rules = header.rules
     now = rules.phase(after.floor.rounds)
     if now > rules.phase(before.floor.rounds) >= 0:
         marks = (Mark("ROUND", f"phase | {rules.phases[now].name}"),)
     # What the moderator was to decide, and did not, is the person's.
-    is_passed_up = not is_decided and me and before.escalation.to == me and not after.escalation.to
-    why = f"{me} did not decide: {before.escalation.why}" if is_passed_up else ""
-    if header.is_unattended:
-        return Close(marks, rest) if rest else _alone(header, before, after, me, marks, why)
-    if why:
+    is_passed_up = bool(me) and not is_decided and before.escalation.to == me and not after.escalation.to
+    passed_up = f"{me} did not decide: {before.escalation.why}" if is_passed_up else ""
+    if passed_up and not is_alone:
         ask = f"{me} did not decide; please do: {without_fields(before.escalation.why)}"
-        marks = (*marks, Mark("ESCALATE", why), Mark("QUESTION_FOR_USER", ask))
-    return Close(marks, rest) if rest else _next(header, after, me, marks)
+        marks = (*marks, Mark("ESCALATE", passed_up), Mark(QUESTION, ask))
+    if rest:
+        return Close(marks, rest)
+    asked = after.questions
+    if not is_alone and (asked.text or passed_up or after.hand.step):
+        return Close(marks, (USER,))
+    back = [who for who in asked.askers if who not in {*asked.told, *after.absent} and header.agent(who)]
+    if back and is_alone:
+        return Close(marks, tuple(back))
+    if after.escalation.to not in ("", USER):
+        return Close(marks, (after.escalation.to,))
+    named = following(header, after, me)
+    for cause in _causes(header, after, named, passed_up):
+        if is_alone and cause.outcome:
+            end = Close(marks, outcome=cause.outcome, why=cause.why)
+            return _last_resort(header, before, after, cause.outcome, cause.why) or end
+        if cause.ask and not is_alone:
+            return Close((*marks, Mark(QUESTION, cause.ask)), (USER,))
+    return Close(marks, named)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What keeps a dialog from going on by its order: what the person is asked; the end with nobody at the table."""
+
+    ask: str = ""
+    outcome: str = ""
+    why: str = ""
+
+
+def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str) -> Iterator[Cause]:
+    """Why it does not go on by its order, the weightiest first; `named` would be next by that order.
+
+    `passed_up` is what the moderator leaves to the person, in words.
+    """
+    names, everybody = awaited(header, after), header.speakers
+    here = [who for who in everybody if who not in after.absent]
+    if passed_up:
+        yield Cause("", "DEADLOCK", without_fields(passed_up))
+    if (rules := header.rules.build) is not None and not names:
+        what, task = build.due(rules, after.tasks)
+        ask = build.question(rules, after.tasks) if named == (USER,) else ""
+        why = f"task {task.id}: {task.why}" if what is build.Due.STUCK and task is not None else ""
+        why = build.unplanned(rules) if what is build.Due.GOAL else why
+        yield Cause(ask, "STOPPED" if why else "", f"error: {why}")
+        return
+    if after.escalation.to == USER:
+        why = without_fields(after.escalation.why)
+        yield Cause(why or "please decide", "DEADLOCK", f"nobody could decide: {why}")
+    if len(here) < 2 and not (len(everybody) == 1 and here and after.limits.max_rounds is not None):
+        absent = ", ".join(who for who in everybody if who in after.absent)
+        why = f"absent: {absent}" if absent else "nobody else takes part"
+        yield Cause("", "STOPPED", f"error: fewer than two agents are left; {why}")
+    if names:
+        ask = ways_out(header, after) if rules is None or named == (USER,) else ""
+        absent = ", ".join(sorted(after.absent))
+        why = f"error: nothing can be decided without {', '.join(names)}; absent: {absent}"
+        yield Cause(ask, "STOPPED", why)
+    if after.floor.is_quiet and rules is None:
+        ask = "" if header.rules.is_plain else "everybody passed: close the dialog, or say what is missing"
+        yield Cause(ask, "DEADLOCK", "everybody passed")
 
 
 def _rest(after: State, me: str) -> tuple[str, ...]:
@@ -226,83 +283,14 @@ def _last_resort(header: Header, before: State, after: State, outcome: str, why:
         waits = one in after.questions.askers and not header.is_unattended
         return Close((), (USER,) if waits else (one,))
     above = header.moderator if header.rules.verdict == "moderator" else ""
-    if above and not before.escalation.to and above not in after.absent and not _has_decided(after):
+    approved = (d.entry for d in after.table.decisions if d.outcome == "approved")
+    has_decided = any(turn_number(entry) > after.base for entry in approved)  # since it was last opened
+    if above and not before.escalation.to and above not in after.absent and not has_decided:
         return Close((Mark("ESCALATE", why),), (above,))
-    if header.is_unattended:
-        return None
-    if board is not None and not board.terminate_on_rounds and outcome == "MAX_TURNS_REACHED":
-        return Close((Mark("QUESTION_FOR_USER", f"{why} is reached: how is it to go on?"),), (USER,))
+    is_asked = board is not None and not board.terminate_on_rounds and outcome == "MAX_TURNS_REACHED"
+    if is_asked and not header.is_unattended:
+        return Close((Mark(QUESTION, f"{why} is reached: how is it to go on?"),), (USER,))
     return None
-
-
-def _has_decided(after: State) -> bool:
-    """True when something was approved since the dialog was last opened."""
-    found = (decision.entry for decision in after.table.decisions if decision.outcome == "approved")
-    return any(int(entry.partition(".")[0] or 0) > after.base for entry in found)
-
-
-def _next(header: Header, after: State, me: str, marks: tuple[Mark, ...]) -> Close:
-    """Whose turn it is once nobody owes one."""
-    asked = any(mark.name == "QUESTION_FOR_USER" for mark in marks)
-    if after.questions.text or asked or after.hand.step:
-        return Close(marks, (USER,))
-    if after.escalation.to == USER:
-        return Close(
-            (*marks, Mark("QUESTION_FOR_USER", without_fields(after.escalation.why) or "please decide")), (USER,)
-        )
-    if after.escalation.to:
-        return Close(marks, (after.escalation.to,))
-    if (rules := header.rules.build) is not None:
-        ask = ways_out(header, after) or build.question(rules, after.tasks)
-        named = following(header, after, me)
-        return Close((*marks, Mark("QUESTION_FOR_USER", ask)) if ask and named == (USER,) else marks, named)
-    if after.floor.is_quiet and not header.rules.is_plain:
-        question = Mark("QUESTION_FOR_USER", "everybody passed: close the dialog, or say what is missing")
-        return Close((*marks, question), (USER,))
-    if ways := ways_out(header, after):
-        return Close((*marks, Mark("QUESTION_FOR_USER", ways)), (USER,))
-    return Close(marks, following(header, after, me))
-
-
-def _alone(header: Header, before: State, after: State, me: str, marks: tuple[Mark, ...], passed_up: str) -> Close:
-    """How it goes on with nobody at the table: what would wait for the person goes back, or ends the dialog.
-
-    `passed_up` is what the moderator leaves to the person, in words.
-    """
-    back = tuple(who for who in after.questions.askers if who not in {*after.questions.told, *after.absent})
-    back = tuple(who for who in back if header.agent(who))
-    if back:
-        return Close(marks, back)
-    if after.escalation.to not in ("", USER):
-        return Close(marks, (after.escalation.to,))
-    outcome, why = _end_alone(header, after, passed_up)
-    if outcome:
-        return _last_resort(header, before, after, outcome, why) or Close(marks, outcome=outcome, why=why)
-    return Close(marks, following(header, after, me))
-
-
-def _end_alone(header: Header, after: State, passed_up: str) -> tuple[str, str]:
-    """The outcome where only the person could help, and why; "" twice while the agents can go on."""
-    everybody = header.speakers
-    here = [who for who in everybody if who not in after.absent]
-    if passed_up:
-        return "DEADLOCK", without_fields(passed_up)
-    if (rules := header.rules.build) is not None and not awaited(header, after):
-        what, task = build.due(rules, after.tasks)
-        if what is build.Due.STUCK and task is not None:
-            return "STOPPED", f"error: task {task.id}: {task.why}"
-        if what is build.Due.GOAL:
-            return "STOPPED", f"error: {build.unplanned(rules)}"
-        return "", ""
-    if after.escalation.to == USER:
-        return "DEADLOCK", f"nobody could decide: {without_fields(after.escalation.why)}"
-    if len(here) < 2 and not (len(everybody) == 1 and here and after.limits.max_rounds is not None):
-        absent = ", ".join(who for who in everybody if who in after.absent)
-        why = f"absent: {absent}" if absent else "nobody else takes part"
-        return "STOPPED", f"error: fewer than two agents are left; {why}"
-    if names := ", ".join(awaited(header, after)):
-        return "STOPPED", f"error: nothing can be decided without {names}; absent: {', '.join(sorted(after.absent))}"
-    return ("DEADLOCK", "everybody passed") if after.floor.is_quiet else ("", "")
 
 
 # -- What is decided once an agent's turn stands ----------------------------------------------------------------------

@@ -51,7 +51,6 @@ class Template:
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return self.skill.name
 
     @property
@@ -97,23 +96,25 @@ class Template:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks for its user: that it hides another, ends by a mark of its own, lets others read independent work."""
-        own = _CONSENSUS.search(self.text)
-        what = f"{own[0] if own else 'CONSENSUS'} of the template {self.name} ends nothing here"
-        ends = f"{what}: agents agree by [CONSENSUS_REACHED] below a `## Consensus Summary`; write that instead"
-        return (*self._remarks, ends) if own or "CONSENSUS" in self.terms.rules.kinds else self._remarks
-
-    @property
-    def _remarks(self) -> tuple[str, ...]:
-        hides = f"the template {self.name} is {self.source}; another of that name is left aside: -t {self.hides}"
+        found = []
+        if self.hides:
+            found.append(
+                f"the template {self.name} is {self.source}; another of that name is left aside: -t {self.hides}"
+            )
         alone = next((s.name for s in self.skill.workflow if _ALONE.search(f"{s.name} {s.description}")), "")
-        if not alone or self.seats < 2 or {"order", "sealed"} & set(self.skill.front):
-            return (hides,) if self.hides else ()
-        how = (
-            f"the phase {one_line(alone, 60)} speaks of independent work, and the agents answer one after another, each"
-            " reading what was said: `order: parallel` in the template's front matter has them answer at once,"
-            " `sealed: true` keeps the first answers from each other"
-        )
-        return (hides, how) if self.hides else (how,)
+        if alone and self.seats > 1 and not {"order", "sealed"} & set(self.skill.front):
+            found.append(
+                f"the phase {one_line(alone, 60)} speaks of independent work, and the agents answer one after another,"
+                " each reading what was said: `order: parallel` in the template's front matter has them answer at once,"
+                " `sealed: true` keeps the first answers from each other"
+            )
+        own = _CONSENSUS.search(self.text)
+        if own or "CONSENSUS" in self.terms.rules.kinds:
+            what = f"{own[0] if own else 'CONSENSUS'} of the template {self.name} ends nothing here"
+            found.append(
+                f"{what}: agents agree by [CONSENSUS_REACHED] below a `## Consensus Summary`; write that instead"
+            )
+        return tuple(found)
 
     def part(self, seat: int) -> CastMember | None:
         """The agent of that seat (from 0); None where the template describes none.
@@ -225,9 +226,6 @@ def parse(name: str, text: str, source: str = "") -> Template:
     return Template(text, skill, terms_of(skill), source or name)
 
 
-_PACKAGE = "package"
-
-
 def places() -> tuple[Location, ...]:
     """Every template, in order of precedence; a name may occur twice."""
     from platformdirs import user_config_path
@@ -246,7 +244,7 @@ def _packaged() -> Iterator[Location]:
     package = Path(str(files("dialogd")))
     for folder in (package / "templates_data", package.parent / "templates"):
         if folder.is_dir():
-            return _in(folder, _PACKAGE)
+            return _in(folder, "package")
     raise BadInput("the templates are missing from this installation", fix="install dialogd again")
 
 
@@ -272,10 +270,12 @@ def _contents(path: Path) -> str:
         raise BadInput(f"template {path} cannot be read: {error.strerror}", fix="check its permissions") from None
     except UnicodeDecodeError:
         raise BadInput(f"template {path} is not UTF-8 text", fix="save it as UTF-8") from None
-    if owner not in trusted:  # in a shared folder such as /tmp anybody could leave one
-        raise BadInput(f"template {path} belongs to another user", fix="copy it, and look at it before you use it")
-    if is_blank(text) or "\0" in text:
-        raise BadInput(f"template {path} is empty or no text", fix="write what the agents are to do into it")
-    if len(data) > LARGEST:
-        raise BadInput(f"template {path} is larger than {LARGEST:,} bytes", fix="make it shorter")
+    # In a shared folder such as /tmp anybody could leave one.
+    for is_wrong, what, fix in (
+        (owner not in trusted, "belongs to another user", "copy it, and look at it before you use it"),
+        (is_blank(text) or "\0" in text, "is empty or no text", "write what the agents are to do into it"),
+        (len(data) > LARGEST, f"is larger than {LARGEST:,} bytes", "make it shorter"),
+    ):
+        if is_wrong:
+            raise BadInput(f"template {path} {what}", fix=fix)
     return text
