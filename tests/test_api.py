@@ -263,7 +263,7 @@ async def test_what_cannot_begin_is_refused_before_anything_is_written(stage: St
         ({"agents": PAIR, "budget": "a lot"}, "--budget"),
         ({"agents": ["A=rehearsal", "a=rehearsal"]}, "given to two agents"),
         ({"agents": "command:cat,auto"}, "nobody is there for B"),
-        ({"agents": PAIR, "roles": {"Z": "critic"}}, "roles.Z is no agent"),
+        ({"agents": PAIR, "roles": {"Z": "critic"}}, "roles.Z: no agent of this dialog"),
         ({"agents": PAIR, "roles": {"A": {"weight": "heavy"}}}, "roles.A.weight"),
         ({"agents": PAIR, "roles": {"A": {"name": "critic"}}}, "roles.A.name is no part of a role"),
     ]

@@ -481,14 +481,14 @@ def _without(given: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, An
 
 def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[str]) -> Rules:
     """The rules of a Setup for these agents' ids; never fails, `warnings` gets what cannot be read."""
-    if not setup:
+    given = {key: value for key, value in setup.items() if key in Rules.__dataclass_fields__ and key != "kinds"}
+    if not given and "messages" not in setup:
         return _PLAIN
 
     def warn(path: Sequence[str], why: str, then: str = "using the default") -> None:
         warnings.append(f"header: Setup: {'.'.join(path)}: {why}; {then}")
 
     ids = {agent.casefold(): agent for agent in agents}
-    given = {key: value for key, value in setup.items() if key in Rules.__dataclass_fields__ and key != "kinds"}
     if "judge" in given:
         given["judge"] = _agent(ids, given["judge"])
         if not given["judge"]:

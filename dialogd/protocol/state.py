@@ -350,7 +350,7 @@ class Table:
             if claims or any(ref in agreed(mark) for mark in said.all("AGREE")):
                 standing = replace(standing, signers=(*standing.signers, (said.by, said.number)))
         asks = round_of(said.marks, "red team")
-        changed = {
+        changed: dict[str, Any] = {
             "standing": standing,
             "deadlock": (*(who for who in self.deadlock if who != said.by), said.by) if calls else (),
             "red_team": asks if asks is not None else "" if made else self.red_team,
