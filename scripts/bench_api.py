@@ -95,7 +95,7 @@ class MeteredEvents:
 
 def daemon(spent: Path, words: list[str]) -> None:
     """Run dialogd with these words; what its SDK has spent in all is written down after each call."""
-    from dialogd.backends.anthropic import Anthropic
+    from dialogd.backends.apis import Anthropic
     from dialogd.cli import main as dialogd
 
     create = Anthropic.create

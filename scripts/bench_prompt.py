@@ -28,7 +28,7 @@ from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Behavior
 from dialogd.backends import Options, Usage
-from dialogd.backends.anthropic import Anthropic
+from dialogd.backends.apis import Anthropic
 from dialogd.backends.coding_agent import Checkpoint, checkpoint, plan, whole
 from dialogd.protocol.grammar import parse
 from dialogd.store.journal import Journals

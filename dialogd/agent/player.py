@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dialogd.agent.costs import is_priced
+from dialogd.agent.call import is_priced
 from dialogd.agent.turn import Behavior
 from dialogd.backends import (
     CODING,

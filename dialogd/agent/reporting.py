@@ -17,7 +17,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from dialogd.agent.costs import Bill
+from dialogd.agent.call import Bill
 from dialogd.agent.events import Event, Hub
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
 from dialogd.protocol.model import Condition, Entry

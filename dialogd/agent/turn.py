@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from dialogd.agent import prompt
 from dialogd.agent.builder import NO_MATERIAL, Builder, Material
-from dialogd.agent.call import Call, beginning
+from dialogd.agent.call import Bill, Call, at_stake, beginning, forecast, from_record, is_priced, reading, usual_cap
 from dialogd.agent.clock import Seen, duration, here, wall
-from dialogd.agent.costs import Bill, at_stake, forecast, from_record, is_priced, reading, usual_cap
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Counters, state_fields

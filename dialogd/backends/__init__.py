@@ -52,11 +52,11 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
     {
         "rehearsal": Kind("dialogd.backends.rehearsal:Rehearsal", family="rehearsal"),
         "command": Kind("dialogd.backends.command:Command", "Agent", "command", project="whatever the command does"),
-        "anthropic": Kind("dialogd.backends.anthropic:Anthropic", "Claude", "claude", "Anthropic", "claude-opus-5-5"),
-        "openai": Kind("dialogd.backends.openai:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol"),
-        "gpt": Kind("dialogd.backends.openai:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol", variant="gpt"),
-        "grok": Kind("dialogd.backends.openai:OpenAI", "Grok", "grok", "xAI", "grok-4.7", variant="grok"),
-        "ollama": Kind("dialogd.backends.openai:OpenAI", "Local", "ollama", variant="ollama"),
+        "anthropic": Kind("dialogd.backends.apis:Anthropic", "Claude", "claude", "Anthropic", "claude-opus-5-5"),
+        "openai": Kind("dialogd.backends.apis:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol"),
+        "gpt": Kind("dialogd.backends.apis:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol", variant="gpt"),
+        "grok": Kind("dialogd.backends.apis:OpenAI", "Grok", "grok", "xAI", "grok-4.7", variant="grok"),
+        "ollama": Kind("dialogd.backends.apis:OpenAI", "Local", "ollama", variant="ollama"),
         "claude-code": Kind(
             "dialogd.backends.coding_clis:ClaudeCode",
             "Claude",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from dialogd.agent.costs import Bill, from_record
+from dialogd.agent.call import Bill, from_record
 from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast

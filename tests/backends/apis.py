@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Request, Usage
-from dialogd.backends.anthropic import Anthropic
-from dialogd.backends.openai import OpenAI
+from dialogd.backends.apis import Anthropic, OpenAI
 from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse

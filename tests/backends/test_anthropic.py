@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Backend, Options, Request, load_backend, probe
-from dialogd.backends.anthropic import Anthropic
+from dialogd.backends.apis import Anthropic
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.service import LEAST_TOKENS, MAX_TOKENS
 from dialogd.errors import BadInput

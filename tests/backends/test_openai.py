@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from dialogd.backends import Backend, Options, Request, Usage, load_backend, probe
-from dialogd.backends.openai import ROOM, OpenAI, address
+from dialogd.backends.apis import ROOM, OpenAI, address
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.prices import FREE
 from dialogd.backends.service import MAX_TOKENS, StreamedReply, Thoughts

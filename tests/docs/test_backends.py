@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.agent import costs, player
+from dialogd.agent import call as costs
+from dialogd.agent import player
 from dialogd.agent.prompt import DIGEST_WORDS
-from dialogd.backends import BACKENDS, auto, coding_agent, keys, openai, parts, service
+from dialogd.backends import BACKENDS, auto, coding_agent, keys, parts, service
+from dialogd.backends import apis as openai
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.errors import BackendError
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS

@@ -11,8 +11,8 @@ import dialogd.cli
 
 # What is imported only once a daemon listens, or its backend is asked.
 LATE = (
-    "anthropic", "anyio._backends._asyncio", "dialogd.backends.anthropic", "dialogd.backends.command",
-    "dialogd.backends.openai", "dialogd.backends.rehearsal", "dialogd.daemon", "encodings.idna",
+    "anthropic", "anyio._backends._asyncio", "dialogd.backends.command",
+    "dialogd.backends.apis", "dialogd.backends.rehearsal", "dialogd.daemon", "encodings.idna",
     "fastapi.openapi.utils",
     "httpcore2", "httpx2", "importlib.readers", "openai", "platformdirs", "prometheus_client", "psutil",
     "pydantic.v1", "tomllib", "truststore", "typer._adapters", "typer.main", "uvicorn.lifespan.off",

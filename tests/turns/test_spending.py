@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.agent.costs import Bill
+from dialogd.agent.call import Bill
 from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Tool, Usage
 from dialogd.backends.parts import tokens_of
