@@ -147,7 +147,6 @@ class Warm:
 
     @property
     def is_over(self) -> bool:
-        """True once it does not answer any more."""
         return self.wire.over
 
     @property
@@ -186,7 +185,6 @@ class Warm:
         return session.session_id
 
     async def _restrict(self, session: NewSessionResponse) -> None:
-        """Choose the strictest mode that the agent offers, as a mode or as an option."""
         option, modes = _option(session.config_options, "mode"), session.modes
         offered = [mode.id for mode in modes.available_modes] if modes else _values(option) if option else []
         plain = {name.rpartition("#")[2].lower().replace("_", "-"): name for name in offered}
@@ -243,7 +241,6 @@ class Warm:
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=no))
 
     async def cancel(self) -> None:
-        """Ask the agent to end its turn, and give it a moment to."""
         call = self._call
         if call is None or call.done() or self.is_over:
             return
@@ -270,7 +267,6 @@ class Warm:
 
 
 def _option(options: Iterable[ConfigOption] | None, category: str) -> SessionConfigOptionSelect | None:
-    """The choice of that category, if the agent has one."""
     from acp.schema import SessionConfigOptionSelect
 
     for option in options or ():
@@ -318,7 +314,6 @@ class ACP(Command):
 
     @staticmethod
     def probe(variables: Mapping[str, str], variant: str = "") -> Found:
-        """Whether the package and the agent's program are here."""
         from importlib import metadata
 
         pays = "whoever the agent asks"
@@ -386,7 +381,6 @@ class ACP(Command):
             ) from error
 
     def _gone(self, warm: Warm, code: int) -> BackendError:
-        """The error of an agent that is there no more."""
         program, wire = self._words[0], warm.wire
         if wire.errno is not None:
             return BackendError(f"cannot run {program!r}: {os.strerror(wire.errno)}", fix=NO_PROGRAM)
@@ -423,7 +417,6 @@ class ACP(Command):
             self._points = (point,)
 
     async def _started(self) -> Warm:
-        """The agent of the turn before, if it is still there; else a new one."""
         if self._warm is not None and not self._warm.is_over:
             return self._warm
         await self.close()

@@ -113,7 +113,6 @@ def failed(
 
 
 def ended(program: str, kind: str) -> BackendError:
-    """The error for a reply that ended early."""
     cause, fix = _ENDS[kind]
     return BackendError(f"{program} failed: {cause}", fix=fix, kind=kind, retryable=kind in ("network", "empty"))
 
@@ -129,7 +128,6 @@ def table(value: object, *path: str) -> Mapping[str, Any]:
 
 
 def counts(figures: Mapping[str, Any], *names: str) -> list[int]:
-    """These figures of a table, 0 for each that is missing."""
     return [int(figures.get(name) or 0) for name in names]
 
 
@@ -158,7 +156,6 @@ class Output:
         self._size = self._lines = self._refusals = 0
 
     def take(self, event: Event) -> None:
-        """Note what one event says."""
         raise NotImplementedError
 
     def refused(self, message: str, status: int | None = None) -> None:
@@ -284,7 +281,6 @@ class AgentCLI:
         return {}
 
     def seat(self, run: Run) -> Path:
-        """The directory that it runs in."""
         return self.project if run.way is None else run.way.workspace.path
 
     @classmethod
@@ -313,7 +309,6 @@ class AgentCLI:
         return None
 
     def joined(self) -> str:
-        """The person's session to go on from."""
         return self.options.resume
 
     def trusts(self, run: Run) -> bool:
@@ -324,7 +319,6 @@ class AgentCLI:
 
     @classmethod
     def folder(cls, environment: Mapping[str, str]) -> Path:
-        """The folder of its own files."""
         variable, below, usual = cls.keeps
         given = environment.get(variable)
         return Path(given, below) if given else Path(environment.get("HOME") or Path.home(), usual)
@@ -353,7 +347,6 @@ class AgentCLI:
 
     @property
     def path(self) -> Path:
-        """The program, behind its links."""
         return self._path.resolve()
 
     def base_url(self) -> str:
@@ -765,7 +758,6 @@ def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]
 
 
 def whole(prompt: Prompt) -> str:
-    """The whole prompt, for a new session."""
     return f"{INTRO}\n\n{prompt.body}" if split(prompt)[1] is None else prompt.body
 
 
@@ -804,7 +796,6 @@ class Sessions:
         self._keep((*others, point)[-POINTS:])
 
     def drop(self, session: str) -> None:
-        """Forget a session that is gone."""
         self._keep(tuple(point for point in self.points if point.session != session))
 
     def _keep(self, points: tuple[Checkpoint, ...]) -> None:
@@ -814,7 +805,6 @@ class Sessions:
 
 
 def _load_points(path: Path | None) -> tuple[Checkpoint, ...]:
-    """The checkpoints in the file; none where it is missing or unreadable."""
     try:
         rows = (read_json(path) if path else None) or ()
         return tuple(Checkpoint(**{**row, "usage": Usage(**row["usage"])}) for row in rows)[-POINTS:]

@@ -45,7 +45,6 @@ class _ClaudeEvents(Output):
         self._run: Usage | None = None
 
     def take(self, event: Event) -> None:
-        """Note one event."""
         kind, subtype = event.get("type"), event.get("subtype")
         if (kind, subtype) == ("system", "init"):
             self._model, self.begun = str(event.get("model", "")), str(event.get("session_id") or "")
@@ -156,12 +155,10 @@ class ClaudeCode(AgentCLI):
 
     @classmethod
     def _known(cls, environment: Mapping[str, str]) -> Mapping[str, object]:
-        """Its settings, which lie beside its usual folder, and in one that is named."""
         folder = cls.folder(environment)
         return table(read_json((folder if environment.get("CLAUDE_CONFIG_DIR") else folder.parent) / ".claude.json"))
 
     def session_file(self, session: str) -> Path | None:
-        """One file per session, in a folder named after the directory that it ran in."""
         is_one = _SESSION.fullmatch(session)
         return next(self.persons.glob(f"projects/*/{session}.jsonl"), None) if is_one else None
 
@@ -281,7 +278,6 @@ class Codex(AgentCLI):
         return [*words, "fork", run.session, "-"] if run.session else [*words, "-"]
 
     def _config(self, run: Run) -> dict[str, str]:
-        """What `-c` sets, values as TOML."""
         config = {
             "model_instructions_file": _toml(str(run.system)),
             "project_doc_max_bytes": "0",
@@ -339,14 +335,12 @@ class Codex(AgentCLI):
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
-        """Whether it is logged in, by its files."""
         kept = table(read_json(cls.folder(environment) / "auth.json"))
         if kept.get("tokens"):
             return "logged in with ChatGPT"
         return "logged in with a key" if kept.get("OPENAI_API_KEY") else ""
 
     def session_file(self, session: str) -> Path | None:
-        """One file per thread, in folders by its day."""
         is_one = re.fullmatch(r"[0-9a-f-]{36}", session)
         return next(self.persons.glob(f"sessions/*/*/*/rollout-*-{session}.jsonl"), None) if is_one else None
 
@@ -357,7 +351,6 @@ class Codex(AgentCLI):
 
 
 def _toml(value: object) -> str:
-    """A value as TOML, for `-c`."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{json.dumps(key)}={_toml(item)}" for key, item in value.items()) + "}"
     return json.dumps(value)
@@ -390,7 +383,6 @@ class _GeminiEvents(Output):
         self._trouble = self._message = ""
 
     def take(self, event: Event) -> None:
-        """Note one event."""
         kind = event.get("type")
         if kind == "init":
             self.session = str(event.get("session_id") or "")
@@ -445,7 +437,6 @@ class _GeminiEvents(Output):
         return text
 
     def _reasons(self) -> set[str]:
-        """How the last answer of the service ended, in the telemetry's words."""
         try:
             found = _REASONS.findall((self.folder / TELEMETRY).read_text("utf-8", "replace"))
         except OSError:
@@ -560,7 +551,6 @@ class Gemini(AgentCLI):
         return f"set up for {way}" if way not in ("", "gemini-api-key") else ""
 
     def preferences(self) -> tuple[str, str]:
-        """The person's model, if they chose one."""
         kept = table(read_json(self.folder(self.environment) / "settings.json"), "model")
         return self.options.model or str(kept.get("name") or GEMINI_BEST), ""
 
@@ -578,7 +568,6 @@ class Gemini(AgentCLI):
         }  # fmt: skip
 
     def furnish(self, home: Path, *, boxed: bool) -> None:
-        """Our settings and, where no sandbox lets it write, the policies."""
         way = "gemini-api-key" if self.paid else _gemini_way(self.persons)
         trusts = self.options.trust_project and not boxed
         write_json(home / ".gemini" / "settings.json", _gemini_settings(way, trusts=trusts))
@@ -630,7 +619,6 @@ class _OpenCodeEvents(Output):
         self.total = Usage(cli.chosen)
 
     def take(self, event: Event) -> None:
-        """Note one event."""
         part, kind = table(event, "part"), event.get("type")
         self.session = str(event.get("sessionID") or self.session)
         if kind == "step_start":
@@ -658,7 +646,6 @@ class _OpenCodeEvents(Output):
         )
 
     def _failure(self, error: Event) -> BackendError:
-        """The error that an event names."""
         name, data = str(error.get("name") or ""), table(error, "data")
         said, status = str(data.get("message") or name or "it ended with an error"), data.get("statusCode")
         if name == "MessageOutputLengthError":
@@ -670,7 +657,6 @@ class _OpenCodeEvents(Output):
         return self.cli.failed(said, status if isinstance(status, int) else None)
 
     def end(self, code: int, said: str) -> None:
-        """End the run: the result depends on how its last step ended."""
         kind = _OPENCODE_ENDS.get(self._reason, "")
         if self.failure is None and self._reason == "stop":
             self.text = "".join(self._said)
@@ -679,7 +665,6 @@ class _OpenCodeEvents(Output):
         super().end(code, said)
 
     def spent(self, before: Usage | None) -> Usage:
-        """It counts by step."""
         return replace(self.total, estimated=self.total.tokens_in is not None and not self._reason)
 
 
@@ -718,7 +703,6 @@ class OpenCode(AgentCLI):
         self.empty.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def arguments(self, run: Run) -> list[str]:
-        """One run that prints events."""
         words = ["run", "--format", "json", "--title", "dialogd", "--agent", "dialogd", "--dir", str(self.seat(run))]
         words += [] if self.trusts(run) else ["--pure"]
         words += ["-m", self._model()] if self._model() else []
@@ -738,12 +722,10 @@ class OpenCode(AgentCLI):
         }
 
     def seat(self, run: Run) -> Path:
-        """An empty folder, unless the project is trusted."""
         return self.project if self.trusts(run) else self.empty
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
-        """Whether it is logged in, by the providers that it has credentials for."""
         kept = table(read_json(cls.folder(environment) / "auth.json"))
         return f"logged in with {', '.join(sorted(kept))}" if kept else ""
 

@@ -171,7 +171,6 @@ class Stage:
         return stage
 
     def _furnish(self) -> None:
-        """Make a worktree of the project, and what stands around it."""
         workspace, top = self.workspace, self.home.parent
         dialog, lock, *others = workspace.forbidden
         for path in (workspace.git_dir, workspace.common_dir / "hooks", *others, top / "agent"):
@@ -198,7 +197,6 @@ class Stage:
         return Workspace(self.project, common / "worktrees" / "project", common, forbidden)
 
     def made(self, number: int) -> tuple[Path, ...]:
-        """The files that turn `number` is to make."""
         return self.project / f"made-{number}.txt", self.project / f"new-{number}" / "made.txt"
 
     def guarded(self) -> dict[Path, bytes]:
@@ -208,11 +206,9 @@ class Stage:
         return {path: path.read_bytes() for path in pinned if path.is_file()}
 
     def files(self) -> set[Path]:
-        """All files of the project, and what the bait has created."""
         return {path for folder in (self.project, self.marker.parent) for path in folder.rglob("*") if path.is_file()}
 
     def filled(self, order: Order, path: Path | None = None) -> Order:
-        """The order with its words filled in."""
         path = path or self.project / "made"
         old = path.read_text("utf-8", "replace")[:4] if path.is_file() else ""
         words = {name: str(getattr(self, name)) for name in ("inside", "marker", "url", "project")}
@@ -309,7 +305,6 @@ def _changed(stage: Stage, kept: Mapping[Path, bytes], outside: Sequence[Path]) 
 
 
 async def _turn(double: AgentCLI, stage: Stage, session: str, way: Way | None) -> str:
-    """One run; its session."""
     with tempfile.TemporaryDirectory(dir=double.state, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         system = folder / "system.md"
@@ -336,7 +331,6 @@ class _Orders:
         self.fetched: list[str] = []  # the paths of whatever was got there
 
     def begin(self, tools: Sequence[Order]) -> None:
-        """Begin a turn with these orders."""
         self.tools, self.given = tools, 0
         self._wanted += len(tools)
 

@@ -140,7 +140,6 @@ def of_key(key: str) -> Session | None:
 
 
 def program_of(key: str) -> str:
-    """The name of the program whose session that key is: `Claude Code`."""
     return TITLES.get(key.partition(":")[0], "another program")
 
 
@@ -184,7 +183,6 @@ def _claude_folder() -> Path:
 
 
 def _claude_sessions() -> Iterator[tuple[int, Session | DialogdError]]:
-    """Every registration, as a session, or why it is none, with its process."""
     try:
         files = sorted(path for path in _claude_folder().iterdir() if re.fullmatch(r"[0-9]+\.json", path.name))
     except OSError:
@@ -209,7 +207,6 @@ def _claude_session(path: Path) -> Session:
 
 
 def _registration(path: Path) -> dict[str, Any]:
-    """What a registration says, of an interactive session."""
     _check(path.parent.parent, "folder", is_shared=True)
     _check(path.parent, "folder")
     found = _json(path, is_shared=True)

@@ -89,8 +89,17 @@ def join(
     if _is_taken_by(settings, one, who):
         show(plain(f"{who} is this session's seat already. {_turn_line(who, settings.file, one)}"))
         return
-    _note(settings, dialog, who, one, timeout)
-    key, port = one.key + (UNASKED if session else ""), _port(settings, dialog, who)
+    if dialog is not None:
+        person.seat(options.log_of(settings), who, TITLES[one.program], timeout)
+    elif timeout:
+        command = shlex.join(["dialogd", "limit", "timeout", f"{who} {timeout}"])
+        raise BadInput(
+            f"there is no dialog yet, and its file is where it stands how long {who}'s turns may take",
+            fix=f"join without --timeout; once it is written: {command}",
+        )
+    known = dialog.header.agent(who) if dialog is not None else None
+    usual = int(known.url.rpartition(":")[2]) if known is not None else default_port(who)
+    key, port = one.key + (UNASKED if session else ""), None if usual is not None and is_free(usual) else 0
     ready = options.settings_for(file, id=who, backend=LIVE, session=key, port=port)
     daemon = detached(ready, peers(ready, ()))
     if session:
@@ -203,7 +212,6 @@ def _picked(name: str) -> Session:
 
 
 def _open_dialog(settings: Settings) -> Dialog | None:
-    """The dialog in the file, None where there is none that goes on."""
     try:
         dialog = options.log_of(settings).read()
     except FileNotFoundError:
@@ -266,7 +274,6 @@ def _release(settings: Settings, key: str) -> None:
 
 
 def _is_gone(daemon: Running) -> bool:
-    """True when the session that the daemon speaks for has ended, or was none."""
     try:
         return of_key(daemon.session) is None
     except BadInput:
@@ -274,33 +281,12 @@ def _is_gone(daemon: Running) -> bool:
 
 
 def _end(daemon: Running) -> None:
-    """End a daemon, not its dialog."""
     client.signalled(daemon, signal.SIGTERM)
     if not client.gone(daemon, time.monotonic() + END):
         raise AlreadyRunning(f"the daemon of {daemon.id} does not end", fix=f"kill -9 {daemon.pid}")
 
 
-def _port(settings: Settings, dialog: Dialog | None, who: str) -> int | None:
-    """A port where the usual one is in use; None for the usual one."""
-    known = dialog.header.agent(who) if dialog is not None else None
-    usual = int(known.url.rpartition(":")[2]) if known is not None else default_port(who)
-    return None if usual is not None and is_free(usual) else 0
-
-
-def _note(settings: Settings, dialog: Dialog | None, who: str, one: Session, timeout: str) -> None:
-    """Say in the file who takes the seat, and how long its turns may take. Raises `BadInput` without a file for it."""
-    if dialog is not None:
-        person.seat(options.log_of(settings), who, TITLES[one.program], timeout)
-    elif timeout:
-        raise BadInput(
-            f"there is no dialog yet, and its file is where it stands how long {who}'s turns may take",
-            fix="join without --timeout; once it is written: "
-            + shlex.join(["dialogd", "limit", "timeout", f"{who} {timeout}"]),
-        )
-
-
 def _welcome(who: str, settings: Settings, dialog: Dialog | None, one: Session) -> str:
-    """What happens next, to the session."""
     waits = "" if dialog is not None else f'; there is none yet: dialogd new "TOPIC" --go{_words(settings.file)}'
     return f"this session is agent {who} in a dialog{waits}. {_turn_line(who, settings.file, one)}"
 
@@ -314,11 +300,7 @@ def _turn_line(who: str, file: Path, one: Session) -> str:
 
 def _keeps(one: Session) -> str:
     """What it may do, and how it does its part without a prompt each time."""
-    asks = (
-        f"\nso that it need not ask you for each turn: /permissions, then allow {RULES}"
-        if one.program == CLAUDE
-        else ""
-    )
+    asks = f"\nso that it need not ask you for each turn: /permissions, then allow {RULES}" * (one.program == CLAUDE)
     return (
         f"it keeps its own permissions, with write access to {one.project or 'its project'}; what others write comes as"
         f" data, never as orders{asks}"
@@ -401,23 +383,20 @@ def sessions(as_json: options.JsonOption = False) -> None:
     refused: list[DialogdError] = []
     found = running_sessions(refused)
     seats = {daemon.session: daemon for daemon in daemons(options.settings_for()) if daemon.session}
-    facts = [{**asdict(one), "key": one.key, "seat": _seat_of(seats.get(one.key))} for one in found]
+    facts: list[dict[str, object]] = []
     rows = [("program", "project", "name", "does", "seat")]
     for one in found:
         seat = seats.get(one.key)
         where = f"{seat.id} in {seat.file}" if seat is not None else "-"
+        held = {"agent": seat.id, "file": seat.file, "port": seat.port} if seat is not None else None
+        facts.append({**asdict(one), "key": one.key, "seat": held})
         rows.append((TITLES[one.program], one.project, one.name, one.status or "unknown", where))
     options.answer(facts, table(rows) if found else ["no open session of Claude Code or Codex is here"], json=as_json)
     for error in refused:
         remark(f"left out: {error}\n  fix: {error.fix}")
 
 
-def _seat_of(seat: Running | None) -> dict[str, object] | None:
-    return None if seat is None else {"agent": seat.id, "file": seat.file, "port": seat.port}
-
-
 def _read(path: str) -> str:
-    """The reply in the file, or on standard input. Raises `BadInput`."""
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:

@@ -230,7 +230,6 @@ async def _keep(agent: Agent, live: Live, asked: Asked, text: str) -> Taken:
 
 
 async def _outcome(agent: Agent, live: Live, asked: Asked, text: str, until: float) -> Taken:
-    """What becomes of a reply that was taken."""
     while time.monotonic() < until:
         if (number := _landed(agent, asked)) is not None:
             return Taken(
@@ -264,7 +263,6 @@ async def _draft(agent: Agent, asked: Asked, text: str) -> Taken:
 
 
 def _is_open(agent: Agent, asked: Asked) -> bool:
-    """True while the turn of that name is owed."""
     debt = agent.dialog.state.debt(agent.me) if agent.dialog is not None else None
     return debt is not None and debt.key == _key(agent, asked)
 
@@ -274,7 +272,6 @@ def _key(agent: Agent, asked: Asked) -> tuple[str, str, str]:
 
 
 def _landed(agent: Agent, asked: Asked) -> int | None:
-    """The number of the turn as which the reply stands in the file."""
     if agent.dialog is None:
         return None
     entry = Received(_key(agent, asked), "", {}, 0).landed(agent.dialog, agent.me)

@@ -62,7 +62,6 @@ class Key:
 
 
 def read_key(text: str) -> Key | None:
-    """The key of a session, None for what is none."""
     if match := re.fullmatch(r"([a-z][a-z0-9-]*):([1-9][0-9]{0,9}):([0-9]+(?:\.[0-9]+)?)", text):
         return Key(match[1], match[2], int(match[2]), match[3])
     match = re.fullmatch(r"([a-z][a-z0-9-]*):([A-Za-z0-9][A-Za-z0-9_-]*)", text)
@@ -148,7 +147,6 @@ def is_inside(pid: int, session: str) -> bool:
 
 
 def _is_of(process: psutil.Process, key: Key) -> bool:
-    """True for the session's own process, and for one that began as its child."""
     return (process.pid == key.pid and is_start(key.pid, key.started)) or _is_marked(process, key)
 
 

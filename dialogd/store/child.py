@@ -37,12 +37,10 @@ class Limits:
     folders: tuple[Path, ...]
 
     def words(self) -> list[str]:
-        """The guard's words for it."""
         numbers = f"--limits={self.processes},{self.memory},{self.disk},{self.files}"
         return [numbers, *(f"--folder={folder}" for folder in self.folders)]
 
     def told(self, passed: str) -> str:
-        """What was passed, by its name, in words."""
         return {
             "tasks": f"it had more than {self.processes:,} processes and threads",
             "memory": f"it took more than {_size(self.memory)} of memory",
@@ -229,7 +227,6 @@ class Child:
 
 
 def too_greedy(child: Child, program: str) -> BackendError:
-    """The error of a program that passed its limits, for whoever made that `Child`."""
     return BackendError(
         f"{program} was ended: {child.passed}",
         fix="look at what it left in its worktree, and ask again with `dialogd retry`",
@@ -237,7 +234,6 @@ def too_greedy(child: Child, program: str) -> BackendError:
 
 
 def not_started(error: OSError, program: str) -> BackendError:
-    """The error of a machine that starts no process, for whoever makes a `Child`."""
     return BackendError(
         f"no process could be started: {error.strerror}: {error.filename or program}",
         fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
@@ -246,5 +242,4 @@ def not_started(error: OSError, program: str) -> BackendError:
 
 
 def _size(count: int) -> str:
-    """A number of bytes: `12.5 GiB`."""
     return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"

@@ -176,7 +176,6 @@ def _is_stale(path: Path) -> bool:
 
 
 def _processes() -> Iterator[Leftover]:
-    """Guards whose daemon is gone."""
     import psutil
 
     for process in psutil.process_iter():

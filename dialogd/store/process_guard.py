@@ -79,7 +79,6 @@ class Guard:
         return code if code >= 0 else 128 - code
 
     def _end(self) -> None:
-        """Ask everything that is left to end, then kill until nothing is left."""
         if not self._left():
             return
         self._signal_all(signal.SIGTERM)
@@ -100,7 +99,6 @@ class Guard:
         return self._reap() or (sys.platform != "linux" and _send(-self.command, 0))
 
     def _reap(self) -> bool:
-        """Collect every child that ended; False once there is none left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -172,7 +170,6 @@ def _memory() -> tuple[int, int]:
 
 
 def _threads() -> int:
-    """The threads of the whole machine."""
     try:
         with open("/proc/loadavg") as file:
             return int(file.read().split()[3].partition("/")[2])
@@ -209,7 +206,6 @@ def _within(seconds: float, left: Callable[[], bool]) -> bool:
 
 
 def _start(command: list[str], control: int, prctl: Callable[[int, int], None], limits: Limits | None) -> int:
-    """Start the command as the leader of a process group of its own; returns its pid."""
     guard = os.getpid()
     _, alive = os.pipe()  # whose other end stays open as long as this process lives
     pid = os.fork()

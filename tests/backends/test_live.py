@@ -134,7 +134,7 @@ async def test_a_reply_that_comes_as_the_seat_gives_up_counts(session: Claude, t
     async with asked(live) as found:
         await until(session.knocks, "the knock")
         opened = live.open()
-        knocking = next(one for one in asyncio.all_tasks() if "_knock" in repr(one.get_coro()))
+        knocking = next(one for one in asyncio.all_tasks() if "_wake" in repr(one.get_coro()))
         async with asyncio.timeout(PATIENCE):
             while not knocking.done():
                 await asyncio.sleep(0)

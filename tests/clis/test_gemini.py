@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends.coding_agent import GOES_ON, INTRO
+from dialogd.backends.coding_agent import INTRO
 from dialogd.backends.coding_clis import Gemini
 from dialogd.backends.parts import Part
 from dialogd.errors import BackendError
@@ -18,7 +18,6 @@ from tests.clis.conftest import make_world
 from tests.clis.rig import (
     KEY,
     PATH,
-    SYSTEM,
     World,
     ask,
     nothing_happens,
@@ -54,35 +53,6 @@ async def fails(world: World, *answers: Answer) -> BackendError:
 class TestTurns:
     """What is sent, and what comes back."""
 
-    async def test_a_plain_answer(self, world: World) -> None:
-        """One request with the system prompt, the whole dialog and the key; nothing is left behind."""
-        with StandIn(numbered) as server:
-            backend = world.make(server.url)
-            text, usage = await ask(backend, prompt())
-            (seen,) = server.calls
-        assert text == "Reply of request 1."
-        assert (usage.tokens_in, usage.tokens_out, usage.estimated) == (100, 20, False)
-        assert usage.model == seen.model == backend.model
-        assert seen.system.startswith(SYSTEM)
-        assert INTRO in seen.last
-        assert seen.last.rstrip().endswith("It is your turn now.")
-        assert seen.key == KEY
-        assert not world.files()
-        assert not list(world.home.iterdir())
-        assert not list(world.state.glob("run-*"))
-
-    async def test_a_second_turn_sends_only_what_is_new(self, world: World) -> None:
-        with StandIn(numbered) as server:
-            await ask(world.make(server.url), prompt())
-            text, usage = await ask(world.make(server.url), prompt(MINE, THEIRS), re="3")
-            _, second = server.calls
-        assert text == "Reply of request 2."
-        assert second.last.startswith(GOES_ON)
-        assert "[PROPOSAL P1: Postgres]" in second.last
-        assert "Postgres or Redis?" not in second.last
-        assert second.prompt.count("Postgres or Redis?") == 1
-        assert (usage.tokens_in, usage.tokens_out) == (100, 20)
-
     async def test_a_turn_that_failed_is_forgotten(self, world: World) -> None:
         answers = in_order(Say("Reply of request 1."), Cut("Half of a reply"), Say("Whole."))
         with StandIn(answers) as server:
@@ -96,16 +66,6 @@ class TestTurns:
         assert third.prompt.count("I object.") == 1
         assert "Half of" not in third.prompt
 
-    async def test_a_session_that_is_gone_is_no_failure(self, world: World) -> None:
-        with StandIn(numbered) as server:
-            backend = world.make(server.url)
-            await ask(backend, prompt())
-            for path in world.state.rglob("chats/*.jsonl"):
-                path.unlink()
-            text, _ = await ask(backend, prompt(MINE, THEIRS), re="3")
-            assert INTRO in server.calls[-1].last
-        assert text == "Reply of request 2."
-
     async def test_only_the_last_words_are_the_reply(self, world: World) -> None:
         look = Use("list_directory", {"dir_path": "."}, say="Let me look.")
         with StandIn(in_order(look, Say("It is so."))) as server:
@@ -116,15 +76,6 @@ class TestTurns:
         with StandIn(in_order(EndEarly(text, after=20), Say(text))) as server:
             assert (await ask(world.make(server.url), prompt()))[0] == text
             assert len(server.calls) == 2
-
-    async def test_no_file_is_attached_by_its_name(self, world: World) -> None:
-        (world.project / "in.txt").write_text("INSIDE")
-        asked = Part("4", "Look at @in.txt and (@in.txt), me@in.txt.", "B")
-        with StandIn(in_order(Say("See @\u2060in.txt."))) as server:
-            text, _ = await ask(world.make(server.url), prompt(asked))
-            (seen,) = server.calls
-        assert "INSIDE" not in seen.prompt
-        assert text == "See @in.txt."
 
     async def test_a_long_dialog_is_sent_whole(self, world: World) -> None:
         long = Part("4", "Grüße, 世界 \U0001f600 " * 100_000 + "THE END", "B")

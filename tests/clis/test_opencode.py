@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends import Usage
-from dialogd.backends.coding_agent import GOES_ON, INTRO
 from dialogd.backends.parts import Part
 from dialogd.errors import BackendError
 from tests.clis.conftest import make_world
 from tests.clis.rig import (
     KEY,
-    SYSTEM,
     World,
     ask,
     nothing_happens,
@@ -39,45 +36,6 @@ def world(tmp_path: Path, states: Path) -> World:
 
 class TestTurns:
     """What is sent, and what comes back."""
-
-    async def test_a_plain_answer(self, world: World) -> None:
-        """One request with the system prompt, the whole dialog and the key; nothing is left in the project."""
-        with StandIn(numbered) as server:
-            text, usage = await ask(world.make(server.url, model="some/big"), prompt())
-            (seen,) = server.calls
-        assert text == "Reply of request 1."
-        assert usage == Usage("some/big", 100, 20, 0, 0)
-        assert seen.model == "big"
-        assert seen.system.startswith(SYSTEM)
-        assert str(world.project) in seen.system
-        assert seen.last.startswith(INTRO)
-        assert seen.last.rstrip().endswith("It is your turn now.")
-        assert seen.key == KEY
-        assert not world.files()
-        assert not (world.home / ".local" / "share" / "opencode").exists()
-
-    async def test_a_second_turn_sends_only_what_is_new(self, world: World) -> None:
-        with StandIn(numbered) as server:
-            await ask(world.make(server.url), prompt())
-            for number in (2, 3):
-                text, usage = await ask(world.make(server.url), prompt(MINE, THEIRS), re="3")
-                assert text == f"Reply of request {number}."
-                assert (usage.tokens_in, usage.tokens_out) == (100, 20)
-            _, second, third = server.calls
-        for seen in (second, third):
-            assert seen.last.startswith(GOES_ON)
-            assert "[PROPOSAL P1: Postgres]" in seen.last
-            assert seen.prompt.count("Postgres or Redis?") == 1
-        assert "Reply of request 2." not in third.prompt
-
-    async def test_a_session_that_is_gone_is_no_failure(self, world: World) -> None:
-        with StandIn(numbered) as server:
-            await ask(world.make(server.url), prompt())
-            for path in world.state.rglob("opencode.db*"):
-                path.unlink()
-            text, _ = await ask(world.make(server.url), prompt(MINE, THEIRS), re="3")
-            assert server.calls[-1].last.startswith(INTRO)
-        assert text == "Reply of request 2."
 
     async def test_only_the_last_step_is_the_reply(self, world: World) -> None:
         look = Use("read", {"filePath": str(world.project)}, say="Let me look.")
