@@ -225,7 +225,7 @@ class Live:
         self._news.put_nowait(problem)
 
     def _line(self, owed: Owed) -> str:
-        """The line that wakes the session: it never quotes the dialog, nor speaks of it to a session that has not agreed."""
+        """The line that wakes the session: never a quote, and of a dialog only to a session that has agreed."""
         if not self.is_accepted:
             return ASKS
         again = ", and you have not replied yet" if owed.knocks else ""
