@@ -23,9 +23,9 @@ from typer.core import TyperCommand
 
 from dialogd.agent.call import Bill, from_record
 from dialogd.backends.seats import Seat, saved_cast
-from dialogd.cli import options
+from dialogd.cli import options, terminal
 from dialogd.cli.cast import read_cast
-from dialogd.cli.terminal import Screen, as_json, line, plain, remark, show
+from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.person import taken_out
@@ -121,11 +121,10 @@ def plan(
 
 def _show(drawn: Plan, *, json: bool, is_whole: bool) -> None:
     """Print the plan: as JSON; as it stands in its file; or what one must know of it, laid out in a terminal."""
-    screen = Screen()
     if json or is_whole:
         show(plain(as_json(facts_of(drawn)) if json else markdown(drawn).removesuffix("\n")))
-    elif screen.is_terminal:
-        screen.document(first_screen(drawn))
+    elif sys.stdout.isatty():
+        terminal.write(terminal.markdown(plain(first_screen(drawn))))
         remark("\nthe whole of it: dialogd plan --out -; a copy to work on: dialogd plan --edit")
     else:
         show(plain(first_screen(drawn)))

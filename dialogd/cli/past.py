@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.create import TOPIC
-from dialogd.cli.terminal import Screen, as_json, line, plain, remark, show
+from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import units
 
@@ -120,9 +120,8 @@ def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, js
     hits = known.search(words, agent=agent, since=moment, limit=limit)
     if json:
         show(as_json([hit.as_json() for hit in hits]))
-    screen = Screen()
     for hit in () if json else hits:
-        show(_hit(hit, screen))
+        show(_hit(hit))
     _found(hits, "nothing found", json=json)
 
 
@@ -134,7 +133,7 @@ def _found(things: Sequence[object], nothing: str, *, json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _hit(hit: Hit, screen: Screen) -> str:
+def _hit(hit: Hit) -> str:
     """Two lines: where it is, and the passage with the words marked."""
     who = f" {hit.agent}" if hit.agent else ""
     where = f"turn {hit.entry}" if hit.turn and "." not in hit.entry else f"note {hit.entry}" if hit.turn else "topic"
@@ -143,8 +142,7 @@ def _hit(hit: Hit, screen: Screen) -> str:
     text, end = "", 0
     for start, stop in hit.spans:
         word = line(hit.snippet[start:stop])
-        marked = screen.styled(word, "bold") if screen.has_colour else f"*{word}*"
-        text += plain(hit.snippet[end:start]) + marked
+        text += f"{plain(hit.snippet[end:start])}*{word}*"
         end = stop
     return f"{plain(head)}\n    {text}{plain(hit.snippet[end:])}"
 

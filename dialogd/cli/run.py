@@ -464,7 +464,7 @@ def perform(
         ("nudge", f"curl -X POST localhost:{port}/notify"),
     ):
         show.say(f"{label:6} {text}")
-    show.screen.write("")
+    show.say("")
     if not sys.stdin.isatty() and not show.log.read().header.is_unattended:
         remark(
             "note: without a terminal the dialog may wait for you when an agent asks or fails; --unattended never waits"
@@ -483,7 +483,7 @@ def perform(
         if is_new:
             leave_plan(settings, show.log.read())
         raise
-    show.screen.clear()
+    show.close()
     code = _close(show, stay=stay)
     return INTERRUPTED if interrupt.is_set() and not (stay and show.outcome) else code
 

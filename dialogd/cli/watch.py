@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
+import os
 import select
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.client import daemons, healths, notify
-from dialogd.cli.keyboard import Keyboard, Line
 from dialogd.cli.options import log_of
 from dialogd.cli.speak import stop
 from dialogd.cli.status import Situation, ended, exit_code, may_call, next_step
 from dialogd.cli.terminal import (
-    Screen,
-    Span,
     as_json,
     colour_of,
+    columns,
     fit,
-    folded,
     line,
     markdown,
     plain,
@@ -38,22 +36,26 @@ from dialogd.cli.terminal import (
     show,
     tail,
     width,
-    wrapped,
+    write,
 )
 from dialogd.config import Settings, file_flag, new_command
 from dialogd.errors import DialogdError
-from dialogd.protocol import build, lifecycle, names
-from dialogd.protocol.marks import fields_of, tolerant
-from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
+from dialogd.protocol import lifecycle, names
+from dialogd.protocol.marks import tolerant
+from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
 from dialogd.protocol.money import in_dollars, total
-from dialogd.protocol.review import findings
 from dialogd.protocol.signals import budget, convergence
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
-from dialogd.views.words import by_name
+from dialogd.views.words import sentences
+
+if TYPE_CHECKING:
+    from prompt_toolkit.application import Application
+    from prompt_toolkit.key_binding import KeyPressEvent
+    from rich.console import RenderableType
 
 LOOK = 0.1  # seconds between two looks at the file
 ASK = 1.0  # seconds between two questions to the daemons
@@ -142,142 +144,26 @@ def account(entry: Entry) -> str:
     return " · ".join(filter(None, (at, took, tokens, cost, frame.model)))
 
 
-MARGIN = "  "  # before every line of a text: nothing in it passes for a heading of the view's own
 SIGN = "▸ "  # before a mark that counts
-_HASH = re.compile(r"\b[0-9a-f]{16,64}\b")
-_SMALL = frozenset({"RE", "CONFIDENCE", "TO"})
-_STYLES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("PROPOSAL", "CONSENSUS_PROPOSED", "QUESTION_FOR_USER"), ("bold",)),
-    **dict.fromkeys(("OBJECTION", "DEADLOCK", "REFUSED", "STOPPED", "AGENT_ERROR", "STALLED", "VETO"), ("red",)),
-    **dict.fromkeys(("AGREE", "CONCEDE", "DECISION", "CONSENSUS_REACHED", "DECIDED", "APPROVED"), ("green",)),
-}
 
 
-def _short(text: str) -> str:
-    return _HASH.sub(lambda found: found[0][:6] + "…", text)
+def shown_entry(entry: Entry, names: Mapping[str, str]) -> Iterator[RenderableType]:
+    """What stands below the entry's heading: its text, its marks in words, who is next."""
+    from rich.text import Text
 
-
-def shown_mark(mark: Mark, cells: int, names: Mapping[str, str]) -> Iterator[list[Span]]:
-    """A mark that counts, in words, without hashes; a decision with names for ids."""
-    name = f"{mark.name.replace('_', ' ').capitalize()} {mark.ref}".strip()
-    fields = [field for field in mark.fields if field and not _HASH.fullmatch(field)]
-    if mark.name == "DECISION":  # what everybody signed is told by who signed it
-        fields = [by_name(field, lambda who: names.get(who, who)) for field in fields if field != "mutual"]
-    text = _short(plain(" · ".join(fields)))
-    styles = _STYLES.get(mark.name, ())
-    yield from wrapped(f"{name}: {text}" if text else name, cells, first=MARGIN + SIGN, rest=MARGIN * 2, styles=styles)
-
-
-_TASKS = {
-    "assigned": "the work begins, attempt {0}",
-    "submitted": "attempt {0} is handed in",
-    "changes": "sent back{1}",
-    "approved": "approved{1}",
-    "stuck": "not approved{1}, and waits for you",
-    "dropped": "dropped{1}",
-    "error": "stopped by an error, and waits for you",
-    "retry": "is tried again",
-    "accepted": "accepted by you",
-    "rebase": "carried to another base",
-}
-_GATES = {
-    "timeout": "ran out of time",
-    "asked": "waits for you: there is no sandbox for it",
-    "run": "runs without a sandbox, by your word",
-}
-_OF_TASKS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("changes", "failed", "timeout", "error"), ("red",)),
-    **dict.fromkeys(("approved", "accepted", "merged", "passed"), ("green",)),
-    **dict.fromkeys(("stuck", "asked"), ("bold",)),
-    "untested": ("yellow",),
-}
-_BESIDE = ("branch", "base", "commit", "tree", "log")  # what git and the gate call things
-_TOLD = ("iteration", "score")
-
-
-def of_build(mark: Mark, entry: Entry, dialog: Dialog) -> tuple[str, str, tuple[str, ...]] | None:
-    """What a mark says in a build: in words, what belongs to it, and its style; "" for what another says too.
-
-    None for a mark that means the same in every dialog.
-    """
-    rules = dialog.header.rules.build
-    head, state, *rest = (*fields_of(mark), "", "")
-    beside = BETWEEN.join(part for part in rest if part.split(" ")[0] in _BESIDE)
-    said = BETWEEN.join(part for part in rest if part and part.split(" ")[0] not in _BESIDE + _TOLD)
-    style = _OF_TASKS.get(state, ())
-    if rules is None:
-        return None
-    if mark.name in ("TASK_PROPOSED", "IMPROVEMENT"):
-        task, mine = build.proposed(mark, 1_000_000, ""), [one for one in entry.marks if one.name == mark.name]
-        made = [one.id for one in dialog.state.tasks.all if one.entries[0] == entry.id]
-        number = made[mine.index(mark)] if len(made) == len(mine) else ""  # a struck one has none
-        after = f"after {', '.join(f'{one:03}' for one in task.after)}" if task.after else ""
-        terms = (*task.criteria, after, f"{task.hours:g} h" if task.hours else "")
-        kind = "improvement" if task.is_improvement else "task"
-        return f"Proposed {kind} {number}: {task.description}", BETWEEN.join(filter(None, terms)), ("bold",)
-    if mark.name == "TASK":
-        score = build.value_of(mark, "score")
-        points = f", {score} of 100" if score.isdecimal() else ""
-        what = _TASKS.get(state, state).format(build.value_of(mark, "iteration"), points)
-        words = ": ".join(filter(None, (what, said)))
-        return f"{'All tasks' if head == 'all' else f'Task {head}'}: {words}", beside, style
-    if mark.name == "GATE":
-        return f"Gate of task {head}: {_GATES.get(state, state)}{f' ({said})' if said else ''}", beside, style
-    if mark.name == "FINDING":
-        same = [one for one in entry.marks if one.name == mark.name]
-        found = [one for one in findings(dialog) if one.entry == entry.id]
-        if len(found) != len(same):
-            return None
-        one = found[same.index(mark)]
-        where = ":".join(filter(None, (one.file, one.line)))
-        about = ", ".join(filter(None, (f"{one.severity} {one.category}".strip(), where)))
-        blocks = one.blocks_after(entry.number or one.turn)
-        return f"Finding {one.number}, {about}: {one.issue}", one.suggestion, ("red",) if blocks else ()
-    if mark.name == "SCORE":
-        total_ = build.total(rules, [mark])
-        score = f"{total_} of 100" if total_ is not None else "none, for a part of it is missing"
-        return f"Score: {score}", mark.value.replace(" | ", BETWEEN), ()
-    if mark.name == "QUESTION_FOR_USER" and entry.by == rules.moderator:
-        return f"For you: {mark.value}", "", ("bold",)
-    is_review = mark.name in ("DECIDE", "DECISION") and any(m.fields[1:2] == ("review",) for m in entry.all("DECISION"))
-    is_of_task = mark.name in ("APPROVED", "PROPOSAL") and mark.value.startswith("task-")
-    return ("", "", ()) if is_review or is_of_task else None
-
-
-def shown_entry(
-    entry: Entry, names: Mapping[str, str], cells: int, dialog: Dialog | None = None
-) -> Iterator[list[Span]]:
-    """What stands below the entry's heading, as lines: its text, its marks, who is next."""
     if entry.condition is Condition.DAMAGED:
-        yield [(f"{MARGIN}(damaged: line {entry.line} of the file; it counts for nothing)", ("yellow",))]
+        yield Text(f"(damaged: line {entry.line} of the file; it counts for nothing)", "yellow")
     if entry.is_struck:
-        yield [(f"{MARGIN}(withdrawn by the person: its marks count for nothing)", ("yellow",))]
-    marks = list(entry.marks)
-    said, own = [], [] if entry.frame is None else marks
-    for row in entry.body.split("\n"):
-        mark = tolerant(row) if entry.frame is None else None
-        if mark is not None and mark in marks:  # by hand they stand in the text
-            own.append(mark)
-        else:
-            said.append(row.replace(SIGN[0], "\\" + SIGN[0], 1) if row.lstrip().startswith(SIGN[0]) else row)
-    if text := "\n".join(said).strip("\n"):
-        yield from markdown(plain(text), cells, MARGIN)
-    if text and any(mark.name not in _SMALL for mark in own):
-        yield []
-    for mark in own:
-        meant = of_build(mark, entry, dialog) if dialog is not None else None
-        if meant is not None:
-            what, beside = (_short(plain(part)) for part in meant[:2])
-            yield from wrapped(what, cells, first=MARGIN + SIGN, rest=MARGIN * 2, styles=meant[2]) if what else ()
-            yield from wrapped(beside, cells, first=MARGIN * 2, rest=MARGIN * 2, styles=("dim",)) if beside else ()
-        elif mark.name not in _SMALL:
-            yield from shown_mark(mark, cells, names)
-    small = [f"{mark.name.replace('_', ' ').lower()} {mark.value or mark.ref}" for mark in own if mark.name in _SMALL]
-    small += [f"next: {', '.join(names.get(who, who) for who in entry.turn)}"] if entry.turn else []
-    if small:
-        if text or len(small) < len(own):
-            yield []
-        yield from wrapped(plain(BETWEEN.join(small)), cells, first=MARGIN, rest=MARGIN, styles=("dim",))
+        yield Text("(withdrawn by the person: its marks count for nothing)", "yellow")
+    # By hand marks stand in the text; what only looks like one of the view's own lines is escaped.
+    rows = [row for row in entry.body.split("\n") if entry.frame or tolerant(row) not in entry.marks]
+    rows = [row.replace(SIGN[0], "\\\\" + SIGN[0], 1) if row.lstrip().startswith(SIGN[0]) else row for row in rows]
+    if text := "\n".join(rows).strip("\n"):
+        yield markdown(plain(text))
+    if found := sentences(entry, lambda who: names.get(who, who)):
+        yield Text("\n".join(["", *(f"{SIGN}{line(one)}" for one in found)]))
+    if entry.turn:
+        yield Text(f"next: {', '.join(names.get(who, who) for who in entry.turn)}", "dim")
 
 
 def as_fact(entry: Entry) -> dict[str, object]:
@@ -542,51 +428,68 @@ HELP = """\
    x  stop the dialog                                         q  {leave}
    While you type: Enter sends, Esc drops it, Ctrl-U empties it, Ctrl-W takes back a word."""
 STEADY = 2.0  # seconds that a reason must hold before it is worth a line of its own
+ESCAPE_WAIT = 0.1  # seconds after which a lone Esc is the key, and not the beginning of another one
 
 
 class LiveView:
     """Shows one dialog file and takes the person's keys, in a `with` block: call `look` and `listen` in turn.
 
-    `hint` stands at the end of the live line where no keys are taken. With `is_run`, for `dialogd run`, a line to type
-    in opens when the dialog asks the person or they begin to type, and `q` stops the dialog. Otherwise `has_left` is
-    set by `q`. `line` is what is being typed, `asking` what y or n is wanted for.
+    With `is_run`, for `dialogd run`, a line to type in opens when the dialog asks the person or they begin to type, and
+    `q` stops the dialog. Otherwise `has_left` is set by `q`. In a terminal the last line, and what is typed in it,
+    belong to prompt_toolkit, in a thread of its own: that carries out the keys, so that none waits for the file.
     """
 
     def __init__(self, settings: Settings, *, hint: str, is_run: bool = False) -> None:
         self.settings = settings
-        self.log = log_of(settings)
-        self.feed = Feed(self.log)
-        self.screen = Screen()
+        self.log = log_of(settings)  # what the person writes with; `feed` reads with one of its own
+        self.feed = Feed(log_of(settings))
         self.listener = EventReader(settings)
-        self.keyboard = Keyboard(self.screen.clear, lines=is_run)
-        self.hint = hint
+        self.is_dumb = os.environ.get("TERM") == "dumb"
+        self.is_terminal = sys.stdout.isatty() and not self.is_dumb
+        self.can_type = sys.stdin.isatty() and sys.stdout.isatty() and (is_run or not self.is_dumb)
+        self.hint = "? help" if self.can_type and not self.is_dumb else hint
         self.is_run = is_run
         self.has_left = False
-        self.line: Line | None = None
-        self.asking = ""
+        self.prompt = ""  # before what is being typed; "" while nothing is
+        self.asking = ""  # what y or n is wanted for
         self.situation: Situation | None = None
+        self._app: Application[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._stack = ExitStack()
+        self._failed: BaseException | None = None
         self._send: Callable[[str], None] = self._say
         self._is_asked = False
         self._made_of: tuple[object, object] = (None, None)
+        self._drawn = ("", "")
         self._called_for: object = None
         self._held_up = ("", 0.0)
         self._told = ""
         self._ended: Outcome | None = None
-        self._told_of: tuple[Dialog | None, str] = (None, "")
         self._calls: set[str] = set()
 
     def __enter__(self) -> LiveView:
-        self.keyboard.__enter__()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before = signal.signal(number, lambda number, _: sys.exit(128 + number))
+                self._stack.callback(signal.signal, number, before)
+        self._take_keys()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.listener.close()
-        try:
-            self.screen.clear()
-            if self.line is not None and self.line.text.strip():
-                self.say(f"-- not sent: {self.line.text}")
-        finally:
-            self.keyboard.__exit__(None, None, None)
+        typed = self.close()
+        if typed.strip():
+            self.say(f"-- not sent: {typed}")
+
+    def close(self) -> str:
+        """Give the terminal back, as it was; what was being typed."""
+        app, self._app = self._app, None
+        if app is not None and self._thread is not None:
+            with suppress(Exception):  # it may have ended by itself, with its terminal
+                app.loop.call_soon_threadsafe(app.exit)  # type: ignore[union-attr]
+            self._thread.join(2)
+        self._stack.close()
+        return app.current_buffer.text if app is not None else ""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -596,25 +499,19 @@ class LiveView:
     @property
     def how_it_ended(self) -> str:
         """The same in words; "" while it goes on."""
-        dialog = self.feed.dialog
-        if dialog is not self._told_of[0]:
-            self._told_of = (dialog, ended(dialog) if dialog is not None and dialog.state.outcome else "")
-        return self._told_of[1]
+        return ended(self.feed.dialog) if self.feed.dialog is not None and self.outcome is not None else ""
 
     def listen(self, seconds: float) -> None:
-        """Wait so long, and do what is typed meanwhile. Raises `BrokenPipeError` once nobody reads any more."""
-        for key in self.keyboard.read(seconds):
-            if key == "redraw":
-                self.screen.redraw()
-            else:
-                self.press(key)
-                self._show_line()
-        self.screen.is_held = not self.keyboard.in_front
-        if self.keyboard.resized:
-            self.keyboard.resized = False
-            self._show_line()
-            self.screen.redraw()
-        if not self.screen.is_terminal:
+        """Wait so long. Raises `BrokenPipeError` once nobody reads any more, and what a key came to."""
+        if self.can_type and self.is_dumb:  # a terminal that gives only whole lines
+            if select.select([sys.stdin], [], [], seconds)[0] and (text := sys.stdin.readline()):
+                self._carefully(lambda: self._say(text.rstrip("\n")))
+            return
+        time.sleep(seconds)
+        self._take_keys()
+        if self._failed is not None:
+            raise self._failed
+        if not self.is_terminal:
             _still_read()
 
     def news(self) -> None:
@@ -634,124 +531,192 @@ class LiveView:
             self.situation = None
             self._open_or_close("")
         elif dialog.state.outcome is None:
-            self.listener.listen(streams=self.screen.is_terminal)
+            self.listener.listen(streams=self.is_terminal)
             if dialog is not before:
                 self.listener.ask_now()
         heard = self.listener.heard if self.outcome is None else None
         if dialog is not None and (heard or self.outcome) and self._made_of != (dialog, heard):
             self._made_of = (dialog, heard)
             running, said = (heard.running, heard.healths) if heard else ((), {})
-            state = StateDir(self.settings.state_dir)
-            self.situation = Situation(dialog, self.settings.file, running, said, state)
+            self.situation = Situation(dialog, self.settings.file, running, said, StateDir(self.settings.state_dir))
             self._show_situation(self.situation)
-        self._show_line()
+        if self._app is not None:
+            if self._drawn != (drawn := (self.prompt, self._live())):
+                self._drawn = drawn
+                self._app.invalidate()
+        elif self.situation is not None and self.outcome is None and not self.is_terminal:
+            self._say_what_holds_it_up(self.situation)
 
     def say(self, text: str, *styles: str) -> None:
-        """A line about the dialog, not of it; in a terminal it is broken between words."""
-        cells = min(self.screen.columns, WIDEST) - 1
-        rows = [folded(row, cells) if self.screen.is_terminal else row for row in text.split("\n")]
-        self.screen.write(("\n".join(rows), (*styles, "yellow")))
+        """A line about the dialog, not of it. In a terminal it is broken between words, but no path is."""
+        from rich.text import Text
+
+        if self.is_terminal:
+            write(Text(plain(text), " ".join((*styles, "yellow")), overflow="ignore"), widest=WIDEST)
+        else:
+            show(plain(text))
 
     def _print(self, entry: Entry) -> None:
         """A rule, heading, account and text of a finished entry."""
-        name, cells = line(entry.name), max(min(self.screen.columns, WIDEST) - 1, 20)
-        heading = fit(f"Turn {entry.number} · {name}" if entry.is_turn else f"Note · {name}", cells)
-        colour = (
-            ()
-            if entry.is_persons
-            else ("yellow",)
-            if entry.from_session or entry.by == SYSTEM
-            else (colour_of(entry.by),)
-        )
-        header = self.feed.dialog.header if self.feed.dialog is not None else None
+        from rich.padding import Padding
+        from rich.text import Text
+
+        name, header = line(entry.name), self.feed.dialog.header if self.feed.dialog is not None else None
+        is_no_agents = entry.from_session or entry.by == SYSTEM
+        colour = "" if entry.is_persons else "yellow" if is_no_agents else colour_of(entry.by)
         names = {USER: "you", **{agent.id: line(agent.name) for agent in (header.agents if header else ())}}
-        lines: list[list[Span]] = [[("─" * cells, ("dim",))], [(heading, ("bold", *colour))]]
-        if facts := line(account(entry)):
-            lines.append([(fit(facts, cells), ("dim",))])
-        below = [*shown_entry(entry, names, cells, self.feed.dialog)]
-        lines += [[], *below, []] if below else [[]]
-        spans = [span for row in lines for span in (*row, ("\n", ()))]
-        self.screen.write(*spans[:-1])
+        heading = f"Turn {entry.number} · {name}" if entry.is_turn else f"Note · {name}"
+        parts: list[RenderableType] = [Text("─" * (columns(WIDEST)), "dim"), Text(heading, f"bold {colour}")]
+        parts += [Text(facts, "dim")] if (facts := line(account(entry))) else []
+        # Nothing in a text passes for a heading of the view's own: every line of it is indented.
+        below = [Padding(part, (0, 0, 0, 2), expand=False) for part in shown_entry(entry, names)]
+        write(*parts, *(["", *below, ""] if below else [""]), widest=WIDEST)
 
     def _show_situation(self, situation: Situation) -> None:
         needed, dialog = situation.needs_person(), situation.dialog
         self._open_or_close(needed)
         debts = dialog.state.debts.open if needed else None
         if debts is not None and debts != self._called_for:
-            self.screen.bell()
             answer, *others = lifecycle.answers(dialog, file_flag(self.settings.file))
             note = ""
-            if self.keyboard.can_type and answer.startswith("dialogd say"):
+            if self.can_type and answer.startswith("dialogd say"):
                 answer = f"{'type it here' if self.is_run else 'press a'}, or {answer}"
-            elif self.keyboard.can_type:
+            elif self.can_type:
                 note = "   in another terminal; words that you type here are a turn of yours, and decide nothing\n"
             ways = "".join(f"   or: {other}\n" for other in others)
-            self.say(f">> your turn: {needed}\n   answer: {answer}\n{ways}{note}", "bold")
+            self._ring(f">> your turn: {needed}\n   answer: {answer}\n{ways}{note}")
         self._called_for = debts
         for call in news_of(situation.calls(), self._calls):
-            self.screen.bell()
-            self.say(f">> {may_call(call, self.settings.file)}\n", "bold")
+            self._ring(f">> {may_call(call, self.settings.file)}\n")
         outcome, before = dialog.state.outcome, self._ended
         self._ended = outcome
         if outcome not in (None, before) and not self.is_run and (step := what_next(self.settings, dialog)):
             self.say(f"next   {step}")
 
-    def _show_line(self) -> None:
-        """The live line: what is typed, what is asked, or how things stand. Without a terminal: what holds it up."""
-        cells = max(self.screen.columns - 1, 1)
-        hint = "? help" if self.keyboard.can_type else self.hint
-        if self.line is not None:
-            self.screen.live(*self.line.view(cells))
-        elif self.asking:
-            self.screen.live(fit(self.asking, cells))
-        elif self.feed.dialog is None:
-            self.screen.live(fit(f"waiting for {line(str(self.settings.file))}", cells))
-        elif self.outcome is not None:
-            self.screen.live(fit(f"{self.how_it_ended} · {hint}", cells) if self.keyboard.can_type else "")
-        elif self.situation is not None and self.screen.is_terminal:
-            older = time.monotonic() - self.listener.heard.at if self.listener.heard else 0.0
-            self.screen.live(live_line(self.situation, self.listener.writing, older=older, cells=cells, hint=hint))
-        elif self.situation is not None:  # one plain line for what holds the dialog up, once it has done so for a while
-            text, now = "; ".join(self.situation.reasons()), time.monotonic()
-            if text != self._held_up[0]:
-                self._held_up = (text, now)
-            elif now - self._held_up[1] >= STEADY and text != self._told and self._called_for is None:
-                self._told = text
-                self.say(f"-- {text}")
+    def _ring(self, text: str) -> None:
+        if self.is_terminal:
+            sys.stdout.write("\a")
+        self.say(text, "bold")
 
-    # -- What the keys mean --
+    def _say_what_holds_it_up(self, situation: Situation) -> None:
+        """Without a live line: one plain line for what holds the dialog up, once it has done so for a while."""
+        text, now = "; ".join(situation.reasons()), time.monotonic()
+        if text != self._held_up[0]:
+            self._held_up = (text, now)
+        elif now - self._held_up[1] >= STEADY and text != self._told and self._called_for is None:
+            self._told = text
+            self.say(f"-- {text}")
 
-    def press(self, key: str) -> None:
-        """Do what the key means now."""
-        try:
-            if key.startswith("line:"):  # from a terminal that gives only whole lines
-                self._say(key[5:].rstrip("\n"))
-            elif self.line is not None:
-                self._type(self.line, key)
-            elif self.asking:
-                self.asking = ""
-                if key in ("y", "Y"):
-                    self._stop()
+    def _live(self) -> str:
+        """What stands in the last line while nothing is typed: what is asked, or how things stand."""
+        cells = max(os.get_terminal_size(sys.__stdout__.fileno()).columns - 1, 1)  # type: ignore[union-attr]
+        if self.asking:
+            return fit(self.asking, cells)
+        if self.feed.dialog is None:
+            return fit(f"waiting for {line(str(self.settings.file))}", cells)
+        if self.outcome is not None:
+            return fit(f"{self.how_it_ended} · {self.hint}", cells)
+        if self.situation is None:
+            return ""
+        older = time.monotonic() - self.listener.heard.at if self.listener.heard else 0.0
+        return live_line(self.situation, self.listener.writing, older=older, cells=cells, hint=self.hint)
+
+    # -- The keys --
+
+    def _take_keys(self) -> None:
+        """Begin to read keys, where stdin and stdout are one's own terminal and this process is in front of it."""
+        if self._thread is not None or self.is_dumb or not self.can_type or os.tcgetpgrp(0) != os.getpgrp():
+            return
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        self._app = self._application()
+        self._thread = threading.Thread(target=self._app.run, kwargs={"handle_sigint": False}, daemon=True)
+        self._thread.start()
+        self._stack.enter_context(patch_stdout(raw=True))  # what is printed stands above the live line
+
+    def _application(self) -> Application[None]:
+        """The last line of the terminal: while nothing is typed each key is a command."""
+        from prompt_toolkit.application import Application
+        from prompt_toolkit.buffer import Buffer
+        from prompt_toolkit.filters import Condition as When
+        from prompt_toolkit.key_binding import KeyBindings
+        from prompt_toolkit.layout import BufferControl, Layout, Window
+        from prompt_toolkit.layout.processors import AfterInput, BeforeInput
+        from prompt_toolkit.output.vt100 import Vt100_Output
+
+        buffer, keys, typing = Buffer(multiline=False), KeyBindings(), When(lambda: bool(self.prompt))
+
+        @keys.add("c-c", eager=True)
+        def _(_event: KeyPressEvent) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+        @keys.add("c-z", eager=True)
+        def _(event: KeyPressEvent) -> None:
+            event.app.suspend_to_background()
+
+        @keys.add("enter", filter=typing, eager=True)
+        def _(event: KeyPressEvent) -> None:
+            text, prompt = event.current_buffer.text, self.prompt
+            self.prompt = ""
+            if self._carefully(lambda: self._send(text)):
+                event.current_buffer.reset()
             else:
-                self._command(key)
+                self.prompt = prompt  # what was typed is not lost
+
+        @keys.add("escape", filter=typing, eager=True)
+        @keys.add("c-d", filter=typing & When(lambda: not buffer.text))
+        def _(event: KeyPressEvent) -> None:
+            self.prompt = ""
+            event.current_buffer.reset()
+
+        @keys.add("<bracketed-paste>", filter=~typing, eager=True)
+        @keys.add("<any>", filter=~typing, eager=True)
+        @keys.add("enter", filter=~typing, eager=True)
+        def _(event: KeyPressEvent) -> None:
+            if self._press(event.data):
+                event.current_buffer.insert_text(event.data.replace("\r\n", "\n").replace("\r", "\n"))
+
+        output = Vt100_Output.from_pty(sys.stdout)
+        output.enable_cpr = False  # not every terminal says where its cursor is, and nothing here depends on it
+        before = BeforeInput(lambda: self.prompt)
+        # Behind the cursor: so all of it is erased, also where a narrower terminal has wrapped it.
+        behind = AfterInput(lambda: [("fg:ansibrightblack", "" if self.prompt else self._live())])
+        window = Window(
+            BufferControl(buffer, [before, behind]),
+            dont_extend_height=True,
+            wrap_lines=typing,
+            always_hide_cursor=~typing,
+        )
+        app: Application[None] = Application(
+            Layout(window),
+            key_bindings=keys,
+            erase_when_done=True,
+            terminal_size_polling_interval=0.2,  # outside of the main thread no signal tells of a new size
+            output=output,
+        )
+        app.ttimeoutlen = ESCAPE_WAIT
+        return app
+
+    def _carefully(self, act: Callable[[], object]) -> bool:
+        """Do what a key means; False where that was refused, which is said."""
+        try:
+            act()
         except DialogdError as error:
             self.say(f"{error}; {error.fix}")
+            return False
         except FileNotFoundError:
             self.say("there is no dialog yet")
+        except BaseException as error:
+            self._failed = error
+        return True
 
-    def _type(self, line: Line, key: str) -> None:
-        done = line.press(key)
-        if done:
-            self.line = None
-        if done != "send":
-            return
-        try:
-            self._send(line.text)
-        except DialogdError:
-            self.line = line  # what was typed is not lost
-            raise
-
-    def _command(self, key: str) -> None:
+    def _press(self, key: str) -> bool:
+        """Do what the key means; True where it begins what is typed."""
+        if self.asking:
+            self.asking = ""
+            if key in ("y", "Y"):
+                self._carefully(self._stop)
+            return False
         commands: dict[str, Callable[[], object]] = {
             "p": self._pause,
             "s": lambda: self._open("say> "),
@@ -760,30 +725,34 @@ class LiveView:
             "k": lambda: self._choose("skip", person.skip),
             "x": self._ask_to_stop,
             "n": self._pass_on,
-            "q": self._ask_to_stop,
+            "q": self._ask_to_stop if self.is_run else self._leave,
             "?": lambda: self.say(HELP.format(leave="stop the dialog" if self.is_run else "leave; the dialog goes on")),
         }
-        if key == "q" and not self.is_run:
-            self.has_left = True
-        elif key in commands:
-            commands[key]()
-        elif key == "enter" and self.is_run:
-            self._pass_on()
-        elif key.startswith("paste:") or (self.is_run and len(key) == 1):
-            self._open("say> ").press(key)
+        if key in commands:
+            self._carefully(commands[key])
+        elif key == "\r" and self.is_run:
+            self._carefully(self._pass_on)
+        elif len(key) > 1 or (self.is_run and key.isprintable() and key):
+            self._open("say> ")
+            return True
+        return False
 
-    def _open(self, prompt: str, send: Callable[[str], None] | None = None) -> Line:
+    def _leave(self) -> None:
+        self.has_left = True
+
+    def _open(self, prompt: str, send: Callable[[str], None] | None = None) -> None:
         """A line to type in; what is typed is said, or goes to `send`."""
-        self.line, self._send = Line(prompt), send or self._say
-        return self.line
+        self._send, self.prompt = send or self._say, prompt
 
     def _open_or_close(self, needed: str) -> None:
         """Open a line in `run` when the person is asked, and take an empty one away when they no longer are."""
         before, self._is_asked = self._is_asked, bool(needed)
-        if self.is_run and needed and not before and self.line is None and not self.asking:
+        if self._app is None:
+            return
+        if self.is_run and needed and not before and not self.prompt and not self.asking:
             self._open("your turn (Enter passes)> " if self._is_stepping else "your turn> ")
-        elif before and not needed and self.line is not None and not self.line.text:
-            self.line = None
+        elif before and not needed and self.prompt and not self._app.current_buffer.text:
+            self.prompt = ""
 
     @property
     def _is_stepping(self) -> bool:
@@ -846,7 +815,6 @@ class LiveView:
             person.stop(self.log, "stopped by the person")
             self._wake()
         else:
-            self.screen.clear()
             stop(str(self.settings.file))
 
 
