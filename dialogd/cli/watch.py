@@ -641,8 +641,18 @@ class LiveView:
         from prompt_toolkit.filters import Condition as When
         from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.layout import BufferControl, Layout, Window
-        from prompt_toolkit.layout.processors import AfterInput, BeforeInput
+        from prompt_toolkit.layout.processors import (
+            AfterInput,
+            BeforeInput,
+            Processor,
+            Transformation,
+            TransformationInput,
+        )
         from prompt_toolkit.output.vt100 import Vt100_Output
+
+        class Safe(Processor):
+            def apply_transformation(self, given: TransformationInput) -> Transformation:
+                return Transformation([(style, plain(text)) for style, text, *_ in given.fragments])
 
         buffer, keys, typing = Buffer(multiline=False), KeyBindings(), When(lambda: bool(self.prompt))
 
@@ -682,7 +692,7 @@ class LiveView:
         # Behind the cursor: so all of it is erased, also where a narrower terminal has wrapped it.
         behind = AfterInput(lambda: [("fg:ansibrightblack", "" if self.prompt else self._live())])
         window = Window(
-            BufferControl(buffer, [before, behind]),
+            BufferControl(buffer, [Safe(), before, behind]),
             dont_extend_height=True,
             wrap_lines=typing,
             always_hide_cursor=~typing,

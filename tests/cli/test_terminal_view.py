@@ -26,7 +26,7 @@ from tests.cli.command import PATIENCE, Commands, until
 from tests.server.daemon_process import Room
 
 # What dialogd itself sends to a terminal: colours, the cursor, pasting, wrapping, erasing to the end.
-OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[[0-9]*[ABCDK]|\x1b\[0?J|\x1b\[\?(?:25|2004|7|12|1)[lh]")
+OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[[0-9]*[ABCDK]|\x1b\[0?J|\x1b\[\?(?:25|2004|7|12|1)[lh]| \x08")
 STEERING = re.compile("[\x00-\x06\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 CORPUS = (
     "\x1b]0;title\x07", "\x1b]52;c;ZXZpbA==\x07", "\x1b]8;;http://evil/\x1b\\link\x1b]8;;\x1b\\", "\x1b[2J\x1b[H",
@@ -217,11 +217,11 @@ def test_nothing_that_agents_write_steers_the_terminal(dialogd: Commands) -> Non
         until(lambda: "your turn:" in shown(), "the question", lambda: repr(shown()[-3000:]))
         assert "\a" in shown()
         os.write(screen, f"s\x1b[200~{evil.replace(chr(27) + '[201~', '')}\x1b[201~half".encode())
-        until(lambda: "half" in OWN.sub("", shown()), "what is typed", lambda: repr(shown()[-3000:]))
+        until(lambda: "say> \ufffd]0;title" in OWN.sub("", shown()), "what is typed", lambda: repr(shown()[-3000:]))
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 143
         assert termios.tcgetattr(terminal) == before
-        assert "not sent: " in shown()
+        assert "half" in shown().partition("not sent: ")[2]
         assert STEERING.search(OWN.sub("", shown())) is None
         assert shown().rfind("\x1b[?25l") <= shown().rfind("\x1b[?25h"), "the cursor stays hidden"
         assert shown().rfind("\x1b[?2004h") <= shown().rfind("\x1b[?2004l"), "pasting stays bracketed"
