@@ -83,7 +83,7 @@ def join(
     settings = options.settings_for(file)
     if session:
         person.admitted(options.log_of(settings), "seat")
-    one = _picked(session) if session else _around("join")
+    one = _picked(session) if session else _around("live join")
     dialog = _open_dialog(settings)
     who = _place(settings, dialog, agent or settings.id)
     if _is_taken_by(settings, one, who):
@@ -131,7 +131,7 @@ def take(settings: Settings) -> Settings:
 @live.command()
 def accept(as_json: options.JsonOption = False) -> None:
     """Agree to take part, in a session that was asked to."""
-    one = _around("accept")
+    one = _around("live accept")
     asked = next((daemon for daemon in daemons(options.settings_for()) if daemon.session == one.key), None)
     if asked is None:
         raise NotRunning("nobody has asked this session to take part", fix="take a seat yourself: dialogd live join")

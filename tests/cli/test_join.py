@@ -290,7 +290,7 @@ def test_outside_of_a_session_join_says_what_to_do(dialogd: Commands, session: C
         done = dialogd(*command, **session.environment)
         assert done.code == 2
         assert "inside of no coding session" in done.err
-        assert f"!dialogd {command[0]}" in done.err
+        assert f"!dialogd {' '.join(command[:2]) if command[0] == 'live' else 'ask'} …" in done.err
     assert "dialogd run --agents auto,rehearsal" in dialogd("ask", "rehearsal", "Is it right?").err
     assert dialogd.daemons() == ()
 
