@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import sys
 import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from logging.handlers import RotatingFileHandler
@@ -86,58 +83,22 @@ class Counters:
 
 LOG_SIZE = 1_000_000  # bytes per file
 LOG_FILES = 3
-TOGETHER = 0.05  # seconds: lines that come within are written in one go, so that a turn does not wait for each
 
 log = logging.getLogger("dialogd")
 
 
-class _Lines(RotatingFileHandler):
-    """Writes each record as one line, made once, to stderr and to a file that is rotated; without secrets.
+class _Line(logging.Formatter):
+    """Each record as one line, for people or as JSON, without secrets."""
 
-    It counts what it writes: the library's own asks the system about the file before each line.
-    """
+    def __init__(self, me: str, *, as_json: bool, secrets: Sequence[str]) -> None:
+        super().__init__()
+        self._me, self._make, self._secrets = me, self._json if as_json else self._plain, secrets
 
-    def __init__(self, me: str, file: Path, *, as_json: bool, secrets: Sequence[str]) -> None:
-        super().__init__(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8")
-        self._me = me
-        self._form = self._json if as_json else self._plain
-        self._secrets = secrets
-        self._size = file.stat().st_size
-        self._waiting: list[str] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line: a turn's soon, together with those that follow; a warning, or without a running loop, now."""
-        # Secrets last: whatever failed may quote one, tracebacks included.
-        self._waiting.append(redact(self._form(record), self._secrets)[0] + "\n")
-        loop = asyncio._get_running_loop() if record.levelno < logging.WARNING else None
-        if loop is None:
-            self.flush()
-        elif self._timer is None:
-            self._timer = loop.call_later(TOGETHER, self.flush)
-
-    def flush(self) -> None:
-        """Write buffered lines. Failures are ignored."""
-        with self.lock or nullcontext():
-            lines, self._waiting, self._timer = self._waiting, [], None
-        if not lines:
-            return
-        with suppress(OSError, ValueError):
-            sys.stderr.write("".join(lines))
-            sys.stderr.flush()
-        with suppress(OSError, ValueError):
-            for line in lines:
-                size = len(line.encode("utf-8", "replace"))
-                if self._size + size >= LOG_SIZE:
-                    self.doRollover()
-                    self._size = 0
-                assert self.stream is not None
-                self.stream.write(line)
-                self._size += size
-            super().flush()
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; secrets are taken out last, for whatever failed may quote one, tracebacks included."""
+        return redact(self._make(record), self._secrets)[0]
 
     def _json(self, record: logging.LogRecord) -> str:
-        """One JSON object."""
         event: Event | None = getattr(record, "event", None)
         fields = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
@@ -146,19 +107,14 @@ class _Lines(RotatingFileHandler):
             **({"event": event.kind, **event.data} if event else getattr(record, "fields", {})),
         }
         if record.exc_info:
-            fields["traceback"] = _TRACEBACKS.formatException(record.exc_info)
+            fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False, default=str)
 
     def _plain(self, record: logging.LogRecord) -> str:
         """`20:15:02 A  replying`; control characters of foreign text do not reach the terminal."""
-        text = record.getMessage()
-        if not text.isprintable():
-            text = "".join(c if c.isprintable() else "\ufffd" for c in text)
+        text = "".join(c if c.isprintable() else "\ufffd" for c in record.getMessage())
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {self._me}  {text}"
-        return f"{line}\n{_TRACEBACKS.formatException(record.exc_info)}" if record.exc_info else line
-
-
-_TRACEBACKS = logging.Formatter()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secrets: Sequence[str] = ()) -> None:
@@ -167,8 +123,12 @@ def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secret
     Raises `UnsafeFile` for a link, a pipe or another user's file.
     """
     log_at(file).close()
+    logging.raiseExceptions = False  # a full disk or a closed terminal ends no turn
+    to_file = RotatingFileHandler(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8")
     root = logging.getLogger()
-    root.handlers[:] = [_Lines(me, file, as_json=json_lines, secrets=secrets)]
+    root.handlers[:] = [logging.StreamHandler(), to_file]
+    for handler in root.handlers:
+        handler.setFormatter(_Line(me, as_json=json_lines, secrets=secrets))
     root.setLevel(logging.WARNING)
     log.setLevel(logging.DEBUG if debug else logging.INFO)
 
