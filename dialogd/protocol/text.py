@@ -96,7 +96,6 @@ _HEADS = (
     *("sk-", "xai-", "AIza", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "AKIA", "ASIA"),
     *("xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-", "-----BEGIN ", "eyJ", "://"),
 )
-_HEAD = re.compile(r"sk-|xai-|AIza|gh[pousr]_|github_pat_|A[KS]IA|xox[abprs]-|-----BEGIN |eyJ|://()")
 
 
 def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
@@ -109,25 +108,10 @@ def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
         if len(secret) >= SHORTEST and secret in text:
             found += text.count(secret)
             text = text.replace(secret, f"[redacted: {_OWN}]")
-    for head in _HEADS:
-        if head in text:
-            return _without_shapes(text, found)
+    if any(head in text for head in _HEADS):
+        text, shapes = _ANY.subn(lambda match: f"[redacted: {_NAMES[(match.lastindex or 1) - 1]}]", text)
+        found += shapes
     return text, found
-
-
-def _without_shapes(text: str, found: int) -> tuple[str, int]:
-    """The text without what looks like a key; `found` secrets were taken out before."""
-    parts: list[str] = []
-    done, head = 0, _HEAD.search(text)
-    while head is not None:
-        begin, after = head.start(), head.start() + 1
-        match = _ANY.match(text, begin if head.lastindex is None else head.end())
-        if match is not None:
-            parts += [text[done : match.start()], f"[redacted: {_NAMES[(match.lastindex or 1) - 1]}]"]
-            done = after = match.end()
-            found += 1
-        head = _HEAD.search(text, after)
-    return "".join((*parts, text[done:])), found
 
 
 def places(text: str) -> int:

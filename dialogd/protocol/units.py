@@ -20,62 +20,64 @@ NO_BUDGET: Budget = (None, None)
 
 # [0-9] and not \d: digits of other scripts are more likely an accident than a limit.
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\.[0-9]{1,9})?"
-_BARE = re.compile(_NUMBER)
-_PART = re.compile(rf"({_NUMBER})\s*([a-z]+)")
+_PART = re.compile(rf"({_NUMBER})\s*([a-z]*)")
 _JOINT = re.compile(r"\s*(?:,\s*)?(?:and\s+)?")
 _COUNT = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\s*(?:turns?|characters?|chars?))?")
-_SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)")
 _AMOUNT = re.compile(
     rf"(?:(?:us\s?)?\$|usd)\s?({_NUMBER})(?![\w.])|({_NUMBER})\s?(?:us\s?)?(?:\$|usd|dollars?)(?!\w)"
     rf"|({_NUMBER})\s?([km]?)\s?(?:tokens?|toks?)(?!\w)"
 )
 
-_SECONDS_IN = {
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3_600.0),
-    **dict.fromkeys(("d", "day", "days"), 86_400.0),
-}
-_BYTES_IN = {
-    **dict.fromkeys(("", "b", "byte", "bytes"), 1),
-    **dict.fromkeys(("k", "kb"), 1_000),
-    **dict.fromkeys(("m", "mb"), 1_000_000),
-    **dict.fromkeys(("g", "gb"), 1_000_000_000),
-    "kib": 1_024,
-    "mib": 1_048_576,
-    "gib": 1_073_741_824,
-}
+
+def _units(**names: tuple[str, float]) -> dict[str, float]:
+    return {name: factor for words, factor in names.values() for name in words.split()}
+
+
+_SECONDS_IN = _units(
+    ms=("ms millisecond milliseconds", 0.001), s=("s sec secs second seconds", 1),
+    m=("m min mins minute minutes", 60), h=("h hr hrs hour hours", 3_600), d=("d day days", 86_400),
+)  # fmt: skip
+_BYTES_IN = {"": 1, **_units(
+    b=("b byte bytes", 1), k=("k kb", 1e3), m=("m mb", 1e6), g=("g gb", 1e9),
+    kib=("kib", 2**10), mib=("mib", 2**20), gib=("gib", 2**30),
+)}  # fmt: skip
 _TOKENS_IN = {"": 1, "k": 1_000, "m": 1_000_000}
 _IN_WORDS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
 def seconds(value: str | float) -> float:
     """Read a duration, more than nothing and at most 7 days, as seconds. Raises `ValueError`."""
-    total = float(value) if _is_number(value) else _duration(str(value).strip().lower())
-    if not math.isfinite(total) or total <= 0:
-        raise ValueError(f"{shown(value)} is not a duration above zero")
-    if total > MAX_SECONDS:
-        raise ValueError(f"{shown(value)} is longer than 7 days")
+    wrong = f"{shown(value)} is not a duration such as `5 minutes`, `90 seconds` or `1h 30m`"
+    text, total, position = str(value).strip().lower(), 0.0, 0
+    if _is_number(value) or re.fullmatch(_NUMBER, text):
+        total, position = _number(text), len(text)
+    while position < len(text) or not text:
+        match = _PART.match(text, position)
+        if match is None:
+            raise ValueError(wrong)
+        if match[2] not in _SECONDS_IN:
+            raise ValueError(f"{shown(match[2])} is not a unit of time; write `5 minutes`, `90 seconds` or `1h 30m`")
+        total += _number(match[1]) * _SECONDS_IN[match[2]]
+        joint = _JOINT.match(text, match.end())
+        position = joint.end() if joint else match.end()
+        if position == len(text) != match.end():
+            raise ValueError(wrong)
+    if not 0 < total <= MAX_SECONDS:
+        raise ValueError(f"{shown(value)} is longer than 7 days" if total > 0 else f"{wrong}, above zero")
     return total
 
 
 def count(value: str | float) -> int:
     """Read a whole number from 1 to 1,000,000,000. Raises `ValueError`."""
-    if not isinstance(value, str) and _is_number(value) and value == int(value):
-        number = int(value)
-    else:
-        match = _COUNT.fullmatch(str(value).strip().lower())
-        if match is None:
-            raise ValueError(f"{shown(value)} is not a whole number such as `20` or `1,000`")
-        number = int(match[1].replace(",", ""))
-    return int(_within(number, value, MAX_COUNT))
+    match = _COUNT.fullmatch(str(value).strip().lower().removesuffix(".0"))
+    if match is None or isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not a whole number such as `20` or `1,000`")
+    return int(_within(_number(match[1]), value, MAX_COUNT))
 
 
 def size(value: str | float) -> int:
     """Read a size, at least one byte and at most 1 TB, as bytes. Raises `ValueError`."""
-    text = str(value).strip().lower()
-    match = _SIZE.fullmatch(text)
+    match = _PART.fullmatch(str(value).strip().lower())
     if match is None or match[2] not in _BYTES_IN:
         raise ValueError(f"{shown(value)} is not a size such as `1 MB` or `500 KB`")
     return int(_within(_number(match[1]) * _BYTES_IN[match[2]], value, MAX_SIZE))
@@ -83,23 +85,20 @@ def size(value: str | float) -> int:
 
 def budget(value: str) -> Budget:
     """Read a budget of dollars, of tokens, or of both. Raises `ValueError`."""
-    text = str(value).strip().lower()
-    usd: float | None = None
-    tokens: int | None = None
-    position = 0
+    text, position = str(value).strip().lower(), 0
+    found: dict[bool, float] = {}
     while match := _AMOUNT.match(text, position):
         money = match[1] or match[2]
-        if (usd if money else tokens) is not None:
+        if bool(money) in found:
             raise ValueError(f"{shown(value)} names two amounts of the same kind")
-        if money:
-            usd = _dollars(money, value)
-        else:
-            tokens = int(_within(_number(match[3]) * _TOKENS_IN[match[4]], value, MAX_TOKENS))
-        position = match.end()
-        if position == len(text):
-            return usd, tokens
-        joint = _JOINT.match(text, position)
-        position = joint.end() if joint else position
+        if money and not 0 < _number(money) <= MAX_DOLLARS:
+            raise ValueError(f"{shown(value)} is not between $0 and ${MAX_DOLLARS:,.0f}")
+        tokens = 0 if money else _within(_number(match[3]) * _TOKENS_IN[match[4]], value, MAX_TOKENS)
+        found[bool(money)] = _number(money) if money else tokens
+        if match.end() == len(text):
+            return found.get(True), int(found[False]) if False in found else None
+        joint = _JOINT.match(text, match.end())
+        position = joint.end() if joint else match.end()
     raise ValueError(f"{shown(value)} is not a budget such as `$2.00`, `200,000 tokens` or `$2.00, 500k tokens`")
 
 
@@ -161,36 +160,12 @@ def seconds_between(earlier: str, later: str) -> float | None:
     return (times[1] - times[0]).total_seconds()
 
 
-def _duration(text: str) -> float:
-    """The sum of the parts of a written duration."""
-    if _BARE.fullmatch(text):
-        return _number(text)
-    total, position = 0.0, 0
-    while match := _PART.match(text, position):
-        if match[2] not in _SECONDS_IN:
-            raise ValueError(f"{shown(match[2])} is not a unit of time; write `5 minutes`, `90 seconds` or `1h 30m`")
-        total += _number(match[1]) * _SECONDS_IN[match[2]]
-        position = match.end()
-        if position == len(text):
-            return total
-        joint = _JOINT.match(text, position)
-        position = joint.end() if joint else position
-    raise ValueError(f"{shown(text)} is not a duration such as `5 minutes`, `90 seconds` or `1h 30m`")
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _number(text: str) -> float:
     return float(text.replace(",", ""))
-
-
-def _dollars(text: str, value: object) -> float:
-    amount = _number(text)
-    if not 0 < amount <= MAX_DOLLARS:
-        raise ValueError(f"{shown(value)} is not between $0 and ${MAX_DOLLARS:,.0f}")
-    return amount
 
 
 def _within(number: float, value: object, most: int) -> float:
