@@ -55,7 +55,7 @@ def test_news_are_read_from_the_marks(voted: Room) -> None:
     assert texts(voted, "asked") == ["to C: how many reads?"]
     assert texts(voted, "answered") == ["how many reads? → Two hundred."]
     assert texts(voted, "conceded") == ["P1 was slow"]
-    assert texts(voted, "changed") == ["P1: for → conceded, naming no cause"]
+    assert texts(voted, "changed") == ["P1: for → conceded"]
     assert texts(voted, "objections") == ["P1 P1 costs too much"]
     assert away(voted.dialog, 0).turns == 5
 
@@ -146,22 +146,6 @@ def test_an_end_is_told_with_what_opened_the_dialog_again() -> None:
         f"{ends['size']}, and the dialog ended: it is full, opened again in turn {number}",
     ]
     assert texts(room, "errors") == []
-
-
-def test_a_change_by_a_vote_is_told_with_the_reason_of_the_vote() -> None:
-    room = Room(opening("A", "B", "C", more=VOTE))
-    for line in (
-        "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]",
-        "[VOTE: P1 reject | dear]\n[VOTE: P2 reject]\n[PROPOSAL: files]",
-        "[VOTE: P3 reject | slow]\n[EVIDENCE: iozone, 90 a second]",
-    ):
-        for who, said in (("A", line), ("B", "Hm."), ("C", "Hm.")):
-            room.says(who, said)
-    assert texts(room, "changed") == [
-        "P1: for → against, voting with the reason: dear",
-        "P2: for → against, naming no cause",
-        "P3: for → against, voting with the reason: slow",
-    ]
 
 
 def test_errors_and_people_and_withdrawals_are_news() -> None:

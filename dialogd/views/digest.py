@@ -6,20 +6,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from types import MappingProxyType
 
 from dialogd.errors import BadInput
-from dialogd.protocol import board, lifecycle, marks, questions, units
-from dialogd.protocol.board import AGAINST, Position, Rejection, Reopening, latest, positions, rejections_in, reopenings
+from dialogd.protocol import board, lifecycle, questions, units
+from dialogd.protocol.board import AGAINST, Position, Reopening, latest, positions, rejections_in, reopenings
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
-from dialogd.protocol.model import AGREED, USER, Condition, Entry, turn_number
+from dialogd.protocol.model import AGREED, OUTCOMES, USER, Condition, Entry, turn_number
 from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, clock_at
 from dialogd.views.flow import ASKING, Message, flow, names_of
-from dialogd.views.words import by_name, called, ending, first_words
+from dialogd.views.words import by_name, called, ending, first_words, row_of
 
 TIMES = "how long ago (90m, 2h, 7d), today, yesterday, or a time (2026-11-21T19:00)"
 
@@ -81,9 +80,8 @@ def moment(text: str, now: datetime, zone: Zone | None = None) -> datetime | Non
 MOST = 4  # items of one kind in the text
 WIDTH = 200  # characters of an item
 
-_TROUBLE = ("AGENT_ERROR", "STALLED", "SKIP", "RETRY")
-_WAITING = frozenset({"waiting_for_user", "unknown_turn", "damaged", "no_turn_yet", "unfinished"})
-
+_WAITING = frozenset({"waiting_for_user", "unknown_turn", "damaged", "no_turn_yet", "unfinished", "paused"})
+_NAMED = ("errors", "people", "limits", "withdrawn")  # sections of several kinds: each item says its own
 
 TITLES = {
     "asked_you": "asked you",
@@ -138,28 +136,31 @@ class Away:
 def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
     """What happened in the entries after turn `since`; 0 is the whole dialog. `zone` is the reader's clock."""
     entries, messages = after(dialog, since), flow(dialog)
-    ids = {entry.id for entry in entries}
-    said, names = [message for message in messages if message.payload["entry"] in ids], names_of(dialog)
-    ledger, opened = positions(dialog), reopenings(dialog)
-    refused, made = rejections_in(opened), board.decisions(dialog, opened)
-    items = {
-        "asked_you": _of(said, "QUESTION_FOR_USER", is_open=True),
-        "ended": tuple(_ended(dialog, said, opened)),
-        "decided": (*_decided(dialog, ids, made, refused), *_of(said, "DEFAULT_TAKEN")),
-        "rejected": tuple(_rejected(dialog, ids, made, refused)),
-        "proposed": tuple(_item(m) for m in said if m.message_type == "PROPOSAL"),
-        "objections": tuple(_standing(dialog, said, ledger)),
-        "changed": tuple(_changed(entries, ledger, since)),
-        "conceded": _of(said, "CONCEDE"),
-        "asked": _of(said, "QUESTION"),
-        "answered": tuple(_answers(messages, ids)),
-        "errors": _of(said, *_TROUBLE, names=names),
-        "people": _of(said, "INVITE", "LEAVE", names=names),
-        "limits": _of(said, "LIMIT", "STEP", "PAUSED", "RESUMED"),
-        "withdrawn": _of(said, "STRIKE", "VETO"),
-    }
+    ids, ends = {entry.id for entry in entries}, {entry.id: entry.ending for entry in dialog.entries}
+    names, ledger, opened = names_of(dialog), positions(dialog), reopenings(dialog)
+    asked = {message.message_id: message.payload["text"] for message in messages if message.message_type in ASKING}
+    items: dict[str, list[Item]] = {section: [] for section in TITLES}
+    items["decided"] += _decided(dialog, ids, opened)
+    items["rejected"] += _rejected(dialog, ids, opened)
+    items["changed"] += _changed(ledger, since)
+    for message in messages:
+        said, section = message.payload, row_of(message.message_type).news
+        if said["entry"] not in ids:
+            continue
+        if question := asked.get(said["answers"]):
+            words = f"{one_line(question, 80)} → {one_line(said['summary'], WIDTH // 2)}"
+            items["answered"].append(_item(message, words))
+        end = ends[said["entry"]]
+        if message.message_type in OUTCOMES:
+            if end is not None and end.name == message.message_type:
+                again = opened.get(said["entry"])
+                then = f", opened again in {where(again.by)}" if again else ""
+                items["ended"].append(_item(message, one_line(": ".join(filter(None, ending(end))), WIDTH) + then))
+        elif section and _is_news(dialog, section, message, messages, ledger):
+            items[section].append(_item(message, _words(message, section, names)))
     turns, now = sum(entry.is_turn for entry in entries), one_line(lifecycle.in_words(dialog))
-    return Away(since, turns, items, _spent(dialog, entries), now, _needed(dialog, zone))
+    found = {section: tuple(rows) for section, rows in items.items()}
+    return Away(since, turns, found, _spent(dialog, entries), now, _needed(dialog, zone))
 
 
 def after(dialog: Dialog, since: int) -> tuple[Entry, ...]:
@@ -168,62 +169,53 @@ def after(dialog: Dialog, since: int) -> tuple[Entry, ...]:
     return tuple(e for e in counted if turn_number(e.id) >= since + e.is_turn)
 
 
-def _item(message: Message, text: str = "") -> Item:
+def _item(message: Message, text: str) -> Item:
     said = message.payload
-    words = text or " ".join(filter(None, [said["reference"], one_line(said["text"], WIDTH) or said["summary"]]))
-    return Item(said["turn"], message.from_agent, words, message.timestamp, said["is_withdrawn"])
+    return Item(said["turn"], message.from_agent, text, message.timestamp, said["is_withdrawn"])
 
 
-def _of(
-    said: Sequence[Message], *kinds: str, is_open: bool = False, names: Mapping[str, str] = MappingProxyType({})
-) -> tuple[Item, ...]:
-    """The messages of these types, in words; with more than one type each says its own. `names` are told for ids.
-
-    A bare `[QUESTION]` tells nothing: what was asked stands in the turn's text alone.
-    """
-    return tuple(
-        _item(m, _words(m, named=len(kinds) > 1, names=names))
-        for m in said
-        if m.message_type in kinds
-        and (m.payload["is_open"] or not is_open)
-        and (m.payload["text"] or m.message_type != "QUESTION")
-    )
-
-
-def _words(message: Message, *, named: bool, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    head, *rest = message.payload["text"].split(" | ")
+def _words(message: Message, section: str, names: Mapping[str, str]) -> str:
+    said = message.payload
+    head, *rest = said["text"].split(" | ")
     text = one_line("; ".join((names.get(head, head), *rest)), WIDTH)
-    if message.message_type == "QUESTION":
+    if section in _NAMED or message.message_type == "APPROVED":
+        return ": ".join(filter(None, (called(message.message_type), text)))
+    if section == "asked":
         to = f"to {message.to_agent}: " if message.to_agent else ""
-        return f"{to}{text}{' (open)' if message.payload['is_open'] else ''}"
-    return ": ".join(filter(None, (called(message.message_type), text))) if named else text
+        return f"{to}{text}{' (open)' if said['is_open'] else ''}"
+    if section in ("asked_you", "conceded", "decided"):
+        return text
+    return " ".join(filter(None, (said["reference"], text or said["summary"])))
 
 
-def _ended(dialog: Dialog, said: Sequence[Message], opened: Mapping[str, Reopening]) -> Iterator[Item]:
-    """The ends, each with what reopened the dialog, and the person's approvals."""
-    ends = {entry.id: end for entry in dialog.entries if (end := entry.ending) is not None}
-    for message in said:
-        end = ends.get(message.payload["entry"])
-        if end is not None and end.name == message.message_type:
-            again = opened.get(message.payload["entry"])
-            then = f", opened again in {where(again.by)}" if again else ""
-            yield _item(message, one_line(": ".join(filter(None, ending(end))), WIDTH) + then)
-        elif message.message_type == "APPROVED":
-            yield _item(message, _words(message, named=True))
+def _is_news(
+    dialog: Dialog, section: str, message: Message, messages: Sequence[Message], ledger: Sequence[Position]
+) -> bool:
+    """False for a question that was answered, one whose words stand in its turn alone, and an objection that is met."""
+    said, by, outcome = message.payload, message.from_agent, dialog.state.outcome
+    if section == "asked_you":
+        return said["is_open"]
+    if section != "objections":
+        return bool(said["text"]) or section != "asked"
+    if said["is_withdrawn"] or (outcome is not None and outcome.name == "CONSENSUS_REACHED"):
+        return False  # a text that all signed settles them all
+    table, held = dialog.state.table, latest(ledger)
+    gone = {decision.ref for decision in table.decisions if decision.is_final} | set(table.vetoed)
+    against = {p.ref for p in ledger if (p.agent, p.turn) == (by, said["turn"])} - gone
+    later = (m.message_type for m in messages if m.from_agent == by and m.payload["turn"] > said["turn"])
+    came_round = any(row_of(kind).news == "conceded" or kind in ("AGREE", "CONSENSUS_REACHED") for kind in later)
+    return any(held[by, ref].stance == AGAINST for ref in against) or not (came_round or outcome)
 
 
-def _decided(
-    dialog: Dialog, ids: set[str], made: Sequence[board.Decided], refused: Sequence[Rejection]
-) -> Iterator[Item]:
+def _decided(dialog: Dialog, ids: set[str], opened: Mapping[str, Reopening]) -> Iterator[Item]:
     """The decisions of these entries, with what they are about; none of an end that the person rejected."""
-    wanted = ids - {rejection.ended_in for rejection in refused}
+    wanted = ids - {rejection.ended_in for rejection in rejections_in(opened)}
     times = {entry.id: entry.at for entry in dialog.entries if entry.id in wanted}
     texts, names = _texts(dialog), names_of(dialog)
-    for decision in made:
+    for decision in board.decisions(dialog, opened):
         if decision.entry in times:
             behind = one_line(by_name(decision.evidence, lambda who: names.get(who, who)), WIDTH // 2)
-            words = "; ".join(filter(None, (_about(texts, decision), behind)))
-            words += f"; {decision.superseded}" if decision.superseded else ""
+            words = "; ".join(filter(None, (_about(texts, decision), behind, decision.superseded)))
             yield Item(turn_number(decision.entry), "System", words, times[decision.entry])
 
 
@@ -239,66 +231,25 @@ def _about(texts: Mapping[str, str], decision: board.Decided) -> str:
     return f"{words}: {one_line(first_words(text), WIDTH // 2)}" if text else words
 
 
-def _rejected(
-    dialog: Dialog, ids: set[str], made: Sequence[board.Decided], refused: Sequence[Rejection]
-) -> Iterator[Item]:
+def _rejected(dialog: Dialog, ids: set[str], opened: Mapping[str, Reopening]) -> Iterator[Item]:
     """The results that the person rejected in these entries: what they would have decided, and why not."""
     texts, about = _texts(dialog), dict[str, list[str]]()
-    for decision in made:
+    for decision in board.decisions(dialog, opened):
         about.setdefault(decision.entry, []).append(_about(texts, decision))
-    for rejection in refused:
+    for rejection in rejections_in(opened):
         if str(rejection.turn) in ids:
             result = ", ".join(about.get(rejection.ended_in, ())) or rejection.outcome
             words = f"{result}; because: {one_line(rejection.reason, WIDTH // 2)}"
             yield Item(rejection.turn, "User", words, rejection.at)
 
 
-def _standing(dialog: Dialog, said: Sequence[Message], ledger: Sequence[Position]) -> Iterator[Item]:
-    """Objections whose author is still against an undecided proposal; a signed text settles them all."""
-    if dialog.state.outcome is not None and dialog.state.outcome.name == "CONSENSUS_REACHED":
-        return
-    held, final = latest(ledger), {decision.ref for decision in dialog.state.table.decisions if decision.is_final}
-    gone = final | set(dialog.state.table.vetoed)
-    for message in said:
-        if message.message_type not in ("OBJECTION", "RESERVATION") or message.payload["is_withdrawn"]:
-            continue
-        against = [p.ref for p in ledger if (p.agent, p.turn) == (message.from_agent, message.payload["turn"])]
-        against = [ref for ref in against if ref not in gone and held[message.from_agent, ref].stance == AGAINST]
-        came_round = any(
-            m.from_agent == message.from_agent
-            and m.message_type in ("CONCEDE", "AGREE", "CONSENSUS_REACHED")
-            and m.payload["turn"] > message.payload["turn"]
-            for m in said
-        )
-        if against or not (came_round or dialog.state.outcome):
-            yield _item(message)
-
-
-def _changed(entries: Sequence[Entry], ledger: Sequence[Position], since: int) -> Iterator[Item]:
+def _changed(ledger: Sequence[Position], since: int) -> Iterator[Item]:
     held: dict[tuple[str, str], str] = {}
-    turns = {(entry.by, entry.number): entry for entry in entries if entry.is_turn and not entry.is_struck}
     for position in ledger:
         before = held.get((position.agent, position.ref))
         held[position.agent, position.ref] = position.stance
         if before is not None and position.turn > since:
-            why = _why(position, turns[position.agent, position.turn])
-            yield Item(position.turn, position.agent, f"{position.ref}: {before} → {position.stance}, {why}")
-
-
-def _why(position: Position, entry: Entry) -> str:
-    """The reason of the vote by which it changed, which cannot be checked."""
-    vote = marks.read_vote(entry.marks).get(position.ref)
-    return f"voting with the reason: {one_line(vote.reason, WIDTH // 2)}" if vote and vote.reason else "naming no cause"
-
-
-def _answers(messages: Sequence[Message], ids: set[str]) -> Iterator[Item]:
-    """What was said in answer to a question, with the question."""
-    asked = {m.message_id: m for m in messages if m.message_type in ASKING}
-    for message in messages:
-        question = asked.get(message.payload["answers"])
-        if question is not None and question.payload["text"] and message.payload["entry"] in ids:
-            words = f"{one_line(question.payload['text'], 80)} → {one_line(message.payload['summary'], WIDTH // 2)}"
-            yield _item(message, words)
+            yield Item(position.turn, position.agent, f"{position.ref}: {before} → {position.stance}")
 
 
 def _spent(dialog: Dialog, entries: Sequence[Entry]) -> Spent:
@@ -325,8 +276,7 @@ def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
     agents = dialog.header.agents
     me = next((who for who in state.owing if who != USER), agents[0].id if agents else "")
     action = decide(dialog, me, Clock(rest=1e9))
-    waits = isinstance(action, Wait) and (action.status in _WAITING or action.status == "paused")
-    return one_line(action.reason) if isinstance(action, Wait) and waits else ""
+    return one_line(action.reason) if isinstance(action, Wait) and action.status in _WAITING else ""
 
 
 def as_text(news: Away, most: int = MOST, width: int = 100) -> str:
