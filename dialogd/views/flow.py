@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypedDict
 
 from dialogd.protocol import build, marks, questions
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.review import total_of
-from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog, Proposal
 from dialogd.views.words import by_name, called, first_words, row_of, tried, words_of
 
 FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
 LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
-
-
-def kind_of(mark: Mark) -> tuple[str, str]:
-    """A mark's type and text."""
-    if mark.name == questions.NAME:
-        return mark.name, questions.parse(mark).said
-    return mark.name, mark.value
 
 
 def named_by(mark: Mark) -> tuple[str, ...]:
@@ -33,21 +25,14 @@ def named_by(mark: Mark) -> tuple[str, ...]:
         return (mark.ref,)
     if mark.name == "STRIKE":
         return tuple(re.findall(r"\d{1,9}", mark.value)[:1])
-    if mark.name == "AGREE" and (agreed := marks.agreed(mark)):
-        return tuple(agreed)
     match = LEADING.match(mark.value)
-    return tuple(ref.upper() for ref in re.findall(r"P\d{1,6}", match[1], re.I)) if match else ()
+    return marks.agreed(mark) or (tuple(re.findall(r"P\d{1,6}", match[1].upper())) if match else ())
 
 
 def cited_by(entry: Entry) -> tuple[str, ...]:
     """The proposals, then the turns, that the entry's RE names."""
     found = [marks.references(mark) for mark in entry.all("RE")]
     return tuple(dict.fromkeys([*(ref for _, refs in found for ref in refs), *(str(t) for ts, _ in found for t in ts)]))
-
-
-def confidence_of(entry: Entry) -> float | None:
-    mark = entry.mark("CONFIDENCE")
-    return marks.confidence(mark) if mark is not None else None
 
 
 def only_passes(entry: Entry) -> bool:
@@ -85,7 +70,7 @@ class Payload(TypedDict):
     is_withdrawn: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
     """One message. `from_agent` and `to_agent` are agents' ids, `User` or `System`; several are joined by ", ".
 
@@ -112,43 +97,27 @@ def flow(dialog: Dialog) -> tuple[Message, ...]:
     for entry in dialog.entries:
         if entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED):
             walk.take(entry)
-    names, vetoed = names_of(dialog), frozenset(dialog.state.table.vetoed)
-    rules = dialog.header.rules.build
-    return tuple(_finished(one, names, vetoed, rules) for one in walk.said)
+    return tuple(walk.said)
 
 
-@dataclass(slots=True, eq=False)
-class _Said:
-    """A message being built: `answers` is the one it answers, `root` the first one of that chain of answers.
+@dataclass(slots=True)
+class _Open:
+    """A question that waits: for one of `asked`, for all where its turn names them, for anybody else without any."""
 
-    While it is open it waits for one of `asked`, for all of them where its turn names them by `[TO]`, or, where nobody
-    is named, for anybody else.
-    """
-
+    message: Message
     entry: Entry
-    turn: int
-    kind: str
-    speaker: str
-    reference: str
-    text: str
-    summary: str
-    refs: tuple[str, ...]
-    id: str = ""
-    to: tuple[str, ...] = ()
-    answers: _Said | None = None
-    root: _Said | None = None
-    asked: set[str] = field(default_factory=set)
-    is_open: bool = False
+    asked: set[str]
+    about: set[str]
 
 
 class _Walk:
     """What was said so far, and which of it waits for an answer."""
 
     def __init__(self, dialog: Dialog) -> None:
-        self.dialog = dialog
-        self.said: list[_Said] = []
-        self.open: list[_Said] = []
-        self.places: dict[str, _Said] = {}  # of proposals by number, of turns by theirs
+        self.dialog, self.names = dialog, names_of(dialog)
+        self.said: list[Message] = []
+        self.open: list[_Open] = []
+        self.places: dict[str, Message] = {}  # of proposals by number, of turns by theirs
         self.proposals: dict[str, list[Proposal]] = {}
         cast = (*dialog.header_as_written.agents, *dialog.header.agents)
         self.ids = list(dict.fromkeys(agent.id for agent in cast))  # of everybody who took part at any time
@@ -157,134 +126,112 @@ class _Walk:
             self.proposals.setdefault(proposal.entry, []).append(proposal)
 
     def take(self, entry: Entry) -> None:
-        """Add what one entry says."""
+        """Add what one entry says: its text where no mark of it says something, or it answers; then its marks."""
         self.turn = entry.number if entry.is_turn else self.turn
-        closed = self._answered(entry)
-        parts = list(self._parts(entry, is_answer=closed is not None))
-        if parts and entry.is_turn:
-            self.places.setdefault(str(entry.number), parts[0])
-        for number, one in enumerate(parts, 1):
-            one.id = f"{self.dialog.id}:{entry.id}.{number}"
-            self._connect(one, closed if number == 1 else None)
-        self.said += parts
-
-    def _parts(self, entry: Entry, *, is_answer: bool) -> Iterator[_Said]:
-        """The messages of one entry, without their addressees; what answers a question is said by its text too."""
-        text, speaker = words_of(entry), entry.from_session or _name(entry.by)
+        closed, before = self._answered(entry), len(self.said)
+        text, cited = words_of(entry), cited_by(entry)
         saying = [mark for mark in entry.written if mark.name not in FOLDED]
         says = any(entry.by == SYSTEM or not _is_daemons(mark) for mark in saying)
-        if text and (not says or is_answer or entry.by == USER):
-            cited = cited_by(entry)
-            yield _Said(entry, self.turn, TEXT, speaker, ", ".join(cited), text, first_words(text), cited)
+        if text and (not says or closed is not None or entry.by == USER):
+            speaker = entry.from_session or _name(entry.by)
+            self._add(entry, 1, TEXT, speaker, text, first_words(text), ", ".join(cited), cited, closed)
         numbered = iter([p for p in self.proposals.get(entry.id, ()) if not p.sha])
         for mark in saying:
             own = next(numbered, None) if mark.name == "PROPOSAL" else None
-            yield self._of_mark(entry, mark, mark.ref or (own.ref if own else ""))
+            number = len(self.said) - before + 1
+            self._add_mark(entry, number, mark, mark.ref or (own.ref if own else ""), closed if number == 1 else None)
+        if entry.is_turn and len(self.said) > before:
+            self.places.setdefault(str(entry.number), self.said[before])
 
-    def _of_mark(self, entry: Entry, mark: Mark, ref: str) -> _Said:
-        kind, text = kind_of(mark)
-        refs = () if row_of(mark.name).makes else named_by(mark)
-        if mark.name == "CONSENSUS_PROPOSED":
-            text = next((p.text for p in self.proposals.get(entry.id, ()) if p.ref == ref), "")
-        own = ref or ", ".join(refs)
+    def _add_mark(self, entry: Entry, number: int, mark: Mark, ref: str, closed: Message | None) -> None:
+        is_made = row_of(mark.name).makes
+        text, refs = questions.parse(mark).said if mark.name == questions.NAME else mark.value, named_by(mark)
+        if is_made:
+            refs = ()
+            text = next((p.text for p in self.proposals.get(entry.id, ()) if p.sha and p.ref == ref), text)
         words = LEADING.sub("", text, count=1) if refs else text
-        if kind == "DECISION":  # what everybody signed is told by who signed it
+        if mark.name == "DECISION":  # what everybody signed is told by who signed it
             words = text.replace(" | mutual | ", " | ", 1)
-        elif kind == "REFUSED":
+        elif mark.name == "REFUSED":
             words = tried(text)
+        summary = first_words(words)
+        if mark.name == "DECISION":
+            summary = by_name(summary, lambda who: self.names.get(who, who))
         speaker = SYSTEM_NAME if _is_daemons(mark) else _name(entry.by)
         cited = refs or (() if speaker == SYSTEM_NAME else cited_by(entry))
-        return _Said(entry, self.turn, kind, speaker, own or ", ".join(cited), text, first_words(words), cited)
+        self._add(entry, number, mark.name, speaker, text, summary, ref or ", ".join(cited), cited, closed)
 
-    def _connect(self, one: _Said, closed: _Said | None) -> None:
-        """Say what a message answers, to whom it goes and whether it waits for an answer."""
-        found = closed or next((self.places[ref] for ref in one.refs if ref in self.places), None)
-        one.answers = found if found is not one else None
-        one.root = one.answers.root if one.answers else one
-        one.to = self._addressed(one)
-        if row_of(one.kind).makes and one.reference:
-            self.places[one.reference.split(",")[0]] = one
-        if one.kind in ASKING and not one.entry.is_struck:
-            one.is_open, one.asked = True, set(one.to)
-            self.open.append(one)
+    def _add(
+        self, entry: Entry, number: int, kind: str, speaker: str, text: str, summary: str, reference: str,
+        refs: Sequence[str], closed: Message | None,
+    ) -> None:  # fmt: skip
+        found = closed or next((self.places[ref] for ref in refs if ref in self.places), None)
+        to, is_made, asks = self._addressed(entry, kind, speaker, found), row_of(kind).makes, kind in ASKING
+        # What opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`.
+        passes = speaker != SYSTEM_NAME and entry.is_turn and bool(set(entry.turn or ()) - {USER})
+        is_task = passes and (entry.mark("TO") is not None or (entry.by == USER and kind == TEXT))
+        sure = entry.mark("CONFIDENCE")
+        rules, score = self.dialog.header.rules.build, None
+        if kind == "SCORE":
+            score = total_of(text) if rules is None else build.total(rules, [Mark(kind, text)])
+        message = Message(
+            f"{self.dialog.id}:{entry.id}.{number}", kind, speaker, ", ".join(to), entry.at,
+            correlation_id=(found.correlation_id or found.message_id) if found else "",
+            requires_response=asks or is_task,
+            payload=Payload(
+                summary=summary, reference=reference, text=text, turn=self.turn, entry=entry.id,
+                answers=found.message_id if found else "",
+                confidence=marks.confidence(sure) if sure is not None and speaker == entry.by else None,
+                score=score,
+                is_open=asks and not entry.is_struck,
+                is_withdrawn=entry.is_struck or (is_made and reference in self.dialog.state.table.vetoed),
+            ),
+            from_name=self.names.get(speaker, speaker),
+            to_names=tuple(self.names.get(who, who) for who in to),
+        )  # fmt: skip
+        self.said.append(message)
+        if is_made and reference:
+            self.places[reference.split(",", maxsplit=1)[0]] = message
+        if message.payload["is_open"]:
+            about = {str(self.turn), *refs, *(p.ref for p in self.proposals.get(entry.id, ()))}
+            self.open.append(_Open(message, entry, set(to), about))
 
-    def _addressed(self, one: _Said) -> tuple[str, ...]:
-        entry = one.entry
-        if one.kind == questions.NAME:
+    def _addressed(self, entry: Entry, kind: str, speaker: str, answers: Message | None) -> tuple[str, ...]:
+        if kind == questions.NAME:
             return (USER_NAME,)
-        if one.kind in _TO_ALL:
+        if kind in _TO_ALL:
             return ()
-        to = () if one.speaker == SYSTEM_NAME else entry.all("TO")  # that is the agent's word, not the daemon's
+        to = () if speaker == SYSTEM_NAME else entry.all("TO")  # that is the agent's word, not the daemon's
         named = [who for mark in to for who in marks.to(mark, self.ids)] or list(entry.turn or ())
-        if not named and one.answers is not None:
-            named = [one.answers.speaker]
+        if not named and answers is not None:
+            named = [answers.from_agent]
         found = dict.fromkeys(_name(who) for who in named if who not in (ANY, entry.by))
         others = {who for who in self.ids if who != entry.by}
         return () if len(others) > 1 and set(found) >= others else tuple(found)
 
-    def _answered(self, entry: Entry) -> _Said | None:
+    def _answered(self, entry: Entry) -> Message | None:
         """Close the questions that this entry answers; gives the first of them."""
         closed = [question for question in self.open if self._closes(entry, question)]
+        self.open = [question for question in self.open if question not in closed]
         for question in closed:
-            question.is_open = False
-        self.open = [question for question in self.open if question.is_open]
-        return closed[0] if closed else None
+            question.message.payload["is_open"] = False
+        return closed[0].message if closed else None
 
-    def _closes(self, entry: Entry, question: _Said) -> bool:
-        speaker = _name(entry.by)
-        if question.kind == questions.NAME and entry.mark("DEFAULT_TAKEN") is not None:
+    def _closes(self, entry: Entry, question: _Open) -> bool:
+        speaker, kind = _name(entry.by), question.message.message_type
+        if kind == questions.NAME and entry.mark("DEFAULT_TAKEN") is not None:
             return True
         speaks = entry.is_turn or (entry.by == USER and entry.turn is not None)
-        if not speaks or entry.is_struck or speaker == question.speaker:
+        if not speaks or entry.is_struck or speaker == question.message.from_agent:
             return False
-        if question.kind == "QUESTION" and not self._is_about(entry, question):
+        cited = cited_by(entry)  # a turn that only passes, or says that it is about other things, answers no question
+        if kind == "QUESTION" and (only_passes(entry) or (cited and question.about.isdisjoint(cited))):
             return False
         if not question.asked:
             return True
         is_asked = speaker in question.asked
         question.asked.discard(speaker)
         return is_asked and not (question.asked and question.entry.mark("TO") is not None)
-
-    def _is_about(self, entry: Entry, question: _Said) -> bool:
-        """True unless the turn only passes, or says by its RE that it is about other things."""
-        if only_passes(entry):
-            return False
-        about = {str(question.turn), *question.refs, *(p.ref for p in self.proposals.get(question.entry.id, ()))}
-        cited = cited_by(entry)
-        return not cited or not about.isdisjoint(cited)
-
-
-def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str], rules: Build | None) -> Message:
-    entry = one.entry
-    score = None
-    if one.kind == "SCORE":
-        score = total_of(one.text) if rules is None else build.total(rules, [Mark("SCORE", one.text)])
-    # What opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`.
-    passes = one.speaker != SYSTEM_NAME and entry.is_turn and bool(set(entry.turn or ()) - {USER})
-    is_task = passes and (entry.mark("TO") is not None or (entry.by == USER and one.kind == TEXT))
-    return Message(
-        message_id=one.id,
-        message_type=one.kind,
-        from_agent=one.speaker,
-        to_agent=", ".join(one.to),
-        timestamp=entry.at,
-        correlation_id=one.root.id if one.answers and one.root else "",
-        requires_response=one.kind in ASKING or is_task,
-        payload=Payload(
-            summary=by_name(one.summary, lambda who: names.get(who, who)) if one.kind == "DECISION" else one.summary,
-            reference=one.reference,
-            text=one.text,
-            turn=one.turn,
-            entry=entry.id,
-            answers=one.answers.id if one.answers else "",
-            confidence=confidence_of(entry) if one.speaker == entry.by else None,
-            score=score,
-            is_open=one.is_open,
-            is_withdrawn=entry.is_struck or (row_of(one.kind).makes and one.reference in vetoed),
-        ),
-        from_name=names.get(one.speaker, one.speaker),
-        to_names=tuple(names.get(who, who) for who in one.to),
-    )
 
 
 def names_of(dialog: Dialog) -> Mapping[str, str]:
