@@ -30,7 +30,7 @@ from dialogd.errors import BadInput, DialogdError, NotADialog
 from dialogd.memory import Memory
 from dialogd.memory import keep as keep_copy
 from dialogd.protocol.state import Dialog
-from dialogd.server.routes import create_app, hints
+from dialogd.server.routes import create_app
 from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
 from dialogd.store.caller import carried
@@ -171,7 +171,7 @@ class Daemon:
         self._remembered = self._disowned = ""
         self._over = asyncio.Event()
         app = create_app(agent, port, self.halt, state)
-        self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close], take_hint=hints(agent))
+        self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close])
         self._loop: asyncio.Task[None] | None = None
         self._later: list[asyncio.Future[Any]] = []  # what follows from entries outside of the file
         agent.followers.append(self)

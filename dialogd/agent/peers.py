@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-from contextlib import aclosing, suppress
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 from dialogd.errors import BadInput, NotRunning
 from dialogd.protocol.header import LOOPBACK_URL
@@ -24,10 +22,6 @@ QUIET = 40.0  # seconds of silence after which a stream is dead: a daemon says s
 NO_WAIT = "respond-async"  # Prefer (RFC 7240): a peer is not kept waiting for what comes of its notify
 NOT_MINE = 409  # the status with which a daemon refuses what names another dialog
 STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
-MOST_HEAD, MOST_BODY = 16 * 1024, 64 * 1024  # bytes of an answer to a notify
-MOST_SAID = 1024 * 1024  # bytes of what a daemon says of itself
-_STATUS = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\0-\x1f]*)?")
-_LENGTH = re.compile(rb"\d{1,9}")
 
 
 class Peers:
@@ -50,9 +44,7 @@ class Peers:
         self.reachable: dict[str, bool] = {}
         self.backends: dict[str, str] = {}  # what played each of them when it last answered
         self._tasks: set[asyncio.Task[None]] = set()
-        self._open: set[_Line] = set()
-        self._kept: dict[str, _Line] = {}  # one connection to each peer that nobody uses now, by its address
-        self._is_closed = False
+        self._kept: dict[str, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}  # a connection that is idle
         self._client: httpx2.AsyncClient | None = None
 
     @property
@@ -66,69 +58,63 @@ class Peers:
         urls = {a.id: running.get(a.id, a.url) for a in dialog.header.agents} if dialog else dict(running)
         urls.update(self.overrides)
         urls.pop(self.me, None)
-        return {who: url.replace("//localhost:", "//127.0.0.1:") for who, url in urls.items()}
+        return {who: url.replace("//localhost:", "//127.0.0.1:").rstrip("/") for who, url in urls.items()}
 
     # -- telling: a hint that may get lost ------------------------------------------------------------------------
 
     def tell(self, dialog: Dialog | None) -> None:
         """Tell peers that the file is worth a look, without waiting for them."""
         for who, url in self.of(dialog).items():
-            self._hint(who, url, dialog)
+            self.spawn(self._hint(who, url, dialog))
 
     def start(self, dialog: Dialog) -> None:
         """Pass a person's notify on to those who owe a turn: it starts the dialog there too."""
         for who, url in self.of(dialog).items():
             if who in dialog.state.owing:
-                self._hint(who, url, dialog, start=True)
+                self.spawn(self._hint(who, url, dialog, start=True))
 
-    def _hint(self, who: str, url: str, dialog: Dialog | None, *, start: bool = False) -> None:
-        """Send a hint at once over an open connection; otherwise, or if that fails, from a task."""
-        request = hint(url, self.me, self.file, dialog.id if dialog is not None else "", start=start)
-        line = self._kept.pop(url, None)
-        if line is None or not line.is_open:
-            self.spawn(self._notify(who, url, request))
-            return
-
-        def answered(status: asyncio.Future[int]) -> None:
-            if status.exception() is None:
-                self._keep(url, line)
-            if status.exception() is None and status.result() != NOT_MINE:
-                self.reachable[who] = True
-            elif not self._is_closed:  # such as one that the peer has closed just now: it has read nothing then
-                self.spawn(self._notify(who, url, request))
-
-        line.send(request).add_done_callback(answered)
-
-    async def _notify(self, who: str, url: str, request: bytes) -> None:
-        """Send a hint over a new connection, and again where that fails."""
+    async def _hint(self, who: str, url: str, dialog: Dialog | None, *, start: bool = False) -> None:
+        """Send a hint, and again where that fails."""
+        message = {"from": self.me, **({"start": True} if start else {}), **self._meant(dialog)}
         for wait in WAITS:
             await asyncio.sleep(wait)
             try:
                 async with asyncio.timeout(ANSWER):
-                    line = await self._connect(url)
-                status = await line.send(request)
-                self._keep(url, line)
-                if status == NOT_MINE:
-                    raise OSError("the daemon of another dialog answers there")
-            except OSError:
+                    self.reachable[who] = await self._post(url, json.dumps(message).encode()) != NOT_MINE
+            except (OSError, EOFError, ValueError, LookupError, asyncio.LimitOverrunError):
                 self.reachable[who] = False
-            else:
-                self.reachable[who] = True
+            if self.reachable[who]:
                 return
 
-    async def _connect(self, url: str) -> _Line:
-        address = LOOPBACK_URL.fullmatch(url)
-        if address is None:
-            raise OSError(f"{url} is no loopback address")
-        _, line = await asyncio.get_running_loop().create_connection(_Line, address[1].strip("[]"), int(address[2]))
-        self._open.add(line)
-        line.gone.add_done_callback(lambda _: self._open.discard(line))
-        return line
+    async def _post(self, url: str, body: bytes) -> int:
+        """The status of a daemon's answer to a hint, over a connection that is kept: every turn has one.
 
-    def _keep(self, url: str, line: _Line) -> None:
-        """Keep the connection for next time, unless another is kept."""
-        if self._is_closed or (line.is_open and self._kept.setdefault(url, line) is not line):
-            line.close()
+        By hand, because an HTTP library costs more than all the rest of a turn.
+        """
+        if (address := LOOPBACK_URL.fullmatch(url)) is None:
+            raise OSError(f"{url} is no loopback address")
+        kept = self._kept.pop(url, None)
+        if kept is not None and kept[0].at_eof():
+            kept[1].close()
+            kept = None
+        if kept is None:
+            kept = await asyncio.open_connection(address[1].strip("[]"), int(address[2]))
+        reader, writer = kept
+        try:
+            head = f"POST /notify HTTP/1.1\r\nHost: {url.partition('//')[2]}\r\nPrefer: {NO_WAIT}\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            first, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+            values = dict(line.split(b": ", 1) for line in headers if b": " in line)
+            await reader.readexactly(int(values[b"content-length"]))
+            status = int(first.split()[1])
+        except BaseException:
+            writer.transport.abort()
+            raise
+        if url in self._kept or values.get(b"connection") == b"close":
+            writer.close()
+        else:
+            self._kept[url] = kept
+        return status
 
     def spawn(self, telling: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run something in the background, at most until `close`."""
@@ -155,66 +141,64 @@ class Peers:
     async def _health(self, who: str, url: str, file: str) -> dict[str, Any] | None:
         """The answer of `GET /health` of `who`'s daemon; None when there is none, or it is another's."""
         try:
-            health = json.loads(await self._ask("GET", f"{url}/health"))
-        except (OSError, ValueError, RecursionError):
+            health = json.loads(await self._ask(who, "GET", f"{url}/health"))
+        except (OSError, ValueError):
             self.reachable[who] = False
             return None
-        self.reachable[who] = True
-        is_its_own = isinstance(health, dict) and health.get("id") == who and health.get("file") == file
-        if is_its_own:
-            self.backends[who] = str(health.get("backend") or "")
-        return health if is_its_own else None
+        if not isinstance(health, dict) or (health.get("id"), health.get("file")) != (who, file):
+            return None
+        self.backends[who] = str(health.get("backend") or "")
+        return health
 
     async def approve_call(self, dialog: Dialog, who: str, call: str, *, refuse: bool) -> dict[str, Any]:
         """Pass the person's answer about a call of a tool on to `who`'s daemon; what that says.
 
         Raises `BadInput` as that daemon does, and `NotRunning` where none answers.
         """
-        message = {"call": call, "refuse": refuse, **_meant(self.file, dialog.id)}
+        message = {"call": call, "refuse": refuse, **self._meant(dialog)}
         try:
-            said = json.loads(await self._ask("POST", f"{self.of(dialog)[who]}/approve-call", message))
+            said = json.loads(await self._ask(who, "POST", f"{self.of(dialog)[who]}/approve-call", message))
             if "detail" in said:
                 raise BadInput(str(said["detail"]), fix=str(said.get("fix", "")))
             return dict(said)
-        except (OSError, KeyError, ValueError, RecursionError) as error:
+        except (OSError, KeyError, ValueError) as error:
             fix = f"`dialogd status` says whether it runs: {error}"
             raise NotRunning(f"the daemon of {who} does not answer", fix=fix) from None
 
     async def stop(self, dialog: Dialog | None, reason: str) -> None:
         """Ask every peer to stop too; they do not pass it on."""
-        message = {"hop": 1, "reason": reason, **_meant(self.file, dialog.id if dialog is not None else "")}
-
-        async def ask(url: str) -> None:
-            with suppress(OSError):
-                await self._ask("POST", f"{url}/stop", message)
-
-        asked = [asyncio.ensure_future(ask(url)) for url in self.of(dialog).values()]
+        message = {"hop": 1, "reason": reason, **self._meant(dialog)}
+        asked = [
+            asyncio.ensure_future(self._ask(who, "POST", f"{url}/stop", message))
+            for who, url in self.of(dialog).items()
+        ]
         if asked:
             _, late = await asyncio.wait(asked, timeout=STOP_ANSWER)
             for task in late:
                 task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _ask(self, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
-        """The body of the answer. Raises `OSError` where it is not whole within a second, or refused.
+    def _meant(self, dialog: Dialog | None) -> dict[str, str]:
+        """The file and dialog in a request, by which a daemon of another dialog refuses it."""
+        named = {"file": self.file, "dialog": dialog.id if dialog is not None else ""}
+        return {name: value for name, value in named.items() if value}
 
-        That is one which is too long, and that of a daemon which says "not mine".
-        """
+    async def _ask(self, who: str, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
+        """The body of the answer of `who`'s daemon. Raises `OSError` without one in a second, and for "not mine"."""
         import httpx2
 
-        said = bytearray()
-        asked = self._http().stream(method, url, json=message, headers={"Accept-Encoding": "identity"})
         try:
-            # The library's own limit is for each piece of an answer: who sends a byte now and then is never late.
-            async with asyncio.timeout(ANSWER), asked as answer:
-                if answer.status_code == NOT_MINE:
-                    raise OSError("the daemon of another dialog answers there")
-                async for piece in answer.aiter_raw():
-                    said += piece
-                    if len(said) > MOST_SAID:
-                        raise OSError(f"an answer of over {MOST_SAID:,} bytes")
-        except httpx2.HTTPError as error:
+            if LOOPBACK_URL.fullmatch(url.rpartition("/")[0]) is None:
+                raise OSError(f"{url} is no loopback address")
+            async with asyncio.timeout(ANSWER):
+                answer = await self._http().request(method, url, json=message)
+            if answer.status_code == NOT_MINE:
+                raise OSError("the daemon of another dialog answers there")
+        except (OSError, httpx2.HTTPError) as error:
+            self.reachable[who] = False
             raise OSError(str(error)) from error
-        return bytes(said)
+        self.reachable[who] = True
+        return answer.content
 
     async def listen(self, url: str) -> AsyncGenerator[bytes, None]:
         """The bytes of that daemon's event stream as they come, its own events only.
@@ -248,129 +232,12 @@ class Peers:
 
     async def close(self) -> None:
         """Give up what is under way and close the connections; none is left when this ends."""
-        self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        lines = list(self._open)
-        for line in lines:
-            line.close()
-        await asyncio.gather(*(line.gone for line in lines))
+        for _, writer in self._kept.values():
+            writer.transport.abort()
+        await asyncio.sleep(0)
         if self._client is not None:
             await self._client.aclose()
-
-
-# -- Hints, by hand: an HTTP library costs ten times as much ----------------------------------------------------------
-
-
-def _meant(file: str, dialog: str) -> dict[str, str]:
-    """The file and dialog in a request, by which a daemon of another dialog refuses it."""
-    return {name: value for name, value in (("file", file), ("dialog", dialog)) if value}
-
-
-def hint_head(host: str) -> bytes:
-    """The head of a hint's request to that host and port, up to the length of its body."""
-    head = f"POST /notify HTTP/1.1\r\nHost: {host}\r\nPrefer: {NO_WAIT}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: ".encode()
-
-
-@lru_cache(maxsize=64)
-def hint(url: str, me: str, file: str, dialog: str, *, start: bool = False) -> bytes:
-    """The request that tells the daemon at `url` to look at its file."""
-    body = json.dumps({"from": me, **({"start": True} if start else {}), **_meant(file, dialog)}).encode()
-    return hint_head(url.partition("//")[2].rstrip("/")) + b"%d\r\n\r\n%s" % (len(body), body)
-
-
-class _Answer(NamedTuple):
-    """The beginning of an answer, and how many bytes it has in all."""
-
-    status: int
-    size: int
-    stays: bool  # the connection can be used again
-
-
-@lru_cache(maxsize=16)
-def _read_answer(data: bytes) -> _Answer | None:
-    """The answer so far; None while its head is incomplete. Raises `OSError` for one that is not plain."""
-    end = data.find(b"\r\n\r\n", 0, MOST_HEAD)
-    if end < 0:
-        if len(data) >= MOST_HEAD or not b"HTTP/1.1 ".startswith(data[:9]):
-            raise OSError("no HTTP/1.1 answer")
-        return None
-    first, *lines = data[:end].split(b"\r\n")
-    status = _STATUS.fullmatch(first)
-    fields = [(name, value.strip()) for name, _, value in (line.lower().partition(b":") for line in lines)]
-    lengths = [value for name, value in fields if name == b"content-length"]
-    if status is None or len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]) or b"transfer-encoding" in dict(fields):
-        raise OSError("no HTTP/1.1 answer of a known length")
-    length = int(lengths[0])
-    if length > MOST_BODY:
-        raise OSError(f"an answer of {length} bytes")
-    return _Answer(int(status[1]), end + 4 + length, (b"connection", b"close") not in fields)
-
-
-class _Line(asyncio.Protocol):
-    """A connection to a peer: one request at a time, one whole answer. Closed by anything unexpected."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.gone: asyncio.Future[None] = self._loop.create_future()
-        self._data = b""
-        self._status: asyncio.Future[int] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
-        self._transport = cast(asyncio.Transport, transport)
-
-    @property
-    def is_open(self) -> bool:
-        """False once either side has closed, or the peer has spoken without being asked."""
-        return not self._transport.is_closing()
-
-    def send(self, request: bytes) -> asyncio.Future[int]:
-        """Send a request; the status of its answer, whole within a second, else `OSError`, and it is closed."""
-        self._status = self._loop.create_future()
-        self._timer = self._loop.call_later(ANSWER, self._end, TimeoutError("no whole answer in time"))
-        self._transport.write(request)
-        return self._status
-
-    def _end(self, how: int | OSError) -> None:
-        """Deliver the request's result to its waiter, if any; after an error the connection is not used again."""
-        if isinstance(how, OSError):
-            self.close()
-        status, self._status = self._status, None
-        if status is None:
-            return
-        self._timer.cancel()
-        if status.done():
-            return
-        if isinstance(how, OSError):
-            status.set_exception(how)
-        else:
-            status.set_result(how)
-
-    def close(self) -> None:
-        """Close at once."""
-        self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Take a piece of the answer."""
-        self._data += data
-        try:
-            answer = _read_answer(self._data)
-        except OSError as error:
-            self._end(error)
-            return
-        if self._status is not None and (answer is None or len(self._data) < answer.size):
-            return
-        if self._status is None or answer is None or not answer.stays or len(self._data) > answer.size:
-            self.close()
-        self._data = b""
-        if answer is not None:
-            self._end(answer.status)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End what still waits for an answer."""
-        self.gone.set_result(None)
-        self._end(ConnectionResetError("the peer closed the connection"))

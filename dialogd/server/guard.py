@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dialogd.server.refusals import MEDIA_TYPE, problem
+from dialogd.store.caller import connected, holders
 
 log = logging.getLogger("dialogd.guard")
 
@@ -23,19 +28,7 @@ UidOf = Callable[[Address, Address], int | None]
 """(theirs, ours) -> uid of the socket at their end; None when no process owns it (any more)."""
 
 MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address that is written as an IPv6 one
-
-# Linux's numbers, by hand: Python has names for some of them, and those on Linux only.
-TCP_INFO = 11
-ESTABLISHED, CLOSE_WAIT = 1, 8
-AF_NETLINK = 16
-NETLINK_SOCK_DIAG = 4
-SOCK_DIAG_BY_FAMILY = 20
-NLM_F_REQUEST = 1
-ANY_STATE = 0xFFFFFFFF
-ANY_COOKIE = (0xFFFFFFFF, 0xFFFFFFFF)
-NETLINK_HEADER = struct.Struct("=IHHII")
-# Of the answer: message type, both ports as sent, uid, inode.
-DIAG_ANSWER = struct.Struct("=4xH10x4x4s44x12xII")
+TCP_INFO, ESTABLISHED, CLOSE_WAIT = 11, 1, 8  # Linux's numbers: Python has names for some, on Linux only
 
 
 class Caller(Enum):
@@ -48,7 +41,7 @@ class Caller(Enum):
 
 
 class TcpEnd(Protocol):
-    """The part of a connected socket that `identify` needs."""
+    """The part of a connected socket that is needed to look up the other end."""
 
     def getpeername(self) -> Any: ...
     def getsockname(self) -> Any: ...
@@ -68,80 +61,38 @@ def identify(end: TcpEnd, uid_of: UidOf) -> Caller:
     return Caller.OWN if uid == os.geteuid() else Caller.OTHER
 
 
-def choose_lookup(ways: Sequence[UidOf] | None = None) -> UidOf | None:
-    """Return the first of `ways` with which this process finds itself; None, with one warning, if there is none."""
-    if ways is None:
-        ways = (ask_kernel, read_proc) if sys.platform == "linux" else ()
-    chosen = next((way for way in ways if _finds_itself(way)), None)
-    if chosen is None:
-        log.warning(
-            "cannot tell which user opens a connection on this system: other users of this machine could call this "
-            "daemon; pages of other sites still cannot"
-        )
-    return chosen
-
-
-def _finds_itself(uid_of: UidOf) -> bool:
-    try:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as listener,
-            socket.create_connection(listener.getsockname()),
-            listener.accept()[0] as end,
-        ):
-            return identify(end, uid_of) is Caller.OWN
-    except OSError:
-        return False
-
-
-def ask_kernel(theirs: Address, ours: Address) -> int | None:
-    """Look one socket up by NETLINK_SOCK_DIAG: about 0.03 ms, however many sockets there are."""
-    found = _diagnosed(theirs, ours)
-    return found[0] if found else None
-
-
-def inode_of(theirs: Address, ours: Address) -> int | None:
-    """The inode of the socket at their end, by which its processes hold it; None when it is closed."""
-    try:
-        found = _diagnosed(theirs, ours)
-    except OSError:
-        found = _search_proc(theirs, ours) or _search_proc(theirs, ours)
-    return found[1] if found else None
-
-
-def _diagnosed(theirs: Address, ours: Address) -> tuple[int, int] | None:
-    """The uid and the inode of a socket, as the kernel answers."""
-    ports = struct.pack("!HH", theirs[1], ours[1])
-    hosts = b"".join(socket.inet_aton(host).ljust(16, b"\0") for host in (theirs[0], ours[0]))
-    question = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, ANY_STATE)
-    question += ports + hosts + struct.pack("=III", 0, *ANY_COOKIE)
-    header = NETLINK_HEADER.pack(NETLINK_HEADER.size + len(question), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0)
-    with socket.socket(AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.send(header + question)
-        answer, sender = kernel.recvfrom(4096, socket.MSG_DONTWAIT)
-    if sender[0] != 0 or len(answer) < DIAG_ANSWER.size:
-        return None
-    kind, found_ports, uid, inode = DIAG_ANSWER.unpack_from(answer)
-    # Where no such connection is left, the kernel answers with a listener on their port, if there is one.
-    found = kind == SOCK_DIAG_BY_FAMILY and found_ports == ports
-    # A closed socket that still lingers has no inode, and says uid 0.
-    return (uid, inode) if found and inode else None
+def choose_lookup() -> UidOf | None:
+    """The way to look up who opens a connection; None, with a warning, where this process does not find itself."""
+    with (
+        suppress(OSError),
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as end,
+    ):
+        if sys.platform == "linux" and identify(end, read_proc) is Caller.OWN:
+            return read_proc
+    log.warning(
+        "cannot tell which user opens a connection on this system: other users of this machine could call this "
+        "daemon; pages of other sites still cannot"
+    )
+    return None
 
 
 def read_proc(theirs: Address, ours: Address) -> int | None:
-    """Look one socket up in /proc/net/tcp and tcp6: 1 to 5 ms with a thousand sockets."""
-    # The tables are read in pieces while others come and go, so a row can be missed once.
-    found = _search_proc(theirs, ours) or _search_proc(theirs, ours)
+    """The uid of a socket, from /proc/net/tcp and tcp6."""
+    found = _search_proc(theirs, ours)
     return found[0] if found else None
 
 
 def _search_proc(theirs: Address, ours: Address) -> tuple[int, int] | None:
-    # A client can reach an IPv4 port through an IPv6 socket; that one stands in tcp6.
-    for name, prefix in (("tcp", b""), ("tcp6", MAPPED)):
-        table = Path("/proc/net", name)
-        ends = (_row_end(prefix, end) for end in (theirs, ours))
-        found = find_owner(table.read_bytes(), *ends) if table.exists() else None
-        if found is not None:
-            return found
+    """The uid and the inode of a socket."""
+    for _ in range(2):  # the tables are read in pieces while others come and go, so a row can be missed once
+        # A client can reach an IPv4 port through an IPv6 socket; that one stands in tcp6.
+        for name, prefix in (("tcp", b""), ("tcp6", MAPPED)):
+            table = Path("/proc/net", name)
+            ends = (_row_end(prefix, end) for end in (theirs, ours))
+            if table.exists() and (found := find_owner(table.read_bytes(), *ends)) is not None:
+                return found
     return None
 
 
@@ -158,16 +109,44 @@ def _row_end(prefix: bytes, end: Address) -> str:
     return "".join(f"{word:08X}" for word in words) + f":{end[1]:04X}"
 
 
-# -- Refuse, before any route runs, every request that is not this user's own -----------------------------------------
-
 CALLER = "dialogd.caller"
 """Key in `scope["state"]`: a function that says who is on the other end of the connection."""
 
 PROCESSES = "dialogd.processes"
 """Key in `scope["state"]`: a function that finds the processes on the other end; slow, and for acts alone."""
 
-REFUSE = "dialogd.refuse"
-"""Key in `scope["state"]`: a function that answers with a `Denial` and closes the connection."""
+
+class Connection:
+    """Who is on the other end of one connection. Looked up once, at its first request."""
+
+    def __init__(self, end: TcpEnd, uid_of: UidOf | None) -> None:
+        """`uid_of` is None on a system that cannot tell callers apart."""
+        self.state = {CALLER: self.caller, PROCESSES: self.processes}
+        self._end, self._uid_of = end, uid_of
+        self._caller: Caller | None = None if uid_of is not None else Caller.UNCHECKED
+
+    def caller(self) -> Caller:
+        """The user on the other end."""
+        if self._caller is None:
+            assert self._uid_of is not None
+            self._caller = identify(self._end, self._uid_of)
+        return self._caller
+
+    def processes(self) -> tuple[int, ...]:
+        """The processes that hold the other end now; none where it is closed, or nobody could be found."""
+        try:
+            theirs, ours = self._end.getpeername()[:2], self._end.getsockname()[:2]
+            if sys.platform != "linux":
+                return connected(theirs, ours)
+            # Who hides what it holds is believed to hold this one, if that was there all the time.
+            before = _search_proc(theirs, ours)
+            found = holders(before[1]) if before else ()
+            return found if found and _search_proc(theirs, ours) == before else ()
+        except OSError:
+            return ()
+
+
+# -- Refuse, before any route runs, every request that is not this user's own -----------------------------------------
 
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -176,25 +155,12 @@ SECURITY_HEADERS = (
     (b"content-security-policy", b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
-
-Headers = list[tuple[bytes, bytes]]
-
+HEADER_BYTES = 64 * 1024
+BODY_BYTES = 1024 * 1024
+LINGER = 2.0  # seconds for which a refused client may go on sending, so that it reads the answer and not a reset
 SHOWN = 200  # characters of a path that the log shows; of a longer one nothing, for a cut would halve a secret in it
 
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a connection may cost: seconds for a whole request, bytes, how many at once.
-
-    `linger_seconds` is how long a refused client may go on sending, so that it reads the answer and not a reset.
-    """
-
-    request_seconds: float = 10.0
-    linger_seconds: float = 2.0
-    idle_seconds: int = 75
-    header_bytes: int = 64 * 1024
-    body_bytes: int = 1024 * 1024
-    connections: int = 1024
+Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +183,9 @@ class Guard:
     the connection: what stands behind it may be the rest of a request whose end is uncertain.
     """
 
-    def __init__(self, app: ASGIApp, port: int, limits: Bounds | None = None) -> None:
+    def __init__(self, app: ASGIApp, port: int) -> None:
         self.app = app
         self.port = port
-        self.limits = limits or Bounds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -231,24 +196,43 @@ class Guard:
             await self.app(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outcome: Denial | bytes | None = check(scope, self.port, self.limits) or check_caller(scope)
+        outcome: Denial | bytes | None = check(scope, self.port) or check_caller(scope)
         if outcome is None:
-            outcome = await read_body(receive, self.limits.body_bytes)
+            outcome = await read_body(receive)
         if isinstance(outcome, bytes):
             await self.app(scope, _replay(outcome, receive), send)
         elif outcome is not None:
             path = scope["path"] if len(scope["path"]) <= SHOWN else f"a path of {len(scope['path'])} characters"
             log.info("refused %s %r: %s", scope["method"], path, outcome.detail)
-            scope["state"][REFUSE](outcome)
+            await _refuse(outcome, receive, send)
 
 
-def check(scope: Scope, port: int, limits: Bounds) -> Denial | None:
+async def _refuse(denial: Denial, receive: Receive, send: Send) -> None:
+    """Answer in place of the app, read and drop what the client still sends, for a short while, then close."""
+    body = problem(denial.status, denial.detail, denial.fix)
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    if denial.resource_policy:
+        headers.append((b"cross-origin-resource-policy", denial.resource_policy.encode()))
+    await send({"type": "http.response.start", "status": denial.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER):
+            while (await receive()).get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+def check(scope: Scope, port: int) -> Denial | None:
     """Return why this request's line and headers are not acceptable, if they are not. Pure."""
     headers: Headers = scope["headers"]
     return (
         _check_target(scope)
-        or _check_header_size(scope, limits.header_bytes)
-        or _check_length(headers, limits.body_bytes)
+        or _check_header_size(scope)
+        or _check_length(headers)
         or _check_host(headers, port)
         or _check_site(scope)
         or _check_origin(headers)
@@ -279,17 +263,12 @@ def _check_target(scope: Scope) -> Denial | None:
     return Denial(400, "the request target is not a path", fix)
 
 
-def _check_header_size(scope: Scope, limit: int) -> Denial | None:
+def _check_header_size(scope: Scope) -> Denial | None:
     # The parser measures only what is incomplete, so a large read can carry more than its limit.
     line = len(scope["raw_path"]) + len(scope.get("query_string", b""))
-    size = line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
-    return too_large_header(limit) if size > limit else None
-
-
-def too_large_header(limit: int) -> Denial:
-    """Return the refusal of a request line and headers over `limit` bytes."""
-    what = f"the request's headers are larger than {limit} bytes"
-    return Denial(431, what, "send fewer or shorter headers")
+    if line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"]) <= HEADER_BYTES:
+        return None
+    return Denial(431, f"the request's headers are larger than {HEADER_BYTES} bytes", "send fewer or shorter headers")
 
 
 def _check_host(headers: Headers, port: int) -> Denial | None:
@@ -354,24 +333,23 @@ def _foreign_page(detail: str) -> Denial:
     return Denial(403, detail, "type this daemon's own address into the browser, or use curl or the dialogd command")
 
 
-def _check_length(headers: Headers, limit: int) -> Denial | None:
+def _check_length(headers: Headers) -> Denial | None:
     lengths = _values(headers, b"content-length")
     if lengths and _values(headers, b"transfer-encoding"):
         what = "the body has two lengths: Content-Length and Transfer-Encoding"
         return Denial(400, what, "send one of the two")
-    return _too_large_body(limit) if any(int(length) > limit for length in lengths) else None
+    return TOO_LARGE if any(int(length) > BODY_BYTES for length in lengths) else None
 
 
-def _too_large_body(limit: int) -> Denial:
-    return Denial(413, f"the request's body is larger than {limit} bytes", "send less, or link to a file instead")
+TOO_LARGE = Denial(413, f"the request's body is larger than {BODY_BYTES} bytes", "send less, or link to a file instead")
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for key, value in headers if key == name]
 
 
-async def read_body(receive: Receive, limit: int) -> bytes | Denial | None:
-    """Read the whole body, at most `limit` bytes; None when the client left.
+async def read_body(receive: Receive) -> bytes | Denial | None:
+    """Read the whole body, at most `BODY_BYTES`; None when the client left.
 
     Here and not in a route, because a framework that reads a body turns what a limit raises into a 400.
     """
@@ -381,8 +359,8 @@ async def read_body(receive: Receive, limit: int) -> bytes | Denial | None:
         if message["type"] != "http.request":
             return None
         body += message.get("body", b"")
-        if len(body) > limit:
-            return _too_large_body(limit)
+        if len(body) > BODY_BYTES:
+            return TOO_LARGE
         if not message.get("more_body", False):
             return bytes(body)
 

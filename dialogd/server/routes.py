@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
 from starlette.routing import Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from dialogd import __version__
 from dialogd.agent.loop import Agent
@@ -48,6 +48,19 @@ ACCEPTED = {"status": "accepted"}
 _STATUS = {"MAX_TURNS_REACHED": "max_turns", "time": "max_time", "size": "max_size", "budget": "budget"}
 
 
+_HINT = (b"prefer", NO_WAIT.encode())
+
+
+def _replayed(first: Message, receive: Receive) -> Receive:
+    """What was received already, then the rest."""
+    pending = [first]
+
+    async def again() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return again
+
+
 class _AnyType(APIRoute):
     """A route that reads its body as JSON whatever its content type: `curl -d` calls everything a form."""
 
@@ -71,9 +84,20 @@ class _Api(FastAPI):
     """
 
     add_page: Callable[[], None] | None = None
+    take_hint: Callable[[bytes], bool] = staticmethod(lambda _: False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, adding the page's routes when an unknown one is requested."""
+        """Serve, adding the page's routes when an unknown one is requested; a peer's hint needs no route."""
+        if (
+            scope["type"] == "http"
+            and (scope["method"], scope["path"]) == ("POST", "/notify")
+            and _HINT in scope["headers"]
+        ):
+            first = await receive()  # the whole body: the guard has read it
+            if not scope["query_string"] and self.take_hint(first.get("body", b"")):
+                await JSONResponse(ACCEPTED, 202)(scope, receive, send)
+                return
+            receive = _replayed(first, receive)
         if scope["type"] == "http" and all(route.matches(scope)[0] is Match.NONE for route in self.routes):
             self._complete()
         await super().__call__(scope, receive, send)
@@ -114,6 +138,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     build_routes(app, agent, _act)
     turn_routes(app, agent)
     app.add_page = lambda: _page_routes(app, agent, port, state)
+    app.take_hint = _hints(agent)
     return app
 
 
@@ -227,20 +252,20 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
         return stopped
 
 
-def hints(agent: Agent) -> Callable[[bytes], bool]:
-    """A function that handles the body of a hint, as `Peers.tell` sends it, without the routes.
+def _hints(agent: Agent) -> Callable[[bytes], bool]:
+    """A function that handles the body of a peer's hint without the routes, which cost as much as the rest of a turn.
 
-    Every turn has one, and the routes cost ten times as much. For any other body it returns False.
+    For any other body it returns False.
     """
 
     def take(body: bytes) -> bool:
         try:
-            said = json.loads(body)
-            sender = said.pop("from")
+            found = json.loads(body)
+            sender = found.pop("from")
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return False
         dialog, file = agent.dialog, str(agent.file.path)
-        if dialog is None or said != {"file": file, "dialog": dialog.id} or dialog.header.agent(sender) is None:
+        if dialog is None or found != {"file": file, "dialog": dialog.id} or dialog.header.agent(sender) is None:
             return False
         agent.hub.publish("notified", by=sender)
         agent.wake()

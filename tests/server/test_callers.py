@@ -7,20 +7,16 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from itertools import pairwise
-from statistics import median
+from contextlib import closing, contextmanager
 
 import pytest
 import uvicorn
 
-from dialogd.server.guard import Address, Caller, UidOf, ask_kernel, choose_lookup, find_owner, identify, read_proc
+from dialogd.server.guard import Address, Caller, choose_lookup, find_owner, identify, read_proc
 from dialogd.server.serving import make_server
 from tests.server.serving import Site, connect, read_answer, request, running
 from tests.support.cases import cases
-from tests.support.pair import a_second
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose socket it is")
 
@@ -28,13 +24,6 @@ NOBODY = 65534
 HOLD = (
     "import socket,sys; s=socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('on', flush=True); input()"
 )
-
-
-@pytest.fixture(params=[ask_kernel, read_proc], ids=["netlink", "proc"])
-def uid_of(request: pytest.FixtureRequest) -> UidOf:
-    """Each of the two ways to look up a caller."""
-    way: UidOf = request.param
-    return way
 
 
 @contextmanager
@@ -55,24 +44,24 @@ def reset(client: socket.socket) -> None:
     client.close()
 
 
-def test_a_process_of_this_user_is_its_own_caller(uid_of: UidOf) -> None:
+def test_a_process_of_this_user_is_its_own_caller() -> None:
     with connected() as (_, end):
-        assert identify(end, uid_of) is Caller.OWN
+        assert identify(end, read_proc) is Caller.OWN
 
 
-def test_a_caller_that_stopped_sending_is_still_known(uid_of: UidOf) -> None:
+def test_a_caller_that_stopped_sending_is_still_known() -> None:
     with connected() as (client, end):
         client.shutdown(socket.SHUT_WR)
 
-        assert identify(end, uid_of) is Caller.OWN
+        assert identify(end, read_proc) is Caller.OWN
 
 
 @pytest.mark.parametrize("leave", [socket.socket.close, reset])
-def test_a_caller_that_left_is_unknown(uid_of: UidOf, leave: Callable[[socket.socket], None]) -> None:
+def test_a_caller_that_left_is_unknown(leave: Callable[[socket.socket], None]) -> None:
     with connected() as (client, end):
         leave(client)
 
-        assert identify(end, uid_of) is Caller.UNKNOWN
+        assert identify(end, read_proc) is Caller.UNKNOWN
 
 
 def test_a_lookup_that_comes_too_late_does_not_count() -> None:
@@ -85,37 +74,24 @@ def test_a_lookup_that_comes_too_late_does_not_count() -> None:
         assert identify(end, late) is Caller.UNKNOWN
 
 
-def test_an_ipv6_socket_that_calls_an_ipv4_port_is_found(uid_of: UidOf) -> None:
+def test_an_ipv6_socket_that_calls_an_ipv4_port_is_found() -> None:
     with connected(to="::ffff:127.0.0.1") as (client, end):
         assert client.family is socket.AF_INET6
-        assert identify(end, uid_of) is Caller.OWN
+        assert identify(end, read_proc) is Caller.OWN
 
 
-def test_a_listener_on_the_port_of_a_caller_that_left_is_not_the_caller(uid_of: UidOf) -> None:
+def test_a_listener_on_the_port_of_a_caller_that_left_is_not_the_caller() -> None:
     with connected() as (client, end):
         theirs, ours = client.getsockname(), end.getsockname()
         reset(client)
         with closing(socket.create_server(theirs)):
-            assert uid_of(theirs, ours) is None
+            assert read_proc(theirs, ours) is None
 
 
-def test_the_pair_is_matched_in_one_direction(uid_of: UidOf) -> None:
+def test_the_pair_is_matched_in_one_direction() -> None:
     with connected() as (client, end), connected() as (_, other):
-        assert uid_of(client.getsockname(), other.getsockname()) is None
-        assert uid_of(client.getsockname(), end.getsockname()) == os.geteuid()
-
-
-def test_a_lookup_stays_quick_among_many_sockets() -> None:
-    uid_of = choose_lookup()
-    assert uid_of is not None
-    with ExitStack() as stack:
-        pairs = [stack.enter_context(connected()) for _ in range(170)]
-        times = [time.perf_counter()]
-        for _, end in pairs:
-            assert identify(end, uid_of) is Caller.OWN
-            times.append(time.perf_counter())
-
-    assert median(later - sooner for sooner, later in pairwise(times)) < 0.005 * a_second()
+        assert read_proc(client.getsockname(), other.getsockname()) is None
+        assert read_proc(client.getsockname(), end.getsockname()) == os.geteuid()
 
 
 ROW = (
@@ -143,24 +119,20 @@ def test_a_row_counts_only_with_an_inode(rows: list[str], owner: tuple[int, int]
     assert find_owner(table, "0100007F:8D5E", "0100007F:0BB9") == owner
 
 
-def test_a_system_that_cannot_tell_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    def absent(theirs: Address, ours: Address) -> int | None:
-        raise FileNotFoundError("/proc/net/tcp")
-
+def test_a_system_that_cannot_tell_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert choose_lookup() is read_proc
+    assert not caplog.records
+    monkeypatch.setattr("sys.platform", "darwin")
     with caplog.at_level(logging.WARNING):
-        assert choose_lookup([absent, lambda theirs, ours: None]) is None
-
+        assert choose_lookup() is None
     assert len(caplog.records) == 1
     assert "other users of this machine" in caplog.text
 
 
-def test_the_first_way_that_works_is_chosen(caplog: pytest.LogCaptureFixture) -> None:
-    assert choose_lookup([lambda theirs, ours: None, read_proc]) is read_proc
-    assert not caplog.records
-
-
 @pytest.mark.root
-def test_another_user_is_told_from_this_one(uid_of: UidOf) -> None:
+def test_another_user_is_told_from_this_one() -> None:
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or pytest.skip("no python3 that nobody can run")
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         command = [python, "-I", "-c", HOLD, str(listener.getsockname()[1])]
@@ -168,7 +140,7 @@ def test_another_user_is_told_from_this_one(uid_of: UidOf) -> None:
             command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdin=-1, stdout=-1
         ) as other:
             with closing(listener.accept()[0]) as end:
-                assert identify(end, uid_of) is Caller.OTHER
+                assert identify(end, read_proc) is Caller.OTHER
             other.communicate(b"\n")
 
 

@@ -71,12 +71,12 @@ class TestHost:
 
     def test_two_hosts_are_refused(self, site: Site) -> None:
         own = f"Host: localhost:{site.port}"
-        assert_refused(ask(site.port, request(site.port, "GET /health", own)), 400, 403)
+        assert ask(site.port, request(site.port, "GET /health", own)).status in (400, 403)
         assert not site.hits
 
     @cases("version", ["1.0", "1.1"])
     def test_no_host_is_refused(self, site: Site, version: str) -> None:
-        assert_refused(ask(site.port, f"GET /health HTTP/{version}\r\n\r\n".encode()), 400, 403)
+        assert ask(site.port, f"GET /health HTTP/{version}\r\n\r\n".encode()).status in (400, 403)
         assert not site.hits
 
     def test_unguarded_the_same_attack_succeeds(self) -> None:
@@ -190,7 +190,7 @@ class TestResponses:
             return uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", http="h11", ws="none"))
 
         with running(plain) as site:
-            assert ask(site.port, request(site.port)).status == 500
+            assert_refused(ask(site.port, request(site.port)), 403)
             assert not site.hits
 
 

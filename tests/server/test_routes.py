@@ -19,7 +19,6 @@ from typing import Any
 import psutil
 import pytest
 
-from dialogd.agent.peers import hint, hint_head
 from dialogd.store.lock import Lock
 from tests.server.daemon_process import PATIENCE, Room, listening, send
 from tests.server.serving import PAIRS, ask, assert_carries_nothing, assert_refused, connect, request
@@ -107,41 +106,6 @@ def plain(daemon: Daemon, line: str, body: bytes, *headers: str) -> tuple[int, l
     """The status, the headers in their order, and the body of an answer."""
     answer = ask(daemon.port, request(daemon.port, line, *headers, body=body))
     return answer.status, list(answer.headers.items()), answer.body
-
-
-def test_a_hint_is_answered_alike_past_the_routes_and_by_them(shared: Room) -> None:
-    shared.file.write_text(f"{HEADER}\n{FIRST}TURN: B\n", encoding="utf-8")
-    send(shared.a, NOTIFY)
-    dialog, port = send(shared.a, "GET /health").json["dialog"], shared.a.port
-    url, file, seen = f"http://127.0.0.1:{port}", str(shared.file), []
-    with listening(shared.a) as events:
-        for asked in [
-            hint(url, "B", file, dialog),
-            hint(url, "B", file, dialog, start=True),
-            hint(url, "B", file, ""),
-            hint(url, "B", "", ""),
-            hint(url, "B", file, "0ddba11"),
-            hint(url, "B", "/x.md", dialog),
-            hint(url, "USER", file, dialog),
-            hint(url, "B" * 65, file, dialog),
-            *(hint_head(f"127.0.0.1:{port}") + b"%d\r\n\r\n%s" % (len(body), body) for body in REFUSED.values()),
-        ]:
-            answer, longer = (
-                ask(port, raw) for raw in (asked, asked.replace(b"\r\n\r\n", b"\r\nAccept: */*\r\n\r\n", 1))
-            )
-            assert (answer.status, list(answer.headers.items()), answer.body) == (
-                longer.status,
-                list(longer.headers.items()),
-                longer.body,
-            ), asked
-            seen.append(answer.status)
-            if answer.status < 400:
-                assert {events.until("notified").data["by"] for _ in range(2)} <= {"B", "USER"}
-    assert seen[:8] == [202, 200, 202, 202, 409, 409, 200, 400]
-    assert {*seen[8:]} == {400}
-    for line in ("GET /notify", "PUT /notify", "POST /notify/"):
-        assert ask(port, request(port, line)).status in (307, 404, 405)
-    assert "post" in send(shared.a, "GET /openapi.json").json["paths"]["/notify"]
 
 
 def test_a_peer_that_does_not_wait_is_answered_before_the_look(idle: Daemon) -> None:
