@@ -61,7 +61,7 @@ def identify(end: TcpEnd, uid_of: UidOf) -> Caller:
     return Caller.OWN if uid == os.geteuid() else Caller.OTHER
 
 
-def choose_lookup() -> UidOf | None:
+def choose_lookup(way: UidOf | None = None) -> UidOf | None:
     """The way to look up who opens a connection; None, with a warning, where this process does not find itself."""
     with (
         suppress(OSError),
@@ -69,8 +69,9 @@ def choose_lookup() -> UidOf | None:
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as end,
     ):
-        if sys.platform == "linux" and identify(end, read_proc) is Caller.OWN:
-            return read_proc
+        way = way or read_proc
+        if sys.platform == "linux" and identify(end, way) is Caller.OWN:
+            return way
     log.warning(
         "cannot tell which user opens a connection on this system: other users of this machine could call this "
         "daemon; pages of other sites still cannot"

@@ -178,6 +178,7 @@ class Strange:
 
     async def __aexit__(self, *_: object) -> None:
         self.server.close()
+        await eventually(lambda: self.open == 0)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
