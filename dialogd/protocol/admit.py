@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 
 from dialogd.protocol import build, lifecycle
@@ -331,19 +330,20 @@ def _place(entry: str) -> tuple[int, int]:
 # -- The closing question ---------------------------------------------------------------------------------------------
 
 MOST = 5  # matters of one question; what is beyond stays unclear
+MOST_NAMED = 50  # marks among the words of an answer that are looked at
 TEXT = "the text"  # what a CONSENSUS_REACHED over a new summary is about
 DECISION = "the decision"
+PASS = "[PASS]"
+OBJECT = "[OBJECTION: what must change]"
+DEADLOCKED = "[DEADLOCK: the crux | the cheapest experiment]"
+BESIDE = "asked whether it is meant as it stands, its agent wrote other words beside the yes: that line alone is clear"
+_CHOOSING = ("AGREE", "VOTE", "DECIDE")
 
 # What may stand above an answer and says nothing in it: comments and thoughts in any tag, and one heading.
 _ASIDE = re.compile(r"\s*(?:<!--.*?-->|<([a-z][\w:-]*)(?:\s[^<>]*)?>.*?</\1\s*>)(?=\s*\S)", re.I | re.S)
 _HEADING = re.compile(r"\s*#{1,6}[ \t][^\n\[]*\n(?=\s*\S)")
 _STOP = re.compile(r"(?<=[\]*_`])[.。][ \t]*\Z")  # a full stop right behind a mark
 _BRACKETED = re.compile(r"\[[^\[\]\n]*\]")
-MOST_NAMED = 50  # marks among the words of an answer that are looked at
-BESIDE = "asked whether it is meant as it stands, its agent wrote other words beside the yes: that line alone is clear"
-PASS = "[PASS]"
-OBJECT = "[OBJECTION: what must change]"
-DEADLOCKED = "[DEADLOCK: the crux | the cheapest experiment]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +388,7 @@ class Admission:
         return self.unclear[:MOST]
 
     def within(self, dialog: Dialog) -> Admission:
-        """The same reply in the dialog as it is now; nothing is done where that is the one it was admitted in."""
+        """The same reply in the dialog as it is now."""
         return self if dialog is self.dialog else admit(dialog, self.me, self.reply)
 
     def due(self, answers: Sequence[str]) -> tuple[Matter, ...]:
@@ -398,9 +398,16 @@ class Admission:
         """
         if len(answers) != 1:
             return () if answers else self.asked
-        read = self._read(answers)[0]
-        found = ((matter, read.named(matter)) for matter in self.asked if not read.to(matter))
-        return tuple(_once_more(matter, yes, answers[0]) for matter, yes in found if yes)
+        read, _ = self._read(answers)
+        again = []
+        for matter in self.asked:
+            if not read.to(matter) and (yes := read.named(matter)):
+                said = (
+                    f" Your answer was {one_line(answers[0], 200)!r}: the words beside `{_bare(yes)}` may be a"
+                    " condition, so it is no yes yet. If you have no condition, that line alone is clear."
+                )
+                again.append(replace(matter, said=matter.said + said))
+        return tuple(again)
 
     def _read(self, answers: Sequence[str]) -> tuple[_Answer, _Answer]:
         """The answer to the closing question, and the one where that was put once more."""
@@ -410,11 +417,11 @@ class Admission:
     def counted(self, answers: Sequence[str] = ()) -> tuple[ParsedReply, tuple[Refusal, ...]]:
         """What counts after the `answers` to the closing question, and what does not."""
         reply, unclear = self._settled(answers)
-        permits = MarkPolicy(self.dialog, self.me)
+        policy = MarkPolicy(self.dialog, self.me)
         is_as_it_was = (reply.marks, reply.body) == (self.reply.marks, self.reply.body)
-        if is_as_it_was and not permits.lacks_reservation(self.reply):
+        if is_as_it_was and not policy.lacks_reservation(self.reply):
             return replace(self.kept, tried=()), (*unclear, *self.refused)
-        kept, refused = permits.admitted(reply)
+        kept, refused = policy.admitted(reply)
         return kept, (*unclear, *refused)
 
     def _settled(self, answers: Sequence[str]) -> tuple[ParsedReply, tuple[Refusal, ...]]:
@@ -430,24 +437,23 @@ class Admission:
         refused: list[Refusal] = []
         for number, matter in enumerate(self.unclear):
             chosen = read.to(matter) or (second.to(matter) if read.named(matter) else ()) if number < MOST else ()
+            passes = all(mark.name == "PASS" for mark in chosen)
             gone |= dict.fromkeys(mark for mark in reply.marks if str(mark) in matter.tried)
             if chosen:
                 said = {_bare(mark) for mark in matter.marks}
                 gone |= dict.fromkeys(_dropped(matter, chosen))
                 new |= dict.fromkeys(mark for mark in chosen if mark.name != "PASS" and _bare(mark) not in said)
-                if all(mark.name == "PASS" for mark in chosen):
+                if passes:
                     yes = [mark for mark in matter.marks if is_yes(mark)]
                     refused += _refusals(yes, matter.tried, "asked about it, its agent does not say yes now")
             elif not matter.stands:
                 unclear = [mark for mark in matter.marks if is_yes(mark) or len(_votes(matter.marks)) > 1]
                 gone |= dict.fromkeys(unclear)
                 refused += _refusals(unclear, matter.tried, (read if second.is_empty else second).why(matter))
-            if matter.about == TEXT and all(mark.name == "PASS" for mark in chosen):
+            if matter.about == TEXT and passes:
                 new[Mark("CONSENSUS_REACHED", UNSIGNED)] = None
-        reservation = next(
-            (m for m in (*read.marks, *second.marks) if m.name == "RESERVATION" and not is_blank(m.value)), None
-        )
-        if reservation is not None and not reply.has("RESERVATION"):
+        named = (m for m in (*read.marks, *second.marks) if m.name == "RESERVATION" and not is_blank(m.value))
+        if not reply.has("RESERVATION") and (reservation := next(named, None)):
             new[reservation] = None
         asked = {line for matter in self.unclear for line in matter.tried}
         left = [line for _, line in self.tried if line not in asked]  # there is no form for them here, or too many
@@ -455,20 +461,14 @@ class Admission:
         replaced = "\n".join(str(mark) for mark in gone)
         # What is replaced goes before a summary, which reaches to the body's end.
         parts = (replaced, reply.body) if reply.summary else (reply.body, replaced)
-        marks = (*(mark for mark in reply.marks if mark not in gone), *new)
-        body = "\n\n".join(filter(None, parts))
-        return replace(reply, body=body, marks=tuple(dict.fromkeys(marks)), tried=()), tuple(refused)
+        marks = dict.fromkeys((*(mark for mark in reply.marks if mark not in gone), *new))
+        return replace(reply, body="\n\n".join(filter(None, parts)), marks=tuple(marks), tried=()), tuple(refused)
 
 
 def admit(dialog: Dialog, me: str, reply: ParsedReply) -> Admission:
     """Rule on a reply of agent `me`: what may count, and what must be asked."""
-    permits = MarkPolicy(dialog, me)
-    named = Mark("RESERVATION", "to be named")  # where a yes lacks one, that is asked for, too
-    probe = replace(reply, marks=(*reply.marks, named)) if permits.lacks_reservation(reply) else reply
-    kept, refused = permits.admitted(probe)
-    kept = replace(kept, marks=tuple(mark for mark in kept.marks if mark is not named))
-    matters = _Matters(permits, reply, kept)
-    return Admission(dialog, me, reply, kept, refused, matters.tried, tuple(matters.unclear()))
+    doubts = _Doubts(dialog, me, reply)
+    return Admission(dialog, me, reply, doubts.kept, doubts.refused, doubts.tried, tuple(doubts.found()))
 
 
 def question(found: Sequence[Matter]) -> str:
@@ -477,15 +477,6 @@ def question(found: Sequence[Matter]) -> str:
         return f"{found[0].said} Answer with one line, and with no other word: {_or(found[0].forms)}."
     asked = "\n".join(f"{number}. {m.said} {_or(m.forms)}" for number, m in enumerate(found, 1))
     return f"Answer with one line for each of these, and with no other word:\n\n{asked}"
-
-
-def _once_more(matter: Matter, yes: Mark, answer: str) -> Matter:
-    """The matter with what its agent is told where its answer named that yes among other words."""
-    said = (
-        f" Your answer was {one_line(answer, 200)!r}: the words beside `{_bare(yes)}` may be a condition, so it is no"
-        " yes yet. If you have no condition, that line alone is clear."
-    )
-    return replace(matter, said=matter.said + said)
 
 
 def _or(forms: Sequence[str]) -> str:
@@ -507,11 +498,8 @@ def _dropped(matter: Matter, chosen: Sequence[Mark]) -> Iterator[Mark]:
 
 def _refusals(marks: Sequence[Mark], lines: Sequence[str], why: str) -> Iterator[Refusal]:
     """What does not count and stands in the body, as the agent wrote it: marks, and lines that were meant as some."""
-    for mark in marks:
-        yield Refusal(mark, why, stays=True)
-    for line in lines:
-        meant = Mark(one_line(line.strip(" \t*_`#>-").strip("[]"), 100))
-        yield Refusal(meant, why, stays=True)
+    meant = (Mark(one_line(line.strip(" \t*_`#>-").strip("[]"), 100)) for line in lines)
+    yield from (Refusal(mark, why, stays=True) for mark in (*marks, *meant))
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,8 +518,7 @@ class _Answer:
         read = [read_reply(line, kinds).marks if literal(line) is not None else () for line in lines]
         found = islice(_BRACKETED.finditer(text), MOST_NAMED)
         among = tuple(mark for one in found for mark in read_reply(one[0], kinds).marks)
-        marks = tuple(mark for marks in read for mark in marks)
-        return cls(marks, all(len(m) == 1 for m in read), not lines, among)
+        return cls(tuple(mark for marks in read for mark in marks), all(len(m) == 1 for m in read), not lines, among)
 
     def why(self, matter: Matter) -> str:
         """Why what it leaves unclear does not count."""
@@ -547,11 +534,11 @@ class _Answer:
         yes = [mark for mark in fitting if is_yes(mark)]
         if against:
             return () if len(_votes(against)) > 1 else tuple(against)
-        if yes:
-            is_bare = all(str(mark) == _bare(mark) or mark in matter.marks for mark in yes)  # or has its reply's reason
-            is_clear = self.is_clean and len(set(map(_bare, yes))) == 1 and is_bare
-            return tuple(yes[:1]) if is_clear and not any(m.name == "PASS" for m in fitting) else ()
-        return tuple(fitting[:1])
+        if not yes:
+            return tuple(fitting[:1])
+        is_bare = all(str(mark) == _bare(mark) or mark in matter.marks for mark in yes)  # or has its reply's reason
+        is_clear = self.is_clean and len(set(map(_bare, yes))) == 1 and is_bare
+        return tuple(yes[:1]) if is_clear and not any(m.name == "PASS" for m in fitting) else ()
 
     def named(self, matter: Matter) -> Mark | None:
         """The yes to a matter that it names among other words; None where it names none, or another answer too."""
@@ -560,7 +547,7 @@ class _Answer:
 
 
 def _fitting(marks: Sequence[Mark], matter: Matter) -> list[Mark]:
-    """Those of the marks that may answer a matter."""
+    """Those of the marks that may answer a matter: they choose on what one of its forms does."""
     forms = {_key(form) for form in map(literal, matter.forms) if form is not None}
     return [mark for mark in marks if _key(mark) in forms]
 
@@ -577,23 +564,18 @@ def _unwrapped(text: str) -> str:
 
 
 def _key(mark: Mark) -> tuple[str, str]:
-    """What an answer has in common with the form that it follows: the name, and what it chooses on."""
-    return mark.name, _ref(mark) or (_bare(mark) if mark.name in ("AGREE", "VOTE", "DECIDE") else "")
+    return mark.name, _ref(mark) or (_bare(mark) if mark.name in _CHOOSING else "")
 
 
 def _ref(mark: Mark) -> str:
     """The proposal that an AGREE, VOTE or DECIDE names; "" for none."""
-    if mark.name == "AGREE":
-        return next(iter(agreed(mark)), "")
     choice = vote(mark) if mark.name in ("VOTE", "DECIDE") else None
-    return choice.ref if choice else ""
+    return choice.ref if choice else next(iter(agreed(mark)), "")
 
 
 def _bare(mark: Mark) -> str:
     """The mark without its reason."""
-    if mark.name in ("AGREE", "VOTE", "DECIDE"):
-        return f"[{mark.name}: {mark.value.partition('|')[0].strip()}]"
-    return str(mark)
+    return f"[{mark.name}: {mark.value.partition('|')[0].strip()}]" if mark.name in _CHOOSING else str(mark)
 
 
 def _votes(marks: Sequence[Mark]) -> set[str]:
@@ -601,47 +583,40 @@ def _votes(marks: Sequence[Mark]) -> set[str]:
     return {choice.choice for mark in marks if mark.name in ("VOTE", "DECIDE") and (choice := vote(mark))}
 
 
-@dataclass(frozen=True)
-class _Matters:
+class _Doubts(MarkPolicy):
     """What must be clear about a `reply` and is not; `kept` is what of it may count."""
 
-    permits: MarkPolicy
-    reply: ParsedReply
-    kept: ParsedReply
+    def __init__(self, dialog: Dialog, me: str, reply: ParsedReply) -> None:
+        super().__init__(dialog, me)
+        self.reply = reply
+        named = Mark("RESERVATION", "to be named")  # where a yes lacks one, that is asked for, too
+        lacks = self.lacks_reservation(reply)
+        kept, self.refused = self.admitted(replace(reply, marks=(*reply.marks, named)) if lacks else reply)
+        self.kept = replace(kept, marks=tuple(mark for mark in kept.marks if mark is not named))
+        self.tried = tuple(self._tried())
+        self.asks_about_words = self.header.setup.get("confirm") is not False
+        lacking = " Below a yes this dialog asks for a line `[RESERVATION: the strongest objection left]`."
+        self.reservation = lacking if self.lacks_reservation(self.kept) else ""
 
-    @cached_property
-    def tried(self) -> tuple[tuple[str, str], ...]:
+    def _tried(self) -> Iterator[tuple[str, str]]:
         """The attempts of the reply at marks, by name and line, that no mark of it says already."""
         said = {_bare(mark) for mark in self.kept.marks}
-        found = []
         for name, line in self.reply.tried[: 4 * MOST]:
             mark = literal(line)
             again = read_reply(str(mark)).marks if mark is not None else ()
             if name != "PASS" and not (again and _bare(again[0]) in said):
-                found.append((name, line))
+                yield name, line
         for mark in self.reply.marks:  # a judgement in the form of a decision on a proposal, or the other way round
-            is_other = mark.name == "DECIDE" and (decision(mark) is None) != self.permits.is_judge
+            is_other = mark.name == "DECIDE" and (decision(mark) is None) != self.is_judge
             if is_other and mark not in self.kept.marks:
-                found.append((mark.name, str(mark)))
-        return tuple(found)
+                yield mark.name, str(mark)
 
-    @cached_property
-    def asks_about_words(self) -> bool:
-        """True where a yes with words beside it is asked about."""
-        return self.permits.header.setup.get("confirm") is not False
-
-    @cached_property
-    def reservation(self) -> str:
-        """What this dialog asks for beside a yes, where the reply lacks it."""
-        lacks = self.permits.lacks_reservation(self.kept)
-        return " Below a yes this dialog asks for a line `[RESERVATION: the strongest objection left]`." * lacks
-
-    def unclear(self) -> Iterator[Matter]:
+    def found(self) -> Iterator[Matter]:
         """Everything about the reply that must be clear and is not."""
-        if self.permits.is_judge:
+        if self.is_judge:
             yield from self._judgement()
             return
-        found = [*self._text(), *self._proposals()]
+        found = [*self._new_text(), *self._proposals()]
         about = {matter.about for matter in found}
         due = (*self._replaced(), *self._decision(), *self._crux())
         found += [matter for matter in due if matter.about not in about]
@@ -650,7 +625,7 @@ class _Matters:
 
     def _against(self, ref: str) -> list[Mark]:
         """Marks that oppose a yes to `ref` ("" for a new text) in the same reply."""
-        text = self.permits.text.proposal.ref if ref and self.permits.text else ""
+        text = self.text.proposal.ref if ref and self.text else ""
         answered = {r for mark in self.kept.marks if mark.name == "RE" for r in references(mark)[1]}
         found = [mark for mark in self.kept.marks if mark.name in ("DEADLOCK", "PASS")]
         for mark in (mark for mark in self.reply.marks if mark.name == "OBJECTION"):  # one without words, too
@@ -659,37 +634,34 @@ class _Matters:
                 found.append(mark)
         return found
 
-    def _text(self) -> Iterator[Matter]:
+    def _new_text(self) -> Iterator[Matter]:
         """A new text that the reply puts on the table, and signs by that."""
-        permits, kept = self.permits, self.kept
+        kept = self.kept
         mark = next((m for m in kept.marks if m.name == "CONSENSUS_REACHED"), None)
-        may_sign = permits.rules.verdict == "mutual" and permits.role.may(VOTE)
-        if mark is None or not kept.summary or permits.signed(mark, kept) or not may_sign:
+        may_sign = self.rules.verdict == "mutual" and self.role.may(VOTE)
+        if mark is None or not kept.summary or self.signed(mark, kept) or not may_sign:
             return
         against = self._against("")
-        if not against and not (self.reply.words(states_text=True) and self.asks_about_words):
-            return
-        said = (
-            "Your reply puts the text under its `## Consensus Summary` on the table and signs it,"
-            " without any condition."
-        )
-        if against:
-            said += f" Beside it stands {', '.join(f'`[{mark.name}]`' for mark in against)}."
-        forms = ("[CONSENSUS_REACHED]", OBJECT, *_deadlock(against), PASS)
-        yield Matter(TEXT, said + self.reservation, forms, (mark, *against))
+        if against or (self.reply.words(states_text=True) and self.asks_about_words):
+            said = "Your reply puts the text under its `## Consensus Summary` on the table and signs it,"
+            said += " without any condition."
+            if against:
+                said += f" Beside it stands {', '.join(f'`[{mark.name}]`' for mark in against)}."
+            forms = ("[CONSENSUS_REACHED]", OBJECT, *_deadlock(against), PASS)
+            yield Matter(TEXT, said + self.reservation, forms, (mark, *against))
 
     def _proposals(self) -> Iterator[Matter]:
         """Each proposal that the reply says yes to, votes on in two ways, or tries to."""
         about: dict[str, list[Mark]] = {}
         for mark in self.kept.marks:
-            ref = self.permits.signed(mark, self.kept) if mark.name == "CONSENSUS_REACHED" else _ref(mark)
+            ref = self.signed(mark, self.kept) if mark.name == "CONSENSUS_REACHED" else _ref(mark)
             if ref:
                 about.setdefault(ref, []).append(mark)
         tried: dict[str, list[tuple[str, str]]] = {}
-        known = {proposal.ref for proposal in self.permits.state.table.proposals}
+        known = {proposal.ref for proposal in self.state.table.proposals}
         for name, line in self.tried:
             named = {*re.findall(r"P\d{1,6}", line.upper())} & known
-            if len(named) == 1 and self.permits.forms(name, ref := named.pop()):
+            if len(named) == 1 and self.forms(name, ref := named.pop()):
                 tried.setdefault(ref, []).append((name, line))
                 about.setdefault(ref, [])
         for ref, marks in about.items():
@@ -698,38 +670,35 @@ class _Matters:
     def _proposal(self, ref: str, marks: Sequence[Mark], tried: Sequence[tuple[str, str]]) -> Iterator[Matter]:
         yes = [mark for mark in marks if is_yes(mark)]
         against = self._against(ref) if yes else []
-        opposes = bool(against) or len(_votes(marks)) > 1 or (bool(yes) and len(yes) < len(marks))
         words = self.reply.words(states_text=any(mark.name == "CONSENSUS_REACHED" for mark in yes))
-        asks = bool(words) or any(str(mark) != _bare(mark) for mark in yes)
-        asks = bool(yes) and asks and self.asks_about_words and not self.permits.has_agreed(ref)
-        lacks = self.reservation if yes and self._needs_reservation(ref, yes) else ""
-        if opposes:
+        asks = bool(yes) and (bool(words) or any(str(mark) != _bare(mark) for mark in yes))
+        asks = asks and self.asks_about_words and not self.has_agreed(ref)
+        standing, verdict = self.state.table.standing, self.rules.verdict
+        signs = verdict == "mutual" and standing is not None and standing.proposal.ref == ref
+        needs = signs or (verdict == "vote" and any(mark.name == "VOTE" for mark in yes))
+        lacks = self.reservation if yes and needs else ""
+        if against or len(_votes(marks)) > 1 or (yes and len(yes) < len(marks)):
             said = f"Your reply says both yes and no about {ref}."
-        elif yes:
-            verb = {"VOTE": "approves", "DECIDE": "approves"}.get(yes[0].name, "signs")
+        elif yes and (asks or lacks or tried):
+            verb = "signs" if yes[0].name not in ("VOTE", "DECIDE") else "approves"
             said = f"Your reply {verb} {ref} as it stands, without any condition."
         elif tried:
             said = f"This line of your reply could not be read where it stands: {one_line(tried[0][1], 100)!r}."
-        if opposes or tried or lacks or asks:
-            names = [mark.name for mark in marks if mark.name != "CONSENSUS_REACHED"] or ["AGREE" for _ in marks]
-            forms = self.permits.forms((names or [tried[0][0]])[0], ref)
-            lines = tuple(line for _, line in tried)
-            yield Matter(ref, said + lacks, (*forms, *_deadlock(against), PASS), (*marks, *against), lines)
-
-    def _needs_reservation(self, ref: str, yes: Sequence[Mark]) -> bool:
-        if self.permits.rules.verdict == "vote":
-            return any(mark.name == "VOTE" for mark in yes)
-        standing = self.permits.state.table.standing
-        return self.permits.rules.verdict == "mutual" and standing is not None and standing.proposal.ref == ref
+        else:
+            return
+        names = [mark.name for mark in marks if mark.name != "CONSENSUS_REACHED"] or ["AGREE" for _ in marks]
+        forms = self.forms((names or [tried[0][0]])[0], ref)
+        lines = tuple(line for _, line in tried)
+        yield Matter(ref, said + lacks, (*forms, *_deadlock(against), PASS), (*marks, *against), lines)
 
     def _replaced(self) -> Iterator[Matter]:
         """From the second replacement of a text on: a yes or an objection to the one on the table is due."""
-        permits, kept, text = self.permits, self.kept, self.permits.text
-        if text is None or text.replaced < 2 or text.signed_by(permits.me) or permits.rules.verdict != "mutual":
+        kept, text = self.kept, self.text
+        if text is None or text.replaced < 2 or text.signed_by(self.me) or self.rules.verdict != "mutual":
             return
-        if not permits.role.may(VOTE) or any(kept.has(name) for name in ("OBJECTION", "DEADLOCK", QUESTION)):
+        if not self.role.may(VOTE) or any(kept.has(name) for name in ("OBJECTION", "DEADLOCK", QUESTION)):
             return
-        if not any(permits.signed(mark, kept) for mark in kept.marks):
+        if not any(self.signed(mark, kept) for mark in kept.marks):
             ref = text.proposal.ref
             said = f"The text was replaced {text.replaced} times. Sign {ref} as it stands, or object."
             own = tuple(mark for mark in kept.marks if mark.name == "CONSENSUS_REACHED")
@@ -737,26 +706,24 @@ class _Matters:
 
     def _decision(self) -> Iterator[Matter]:
         """A decision from whom it was asked for."""
-        state, table = self.permits.state, self.permits.state.table
-        decides = any(self.kept.has(name) for name in ("DECIDE", "ESCALATE", QUESTION))
-        rules, me = self.permits.rules.build, self.permits.me
-        task = build.reviewing(rules, state.tasks, me) if rules is not None else None
-        if decides or not (task is not None or state.is_asked_to_decide(me)):
+        rules, table = self.rules.build, self.state.table
+        task = build.reviewing(rules, self.state.tasks, self.me) if rules is not None else None
+        if any(self.kept.has(name) for name in ("DECIDE", "ESCALATE", QUESTION)):
             return
         if task is not None:
             said = "It is yours to decide on the submitted task, and your reply does not."
-            yield Matter(task.ref, said, self.permits.forms("DECIDE", task.ref), stands=True)
-            return
-        done = {*table.vetoed, *(decision.ref for decision in table.decisions if decision.is_final)}
-        open_ = [proposal.ref for proposal in table.proposals if proposal.ref not in done][-MOST:]
-        forms = [f"[DECIDE: {ref} {choice}]" for ref in open_ for choice in ("approve", "reject")]
-        said = "It is yours to decide, and your reply does not."
-        yield Matter(DECISION, said, (*forms, "[ESCALATE: why you cannot]"), stands=True)
+            yield Matter(task.ref, said, self.forms("DECIDE", task.ref), stands=True)
+        elif self.state.is_asked_to_decide(self.me):
+            done = {*table.vetoed, *(decision.ref for decision in table.decisions if decision.is_final)}
+            open_ = [proposal.ref for proposal in table.proposals if proposal.ref not in done][-MOST:]
+            forms = [f"[DECIDE: {ref} {choice}]" for ref in open_ for choice in ("approve", "reject")]
+            said = "It is yours to decide, and your reply does not."
+            yield Matter(DECISION, said, (*forms, "[ESCALATE: why you cannot]"), stands=True)
 
     def _crux(self) -> Iterator[Matter]:
         """What a deadlock turns on, and what would settle it; in a plain dialog a bare one will do."""
         marks = tuple(m for m in self.kept.marks if m.name == "DEADLOCK" and len([f for f in m.fields if f]) < 2)
-        if marks and not self.permits.rules.is_plain:
+        if marks and not self.rules.is_plain:
             what = "the one question on which it turns, and the cheapest experiment that would settle it"
             yield Matter("DEADLOCK", f"A deadlock names {what}.", (DEADLOCKED,), marks, stands=True)
 
@@ -768,25 +735,23 @@ class _Matters:
         lines = tuple(line for name, line in self.tried if name == "DECIDE")
         choices = {_bare(mark) for mark in marks}
         words = self.reply.words() or any(str(mark) != _bare(mark) for mark in marks)
-        asks = any(map(is_yes, marks)) and words and self.asks_about_words
-        if len(choices) == 1 and not asks:
-            return
         if len(choices) > 1:
             said = "Your reply names more than one position."
-        elif choices:
+        elif not choices:
+            said = "You are the judge, and your reply does not say whose position holds."
+        elif any(map(is_yes, marks)) and words and self.asks_about_words:
             said = "Your reply decides, without any condition, whose position holds."
         else:
-            said = "You are the judge, and your reply does not say whose position holds."
-        yield Matter(DECISION, said, tuple(f"[DECIDE: {who}]" for who in self.permits.choices), marks, lines)
+            return
+        yield Matter(DECISION, said, tuple(f"[DECIDE: {who}]" for who in self.choices), marks, lines)
 
     def _attempts(self, tried: Sequence[tuple[str, str]]) -> Iterator[Matter]:
-        """What else began like a deciding mark and was none."""
+        """Lines that begin like a deciding mark and are none."""
         by_name: dict[str, list[str]] = {}
         for name, line in tried:
             by_name.setdefault(name, []).append(line)
         for name, lines in by_name.items():
-            forms = self._legal(name)
-            if forms:
+            if forms := self._legal(name):
                 said = (
                     f"This line of your reply could not be read: {one_line(lines[0], 100)!r}. Such a mark has one form,"
                     " and stands among the last lines of a reply."
@@ -795,26 +760,25 @@ class _Matters:
 
     def _legal(self, name: str) -> Sequence[str]:
         """The legal forms of a mark of that name here."""
-        permits = self.permits
-        known = [proposal.ref for proposal in permits.state.table.proposals][-MOST:]
-        if name == "AGREE" or (name == "CONSENSUS_REACHED" and permits.text):
-            refs = [permits.text.proposal.ref] if permits.text else known
-            return [form for ref in refs for form in permits.forms("AGREE", ref)]
-        if name in ("VOTE", "DECIDE"):
-            refs = [poll.ref for poll in permits.state.polls.open] if name == "VOTE" else known
-            return [form for ref in refs for form in permits.forms(name, ref)]
-        if name == "TO":
-            can = permits.rules.order == "free" or permits.role.may(MODERATE)
-            return [f"[TO: {agent.id}]" for agent in permits.header.agents if can and agent.id != permits.me]
-        if name == "CONSENSUS_REACHED":
-            return ["[CONSENSUS_REACHED]"] if permits.role.may(PROPOSE) else []
-        forms = {
-            "DEADLOCK": DEADLOCKED,
-            "ESCALATE": "[ESCALATE: why]",
-            QUESTION: f"[{QUESTION}: text | in 2h | default: what you do otherwise]",
-            "PASS": PASS,
-        }
-        return [forms[name]] if name in DECIDING else []
+        known = [proposal.ref for proposal in self.state.table.proposals][-MOST:]
+        match name:
+            case "AGREE" | "CONSENSUS_REACHED" if name == "AGREE" or self.text:
+                refs = [self.text.proposal.ref] if self.text else known
+                return [form for ref in refs for form in self.forms("AGREE", ref)]
+            case "VOTE" | "DECIDE":
+                refs = [poll.ref for poll in self.state.polls.open] if name == "VOTE" else known
+                return [form for ref in refs for form in self.forms(name, ref)]
+            case "TO":
+                can = self.rules.order == "free" or self.role.may(MODERATE)
+                return [f"[TO: {agent.id}]" for agent in self.header.agents if can and agent.id != self.me]
+            case "CONSENSUS_REACHED":
+                return ["[CONSENSUS_REACHED]"] if self.role.may(PROPOSE) else []
+        return {
+            "DEADLOCK": [DEADLOCKED],
+            "ESCALATE": ["[ESCALATE: why]"],
+            QUESTION: [f"[{QUESTION}: text | in 2h | default: what you do otherwise]"],
+            "PASS": [PASS],
+        }.get(name, [])
 
 
 def _deadlock(against: Sequence[Mark]) -> tuple[str, ...]:
