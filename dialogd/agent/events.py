@@ -75,11 +75,8 @@ class Writing:
 
 VERSION = 1
 BACKLOG = 512  # events kept for clients that reconnect
-LAG = 256  # events a client may lag behind for as long as it likes; a burst may be longer
-LAG_SECONDS = 2.0  # after which a client that lags further behind is let go
+LAG = 4096  # events that a client may lag behind; one that reads no more is let go
 CLIENTS = 100
-MERGED = 64 * 1024  # characters of text that wait for a slow client as one event
-
 
 Fields = Mapping[str, Any]
 
@@ -134,72 +131,50 @@ class Listener:
     def __init__(self, since: str, *, hears_all: bool = False) -> None:
         self.since = since
         self.hears_all = hears_all
-        self._waiting: deque[tuple[float, Event]] = deque()
+        self._waiting: deque[Event] = deque()
         self._news = asyncio.Event()
         self._is_over = False
 
-    def tell(self, event: Event) -> None:
-        """Put an event into its queue, unless the stream ends; text joins a piece before it that still waits."""
-        if self._is_over or (event.is_relayed and not self.hears_all):
-            return
-        if self._waiting and (joined := _joined(self._waiting[-1][1], event)):
-            self._waiting[-1] = self._waiting[-1][0], joined
-            return
-        self._waiting.append((time.monotonic(), event))
-        self._news.set()
+    def tell(self, event: Event) -> bool:
+        """Put an event into its queue, unless the stream ends; False where it lags too far behind.
+
+        Then its stream ends at once, without a `bye`: it reconnects, and hears what it missed from where it stopped.
+        """
+        if not self._is_over and (self.hears_all or not event.is_relayed):
+            self._waiting.append(event)
+            self._news.set()
+        if len(self._waiting) > LAG:
+            self._waiting.clear()
+            self.end()
+            return False
+        return True
 
     def end(self) -> None:
         """End the stream once the queue is empty."""
         self._is_over = True
         self._news.set()
 
-    def drop(self) -> None:
-        """End the stream at once. No `bye`: the client reconnects, and hears what it missed from where it stopped."""
-        self._waiting.clear()
-        self.end()
-
-    def lags(self, seconds: float) -> bool:
-        """True when it is far behind, and has not read for so long."""
-        return len(self._waiting) > LAG and time.monotonic() - self._waiting[0][0] > seconds
-
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
             while self._waiting:
-                yield self._waiting.popleft()[1]
+                yield self._waiting.popleft()
             if self._is_over:
                 return
             self._news.clear()
             await self._news.wait()
 
 
-def _joined(waiting: Event, event: Event) -> Event | None:
-    """Both pieces of a text as one event; None where they are no neighbours, or too long together."""
-    if not waiting.kind == event.kind == "text" or event.data["reset"]:
-        return None
-    old, new = waiting.data, event.data
-    if (old["by"], old["turn"]) != (new["by"], new["turn"]) or len(old["text"]) + len(new["text"]) > MERGED:
-        return None
-    data = {**new, "text": old["text"] + new["text"], "reset": old["reset"]}
-    return Event("", "text", data, is_relayed=event.is_relayed)
-
-
 class Hub:
     """Hands every event to every listener. Ids carry the daemon's epoch: old ones are not taken for new."""
 
-    def __init__(
-        self,
-        log: Callable[[Event], None] | None = None,
-        lag_seconds: float = LAG_SECONDS,
-        secrets: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, log: Callable[[Event], None] | None = None, secrets: Sequence[str] = ()) -> None:
         self.epoch = token_hex(4)
         self._secrets = secrets
         self._count = 0
         self._recent: deque[Event] = deque(maxlen=BACKLOG)
         self._listeners: set[Listener] = set()
         self._log = log
-        self._lag_seconds = lag_seconds
-        self._closed = False
+        self.is_closed = False  # the daemon goes
         self._standing: dict[str, Activity] = {}
         self._writing: dict[str, Writing] = {}
         self._audience_changed: list[Callable[[], None]] = []
@@ -210,11 +185,6 @@ class Hub:
         return len(self._listeners)
 
     @property
-    def is_closed(self) -> bool:
-        """True once the daemon goes."""
-        return self._closed
-
-    @property
     def hears_all(self) -> bool:
         """True while somebody listens to all daemons of the dialog."""
         return any(listener.hears_all for listener in self._listeners)
@@ -223,7 +193,7 @@ class Hub:
         """Call `changed` whenever a listener comes or goes, and when the daemon goes."""
         self._audience_changed.append(changed)
 
-    def _say_who_listens(self) -> None:
+    def _tell_audience(self) -> None:
         for changed in self._audience_changed:
             changed()
 
@@ -259,7 +229,7 @@ class Hub:
         self._standing[who] = now
         if not now.is_at_it:
             self._writing.pop(who, None)
-        self._tell_now("agent", now.data(who), is_relayed=is_relayed)
+        self._tell(self._momentary("agent", now.data(who), is_relayed=is_relayed))
 
     def state_of(self, who: str) -> Activity | None:
         """What an agent was last said to do."""
@@ -272,7 +242,7 @@ class Hub:
             writing, reset = Writing(turn, is_relayed=is_relayed), True
             self._writing[who] = writing
         writing.add(text)
-        self._tell_now("text", writing.data(who, text, reset=reset), is_relayed=is_relayed)
+        self._tell(self._momentary("text", writing.data(who, text, reset=reset), is_relayed=is_relayed))
 
     def written(self, who: str) -> tuple[int, str, int] | None:
         """What is kept of the turn that an agent writes: its number, the text without secrets, the length of all."""
@@ -281,7 +251,7 @@ class Hub:
 
     def relay(self, kind: str, data: Mapping[str, Any]) -> None:
         """Tell those who hear all what another daemon has said."""
-        self._tell_now(kind, data, is_relayed=True)
+        self._tell(self._momentary(kind, data, is_relayed=True))
 
     def forget_relayed(self, who: str = "") -> None:
         """Nobody listens to other daemons any more, or not to that of `who`: what is known of it will be outdated."""
@@ -289,18 +259,14 @@ class Hub:
             del self._standing[other]
             self._writing.pop(other, None)
 
-    def _tell_now(self, kind: str, data: Fields, *, is_relayed: bool) -> None:
-        """Tell what nobody is told again."""
-        self._tell(Event("", kind, data, is_relayed=is_relayed, safe=self._safe))
+    def _momentary(self, kind: str, data: Fields, *, is_relayed: bool) -> Event:
+        """An event that nobody is told again."""
+        return Event("", kind, data, is_relayed=is_relayed, safe=self._safe)
 
     def _tell(self, event: Event) -> None:
         if self._log is not None and not event.is_relayed:
             self._log(event)
-        for listener in list(self._listeners):
-            listener.tell(event)
-            if listener.lags(self._lag_seconds):
-                self._listeners.discard(listener)
-                listener.drop()
+        self._listeners = {listener for listener in self._listeners if listener.tell(event)}
 
     def _safe(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -325,22 +291,21 @@ class Hub:
             listener.tell(Event(self._last_id, "reset", {}))
         for event in (*(missed or ()), *self._as_it_stands()):
             listener.tell(event)
-        if self._closed:
+        if self.is_closed:
             self._say_bye(listener)
         self._listeners.add(listener)
-        self._say_who_listens()
+        self._tell_audience()
         try:
             yield listener
         finally:
             self._listeners.discard(listener)
-            self._say_who_listens()
+            self._tell_audience()
 
     def _as_it_stands(self) -> Iterator[Event]:
         for who, standing in self._standing.items():
-            yield Event("", "agent", standing.data(who), is_relayed=standing.is_relayed, safe=self._safe)
+            yield self._momentary("agent", standing.data(who), is_relayed=standing.is_relayed)
         for who, writing in self._writing.items():
-            data = writing.data(who, writing.text, reset=True)
-            yield Event("", "text", data, is_relayed=writing.is_relayed, safe=self._safe)
+            yield self._momentary("text", writing.data(who, writing.text, reset=True), is_relayed=writing.is_relayed)
 
     def _since(self, last_id: str) -> list[Event] | None:
         epoch, _, number = last_id.partition("-")
@@ -355,8 +320,8 @@ class Hub:
 
     async def close(self) -> None:
         """End every stream; used when the daemon goes."""
-        self._closed = True
-        self._say_who_listens()
+        self.is_closed = True
+        self._tell_audience()
         for listener in list(self._listeners):
             self._say_bye(listener)
 
