@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -31,7 +31,7 @@ from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import AGREED, ANY, USER, whose
 from dialogd.protocol.signals import convergence, signals
-from dialogd.protocol.state import Decision, Dialog, Outcome, Poll
+from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.text import places
 from dialogd.protocol.units import in_words
 from dialogd.store.folders import StateDir
@@ -230,57 +230,111 @@ def onwards(dialog: Dialog, file: Path) -> str:
 # -- How a dialog stands by its own rules -----------------------------------------------------------------------------
 
 LATEST = 3  # decisions that are shown; all of them are among the facts
-DECISION = ("ref", "outcome", "method", "evidence", "reason", "entry")  # what programs are told of one
 
 
-def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
-    """How far the agents agree, in one row; none before two agents have spoken, and none after the end."""
-    near = convergence(dialog)
-    is_build = dialog.header.rules.build is not None  # the iterations of a task resemble one another
-    return (
-        ()
-        if near is None or is_build or dialog.state.outcome is not None
-        else (("signals", f"convergence {near:.2f} (weak)"),)
-    )
+def facts(dialog: Dialog, at: str) -> dict[str, Any]:
+    """How it comes to its decision, for programs: `time_left` in seconds, null without a limit. `at` is now."""
+    state, rules = dialog.state, dialog.header.rules
+    opened, decisions = reopenings(dialog) if state.table.decisions else {}, []
+    for made in state.table.decisions:
+        stands = as_of_now(opened, made.entry, made.outcome, made.reason)
+        why = "; ".join(filter(None, (stands.reason, stands.superseded and f"superseded: {stands.superseded}")))
+        decisions.append(
+            {"ref": made.ref, "outcome": stands.outcome, "method": made.method, "evidence": made.evidence,
+             "reason": why, "entry": made.entry}
+        )  # fmt: skip
+    sealed = list(dict.fromkeys(seal.agent for seal in state.debts.seals))
+    left = None if state.outcome else time_left(dialog, at)
+    return {
+        "template": rules.template, "order": rules.order, "verdict": rules.verdict, "phase": _phase(dialog),
+        "rounds": state.floor.rounds, "max_rounds": state.limits.max_rounds,
+        "polls": [
+            {
+                "ref": poll.ref, "turn": poll.turn,
+                "votes": [{**asdict(one), "weight": rules.weight([one.agent])} for one in poll.ballots],
+                "missing": [who for who in dialog.header.voters if all(one.agent != who for one in poll.ballots)],
+            }
+            for poll in state.polls.open
+        ],
+        "decisions": decisions, "escalated": state.escalation.to, "escalation": state.escalation.why,
+        "sealed": sealed, "unsealed": [who for who in state.owing if who not in sealed] if sealed else [],
+        "queue": list(state.floor.queue), "blocking": list(state.table.blocking), "closing": state.closing,
+        "time_left": None if left is None else max(left, 0.0),
+    }  # fmt: skip
+
+
+def _phase(dialog: Dialog) -> dict[str, Any] | None:
+    """The phase that is under way; after the end the one that began last, for what was to follow never did."""
+    rules, state = dialog.header.rules, dialog.state
+    index = rules.phase(state.floor.rounds)
+    if index < 0:
+        return None
+    if state.outcome is not None:
+        turns = (entry for entry in dialog.entries if entry.frame and entry.number > state.base)
+        began = [name for entry in turns if (name := round_of(entry.marks, "phase"))]
+        names = [phase.name for phase in rules.phases[: index + 1]]
+        index = names.index(began[-1]) if began and began[-1] in names else 0
+    phase = rules.phases[index]
+    return {"number": index + 1, "of": len(rules.phases), "name": phase.name, "description": phase.description}
 
 
 def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
     """What there is to say of a dialog with rules of its own; nothing of a plain one but its limits. `at` is now."""
-    state, rules, is_over = dialog.state, dialog.header.rules, dialog.state.outcome is not None
+    state, rules, is_over, now_ = dialog.state, dialog.header.rules, dialog.state.outcome is not None, facts(dialog, at)
     if not rules.is_plain:
-        first = ", the first wins" if rules.winner == "first" else ""
-        verdict = {
-            "mutual": "all sign the same text",
-            "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}{first}",
-            "moderator": "the moderator decides",
-            "judge": f"{rules.judge or 'nobody'} judges",
-            "build": "its tasks are carried out and reviewed",
-        }[rules.verdict]
-        name = f"{rules.template}: " if rules.template else ""
-        if rules.build is not None:
-            from dialogd.protocol.build import listed
-
-            yield "rules", f"{name}{verdict}"
-            yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.tasks)) or "none yet"
-        else:
-            yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
-            yield "rounds" if is_over else "round", _round(dialog)
-        yield from (("vote", _vote(_poll(dialog, poll))) for poll in state.polls.open if not is_over)
-        for one in _decisions_now(dialog)[-LATEST:] if rules.build is None else ():
-            reason = f"; {one.reason}" if one.reason else ""
-            how = "" if one.method == "mutual" else f" ({one.method})"  # who signed is told behind it
-            yield "decided", f"{one.ref} {one.outcome}{how}: {one.evidence}{reason}"
+        yield from _rules_rows(dialog, now_)
+        for poll in now_["polls"] if not is_over else ():
+            weights = [f" (weight {vote['weight']:g})" if vote["weight"] != 1 else "" for vote in poll["votes"]]
+            votes = [f"{v['agent']} {v['choice']}{weight}" for v, weight in zip(poll["votes"], weights, strict=True)]
+            missing = f"; not yet: {', '.join(poll['missing'])}" if poll["missing"] else ""
+            yield "vote", f"{poll['ref']}: {', '.join(votes) or 'nobody yet'}{missing}"
+        for one in now_["decisions"][-LATEST:] if rules.build is None else ():
+            how = "" if one["method"] == "mutual" else f" ({one['method']})"  # who signed is told behind it
+            reason = f"; {one['reason']}" if one["reason"] else ""
+            yield "decided", f"{one['ref']} {one['outcome']}{how}: {one['evidence']}{reason}"
         if state.escalation.to and not is_over:
-            yield "decides", _you(state.escalation.to) + (f": {state.escalation.why}" if state.escalation.why else "")
+            yield "decides", ": ".join(filter(None, (_you(state.escalation.to), state.escalation.why)))
         if state.table.blocking:
             yield "blocks", f"an approval: finding {', '.join(map(str, state.table.blocking))}"
-    sealed, waiting = _seals(dialog)
-    if sealed:
-        yield "sealed", ", ".join(sealed) + (f"; waiting for {', '.join(waiting)}" if waiting else "")
+    if now_["sealed"]:
+        waiting = f"; waiting for {', '.join(now_['unsealed'])}" if now_["unsealed"] else ""
+        yield "sealed", ", ".join(now_["sealed"]) + waiting
     if state.floor.queue:
         yield "in line", f"for the floor: {', '.join(map(_you, state.floor.queue))}"
-    if (left := _time_left(dialog, at)) is not None:
-        yield "time", f"{in_words(round(left))} left of {in_words(state.limits.max_time or 0.0)}"
+    if now_["time_left"] is not None:
+        yield "time", f"{in_words(round(now_['time_left']))} left of {in_words(state.limits.max_time or 0.0)}"
+
+
+def _rules_rows(dialog: Dialog, now_: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Order and verdict, and the round; of a build its tasks."""
+    state, rules, is_over = dialog.state, dialog.header.rules, dialog.state.outcome is not None
+    first = ", the first wins" if rules.winner == "first" else ""
+    verdict = {
+        "mutual": "all sign the same text",
+        "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}{first}",
+        "moderator": "the moderator decides",
+        "judge": f"{rules.judge or 'nobody'} judges",
+        "build": "its tasks are carried out and reviewed",
+    }[rules.verdict]
+    name = f"{rules.template}: " if rules.template else ""
+    if rules.build is not None:
+        from dialogd.protocol.build import listed
+
+        yield "rules", f"{name}{verdict}"
+        yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.tasks)) or "none yet"
+        return
+    yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
+    most, done, phase = state.limits.max_rounds, state.floor.rounds, now_["phase"]
+    text = f"{done} complete" if is_over else f"{done + 1 if most is None else min(done + 1, most)}"
+    text += "" if most is None else f"{', of at most' if is_over else ' of'} {most}"
+    if phase is not None:
+        about = f": {phase['description']}" if phase["description"] else ""
+        text += f"; {'ended in ' if is_over else ''}phase {phase['number']} of {phase['of']}, {phase['name']}{about}"
+    yield "rounds" if is_over else "round", text
+
+
+def _you(agent: str) -> str:
+    return "you" if agent == USER else agent
 
 
 def result(dialog: Dialog) -> Iterator[tuple[str, str]]:
@@ -295,99 +349,6 @@ def result(dialog: Dialog) -> Iterator[tuple[str, str]]:
 def when(at: str) -> str:
     """A time behind a few words: ` on 2026-11-22 at 18:04 UTC`; "" for none."""
     return f" on {at[:10]} at {at[11:16]} UTC" if at.endswith("Z") else ""
-
-
-def _decisions_now(dialog: Dialog) -> tuple[Decision, ...]:
-    """The decisions as they stand by what came after them; the reason says what that was."""
-    opened, found = reopenings(dialog) if dialog.state.table.decisions else {}, []
-    for decision in dialog.state.table.decisions:
-        now = as_of_now(opened, decision.entry, decision.outcome, decision.reason)
-        left = f"superseded: {now.superseded}" if now.superseded else ""
-        found.append(replace(decision, outcome=now.outcome, reason="; ".join(filter(None, (now.reason, left)))))
-    return tuple(found)
-
-
-def facts(dialog: Dialog, at: str) -> dict[str, Any]:
-    """The same for programs: `time_left` in seconds, null without a limit."""
-    state, rules = dialog.state, dialog.header.rules
-    sealed, waiting = _seals(dialog)
-    return {
-        "template": rules.template,
-        "order": rules.order,
-        "verdict": rules.verdict,
-        "phase": _phase(dialog),
-        "rounds": state.floor.rounds,
-        "max_rounds": state.limits.max_rounds,
-        "polls": [_poll(dialog, poll) for poll in state.polls.open],
-        "decisions": [{key: getattr(one, key) for key in DECISION} for one in _decisions_now(dialog)],
-        "escalated": state.escalation.to,
-        "escalation": state.escalation.why,
-        "sealed": list(sealed),
-        "unsealed": list(waiting),
-        "queue": list(state.floor.queue),
-        "blocking": list(state.table.blocking),
-        "closing": state.closing,
-        "time_left": _time_left(dialog, at),
-    }
-
-
-def _time_left(dialog: Dialog, at: str) -> float | None:
-    """Seconds until the time limit of a dialog that goes on; None without a limit, or without a beginning."""
-    left = None if dialog.state.outcome else time_left(dialog, at)
-    return None if left is None else max(left, 0.0)
-
-
-def _round(dialog: Dialog) -> str:
-    """`2 of 5; phase 1 of 3, DISCOVERY: what there is`; after the end `1 complete, of at most 5; ended in phase …`."""
-    state, is_over = dialog.state, dialog.state.outcome is not None
-    most, done, of = state.limits.max_rounds, state.floor.rounds, ", of at most" if is_over else " of"
-    text = f"{done} complete" if is_over else f"{done + 1 if most is None else min(done + 1, most)}"
-    text += f"{of} {most}" if most is not None else ""
-    phase = _phase(dialog)
-    if phase is None:
-        return text
-    about = f": {phase['description']}" if phase["description"] else ""
-    return f"{text}; {'ended in ' if is_over else ''}phase {phase['number']} of {phase['of']}, {phase['name']}{about}"
-
-
-def _phase(dialog: Dialog) -> dict[str, Any] | None:
-    """The phase that is under way; after the end the one that began last, for what was to follow never did."""
-    rules, state = dialog.header.rules, dialog.state
-    index = rules.phase(state.floor.rounds)
-    if index < 0:
-        return None
-    if state.outcome is not None:
-        began = [
-            name for e in dialog.entries if e.frame and e.number > state.base if (name := round_of(e.marks, "phase"))
-        ]
-        names = [phase.name for phase in rules.phases[: index + 1]]
-        index = names.index(began[-1]) if began and began[-1] in names else 0
-    phase = rules.phases[index]
-    return {"number": index + 1, "of": len(rules.phases), "name": phase.name, "description": phase.description}
-
-
-def _poll(dialog: Dialog, poll: Poll) -> dict[str, Any]:
-    votes = [{**asdict(ballot), "weight": dialog.header.rules.weight([ballot.agent])} for ballot in poll.ballots]
-    cast = {ballot.agent for ballot in poll.ballots}
-    missing = [who for who in dialog.header.voters if who not in cast]
-    return {"ref": poll.ref, "turn": poll.turn, "votes": votes, "missing": missing}
-
-
-def _vote(poll: Mapping[str, Any]) -> str:
-    weights = [f" (weight {vote['weight']:g})" if vote["weight"] != 1 else "" for vote in poll["votes"]]
-    votes = [f"{v['agent']} {v['choice']}{weight}" for v, weight in zip(poll["votes"], weights, strict=True)]
-    missing = f"; not yet: {', '.join(poll['missing'])}" if poll["missing"] else ""
-    return f"{poll['ref']}: {', '.join(votes) or 'nobody yet'}{missing}"
-
-
-def _seals(dialog: Dialog) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Whose answers of the open round are sealed, and for whose seal it waits."""
-    sealed = tuple(dict.fromkeys(seal.agent for seal in dialog.state.debts.seals))
-    return sealed, tuple(who for who in dialog.state.owing if who not in sealed) if sealed else ()
-
-
-def _you(agent: str) -> str:
-    return "you" if agent == USER else agent
 
 
 # -- `dialogd status` -------------------------------------------------------------------------------------------------
@@ -551,13 +512,13 @@ def _secrets(dialog: Dialog) -> int:
 
 def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
     dialog, state = situation.dialog, situation.dialog.state
-    is_over, at = state.outcome is not None, now()
-    left = max(state.limits.max_turns - state.counted, 0)
-    whose = "" if is_over else f", next: {', '.join(state.owing) or 'nobody'}"
+    is_over, at, near, hidden = state.outcome is not None, now(), convergence(situation.dialog), _secrets(dialog)
+    whose_turn = "" if is_over else f", next: {', '.join(state.owing) or 'nobody'}"
+    is_near = near is not None and not is_over and dialog.header.rules.build is None  # iterations resemble one another
     rows = [
         ("file", f"{situation.file} (dialog {dialog.id})"),
-        *([("", "REHEARSAL: no model is asked; what comes of it is no memory")] if dialog.is_rehearsed else []),
-        ("turns", f"turn {state.turns_in_words} ({left} left){whose}"),
+        ("", "REHEARSAL: no model is asked; what comes of it is no memory" if dialog.is_rehearsed else None),
+        ("turns", f"turn {state.turns_in_words} ({max(state.limits.max_turns - state.counted, 0)} left){whose_turn}"),
         ("state", f"{situation.phase} ({lifecycle.where(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
         *(("question", text) for text in questions.rows(dialog, at, local) if not is_over),
@@ -567,19 +528,18 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *_by_hand(dialog),
         *_sessions(situation),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
-        *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
-        *([("budget", spent)] if (spent := money.standing(state)) else []),
-        *signal_row(dialog),
+        ("secrets", f"{hidden} redacted in the file" if hidden else None),
+        ("budget", money.standing(state) or None),
+        ("signals", f"convergence {near:.2f} (weak)" if is_near else None),
         *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in warnings),
+        ("next", next_step(dialog, situation.file, is_running=bool(situation.daemons)) or None),
     ]
-    if step := next_step(dialog, situation.file, is_running=bool(situation.daemons)):
-        rows.append(("next", step))
     if situation.needs_person():
         ways = lifecycle.answers(dialog, file_flag(situation.file))
         rows += zip(("answer", *("or" for _ in ways[1:])), ways, strict=True)
     yield line(dialog.header.topic) or "(without a topic)"
-    yield from (f"  {label:8} {line(text)}" for label, text in rows)
+    yield from (f"  {label:8} {line(text)}" for label, text in rows if text is not None)
 
 
 def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
