@@ -31,7 +31,7 @@ from dialogd.protocol.units import dollars, in_words, listed, many
 from dialogd.views.flow import flow
 from dialogd.views.markup import fill, safe, to_html
 from dialogd.views.plan import Plan
-from dialogd.views.plan_page import date, fenced, guarded, inline, quoted, summary, table
+from dialogd.views.plan_page import date, document, guarded, inline, summary, table
 from dialogd.views.words import sentences, words_of
 
 STATES = {
@@ -205,7 +205,7 @@ HASHES = (
 )
 
 
-def as_html(document: Document) -> str:
+def as_html(made: Document) -> str:
     """One page, readable on a screen and on paper. Its policy allows its own style and nothing else."""
     folder = Path(__file__).parent
     css = (folder / "export.css").read_text(encoding="utf-8")
@@ -213,7 +213,7 @@ def as_html(document: Document) -> str:
     return fill(
         folder,
         "export.html",
-        document=document,
+        document=made,
         policy=safe(f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"),
         css=safe(css),
         columns=PROPOSALS,
@@ -382,20 +382,11 @@ _EATEN = re.compile(
 )
 
 
-def as_markdown(document: Document) -> str:
+def as_markdown(made: Document) -> str:
     """The whole document; ends with a newline."""
-    facts = "\n".join(f"- **{name}:** {_line(value)}" for name, value in document.facts)
-    parts = [f"# {_line(_shown(document.title))}"]
-    parts += [f"**{document.kind}.**"] if document.kind else []
-    parts += [guarded(document.summary), "## About this dialog", facts, *_proposed(document)]
-    parts += ["## The conversation", *(block for part in document.parts for block in _markdown_part(part))]
-    if document.attachments:
-        parts.append("## Attachments")
-    for name, text in document.attachments:  # a heading whose anchor on code hosts is `anchor_of`
-        parts += [f"### {anchor_of(name).replace('attachment-', 'Attachment ', 1)}", quoted(guarded(text))]
-    parts += ["## Appendix: rules, figures and hashes", " ".join(document.rules), fenced(document.header)]
-    parts += ["\n".join(table(RECORDS, [tuple(map(guarded, row)) for row in document.records])), HASHES]
-    return "\n\n".join(parts) + "\n"
+    records = "\n".join(table(RECORDS, [tuple(map(guarded, row)) for row in made.records]))
+    names = {"line": lambda text: inline(guarded(text), ALL), "heading": _shown, "anchor_of": anchor_of}
+    return document("export.md.jinja", d=made, records=records, hashes=HASHES, **names) + "\n"
 
 
 def _shown(title: str) -> str:
@@ -408,37 +399,6 @@ def _shown(title: str) -> str:
         return match[0] if is_alone else "".join(f"\\{sign}" for sign in match[0])
 
     return _EATEN.sub(kept, title)
-
-
-def _proposed(document: Document) -> Iterator[str]:
-    if document.proposals:
-        yield "## Proposals"
-        rows = [
-            (f"**{ref}** by {_line(by)}", _line(text), _stands(rest)) for ref, by, text, *rest in document.proposals
-        ]
-        yield "\n".join(f"- {who}: {text} ({stands})" for who, text, stands in rows)
-
-
-def _stands(rest: list[str]) -> str:
-    decision, *sides = rest
-    named = [f"{name} {_line(who)}" for name, who in zip(PROPOSALS[-2:], sides, strict=True) if who]
-    return "; ".join([decision, *named])
-
-
-def _markdown_part(part: Piece) -> Iterator[str]:
-    yield f"### {_line(part.title)}"
-    if part.caption:
-        yield f"*{_line(part.caption)}*"
-    if part.note:
-        yield f"**{_line(part.note)}**"
-    if part.text.strip():
-        yield quoted(guarded(part.text))
-    if part.told:
-        yield "\n".join(f"- {_line(sentence)}" for sentence in part.told)
-
-
-def _line(text: str) -> str:
-    return inline(guarded(text), ALL)
 
 
 # -- The formats that a dialog can be exported to, and the one function for all of them -------------------------------
@@ -464,10 +424,10 @@ def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) ->
         raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
     if to == "json":
         return as_json(dialog, attachments).encode()
-    document = draw_up(dialog, attachments)
+    made = draw_up(dialog, attachments)
     if to == "pdf":
-        return as_pdf(as_html(document))
-    return (as_markdown if to == "md" else as_html)(document).encode("utf-8", "replace")
+        return as_pdf(as_html(made))
+    return (as_markdown if to == "md" else as_html)(made).encode("utf-8", "replace")
 
 
 def file_name(dialog: Dialog, to: str) -> str:

@@ -20,7 +20,7 @@ from dialogd.views.plan import Plan, PlanDecision, Statement, method, without_ma
 from dialogd.views.words import called, sentences, words_of
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
 
 # A fence at the very beginning of a line is one to every reader of Markdown. What one behind blanks or a list's sign
 # opens and closes depends on what stands around it: a text with such a fence is taken to have none.
@@ -136,17 +136,22 @@ def summary(plan: Plan) -> str:
     return _filled(plan)
 
 
-def _filled(plan: Plan, **parts: bool) -> str:
+def _filled(plan: Plan, *, title: bool = False, record: bool = False) -> str:
     is_build = plan.dialog.header.rules.build is not None
-    page = _template().render(
-        plan=plan, is_build=is_build, continue_=_continue(plan), **{"title": False, "record": False, **parts}
+    return document(
+        "plan.md.jinja", plan=plan, is_build=is_build, continue_=_continue(plan), title=title, record=record
     )
+
+
+def document(name: str, **values: object) -> str:
+    """The Markdown template of that name, filled; what agents wrote goes through `inline`, `quoted` or `guarded`."""
+    page = _templates().get_template(name).render(**values)
     # Texts stand in quotes, where no line is empty: what is left empty here are parts that say nothing.
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in page.split("\n"))).strip("\n")
 
 
 @lru_cache(maxsize=1)
-def _template() -> Template:
+def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -154,7 +159,7 @@ def _template() -> Template:
     )
     made.filters["inline"] = inline
     given = (
-        inline, quoted, guarded, date, where, method, listed, without_marks, words_of, sentences, called,
+        inline, quoted, guarded, fenced, date, where, method, listed, without_marks, words_of, sentences, called,
         convergence, shlex.quote,
     )  # fmt: skip
     made.globals.update({one.__name__: one for one in given})
@@ -162,7 +167,7 @@ def _template() -> Template:
         kinds=KINDS, byline=_byline, tasks=_tasks, decided_how=_decided_how, still_open=_open, votes=_votes,
         findings=_findings, disagreements=_disagreements, changes=_changes, figures=_figures,
     )  # fmt: skip
-    return made.get_template("plan.md.jinja")
+    return made
 
 
 def date(at: str) -> str:
