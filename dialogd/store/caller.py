@@ -14,8 +14,9 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -49,11 +50,6 @@ class Key:
     id: str
     pid: int = 0
     started: str = ""
-
-    def __str__(self) -> str:
-        if not self.pid:
-            return f"{self.program}:{self.id}"
-        return f"{self.program}:{self.pid}:{self.started}"
 
     @property
     def is_running(self) -> bool:
@@ -114,7 +110,7 @@ def seat_of(pid: int, running: Collection[Running]) -> Running | None:
     terminal session; whose mark an environment on the way there holds; or in whose terminal it is, below nothing that
     the session is below: then its parents are gone.
     """
-    seats = [(one, key) for one in running if one.session and (key := read_key(one.session)) is not None]
+    seats = [(one, key) for one in running if (key := read_key(one.session)) is not None]
     builders = {one.pid: one for one in running if one.repo}
     if not seats and not builders:
         return None
@@ -305,16 +301,7 @@ def asked_by(callers: Callable[[], Sequence[int]]) -> None:
 
 def carried(work: Callable[[], T]) -> Callable[[], T]:
     """`work` for another thread, as asked for by whoever asks this one."""
-    callers = _finder.get()
-
-    def done() -> T:
-        token = _finder.set(callers)
-        try:
-            return work()
-        finally:
-            _finder.reset(token)
-
-    return done
+    return partial(copy_context().run, work)
 
 
 def caller_here(folder: Path) -> Caller:
