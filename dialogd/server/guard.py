@@ -28,7 +28,10 @@ UidOf = Callable[[Address, Address], int | None]
 """(theirs, ours) -> uid of the socket at their end; None when no process owns it (any more)."""
 
 MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address that is written as an IPv6 one
-TCP_INFO, ESTABLISHED, CLOSE_WAIT = 11, 1, 8  # Linux's numbers: Python has names for some, on Linux only
+# Linux's numbers: Python has names for some of them, and those on Linux only.
+TCP_INFO, ESTABLISHED, CLOSE_WAIT = 11, 1, 8
+AF_NETLINK, SOCK_DIAG, DIAG_BY_FAMILY, REQUEST = 16, 4, 20, 1
+DIAG_ANSWER = struct.Struct("=4xH10x4x4s44x12xII")  # message type, both ports as sent, uid, inode
 
 
 class Caller(Enum):
@@ -69,7 +72,7 @@ def choose_lookup(way: UidOf | None = None) -> UidOf | None:
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as end,
     ):
-        way = way or read_proc
+        way = way or find_uid
         if sys.platform == "linux" and identify(end, way) is Caller.OWN:
             return way
     log.warning(
@@ -79,14 +82,43 @@ def choose_lookup(way: UidOf | None = None) -> UidOf | None:
     return None
 
 
-def read_proc(theirs: Address, ours: Address) -> int | None:
-    """The uid of a socket, from /proc/net/tcp and tcp6."""
-    found = _search_proc(theirs, ours)
+def find_uid(theirs: Address, ours: Address) -> int | None:
+    """The uid of the socket at their end; None when it is closed."""
+    found = _find_socket(theirs, ours)
     return found[0] if found else None
 
 
-def _search_proc(theirs: Address, ours: Address) -> tuple[int, int] | None:
-    """The uid and the inode of a socket."""
+def _find_socket(theirs: Address, ours: Address) -> tuple[int, int] | None:
+    """The uid and the inode of the socket at their end: from the kernel, or from /proc where that does not answer.
+
+    The kernel takes 0.03 ms, the table in /proc up to 10 ms on a busy machine.
+    """
+    try:
+        return ask_kernel(theirs, ours)
+    except OSError:
+        return search_proc(theirs, ours)
+
+
+def ask_kernel(theirs: Address, ours: Address) -> tuple[int, int] | None:
+    """Uid and inode by NETLINK_SOCK_DIAG."""
+    ports = struct.pack("!HH", theirs[1], ours[1])
+    hosts = b"".join(socket.inet_aton(host).ljust(16, b"\0") for host in (theirs[0], ours[0]))
+    question = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + ports + hosts
+    question += struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+    header = struct.pack("=IHHII", 16 + len(question), DIAG_BY_FAMILY, REQUEST, 1, 0)
+    with socket.socket(AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as kernel:
+        kernel.send(header + question)
+        answer, sender = kernel.recvfrom(4096, socket.MSG_DONTWAIT)
+    if sender[0] != 0 or len(answer) < DIAG_ANSWER.size:
+        return None
+    kind, found_ports, uid, inode = DIAG_ANSWER.unpack_from(answer)
+    # Where no such connection is left, the kernel answers with a listener on their port, if there is one; and a closed
+    # socket that still lingers has no inode, and says uid 0.
+    return (uid, inode) if kind == DIAG_BY_FAMILY and found_ports == ports and inode else None
+
+
+def search_proc(theirs: Address, ours: Address) -> tuple[int, int] | None:
+    """Uid and inode from /proc/net/tcp and tcp6."""
     for _ in range(2):  # the tables are read in pieces while others come and go, so a row can be missed once
         # A client can reach an IPv4 port through an IPv6 socket; that one stands in tcp6.
         for name, prefix in (("tcp", b""), ("tcp6", MAPPED)):
@@ -140,9 +172,9 @@ class Connection:
             if sys.platform != "linux":
                 return connected(theirs, ours)
             # Who hides what it holds is believed to hold this one, if that was there all the time.
-            before = _search_proc(theirs, ours)
+            before = _find_socket(theirs, ours)
             found = holders(before[1]) if before else ()
-            return found if found and _search_proc(theirs, ours) == before else ()
+            return found if found and _find_socket(theirs, ours) == before else ()
         except OSError:
             return ()
 

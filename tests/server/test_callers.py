@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 import pytest
 import uvicorn
 
-from dialogd.server.guard import Address, Caller, choose_lookup, find_owner, identify, read_proc
+from dialogd.server.guard import Address, Caller, ask_kernel, choose_lookup, find_owner, find_uid, identify, search_proc
 from dialogd.server.serving import make_server
 from tests.server.serving import Site, connect, read_answer, request, running
 from tests.support.cases import cases
@@ -46,14 +46,14 @@ def reset(client: socket.socket) -> None:
 
 def test_a_process_of_this_user_is_its_own_caller() -> None:
     with connected() as (_, end):
-        assert identify(end, read_proc) is Caller.OWN
+        assert identify(end, find_uid) is Caller.OWN
 
 
 def test_a_caller_that_stopped_sending_is_still_known() -> None:
     with connected() as (client, end):
         client.shutdown(socket.SHUT_WR)
 
-        assert identify(end, read_proc) is Caller.OWN
+        assert identify(end, find_uid) is Caller.OWN
 
 
 @pytest.mark.parametrize("leave", [socket.socket.close, reset])
@@ -61,7 +61,7 @@ def test_a_caller_that_left_is_unknown(leave: Callable[[socket.socket], None]) -
     with connected() as (client, end):
         leave(client)
 
-        assert identify(end, read_proc) is Caller.UNKNOWN
+        assert identify(end, find_uid) is Caller.UNKNOWN
 
 
 def test_a_lookup_that_comes_too_late_does_not_count() -> None:
@@ -77,7 +77,7 @@ def test_a_lookup_that_comes_too_late_does_not_count() -> None:
 def test_an_ipv6_socket_that_calls_an_ipv4_port_is_found() -> None:
     with connected(to="::ffff:127.0.0.1") as (client, end):
         assert client.family is socket.AF_INET6
-        assert identify(end, read_proc) is Caller.OWN
+        assert identify(end, find_uid) is Caller.OWN
 
 
 def test_a_listener_on_the_port_of_a_caller_that_left_is_not_the_caller() -> None:
@@ -85,13 +85,24 @@ def test_a_listener_on_the_port_of_a_caller_that_left_is_not_the_caller() -> Non
         theirs, ours = client.getsockname(), end.getsockname()
         reset(client)
         with closing(socket.create_server(theirs)):
-            assert read_proc(theirs, ours) is None
+            assert find_uid(theirs, ours) is None
 
 
 def test_the_pair_is_matched_in_one_direction() -> None:
     with connected() as (client, end), connected() as (_, other):
-        assert read_proc(client.getsockname(), other.getsockname()) is None
-        assert read_proc(client.getsockname(), end.getsockname()) == os.geteuid()
+        assert find_uid(client.getsockname(), other.getsockname()) is None
+        assert find_uid(client.getsockname(), end.getsockname()) == os.geteuid()
+
+
+def test_the_kernel_and_its_table_say_the_same() -> None:
+    with connected() as (client, end):
+        ends = client.getsockname(), end.getsockname()
+        found = ask_kernel(*ends)
+        assert found is not None
+        assert found == search_proc(*ends)
+        client.close()
+        assert ask_kernel(*ends) is None
+        assert search_proc(*ends) is None
 
 
 ROW = (
@@ -120,7 +131,7 @@ def test_a_row_counts_only_with_an_inode(rows: list[str], owner: tuple[int, int]
 
 
 def test_a_system_that_cannot_tell_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    assert choose_lookup() is read_proc
+    assert choose_lookup() is find_uid
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         assert choose_lookup(lambda theirs, ours: None) is None
@@ -137,7 +148,7 @@ def test_another_user_is_told_from_this_one() -> None:
             command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdin=-1, stdout=-1
         ) as other:
             with closing(listener.accept()[0]) as end:
-                assert identify(end, read_proc) is Caller.OTHER
+                assert identify(end, find_uid) is Caller.OTHER
             other.communicate(b"\n")
 
 
