@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from shutil import get_terminal_size, which
+from shutil import get_terminal_size
 from textwrap import fill
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from dialogd import __version__
 from dialogd.alerts import Alert, Channel, Event, chosen, why_no_desktop
 from dialogd.backends import BACKENDS, WRITING, Found, Kind, auto, writers
 from dialogd.backends.sandbox import INSTALL
-from dialogd.backends.seats import Seat, start_again
+from dialogd.backends.seats import start_again
 from dialogd.cli import options
 from dialogd.cli.host import ONE, twice
 from dialogd.cli.launch import is_free
@@ -32,20 +32,25 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.person import now
 from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.units import in_words, many
-from dialogd.store.disk import read_json
+from dialogd.store.disk import flush, flush_folder, read_json
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
+from dialogd.store.lock import Lock
 from dialogd.templates.library import Location, Template, find, load, places
 
+# -- `dialogd doctor` -------------------------------------------------------------------------------------------------
+
 PORTS = 2  # of the two agents that most dialogs have
-SLOW_FLUSH = 0.1  # seconds
-WATCH_TRIES = 12  # a tenth of a second each
-FIRST_YEAR = 2026
-JAVASCRIPT = ("gemini", "codex", "opencode", "claude")  # programs that may be scripts for node
-NETWORKED = frozenset(
-    {"9p", "afs", "afpfs", "ceph", "cifs", "davfs", "fuse.sshfs", "gfs2", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4",
-     "osxfuse", "smb3", "smbfs", "sshfs", "webdav"}
-)  # fmt: skip
+Reap = Annotated[bool, typer.Option("--reap", help="End and remove what earlier daemons and dialogs left behind.")]
+MARKS = {"ok": "ok", "absent": "--", "warning": "??", "problem": "!!"}
+KINDS = {
+    "process": "commands whose daemon is gone",
+    "registration": "entries of daemons that are gone",
+    "seat": "locks of seats that nobody holds",
+    "folder": "temporary folders older than a day",
+    "session": "sessions that dialogd had coding agents make for dialogs",
+}
+LISTED = 5  # leftovers of one kind that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,168 +64,165 @@ class Fact:
     more: dict[str, object] = field(default_factory=dict)
 
 
-def _machine(settings: Settings) -> Iterator[Fact]:
-    """Python, dialogd, node where a program needs it, the clock, the state directory."""
-    yield Fact("python", "ok", f"{platform.python_version()} at {sys.executable}")
-    yield Fact("dialogd", "ok", __version__)
-    if scripts := [name for name in JAVASCRIPT if _needs_node(which(name))]:
-        needing = ", ".join(scripts)
-        if node := which("node"):
-            yield Fact("node", "ok", f"{node}, for {needing}")
-        else:
-            yield Fact("node", "warning", f"not here, and {needing} cannot run without it", "install node 22")
-    if (year := time.gmtime().tm_year) < FIRST_YEAR:
-        yield Fact("clock", "warning", f"it says {year}: times in dialogs will be wrong", "set the clock")
-    else:
-        yield Fact("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
-    yield _state(settings)
+def doctor(clear: Reap = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
+    """Check this machine: what you can start with, what is wrong.
+
+    Backends and who pays, ports, files and the lock; each problem with its fix. Exit code 1 when no dialog can be held
+    here. `--` is not here and does no harm, `??` deserves a look, `!!` must be mended first.
+    """
+    settings = options.settings_for(file)
+    facts = [
+        fact for check in (_backends, _machine, _state, _ports, _folder, _dialog, _alerts) for fact in check(settings)
+    ]
+    left = find_leftovers(StateDir(settings.state_dir))
+    taken = {item: reap(item) for item in left if clear}
+    sound = all(fact.state != "problem" for fact in facts)
+    width = max(len(fact.name) for fact in facts)
+    start, *others = facts
+    rows = [start.text, "", *(row for fact in others for row in _lines(fact, width))]
+    behind = [
+        {"kind": item.kind, "what": item.what, "pid": item.pid or None, "path": str(item.path or "") or None,
+         "reaped": taken.get(item)}
+        for item in left
+    ]  # fmt: skip
+    found = [{"name": f.name, "state": f.state, "text": f.text, "fix": f.fix, **f.more} for f in facts]
+    rows += _leftovers(left, taken, settings, width)
+    options.answer({"ok": sound, "facts": found, "leftovers": behind}, rows, json=json)
+    raise typer.Exit(0 if sound else 1)
 
 
-def _needs_node(program: str | None) -> bool:
-    """True for a script that its first line hands to node."""
-    if program is None:
-        return False
-    with suppress(OSError), Path(program).open("rb") as source:
-        first = source.readline(64)
-        return first.startswith(b"#!") and b"node" in first
-    return False
+def _backends(settings: Settings) -> Iterator[Fact]:
+    """With whom a dialog can start now; every backend; who can lead a build."""
+    environment, own = os.environ, dotenv(Path.cwd())
+    names = [f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS]
+    found = auto.survey(names, environment, own, state=settings.state_dir)
+    looks = dict(zip(BACKENDS, (found[name] for name in names), strict=True))
+    pair = [auto.resolve(auto.AUTO, at, {**own, **environment}, looks.__getitem__, agents="AB") for at in (0, 1)]
+    who = list(dict.fromkeys(auto.introduce(one, settings.project) for one in pair))
+    with_whom = (
+        f"A and B {who[0]}" if len(who) == 1 else "; ".join(f"{at} {one}" for at, one in zip("AB", who, strict=True))
+    )
+    yield Fact("start", "ok", f'You can start now with {with_whom}\n  dialogd run "Where should user sessions live?"')
+    if pair[0].twins:
+        warning = auto.warning_of("AB", pair[0].family)
+        yield Fact("twins", "warning", warning, "log in to another one, or set its key")
+    proofs = _proofs(StateDir(settings.state_dir))
+    for name, kind in BACKENDS.items():
+        yield _backend(name, kind, looks[name], is_proven=looks[name].version in proofs)
+    why = {name: words or ("" if looks[name].here else looks[name].why) for name, words in writers().items()}
+    able, others = ([name for name in sorted(WRITING) if bool(why[name]) == lacks] for lacks in (False, True))
+    lead = [
+        f"a build can be led by {', '.join(able) or 'nobody here'}",
+        *(f"{one} cannot: {why[one]}" for one in others),
+    ]
+    yield Fact("lead", "ok" if able else "absent", "; ".join(lead), "" if able else INSTALL)
+    if told_twice := twice():
+        yield Fact("mcp", "warning", told_twice, ONE)
 
 
-def _state(settings: Settings) -> Fact:
+def _backend(name: str, kind: Kind, found: Found, *, is_proven: bool) -> Fact:
+    """One backend: whether it is available and why, who pays, model, price, what it may do to a project."""
+    is_cli = kind.project.startswith("reads")
+    price = _price(kind) if found.here else ""
+    more: dict[str, object] = {
+        "here": found.here, "version": found.version, "pays": found.pays, "vendor": kind.vendor, "model": kind.model,
+        "price": price, "project": kind.project, "proven": is_proven if is_cli and found.here else None,
+    }  # fmt: skip
+    if not found.here:
+        is_keyed = kind.model and name in auto.SERVICES  # a key is all that it lacks: this model is what it would ask
+        return Fact(name, "absent", f"{found.why}; model {kind.model}" if is_keyed else found.why, found.fix, more)
+    parts = [
+        found.why,
+        "nobody pays" if found.pays == "nobody" else f"{found.pays} pays",
+        f"model {kind.model} ({price})" if kind.model else "",
+        f"to the project: {kind.project}",
+        ("proven not to write" if is_proven else "not proven yet: the first start does that") if is_cli else "",
+    ]
+    return Fact(name, "ok", "; ".join(filter(None, parts)), more=more)
+
+
+def _price(kind: Kind) -> str:
+    """The price of the default model, in words."""
+    if not kind.model:
+        return ""
+    from dialogd.backends.prices import price_of
+
+    if (price := price_of(kind.model, kind.vendor)) is None:
+        return "price unknown: --price IN/OUT"
+    return f"${price.tokens_in:g} in, ${price.tokens_out:g} out per million tokens"
+
+
+def _proofs(state: StateDir) -> frozenset[str]:
+    """The program versions that have passed the read-only proof."""
+    from dialogd.backends.readonly_proof import MEMORY
+
+    try:
+        rows = read_json(state.agents / MEMORY).values()
+        return frozenset(str(row["version"]) for row in rows if row.get("safe") is True and row["version"])
+    except (KeyError, AttributeError):
+        return frozenset()
+
+
+def _machine(_settings: Settings) -> Iterator[Fact]:
+    yield Fact("python", "ok", f"{platform.python_version()} at {sys.executable}; dialogd {__version__}")
+
+
+def _state(settings: Settings) -> Iterator[Fact]:
     """The state directory is there, one's own, and private."""
     root = settings.state_dir
     try:
         _ = StateDir(root).registry
-        mode = root.stat().st_mode & 0o777
     except DialogdError as error:
-        return Fact("state", "problem", str(error), error.fix)
-    if mode & 0o077:
-        return Fact("state", "warning", f"{root} can be read by others (mode {mode:o})", f"chmod 700 '{root}'")
-    return Fact("state", "ok", str(root))
+        yield Fact("state", "problem", str(error), error.fix)
+        return
+    if (mode := root.stat().st_mode & 0o777) & 0o077:
+        yield Fact("state", "warning", f"{root} can be read by others (mode {mode:o})", f"chmod 700 '{root}'")
+    else:
+        yield Fact("state", "ok", str(root))
 
 
 def _ports(settings: Settings) -> Iterator[Fact]:
     """Whether the port that was set, else those of A and B, are free or used by a daemon of this user."""
     from dialogd.store.registry import Registry
 
-    registry = Registry(StateDir(settings.state_dir))
     for port in [settings.port] if settings.port else range(FIRST_PORT, FIRST_PORT + PORTS):
-        name = f"port {port}"
-        if is_free(port):
-            yield Fact(name, "ok", "free")
-            continue
-        who = registry.listener(port)
-        if who.startswith("the dialogd daemon"):
-            yield Fact(name, "ok", f"taken by {who}")
+        who = "" if is_free(port) else Registry(StateDir(settings.state_dir)).listener(port)
+        if not who or who.startswith("the dialogd daemon"):
+            yield Fact(f"port {port}", "ok", f"taken by {who}" if who else "free")
         else:
-            fix = f"end it, or start with --port; `dialogd run` finds ports of its own{_program(port)}"
-            yield Fact(name, "warning", f"taken by {who}", fix)
-
-
-def _program(port: int) -> str:
-    """The program that listens there, "" where this user may not know."""
-    import psutil
-
-    with suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid:
-                return f" (it is {psutil.Process(one.pid).name()}, pid {one.pid})"
-    return ""
+            fix = "end it, or start with --port; `dialogd run` finds ports of its own"
+            yield Fact(f"port {port}", "warning", f"taken by {who}", fix)
 
 
 def _folder(settings: Settings) -> Iterator[Fact]:
-    """Whether the dialog's folder can be written, locked, flushed and watched."""
+    """Whether the dialog's folder can be written and flushed, and whether a lock there keeps a second holder out."""
     place = settings.file.parent
     if not place.is_dir():
         yield Fact("folder", "problem", f"{place} does not exist", "make it, or name a file with --file")
         return
-    trial = place / f".dialogd-doctor-{os.getpid()}"
+    trial, began = place / f".dialogd-doctor-{os.getpid()}", time.monotonic()
+    lock = trial.with_name(f"{trial.name}.lock")
     try:
         with trial.open("xb") as out:
             out.write(b"a trial of dialogd doctor\n")
-        yield Fact("folder", "ok", f"{place} can be written")
-        for check in (_lock, _flush, _watch):
-            yield check(trial)
-    except OSError as error:
-        why = error.strerror or str(error)
-        yield Fact(
-            "folder", "problem", f"{place} cannot be written and flushed: {why}", "name a file elsewhere with --file"
-        )
-    finally:
-        for path in (trial, trial.with_name(f"{trial.name}.lock")):
-            path.unlink(missing_ok=True)
-    yield _kind(place)
-
-
-def _lock(trial: Path) -> Fact:
-    """Whether the lock excludes a second holder."""
-    import fcntl
-
-    from dialogd.store.lock import Lock
-
-    path = trial.with_name(f"{trial.name}.lock")
-    fix = "name a file on a local disk with --file"
-    try:
-        with Lock(path).held(), path.open("rb") as other:
+            out.flush()
+            flush(out.fileno())
+        flush_folder(place)
+        taken = time.monotonic() - began
+        with Lock(lock).held(), lock.open("rb") as other:
             try:
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return Fact("lock", "ok", "keeps others out")
-            return Fact("lock", "problem", "two can hold it at the same time", fix)
-    except DialogdError as error:
-        return Fact("lock", "problem", str(error), fix)
-
-
-def _flush(trial: Path) -> Fact:
-    """Whether a flush works, and how long it takes."""
-    from dialogd.store.disk import flush, flush_folder
-
-    began = time.monotonic()
-    with trial.open("ab") as out:
-        out.write(b".")
-        out.flush()
-        flush(out.fileno())
-    flush_folder(trial.parent)
-    taken = time.monotonic() - began
-    slow = "; each turn waits for it" if taken > SLOW_FLUSH else ""
-    return Fact("flush", "ok", f"takes {taken * 1000:.1f} ms{slow}")
-
-
-def _watch(trial: Path) -> Fact:
-    """Whether a change of the file is noticed at once."""
-    from dialogd.store.filewatch import watch
-
-    async def seen() -> bool:
-        noticed = asyncio.Event()
-        watching = asyncio.create_task(watch(trial, noticed.set))
-        for _ in range(WATCH_TRIES):
-            with trial.open("ab") as out:
-                out.write(b".")
-            with suppress(TimeoutError):
-                await asyncio.wait_for(noticed.wait(), 0.1)
-                break
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        return noticed.is_set()
-
-    if asyncio.run(seen()):
-        return Fact("watch", "ok", "changes are noticed at once")
-    return Fact("watch", "warning", "changes are not noticed here", "it works all the same: the file is polled")
-
-
-def _kind(place: Path) -> Fact:
-    """The file system; locks of network file systems may not reach other machines."""
-    import psutil
-
-    real = place.resolve()
-    mounts = [m for m in psutil.disk_partitions(all=True) if real.is_relative_to(m.mountpoint)]
-    if not mounts:
-        return Fact("disk", "ok", "unknown file system")
-    kind = max(enumerate(mounts), key=lambda m: (len(m[1].mountpoint), m[0]))[1].fstype
-    if kind.lower() in NETWORKED:
-        text = f"{kind}, a network file system: a lock may not hold between machines"
-        return Fact("disk", "warning", text, "keep all daemons on one machine, or use a local disk")
-    return Fact("disk", "ok", kind)
+            except BlockingIOError:
+                yield Fact("folder", "ok", f"{place} can be written, locked, and flushed in {taken * 1000:.1f} ms")
+            else:
+                fix = "name a file on a local disk with --file"
+                yield Fact("folder", "problem", f"{place}: two can hold a lock at the same time", fix)
+    except (OSError, DialogdError) as error:
+        fix = "name a file elsewhere with --file"
+        yield Fact("folder", "problem", f"{place} cannot be written, locked and flushed: {error}", fix)
+    finally:
+        trial.unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
 
 
 def _dialog(settings: Settings) -> Iterator[Fact]:
@@ -237,143 +239,14 @@ def _dialog(settings: Settings) -> Iterator[Fact]:
         yield Fact("dialog", "ok", f"{settings.file}, turn {found.state.number}, dialog {found.id}")
 
 
-# -- `dialogd doctor` -------------------------------------------------------------------------------------------------
-
-Reap = Annotated[bool, typer.Option("--reap", help="End and remove what earlier daemons and dialogs left behind.")]
-MARKS = {"ok": "ok", "absent": "--", "warning": "??", "problem": "!!"}
-KINDS = {
-    "process": "commands whose daemon is gone",
-    "registration": "entries of daemons that are gone",
-    "seat": "locks of seats that nobody holds",
-    "folder": "temporary folders older than a day",
-    "session": "sessions that dialogd had coding agents make for dialogs",
-}
-LISTED = 5  # leftovers of one kind that are named
-
-
-def doctor(clear: Reap = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
-    """Check this machine: what you can start with, what is wrong.
-
-    Backends and who pays, ports, files, the lock and the clock; each problem with its fix. Exit code 1 when no dialog
-    can be held here. `--` is not here and does no harm, `??` deserves a look, `!!` must be mended first.
-    """
-    settings = options.settings_for(file)
-    facts = _everything(settings)
-    left = find_leftovers(StateDir(settings.state_dir))
-    taken = {item: reap(item) for item in left if clear}
-    sound = all(fact.state != "problem" for fact in facts)
-    width = max(len(fact.name) for fact in facts)
-    rows = [*(row for fact in facts for row in _lines(fact, width)), *_about(left, taken, settings, width)]
-    options.answer(_facts(facts, left, taken, sound=sound), rows, json=json)
-    raise typer.Exit(0 if sound else 1)
-
-
-def _everything(settings: Settings) -> list[Fact]:
-    """All facts in order, looked up in parallel, usually in under two seconds."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    checks: tuple[Callable[[Settings], Iterator[Fact]], ...] = (_machine, _backends, _ports, _folder, _dialog, _alerts)
-    with ThreadPoolExecutor(len(checks)) as pool:
-        found = [pool.submit(list, check(settings)) for check in checks]  # generators: they run in the pool
-        return [fact for facts in found for fact in facts.result()]
-
-
-def _backends(settings: Settings) -> Iterator[Fact]:
-    """Every backend, and which ones `auto` would choose for A and B."""
-    environment, own = os.environ, dotenv(Path.cwd())
-    names = [f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS]
-    found = auto.survey(names, environment, own, state=settings.state_dir)
-    proofs = _proofs(StateDir(settings.state_dir))
-    variables = {**own, **environment}
-    looks = dict(zip(BACKENDS, (found[name] for name in names), strict=True))
-    for name, kind in BACKENDS.items():
-        estimate = _estimate(name, auto.resolve(name, 0, variables, looks.__getitem__), settings)
-        yield _backend(name, kind, looks[name], proofs, estimate)
-    why = {name: words or ("" if looks[name].here else looks[name].why) for name, words in writers().items()}
-    able, others = ([name for name in sorted(WRITING) if bool(why[name]) == lacks] for lacks in (False, True))
-    told = [
-        f"a build can be led by {', '.join(able) or 'nobody here'}",
-        *(f"{name} cannot: {why[name]}" for name in others),
-    ]
-    if told_twice := twice():
-        yield Fact("mcp", "warning", told_twice, ONE)
-    yield Fact("lead", "ok" if able else "absent", "; ".join(told), "" if able else INSTALL)
-    for seat, who in enumerate("AB"):
-        choice = auto.resolve(auto.AUTO, seat, variables, looks.__getitem__, agents="AB")
-        yield Fact(f"auto {who}", "ok", auto.introduce(choice, settings.project))
-        if choice.twins and who == "A":
-            yield Fact(
-                "twins", "warning", auto.warning_of("AB", choice.family), "log in to another one, or set its key"
-            )
-
-
-def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str], estimate: str) -> Fact:
-    """One backend: whether it is available and why, who pays, model, price, estimate, what it may do to a project."""
-    price = _price(kind) if found.here else ""
-    is_cli = kind.project.startswith("reads")
-    proven = found.version in proofs
-    more: dict[str, object] = {
-        "here": found.here,
-        "version": found.version,
-        "pays": found.pays,
-        "vendor": kind.vendor,
-        "model": kind.model,
-        "price": price,
-        "estimate": estimate,
-        "project": kind.project,
-        "proven": proven if is_cli and found.here else None,
-    }
-    if not found.here:
-        is_keyed = kind.model and name in auto.SERVICES  # a key is all that it lacks: this model is what it would ask
-        return Fact(name, "absent", f"{found.why}; model {kind.model}" if is_keyed else found.why, found.fix, more)
-    parts = [
-        found.why,
-        "nobody pays" if found.pays == "nobody" else f"{found.pays} pays",
-        f"model {kind.model} ({price})" if kind.model else "",
-        estimate,
-        f"to the project: {kind.project}",
-        ("proven not to write" if proven else "not proven yet: the first start does that") if is_cli else "",
-    ]
-    return Fact(name, "ok", "; ".join(filter(None, parts)), more=more)
-
-
-def _estimate(name: str, choice: auto.Choice, settings: Settings) -> str:
-    """The estimate that `run` prints for two such agents; "" where no key pays for tokens."""
-    from dialogd.cli.create import Wanted, draw_up, usual_ports
-    from dialogd.cli.outcome import estimate_of, prices_of
-
-    seats = (Seat("A", name), Seat("B", name))
-    choices = {seat.id: choice for seat in seats}
-    prices = prices_of(seats, choices, settings) if choice.here else {}
-    if not prices:
-        return ""
-    if None in prices.values():
-        return "estimate of a dialog: no price known, name it with --price IN/OUT"
-    opening = draw_up(Wanted("a topic"), seats, usual_ports(seats), settings)
-    return estimate_of(opening, seats, choices, settings)
-
-
-def _price(kind: Kind) -> str:
-    """The price of the default model, in words."""
-    if not kind.model:
-        return ""
-    from dialogd.backends.prices import price_of
-
-    price = price_of(kind.model, kind.vendor)
-    if price is None:
-        return "price unknown: --price IN/OUT"
-    return f"${price.tokens_in:g} in, ${price.tokens_out:g} out per million tokens"
-
-
-def _proofs(state: StateDir) -> frozenset[str]:
-    """The program versions that have passed the read-only proof."""
-    from dialogd.backends.readonly_proof import MEMORY
-
-    try:
-        rows = read_json(state.agents / MEMORY).values()
-        return frozenset(str(row["version"]) for row in rows if row.get("safe") is True and row["version"])
-    except (KeyError, AttributeError):
-        return frozenset()
+def _alerts(settings: Settings) -> Iterator[Fact]:
+    """Whether the desktop can be reached, and which channels are set up."""
+    why, fix = ("desktop = off", "") if settings.desktop == "off" else why_no_desktop()
+    hooks = [f"{way.name} to {way.target}" for way in chosen(settings) if way.name in HOOKS]
+    bell = "the bell rings" if settings.bell else "no bell"
+    desktop = f"nothing on the desktop: {why}" if why else "the desktop shows notifications"
+    state = "warning" if why and settings.desktop == "on" else "ok"
+    yield Fact("alerts", state, "; ".join([desktop, bell, *hooks, "try them: dialogd alerts test"]), fix)
 
 
 def _lines(fact: Fact, width: int) -> Iterator[str]:
@@ -387,7 +260,9 @@ def _lines(fact: Fact, width: int) -> Iterator[str]:
         yield f"    {'':{width}}  fix: {fact.fix}"
 
 
-def _about(left: Sequence[Leftover], taken: Mapping[Leftover, bool], settings: Settings, width: int) -> Iterator[str]:
+def _leftovers(
+    left: Sequence[Leftover], taken: Mapping[Leftover, bool], settings: Settings, width: int
+) -> Iterator[str]:
     """Leftovers by kind, what was done about them, and how each dead daemon can be restarted."""
     indent = f"    {'':{width}}  "
     if not left:
@@ -405,18 +280,6 @@ def _about(left: Sequence[Leftover], taken: Mapping[Leftover, bool], settings: S
                 yield f"{indent}start it again: {again}"
     if len(taken) < len(left):
         yield f"{indent}fix: dialogd doctor --reap"
-
-
-def _facts(
-    facts: Iterable[Fact], left: Iterable[Leftover], taken: Mapping[Leftover, bool], *, sound: bool
-) -> dict[str, object]:
-    rows = [{"name": f.name, "state": f.state, "text": f.text, "fix": f.fix, **f.more} for f in facts]
-    behind = [
-        {"kind": item.kind, "what": item.what, "pid": item.pid or None, "path": str(item.path or "") or None,
-         "reaped": taken.get(item)}
-        for item in left
-    ]  # fmt: skip
-    return {"ok": sound, "facts": rows, "leftovers": behind}
 
 
 # -- `dialogd config` -------------------------------------------------------------------------------------------------
@@ -487,20 +350,6 @@ async def _try(way: Channel, settings: Settings) -> dict[str, object]:
     here = "this terminal" if sys.stdout.isatty() else "no terminal here"
     to = here if way.name == "bell" else way.target
     return {"name": way.name, "to": to, "ok": not error, "error": error, "fix": fix}
-
-
-def _alerts(settings: Settings) -> Iterator[Fact]:
-    """Whether the desktop can be reached, and which channels are set up."""
-    why, fix = why_no_desktop()
-    if settings.desktop == "off":
-        yield Fact("desktop", "ok", "no notifications: desktop = off")
-    elif why:
-        yield Fact("desktop", "warning" if settings.desktop == "on" else "absent", f"no notifications: {why}", fix)
-    else:
-        yield Fact("desktop", "ok", "shows notifications")
-    hooks = [f"{way.name} to {way.target}" for way in chosen(settings) if way.name in HOOKS]
-    bell = "the bell rings" if settings.bell else "no bell"
-    yield Fact("alerts", "ok", "; ".join([bell, *hooks, "try them: dialogd alerts test"]))
 
 
 # -- `dialogd templates` ----------------------------------------------------------------------------------------------

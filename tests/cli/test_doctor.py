@@ -57,7 +57,7 @@ def test_tools_that_stand_twice_in_every_session_are_told(dialogd: Commands) -> 
 def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
     done = look(dialogd)
     assert (done.code, done.err) == (0, ""), done.out
-    lines = dict(re.findall(r"^(?:ok|--|\?\?) +(port \d+|auto \w|\S+) +(.*)$", done.out, re.MULTILINE))
+    lines = dict(re.findall(r"^(?:ok|--|\?\?) +(port \d+|\S+) +(.*)$", done.out, re.MULTILINE))
     for name in BACKENDS:
         assert lines[name], name
     assert lines["claude-code"].startswith("claude is not on PATH: ")
@@ -65,25 +65,13 @@ def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
     for name in ("anthropic", "gpt"):
         assert lines[name].startswith(f"no key; model {BACKENDS[name].model}: ")
     assert lines["rehearsal"].startswith("scripted lines, no model; nobody pays")
-    assert (
-        lines["auto A"]
-        == "rehearsal (scripted lines, no model) — nobody pays; nobody outside this machine sees anything"
-    )
-    assert (lines["lock"], lines["watch"]) == ("keeps others out", "changes are noticed at once")
+    assert done.out.startswith("You can start now with A and B rehearsal (scripted lines, no model) — nobody pays; nobody ")
+    assert lines["folder"].startswith(f"{dialogd.folder} can be written, locked, and flushed in ")
     assert lines["lead"].startswith("a build can be led by ")
     assert "claude-code cannot: claude is not on PATH" in lines["lead"]
     assert "leftovers" in lines
     assert "!!" not in done.out
     assert [path.name for path in dialogd.folder.iterdir() if "doctor" in path.name] == []
-
-
-def test_a_program_that_needs_node_is_told_of_where_node_is_missing(dialogd: Commands) -> None:
-    program(dialogd.folder, "gemini", "")
-    (dialogd.folder / "bin" / "gemini").write_text("#!/usr/bin/env node\n")
-    fact = facts(look(dialogd, "--json"))["node"]
-    assert (fact["state"], fact["text"]) == ("warning", "not here, and gemini cannot run without it")
-    program(dialogd.folder, "node", "echo v22")
-    assert facts(look(dialogd, "--json"))["node"]["state"] == "ok"
 
 
 @pytest.mark.slow
@@ -119,15 +107,8 @@ def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> 
     grok = found["grok"]
     assert (grok["pays"], grok["model"], grok["project"]) == ("the key in XAI_API_KEY", "grok-4.7", "nothing")
     assert grok["price"].startswith(("$", "price unknown"))
-    for name in ("claude-code", "codex", "anthropic", "gpt"):
-        assert re.match(r"estimate: (at most )?about \$\d+\.\d\d for 20 turns \(A ", found[name]["estimate"]), found[
-            name
-        ]
-        assert found[name]["estimate"] in found[name]["text"]
-    assert found["opencode"]["estimate"] == "estimate of a dialog: no price known, name it with --price IN/OUT"
-    assert (found["rehearsal"]["estimate"], found["gemini"]["estimate"]) == ("", "")
-    assert found["auto A"]["text"].startswith("claude-code (claude 9.8.7")
-    assert found["auto B"]["text"].startswith("codex (codex 1.2.3")
+    assert found["start"]["text"].startswith("You can start now with A claude-code (claude 9.8.7")
+    assert "; B codex (codex 1.2.3" in found["start"]["text"]
     assert found["lead"]["text"].startswith("a build can be led by claude-code, codex")
     assert "gemini cannot: " in found["lead"]["text"]
     assert done.json["ok"] is True
@@ -139,7 +120,7 @@ def test_a_port_that_another_program_has(dialogd: Commands) -> None:
         done = look(dialogd, "--json", DIALOGD_PORT=str(port))
     found = facts(done)[f"port {port}"]
     assert (done.code, found["state"], found["text"]) == (0, "warning", "taken by another program")
-    assert f"pid {os.getpid()})" in found["fix"]
+    assert found["fix"]
 
 
 @pytest.mark.slow
