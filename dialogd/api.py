@@ -23,8 +23,7 @@ from typing import Any
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.cast import SEATS
-from dialogd.cli.create import Wanted
+from dialogd.cli.create import SEATS, Start, listed
 from dialogd.cli.launch import FAILED, Daemons, Interrupt
 from dialogd.cli.run import new_cast
 from dialogd.cli.watch import LOOK, Tell, Teller, events
@@ -106,7 +105,7 @@ async def run(  # noqa: PLR0913 - what `dialogd run` takes as options
         "max_turns": max_turns, "max_rounds": max_rounds, "max_time": max_time, "timeout": timeout, "budget": budget,
         "roles": roles, "allow_defaults": allow_defaults, "unattended": unattended, **_seats(agents),
     }  # fmt: skip
-    wanted = Wanted(topic, template=template, **{name: value for name, value in asked.items() if value is not None})
+    wanted = Start(topic, template=template, **{name: value for name, value in asked.items() if value is not None})
     speed = None if pace is None else str(pace)
     settings = options.settings_for(None if file is None else os.fspath(file), pace=speed)
     heard = _heard(lambda tell, interrupt: _hold(settings, wanted, speed or "", tell, interrupt, replace=replace))
@@ -121,12 +120,10 @@ def _seats(agents: str | Sequence[str]) -> dict[str, Any]:
         return {} if agents == AUTO else {"agents": agents}
     if not 0 < len(agents) <= len(SEATS):
         raise BadInput(f"{len(agents)} agents are named", fix='name 1 to 26: agents=["claude", "codex"]')
-    if not any(_NAMED.match(agent) or "," in agent for agent in agents):
-        return {"agents": ",".join(agents)}
-    return {"agent": [a if _NAMED.match(a) else f"{seat}={a}" for seat, a in zip(SEATS, agents, strict=False)]}
+    return listed(agents)
 
 
-def _hold(settings: Settings, wanted: Wanted, pace: str, tell: Tell, interrupt: Interrupt, *, replace: bool) -> None:
+def _hold(settings: Settings, wanted: Start, pace: str, tell: Tell, interrupt: Interrupt, *, replace: bool) -> None:
     """Hold the dialog to its end, or until `interrupt` is set: then it is stopped. No process is left either way.
 
     Raises what `dialogd run` refuses, and `DialogdError` for a daemon that could not be started or ended twice.

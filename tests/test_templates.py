@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.agent.prompt import system
-from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.cli.create import Start, draw_up, usual_ports
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse as read_dialog
 from dialogd.protocol.marks import DECIDING, MARKS
@@ -33,7 +33,7 @@ def begun(name: str, agents: str | None = None, **more: object) -> Opening:
     """A dialog from that template, as it is asked for on the command line."""
     if name == "build":
         more = {"build": {"repo": "/code", "branch": "main", "base": "0" * 40}, "tasks": 3, **more}
-    wanted = Wanted("Tabs or spaces?", template=name, agents=agents, **more)  # type: ignore[arg-type]
+    wanted = Start("Tabs or spaces?", template=name, agents=agents, **more)  # type: ignore[arg-type]
     seats = wanted.seats()
     return draw_up(wanted, seats, usual_ports(seats))
 
@@ -499,7 +499,7 @@ def test_a_build_has_room_for_every_attempt_of_the_tasks_that_are_expected() -> 
     assert rules is not None
     assert (rules.moderator, rules.lead, rules.repo, rules.iterations, rules.pass_score) == ("M", "L", "/code", 1, 80)
     with pytest.raises(BadInput, match="carries work out in a repository") as caught:
-        draw_up(Wanted("Tabs?", template="build"), Wanted("Tabs?", template="build").seats(), [1, 2])
+        draw_up(Start("Tabs?", template="build"), Start("Tabs?", template="build").seats(), [1, 2])
     assert "dialogd build" in caught.value.fix
     wrong = {"gate: make": "nothing that a template may say", "lead: Nobody": "are not the two agents"}
     for line, why in wrong.items():

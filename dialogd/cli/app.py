@@ -29,12 +29,12 @@ class Located(NamedTuple):
 
 GROUPS = {
     "Begin": {
-        "open": Located("open:open_home", "Open the page on which dialogs are found, and started."),
+        "open": Located("host:open_home", "Open the page on which dialogs are found, and started."),
         "run": Located("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
         "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
         "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
         "new": Located("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
-        "start": Located("start:start", "Run one agent's daemon, in a terminal of its own."),
+        "start": Located("launch:start", "Run one agent's daemon, in a terminal of its own."),
         "live": Located("seat:live", "Take part with an open coding session: join, turn, reply."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
     },

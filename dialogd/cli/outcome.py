@@ -24,7 +24,7 @@ from typer.core import TyperCommand
 from dialogd.agent.call import Bill, from_record
 from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options, terminal
-from dialogd.cli.cast import read_cast
+from dialogd.cli.create import read_cast
 from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError

@@ -24,11 +24,21 @@ from dialogd.backends.sandbox import INSTALL
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import program_of
 from dialogd.cli import options
-from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
-from dialogd.cli.create import Wanted, create, draw_up, takes_options, usual_ports, with_recalled
+from dialogd.cli.create import (
+    AGREES,
+    Start,
+    create,
+    draw_up,
+    priced,
+    seated,
+    takes_options,
+    usual_ports,
+    warn_of_twins,
+    with_recalled,
+)
+from dialogd.cli.host import browse
 from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interruptible, is_free
-from dialogd.cli.open import browse
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import ended, exit_code, next_step, onwards
@@ -54,7 +64,7 @@ Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the fir
 def new(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What it is about, in a line.")],
     *,
-    wanted: Wanted,
+    wanted: Start,
     go: Go = False,
     file: options.FileOption = None,
     replace: options.Replace = False,
@@ -185,7 +195,7 @@ TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file 
 
 
 @takes_options
-def run(topic: Topic = None, *, wanted: Wanted, held: Held, trust_project: options.TrustProject = False) -> None:
+def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: options.TrustProject = False) -> None:
     """Run a whole dialog: every agent, until it ends.
 
     Writes the file, starts a daemon per agent, and shows what they say. Ctrl-C stops the dialog and everything that was
@@ -215,7 +225,7 @@ def run(topic: Topic = None, *, wanted: Wanted, held: Held, trust_project: optio
 
 def new_cast(
     settings: Settings,
-    wanted: Wanted,
+    wanted: Start,
     pace: str,
     *,
     replace: bool,
@@ -309,7 +319,7 @@ def with_budget(
     return dataclasses.replace(opening, budget=usd, tokens=tokens)
 
 
-def _with_a_lead(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tuple[Seat, ...]:
+def _with_a_lead(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> tuple[Seat, ...]:
     """The seats; of a build the lead is a coding agent that is here, where nobody says who is to work.
 
     Of two it is one of another family than the moderator's, where that is known.
@@ -324,14 +334,14 @@ def _with_a_lead(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) ->
     return tuple(dataclasses.replace(seat, backend=chosen) if seat is lead else seat for seat in seats)
 
 
-def _of_build(seats: tuple[Seat, ...], wanted: Wanted) -> tuple[Seat | None, Seat | None]:
+def _of_build(seats: tuple[Seat, ...], wanted: Start) -> tuple[Seat | None, Seat | None]:
     """Who works and who moderates, of a build; None for any other dialog."""
     rules = template(wanted.template).rules([seat.id for seat in seats]).build if wanted.build else None
     by = {seat.id: seat for seat in seats}
     return (by.get(rules.lead), by.get(rules.moderator)) if rules is not None else (None, None)
 
 
-def _building(seats: tuple[Seat, ...], wanted: Wanted, settings: Settings) -> tuple[Seat, ...]:
+def _building(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> tuple[Seat, ...]:
     """The seats, those of a build with the repository that they may read or work on, and what tests it."""
     lead, moderator = _of_build(seats, wanted)
     if lead is None:
@@ -392,7 +402,7 @@ def _is_vacant(settings: Settings) -> bool:
         return False
 
 
-def former_cast(settings: Settings, pace: str | None, wanted: Wanted | None = None) -> Cast:
+def former_cast(settings: Settings, pace: str | None, wanted: Start | None = None) -> Cast:
     """The cast of the dialog to continue, introduced, at free ports: who is `wanted` now, else who played in it.
 
     Raises `Refused`, `NotRunning`, `BadInput`.
@@ -428,7 +438,7 @@ def former_cast(settings: Settings, pace: str | None, wanted: Wanted | None = No
     return Cast(dialog.id, seats, pace or (kept.pace if kept is not None else "")).with_ports(ports)
 
 
-def _named_now(wanted: Wanted | None, ids: Sequence[str]) -> tuple[Seat, ...]:
+def _named_now(wanted: Start | None, ids: Sequence[str]) -> tuple[Seat, ...]:
     """The agents that are named for a dialog between `ids` which goes on. Raises `BadInput`."""
     if wanted is None or not (wanted.agents or wanted.agent):
         return ()

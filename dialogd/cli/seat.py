@@ -30,10 +30,9 @@ from dialogd.backends.sessions import (
     wake,
 )
 from dialogd.cli import client, options
-from dialogd.cli.cast import AGREES, SEATS
 from dialogd.cli.client import daemons, notify
-from dialogd.cli.launch import FAILED, is_free
-from dialogd.cli.start import detached, peers
+from dialogd.cli.create import AGREES, SEATS
+from dialogd.cli.launch import FAILED, detached, is_free, peers
 from dialogd.cli.terminal import plain, remark, show, table
 from dialogd.config import Settings, default_port, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
@@ -158,7 +157,7 @@ def ask(
     Type `!dialogd ask codex "Is this schema right?"` into an open session of Claude Code or Codex: it takes
     the seat A of a new dialog, speaks first, and a new Codex, which only reads the project, takes B.
     """
-    from dialogd.cli.create import Wanted
+    from dialogd.cli.create import Start
     from dialogd.cli.launch import Daemons, Interrupt, end
     from dialogd.cli.run import new_cast
 
@@ -167,7 +166,7 @@ def ask(
     _release(options.settings_for(file), one.key)
     folder = "" if "@" in agent else f"@{one.project}"
     topic = shorten(" ".join(words.split()), TOPIC, placeholder=" …")
-    wanted = Wanted(topic, words, agent=[f"A=live:{one.key}", f"B={agent}{folder}"], first="A")
+    wanted = Start(topic, words, agent=[f"A=live:{one.key}", f"B={agent}{folder}"], first="A")
     settings, cast = new_cast(options.settings_for(file), wanted, "", replace=False, seat_timeout=timeout)
     both = Daemons(settings, cast)
     try:

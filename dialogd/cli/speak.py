@@ -15,8 +15,8 @@ import typer
 from dialogd import person
 from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
-from dialogd.cli.cast import read_cast
 from dialogd.cli.client import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
+from dialogd.cli.create import read_cast
 from dialogd.cli.launch import is_free
 from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended

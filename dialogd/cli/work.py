@@ -24,7 +24,7 @@ from dialogd.backends.sandbox import missing
 from dialogd.backends.seats import Cast
 from dialogd.cli import options
 from dialogd.cli.client import daemons
-from dialogd.cli.create import Wanted, takes_options
+from dialogd.cli.create import Start, takes_options
 from dialogd.cli.launch import interruptible
 from dialogd.cli.outcome import judging, verify_commits
 from dialogd.cli.run import Held, former_cast, new_cast, perform
@@ -125,11 +125,11 @@ class Asked:
     ] = False
     yes: Yes = False
 
-    def wanted(self, goal: str | None) -> Wanted:
+    def wanted(self, goal: str | None) -> Start:
         """The dialog in which it is carried out. Raises what is in the way, of the goal and in the repository."""
         topic, said, along, source = _goal(goal, self.decided)
         own = ("question_file", "agents", "agent", "timeout", "context", "unattended", "budget")
-        return Wanted(
+        return Start(
             topic, question=said or self.question, template=TEMPLATE, **{name: getattr(self, name) for name in own},
             build={**self._rules(), "source": source}, tasks=self.expected, along=along,
             gate_sees=tuple(map(str, self.toolchains)),

@@ -22,9 +22,8 @@ from dialogd.backends import BACKENDS, Found, auto, keys
 from dialogd.backends.live import UNASKED
 from dialogd.backends.seats import CAST, Seat
 from dialogd.backends.sessions import TITLES, running_sessions, without_tokens
-from dialogd.cli.cast import SEATS, seated
 from dialogd.cli.client import ask, daemons
-from dialogd.cli.create import MOST_OF_ALL, Wanted, along, draw_up, usual_ports
+from dialogd.cli.create import MOST_OF_ALL, SEATS, Start, along, draw_up, seated, usual_ports
 from dialogd.cli.launch import PROGRAM, begin_apart, continue_apart, run_apart
 from dialogd.cli.outcome import costs_of, estimate_of
 from dialogd.cli.run import with_budget
@@ -248,7 +247,7 @@ class Offers:
         settings, wanted = self._checked(asked)
         draw_up(wanted, wanted.seats(), usual_ports(wanted.seats()), settings)  # what is wrong is said at once
         variables = {"DIALOGD_PROJECT": str(settings.project)} if settings.project else {}
-        words = [*_words(wanted), "--linger", f"{self.linger:g} seconds"]
+        words = [*wanted.words(), "--linger", f"{self.linger:g} seconds"]
         return run_apart(self.state, asked.question, words, variables, _named(asked))
 
     def go_on(self, one: OnDisk | None) -> forms.Started:
@@ -284,7 +283,7 @@ class Offers:
         source = str(one.file) if one is not None else asked.dialog
         return ["build", f"--from={source}", f"--repo={repo}", f"--gate={asked.gate.strip()}"]
 
-    def _checked(self, asked: forms.Start) -> tuple[Settings, Wanted]:
+    def _checked(self, asked: forms.Start) -> tuple[Settings, Start]:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""
         with concerning("question"):
             if is_blank(asked.question):
@@ -302,7 +301,7 @@ class Offers:
             project = own(asked.project, folder=True) if asked.project else self.settings.project
         scripted = f"{auto.LAST_RESORT}:slow={asked.slow:g}" if asked.slow else auto.LAST_RESORT
         listed = ",".join([scripted] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None
-        wanted = Wanted(
+        wanted = Start(
             one_line(asked.question, TOPIC),
             asked.question,
             agents=listed,
@@ -418,18 +417,6 @@ def _patterns() -> Iterator[forms.Pattern]:
                 turns=one.terms.max_turns or 0,
                 where=place.group,
             )
-
-
-def _words(wanted: Wanted) -> list[str]:
-    """The options of `run` for it."""
-    pairs = {
-        "template": wanted.template, "agents": wanted.agents, "max-turns": wanted.max_turns,
-        "max-time": wanted.max_time, "timeout": wanted.timeout, "budget": wanted.budget,
-    }  # fmt: skip
-    words = [f"--{name}={value}" for name, value in pairs.items() if value is not None]
-    words += [f"--agent={spec}" for spec in wanted.agent or ()]
-    words += [f"--context={path}" for path in wanted.context or ()]
-    return [*words, *(["--unattended"] if wanted.unattended else [])]
 
 
 def _sum(costs: Mapping[str, float | None]) -> float | None:

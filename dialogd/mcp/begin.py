@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd.backends.auto import COMMANDS
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
-from dialogd.cli.cast import SEATS
-from dialogd.cli.create import Wanted
+from dialogd.cli.create import SEATS, Start, listed
 from dialogd.cli.launch import run_apart
 from dialogd.config import Settings
 from dialogd.errors import BadInput, Refused
@@ -78,12 +76,18 @@ def begin(settings: Settings, asked: NewSession) -> Path:
     """
     if is_blank(asked.question):
         raise BadInput("the question is empty", fix="say what the agents are to discuss")
-    context = [word for path in asked.context for word in ("--context", str(inside(path)))]
-    words = [*_cast_words(settings, asked), *_limit_words(settings, asked), *context]
-    words += ["--break-cycles", *(["--unattended"] if asked.unattended else [])]
+    start = Start(
+        context=[str(inside(path)) for path in asked.context] or None,
+        template=asked.position or None,
+        unattended=asked.unattended,
+        break_cycles=True,
+        **listed(asked.agents),
+        **_limits(settings, asked),
+    )
+    _allow(settings, asked, start)
     variables = {"DIALOGD_PROJECT": str(asked.project)} if asked.project else {}
     variables |= {} if asked.tools else {"DIALOGD_TOOL_CALLS": "0"}
-    return run_apart(StateDir(settings.state_dir), asked.question, words, variables)
+    return run_apart(StateDir(settings.state_dir), asked.question, start.words(), variables)
 
 
 def on(position: str, config: Position) -> NewSession:
@@ -112,16 +116,11 @@ def inside(path: str) -> Path:
     return whole
 
 
-def _cast_words(settings: Settings, asked: NewSession) -> list[str]:
-    """The options that name template and agents. Raises `BadInput` for agents that are not to be had, or too many."""
-    is_named = [equals for spec in asked.agents for _, equals, _ in [spec.split(":")[0].partition("=")]]
-    each = asked.agents if any(is_named) else ()
-    each = tuple(s if named else f"{seat}={s}" for seat, s, named in zip(SEATS, each, is_named, strict=False))
-    listed = ",".join(asked.agents) if asked.agents and not each else None
+def _allow(settings: Settings, asked: NewSession, start: Start) -> None:
+    """Refuse agents that are not to be had, or too many. Raises `BadInput`, `Refused`."""
     if asked.position and find(asked.position).is_by_path:
         inside(asked.position)
-    wanted = Wanted("", agents=listed, agent=list(each) or None, template=asked.position or None)
-    seats = wanted.seats()
+    seats = start.seats()
     most = min(settings.session_max_agents, asked.limits.max_agents or settings.session_max_agents)
     if len(seats) > most or len(asked.agents) > len(SEATS):
         raise Refused(
@@ -130,8 +129,6 @@ def _cast_words(settings: Settings, asked: NewSession) -> list[str]:
         )
     for seat in seats:
         _harmless(seat)
-    words = [word for spec in each for word in ("--agent", spec)] + (["--agents", listed] if listed else [])
-    return [*(["--template", asked.position] if asked.position else []), *words]
 
 
 def _harmless(seat: Seat) -> None:
@@ -150,7 +147,7 @@ def _harmless(seat: Seat) -> None:
         inside(seat.project)
 
 
-def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
+def _limits(settings: Settings, asked: NewSession) -> dict[str, Any]:
     """The options that limit the dialog. Raises `BadInput` for what cannot be read, `Refused` for what is too much."""
     limits, most = asked.limits, settings.session_max_messages
     if limits.max_turns is not None and limits.max_turns > most:
@@ -164,16 +161,14 @@ def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
             fix="set max_time lower, or have SESSION_MAX_TIME set higher",
         )
     usual = template(asked.position or None).terms.max_turns or MOST_TURNS
-    turns = limits.max_turns or (most if most < usual else None)
-    if turns is not None:
-        yield from ("--max-turns", str(turns))
-    if limits.max_rounds is not None:
-        yield from ("--max-rounds", str(limits.max_rounds))
-    yield from ("--max-time", limits.max_time or f"{settings.session_max_time:g} seconds")
-    if limits.timeout is not None or settings.source("agent_timeout") != "default":
-        timeout = limits.timeout or f"{settings.agent_timeout:g} seconds"
-        options.duration(timeout, "timeout")
-        yield from ("--timeout", timeout)
+    if limits.timeout is not None:
+        options.duration(limits.timeout, "timeout")
+    usual_timeout = None if settings.source("agent_timeout") == "default" else f"{settings.agent_timeout:g} seconds"
     tokens = f"{limits.max_tokens} tokens" if limits.max_tokens is not None else ""
-    named = ", ".join(filter(None, (limits.budget, tokens)))
-    yield from ("--budget", named or f"{settings.session_max_tokens} tokens")
+    return {
+        "max_turns": limits.max_turns or (most if most < usual else None),
+        "max_rounds": limits.max_rounds,
+        "max_time": limits.max_time or f"{settings.session_max_time:g} seconds",
+        "timeout": limits.timeout or usual_timeout,
+        "budget": ", ".join(filter(None, (limits.budget, tokens))) or f"{settings.session_max_tokens} tokens",
+    }

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from dialogd.cli.create import Wanted, create, draw_up, usual_ports
+from dialogd.cli.create import Start, create, draw_up, usual_ports
 from dialogd.config import Settings
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
@@ -85,7 +85,7 @@ class Commands:
         """Write a dialog as `dialogd new TOPIC --first A` does, without a process of its own."""
         file = self.folder / name
         log = LogFile(file, Journals(self.state.dialog(file)))
-        wanted = Wanted(topic, first="A")
+        wanted = Start(topic, first="A")
         opening = draw_up(wanted, wanted.seats(), usual_ports(wanted.seats()))
         create(log, Settings(file=file, state_dir=self.state.root), opening)
         return log

@@ -12,8 +12,7 @@ import pytest
 
 from dialogd.backends import auto
 from dialogd.backends.seats import Cast, Seat, saved_cast
-from dialogd.cli.cast import read_cast, seated
-from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.cli.create import Start, draw_up, read_cast, seated, usual_ports
 from dialogd.cli.run import with_budget
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput
@@ -126,7 +125,7 @@ def test_a_budget_of_dialogds_own_refuses_nobody(tmp_path: Path, beside: str, is
     priced_ = "free" if beside.startswith("command") and is_dollars else ""
     named = tuple(replace(seat, price=priced_ if seat.id == "B" else "") for seat in read_cast(f"grok,{beside}", None))
     seats, choices = seated(named, Settings(), nowhere(tmp_path, **KEYS), {})
-    opening = with_budget(draw_up(Wanted("Tabs?"), seats, usual_ports(seats)), seats, choices, Settings())
+    opening = with_budget(draw_up(Start("Tabs?"), seats, usual_ports(seats)), seats, choices, Settings())
     assert (opening.budget is not None, opening.tokens is not None) == (is_dollars, not is_dollars)
 
 

@@ -13,7 +13,7 @@ from dialogd.backends.auto import Choice
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.backends.seats import Seat
-from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.cli.create import Start, draw_up, usual_ports
 from dialogd.cli.outcome import MOST_OUT, RULES, SAID, estimate_line, estimate_of
 from dialogd.config import Settings
 from dialogd.errors import BadInput
@@ -122,7 +122,7 @@ def test_a_budget_that_makes_no_sense_is_refused_before_anything_is_written(dial
 
 def planned(turns: int = 20, budget: str | None = None, agents: str = "rehearsal,rehearsal,rehearsal") -> Opening:
     """A dialog that is about to begin."""
-    wanted = Wanted("Tabs or spaces?", agents=agents, max_turns=turns, budget=budget)
+    wanted = Start("Tabs or spaces?", agents=agents, max_turns=turns, budget=budget)
     seats = wanted.seats()
     return draw_up(wanted, seats, usual_ports(seats))
 

@@ -65,7 +65,7 @@ def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
     for name in ("anthropic", "gpt"):
         assert lines[name].startswith(f"no key; model {BACKENDS[name].model}: ")
     assert lines["rehearsal"].startswith("scripted lines, no model; nobody pays")
-    assert done.out.startswith("You can start now with A and B rehearsal (scripted lines, no model) — nobody pays; nobody ")
+    assert done.out.startswith("You can start now with A and B rehearsal (scripted lines, no model) — ")
     assert lines["folder"].startswith(f"{dialogd.folder} can be written, locked, and flushed in ")
     assert lines["lead"].startswith("a build can be led by ")
     assert "claude-code cannot: claude is not on PATH" in lines["lead"]

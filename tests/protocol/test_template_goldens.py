@@ -13,8 +13,7 @@ from pathlib import Path
 
 from dialogd.agent.prompt import Prompts
 from dialogd.backends import Options, Request, load_backend
-from dialogd.cli.cast import read_cast
-from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.cli.create import Start, draw_up, read_cast, usual_ports
 from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
@@ -37,7 +36,7 @@ ENDS = {
 
 def begun(name: str) -> Room:
     """A room with a new dialog from that template, as `dialogd new` writes it."""
-    wanted = Wanted("Where should user sessions live?", template=name)
+    wanted = Start("Where should user sessions live?", template=name)
     seats = read_cast(",".join(["rehearsal"] * template(name).seats), None, template(name))
     opening = draw_up(wanted, seats, usual_ports(seats))
     return Room(compose(replace(opening, dialog="3f9a1c", started=STARTED, rehearsed=())))
