@@ -92,26 +92,27 @@ def concluded(
 ) -> Close:
     """What a reply that counts comes to: all marks of the turn, with the one that ends the dialog, and how it ends.
 
-    `body` is what is written of it. Deadlines of questions are still as the agent gave them.
+    `body` is what is written of it. Deadlines of questions are still as the agent gave them. The turn for which the
+    file has no more room ends the dialog, with what is decided.
     """
-    ruling = _ruled(dialog, me, reply, refused, body, done)
-    return replace(ruling, marks=(*_with_one_end(ruling), *_last_mark(dialog, ruling)))
-
-
-def _ruled(
-    dialog: Dialog, me: str, reply: ParsedReply, refused: Sequence[Refusal], body: str, done: Sequence[Mark]
-) -> Close:
-    """What the reply comes to; the turn for which the file has no more room ends the dialog, with what is decided."""
-    ruling, most = (
-        _uncycled(dialog, me, rule(dialog, me, reply, refused, done=done), body),
-        dialog.state.limits.max_size,
-    )
+    most = dialog.state.limits.max_size
+    ruling = _uncycled(dialog, me, rule(dialog, me, reply, refused, done=done), body)
     size = sum(len(part.encode("utf-8", "replace")) for part in (body, *map(str, ruling.marks)))
-    if ruling.turn is None or dialog.size + size < most:
-        return ruling
-    ruling = rule(dialog, me, reply, refused, done=done, is_last=True)
-    why = f"size: the limit of {most:,} bytes"
-    return ruling if ruling.turn is None else Close(ruling.marks, None, "STOPPED", why)
+    if ruling.turn is not None and dialog.size + size >= most:
+        ruling = rule(dialog, me, reply, refused, done=done, is_last=True)
+        if ruling.turn is not None:
+            ruling = Close(ruling.marks, None, "STOPPED", f"size: the limit of {most:,} bytes")
+    marks, end = list(ruling.marks), ruling.outcome
+    if ruling.turn is None and end != "DEADLOCK":  # what its agent alone called for is no end
+        why = "one agent alone calls it, and this turn is the last"
+        for at, mark in enumerate(marks):
+            if mark.name == "DEADLOCK":
+                marks[at] = Mark("REFUSED", f"{f'DEADLOCK {mark.value}'.strip().replace(' | ', ' / ')} | {why}")
+    if end and all(mark.name != end for mark in marks):
+        is_limit = end == "MAX_TURNS_REACHED" and not dialog.header.rules.is_plain
+        is_alone = end == "DEADLOCK" and dialog.header.is_unattended
+        marks.append(Mark(end, ruling.why if end == "STOPPED" or is_limit or is_alone else ""))
+    return replace(ruling, marks=tuple(marks))
 
 
 def _uncycled(dialog: Dialog, me: str, ruling: Close, body: str) -> Close:
@@ -119,36 +120,13 @@ def _uncycled(dialog: Dialog, me: str, ruling: Close, body: str) -> Close:
 
     With nobody at the table there is a closing round instead, as after `Max Time`.
     """
-    state = dialog.state
-    header = dialog.header
+    state, header = dialog.state, dialog.header
     is_alike = header.rules.build is None and not header.is_unattended  # the iterations of a task resemble one another
     if ruling.turn in (None, (USER,)) or not is_alike or state.closing or set(state.owing) - {me}:
         return ruling
     why = cycle(dialog, Said("", state.number + 1, me, "", body, ruling.marks, ruling.turn))
     question = Mark("QUESTION_FOR_USER", f"{why}: how is it to go on?")
     return Close((*ruling.marks, question), (USER,)) if why else ruling
-
-
-def _with_one_end(ruling: Close) -> tuple[Mark, ...]:
-    """The marks of a turn; under one that ends otherwise what its agent alone called for is no end, and says so."""
-    if ruling.turn is not None or ruling.outcome == "DEADLOCK":
-        return ruling.marks
-    why = "one agent alone calls it, and this turn is the last"
-    return tuple(
-        Mark("REFUSED", " | ".join((f"DEADLOCK {mark.value.replace(' | ', ' / ')}".rstrip(), why)))
-        if mark.name == "DEADLOCK"
-        else mark
-        for mark in ruling.marks
-    )
-
-
-def _last_mark(dialog: Dialog, ruling: Close) -> tuple[Mark, ...]:
-    """The mark by which a turn ends the dialog, with the reason where no other line says it."""
-    if not ruling.outcome or any(mark.name == ruling.outcome for mark in ruling.marks):
-        return ()
-    is_limit = ruling.outcome == "MAX_TURNS_REACHED" and not dialog.header.rules.is_plain
-    is_said = ruling.outcome == "STOPPED" or is_limit or (ruling.outcome == "DEADLOCK" and dialog.header.is_unattended)
-    return (Mark(ruling.outcome, ruling.why if is_said else ""),)
 
 
 def closing_lines(turns: int, duration: str, outcome: str) -> str:

@@ -165,16 +165,22 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
 
     While it waits for the person alone, the time passes all the same.
     """
-    state = dialog.state
+    state, header = dialog.state, dialog.header
     if not any(who != USER for who in state.owing):
         return _time(dialog, clock)
     if state.counted >= state.limits.max_turns:
-        mark = Mark("MAX_TURNS_REACHED", turns_limit(state))
-    elif dialog.size >= state.limits.max_size:
-        mark = Mark("STOPPED", f"size: the limit of {state.limits.max_size:,} bytes")
-    else:
-        return _time(dialog, clock) or _cycle(dialog, clock) or _raised(dialog, clock)
-    return _end(dialog, mark, clock)
+        return _end(dialog, Mark("MAX_TURNS_REACHED", turns_limit(state)), clock)
+    if dialog.size >= state.limits.max_size:
+        return _end(dialog, Mark("STOPPED", f"size: the limit of {state.limits.max_size:,} bytes"), clock)
+    if late := _time(dialog, clock):
+        return late
+    # With nobody at the table one last round breaks a cycle; the person was asked by the turn that closed it.
+    if header.is_unattended and not state.closing and (why := cycle(dialog)):
+        return Write(closing_note(dialog, f"{CYCLE}{why}", clock.at), "a cycle; one last round")
+    if header.rules.board is not None and (found := to_raise(header, state)):
+        turn, *cited_by = found  # a point that enough contributions refer to
+        return Write(raising_note(dialog, turn, cited_by, clock.at), f"turn {turn} has become a proposal")
+    return None
 
 
 def time_left(dialog: Dialog, at: str) -> float | None:
@@ -201,72 +207,41 @@ def _time(dialog: Dialog, clock: Clock) -> Action | None:
     if not state.closing:
         note = closing_note(dialog, f"the time limit of {in_words(state.limits.max_time or 0.0)}", clock.at)
         return Write(note, "the time is over; one last round")
-    if any(who != USER for who in state.owing):
-        return None
-    return _end(dialog, Mark("STOPPED", f"time: {state.closing}"), clock)
+    is_owed = any(who != USER for who in state.owing)
+    return None if is_owed else _end(dialog, Mark("STOPPED", f"time: {state.closing}"), clock)
 
 
-def _cycle(dialog: Dialog, clock: Clock) -> Action | None:
-    """With nobody at the table one last round breaks a cycle; the person was asked by the turn that closed it."""
-    why = cycle(dialog) if dialog.header.is_unattended and not dialog.state.closing else ""
-    return Write(closing_note(dialog, f"{CYCLE}{why}", clock.at), "a cycle; one last round") if why else None
-
-
-def _raised(dialog: Dialog, clock: Clock) -> Action | None:
-    """A point that enough contributions refer to becomes a proposal."""
-    found = to_raise(dialog.header, dialog.state) if dialog.header.rules.board is not None else ()
-    if not found:
-        return None
-    turn, *cited_by = found
-    return Write(raising_note(dialog, turn, cited_by, clock.at), f"turn {turn} has become a proposal")
+def _end(dialog: Dialog, mark: Mark, clock: Clock) -> Write:
+    """The note that ends the dialog at the limit of this mark."""
+    return Write(limit_note(dialog, mark, clock.at), mark.value)
 
 
 def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
-    mine = dialog.state.debt(me)
+    state, debts, rules = dialog.state, dialog.state.debts, dialog.header.rules.build
+    mine = state.debt(me)
     all_ = dialog.header.speakers or (me,)
-    able = [who for who in all_ if who not in dialog.state.absent] or all_
-    if mine is not None and (mine.agent == me or me in able):
-        if (work := _work(dialog, me, mine)) is not None:
-            return work
-        if (sealed := _sealed(dialog, me, clock)) is not None:
-            return sealed
-        if (stop := _budget(dialog, me, clock)) is not None:
-            return stop
-        if clock.silent < clock.pace and dialog.last is not None and dialog.last.by != USER:
-            return Wait("pace", f"leaves {clock.pace:g} s between its turns", clock.pace - clock.silent)
-        rest = clock.pause - clock.ages.get(mine.timer, 0.0)
-        if rest > 0 and not clock.paid and _has_just_failed(dialog, me, mine):
-            return Wait("pace", f"{me} failed; it is asked again after a pause", rest)
-        return Reply(mine)
-    return _others(dialog, clock)
-
-
-def _work(dialog: Dialog, me: str, mine: Debt) -> Work | None:
-    """What a build asks the lead's daemon for before its agent, or anybody, can go on."""
-    rules = dialog.header.rules.build
-    if rules is None or me != rules.lead:
-        return None
-    what, task = due(rules, dialog.state.tasks)
-    return Work(mine, what, task) if task is not None and what in (Due.ASSIGN, Due.GATE) else None
-
-
-def _has_just_failed(dialog: Dialog, me: str, debt: Debt) -> bool:
-    """True when the note that asks this agent says that it failed."""
-    asks = dialog.entry(debt.re) if me in dialog.state.debts.failed else None
-    return asks is not None and any(mark.fields[0] == me for mark in asks.all("AGENT_ERROR"))
-
-
-def _sealed(dialog: Dialog, me: str, clock: Clock) -> Action | None:
-    """In a sealed round, an agent that has sealed its answer waits until all have."""
-    mine = dialog.state.debt(me)
-    if mine is None or mine.is_ready or dialog.state.debts.seal(me) is None:
-        return None
-    unsealed = [who for who in dialog.state.owing if dialog.state.debts.seal(who) is None]
-    action = _others(dialog, clock)
-    if isinstance(action, Write):
-        return action
-    seconds = action.seconds if isinstance(action, Wait) else None
-    return Wait("sealed", f"sealed its answer; waiting for {', '.join(unsealed)} to seal theirs", seconds)
+    able = [who for who in all_ if who not in state.absent] or all_
+    if mine is None or not (mine.agent == me or me in able):
+        return _others(dialog, clock)
+    if rules is not None and me == rules.lead:  # what its daemon does before its agent, or anybody, can go on
+        what, task = due(rules, state.tasks)
+        if task is not None and what in (Due.ASSIGN, Due.GATE):
+            return Work(mine, what, task)
+    if not mine.is_ready and debts.seal(me) is not None:
+        action = _others(dialog, clock)
+        unsealed = ", ".join(who for who in state.owing if debts.seal(who) is None)
+        seconds = action.seconds if isinstance(action, Wait) else None
+        sealed = Wait("sealed", f"sealed its answer; waiting for {unsealed} to seal theirs", seconds)
+        return action if isinstance(action, Write) else sealed
+    if (stop := _budget(dialog, me, clock)) is not None:
+        return stop
+    if clock.silent < clock.pace and dialog.last is not None and dialog.last.by != USER:
+        return Wait("pace", f"leaves {clock.pace:g} s between its turns", clock.pace - clock.silent)
+    rest = clock.pause - clock.ages.get(mine.timer, 0.0)
+    asks = dialog.entry(mine.re) if rest > 0 and not clock.paid and me in debts.failed else None
+    if asks is not None and any(mark.fields[0] == me for mark in asks.all("AGENT_ERROR")):
+        return Wait("pace", f"{me} failed; it is asked again after a pause", rest)
+    return Reply(mine)
 
 
 def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
@@ -275,28 +250,23 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
         return None
     state = dialog.state
     why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens), clock.cut_off)
+    is_unpriced = not (clock.priced or (state.limits.budget is None and clock.cap is None))
+    unknown = f"nobody knows what {me}'s model costs"
+    if is_unpriced and not why:
+        why = unknown if dialog.header.is_unattended else ""
     if why:
         return _end(dialog, Mark("STOPPED", f"budget: {why}"), clock)
-    if clock.priced or (state.limits.budget is None and clock.cap is None):
-        return None
-    if dialog.header.is_unattended:
-        return _end(dialog, Mark("STOPPED", f"budget: nobody knows what {me}'s model costs"), clock)
-    return Wait(
-        "unpriced",
-        f"there is a budget in dollars, and nobody knows what {me}'s model costs; start {me} with --price IN/OUT"
-        " (dollars per million tokens), or set a budget in tokens: `[LIMIT: budget 200k tokens]`",
+    fix = (
+        f"start {me} with --price IN/OUT (dollars per million tokens), or set a budget in tokens:"
+        " `[LIMIT: budget 200k tokens]`"
     )
-
-
-def _end(dialog: Dialog, mark: Mark, clock: Clock) -> Write:
-    """The note that ends the dialog at the limit of this mark."""
-    return Write(limit_note(dialog, mark, clock.at), mark.value)
+    return Wait("unpriced", f"there is a budget in dollars, and {unknown}; {fix}") if is_unpriced else None
 
 
 def _others(dialog: Dialog, clock: Clock) -> Action:
     """Whom this agent waits for, and whether one of them has to be called stalled."""
-    state = dialog.state
-    soonest: float | None = None
+    state, header = dialog.state, dialog.header
+    left: list[float] = []
     for debt in state.debts.open:
         age, overdue = clock.ages.get(debt.timer, 0.0), patience(dialog, debt)
         is_waiting = state.debts.seal(debt.agent) is not None and not debt.is_ready
@@ -306,38 +276,29 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
             return Write(going_on(dialog, clock.at), "nobody took the turn, and nobody is at the table")
         if age >= overdue and debt.agent not in clock.working:
             return Write(stall_note(dialog, debt.agent, clock.at), f"{debt.agent} gave no answer in {in_words(age)}")
-        left = max(overdue - age, 1.0)
-        soonest = left if soonest is None else min(soonest, left)
-    agents = [who for who in state.owing if who != USER]
-    if agents:
-        late = [d.agent for d in state.debts.open if d.stalled]
-        text = f"waiting for {', '.join(agents)}" + (f"; no answer in time from {', '.join(late)}" if late else "")
-        return Wait("not_my_turn", text, soonest)
-    if dialog.header.is_unattended:
+        left.append(max(overdue - age, 1.0))
+    if agents := ", ".join(who for who in state.owing if who != USER):
+        late = ", ".join(debt.agent for debt in state.debts.open if debt.stalled)
+        text = f"waiting for {agents}" + (f"; no answer in time from {late}" if late else "")
+        return Wait("not_my_turn", text, min(left, default=None))
+    if header.is_unattended:
         return Write(going_on(dialog, clock.at), "nobody is at the table; it goes on without the person")
+    notice = dialog.last.notice if dialog.last else ""
     if not state.debts.open:
-        notice = dialog.last.notice if dialog.last else ""
         return Wait("unknown_turn", "; ".join(filter(None, ("no turn is open", notice, "`dialogd say` goes on"))))
-    return _person(dialog, clock)
+    # Everybody waits for the person; what they were asked runs into its default, where the header allows that.
+    if (note := questions.due(dialog, clock.at)) is not None:
+        return Write(note, "the person did not answer in time; the default is taken")
+    why = questions.waiting(dialog, clock.at, clock.zone) or ways_out(header, state) or notice
+    why = why or "it is the person's turn"
+    return Wait("waiting_for_user", f"waiting for the person: {why}", questions.next_look(dialog, clock.at))
 
 
 def patience(dialog: Dialog, debt: Debt) -> float | None:
     """The age in seconds at which others call this debt's agent stalled; None where they do not, or not any more.
 
-    With nobody at the table who was called stalled is called so once more, after as long again, and is absent then; and
-    the turn that anybody may take (ANY) goes to the next.
+    Unattended, an agent is called stalled twice and is then absent; an unclaimed `TURN: ANY` passes on.
     """
     if debt.agent == USER or (not dialog.header.is_unattended and (debt.stalled or debt.agent == ANY)):
         return None
     return (dialog.state.limits.timeout_of(debt.agent) + STALL_GRACE) * (2 if debt.stalled else 1)
-
-
-def _person(dialog: Dialog, clock: Clock) -> Action:
-    """Everybody waits for the person; what they were asked runs into its default, where the header allows that."""
-    note = questions.due(dialog, clock.at)
-    if note is not None:
-        return Write(note, "the person did not answer in time; the default is taken")
-    notice = dialog.last.notice if dialog.last else ""
-    why = questions.waiting(dialog, clock.at, clock.zone) or ways_out(dialog.header, dialog.state) or notice
-    why = why or "it is the person's turn"
-    return Wait("waiting_for_user", f"waiting for the person: {why}", questions.next_look(dialog, clock.at))

@@ -21,7 +21,6 @@ from dialogd.protocol.rules import (
     PARALLEL_ROUNDS,
     PERMISSIONS,
     STANDARD,
-    THRESHOLDS,
     USUAL,
     Board,
     Build,
@@ -202,16 +201,15 @@ def read_agent(part: str, seat: int) -> tuple[Participant | None, str]:
 
 Value = str | bool | int | float | Sequence[str]
 
-_PLAIN = (
-    "template", "order", "verdict", "sealed", "red_team", "objections", "review", "judge", "threshold", "quorum",
-    "winner", *THRESHOLDS, "guidelines", "success", "errors",
-)  # fmt: skip
+_TABLES = frozenset({"board", "build", "roles", "phases", "kinds"})
 _RAW = re.compile("[\x7f-\x9f\u2028\u2029]")  # a reader of lines may split at some of them
 
 
 def setup(rules: Rules, more: Mapping[str, Value]) -> str:
     """The `## Setup` section; "" where it would be empty. `more` holds the keys that are no rules."""
-    tables: list[tuple[str, Mapping[str, Value]]] = [("", {**_differing(rules, Rules(), _rules_of(rules)), **more})]
+    follows = {"order", "verdict"} if rules.build else set()  # those of a build follow from its table
+    plain = [key for key in Rules.__dataclass_fields__ if key not in _TABLES | follows]
+    tables: list[tuple[str, Mapping[str, Value]]] = [("", {**_differing(rules, Rules(), plain), **more})]
     if rules.board is not None:
         board = _differing(rules.board, Board(), Board.__dataclass_fields__)
         if (seconds := rules.board.contribution_timeout) is not None:
@@ -227,7 +225,7 @@ def setup(rules: Rules, more: Mapping[str, Value]) -> str:
         own: dict[str, Value] = {"role": role.name} if role.name else {}
         if role.permissions != usual.permissions:
             own["permissions"] = [name for name in PERMISSIONS if name in role.permissions]
-        keys = ("weight", "priority", "specialization", "personality", "responsibilities")
+        keys = [key for key in Role.__dataclass_fields__ if key not in ("name", "permissions")]
         tables.append((f"[roles.{agent}]", own | _differing(role, usual, keys)))
     for phase in rules.phases:
         of = _differing(phase, Phase(""), ("description", "rounds", "votes"))
@@ -238,11 +236,6 @@ def setup(rules: Rules, more: Mapping[str, Value]) -> str:
     lines = (("", head, *(f"{key} = {_toml(value)}" for key, value in values.items())) for head, values in tables)
     text = "\n".join(line for table in lines for line in table).strip("\n")
     return f"## Setup\n\n```toml\n{text}\n```" if text else ""
-
-
-def _rules_of(rules: Rules) -> Sequence[str]:
-    """The keys of a Setup's own rules; order and verdict of a build follow from its table."""
-    return [key for key in _PLAIN if rules.build is None or key not in ("order", "verdict")]
 
 
 def _differing(one: object, usual: object, keys: Iterable[str]) -> dict[str, Value]:
