@@ -66,11 +66,6 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await asyncio.wrap_future(future)
 
 
-async def _read(text: str, work: Callable[[], T]) -> T:
-    """What the reply `text` says; a long one is read in a thread: the daemon answers meanwhile."""
-    return work() if len(text) < SMALL else await in_thread(work)
-
-
 @dataclass(frozen=True, slots=True)
 class Behavior:
     """How an agent behaves, by its own flags; seconds. `name` and `role` override the header's.
@@ -212,7 +207,7 @@ class Speaker:
         self.has_kept, text = True, ""
         await self.on_disk(lambda: self.journal.draft(received, why))
         if self.dialog is None or not is_apart(self.dialog, Debt(*received.debt)):
-            text = (await _read(received.text, lambda: compose.received(received.text)))[0].body
+            text = compose.received(received.text)[0].body
         self.hub.publish("draft", by=self.me, why=why, text=text)
 
     async def keep_reply(self, dialog: Dialog, debt: Debt, text: str) -> None:
@@ -417,13 +412,9 @@ class Turn:
         if self._admission is None or self._admission.dialog.header.rules.kinds != kinds:
             await self._admit(dialog, self.received.text)
         elif self._admission.dialog is not dialog:
-            self._admission = await _read(self.received.text, partial(self._admission.within, dialog))
+            self._admission = self._admission.within(dialog)
         assert self._admission is not None
-        while not self.debt.is_ready:
-            due, answers = self._admission.due, self.received.answers
-            found = await _read("".join(answers), partial(due, answers))
-            if not found:
-                break
+        while not self.debt.is_ready and (found := self._admission.due(self.received.answers)):
             if (early := await self._confirm(dialog, self.received, found)) is not None:
                 return early
         return None
@@ -451,13 +442,13 @@ class Turn:
             self._is_new = False
 
     async def _admit(self, dialog: Dialog, text: str) -> Admission:
-        """Read a reply, and rule on what of it may count."""
+        """Read a reply, and rule on what of it may count; a long one in a thread: the daemon answers meanwhile."""
 
         def work() -> tuple[Admission, int]:
             reply, redacted = compose.received(text, dialog.header.rules.kinds)
             return admit(dialog, self.of.me, reply), redacted
 
-        admission, self._redacted = await _read(text, work)
+        admission, self._redacted = work() if len(text) < SMALL else await in_thread(work)
         self._admission = admission
         return admission
 
@@ -609,7 +600,7 @@ class Turn:
         except BackendError as error:
             of.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
             return None
-        body = (await _read(text, lambda: compose.received(text)))[0].body
+        body = compose.received(text)[0].body
         if is_blank(body):
             return None
         bill = of.owed(call.bill)

@@ -466,9 +466,14 @@ class StreamedReply:
     may_use: bool = False
     uses: list[Use] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
-    text: str = ""
+    parts: list[str] = field(default_factory=list)
     written: int = 0
     reported: int = 0
+
+    @property
+    def text(self) -> str:
+        """What has arrived."""
+        return "".join(self.parts)
 
     @property
     def whole(self) -> str:
@@ -478,7 +483,7 @@ class StreamedReply:
 
     def add(self, text: str) -> str:
         """Take a piece of the reply and give it back."""
-        self.text += text
+        self.parts.append(text)
         self.written += len(text)
         return text
 
