@@ -224,8 +224,7 @@ def waiting(dialog: Dialog, at: str, zone: Zone | None = None) -> str:
 def terms_in_words(dialog: Dialog, question: Question, at: str, zone: Zone | None = None) -> str:
     """Deadline and default in words that do not change with every minute; "" without both."""
     seconds = left(question.by, at)
-    passed = ", which has passed" if seconds is not None and seconds <= 0 else ""
-    by = f"{until_in_words(question.by, at, zone)}{passed}" if question.by else ""
+    by = until_in_words(question.by, at, zone) + (", which has passed" if seconds is not None and seconds <= 0 else "")
     return "; ".join(filter(None, (by, _default_in_words(dialog, question))))
 
 
@@ -233,26 +232,19 @@ def _default_in_words(dialog: Dialog, question: Question) -> str:
     """The default, and whether it will be taken; "" without one."""
     if not question.default:
         return ""
-    if not question.by:
-        return f"default: {question.default} (not taken: there is no deadline)"
-    why = _why_never(dialog)
-    if why:
-        return f"default: {question.default} (not taken: {why})"
+    why = _why_never(dialog) if question.by else "there is no deadline"
     when = "taken then" if len(dialog.state.questions.open) == 1 else "taken once every deadline has passed"
     typing = ", when what is being typed at the end of the file is finished" if _is_typing(dialog) else ""
-    return f"default: {question.default} ({when}{typing})"
+    return f"default: {question.default} ({f'not taken: {why}' if why else when + typing})"
 
 
 def rows(dialog: Dialog, at: str, zone: Zone | None = None) -> list[str]:
     """Each open question in one line: who asks what, how long it is until the deadline, what counts then."""
-    return [
-        one_line(
-            f"{asker(dialog, q)} asks: {q.said}"
-            + "".join(f"; {part}" for part in (left_in_words(q.by, at, zone), _default_in_words(dialog, q)) if part),
-            2_000,
-        )
-        for q in dialog.state.questions.open
-    ]
+    found = []
+    for q in dialog.state.questions.open:
+        parts = (f"{asker(dialog, q)} asks: {q.said}", left_in_words(q.by, at, zone), _default_in_words(dialog, q))
+        found.append(one_line("; ".join(filter(None, parts)), 2_000))
+    return found
 
 
 def asker(dialog: Dialog, question: Question) -> str:
@@ -265,8 +257,6 @@ def facts(dialog: Dialog) -> list[dict[str, Any]]:
 
     Of a dialog that has ended none is open.
     """
-    if dialog.state.outcome is not None:
-        return []
     return [
         {
             "text": q.said,
@@ -276,7 +266,7 @@ def facts(dialog: Dialog) -> list[dict[str, Any]]:
             "default": q.default or None,
             "takes_default": takes_default(dialog.header, q) and not dialog.state.hand.step,
         }
-        for q in dialog.state.questions.open
+        for q in (dialog.state.questions.open if dialog.state.outcome is None else ())
     ]
 
 
@@ -288,11 +278,10 @@ def until_in_words(by: str, at: str, zone: Zone | None = None) -> str:
     moment, now = moment_of(by), moment_of(at)
     if moment is None:
         return ""
-    there = moment.tzinfo
-    local = zone or (lambda each: each.astimezone(there))
-    is_today = now is not None and local(now).date() == local(moment).date()
-    day = "" if is_today else f"{local(moment):%Y-%m-%d} "
-    return f"by {day}{local(moment):%H:%M}{'' if zone else f' {moment:%Z}'}"
+    local = zone or (lambda each: each.astimezone(moment.tzinfo))
+    there = local(moment)
+    is_today = now is not None and local(now).date() == there.date()
+    return f"by {'' if is_today else f'{there:%Y-%m-%d} '}{there:%H:%M}{'' if zone else f' {moment:%Z}'}"
 
 
 def left(by: str, at: str) -> float | None:
@@ -302,13 +291,11 @@ def left(by: str, at: str) -> float | None:
 
 def left_in_words(by: str, at: str, zone: Zone | None = None) -> str:
     """How far off a deadline is: `by 18:00, in 1 hour 5 minutes`; `by 18:00, which has passed`."""
-    seconds = left(by, at)
+    seconds, when = left(by, at), until_in_words(by, at, zone)
     if seconds is None:
-        return until_in_words(by, at, zone)
-    if seconds <= 0:
-        return f"{until_in_words(by, at, zone)}, which has passed"
+        return when
     rounded = seconds if seconds < 60 else -(-seconds // 60) * 60
-    return f"{until_in_words(by, at, zone)}, in {units.in_words(round(rounded))}"
+    return f"{when}, {f'in {units.in_words(round(rounded))}' if seconds > 0 else 'which has passed'}"
 
 
 def answered_by_default(dialog: Dialog, me: str) -> tuple[Question, ...]:
