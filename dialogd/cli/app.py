@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import UserDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -15,8 +12,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from dialogd import __version__
 from dialogd.errors import BadInput
-
-NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 class Located(NamedTuple):
@@ -138,25 +133,6 @@ class _Commands(UserDict[str, Any]):
         return self.data[name]
 
 
-@contextmanager
-def _no_plugins() -> Iterator[None]:
-    """Keep pydantic, which reads options, from searching all installed packages for plugins meanwhile."""
-    before = os.environ.get(NO_PLUGINS)
-    os.environ[NO_PLUGINS] = "__all__"
-    try:
-        yield
-    finally:
-        del os.environ[NO_PLUGINS]
-        if before is not None:
-            os.environ[NO_PLUGINS] = before
-
-
-class _Command(TyperCommand):
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        with _no_plugins():
-            return super().parse_args(ctx, args)
-
-
 def _import(name: str, command: Located) -> Any:
     from typer.main import get_command
 
@@ -170,7 +146,7 @@ def _import(name: str, command: Located) -> Any:
     if isinstance(what, typer.Typer):
         around.add_typer(what, name=name)
     else:
-        around.command(name, cls=found(command.kind) if command.kind else _Command)(what)
+        around.command(name, cls=found(command.kind) if command.kind else TyperCommand)(what)
     group: Any = get_command(around)
     return group.commands[name]
 
@@ -189,8 +165,7 @@ class _Top(TyperGroup):
 
             remark("opening Home, where dialogs are found and started; the commands: dialogd --help")
             args = ["open"]
-        with _no_plugins():
-            return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command. Raises `BadInput` with its new name for one that has become a part of another."""

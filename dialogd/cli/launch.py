@@ -19,10 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -35,7 +37,7 @@ from dialogd.cli import options
 from dialogd.cli.client import daemons, health, healths, notify
 from dialogd.cli.create import AGREES, SEATS, warn_of_twins
 from dialogd.cli.terminal import plain, remark, show
-from dialogd.config import Settings, file_flag
+from dialogd.config import SETTINGS, Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, Refused
 from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
 from dialogd.protocol.lifecycle import continued
@@ -450,7 +452,6 @@ def _wait(is_there: Callable[[], bool], pid: int, output: Path, since: int, seco
 
 # -- `dialogd start`: one agent's daemon, in this terminal or, with --detach, in the background -----------------------
 
-Port = Annotated[str | None, typer.Option(metavar="N", help="Where it listens. Default: A on 3001, B on 3002 …")]
 Peer = Annotated[
     list[str] | None,
     typer.Option(
@@ -459,77 +460,52 @@ Peer = Annotated[
         help="Another agent's daemon, URL or ID=URL. Default: from the running daemons, else the file.",
     ),
 ]
-Backend = Annotated[str | None, typer.Option(metavar="NAME", help="What writes the replies. Default: what is here.")]
-Command = Annotated[str | None, typer.Option(metavar="CMD", help="The program of the `command` backend.")]
-Model = Annotated[str | None, typer.Option(metavar="M", help="The model the backend is to use.")]
-Name = Annotated[str | None, typer.Option(metavar="N", help="The agent's name in headings.")]
-Role = Annotated[str | None, typer.Option(metavar="TEXT", help="The agent's role: a known one, or a text.")]
-Project = Annotated[str | None, typer.Option(metavar="DIR", help="The folder the agent works in.")]
-Repo = Annotated[str | None, typer.Option(metavar="DIR", help="Of a build's lead: the repository that it works on.")]
-Gate = Annotated[str | None, typer.Option(metavar="CMD", help="Of a build's lead: the command that tests its work.")]
-GateSees = Annotated[
-    list[str] | None,
-    typer.Option(metavar="DIR", help="Of a build's lead: a folder that the gate can read, as .venv; repeat it."),
-]
-MaxTokens = Annotated[int | None, typer.Option(min=16, metavar="N", help="Tokens one reply may have. Default: 8192.")]
-Effort = Annotated[str | None, typer.Option(metavar="LEVEL", help="How hard the model thinks: low, medium, high …")]
-BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="Another address of the service.")]
-Api = Annotated[str | None, typer.Option(metavar="API", help="For OpenAI-compatible services: chat or responses.")]
 Resume = Annotated[
     str | None,
     typer.Option("--resume", metavar="SESSION", help="claude-code: join with the context of a session of yours."),
 ]
 GoOn = Annotated[bool, typer.Option("--continue", help="claude-code: the same, with your most recent session.")]
-Session = Annotated[
-    str | None, typer.Option(metavar="KEY", help="live: the open session; `dialogd live join` finds it.")
-]
-Price = Annotated[
-    str | None, typer.Option(metavar="PRICE", help="Dollars per million tokens: IN/OUT[/CACHED], or free.")
-]
-Budget = Annotated[
-    str | None, typer.Option(metavar="AMOUNT", help="What this agent may spend in one dialog: $1.50, 200k tokens.")
-]
-Digest = Annotated[bool, typer.Option("--digest", help="Sum up what no longer fits the model's window, in a note.")]
-LogFormat = Annotated[str | None, typer.Option(metavar="FORMAT", help="`text`, or `json`: one object per line.")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background; returns once it answers.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Say more in the log; show tracebacks.")]
 
-# Options that are settings of the same name.
+# Settings that are options of the same name.
 OWN = (
     "port", "backend", "command", "model", "name", "role", "pace", "project", "max_tokens", "effort", "base_url", "api",
-    "session", "trust_project", "repo", "gate", "gate_sees", "price", "budget", "digest", "log_format", "debug",
+    "session", "trust_project", "repo", "gate", "gate_sees", "price", "budget", "digest", "debug",
 )  # fmt: skip
 
 
-def start(  # noqa: PLR0913 - every option of the command is an argument
+def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each of those settings; it is called with them by name, None where not given."""
+    own = get_type_hints(command, include_extras=True)
+    parameters = [one.replace(annotation=own[one.name]) for one in signature(command).parameters.values()]
+    kept = [one for one in parameters if one.name != "given"]
+    for setting in (one for one in SETTINGS if one.name in OWN):
+        usual, flag = getattr(Settings(), setting.name), f"--{setting.name.replace('_', '-')}"
+        kind: Any = bool if isinstance(usual, bool) else list[str] | None if isinstance(usual, tuple) else str | None
+        about = f"{setting.about[:1].upper()}{setting.about[1:]}."
+        metavar = None if kind is bool else setting.name.rpartition("_")[2].upper()
+        option = Annotated[kind, typer.Option(flag, metavar=metavar, help=about)]
+        default = False if kind is bool else None
+        kept.append(Parameter(setting.name, Parameter.KEYWORD_ONLY, default=default, annotation=option))
+
+    @wraps(command)
+    def with_settings(*words: Any, **options_: Any) -> None:
+        command(*words, given={name: options_.pop(name) or None for name in OWN}, **options_)
+
+    with_settings.__signature__ = Signature(kept)  # type: ignore[attr-defined]
+    with_settings.__annotations__ = {one.name: one.annotation for one in kept}
+    return with_settings
+
+
+@takes_settings
+def start(
     agent: Annotated[str | None, typer.Argument(metavar="ID", help="The agent: A. Default: DIALOGD_ID.")] = None,
     *,
-    port: Port = None,
+    given: Mapping[str, Any],
     peer: Peer = None,
-    backend: Backend = None,
-    command: Command = None,
-    model: Model = None,
-    name: Name = None,
-    role: Role = None,
-    pace: options.Pace = None,
-    project: Project = None,
-    max_tokens: MaxTokens = None,
-    effort: Effort = None,
-    base_url: BaseUrl = None,
-    api: Api = None,
     resume: Resume = None,
     go_on: GoOn = False,
-    session: Session = None,
-    trust_project: options.TrustProject = False,
-    repo: Repo = None,
-    gate: Gate = None,
-    gate_sees: GateSees = None,
-    price: Price = None,
-    budget: Budget = None,
-    digest: Digest = False,
     file: options.FileOption = None,
-    log_format: LogFormat = None,
-    debug: Debug = False,
     detach: Detach = False,
     plan: options.Plan = None,
 ) -> None:
@@ -537,9 +513,7 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
 
     Until Ctrl-C or `dialogd stop`. The dialog file may come later.
     """
-    given = locals()
-    flags = {name: given[name] or None for name in OWN}
-    flags["resume"] = "last" if go_on else resume
+    flags = {**given, "resume": "last" if go_on else resume}
     settings = options.settings_for(file, id=agent, plan=plan, **flags)
     if not settings.id:
         raise BadInput("which agent should this daemon speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")

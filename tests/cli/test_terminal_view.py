@@ -26,7 +26,7 @@ from tests.cli.command import PATIENCE, Commands, until
 from tests.server.daemon_process import Room
 
 # What dialogd itself sends to a terminal: colours, the cursor, pasting, wrapping, erasing to the end.
-OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[[0-9]*[ABCDK]|\x1b\[0?J|\x1b\[\?(?:25|2004|7|12|1)[lh]| \x08")
+OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[[0-9]*[ABCDK]|\x1b\[0?J|\x1b\[\?(?:25|2004|7|12|1)[lh]|\x08")
 STEERING = re.compile("[\x00-\x06\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 CORPUS = (
     "\x1b]0;title\x07", "\x1b]52;c;ZXZpbA==\x07", "\x1b]8;;http://evil/\x1b\\link\x1b]8;;\x1b\\", "\x1b[2J\x1b[H",
@@ -123,7 +123,7 @@ def test_the_keys_do_what_the_commands_do(dialogd: Commands, tmux: Tmux) -> None
     for key, written in (("p", "[PAUSED]"), ("p", "[RESUMED]"), ("k", "[SKIP: A]"), ("r", "[RETRY: B]")):
         tmux.type(key)
         until(lambda written=written: marks(dialogd)[-1:] == [written], written, lambda: "\n".join(tmux.lines))  # type: ignore[misc]
-        tmux.until({"[PAUSED]": "You paused", "[RESUMED]": "go on."}.get(written, f"Claude {written[-2]}."))
+        tmux.until({"[PAUSED]": "You paused", "[RESUMED]": "go on."}.get(written, f"Claude {written[-2]}"))
     tmux.type("x")
     tmux.now("stop the dialog? y/n")
     tmux.type("n")
