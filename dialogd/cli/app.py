@@ -24,7 +24,7 @@ class Located(NamedTuple):
 
 GROUPS = {
     "Begin": {
-        "open": Located("host:open_home", "Open the page on which dialogs are found, and started."),
+        "open": Located("setup:open_home", "Open the page on which dialogs are found, and started."),
         "run": Located("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
         "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
         "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
@@ -70,8 +70,8 @@ GROUPS = {
     "Setup": {
         "doctor": Located("setup:doctor", "Check this machine: what you can start with, what is wrong."),
         "config": Located("setup:config", "Show the settings and where each comes from."),
-        "init": Located("host:init", "Add dialogd's commands to this project."),
-        "mcp": Located("host:mcp", "Serve dialogs as tools, for programs that speak MCP."),
+        "init": Located("setup:init", "Add dialogd's commands to this project."),
+        "mcp": Located("setup:mcp", "Serve dialogs as tools, for programs that speak MCP."),
         "alerts": Located("setup:alerts", "Test how you are alerted when you are not looking."),
     },
     "more": {
