@@ -471,7 +471,7 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
     return write(log, "veto", make)
 
 
-def strike(log: LogFile, turn: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
+def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """Withdraw turns (`7`, `7, 9`, `3-5`): their marks stop counting. Does nothing when they are struck already.
 
     A strike of what the end rests on opens the dialog again, with the turn to the person. `secrets` are taken out.
@@ -482,12 +482,12 @@ def strike(log: LogFile, turn: str, reason: str = "", *, secrets: Sequence[str] 
     def make(dialog: Dialog) -> Draft | None:
         there = {entry.number for entry in dialog.turns}
         last = dialog.state.number
-        wanted = sorted(fold.turns_in(Mark("STRIKE", turn), max(last, 1)))
-        words = re.split(r"[\s,–-]+", turn.strip(" ,"))
+        wanted = sorted(fold.turns_in(Mark("STRIKE", turns), max(last, 1)))
+        words = re.split(r"[\s,–-]+", turns.strip(" ,"))
         is_clear = all(re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= last for word in words)  # numbers alone
         if not wanted or not set(wanted) <= there or not is_clear:
             fix = f"name turns from 1 to {last}: dialogd strike {last}" if last else "there is no turn yet"
-            raise BadInput(f"there is no turn {turn[:60].strip() or '(none given)'}", fix=fix)
+            raise BadInput(f"there is no turn {turns[:60].strip() or '(none given)'}", fix=fix)
         if set(wanted) <= dialog.state.hand.struck:
             return None
         return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), short), body=whole)
@@ -661,7 +661,7 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
     short, whole = in_mark(reason, secrets)
 
     def make(dialog: Dialog) -> Draft | None:
-        rules = rules_of_build(dialog)
+        rules_of_build(dialog)
         unsaid = {one.task.number for one in approvals(dialog) if one.wants_word} if act == "accept" else set[int]()
         if not unsaid:
             lifecycle.refuse(dialog, "tasks")
@@ -680,9 +680,9 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
         after = state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
         is_turn = act == "drop" and any(task.state in _UNDER_WAY for task in new)
         trees = [build.approval(task, task.score) for task in new] if act == "accept" else []
-        marks = (mark, *trees, *_room(rules, dialog, after.tasks, turn=is_turn))
+        marks = (mark, *trees, *_room(dialog, after.build, turn=is_turn))
         if is_turn:
-            turn = (build.next_turn(rules, after.tasks),)
+            turn = (after.build.next_turn,)
             return Draft(USER, "User", dialog.state.number + 1, whole, marks, turn)
         return note_of(*marks, body=whole)
 
@@ -725,7 +725,7 @@ def change_task(
             raise Refused(f"cannot change task {task.id}: it is {task.state}", fix=_ways(dialog))
         mark = Mark("TASK", " | ".join((task.id, "changed", *texts)).rstrip(" |"))
         same = (
-            state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ())).tasks == dialog.state.tasks
+            state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ())).build == dialog.state.build
         )
         return None if same else note_of(mark)
 
@@ -746,9 +746,9 @@ def gate(log: LogFile, how: str) -> Dialog:
         raise BadInput(f"a gate cannot be {how[:60]!r}", fix="dialogd tasks gate run, or dialogd tasks gate untested")
 
     def make(dialog: Dialog) -> Draft:
-        rules = rules_of_build(dialog)
+        rules_of_build(dialog)
         lifecycle.refuse(dialog, "tasks")
-        what, task = build.due(rules, dialog.state.tasks)
+        what, task = dialog.state.build.due
         if what is not build.Due.ALLOW or task is None:
             raise Refused("no gate waits for your word", fix=_ways(dialog))
         return note_of(Mark("GATE", f"{task.id} | {how} | tree {task.tree}"))
@@ -783,7 +783,7 @@ def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
     from dialogd.tasks.approvals import judge_here
 
     judge, against = judge_here(log, untested=True)
-    known, (trees, branch, at) = judge.dialog.state.tasks, _branch(judge.dialog, repo, onto)
+    known, (trees, branch, at) = judge.dialog.state.build, _branch(judge.dialog, repo, onto)
     ready = tuple(task for task in known.all if task.state == build.APPROVED)
     last = next((task for task in ready if task.commit == known.base), None)
     if last is None:
@@ -808,7 +808,7 @@ def carried_over(log: LogFile, repo: Path, onto: str = "") -> Takeover:
     """What a rebase would do. Raises `Refused` where the branch has not moved."""
     dialog = log.read()
     trees, branch, at = _branch(dialog, repo, onto)
-    waiting = tuple(task for task in dialog.state.tasks.all if task.state == build.APPROVED)
+    waiting = tuple(task for task in dialog.state.build.all if task.state == build.APPROVED)
     if waiting and trees.is_ancestor(at, waiting[-1].commit):
         words = shlex.join(["dialogd", "build", "merge", *file_words(log.path)])
         raise Refused(f"{branch} has not moved: what was approved stands on it", fix=f"take it over: {words}")
@@ -860,7 +860,7 @@ def rebase(log: LogFile, commit: str) -> Dialog:
     """
 
     def make(dialog: Dialog) -> Draft | None:
-        rules, known = rules_of_build(dialog), dialog.state.tasks
+        rules, known = rules_of_build(dialog), dialog.state.build
         if busy := next((task for task in known.all if task.state in build.UNDER_WAY), None):
             raise Refused(f"task {busy.id} is under way", fix="wait for its end, or drop it: dialogd tasks drop")
         approved = [task for task in known.all if task.state == build.APPROVED]
@@ -870,7 +870,7 @@ def rebase(log: LogFile, commit: str) -> Dialog:
             return None
         mark = Mark("TASK", f"all | rebase | {commit}")
         after = state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
-        room = _room(rules, dialog, after.tasks, turn=True)
+        room = _room(dialog, after.build, turn=True)
         return Draft(USER, "User", dialog.state.number + 1, "", (mark, *room), (rules.lead,))
 
     return write(log, "build rebase", make)
@@ -886,7 +886,7 @@ def merged(log: LogFile, commit: str, overruled: Sequence[str] = ()) -> Dialog:
 
     def make(dialog: Dialog) -> Draft | None:
         rules_of_build(dialog)
-        done = [task for task in dialog.state.tasks.all if task.state == build.APPROVED]
+        done = [task for task in dialog.state.build.all if task.state == build.APPROVED]
         new = done[: 1 + next((n for n, task in enumerate(done) if task.commit == commit), -1)]
         if not new:
             return None
@@ -900,7 +900,7 @@ def published(log: LogFile, number: int, request: build.Request) -> Dialog:
 
     def make(dialog: Dialog) -> Draft | None:
         rules_of_build(dialog)
-        task = dialog.state.tasks.of(number)
+        task = dialog.state.build.of(number)
         if task is None or request in task.requests:
             return None
         known = f" | number {request.number}" if request.number is not None else ""
@@ -917,8 +917,9 @@ def carry_on(log: LogFile, budget: str = "") -> Dialog:
     limits = _budget_mark(budget)
 
     def make(dialog: Dialog) -> Draft | None:
-        rules, state = rules_of_build(dialog), dialog.state
-        failed = [task.id for task in state.tasks.all if task.state == build.ERROR]
+        rules_of_build(dialog)
+        state = dialog.state
+        failed = [task.id for task in state.build.all if task.state == build.ERROR]
         marks = ((Mark("TASK", f"{', '.join(failed)} | retry"),) if failed else ()) + limits
         if state.outcome is None:
             return note_of(*marks) if marks else None
@@ -928,24 +929,22 @@ def carry_on(log: LogFile, budget: str = "") -> Dialog:
                 fix='look at it: dialogd tasks; ask for more: dialogd say "…"; take it over: dialogd build merge',
             )
         after = state_after(dialog.header, state, Said("", 0, USER, "", "", marks, ()))
-        turn = (build.next_turn(rules, after.tasks),)
-        return Draft(
-            USER, "User", state.number + 1, "Go on.", (*marks, *_room(rules, dialog, after.tasks, turn=True)), turn
-        )
+        turn = (after.build.next_turn,)
+        return Draft(USER, "User", state.number + 1, "Go on.", (*marks, *_room(dialog, after.build, turn=True)), turn)
 
     return write(log, "build --continue", make)
 
 
 def rules_of_build(dialog: Dialog) -> Build:
     """The rules of a build. Raises `Refused` for a dialog that is none."""
-    if dialog.header.rules.build is None:
+    if (rules := dialog.state.build.rules) is None:
         raise Refused("this dialog is no build: it has no tasks", fix="begin one: dialogd build GOAL --repo DIR")
-    return dialog.header.rules.build
+    return rules
 
 
 def tasks_named(dialog: Dialog, named: str) -> list[build.Task]:
     """The tasks that these numbers mean: `001, 3`; `all`. Raises `BadInput` for one that is none."""
-    known = dialog.state.tasks
+    known = dialog.state.build
     if named.strip().casefold() == "all":
         return list(known.all)
     words = re.split(r"[\s,]+", named.strip(" ,"))
@@ -961,7 +960,7 @@ def tasks_named(dialog: Dialog, named: str) -> list[build.Task]:
 
 def _waiting(dialog: Dialog, act: str, unsaid: Collection[int]) -> list[build.Task]:
     """The tasks that wait for this act, or else those of `unsaid`. Raises `Refused` for none."""
-    known = dialog.state.tasks.all
+    known = dialog.state.build.all
     found = [task for task in known if task.state in _FROM[act][0]] or [t for t in known if t.number in unsaid]
     if not found:
         raise Refused(f"no task waits for you to {act} it", fix=_ways(dialog))
@@ -970,12 +969,12 @@ def _waiting(dialog: Dialog, act: str, unsaid: Collection[int]) -> list[build.Ta
 
 def _ways(dialog: Dialog) -> str:
     """The command for the tasks as they stand."""
-    found = build.ways(rules_of_build(dialog), dialog.state.tasks, "") if dialog.state.outcome is None else ()
+    found = build.ways(dialog.state.build, "") if dialog.state.outcome is None else ()
     return found[0] if found else "see how they stand: dialogd tasks"
 
 
-def _room(rules: Build, dialog: Dialog, after: build.Tasks, *, turn: bool = False) -> tuple[Mark, ...]:
+def _room(dialog: Dialog, after: build.Tasks, *, turn: bool = False) -> tuple[Mark, ...]:
     """The LIMIT that leaves room for every attempt of every task, beside a `turn` of the person's; () where it is."""
     used = 0 if dialog.state.outcome else dialog.state.counted
-    most = used + turn + build.most_turns(rules, after)
+    most = used + turn + build.most_turns(after)
     return (Mark("LIMIT", f"max_turns {most}"),) if most > dialog.state.limits.max_turns else ()

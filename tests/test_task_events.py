@@ -14,8 +14,8 @@ from dialogd.protocol import build
 from dialogd.protocol.build import listed
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings
-from dialogd.server.page import end_piece
 from dialogd.server.page_entries import in_ranks, talk_of
+from dialogd.server.panels import end_piece
 from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
 from dialogd.views.plan_page import first_screen
@@ -248,7 +248,7 @@ def test_the_board_leaves_out_what_was_replaced(repo: Path) -> None:
     assert first.diff is not None
     assert [one.path for one in first.diff.files] == ["001.py"]
     assert "+# attempt 1" in first.diff.files[0].patch
-    assert listed(made.dialog.state.tasks) == list(made.dialog.state.tasks.all)
+    assert listed(made.dialog.state.build) == list(made.dialog.state.build.all)
     assert all(isinstance(event, Event) for event in first.events)
 
 

@@ -59,12 +59,12 @@ def test_more_tasks_than_there_are_turns_for_raise_the_limit() -> None:
     build = room(plan=f"Many.\n\n{many}\n")
     assert build.dialog.state.limits.max_turns == 60
     person.tasks(build.log, "confirm")
-    rules = build.dialog.header.rules.build
+    rules = build.dialog.state.build.rules
     assert rules is not None
     most = build.dialog.state.counted + 12 * 2 * 3 + 1
     assert last(build)[1] == f"[LIMIT: max_turns {most}]"
     assert build.dialog.state.limits.max_turns == most
-    assert most_turns(rules, expected(12)) == 12 * 2 * 3 + 1
+    assert most_turns(expected(rules, 12)) == 12 * 2 * 3 + 1
 
 
 def test_with_nobody_at_the_table_the_limit_of_turns_stays_and_its_end_says_what_is_done() -> None:
@@ -119,18 +119,18 @@ def test_after_three_failures_the_person_retries_or_accepts() -> None:
     build.run()
     assert states(build)[0] == STUCK
     person.tasks(build.log, "accept", "001")
-    assert build.dialog.state.tasks.all[0].reviewer == USER
+    assert build.dialog.state.build.all[0].reviewer == USER
     assert is_due(build) is Due.ASSIGN
 
 
 def test_a_proposed_task_is_changed_in_parts() -> None:
     build = room()
     person.change_task(build.log, "2", description="print years | months", criteria=["one", "two; three"])
-    task = build.dialog.state.tasks.all[1]
+    task = build.dialog.state.build.all[1]
     assert (task.description, task.criteria) == ("print years / months", ("one", "two, three"))
     assert (task.after, task.hours, task.state) == ((1,), 2.0, PROPOSED)
     person.change_task(build.log, "2", after="none", hours="3 h")
-    task = build.dialog.state.tasks.all[1]
+    task = build.dialog.state.build.all[1]
     assert (task.description, task.after, task.hours) == ("print years / months", (), 3.0)
     before = count(build)
     person.change_task(build.log, "2", hours="3")
@@ -151,7 +151,7 @@ def test_the_word_on_a_gate_is_for_the_tree_that_waits() -> None:
     person.tasks(build.log, "confirm", "1")
     person.tasks(build.log, "drop", "2")
     build.run()
-    tree = build.dialog.state.tasks.all[0].tree
+    tree = build.dialog.state.build.all[0].tree
     with pytest.raises(BadInput):
         person.gate(build.log, "skip")
     person.gate(build.log, "untested")
@@ -176,7 +176,7 @@ def test_a_moved_base_has_all_approved_tasks_gone_through_again() -> None:
     before = count(build)
     person.rebase(build.log, "c111")
     assert count(build) == before
-    first, second = (task.commit for task in build.dialog.state.tasks.all)
+    first, second = (task.commit for task in build.dialog.state.build.all)
     person.merged(build.log, first)
     assert states(build) == [MERGED, APPROVED]
     person.merged(build.log, second)
@@ -205,13 +205,13 @@ def test_a_task_that_could_not_be_gone_on_with_is_tried_again() -> None:
     made.scripts["L"] = []
     person.tasks(made.log, "confirm")
     made.run()
-    failed = made.dialog.state.tasks.all[0]
+    failed = made.dialog.state.build.all[0]
     note = tasks_of.error_note(failed, "StorageError", "the disk is full", made.paper.at, is_unattended=False)
     made.paper.append(lambda _: Addition(note))
     assert (states(made)[0], made.dialog.state.owing) == ("error", (USER,))
     person.carry_on(made.log)
     assert last(made) == ["[TASK: 001 | retry]"]
-    again = made.dialog.state.tasks.all[0]
+    again = made.dialog.state.build.all[0]
     assert (again.state, again.branch, made.dialog.state.owing) == (ASSIGNED, failed.branch, ("L",))
 
 

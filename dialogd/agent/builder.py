@@ -79,7 +79,7 @@ class Builder:
 
     async def work(self, dialog: Dialog, work: Work, aside: Aside) -> Note:
         """Open the worktree of a task, or run its gate; gives what makes the note that says what came of it."""
-        rules, self.is_busy = dialog.header.rules.build, True
+        rules, self.is_busy = dialog.state.build.rules, True
         assert rules is not None
         try:
             if work.due is Due.GATE:
@@ -98,7 +98,7 @@ class Builder:
         """What the turn that this agent owes needs from git. Raises `DialogdError`."""
         from dialogd.tasks.gate import beside
 
-        rules = dialog.header.rules.build
+        rules = dialog.state.build.rules
         if rules is None:
             return NO_MATERIAL
         if task := self._at_work(dialog):
@@ -108,15 +108,15 @@ class Builder:
             hidden, seen = beside(self.file, self.state), tuple(folder.expanduser() for folder in self.sees)
             where = Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(hidden), seen)
             return Material(workspace=where)
-        if task := build.reviewing(rules, dialog.state.tasks, self.me):
+        if task := dialog.state.build.reviewed_by(self.me):
             self._check(rules)
             return Material(text="\n\n".join(self._submission(dialog, rules, task)))
         return NO_MATERIAL
 
     def _at_work(self, dialog: Dialog) -> Task | None:
         """The task that the turn which this agent owes is work at, None where it is none."""
-        rules = dialog.header.rules.build
-        what, task = build.due(rules, dialog.state.tasks) if rules is not None else (None, None)
+        rules = dialog.state.build.rules
+        what, task = dialog.state.build.due if rules is not None else (None, None)
         return task if rules is not None and self.me == rules.lead and what is Due.WORK else None
 
     def submits(self, dialog: Dialog) -> bool:
@@ -128,7 +128,7 @@ class Builder:
 
         A commit that was made for this debt before a crash is taken as it is.
         """
-        rules, task = dialog.header.rules.build, self._at_work(dialog)
+        rules, task = dialog.state.build.rules, self._at_work(dialog)
         if rules is None or task is None:
             return None
         self._check(rules)
@@ -159,7 +159,7 @@ class Builder:
         from dialogd.tasks.worktrees import Conflict
 
         self._check(rules)
-        trees, base = self._worktrees(dialog), dialog.state.tasks.base or rules.base
+        trees, base = self._worktrees(dialog), dialog.state.build.base or rules.base
         start, _, end = task.carried.partition("..")
         worktree = trees.open(task.number, task.description, start or base, anywhere=True)
         files: tuple[str, ...] = ()

@@ -147,7 +147,7 @@ class Agent(Speaker):
 
     async def _work(self, dialog: Dialog, work: Work, clock: Clock) -> Action:
         """Do what a build asks this daemon for, and append the note that says what came of it."""
-        rules = dialog.header.rules.build
+        rules = dialog.state.build.rules
         if rules is None or (why := self.builder.refuses(rules)):
             return Wait("build", why if rules is not None else "there is no build")
         key = (work.debt.key, work.due, work.task)

@@ -51,7 +51,7 @@ async def prepare(played: Player, dialog: Dialog | None, me: str = "") -> None:
     backend = played.backend
     if isinstance(backend, Prepared):
         await backend.prepare()
-    build = dialog.header.rules.build if dialog is not None else None
+    build = dialog.state.build.rules if dialog is not None else None
     if build is not None and me and me == build.lead:
         if not isinstance(backend, Writer):
             raise BadInput(

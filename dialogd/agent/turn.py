@@ -27,7 +27,7 @@ from dialogd.config import ToolServer
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.admit import Admission, Matter, admit, question
-from dialogd.protocol.build import Due, Submission, due, submitted
+from dialogd.protocol.build import Due, Submission, submitted
 from dialogd.protocol.decide import Clock, Wait
 from dialogd.protocol.model import Condition, Entry, Mark, Participant
 from dialogd.protocol.money import Estimate, allowance, reached
@@ -382,7 +382,7 @@ class Turn:
             return Wait("storage", f"{of.file.suspect}; check the disk, then restart this daemon", STORAGE_WAIT)
         try:
             early = await self._get(dialog) if self.error is None else None
-            if early is None and self.error is None and dialog.header.rules.build is not None:
+            if early is None and self.error is None and dialog.state.build:
                 await self._submit(dialog)
             return early if early is not None else await self._append()
         except BackendError as error:
@@ -473,7 +473,7 @@ class Turn:
                 if call.bill.calls and not of.affords(dialog, self.debt, call):
                     return PASSED
             self._tools = await of.toolbox(dialog, self.debt)
-            if dialog.header.rules.build is not None:
+            if dialog.state.build:
                 self._material = await _with_git(lambda: of.builder.material(dialog), "the work cannot be looked at")
             request = replace(of.request(dialog, self.debt, self._drafts, self._material), tools=self._tools)
             text = await self._in_time(call, request)
@@ -743,10 +743,10 @@ class Turn:
 
     def _done(self, now: Dialog) -> tuple[Mark, ...]:
         """The records of what this turn submitted."""
-        rules, made = now.header.rules.build, self._submission
+        rules, made = now.state.build.rules, self._submission
         if rules is None or made is None:
             return ()
-        what, task = due(rules, now.state.tasks)
+        what, task = now.state.build.due
         if what is not Due.WORK or task is None:
             return ()
         return submitted(task, made, now.state.table.next_ref, task.iteration)

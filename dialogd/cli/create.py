@@ -373,7 +373,7 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
             fix="leave one of the two out" if wanted.step else "name two agents: --agents claude,codex",
         )
     chosen = template(wanted.template)
-    if chosen.terms.rules.build is not None and not wanted.build:
+    if chosen.needs_repository and not wanted.build:
         what = f"the template {chosen.name} carries work out in a repository, and none is named"
         raise BadInput(what, fix='dialogd build "goal" --repo DIR')
     try:
@@ -410,9 +410,8 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
     if opening.rules.build is not None and wanted.max_turns is None:
-        max_turns = 2 + most_turns(
-            opening.rules.build, expected(wanted.tasks)
-        )  # question and plan come before the work
+        planned = expected(opening.rules.build, wanted.tasks)
+        max_turns = 2 + most_turns(planned)  # question and plan come before the work
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
 
 

@@ -315,7 +315,7 @@ def _became(known: Memory, row: DialogRow) -> tuple[str, str]:
 
     found, doubt = [], ""
     for dialog in _builds(known, row):
-        rules = dialog.header.rules.build
+        rules = dialog.state.build.rules
         if rules is not None and approvals(dialog):
             checkout = checkout_at(Path(rules.repo))
             git = Git(checkout.common_dir, here=checkout.git_dir)
@@ -347,7 +347,7 @@ def _builds(known: Memory, row: DialogRow) -> Iterator[Dialog]:
     for one in (row, *(other for other in known.archived() if other.id != row.id)):
         with suppress(DialogdError, OSError):
             dialog = current(one)[1]
-            rules = dialog.header.rules.build
+            rules = dialog.state.build.rules
             if dialog.id == one.id and rules is not None and row.id in (one.id, rules.source):
                 yield dialog
 

@@ -37,7 +37,8 @@ from dialogd.cli.create import (
     warn_of_twins,
     with_recalled,
 )
-from dialogd.cli.launch import FAILED, Daemons, Interrupt, browse, free_ports, interruptible, is_free
+from dialogd.cli.host import browse
+from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interruptible, is_free
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import ended, exit_code, next_step, onwards
@@ -410,7 +411,7 @@ def former_cast(settings: Settings, pace: str | None, wanted: Start | None = Non
     if dialog.state.outcome is not None:
         where = shlex.quote(str(settings.file))
         fix = f'open it again first: dialogd say --file {where} "…"; or begin another: dialogd run TOPIC'
-        if dialog.header.rules.build is not None:
+        if dialog.state.build:
             fix = next_step(dialog, settings.file)
         raise Refused(f"the dialog {ended(dialog)}", fix=fix)
     state, ids = StateDir(settings.state_dir), [agent.id for agent in dialog.header.agents]
@@ -541,15 +542,15 @@ def _close(show: LiveView, *, stay: float) -> int:
     show.say(f"{how} (turn {turns} was the last)")
     if dialog.is_rehearsed:
         show.say("REHEARSAL: the lines were scripted, and nobody will recall them; how to get a model: dialogd doctor")
-    is_build = dialog.header.rules.build is not None
-    if outcome is not None and outcome.name == "DECIDED" and not is_build and (decided := certify(dialog)) is not None:
+    tasks = dialog.state.build
+    if outcome is not None and outcome.name == "DECIDED" and not tasks and (decided := certify(dialog)) is not None:
         text = f"{decided.ref}: {decided.text}".removeprefix(": ")
         show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")
     show.say(f"file   {show.settings.file}")
     keep_ended(show.settings, dialog)
     if (page := leave_plan(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
-    if outcome is not None and outcome.name in AGREED and not is_build and (way := onwards(dialog, show.settings.file)):
+    if outcome is not None and outcome.name in AGREED and not tasks and (way := onwards(dialog, show.settings.file)):
         show.say(f"build  {way}")
     if outcome is not None and outcome.name in AGREED and not stay:
         show.say("page   closed with the daemons; --linger 1h keeps both")

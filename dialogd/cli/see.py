@@ -31,7 +31,8 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import moment_of
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
-from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
+from dialogd.views.digest import since_turn
+from dialogd.views.flow import Message, as_mermaid, names_of
 from dialogd.views.flow import flow as messages_of
 from dialogd.views.steps import changed, decisions, facts, steps
 from dialogd.views.tasks import NAMES, Event, events, look_into
@@ -179,7 +180,7 @@ def show_messages(
         agents = {NAMES.get(one, one) for name in agent or () if (one := _speaker(dialog, name))}
         at = datetime.now().astimezone().isoformat()
         turn = since_turn(dialog, since, at, local) if since is not None else None
-        rules = dialog.header.rules.build
+        rules = dialog.state.build.rules
         if project is not None and not mermaid and rules is not None:
             every = [*map(_of_task, events(dialog, look_into(Path(rules.repo) if rules.repo else None)))]
             kinds = {re.sub(r"[\s-]+", "_", name.strip()).upper() for name in kind or ()}
@@ -266,7 +267,7 @@ def _builds(path: Path, folder: Path) -> bool:
     try:
         with path.open("rb") as file:
             head = file.read(MOST_HEAD)
-        rules = parse(head).header.rules.build if b"[build]" in head else None
+        rules = parse(head).state.build.rules if b"[build]" in head else None
     except (OSError, NotADialog):
         return False
     return rules is not None and bool(rules.repo) and folder == Path(rules.repo).resolve()

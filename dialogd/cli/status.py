@@ -24,7 +24,7 @@ from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
 from dialogd.protocol import lifecycle, money, questions
 from dialogd.protocol.board import as_of_now, rejected, reopenings
-from dialogd.protocol.build import APPROVED, MERGED, red, tested
+from dialogd.protocol.build import APPROVED, MERGED, listed, red, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.fold import strikes, vetoes
@@ -137,7 +137,7 @@ class Situation:
             from dialogd.backends.seats import start_again  # reads all backends: only where a daemon is gone
 
             again = start_again(self.state, self.file, self.dialog.id, agent)
-            if self.dialog.header.rules.build is not None and not self.daemons:
+            if self.dialog.state.build and not self.daemons:
                 again = lifecycle.continued(self.dialog, file_flag(self.file))
             return f"waiting for {agent}; its daemon does not run: {again}"
         waiting = answer.get("waiting")
@@ -191,16 +191,16 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     `is_running` says that its daemons are still there.
     """
     outcome, named = dialog.state.outcome, f" --file {shlex.quote(str(file))}"
-    is_build = dialog.header.rules.build is not None
-    merge = onwards(dialog, file) if is_build else ""
+    tasks = dialog.state.build
+    merge = onwards(dialog, file) if tasks else ""
     if outcome is None or (dialog.state.approved and not merge):
         return ""
-    bad = red(dialog.state.tasks)
+    bad = red(dialog.state.build)
     takes = f"{merge} takes it over" + (f" ({bad.id}: {tested(bad)}, which only --anyway overrules)" if bad else "")
     if dialog.state.approved:
         return takes
     go_on = "" if is_running else f" and {lifecycle.continued(dialog, named)}"
-    if is_build and not merge and any(task.state == MERGED for task in dialog.state.tasks.all):
+    if tasks and not merge and any(task.state == MERGED for task in dialog.state.build.all):
         return ""
     if outcome.name in AGREED:
         first = takes if merge else f"dialogd approve{named}"
@@ -209,7 +209,7 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
     first = f"dialogd limit max_size 2MB{named}, then " if what.startswith(("max_size", "stopped size")) else ""
     again = f'dialogd say "…"{more}{named}{go_on} opens it again'
-    if is_build and outcome.name != "DEADLOCK":
+    if tasks and outcome.name != "DEADLOCK":
         again = f"{lifecycle.continued(dialog, f'{more}{named}')} goes on"
     done = f"; {merge} takes over what is approved" if merge else ""
     return f"dialogd plan{named} says where it stands; {first}{again}{done}"
@@ -217,9 +217,9 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
 
 def onwards(dialog: Dialog, file: Path) -> str:
     """How what was agreed is carried out, or what was built is taken over; "" where there is nothing of either."""
-    if dialog.header.rules.build is not None:
-        ready = any(task.state == APPROVED for task in dialog.state.tasks.all)
-        anyway = ["--anyway"] if red(dialog.state.tasks) else []
+    if dialog.state.build:
+        ready = any(task.state == APPROVED for task in dialog.state.build.all)
+        anyway = ["--anyway"] if red(dialog.state.build) else []
         return shlex.join(["dialogd", "build", "merge", *anyway, *file_words(file)]) if ready else ""
     if dialog.is_rehearsed:
         return ""
@@ -288,7 +288,7 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
             votes = [f"{v['agent']} {v['choice']}{weight}" for v, weight in zip(poll["votes"], weights, strict=True)]
             missing = f"; not yet: {', '.join(poll['missing'])}" if poll["missing"] else ""
             yield "vote", f"{poll['ref']}: {', '.join(votes) or 'nobody yet'}{missing}"
-        for one in now_["decisions"][-LATEST:] if rules.build is None else ():
+        for one in now_["decisions"][-LATEST:] if not state.build else ():
             how = "" if one["method"] == "mutual" else f" ({one['method']})"  # who signed is told behind it
             reason = f"; {one['reason']}" if one["reason"] else ""
             yield "decided", f"{one['ref']} {one['outcome']}{how}: {one['evidence']}{reason}"
@@ -317,11 +317,9 @@ def _rules_rows(dialog: Dialog, now_: Mapping[str, Any]) -> Iterator[tuple[str, 
         "build": "its tasks are carried out and reviewed",
     }[rules.verdict]
     name = f"{rules.template}: " if rules.template else ""
-    if rules.build is not None:
-        from dialogd.protocol.build import listed
-
+    if state.build:
         yield "rules", f"{name}{verdict}"
-        yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.tasks)) or "none yet"
+        yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.build)) or "none yet"
         return
     yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
     most, done, phase = state.limits.max_rounds, state.floor.rounds, now_["phase"]
@@ -418,7 +416,7 @@ def status(
 
 def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
     """What happened while the person was away; from the marks of the dialog, without a model."""
-    from dialogd.views.flow import as_text, away, last_word, since_turn
+    from dialogd.views.digest import as_text, away, last_word, since_turn
 
     dialog = options.dialog_at(options.log_of(settings))
     turn = last_word(dialog)
@@ -514,7 +512,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
     dialog, state = situation.dialog, situation.dialog.state
     is_over, at, near, hidden = state.outcome is not None, now(), convergence(situation.dialog), _secrets(dialog)
     whose_turn = "" if is_over else f", next: {', '.join(state.owing) or 'nobody'}"
-    is_near = near is not None and not is_over and dialog.header.rules.build is None  # iterations resemble one another
+    is_near = near is not None and not is_over and not dialog.state.build  # iterations resemble one another
     rows = [
         ("file", f"{situation.file} (dialog {dialog.id})"),
         ("", "REHEARSAL: no model is asked; what comes of it is no memory" if dialog.is_rehearsed else None),

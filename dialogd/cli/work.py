@@ -512,7 +512,7 @@ def _request(task: Task, rules: Build, dialog: Dialog) -> Iterator[str]:
     score = f"with {task.score} points" if task.score is not None else "without a score"
     by = "by you" if task.reviewer == "USER" else f"by {task.reviewer}"
     yield f"\nApproved {by} {score}, {tested}; tree {task.tree}, dialog {dialog.id}, task {task.id}."
-    before = [one.id for one in dialog.state.tasks.all if one.state == APPROVED and one.number != task.number]
+    before = [one.id for one in dialog.state.build.all if one.state == APPROVED and one.number != task.number]
     if before:
         yield f"Tasks stack: this branch may hold tasks {', '.join(before)} too."
 
@@ -562,25 +562,21 @@ def list_tasks(file: options.FileOption = None, json: options.JsonOption = False
     """Show the tasks: state, score, attempts, branch."""
     settings, _, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
-    state = dialog.state.tasks
-    what, task = tasks_of.due(rules, state)
+    state = dialog.state.build
+    what, task = state.due
     facts = {
         "dialog": dialog.id,
         "file": str(settings.file),
         "due": None
         if dialog.state.outcome
-        else {"what": what.value[0], "by": _whose(what, rules), "task": task and task.id},
+        else {"what": what and what.value[0], "by": state.next_turn, "task": task and task.id},
         "tasks": [_facts(one) for one in state.all],
         "events": [dataclasses.asdict(one) for one in events(dialog, look_into(Path(rules.repo or ".")))]
         if json
         else [],
     }
     is_running = bool(daemons(settings, settings.file))
-    options.answer(facts, _table(dialog, rules, settings.file, is_running=is_running), json=json)
-
-
-def _whose(what: tasks_of.Due, rules: Build) -> str:
-    return {"moderator": rules.moderator, "lead": rules.lead}.get(what.by, what.by)
+    options.answer(facts, _table(dialog, settings.file, is_running=is_running), json=json)
 
 
 def _facts(task: Task) -> dict[str, object]:
@@ -596,9 +592,9 @@ def _facts(task: Task) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _table(dialog: Dialog, rules: Build, file: Path, *, is_running: bool) -> Iterator[str]:
+def _table(dialog: Dialog, file: Path, *, is_running: bool) -> Iterator[str]:
     """The tasks as people read them, and what waits for them; at the end the next step, as `status` has it."""
-    known = listed(dialog.state.tasks)
+    known = listed(dialog.state.build)
     if not known:
         yield "no task is proposed yet"
     for task in known:
@@ -606,7 +602,7 @@ def _table(dialog: Dialog, rules: Build, file: Path, *, is_running: bool) -> Ite
         state = f"{task.state}, {tasks_of.tested(task)}" if is_told else task.state
         facts = [
             f"{task.score} of 100" if task.score is not None else "",
-            f"attempt {task.iteration} of {tasks_of.last_attempt(rules, task)}" if task.iteration else "",
+            f"attempt {task.iteration} of {tasks_of.last_attempt(dialog.state.build, task)}" if task.iteration else "",
             f"after {', '.join(f'{number:03}' for number in task.after)}" if task.after else "",
             f"{task.hours:g} h" if task.hours else "",
             task.branch,
@@ -622,7 +618,7 @@ def _table(dialog: Dialog, rules: Build, file: Path, *, is_running: bool) -> Ite
         yield f"\n{ended(dialog)}"
         if step := next_step(dialog, file, is_running=is_running):
             yield f"next: {step}"
-    elif question := tasks_of.question(rules, dialog.state.tasks):
+    elif question := tasks_of.question(dialog.state.build):
         yield f"\n{question}"
         yield from (f"  {one}" for one in lifecycle.answers(dialog, file_flag(file)))
 
@@ -644,7 +640,7 @@ def change(
     new = person.change_task(
         log, task, description=description, criteria=criteria, after=after, hours=hours, secrets=secrets
     )
-    done(settings, new, "changed" if new.state.tasks != before.state.tasks else "it was so already")
+    done(settings, new, "changed" if new.state.build != before.state.build else "it was so already")
 
 
 _ACTS = {
@@ -707,6 +703,6 @@ def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> 
     grown = after.state.limits.max_turns
     room = f"; max_turns is {grown} from here on" if grown != before.state.limits.max_turns else ""
     done(settings, after, f"{mark.fields[0]} {what}{room}" if mark else f"{what} already")
-    if act == "accept" and (bad := tasks_of.red(after.state.tasks)):
+    if act == "accept" and (bad := tasks_of.red(after.state.build)):
         later = "unless the gate of a later task passes, only this takes it over"
         remark(f"{bad.id}: {tasks_of.tested(bad)}; {later}: {onwards(after, settings.file)}")

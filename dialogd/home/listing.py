@@ -126,8 +126,8 @@ class Listing:
         row, dialog = row_of(one.dialog, one.file), one.dialog
         stands = running(dialog, one.healths, is_starting=one.is_starting, end=_ended(row))
         words = stands.words
-        if dialog.state.tasks.all and dialog.state.outcome is None:
-            words = f"{came_of(dialog.state.tasks)}; {words}"
+        if dialog.state.build.all and dialog.state.outcome is None:
+            words = f"{came_of(dialog.state.build)}; {words}"
         cast = saved_cast(self.state, one.file)
         seats = {seat.id: seat for seat in cast.seats} if cast is not None and cast.dialog == dialog.id else {}
         agents, models = [], dict(zip(row.agents, row.models, strict=False))

@@ -405,7 +405,7 @@ def _patterns() -> Iterator[forms.Pattern]:
         seen.add(place.name)
         with suppress(BadInput):
             one = load(place).usable()
-            if one.terms.rules.build is not None:  # it needs a repository
+            if one.needs_repository:
                 continue
             yield forms.Pattern(
                 name=place.name,

@@ -79,8 +79,8 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
 
 def _decided(dialog: Dialog, plan: Plan) -> str:
     """What was decided, in a few words; of a build how many tasks were approved."""
-    if dialog.header.rules.build is not None:
-        return came_of(dialog.state.tasks) if dialog.state.tasks.all and plan.outcome else ""
+    if dialog.state.build:
+        return came_of(dialog.state.build) if dialog.state.build.all and plan.outcome else ""
     return _gist(plan.agreed.text) if plan.agreed is not None else ""
 
 

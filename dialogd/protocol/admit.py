@@ -120,8 +120,8 @@ class MarkPolicy:
             length += len(str(mark))
             why = f"the marks of a turn have at most {most:,} characters together" if length > most else ""
             why = why or self._vetoed(mark, reply) or self._to_nobody(mark) or self._why_not(mark, reply)
-            if not why and self.rules.build is not None:
-                why = build.refused(self.rules.build, self.state.tasks, self.me, mark, kept)
+            if not why and self.state.build:
+                why = build.refused(self.state.build, self.me, mark, kept)
             if not why and contributes(mark):
                 why = self._full(made)
                 made += not why
@@ -706,8 +706,7 @@ class _Doubts(MarkPolicy):
 
     def _decision(self) -> Iterator[Matter]:
         """A decision from whom it was asked for."""
-        rules, table = self.rules.build, self.state.table
-        task = build.reviewing(rules, self.state.tasks, self.me) if rules is not None else None
+        table, task = self.state.table, self.state.build.reviewed_by(self.me)
         if any(self.kept.has(name) for name in ("DECIDE", "ESCALATE", QUESTION)):
             return
         if task is not None:

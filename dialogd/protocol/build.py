@@ -162,19 +162,50 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """All tasks by number, how many cycles of improvement there were, and where the next one starts.
+    """A build as it stands, False for a dialog that is none: its rules, and all tasks by number.
 
+    `cycles` of improvement there were so far.
     `base` is the last approved commit, "" before the first one: then it is the build's own. `top` is the highest
     number that was given, also to a task of a struck turn. `is_wanted`: the person has said what they want beyond them,
     once they were done. `silent` counts the moderator's turns in a row that planned nothing.
     """
 
     all: tuple[Task, ...] = ()
+    rules: Build | None = None
     cycles: int = 0
     base: str = ""
     top: int = 0
     is_wanted: bool = False
     silent: int = 0
+
+    def __bool__(self) -> bool:
+        return self.rules is not None
+
+    @property
+    def moderator(self) -> str:
+        """Who plans and reviews; "" without a build."""
+        return self.rules.moderator if self.rules else ""
+
+    @property
+    def lead(self) -> str:
+        """Who carries tasks out; "" without a build."""
+        return self.rules.lead if self.rules else ""
+
+    @property
+    def due(self) -> tuple[Due | None, Task | None]:
+        """What is due, and of which task; nothing without a build."""
+        return _due(self.rules, self) if self.rules else (None, None)
+
+    @property
+    def next_turn(self) -> str:
+        """Whose turn it is: an agent's id, or USER; "" without a build."""
+        what = self.due[0]
+        return {"moderator": self.moderator, "lead": self.lead}.get(what.by, USER) if what else ""
+
+    def reviewed_by(self, me: str) -> Task | None:
+        """The task that `me` is to review now, or None."""
+        what, task = self.due
+        return task if what is Due.REVIEW and me == self.moderator else None
 
     def of(self, number: int) -> Task | None:
         """The task of that number, or None."""
@@ -186,8 +217,7 @@ class Tasks:
         return replace(self, all=tuple(new if one.number == task.number else one for one in self.all))
 
 
-def due(build: Build, tasks: Tasks) -> tuple[Due, Task | None]:
-    """What is due, and of which task."""
+def _due(build: Build, tasks: Tasks) -> tuple[Due, Task | None]:
     current = next((task for task in tasks.all if task.state in UNDER_WAY), None)
     if current is not None:
         if current.state in (STUCK, ERROR):
@@ -212,18 +242,12 @@ def _is_ready(tasks: Tasks, task: Task) -> bool:
     return all(other is None or other.state in DONE for other in map(tasks.of, task.after))
 
 
-def next_turn(build: Build, tasks: Tasks) -> str:
-    """Whose turn it is: an agent's id, or USER."""
-    whose = due(build, tasks)[0].by
-    return {"moderator": build.moderator, "lead": build.lead}.get(whose, USER)
-
-
-def most_turns(build: Build, tasks: Tasks) -> int:
+def most_turns(tasks: Tasks) -> int:
     """The most turns that it may take from here: every attempt of every known task, its reviews, the summary."""
-    each = 2 * build.iterations
+    each, cycles = (2 * tasks.rules.iterations, tasks.rules.cycles) if tasks.rules else (0, 0)
     open_ = [task for task in tasks.all if task.state not in DONE]
     work = sum(each - 2 * max(task.iteration - task.spent - 1, 0) for task in open_)
-    return (not tasks.all or tasks.is_wanted) + max(work, 0) + max(build.cycles - tasks.cycles, 0) * (1 + each) + 1
+    return (not tasks.all or tasks.is_wanted) + max(work, 0) + max(cycles - tasks.cycles, 0) * (1 + each) + 1
 
 
 def tested(task: Task) -> str:
@@ -237,27 +261,21 @@ def red(tasks: Tasks) -> Task | None:
     return next((task for task in ready if task.gate not in GREEN), None)
 
 
-def last_attempt(build: Build, task: Task) -> int:
+def last_attempt(tasks: Tasks, task: Task) -> int:
     """The number of the attempt after which the person decides."""
-    return task.spent + build.iterations
+    return task.spent + (tasks.rules.iterations if tasks.rules else 0)
 
 
-def expected(count: int) -> Tasks:
+def expected(rules: Build, count: int) -> Tasks:
     """Tasks of which nothing is known but how many there will be."""
-    return Tasks(tuple(Task(number, "", state=CONFIRMED) for number in range(1, count + 1)))
+    return Tasks(tuple(Task(number, "", state=CONFIRMED) for number in range(1, count + 1)), rules)
 
 
-def is_last_word(build: Build, tasks: Tasks, marks: Sequence[Mark]) -> bool:
+def is_last_word(tasks: Tasks, marks: Sequence[Mark]) -> bool:
     """True for a turn of the moderator's that ends the build: its summary, or the answer to a wish without a task."""
-    what, _ = due(build, tasks)
+    what, _ = tasks.due
     is_answer = what is Due.PLAN and tasks.is_wanted and not any(mark.name == "TASK_PROPOSED" for mark in marks)
     return what is Due.SUMMARY or is_answer
-
-
-def reviewing(build: Build, tasks: Tasks, me: str) -> Task | None:
-    """The task that `me` is to review now, or None."""
-    what, task = due(build, tasks)
-    return task if what is Due.REVIEW and me == build.moderator else None
 
 
 # -- What the marks say -----------------------------------------------------------------------------------------------
@@ -324,12 +342,12 @@ def score_form(build: Build) -> str:
     return f"[SCORE: {' | '.join(parts)}]"
 
 
-def refused(build: Build, tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
+def refused(tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
     """Why a mark of a build does not count, of agent `me`, after `earlier` ones of the same reply; "" where it does."""
-    what, task = due(build, tasks)
+    what, task = tasks.due
     fields = (*fields_of(mark), *[""] * 5)
-    if mark.name in ("TASK_PROPOSED", "IMPROVEMENT", "SCORE", "FINDING", "RESOLVED") and me != build.moderator:
-        return f"{build.moderator} alone reviews and proposes tasks"
+    if mark.name in ("TASK_PROPOSED", "IMPROVEMENT", "SCORE", "FINDING", "RESOLVED") and me != tasks.moderator:
+        return f"{tasks.moderator} alone reviews and proposes tasks"
     ref = mark.value.partition(" ")[0]
     is_it = what is Due.REVIEW and task is not None and task.ref == ref
     wrong = {
@@ -354,11 +372,14 @@ def refused(build: Build, tasks: Tasks, me: str, mark: Mark, earlier: Sequence[M
 # -- The fold ---------------------------------------------------------------------------------------------------------
 
 
-def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool, is_over: bool = False) -> Tasks:
+def folded(tasks: Tasks, said: Said, *, is_unattended: bool, is_over: bool = False) -> Tasks:
     """The tasks after an entry. Records count where a daemon wrote them, the person's words where the person did.
 
     With `is_over` the moderator had said its last word: a turn of the person's, but one on tasks, is a wish for more.
     """
+    build = tasks.rules
+    if build is None:
+        return tasks
     if is_over and said.by == USER and said.is_turn and said.ending is None and said.mark("TASK") is None:
         tasks = replace(tasks, is_wanted=True)
     if said.by == USER and said.is_turn:
@@ -395,7 +416,7 @@ def _named_tree(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
 
 def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
     """After a turn of the moderator: the tasks that it proposes, in place of those that nobody has confirmed."""
-    before, reviewed = due(build, tasks)
+    before, reviewed = tasks.due
     if before is Due.REVIEW and reviewed is not None and said.mark("QUESTION_FOR_USER") is None:
         score = total(build, said.marks)  # what it decides follows among its marks
         score = reviewed.score if score is None else score
@@ -441,7 +462,7 @@ def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     event = fields[1].casefold()
     if said.by == USER:
         return _by_hand(tasks, mark, event, fields) if event in _WORDS or event == "rebase" else tasks
-    what, task = due(build, tasks)
+    what, task = tasks.due
     if said.by_hand or task is None or task.number != number_of(mark):
         return tasks
     if event == "submitted" and task.carried:
@@ -577,7 +598,7 @@ def records(build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str],
     if not why:
         return [Mark("TASK", f"{task.id} | approved | {said} | iteration {task.iteration}"), approval(task, score)]
     reason, times = "; ".join(why), f"{task.iteration} iteration{'' if task.iteration == 1 else 's'}"
-    if task.iteration < last_attempt(build, task):
+    if task.iteration < task.spent + build.iterations:
         what = f"changes | {said} | iteration {task.iteration}"
     else:
         what = f"dropped | {said} | not approved in {times}" if is_unattended else f"stuck | {said} | after {times}"
@@ -602,35 +623,39 @@ def to_confirm(ids: Sequence[str]) -> str:
     return f"confirm, change or drop the proposed tasks: {', '.join(ids)}"
 
 
-def question(build: Build, tasks: Tasks) -> str:
+def question(tasks: Tasks) -> str:
     """What the person is asked where the build waits for them; "" where it does not."""
-    what, task = due(build, tasks)
+    what, task = tasks.due
     ids = [one.id for one in tasks.all if one.state == PROPOSED]
     number, is_stuck = (task.id, task.state == STUCK) if task else ("", False)
     ways = "retry it, drop it" + (", or accept it as it is" if is_stuck else "")
-    return {
-        Due.GOAL: f"{unplanned(build)}: say what is to be done",
-        Due.CONFIRM: to_confirm(ids),
-        Due.STUCK: f"task {number} is {'stuck' if is_stuck else 'stopped by an error'}: {ways}",
-        Due.ALLOW: f"may the gate of task {number} run without a sandbox? It runs what the agent wrote, as you",
-    }.get(what, "")
+    return (
+        {
+            Due.GOAL: f"{unplanned(tasks)}: say what is to be done",
+            Due.CONFIRM: to_confirm(ids),
+            Due.STUCK: f"task {number} is {'stuck' if is_stuck else 'stopped by an error'}: {ways}",
+            Due.ALLOW: f"may the gate of task {number} run without a sandbox? It runs what the agent wrote, as you",
+        }.get(what, "")
+        if what
+        else ""
+    )
 
 
-def unplanned(build: Build) -> str:
+def unplanned(tasks: Tasks) -> str:
     """Why nothing is built where the moderator finds no task, in words."""
-    return f"{build.moderator} proposed no task in {SILENT} turns"
+    return f"{tasks.moderator} proposed no task in {SILENT} turns"
 
 
-def ways(build: Build, tasks: Tasks, named: str) -> tuple[str, ...]:
+def ways(tasks: Tasks, named: str) -> tuple[str, ...]:
     """The commands that answer what it asks, whole, with `named` behind each, the usual one first; () for nothing."""
-    what, task = due(build, tasks)
+    what, task = tasks.due
     number, accept = (task.id, ("accept",) * (task.state == STUCK)) if task else ("", ())
     words: Mapping[Due, tuple[str, ...]] = {
         Due.CONFIRM: ("confirm", f'change {number} -d "…"', f"drop {number}"),
         Due.STUCK: ("retry", f"drop {number}", *accept),
         Due.ALLOW: ("gate run", "gate untested"),
     }
-    return tuple(f"dialogd tasks {word}{named}" for word in words.get(what, ()))
+    return tuple(f"dialogd tasks {word}{named}" for word in (words.get(what, ()) if what else ()))
 
 
 def ending(tasks: Tasks) -> tuple[str, str]:

@@ -332,14 +332,14 @@ class Approval:
 
 def approvals(dialog: Dialog) -> tuple[Approval, ...]:
     """Every approval of a tree that follows from the file, in order, also those that are void by now."""
-    if dialog.header.rules.build is None:
+    if not dialog.state.build:
         return ()
     found: list[Approval] = []
     roots: dict[str, str] = {}
     said: dict[tuple[int, str], Entry] = {}  # the last entry that submitted, tested, vouched for a task
     for entry, _, before, after in steps(dialog):
-        for task in after.tasks.all if after.tasks is not before.tasks else ():
-            was = before.tasks.of(task.number) or Task(task.number, "")
+        for task in after.build.all if after.build is not before.build else ():
+            was = before.build.of(task.number) or Task(task.number, "")
             if task.entries[1] == entry.id and was.entries[1] != entry.id:
                 said = {key: value for key, value in said.items() if key[0] != task.number}
                 said[task.number, "submitted"] = entry
@@ -353,9 +353,9 @@ def approvals(dialog: Dialog) -> tuple[Approval, ...]:
                 tested = said.get((task.number, "tested"), submitted)
                 vouched = said.get((task.number, "vouched")) if task.gate == "untested" else None
                 found.append(Approval(task, root, submitted, tested, entry, vouched))
-        accepted = build.accepted_in(entry, before.tasks)
+        accepted = build.accepted_in(entry, before.build)
         found = [_voided(replace(one, word=entry) if one.wants_word and one.task.number in accepted else one,
-                         after.tasks, entry) for one in found]  # fmt: skip
+                         after.build, entry) for one in found]  # fmt: skip
     return tuple(found)
 
 
@@ -397,7 +397,7 @@ def unproved(
     dialog: Dialog, approval: Approval, faulty: Mapping[str, str], known: Collection[str] | None
 ) -> Iterator[str]:
     """What keeps an approval from being the word of those who have to give it, whatever the gate said."""
-    task, rules = approval.task, dialog.header.rules.build
+    task, rules = approval.task, dialog.state.build.rules
     if approval.void:
         yield f"its approval as task {task.id} is void: {approval.void}"
     by, made = approval.approved.by, approval.approved.marks

@@ -121,7 +121,7 @@ def _uncycled(dialog: Dialog, me: str, ruling: Close, body: str) -> Close:
     With nobody at the table there is a closing round instead, as after `Max Time`.
     """
     state, header = dialog.state, dialog.header
-    is_alike = header.rules.build is None and not header.is_unattended  # the iterations of a task resemble one another
+    is_alike = not dialog.state.build and not header.is_unattended  # the iterations of a task resemble one another
     if ruling.turn in (None, (USER,)) or not is_alike or state.closing or set(state.owing) - {me}:
         return ruling
     why = cycle(dialog, Said("", state.number + 1, me, "", body, ruling.marks, ruling.turn))

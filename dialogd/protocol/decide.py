@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dialogd.protocol import questions
-from dialogd.protocol.build import Due, Task, accepted_note, due
+from dialogd.protocol.build import Due, Task, accepted_note
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.marks import CYCLE
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
@@ -117,7 +117,7 @@ def decide(dialog: Dialog, me: str, clock: Clock) -> Action:
         return held
     if note := decided_note(dialog, clock.at):
         return Write(note, "decided by the signatures there are")
-    if note := accepted_note(state.tasks, clock.at):
+    if note := accepted_note(state.build, clock.at):
         return Write(note, "the tree that the person accepted is named")
     return _limits(dialog, clock) or _turn(dialog, me, clock)
 
@@ -217,14 +217,14 @@ def _end(dialog: Dialog, mark: Mark, clock: Clock) -> Write:
 
 
 def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
-    state, debts, rules = dialog.state, dialog.state.debts, dialog.header.rules.build
+    state, debts = dialog.state, dialog.state.debts
     mine = state.debt(me)
     all_ = dialog.header.speakers or (me,)
     able = [who for who in all_ if who not in state.absent] or all_
     if mine is None or not (mine.agent == me or me in able):
         return _others(dialog, clock)
-    if rules is not None and me == rules.lead:  # what its daemon does before its agent, or anybody, can go on
-        what, task = due(rules, state.tasks)
+    if me == state.build.lead:  # what its daemon does before its agent, or anybody, can go on
+        what, task = state.build.due
         if task is not None and what in (Due.ASSIGN, Due.GATE):
             return Work(mine, what, task)
     if not mine.is_ready and debts.seal(me) is not None:

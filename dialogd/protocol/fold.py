@@ -28,7 +28,6 @@ from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Pa
 from dialogd.protocol.money import accounted
 from dialogd.protocol.questions import asked_in, without_fields
 from dialogd.protocol.review import reviewed
-from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog, Escalation, Hand, Outcome, Polls, Question, Questions, State, Table
 
 NO_REASON = "no reason given"
@@ -278,17 +277,14 @@ def state_after(header: Header, state: State, said: Said) -> State:
 
 def _said(header: Header, state: State, said: Said) -> None:
     state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
-    before = state.tasks
-    if header.rules.build is not None:
-        is_over = state.outcome is not None and state.outcome.name in ("DECIDED", "DEADLOCK")
-        state.tasks = build.folded(
-            header.rules.build, state.tasks, said, is_unattended=header.is_unattended, is_over=is_over
-        )
+    before = state.build
+    is_over = state.outcome is not None and state.outcome.name in ("DECIDED", "DEADLOCK")
+    state.build = build.folded(before, said, is_unattended=header.is_unattended, is_over=is_over)
     if said.by == USER:
         _person(header, state, said)
-        if header.rules.build is not None and said.turn is None and said.ending is None:
+        if before and said.turn is None and said.ending is None:
             here = effective(header, state.hand)  # who left by the same note is not asked
-            _tasked(here, header.rules.build, before, state, said)
+            _tasked(here, before, state, said)
     elif said.is_turn:
         _agent(header, state, said)
     else:
@@ -297,18 +293,18 @@ def _said(header: Header, state: State, said: Said) -> None:
         state.polls = state.polls.opened(state.number)
     if state.debts.seals:
         state.debts = state.debts.unsealed()
-    if header.rules.build is not None:
+    if before:
         here = effective(header, state.hand)
         left = [who for who in state.owing if who not in (USER, ANY) and here.agent(who) is None]
         if left:  # a build needs both: the person is told
             state.debts = state.debts.without(*left)
             state.debts = state.debts if state.debts.open else state.debts.opened(said, (USER,))
-        state.questions = _of_build(header.rules.build, before, state, said)
+        state.questions = _of_build(before, state, said)
 
 
-def _of_build(rules: Build, before: Tasks, state: State, said: Said) -> Questions:
+def _of_build(before: Tasks, state: State, said: Said) -> Questions:
     """The open questions; what the build itself asks is no agent's, and is what it waits for now."""
-    old, new = build.question(rules, before), build.question(rules, state.tasks)
+    old, new = build.question(before), build.question(state.build)
     asked = (replace(q, asker="", text=new) if q.text and q.text in (old, new) else q for q in state.questions.open)
     found = tuple(q for q in asked if q.asker or q.text)
     if new and not found and set(state.owing) == {USER} and state.outcome is None:
@@ -342,14 +338,14 @@ def _person(header: Header, state: State, said: Said) -> None:
     _last_word(state, said)
 
 
-def _tasked(header: Header, rules: Build, before: Tasks, state: State, said: Said) -> None:
+def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
     """After the person's word on tasks, or on the gate, or once who was waited for is back: whose turn it is then.
 
     Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
     """
-    named = build.next_turn(rules, state.tasks)
+    named = state.build.next_turn
     spoke = any(mark.name in ("TASK", "GATE") for mark in said.marks)
-    (was, old), (now, new) = build.due(rules, before), build.due(rules, state.tasks)
+    (was, old), (now, new) = before.due, state.build.due
     is_other = was is not now or (old and old.number) != (new and new.number)
     is_free = set(state.owing) <= {USER}
     is_back = said.mark("INVITE") is not None and is_free and not state.questions.open
@@ -513,10 +509,10 @@ def _escalated(header: Header, state: State, said: Said) -> None:
 
 
 def _system(header: Header, state: State, said: Said) -> None:
-    if (rules := header.rules.build) is not None:
+    if state.build:
         state.table = reviewed(state.table, said)
         if said.turn is not None and any(mark.name in ("TASK", "GATE") for mark in said.marks):
-            state.debts = state.debts.without(rules.lead)
+            state.debts = state.debts.without(state.build.lead)
     for mark in said.marks:
         who = mark.fields[0]
         if mark.name in ("AGENT_ERROR", "STALLED") and header.agent(who):
@@ -594,7 +590,8 @@ def _reason(said: Said, end: Mark) -> str:
 
 def beginning(header: Header, struck: Collection[int] = ()) -> State:
     """The state before the first entry, in a dialog of which these turns are struck."""
-    return State(limits=header.limits, hand=replace(first(header), struck=frozenset(struck)))
+    hand = replace(first(header), struck=frozenset(struck))
+    return State(limits=header.limits, hand=hand, build=Tasks(rules=header.rules.build))
 
 
 def steps(dialog: Dialog) -> Iterator[tuple[Entry, Header, State, State]]:

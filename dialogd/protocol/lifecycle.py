@@ -65,17 +65,17 @@ def answers(dialog: Dialog, named: str = "") -> tuple[str, ...]:
     `named` stands behind each, such as ` --file F`.
     """
     say = f'dialogd say{named} "…"'
-    if dialog.state.outcome is None and (rules := dialog.header.rules.build) is not None:
+    if dialog.state.outcome is None and dialog.state.build:
         if lacking := awaited(dialog.header, dialog.state):
             return (f"dialogd {'retry' if dialog.header.agent(lacking[0]) else 'invite'} {lacking[0]}{named}",)
-        if ways := build.ways(rules, dialog.state.tasks, named):
+        if ways := build.ways(dialog.state.build, named):
             return (*ways, say) if dialog.state.questions.asker else ways
     return (say,)
 
 
 def continued(dialog: Dialog, named: str = "") -> str:
     """The command that starts its agents again, and has a build go on that was stopped."""
-    return f"dialogd {'run' if dialog.header.rules.build is None else 'build'} --continue{named}"
+    return f"dialogd {'run' if not dialog.state.build else 'build'} --continue{named}"
 
 
 def in_words(dialog: Dialog) -> str:
@@ -132,7 +132,7 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
         **dict.fromkeys(("say", "resume" if state.paused else "pause", "retry", "skip", "stop"), True),
         "floor": dialog.header.rules.order == "free",
         "pass": USER in state.owing,
-        "tasks": dialog.header.rules.build is not None,
+        "tasks": bool(dialog.state.build),
         "veto": any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals),
         **dict.fromkeys(("strike", "limit", "invite"), True),
         "leave": bool(leave),
@@ -147,7 +147,7 @@ def refuse(dialog: Dialog, operation: str) -> None:
         return
     cannot = f"cannot {_IN_WORDS.get(operation, operation)}"
     if dialog.state.outcome is not None:
-        is_stopped = dialog.header.rules.build is not None and dialog.state.outcome.name not in ("DECIDED", "DEADLOCK")
+        is_stopped = bool(dialog.state.build) and dialog.state.outcome.name not in ("DECIDED", "DEADLOCK")
         fix = f"have it go on first: {continued(dialog)}" if is_stopped else _OPEN_AGAIN
         raise Refused(f"{cannot}: the dialog is {where(dialog)}", fix=fix)
     if operation == "floor":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dialogd.protocol import build, marks
+from dialogd.protocol import marks
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Header, Mark, Said
 from dialogd.protocol.rules import DECIDE, MODERATE
@@ -21,8 +21,7 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     """
     if state.escalation.to not in ("", USER, after, *state.absent):
         return (state.escalation.to,)
-    if header.rules.build is not None:
-        who = build.next_turn(header.rules.build, state.tasks)
+    if who := state.build.next_turn:
         return (USER,) if who in state.absent or header.agent(who) is None else (who,)
     asking = {*state.questions.askers} - state.questions.told
     if after and after == header.judge and (len(state.table.judged) == 1 or after in asking):
@@ -101,9 +100,8 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     owing = tuple(a for a in state.owing if a != USER)
     if owing:
         return owing
-    if (rules := header.rules.build) is not None:
-        who = build.next_turn(rules, state.tasks)  # what the person says of the plan is for who made it
-        here = [one for one in (who, rules.moderator, rules.lead) if header.agent(one)]
+    if who := state.build.next_turn:  # what the person says of the plan is for who made it
+        here = [one for one in (who, state.build.moderator, state.build.lead) if header.agent(one)]
         return (*here, header.agents[0].id)[:1]
     askers = tuple(who for who in state.questions.askers if header.agent(who))
     if header.rules.order != "parallel" and askers:
@@ -139,8 +137,8 @@ def awaited(header: Header, state: State) -> tuple[str, ...]:
     rules, absent, one = header.rules, state.absent, header.judge
     able = header.voters
     here = [who for who in able if who not in absent]
-    if rules.build is not None:
-        both = (rules.build.moderator, rules.build.lead)
+    if state.build:
+        both = (state.build.moderator, state.build.lead)
         return tuple(who for who in both if who in absent or header.agent(who) is None)
     if not absent:
         return ()
@@ -181,7 +179,7 @@ def ways_out(header: Header, state: State) -> str:
         if not any(map(header.agent, names))
         else ("is absent" if len(names) == 1 else "are absent")
     )
-    again = "`retry {0}` asks it again" + ("" if header.rules.build else ", `leave {0}` goes on without it")
+    again = "`retry {0}` asks it again" + ("" if state.build else ", `leave {0}` goes on without it")
     ways = [(again if header.agent(who) else "`invite {0}` has it back").format(who) for who in names]
     if standing is not None:
         ways.append(f"`approve` takes {standing.proposal.ref} as it stands")

@@ -249,7 +249,7 @@ def rows(dialog: Dialog, at: str, zone: Zone | None = None) -> list[str]:
 
 def asker(dialog: Dialog, question: Question) -> str:
     """Who asks, in words."""
-    return question.asker or ("a daemon" if dialog.header.rules.build is None else "the build")
+    return question.asker or ("a daemon" if not dialog.state.build else "the build")
 
 
 def facts(dialog: Dialog) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from dialogd.protocol import build, questions
 from dialogd.protocol.admit import MarkPolicy
-from dialogd.protocol.build import Due, GateResult, Submission, due
+from dialogd.protocol.build import Due, GateResult, Submission
 from dialogd.protocol.certificate import recorded, where
 from dialogd.protocol.compose import (
     closing_note,
@@ -129,8 +129,8 @@ def _turn(before: Dialog, entry: Entry) -> str:
 
 def _done(before: Dialog, entry: Entry) -> tuple[Mark, ...]:
     """The records of a submission."""
-    rules = before.header.rules.build
-    if rules is None or entry.by != rules.lead or due(rules, before.state.tasks)[0] is not Due.WORK:
+    rules = before.state.build.rules
+    if rules is None or entry.by != rules.lead or before.state.build.due[0] is not Due.WORK:
         return ()
     is_made = ("TASK", "PROPOSAL task-")
     return tuple(mark for mark in entry.marks if f"{mark.name} {mark.value}".startswith(is_made))
@@ -184,7 +184,7 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
         yield from (limit_note(before, mark, at) for mark in (end, Mark("MAX_TURNS_REACHED")) if _is_due(before, mark))
     if before.header.is_unattended:
         yield going_on(before, at)
-    yield build.accepted_note(state.tasks, at)
+    yield build.accepted_note(state.build, at)
     yield from _of_a_build(before, entry)
 
 
@@ -201,8 +201,8 @@ def _is_due(before: Dialog, end: Mark) -> bool:
 
 
 def _of_a_build(before: Dialog, entry: Entry) -> Iterator[Draft]:
-    rules = before.header.rules.build
-    what, task = due(rules, before.state.tasks) if rules is not None else (None, None)
+    rules = before.state.build.rules
+    what, task = before.state.build.due if rules is not None else (None, None)
     if rules is None or task is None or what not in (Due.ASSIGN, Due.GATE):
         return
     if what is Due.ASSIGN:

@@ -129,7 +129,7 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
 
 def score(dialog: Dialog) -> Score | None:
     """The score of the review: the mean of the five parts; None where nobody gave one, and in a build, task by task."""
-    if dialog.header.rules.build is not None:
+    if dialog.state.build:
         return None
     last: dict[str, dict[str, float]] = {}
     for entry, kind, fields in _contributions(dialog):
@@ -154,7 +154,7 @@ def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]
     for entry in dialog.entries:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
             continue
-        if not entry.is_turn and (dialog.header.rules.build is None or entry.by != SYSTEM):
+        if not entry.is_turn and (not dialog.state.build or entry.by != SYSTEM):
             continue
         for mark in entry.written:
             if mark.name in REVIEW or (mark.name == "TASK" and _submits(entry)):

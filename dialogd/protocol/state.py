@@ -730,7 +730,7 @@ class State:
     approved  the note by which the person took the result
     rejected  the turn in which they rejected the result before this opening
     spent     by agent, since the beginning
-    tasks     of a build
+    build     its tasks, and what is due
     """
 
     number: int = 0
@@ -752,7 +752,7 @@ class State:
     polls: Polls = field(default_factory=Polls)
     escalation: Escalation = field(default_factory=Escalation)
     questions: Questions = field(default_factory=Questions)
-    tasks: Tasks = field(default_factory=Tasks)
+    build: Tasks = field(default_factory=Tasks)
 
     def change(self, part: str, **values: Any) -> None:
         """Change values of one part of a state of one's own."""

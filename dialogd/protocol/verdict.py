@@ -51,7 +51,7 @@ def lacks_body(dialog: Dialog, me: str, reply: ParsedReply) -> str:
         )
     if claims_consensus(reply) and len(reply.body) > limit:
         return f"An agreed text is never cut, and yours has over {limit} characters. Send the reply again, shorter."
-    if (rules := dialog.header.rules.build) is not None and build.reviewing(rules, dialog.state.tasks, me) is not None:
+    if (rules := dialog.state.build.rules) and dialog.state.build.reviewed_by(me) is not None:
         missing = build.unscored(rules, reply.marks)
         if missing and not reply.has(QUESTION):
             return (
@@ -93,8 +93,8 @@ def rule(
     outcome, why = end_of(header, found)
     asked = after.questions
     waits = {*asked.askers} - asked.told if header.is_unattended else asked.open  # nobody answers what a daemon asked
-    if not outcome and rules.build is not None and me == rules.build.moderator and not waits:
-        outcome, why = build.ending(before.tasks) if build.is_last_word(rules.build, before.tasks, marks) else ("", "")
+    if not outcome and me == before.build.moderator and not waits:
+        outcome, why = build.ending(before.build) if build.is_last_word(before.build, marks) else ("", "")
     if outcome:
         return Close(tuple(marks), None, outcome, why)
     callers = (*before.table.deadlock, me)
@@ -182,7 +182,7 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
 
 def turns_limit(state: State) -> str:
     """The limit of turns in words, with what a build has come to; turns are counted anew after a reopening."""
-    done = f"; {build.ending(state.tasks)[1]}" if state.tasks.all else ""
+    done = f"; {build.ending(state.build)[1]}" if state.build.all else ""
     return f"the limit of {many(state.limits.max_turns, 'turn')}" + (f" {SINCE}" if state.base else "") + done
 
 
@@ -247,11 +247,11 @@ def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str
     here = [who for who in everybody if who not in after.absent]
     if passed_up:
         yield Cause("", "DEADLOCK", without_fields(passed_up))
-    if (rules := header.rules.build) is not None and not names:
-        what, task = build.due(rules, after.tasks)
-        ask = build.question(rules, after.tasks) if named == (USER,) else ""
+    if after.build and not names:
+        what, task = after.build.due
+        ask = build.question(after.build) if named == (USER,) else ""
         why = f"task {task.id}: {task.why}" if what is build.Due.STUCK and task is not None else ""
-        why = build.unplanned(rules) if what is build.Due.GOAL else why
+        why = build.unplanned(after.build) if what is build.Due.GOAL else why
         yield Cause(ask, "STOPPED" if why else "", f"error: {why}")
         return
     if after.escalation.to == USER:
@@ -262,11 +262,11 @@ def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str
         why = f"absent: {absent}" if absent else "nobody else takes part"
         yield Cause("", "STOPPED", f"error: fewer than two agents are left; {why}")
     if names:
-        ask = ways_out(header, after) if rules is None or named == (USER,) else ""
+        ask = ways_out(header, after) if not after.build or named == (USER,) else ""
         absent = ", ".join(sorted(after.absent))
         why = f"error: nothing can be decided without {', '.join(names)}; absent: {absent}"
         yield Cause(ask, "STOPPED", why)
-    if after.floor.is_quiet and rules is None:
+    if after.floor.is_quiet and not after.build:
         ask = "" if header.rules.is_plain else "everybody passed: close the dialog, or say what is missing"
         yield Cause(ask, "DEADLOCK", "everybody passed")
 
@@ -314,8 +314,8 @@ def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark], *, is_
         return []  # first answers decide nothing: they were given without the others'
     if me == header.judge:
         return list(_judged(dialog.state, after, me))
-    if header.rules.build is not None:
-        return list(_reviewed(dialog, header.rules.build, me, after, marks))
+    if rules := dialog.state.build.rules:
+        return list(_reviewed(dialog, rules, me, after, marks))
     found = list(_deciders(dialog, me, after, marks))
     match header.rules.verdict:
         case "mutual":
@@ -500,7 +500,7 @@ def _deciders(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> I
 
 def _reviewed(dialog: Dialog, rules: Build, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
     """What a review of the submitted task comes to; nothing while its reviewer has not decided."""
-    task = build.reviewing(rules, dialog.state.tasks, me)
+    task = dialog.state.build.reviewed_by(me)
     choices = [choice for mark in marks if mark.name == "DECIDE" and (choice := decision(mark)) is not None]
     choice = next((one for one in choices if task is not None and one.ref == task.ref), None)
     if task is None or choice is None:

@@ -49,9 +49,9 @@ class Act(BaseModel):
     done: str
 
 
-def acts_of(rules: Build, tasks: build.Tasks) -> list[Act]:
+def acts_of(tasks: build.Tasks) -> list[Act]:
     """What the person can answer to what the build waits for; [] where it does not wait for them."""
-    what, task = build.due(rules, tasks)
+    what, task = tasks.due
     if what is Due.CONFIRM:
         return [_on("confirm", "", "Confirm all", "Confirmed: the work begins.")]
     if what is Due.ALLOW:
@@ -70,11 +70,11 @@ def _on(act: str, tasks: str, label: str, done: str) -> Act:
     return Act(label=label, path="/tasks", body={"act": act, "tasks": tasks}, done=done)
 
 
-def asked(rules: Build, tasks: build.Tasks) -> tuple[str, str]:
+def asked(tasks: build.Tasks) -> tuple[str, str]:
     """What the build waits for the person with, and what they can do, in a sentence each; "" where it does not."""
-    what, task = build.due(rules, tasks)
+    what, task = tasks.due
     if what is Due.GOAL:
-        return f"{build.unplanned(rules)}.", "Say what is to be done, in other words or as tasks."
+        return f"{build.unplanned(tasks)}.", "Say what is to be done, in other words or as tasks."
     if what is Due.CONFIRM:
         count = sum(one.state == PROPOSED for one in tasks.all)
         it = "it" if count == 1 else "them"
@@ -90,10 +90,10 @@ def asked(rules: Build, tasks: build.Tasks) -> tuple[str, str]:
     return "", ""
 
 
-def under_way(rules: Build, tasks: build.Tasks, lead: str, moderator: str) -> str:
+def under_way(tasks: build.Tasks, lead: str, moderator: str) -> str:
     """What is done now, in a sentence, with the names of who does it."""
-    what, task = build.due(rules, tasks)
-    at = f"task {task.id}, attempt {max(task.iteration, 1)} of {build.last_attempt(rules, task)}" if task else ""
+    what, task = tasks.due
+    at = f"task {task.id}, attempt {max(task.iteration, 1)} of {build.last_attempt(tasks, task)}" if task else ""
     return {
         Due.PLAN: f"{moderator} {'plans what you asked for' if tasks.is_wanted else 'splits the goal into tasks'}.",
         Due.ASSIGN: f"A worktree is being opened for task {task.id if task else ''}.",
@@ -102,30 +102,33 @@ def under_way(rules: Build, tasks: build.Tasks, lead: str, moderator: str) -> st
         Due.REVIEW: f"{moderator} reviews {at}.",
         Due.IMPROVE: f"{moderator} looks for an improvement.",
         Due.SUMMARY: f"{moderator} sums up.",
-    }.get(what, "")
+    }.get(what or Due.GOAL, "")
 
 
-def doing(rules: Build, tasks: build.Tasks, who: str, *, is_writing: bool) -> str:
+def doing(tasks: build.Tasks, who: str, *, is_writing: bool) -> str:
     """What that agent does for the build now, in a word or two; "" where it does nothing.
 
     Its daemon opens worktrees and runs the gate by itself, all else `is_writing`.
     """
-    what, task = build.due(rules, tasks)
-    if who != {"lead": rules.lead, "moderator": rules.moderator}.get(what.by):
+    what, task = tasks.due
+    if what is None or who != tasks.next_turn:
         return ""
     verb = {Due.ASSIGN: "begins", Due.WORK: "works on", Due.GATE: "tests", Due.REVIEW: "reviews"}.get(what, "writes")
     is_by_itself = what in (Due.ASSIGN, Due.GATE)
     return f"{verb} {task.id if task else ''}".strip() if is_writing or is_by_itself else ""
 
 
-def ended(dialog: Dialog, rules: Build) -> tuple[str, str]:
+def ended(dialog: Dialog) -> tuple[str, str]:
     """What came of a build that has ended, and what is left to do, in a sentence each."""
-    known = dialog.state.tasks
+    known = dialog.state.build
     ready = [task.id for task in known.all if task.state == APPROVED]
     words = build.came_of(known)
     if ready:
         they = "it" if len(ready) == 1 else "them"
-        return f"{words}; nothing of {they} is on {rules.branch} yet.", f"Look at {they}, and merge {they}."
+        return (
+            f"{words}; nothing of {they} is on {known.rules.branch if known.rules else ''} yet.",
+            f"Look at {they}, and merge {they}.",
+        )
     return f"{words}.", "" if any(one.state == MERGED for one in known.all) else "Say what they should do now."
 
 
@@ -134,10 +137,10 @@ def ended(dialog: Dialog, rules: Build) -> tuple[str, str]:
 
 def tasks_piece(dialog: Dialog, look: Look) -> str:
     """The board of a build's tasks."""
-    rules = dialog.header.rules.build
+    rules = dialog.state.build.rules
     if rules is None:
         return fragment("silent", query="")
-    found, known = rows(dialog, look), dialog.state.tasks
+    found, known = rows(dialog, look), dialog.state.build
     is_over = dialog.state.outcome is not None
     ready = [row.task for row in found if row.task.state == APPROVED]
     return fragment(
@@ -146,8 +149,8 @@ def tasks_piece(dialog: Dialog, look: Look) -> str:
         done=sum(row.task.state in (APPROVED, MERGED) for row in found),
         ready=len(ready),
         branch=rules.branch,
-        needed=("", "") if is_over else asked(rules, known),
-        acts=[] if is_over else acts_of(rules, known),
+        needed=("", "") if is_over else asked(known),
+        acts=[] if is_over else acts_of(known),
         over=is_over,
         **_words(rules),
     )
@@ -166,7 +169,7 @@ def _words(rules: Build) -> dict[str, Any]:
 
 def _pills(task: Task, rules: Build) -> Iterator[tuple[str, str]]:
     """The state of a task and its gate, each in a word with its look."""
-    of = f" · attempt {task.iteration} of {build.last_attempt(rules, task)}"
+    of = f" · attempt {task.iteration} of {task.spent + rules.iterations}"
     if task.state == SUBMITTED:
         waits = "waits for you" if task.gate == "asked" else "in review" if task.gate in RAN else "being tested"
         yield waits + of, "state-open" if task.gate == "asked" else ""
@@ -200,7 +203,7 @@ def _facts(row: Row) -> Iterator[str]:
 
 def task_piece(dialog: Dialog, number: int, figures: Look, patches: Look) -> str:
     """One task with its diff, as text. Raises `BadInput` where there is none of that number."""
-    rules = dialog.header.rules.build
+    rules = dialog.state.build.rules
     row = next((row for row in rows(dialog, figures) if row.task.number == number), None)
     if rules is None or row is None:
         raise BadInput(f"there is no task {number}", fix="look at them all: dialogd tasks")
@@ -253,14 +256,14 @@ def end_of_build(dialog: Dialog, plan: Plan, rules: Build, **told: Any) -> str:
     return fragment(
         "end_of_build",
         plan=plan,
-        title=build.came_of(dialog.state.tasks),
+        title=build.came_of(dialog.state.build),
         said=words,
         rows=tasks,
         untested=[task.id for task in ready if task.gate == "untested"],
         ready=bool(ready),
         branch=rules.branch,
         players=cast(dialog),
-        source="\n".join(f"{task.id} {task.state}: {task.description}" for task in listed(dialog.state.tasks)),
+        source="\n".join(f"{task.id} {task.state}: {task.description}" for task in listed(dialog.state.build)),
         **told,
         **_words(rules),
     )

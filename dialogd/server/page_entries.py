@@ -202,7 +202,7 @@ def talk_of(dialog: Dialog) -> Talk:
     """What this dialog's entries are shown with."""
     known = findings(dialog) if dialog.state.table.findings else ()
     context = context_of(dialog, cast(dialog).name)
-    return Talk(context, standings(dialog), known, dialog.header.rules.build)
+    return Talk(context, standings(dialog), known, dialog.state.build.rules)
 
 
 def standings(dialog: Dialog) -> Mapping[str, Stands]:

@@ -100,10 +100,10 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
     work, waiting = (said.get("working_on") or {}) if owes else {}, said.get("waiting") or {}
     told = agent.hub.state_of(who)
     busy = told.state if told is not None and told.is_at_it else "thinking"
-    failed, rules = who in dialog.state.debts.failed, dialog.header.rules.build
+    failed = who in dialog.state.debts.failed
     # At tasks it is also at it while its daemon runs the gate, and nothing is written.
     is_at_it = owes and alive is not False and not failed and not dialog.state.paused and dialog.state.outcome is None
-    doing = page_build.doing(rules, dialog.state.tasks, who, is_writing=bool(work)) if rules and is_at_it else ""
+    doing = page_build.doing(dialog.state.build, who, is_writing=bool(work)) if is_at_it else ""
     # One that never spoke, and was never heard of: somebody has just been invited, or the dialog begins.
     is_new = who not in dialog.state.floor.spoke_at and who not in agent.peers.backends
     gone, absent = "unstarted" if is_new else "stopped", lifecycle.why_absent(dialog, who, command=False)
@@ -170,7 +170,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
     words, needed = _stand(dialog, players, agents, calls, start)
     changed_from, versions = changed(dialog)
     asked = [{**one.model_dump(), "name": players.name(one.asker)} for one in own.questions]
-    rules, waits = dialog.header.rules.build, USER in dialog.state.owing and dialog.state.outcome is None
+    waits = USER in dialog.state.owing and dialog.state.outcome is None
     is_rehearsal = dialog.is_rehearsed and dialog.state.outcome is None  # the card of the end says it by itself
     return state | {
         "words": f"{_REHEARSAL if is_rehearsal else ''}{words}",
@@ -201,8 +201,8 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         "paused": dialog.state.paused,
         "changed_from": changed_from,
         "changed": versions,
-        "build": rules is not None,
-        "acts": page_build.acts_of(rules, dialog.state.tasks) if rules is not None and waits else [],
+        "build": bool(dialog.state.build),
+        "acts": page_build.acts_of(dialog.state.build) if waits else [],
     }
 
 
@@ -229,9 +229,8 @@ def _stand(
 ) -> tuple[str, str]:
     """What happens, and what is needed of the person, each in a sentence; "" where nothing is needed."""
     state = dialog.state
-    rules = dialog.header.rules.build
-    if state.outcome is not None and rules is not None:
-        words, needed = page_build.ended(dialog, rules)
+    if state.outcome is not None and state.build:
+        words, needed = page_build.ended(dialog)
         why = "" if state.outcome.name in ("DECIDED", "DEADLOCK") else f"{_ended(state.outcome)} "
         return f"{why}{words}", needed
     if state.outcome is not None:
@@ -245,7 +244,7 @@ def _stand(
         by = whose(state.paused_via) if state.paused_via else "you"
         return f"Paused by {by}. {writing}".strip(), "Press Resume to go on."
     asker = players.name(state.questions.asker)
-    if rules is not None and USER in state.owing and (told := page_build.asked(rules, state.tasks))[0]:
+    if USER in state.owing and (told := page_build.asked(state.build))[0]:
         return told
     if state.questions.text:
         return f"{asker or 'The dialog'} asks you a question.", "Answer it below."
@@ -253,8 +252,8 @@ def _stand(
         owing = listed([players.name(who) for who in state.owing if who not in (USER, ANY)]) or "the first agent"
         words = "Nobody has started this dialog yet." if start == "Start" else "This dialog has rested for a while."
         return words, f"Press {start}, and {owing} will reply."
-    if rules is not None and any(agent["doing"] for agent in agents):
-        return page_build.under_way(rules, state.tasks, players.name(rules.lead), players.name(rules.moderator)), ""
+    if state.build and any(agent["doing"] for agent in agents):
+        return page_build.under_way(state.build, *map(players.name, (state.build.lead, state.build.moderator))), ""
     if writing:
         return writing, ""
     return _owed(dialog, players, agents)

@@ -130,7 +130,7 @@ class Judge:
 
     def _unknown(self, git: Git, commit: str, tree: str) -> Iterator[str]:
         """Why no approval is of this tree."""
-        tasks = self.dialog.state.tasks.all
+        tasks = self.dialog.state.build.all
         task = next((task for task in reversed(tasks) if task.tree == tree), None)
         if task is not None:
             yield f"it is what task {task.id} submitted, which is {task.state}" + (f": {task.why}" if task.why else "")

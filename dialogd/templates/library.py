@@ -80,7 +80,12 @@ class Template:
     @property
     def ids(self) -> str:
         """The ids of its seats, a letter each: those of a build are M and L."""
-        return "ML" if self.terms.rules.build else string.ascii_uppercase
+        return "ML" if self.needs_repository else string.ascii_uppercase
+
+    @property
+    def needs_repository(self) -> bool:
+        """True for a build, which carries work out."""
+        return self.terms.rules.build is not None
 
     @property
     def is_fixed(self) -> bool:

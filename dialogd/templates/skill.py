@@ -710,8 +710,8 @@ def terms_of(skill: Skill) -> Terms:
     rules = replace(
         rules,
         template=one_line(skill.name, 100),
-        order=BUILDS if rules.build else rules.order,
-        verdict=BUILDS if rules.build else rules.verdict,
+        order=BUILDS if matter.build else rules.order,
+        verdict=BUILDS if matter.build else rules.verdict,
         judge="",
         phases=tuple(reader.phases(rules.verdict)),
         kinds=reader.kinds(rules.known_kinds),

@@ -572,8 +572,8 @@ class Plan:
         reason = outcome.reason.strip()
         if outcome.name == "CONSENSUS_REACHED":
             return "agreed", self._consensus(outcome)
-        if outcome.name in ("DECIDED", "DEADLOCK") and self.dialog.header.rules.build is not None:
-            return "decided" if outcome.name == "DECIDED" else "nothing approved", came_of(self.dialog.state.tasks)
+        if outcome.name in ("DECIDED", "DEADLOCK") and self.dialog.state.build:
+            return "decided" if outcome.name == "DECIDED" else "nothing approved", came_of(self.dialog.state.build)
         if outcome.name == "DECIDED":
             return (f"decided {method(last.method)}", self._how(last)) if last is not None else ("decided", reason)
         if outcome.name == "DEADLOCK":
@@ -595,9 +595,9 @@ class Plan:
     @property
     def _built(self) -> str:
         """What a build had come to, behind how it ended; "" for a dialog of another kind."""
-        if self.dialog.header.rules.build is None:
+        if not self.dialog.state.build:
             return ""
-        tasks = self.dialog.state.tasks
+        tasks = self.dialog.state.build
         return f"with {came_of(tasks)}" if tasks.all else "before a task was proposed"
 
     def _consensus(self, outcome: Outcome) -> str:

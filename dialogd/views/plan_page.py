@@ -137,10 +137,8 @@ def summary(plan: Plan) -> str:
 
 
 def _filled(plan: Plan, *, title: bool = False, record: bool = False) -> str:
-    is_build = plan.dialog.header.rules.build is not None
-    return document(
-        "plan.md.jinja", plan=plan, is_build=is_build, continue_=_continue(plan), title=title, record=record
-    )
+    build = plan.dialog.state.build
+    return document("plan.md.jinja", plan=plan, build=build, continue_=_continue(plan), title=title, record=record)
 
 
 def document(name: str, **values: object) -> str:
@@ -194,7 +192,7 @@ def _byline(plan: Plan) -> str:
 
 def _tasks(plan: Plan) -> Iterator[str]:
     """What became of the tasks of a build."""
-    for task in plan.dialog.state.tasks.all:
+    for task in plan.dialog.state.build.all:
         facts = (
             task.state,
             f"{task.score} of 100" if task.score is not None else "",
@@ -235,7 +233,7 @@ def _continue(plan: Plan) -> str:
         return f"The dialog waits for you: `{answers(plan.dialog)[0]}`."
     if not plan.outcome:
         return f"The dialog can go on: `{again}`, or a word of yours with `dialogd say`."
-    if plan.dialog.header.rules.build is not None and plan.outcome != "DEADLOCK":
+    if plan.dialog.state.build and plan.outcome != "DEADLOCK":
         return f"The build can go on: `{again}`."
     return "A turn of yours opens the dialog again: `dialogd say`."
 

@@ -127,7 +127,7 @@ def look_into(repo: Path | None, limit: int = 0) -> Look:
 
 def events(dialog: Dialog, look: Look = nothing) -> tuple[Event, ...]:
     """Everything that happened to the tasks of a build, in file order; () for a dialog that is none."""
-    rules = dialog.header.rules.build
+    rules = dialog.state.build.rules
     return tuple(_Events(dialog, rules, look).all()) if rules is not None else ()
 
 
@@ -142,21 +142,21 @@ class _Events:
         self.submitted: dict[int, str] = {}  # the entry of a task's last submission: its findings come after it
 
     def all(self) -> Iterator[Event]:
-        tasks, is_planned = Tasks(), False
+        tasks, is_planned = Tasks(rules=self.rules), False
         for entry in self.dialog.entries:
             if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
                 continue
             self.entry, self.turn, self.count = entry, entry.number or self.turn, 0
             before, tasks = (
                 tasks,
-                build.folded(self.rules, tasks, entry, is_unattended=self.dialog.header.is_unattended),
+                build.folded(tasks, entry, is_unattended=self.dialog.header.is_unattended),
             )
             if not is_planned and entry.is_turn and entry.by == self.rules.moderator:
                 is_planned = True  # its first turn shows that it is there
                 yield self.ready(self.rules.moderator, self.rules.lead, None, "it plans the tasks")
             for mark in entry.all("AGENT_ERROR") if entry.by == SYSTEM else ():
                 who, *words = mark.fields
-                yield self.error(who, build.due(self.rules, before)[1], "backend", "; ".join(words))
+                yield self.error(who, before.due[1], "backend", "; ".join(words))
             for task in tasks.all:
                 if task != (old := before.of(task.number)):
                     yield from self.happened(entry, old, task)
@@ -181,7 +181,7 @@ class _Events:
 
     def facts(self, task: Task) -> dict[str, Any]:
         """What is known of a task, by the names that fields have; its pull request whenever it was opened."""
-        known = self.dialog.state.tasks.of(task.number) or task
+        known = self.dialog.state.build.of(task.number) or task
         return {
             **dict.fromkeys(("task_id", "improvement_id"), task.id),
             **dict.fromkeys(("description", "task_description", "rationale"), task.description),
@@ -248,7 +248,7 @@ class _Events:
     def by_hand(self, old: Task, task: Task) -> Iterator[Event]:
         """The person's word; what it approves or drops is told as an end too."""
         if task.carried and not old.carried:
-            yield self.event("TASK_REBASED", task, f"to be done again on {self.dialog.state.tasks.base[:12]}")
+            yield self.event("TASK_REBASED", task, f"to be done again on {self.dialog.state.build.base[:12]}")
         elif task.state == CONFIRMED and old.state == PROPOSED:
             yield self.event("TASK_CONFIRMED", task, task.description)
         elif task.state == MERGED:
@@ -351,5 +351,5 @@ def rows(dialog: Dialog, look: Look = nothing) -> list[Row]:
             tuple(event for event in every if event.reference == f"task-{task.id}"),
             look(task.base, task.commit) if task.commit else None,
         )
-        for task in listed(dialog.state.tasks)
+        for task in listed(dialog.state.build)
     ]

@@ -246,7 +246,7 @@ class Context:
 def context_of(dialog: Dialog, name: Name) -> Context:
     """What this dialog's marks are told with."""
     tasks: dict[str, tuple[str, ...]] = {}
-    for task in dialog.state.tasks.all:
+    for task in dialog.state.build.all:
         tasks[task.entries[0]] = (*tasks.get(task.entries[0], ()), task.id)
     return Context(name, {one.ref: one.text for one in dialog.state.table.proposals if not one.sha}, tasks)
 

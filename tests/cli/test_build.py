@@ -549,7 +549,7 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
         assert f"\n  next     {step}{end}" in status.out
         assert dialogd("approve").code == 0
     before = git(repo, "rev-parse", "main")
-    first, last = room.dialog.state.tasks.all
+    first, last = room.dialog.state.build.all
     asked = dialogd("build", "merge", "--anyway")
     assert (asked.code, git(repo, "rev-parse", "main")) == (1, before)
     assert f"main goes from {before[:12]} to {last.commit[:12]}, a fast-forward" in asked.err
@@ -576,7 +576,7 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
 
 def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialogd: Commands, repo: Path) -> None:
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
-    last, before = made.dialog.state.tasks.all[-1], git(repo, "rev-parse", "main")
+    last, before = made.dialog.state.build.all[-1], git(repo, "rev-parse", "main")
     why = "is in no journal here"  # no daemon wrote it
     whole = dialogd.file.read_bytes()
     for words in ([], ["--yes"]):
@@ -616,7 +616,7 @@ def test_a_branch_that_moved_is_not_merged_into(dialogd: Commands, repo: Path) -
     assert marks(dialogd) == [f"[TASK: all | rebase | {new}]"]
     assert "dialogd build --continue" in done.err
     state = parse(dialogd.file.read_bytes()).state
-    assert (state.owing, [task.state for task in state.tasks.all]) == (("L",), ["confirmed", "confirmed"])
+    assert (state.owing, [task.state for task in state.build.all]) == (("L",), ["confirmed", "confirmed"])
 
 
 GH = """
@@ -667,7 +667,7 @@ def a_gh(dialogd: Commands, remote: Path) -> Path:
 def test_a_pull_request_is_opened_by_gh_for_what_was_approved(dialogd: Commands, repo: Path) -> None:
     room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
     room.confirmed().at(dialogd)
-    task, stuck = room.dialog.state.tasks.all
+    task, stuck = room.dialog.state.build.all
     path = {"PATH": f"{dialogd.folder / 'bin'}:{os.environ['PATH']}"}
     (dialogd.folder / "only").mkdir()
     (dialogd.folder / "only" / "git").symlink_to(shutil.which("git") or "")
@@ -717,7 +717,7 @@ def shows_the_pull_request(dialogd: Commands, commit: str) -> None:
 def test_a_pull_request_that_is_open_and_not_recorded_is_taken_as_it_is(dialogd: Commands, repo: Path) -> None:
     room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
     room.confirmed().at(dialogd)
-    task = room.dialog.state.tasks.all[0]
+    task = room.dialog.state.build.all[0]
     remote = dialogd.folder / "remote.git"
     gh = a_gh(dialogd, remote)
     path = {"PATH": f"{dialogd.folder / 'bin'}:{os.environ['PATH']}"}
@@ -834,7 +834,7 @@ def test_a_goal_is_carried_out_and_merged_also_after_everything_was_killed(dialo
     words = ["build", "Print ages", "--repo", str(repo), "--gate", "test -e read.py", "--cycles", "0", "--yes"]
 
     def state() -> build.Tasks:
-        return parse(dialogd.file.read_bytes()).state.tasks
+        return parse(dialogd.file.read_bytes()).state.build
 
     def states() -> list[str]:
         return [task.state for task in state().all] if dialogd.file.exists() else []
@@ -914,7 +914,7 @@ def test_git_says_what_became_of_a_build_and_of_the_decision_it_carries_out(dial
     talk.says("B", "[AGREE: P1]")
     decision.write_bytes(talk.paper.data)
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n", rules='cycles = 0\nsource = "0dec1d"').confirmed().at(dialogd)
-    first, second = made.dialog.state.tasks.all
+    first, second = made.dialog.state.build.all
     dialogd.all([["list"], ["list"]])
     dialogd("list", DIALOGD_FILE=str(decision))
 
@@ -952,7 +952,7 @@ def test_a_merge_whose_gate_did_not_pass_has_not_worked_by_what_git_says(
     made.types("\n[TASK: 001 | accepted]\n")
     made.run()
     made.at(dialogd)
-    first, second = made.dialog.state.tasks.all
+    first, second = made.dialog.state.build.all
     assert [first.gate, second.gate] == [gate, "passed"]
     git(repo, "merge", "--quiet", "--ff-only", first.commit)
     dialogd("list")

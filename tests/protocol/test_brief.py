@@ -357,7 +357,7 @@ def test_what_an_agent_has_is_told_once_and_to_no_judge_or_lead() -> None:
         asked = prompt.Prompts(has=files).turn(dialog, agent).text
         assert asked.count(f"You have {files}.") == (agent.id != "C")
     built = parse(dialog_of('[build]\nmoderator = "A"\nlead = "B"\nrepo = "/code"', "A", "B").encode())
-    assert built.header.rules.build is not None
+    assert built.state.build
     for agent in built.header.agents:
         assert prompt.Prompts(has=files).turn(built, agent).text.count(files) == (agent.id == "A")
 

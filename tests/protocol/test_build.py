@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import BackendError
-from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, PROPOSED, UNDER_WAY, Due, Task, due
+from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, PROPOSED, UNDER_WAY, Due, Task
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER
@@ -66,13 +66,13 @@ def room(*reviews: str, plan: str = PLAN, rules: str = "cycles = 0", person: str
 
 
 def states(of: Room) -> list[str]:
-    return [task.state for task in of.dialog.state.tasks.all]
+    return [task.state for task in of.dialog.state.build.all]
 
 
 def is_due(of: Room) -> Due:
-    rules = of.dialog.header.rules.build
+    rules = of.dialog.state.build.rules
     assert rules is not None
-    return due(rules, of.dialog.state.tasks)[0]
+    return of.dialog.state.build.due[0]
 
 
 def confirm(of: Room, words: str = "[TASK: all | confirmed]") -> Room:
@@ -88,7 +88,7 @@ def test_tasks_wait_for_the_person_and_then_go_in_order_of_their_dependencies() 
     assert "confirm, change or drop the proposed tasks: 001, 002" in build.text
     confirm(build)
     assert states(build) == [APPROVED, APPROVED]
-    first, second = build.dialog.state.tasks.all
+    first, second = build.dialog.state.build.all
     assert (first.base, second.base) == ("b000", first.commit)
     assert second.after == (1,)
     assert [m.value for m in build.dialog.entries[-1].marks] == [""]
@@ -110,7 +110,7 @@ def test_the_file_of_a_build_keeps_the_rules_by_which_it_is_checked() -> None:
     build = room(no("P1"), yes("P2"), yes("P3"), "Both.\n")
     build.gates = ["passed", "asked", "passed"]
     confirm(build)
-    confirm(build, f"[GATE: 001 | run | tree {build.dialog.state.tasks.all[0].tree}]")
+    confirm(build, f"[GATE: 001 | run | tree {build.dialog.state.build.all[0].tree}]")
     assert build.dialog.state.outcome is not None
     assert list(map(str, faults(build.paper.data))) == []
 
@@ -138,7 +138,7 @@ def test_what_is_not_approved_is_done_again_and_after_the_third_time_the_person_
     assert is_due(build) is Due.STUCK
     assert build.dialog.state.owing == (USER,)
     confirm(build, "[TASK: 001 | accepted]")
-    task = build.dialog.state.tasks.all[0]
+    task = build.dialog.state.build.all[0]
     assert (task.state, task.reviewer) == (APPROVED, USER)
 
 
@@ -152,7 +152,7 @@ def test_iterations_count_on_and_each_round_has_as_many_again() -> None:
     build.scripts["M"] = [yes("P7"), yes("P8"), "Both.\n", no("P9"), yes("P10"), yes("P11"), "Both.\n"]
     confirm(build, "[TASK: 001 | retry]")
     confirm(build, "## Turn 99 — User\n\n[TASK: all | rebase | c111]\n\nTURN: L")
-    assert [(task.state, task.iteration) for task in build.dialog.state.tasks.all] == [(APPROVED, 9), (APPROVED, 2)]
+    assert [(task.state, task.iteration) for task in build.dialog.state.build.all] == [(APPROVED, 9), (APPROVED, 2)]
     assert any("The task, iteration 9 of 10:" in asked for _, asked in build.prompts)
     assert list(map(str, faults(build.paper.data))) == []
 
@@ -162,7 +162,7 @@ def test_what_the_person_accepts_names_its_tree_and_says_that_its_gate_was_red()
         build = room(yes("P1"), yes("P2"), yes("P3"))
         build.gates = ["failed", "timeout", "failed"]
         confirm(build)
-        task = build.dialog.state.tasks.all[0]
+        task = build.dialog.state.build.all[0]
         named = f"[APPROVED: task-001 | tree {task.tree} | gate failed {'f' * 64} | score 86]"
         build.scripts["M"] = [yes("P4"), "Both.\n"]
         if is_typed:
@@ -222,7 +222,7 @@ def test_a_gate_without_a_sandbox_is_asked_for_each_tree() -> None:
     build.gates = ["asked", "passed"]
     confirm(build)
     assert is_due(build) is Due.ALLOW
-    tree = build.dialog.state.tasks.all[0].tree
+    tree = build.dialog.state.build.all[0].tree
     confirm(build, "[GATE: 001 | run | tree 0000]")
     assert is_due(build) is Due.ALLOW
     confirm(build, f"[GATE: 001 | run | tree {tree}]")
@@ -247,8 +247,8 @@ def test_an_agent_writes_no_record_and_the_lead_reviews_nothing(line: str) -> No
     confirm(build)
     assert "[REFUSED:" in build.text
     assert states(build)[0] == "stuck"
-    assert build.dialog.state.tasks.base == ""
-    assert len(build.dialog.state.tasks.all) == 2
+    assert build.dialog.state.build.base == ""
+    assert len(build.dialog.state.build.all) == 2
 
 
 def test_a_review_names_the_submission_and_gives_points_for_every_criterion() -> None:
@@ -280,7 +280,7 @@ def test_a_reviewer_that_never_decides_costs_two_turns() -> None:
 def test_a_score_is_of_the_tree_that_was_reviewed() -> None:
     build = room(no("P1"), None)
     confirm(build)
-    assert [(task.state, task.iteration, task.score) for task in build.dialog.state.tasks.all[:1]] == [
+    assert [(task.state, task.iteration, task.score) for task in build.dialog.state.build.all[:1]] == [
         ("submitted", 2, None)
     ]
     build.scripts["M"] = ["Hm.\n\n" + GOOD, "Hm again.\n\n" + GOOD]
@@ -288,7 +288,7 @@ def test_a_score_is_of_the_tree_that_was_reviewed() -> None:
     build.run()
     assert is_due(build) is Due.STUCK
     confirm(build, "[TASK: 001 | accepted]")
-    assert [(task.state, task.score) for task in build.dialog.state.tasks.all[:1]] == [(APPROVED, 86)]
+    assert [(task.state, task.score) for task in build.dialog.state.build.all[:1]] == [(APPROVED, 86)]
     assert list(map(str, faults(build.paper.data))) == []
 
 
@@ -297,7 +297,7 @@ def test_the_person_changes_and_drops_tasks() -> None:
     confirm(build, "[TASK: 002 | dropped | not now]\n[TASK: 001 | changed | read years | only years | none | 3 h]")
     assert is_due(build) is Due.CONFIRM
     confirm(build)
-    task, other = build.dialog.state.tasks.all
+    task, other = build.dialog.state.build.all
     assert (task.description, task.criteria, task.hours, task.state) == ("read years", ("only years",), 3.0, APPROVED)
     assert other.state == DROPPED
 
@@ -306,7 +306,7 @@ def test_what_the_person_says_of_the_plan_goes_to_who_made_it() -> None:
     build = room("[TASK_PROPOSED: only this | works | none | 1 h]\n")
     build.say("Make it one task.")
     build.run()
-    assert [(task.number, task.state) for task in build.dialog.state.tasks.all] == [
+    assert [(task.number, task.state) for task in build.dialog.state.build.all] == [
         (1, DROPPED),
         (2, DROPPED),
         (3, "proposed"),
@@ -317,20 +317,20 @@ def test_one_improvement_per_cycle() -> None:
     one = "[IMPROVEMENT: tests | high | fewer faults | 2 | no test of limits | a.py | limits are tested]\n"
     build = confirm(room(yes("P1"), yes("P2"), one + one.replace("limits", "names"), rules="cycles = 1"))
     assert "one improvement per cycle" in build.text
-    task = build.dialog.state.tasks.all[2]
+    task = build.dialog.state.build.all[2]
     assert (task.is_improvement, task.description, task.criteria) == (True, "no test of limits", ("limits are tested",))
     build.scripts["M"] = [yes("P3"), "All done.\n"]
     confirm(build)
-    assert build.dialog.state.tasks.all[2].state == APPROVED
+    assert build.dialog.state.build.all[2].state == APPROVED
     assert build.dialog.state.outcome is not None
 
 
 def test_a_moved_base_takes_every_approval_back() -> None:
     build = confirm(room(yes("P1"), yes("P2"), "Both.\n"))
-    before = [task.tree for task in build.dialog.state.tasks.all]
+    before = [task.tree for task in build.dialog.state.build.all]
     build.scripts["M"] = [yes("P3"), yes("P4"), "Both again.\n"]
     confirm(build, "## Turn 99 — User\n\n[TASK: all | rebase | c111]\n\nTURN: L")
-    after = build.dialog.state.tasks.all
+    after = build.dialog.state.build.all
     assert [task.state for task in after] == [APPROVED, APPROVED]
     assert after[0].base == "c111"
     assert after[1].base == after[0].commit
@@ -356,7 +356,7 @@ def test_a_struck_submission_is_done_again() -> None:
     build.say("Again, please.", to="L")
     build.run()
     assert states(build)[0] == APPROVED
-    assert build.dialog.state.tasks.all[0].ref == "P2"
+    assert build.dialog.state.build.all[0].ref == "P2"
 
 
 def turn_of(of: Room, words: str) -> int:
@@ -367,25 +367,25 @@ def turn_of(of: Room, words: str) -> int:
 def test_a_struck_submission_takes_what_came_of_it_along() -> None:
     build = confirm(room(no("P1"), yes("P2")))
     build.types(f"\n[STRIKE: {turn_of(build, '001 | submitted')}]\n")
-    task = build.dialog.state.tasks.all[0]
-    assert (task.state, task.iteration, build.dialog.state.tasks.base) == ("assigned", 2, "")
+    task = build.dialog.state.build.all[0]
+    assert (task.state, task.iteration, build.dialog.state.build.base) == ("assigned", 2, "")
     assert is_due(build) is Due.WORK
-    assert build.dialog.state.tasks.all[1].state == "confirmed"
+    assert build.dialog.state.build.all[1].state == "confirmed"
 
 
 def test_a_struck_review_takes_what_was_built_on_it_along() -> None:
     build = confirm(room(yes("P1"), yes("P2"), "Is it well?\n\n[QUESTION_FOR_USER: is it?]\n"))
     build.types(f"\n[STRIKE: {turn_of(build, '[APPROVED: task-001')}]\n")
-    assert [task.state for task in build.dialog.state.tasks.all] == ["submitted", "confirmed"]
+    assert [task.state for task in build.dialog.state.build.all] == ["submitted", "confirmed"]
     assert is_due(build) is Due.REVIEW
-    assert build.dialog.state.tasks.base == ""
+    assert build.dialog.state.build.base == ""
 
 
 def test_a_base_that_is_moved_by_hand_in_the_midst_of_a_task_stays() -> None:
     build = confirm(room(yes("P1")))
-    before = build.dialog.state.tasks
+    before = build.dialog.state.build
     build.types("\n[TASK: all | rebase | c111]\n")
-    assert build.dialog.state.tasks == before
+    assert build.dialog.state.build == before
 
 
 def test_a_review_of_a_task_that_is_dropped_meanwhile_is_no_summary() -> None:
@@ -420,12 +420,12 @@ def test_who_left_is_waited_for_by_nobody(who: str, at: str) -> None:
 
 def assert_goes_on(build: Room, who: str, before: Task) -> None:
     """The task is as it was, that agent owes the turn, and the build comes to its end with the same attempts."""
-    assert build.dialog.state.tasks.all[0] == before
+    assert build.dialog.state.build.all[0] == before
     assert build.owing == (who,)
     build.scripts = {"M": [yes("P1"), yes("P2"), "Both.\n"], "L": ["Done."] * 4}
     build.run()
     assert build.outcome == "DECIDED"
-    assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
+    assert [task.iteration for task in build.dialog.state.build.all] == [1, 1]
 
 
 @cases("who", ["L", "M"])
@@ -433,7 +433,7 @@ def test_who_comes_back_in_the_midst_of_a_task_goes_on_with_it(who: str) -> None
     build = room()
     build.scripts[who] = []
     confirm(build)
-    before = build.dialog.state.tasks.all[0]
+    before = build.dialog.state.build.all[0]
     assert build.owing == (who,)
     build.types(f"\n[LEAVE: {who}]\n")
     build.run()
@@ -451,7 +451,7 @@ def test_who_failed_twice_in_the_midst_of_a_task_is_asked_again_by_a_word(who: s
     build = room()
     build.scripts[who] = [BackendError("it broke", fix="mend it")] * 2
     confirm(build)
-    before = build.dialog.state.tasks.all[0]
+    before = build.dialog.state.build.all[0]
     assert build.owing == (USER,)
     assert f"`retry {who}` asks it again" in build.text
     build.types(f"\n[RETRY: {who}]\n")
@@ -469,14 +469,14 @@ def test_a_question_of_the_lead_is_no_submission() -> None:
     build = room(yes("P1"), yes("P2"), "Both.\n")
     build.scripts["L"] = ["In years or days?\n\n[QUESTION_FOR_USER: years or days?]\n", "Done.", "Done."]
     confirm(build)
-    task = build.dialog.state.tasks.all[0]
+    task = build.dialog.state.build.all[0]
     assert (task.state, task.iteration, build.owing) == ("assigned", 1, (USER,))
     assert "| submitted |" not in build.text
     build.say("Years.")
     assert build.owing == ("L",)
     build.run()
     assert build.outcome == "DECIDED"
-    assert [task.iteration for task in build.dialog.state.tasks.all] == [1, 1]
+    assert [task.iteration for task in build.dialog.state.build.all] == [1, 1]
     assert list(map(str, faults(build.paper.data))) == []
 
 
@@ -499,7 +499,7 @@ def test_a_wish_after_the_end_becomes_tasks_that_are_numbered_on() -> None:
     assert is_due(build) is Due.CONFIRM
     confirm(build)
     assert states(build) == [APPROVED] * 3
-    assert build.dialog.state.tasks.all[2].base == build.dialog.state.tasks.all[1].commit
+    assert build.dialog.state.build.all[2].base == build.dialog.state.build.all[1].commit
     assert build.outcome == "DECIDED"
     assert "3 of 3 tasks approved" in build.text
     assert list(map(str, faults(build.paper.data))) == []
@@ -533,7 +533,7 @@ def test_nothing_waits_for_a_person_who_leaves(gates: list[str]) -> None:
 def test_a_build_needs_two_agents() -> None:
     text = opening("M", "L", setup='[build]\nmoderator = "M"\nlead = "M"')
     read = Room(text)
-    assert read.dialog.header.rules.build is None
+    assert not read.dialog.state.build
     assert any("two agents" in warning for warning in read.dialog.header.warnings)
     assert waits(read.look("M")) == "Reply"
 
@@ -566,7 +566,7 @@ GATES = ["passed", "passed", "passed", "failed", "timeout", "untested", "asked"]
 
 def _reply(of: Room, what: str) -> Line:
     """What an agent says in a random play; the reviewer names what is reviewed now."""
-    tasks = of.dialog.state.tasks.all
+    tasks = of.dialog.state.build.all
     ref = next((task.ref for task in reversed(tasks) if task.state == "submitted"), "P1")
     match what:
         case "yes":
@@ -605,7 +605,7 @@ def _does(of: Room, hand: str, at: int) -> None:
 
 def _is_legal(of: Room) -> None:
     """What holds of a build at every time."""
-    rules, tasks = of.dialog.header.rules.build, of.dialog.state.tasks
+    rules, tasks = of.dialog.state.build.rules, of.dialog.state.build
     assert rules is not None
     under_way = [task for task in tasks.all if task.state in UNDER_WAY]
     assert len(under_way) <= 1

@@ -183,9 +183,9 @@ WAITING = {
 
 @cases(("task", "words", "labels"), WAITING.values())
 def test_what_a_build_asks_is_a_sentence_with_its_answers(task: Task, words: str, labels: list[str]) -> None:
-    tasks = Tasks((task,))
-    assert asked(RULES, tasks)[0] == words
-    assert [act.label for act in acts_of(RULES, tasks)] == labels
+    tasks = Tasks((task,), RULES)
+    assert asked(tasks)[0] == words
+    assert [act.label for act in acts_of(tasks)] == labels
 
 
 DONE = {
@@ -200,6 +200,6 @@ DONE = {
 
 @cases(("task", "words", "short"), DONE.values())
 def test_what_is_done_at_a_task_is_told_at_the_top_and_at_the_agent(task: Task, words: str, short: str) -> None:
-    tasks = Tasks((task,))
-    assert under_way(RULES, tasks, "L", "M") == words
-    assert {doing(RULES, tasks, who, is_writing=True) for who in "LM"} == {short, ""}
+    tasks = Tasks((task,), RULES)
+    assert under_way(tasks, "L", "M") == words
+    assert {doing(tasks, who, is_writing=True) for who in "LM"} == {short, ""}

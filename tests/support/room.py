@@ -270,7 +270,7 @@ class Room:
 
     def _worked(self, what: build.Due, task: build.Task) -> Draft:
         """The note of the lead's daemon: a worktree without files, or the next of `gates`."""
-        rules = self.dialog.header.rules.build
+        rules = self.dialog.state.build.rules
         assert rules is not None
         if what is build.Due.GATE:
             state = self.gates.pop(0) if self.gates else "passed"
@@ -280,7 +280,7 @@ class Room:
                 return build.error_note(task, "disk", "the disk is full", self.paper.at, is_unattended=False)
             result = build.GateResult(state, int(state != "passed"), 1.0, "f" * 64, "1 passed")
             return build.gate_note(rules, task, result, (), self.paper.at)
-        base = self.dialog.state.tasks.base or rules.base
+        base = self.dialog.state.build.base or rules.base
         if task.carried:
             made = self._made(task, base)
             return build.carried_note(task, made, self.dialog.state.table.next_ref, self.paper.at)
@@ -294,10 +294,10 @@ class Room:
 
     def _submitted(self, now: Dialog, me: str) -> tuple[Mark, ...]:
         """The records of the lead's turn."""
-        rules = now.header.rules.build
+        rules = now.state.build.rules
         if rules is None or me != rules.lead:
             return ()
-        what, task = build.due(rules, now.state.tasks)
+        what, task = now.state.build.due
         if what is not build.Due.WORK or task is None:
             return ()
         return build.submitted(task, self._made(task, task.base), now.state.table.next_ref, task.iteration)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends.sandbox import missing
-from dialogd.protocol.build import Due, Task, due
+from dialogd.protocol.build import Due, Task
 from tests.support.pair import PATIENCE, Pair
 
 _HIDDEN = Path(tempfile.gettempdir()).resolve()
@@ -169,14 +169,13 @@ class Site(Pair):
     def tasks(self) -> tuple[Task, ...]:
         """All tasks as the file tells of them."""
         dialog = self.dialog()
-        return dialog.state.tasks.all if dialog is not None else ()
+        return dialog.state.build.all if dialog is not None else ()
 
     @property
     def due(self) -> Due | None:
         """What is due; None without a dialog."""
         dialog = self.dialog()
-        rules = dialog.header.rules.build if dialog is not None else None
-        return due(rules, dialog.state.tasks)[0] if dialog is not None and rules is not None else None
+        return dialog.state.build.due[0] if dialog is not None else None
 
     @property
     def calls(self) -> list[str]:
