@@ -17,8 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dialogd.errors import BadInput, UnsafeFile
 from dialogd.protocol.units import budget, count, seconds
@@ -340,11 +342,10 @@ def _hook(value: object, folder: Path) -> str:
 
 # -- Servers whose tools an agent may call ----------------------------------------------------------------------------
 
-MAY = ("allow", "ask", "deny")
+May = Literal["allow", "ask", "deny"]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolServer:
+class ToolServer(BaseModel):
     """An MCP server whose tools the agents that an API plays may call.
 
     It is started by the words of `command`, or listens at `url` on the loopback. `may` says what becomes of a call:
@@ -352,12 +353,21 @@ class ToolServer:
     gets beside the clean environment.
     """
 
-    name: str
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,29}$")
     command: tuple[str, ...] = ()
     url: str = ""
-    may: str = "ask"
-    tools: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    may: May = "ask"
+    tools: dict[str, May] = {}
+    environment: dict[str, str] = Field({}, alias="env", repr=False)
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> ToolServer:
+        _must(bool(self.command) != bool(self.url), "either a command or a url")
+        _must(not self.url or _is_loopback(self.url), "on this machine: a url such as http://127.0.0.1:8931/mcp")
+        _must("\0" not in "".join((*self.command, *self.environment.values())), "text without zero bytes")
+        return self
 
     def may_call(self, tool: str) -> str:
         """What becomes of a call of this tool."""
@@ -375,41 +385,24 @@ class ToolServer:
 
 
 def _servers(value: object, folder: Path) -> tuple[ToolServer, ...]:
-    """The tables under `[tools]`, each a server by its name."""
-    _must(isinstance(value, Mapping), "tables such as [tools.tickets]")
-    assert isinstance(value, Mapping)
-    return tuple(_server(name, table, folder) for name, table in value.items())
-
-
-def _server(name: str, table: object, folder: Path) -> ToolServer:
-    where = f"[tools.{name}]"
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,29}", name):
-        raise ValueError(f"has a server {name!r}: its name must be letters, digits and `-`, at most 30")
-    if not isinstance(table, Mapping):
-        raise ValueError(f"has no table {where}")
-    known = ("command", "url", "may", "tools", "env")
-    if odd := next((key for key in table if key not in known), ""):
-        raise ValueError(f"has an unknown key {odd!r} in {where}; there are {', '.join(known)}")
-    command, url = table.get("command", ()), str(table.get("url", "")).strip()
-    words = tuple(shlex.split(command)) if isinstance(command, str) else command
-    if not isinstance(words, list | tuple) or not all(isinstance(word, str) and "\0" not in word for word in words):
-        raise ValueError(f"has a command in {where} that is no command line and no list of words")
-    if bool(words) == bool(url):
-        raise ValueError(f"must name either a command or a url in {where}")
-    if url and not _is_loopback(url):
-        raise ValueError(f"has a url in {where} that does not lead to this machine, such as http://127.0.0.1:8931/mcp")
-    tools, environment = table.get("tools", {}), table.get("env", {})
-    for key, inner in (("tools", tools), ("env", environment)):
-        texts = inner.values() if isinstance(inner, Mapping) else [None]
-        if not all(isinstance(text, str) and "\0" not in text for text in texts):
-            raise ValueError(f"has a {key} in {where} that is no table of texts")
-    may = table.get("may", "ask")
-    for word in (may, *tools.values()):
-        if word not in MAY:
-            raise ValueError(f"says {word!r} in {where}, which is none of {', '.join(MAY)}")
-    if words and os.sep in words[0]:
-        words = (str(folder / Path(words[0]).expanduser()), *words[1:])
-    return ToolServer(name, tuple(words), url, may, MappingProxyType(dict(tools)), MappingProxyType(dict(environment)))
+    """The tables under `[tools]`, each a server by its name; a program with a folder counts from where it stands."""
+    _must(
+        isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values()),
+        "tables: [tools.tickets]",
+    )
+    made = []
+    for name, table in dict(value).items():  # type: ignore[call-overload]
+        words = table.get("command", ())
+        words = tuple(shlex.split(words) if isinstance(words, str) else words)
+        if words and os.sep in str(words[0]):
+            words = (str(folder / Path(words[0]).expanduser()), *words[1:])
+        try:
+            made.append(ToolServer.model_validate({**table, "name": name, "command": words}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, (name, *first["loc"])))
+            raise ValueError(f"cannot be read: [tools.{where}]: {first['msg']}") from None
+    return tuple(made)
 
 
 def _is_loopback(url: str) -> bool:

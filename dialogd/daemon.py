@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import resource
 import signal
 import socket
 import threading
@@ -44,7 +43,6 @@ from dialogd.views.plan_files import disown, keep, place
 
 T = TypeVar("T")
 
-MANY_FILES = 4096
 INDEX_WAIT = 0.5  # seconds for which the index may be in use; whoever asks next takes in what is missing
 TELL_WAIT = 0.2  # seconds that the loop has to finish what it does beside a call
 CLOSE_WAIT = 0.5  # seconds that a stop leaves for the disk before it answers
@@ -59,7 +57,6 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
     seat, `BadInput` for settings that make no sense, an id that the dialog does not know, and where only scripted lines
     would be left that nobody asked for, unless it `may_rehearse`.
     """
-    _allow_many_files()
     state = StateDir(settings.state_dir)
     file = settings.file.parent.resolve() / settings.file.name
     log = LogFile(file, Journals(state.dialog(file)))
@@ -96,14 +93,6 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
 
         asyncio.run(run())
     return 0
-
-
-def _allow_many_files() -> None:
-    """Raise the soft limit of open files: where it is 256, a crowd of connections would stop the daemon's own work."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _known_dialog(log: LogFile) -> Dialog | None:

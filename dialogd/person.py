@@ -471,7 +471,7 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
     return write(log, "veto", make)
 
 
-def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
+def strike(log: LogFile, turn: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """Withdraw turns (`7`, `7, 9`, `3-5`): their marks stop counting. Does nothing when they are struck already.
 
     A strike of what the end rests on opens the dialog again, with the turn to the person. `secrets` are taken out.
@@ -482,12 +482,12 @@ def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str]
     def make(dialog: Dialog) -> Draft | None:
         there = {entry.number for entry in dialog.turns}
         last = dialog.state.number
-        wanted = sorted(fold.turns_in(Mark("STRIKE", turns), max(last, 1)))
-        words = re.split(r"[\s,–-]+", turns.strip(" ,"))
+        wanted = sorted(fold.turns_in(Mark("STRIKE", turn), max(last, 1)))
+        words = re.split(r"[\s,–-]+", turn.strip(" ,"))
         is_clear = all(re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= last for word in words)  # numbers alone
         if not wanted or not set(wanted) <= there or not is_clear:
             fix = f"name turns from 1 to {last}: dialogd strike {last}" if last else "there is no turn yet"
-            raise BadInput(f"there is no turn {turns[:60].strip() or '(none given)'}", fix=fix)
+            raise BadInput(f"there is no turn {turn[:60].strip() or '(none given)'}", fix=fix)
         if set(wanted) <= dialog.state.hand.struck:
             return None
         return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), short), body=whole)

@@ -16,7 +16,7 @@ from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import clock_at
 from dialogd.store.logfile import Addition
-from dialogd.views.digest import after, as_text, away, last_word, since_turn
+from dialogd.views.flow import after, as_text, away, last_word, since_turn
 from dialogd.views.plan import Plan
 from dialogd.views.plan_page import as_json
 from tests.protocol.test_questions import berlin

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -239,12 +237,6 @@ def test_seats_have_ports(agent: str, port: int | None) -> None:
     assert default_port(agent) == port
 
 
-def test_importing_the_settings_is_cheap() -> None:
-    heavy = "{'dotenv', 'tomllib', 'platformdirs', 'logging', 'asyncio', 'pydantic', 'typer'}"
-    program = f"import sys, dialogd.config; print({heavy} & set(sys.modules))"
-    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
-
-
 SERVER = """
 [tools.tickets]
 command = "uvx 'my tickets'"
@@ -301,16 +293,16 @@ def test_a_file_of_servers_that_anybody_may_write_is_refused(tmp_path: Path, use
 @cases(
     "text, why",
     [
-        ('[tools."a b"]\ncommand = "x"', "its name must be"),
+        ('[tools."a b"]\ncommand = "x"', "tools.a b.name"),
         ("[tools.a]", "either a command or a url"),
         ('[tools.a]\ncommand = "x"\nurl = "http://localhost:1"', "either a command or a url"),
-        ('[tools.a]\nurl = "http://example.org/mcp"', "does not lead to this machine"),
-        ('[tools.a]\nurl = "http://127.0.0.1@example.org/mcp"', "does not lead to this machine"),
-        ('[tools.a]\ncommand = "x"\nmay = "yes"', "none of allow, ask, deny"),
-        ('[tools.a]\ncommand = "x"\ntools = { b = "sometimes" }', "none of allow, ask, deny"),
-        ('[tools.a]\ncommand = "x"\nallow = true', "unknown key 'allow'"),
-        ('[tools.a]\ncommand = "x"\nenv = { KEY = 1 }', "no table of texts"),
-        ('tools = "x"', "tables such as"),
+        ('[tools.a]\nurl = "http://example.org/mcp"', "on this machine"),
+        ('[tools.a]\nurl = "http://127.0.0.1@example.org/mcp"', "on this machine"),
+        ('[tools.a]\ncommand = "x"\nmay = "yes"', "'allow', 'ask' or 'deny'"),
+        ('[tools.a]\ncommand = "x"\ntools = { b = "sometimes" }', "'allow', 'ask' or 'deny'"),
+        ('[tools.a]\ncommand = "x"\nallow = true', "tools.a.allow"),
+        ('[tools.a]\ncommand = "x"\nenv = { KEY = 1 }', "tools.a.env"),
+        ('tools = "x"', "must be tables"),
     ],
 )
 def test_a_server_that_makes_no_sense_is_refused(tmp_path: Path, user_file: Path, text: str, why: str) -> None:

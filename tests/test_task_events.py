@@ -14,8 +14,8 @@ from dialogd.protocol import build
 from dialogd.protocol.build import listed
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings
+from dialogd.server.page import end_piece
 from dialogd.server.page_entries import in_ranks, talk_of
-from dialogd.server.panels import end_piece
 from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
 from dialogd.views.plan_page import first_screen

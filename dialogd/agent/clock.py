@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 
 from dialogd.protocol.decide import UNFINISHED_REST, Clock
@@ -36,7 +36,8 @@ class Seen:
         """Take note of the dialog as it stands now."""
         now = time.monotonic()
         if self._dialog is None:
-            self.lain = _stillness(file)
+            with suppress(OSError):
+                self.lain = max(0.0, time.time() - file.stat().st_mtime)
             self._changed = now - self.lain
         elif dialog is not self._dialog and dialog.size != self._dialog.size:
             self._changed, self.lain, self._hurried = now, 0.0, False
@@ -94,22 +95,9 @@ class Seen:
         )
 
 
-def _stillness(file: Path) -> float:
-    """Seconds since the file was last written, by the file system's clock; never negative."""
-    try:
-        return max(0.0, time.time() - file.stat().st_mtime)
-    except OSError:
-        return 0.0
-
-
 def wall() -> str:
     """Wall time for frames: UTC, ISO 8601, seconds."""
-    return _second(int(time.time()))
-
-
-@lru_cache(maxsize=1)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def here() -> Here:

@@ -358,7 +358,7 @@ class _Now:
             "task": task,
             "attempts": build.last_attempt(self.state.build, task) if task else 0,
             "findings": findings(self.dialog) if due in {"REVIEW", "WORK"} else (),
-            "attacked": self._attacked(),
+            "attacked": self._known(re.search(r"P\d+", self.table.red_team)),
             "vetoed": list(vetoes(self.dialog).items())[-SHOWN:],
             "drafts": drafts,
         }
@@ -453,12 +453,10 @@ class _Now:
         is_mine = self.me == (tasks.lead if what is build.Due.WORK else tasks.moderator)
         return (what.name, task) if what and is_mine else ("", None)
 
-    def _attacked(self) -> Proposal | None:
-        """What was agreed at once, and is to be argued against in this turn."""
-        found = re.search(r"P\d+", self.table.red_team)
-        latest = (p for p in reversed(self.table.proposals) if found and p.ref == found[0])
-        proposal = next(latest, None)
-        return proposal if proposal is not None and is_shown(self.dialog, proposal.entry, self.me) else None
+    def _known(self, ref: re.Match[str] | None) -> Proposal | None:
+        """The latest proposal of that number, where this agent may know of it."""
+        latest = next((p for p in reversed(self.table.proposals) if ref and p.ref == ref[0]), None)
+        return latest if latest is not None and is_shown(self.dialog, latest.entry, self.me) else None
 
     @property
     def blocking(self) -> list[Finding]:

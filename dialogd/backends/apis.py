@@ -414,18 +414,16 @@ def _service(options: Options) -> Service:
     if options.variant == "ollama":
         url = options.base_url or address(variables)
         service = services.service_of(url, (), variables, options.model)
-        return replace(service, vendor="Ollama", model=options.model or _first_model(url))
+        found = [options.model] if options.model else models(url)
+        if not found:
+            raise BadInput(
+                "no model was found in Ollama", fix="start it, get a model (`ollama pull qwen3`), or name one"
+            )
+        return replace(service, vendor="Ollama", model=found[0])
     elsewhere = variables.get(preset.elsewhere, "").strip()
     url = options.base_url or elsewhere or preset.url
     is_theirs = bool(options.variant) or services.same_host(url, elsewhere)
     return services.service_of(url, (preset.key,) if is_theirs else (), variables, options.model, beside=elsewhere)
-
-
-def _first_model(url: str) -> str:
-    found = models(url)
-    if not found:
-        raise BadInput("no model was found in Ollama", fix="start it, get a model (`ollama pull qwen3`), or name one")
-    return found[0]
 
 
 def _told(told: ToolResult) -> str:

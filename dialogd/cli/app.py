@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dialogd import __version__
+from dialogd.acts import ACTS
 from dialogd.errors import BadInput
 
 
@@ -22,9 +23,13 @@ class Located(NamedTuple):
     kind: str = ""
 
 
+def _act(name: str) -> Located:
+    return Located(f"speak:{name}", ACTS[name].help)
+
+
 GROUPS = {
     "Begin": {
-        "open": Located("host:open_home", "Open the page on which dialogs are found, and started."),
+        "open": Located("setup:open_home", "Open the page on which dialogs are found, and started."),
         "run": Located("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
         "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
         "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
@@ -34,18 +39,18 @@ GROUPS = {
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
     },
     "Speak": {
-        "say": Located("speak:say", "Say something: an answer, a question, a proposal, a note."),
-        "pass": Located("speak:pass_on", "Let the next agent speak instead of you."),
+        "say": _act("say"),
+        "pass": _act("pass"),
     },
     "Steer": {
-        "pause": Located("speak:pause", "Stop after the current turn, until you resume."),
-        "resume": Located("speak:resume", "Let agents continue after a pause."),
-        "step": Located("speak:step", "Turn step mode (you decide after every turn) on or off."),
-        "retry": Located("speak:retry", "Ask an agent again, such as after an error."),
-        "skip": Located("speak:skip", "Skip an agent whose turn it is; the next one speaks."),
-        "invite": Located("speak:invite", "Add an agent to the dialog."),
-        "leave": Located("speak:leave", "Remove an agent, or yourself, from the dialog."),
-        "limit": Located("speak:limit", "Change a limit, such as the number of turns or the budget."),
+        "pause": _act("pause"),
+        "resume": _act("resume"),
+        "step": _act("step"),
+        "retry": _act("retry"),
+        "skip": _act("skip"),
+        "invite": _act("invite"),
+        "leave": _act("leave"),
+        "limit": _act("limit"),
         "stop": Located("speak:stop", "Stop everything: all your daemons and their dialogs."),
     },
     "See": {
@@ -58,8 +63,8 @@ GROUPS = {
     "Result": {
         "plan": Located("outcome:plan", "Show the plan: decisions, dissent, open points.", "outcome:PlanCommand"),
         "export": Located("outcome:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
-        "approve": Located("speak:approve", "Accept the result, or let an agent call a tool."),
-        "reject": Located("speak:reject", "Reject the result, with a reason; the dialog continues."),
+        "approve": _act("approve"),
+        "reject": _act("reject"),
         "verify": Located("outcome:verify", "Check that no entry was altered after it was written."),
     },
     "Past": {
@@ -70,15 +75,15 @@ GROUPS = {
     "Setup": {
         "doctor": Located("setup:doctor", "Check this machine: what you can start with, what is wrong."),
         "config": Located("setup:config", "Show the settings and where each comes from."),
-        "init": Located("host:init", "Add dialogd's commands to this project."),
-        "mcp": Located("host:mcp", "Serve dialogs as tools, for programs that speak MCP."),
+        "init": Located("setup:init", "Add dialogd's commands to this project."),
+        "mcp": Located("setup:mcp", "Serve dialogs as tools, for programs that speak MCP."),
         "alerts": Located("setup:alerts", "Test how you are alerted when you are not looking."),
     },
     "more": {
-        "floor": Located("speak:floor", "Ask for the floor, where the order of speakers is free."),
-        "veto": Located("speak:veto", "Rule out a proposal: nobody can agree to it any more."),
-        "strike": Located("speak:strike", "Withdraw a turn: nothing it says counts any more."),
-        "restore": Located("speak:restore", "Put back turns that an editor has overwritten."),
+        "floor": _act("floor"),
+        "veto": _act("veto"),
+        "strike": _act("strike"),
+        "restore": _act("restore"),
     },
 }
 """Every command, in the order in which they are listed, by what it is for. Its module is imported once it is called."""

@@ -189,6 +189,19 @@ def free_ports(count: int) -> list[int]:
     return list(islice(filter(is_free, random.sample(range(10_000, 32_000), 22_000)), count))
 
 
+def browse(address: str) -> bool:
+    """Show the address in the person's browser; False where there is none."""
+    import webbrowser
+
+    is_remote = sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if is_remote and not os.environ.get("BROWSER"):
+        return False
+    try:
+        return webbrowser.open(address)
+    except (webbrowser.Error, OSError):
+        return False
+
+
 # -- The daemons of one `run` -----------------------------------------------------------------------------------------
 
 

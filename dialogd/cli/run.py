@@ -37,8 +37,7 @@ from dialogd.cli.create import (
     warn_of_twins,
     with_recalled,
 )
-from dialogd.cli.host import browse
-from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interruptible, is_free
+from dialogd.cli.launch import FAILED, Daemons, Interrupt, browse, free_ports, interruptible, is_free
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import ended, exit_code, next_step, onwards

@@ -31,8 +31,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import moment_of
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
-from dialogd.views.digest import since_turn
-from dialogd.views.flow import Message, as_mermaid, names_of
+from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
 from dialogd.views.flow import flow as messages_of
 from dialogd.views.steps import changed, decisions, facts, steps
 from dialogd.views.tasks import NAMES, Event, events, look_into

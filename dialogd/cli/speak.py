@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from dialogd import person
+from dialogd.acts import ACTS, Act, carry_out
 from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
 from dialogd.cli.client import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
@@ -38,129 +40,41 @@ from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
 from dialogd.views.plan import has_spoken
 
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
-To = Annotated[
-    str | None, typer.Option("--to", metavar="ID", help="Who is to answer, such as B. Default: whose turn it was.")
-]
-Note = Annotated[bool, typer.Option("--note", help="A remark that costs nobody a call.")]
-Proposal = Annotated[bool, typer.Option("--proposal", help="Propose it: numbered, to vote on and sign like any other.")]
-Instead = Annotated[
-    str, typer.Option("--instead-of", metavar="REF", help="Propose it in the place of this proposal, such as P1.")
-]
-Turns = Annotated[int | None, typer.Option("--turns", min=1, metavar="N", help="Grant so many more turns.")]
-Budget = Annotated[
-    str | None, typer.Option("--budget", metavar="AMOUNT", help="Set the dialog's budget: $4, 500k tokens.")
-]
-AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as B.")]
-Speaker = Annotated[str, typer.Argument(metavar="[ID]", help="Who asks. Default: you.", show_default=False)]
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """The command of an act, made of its row."""
+    if name in ACTS:
+        return _command(ACTS[name])
+    raise AttributeError(name)
 
 
-def say(
-    text: Text,
-    to: To = None,
-    note: Note = False,
-    proposal: Proposal = False,
-    instead_of: Instead = "",
-    turns: Turns = None,
-    budget: Budget = None,
-    file: options.FileOption = None,
-) -> None:
-    """Say something: an answer, a question, a proposal, a note.
+def _command(act: Act) -> Callable[..., None]:
+    def run(**given: Any) -> None:
+        settings, log, before = options.opened(given.pop("file"))
+        for one in act.given:
+            if one.ask:
+                given[one.name] = given[one.name] == "on"
+        if "text" in given:
+            given["text"] = options.typed(given["text"])
+        after = carry_out(act, log, given, options.own_secrets())
+        assert act.happened is not None
+        done(settings, after, act.happened(before, after, given))
 
-    It is your turn then: whoever is replying is interrupted, and a dialog that had ended is open again. Not so with
-    --note.
-    """
-    words = options.typed(text)
-    settings, log, before = options.opened(file)
-    after = person.say(
-        log,
-        words,
-        to=to or "",
-        note=note,
-        proposal=proposal,
-        instead=instead_of,
-        turns=turns,
-        budget=budget or "",
-        secrets=options.own_secrets(),
-    )
-    again = "; the dialog is open again" if before.state.outcome else ""
-    proposed = f", and proposes {after.state.table.proposals[-1].ref}" if proposal or instead_of else ""
-    done(settings, after, "noted" if note else f"turn {after.state.number} is yours{proposed}{again}")
-
-
-def pause(file: options.FileOption = None) -> None:
-    """Stop after the current turn, until you resume.
-
-    The pause outlasts restarts.
-    """
-    settings, log, before = options.opened(file)
-    after = person.pause(log)
-    done(settings, after, "it was paused already" if before.state.paused else "paused")
-
-
-def resume(file: options.FileOption = None) -> None:
-    """Let agents continue after a pause."""
-    settings, log, before = options.opened(file)
-    after = person.resume(log)
-    done(settings, after, "resumed" if before.state.paused else "it was not paused")
-
-
-def retry(agent: AgentId, file: options.FileOption = None) -> None:
-    """Ask an agent again, such as after an error."""
-    settings, log, _ = options.opened(file)
-    done(settings, person.retry(log, agent), f"{agent} is asked once more")
-
-
-def skip(agent: AgentId, file: options.FileOption = None) -> None:
-    """Skip an agent whose turn it is; the next one speaks."""
-    settings, log, _ = options.opened(file)
-    done(settings, person.skip(log, agent), f"{agent} is skipped")
-
-
-def floor(agent: Speaker = USER, file: options.FileOption = None) -> None:
-    """Ask for the floor, where the order of speakers is free.
-
-    For yourself or an agent; whoever asks first speaks first.
-    """
-    settings, log, before = options.opened(file)
-    after = person.floor(log, agent)
-    queue = ["you" if who == USER else who for who in after.state.floor.queue]
-    asks = f"{queue[-1]} {'ask' if queue[-1] == 'you' else 'asks'} for the floor"
-    what = "it was asked for already" if after.state.floor.queue == before.state.floor.queue else asks
-    done(settings, after, what + (f"; in line: {', '.join(queue)}" if len(queue) > 1 else ""))
-
-
-def _answer_call(call: str, file: str | None, *, refuse: bool) -> None:
-    """Let an agent call the tool that it asks for, or refuse it."""
-    settings, _, dialog = options.opened(file)
-    answers = healths(daemons(settings, settings.file))
-    asked = {
-        str(one.get("call")): (daemon, one) for daemon, said in answers.items() for one in (said or {}).get("calls", ())
-    }
-    if not asked:
-        raise NotRunning("no call of a tool waits for you", fix="`dialogd status` shows when one does")
-    if not call and len(asked) > 1:
-        raise BadInput("several calls wait for you", fix=f"name one: {', '.join(asked)}")
-    call = call or next(iter(asked))
-    if call not in asked:
-        raise BadInput(f"no call {call!r} waits for you", fix=f"these do: {', '.join(asked)}")
-    daemon, one = asked[call]
-    body = {"call": call, "refuse": refuse, "file": daemon.file, "dialog": dialog.id}
-    answer = ask(daemon.port, "POST", "/approve-call", body, seconds=2.0)
-    fix = "try it again; `dialogd status` says more"
-    found = accepted(daemon, answer, fix=fix, retry=fix)
-    remark(f"{found['status']}: {one.get('tool')} {one.get('arguments')}")
-
-
-def restore(file: options.FileOption = None) -> None:
-    """Put back turns that an editor has overwritten.
-
-    They stand in a note of yours, as text: their marks count no more.
-    """
-    settings, log, before = options.opened(file)
-    after = person.restore(log)
-    is_back = after.state.notes != before.state.notes or after.size != before.size
-    done(settings, after, "they are back, as a note of yours" if is_back else "no turn is missing")
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = []
+    for one in act.given:
+        told: dict[str, Any] = {"help": one.about, "metavar": one.metavar or None}
+        info: Any = typer.Option(one.flag, min=one.limits.get("ge"), **told) if one.flag else typer.Argument(**told)
+        type_ = Literal["on", "off"] if one.ask else one.kind if one.flag else str
+        if not one.flag:
+            info.show_default = False
+        default = inspect.Parameter.empty if one.default is ... else one.default
+        parameters.append(inspect.Parameter(one.name, kind, default=default, annotation=Annotated[type_, info]))
+    parameters.append(inspect.Parameter("file", kind, default=None, annotation=options.FileOption))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__ = act.help + (f"\n\n{act.more}" if act.more else "")
+    return run
 
 
 def done(settings: Settings, dialog: Dialog, what: str) -> None:
@@ -188,63 +102,13 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
     return f"{owing} (not running: {again})"
 
 
-# -- Proposals, turns, limits, who takes part -------------------------------------------------------------------------
+# -- What is more on the command line than an act ---------------------------------------------------------------------
 
-Ref = Annotated[str, typer.Argument(metavar="REF", help="The proposal, such as P2.")]
-TurnNumbers = Annotated[str, typer.Argument(metavar="TURN", help="The turn, or several: 7, 7,9 or 3-5.")]
-Why = Annotated[str, typer.Argument(metavar="[REASON]", help="Why; agents are told.", show_default=False)]
-
-Leaving = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as B; USER: yourself.")]
-
-Value = Annotated[str, typer.Argument(metavar="VALUE", help="As in the header: 40, 10 minutes, '$4'.")]
-LimitName = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="max_turns, max_rounds, max_time, timeout, max_message, max_size or budget."),
-]
 Guest = Annotated[str, typer.Argument(metavar="ID[=BACKEND[:MODEL]]", help="The new agent: C, or C=grok.")]
 GuestName = Annotated[str, typer.Option("--name", metavar="N", help="Its name in headings.")]
 GuestPort = Annotated[
     int | None, typer.Option("--port", min=1, max=65_535, metavar="N", help="Where its daemon listens.")
 ]
-OnOff = Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="Whether every turn passes to you.")]
-
-
-def veto(proposal: Ref, reason: Why = "", file: options.FileOption = None) -> None:
-    """Rule out a proposal: nobody can agree to it any more.
-
-    It cannot be signed, voted on or decided.
-    """
-    settings, log, before = options.opened(file)
-    after = person.veto(log, proposal, reason, secrets=options.own_secrets())
-    new = [ref for ref in after.state.table.vetoed if ref not in before.state.table.vetoed]
-    done(settings, after, f"{', '.join(new)} ruled out" if new else f"{proposal.strip().upper()} was ruled out already")
-
-
-def strike(turns: TurnNumbers, reason: Why = "", file: options.FileOption = None) -> None:
-    """Withdraw a turn: nothing it says counts any more.
-
-    Agents no longer see its text; it stays in the file.
-    """
-    settings, log, before = options.opened(file)
-    after = person.strike(log, turns, reason, secrets=options.own_secrets())
-    new = sorted(after.state.hand.struck - before.state.hand.struck)
-    is_open = "; the dialog is open again" if before.state.outcome and not after.state.outcome else ""
-    listed = f"turn{'s' * (len(new) > 1)} {', '.join(map(str, new))} withdrawn"
-    done(settings, after, f"{listed}{is_open}" if new else "withdrawn already")
-
-
-def limit(name: LimitName, value: Value, file: options.FileOption = None) -> None:
-    """Change a limit, such as the number of turns or the budget.
-
-    It holds from here on.
-    """
-    settings, log, before = options.opened(file)
-    after = person.limit(log, name, value)
-    changed = after.state.limits != before.state.limits
-    turns = (
-        f" (turn {after.state.turns_in_words})" if after.state.limits.max_turns != before.state.limits.max_turns else ""
-    )
-    done(settings, after, f"{name} is {value} from here on{turns}" if changed else f"{name} was {value} already")
 
 
 def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: options.FileOption = None) -> None:
@@ -270,43 +134,6 @@ def _port(dialog: Dialog) -> int:
     taken = {agent.url.rpartition(":")[2] for agent in dialog.everybody}
     first = free_port(dialog.header, dialog.state.hand.left)
     return next((p for p in range(first, first + 100) if str(p) not in taken and is_free(p)), first)
-
-
-def leave(agent: Leaving, reason: Why = "", file: options.FileOption = None) -> None:
-    """Remove an agent, or yourself, from the dialog.
-
-    What the agent owed is closed, and the dialog continues without it. After `leave USER` nothing waits for
-    you any more.
-    """
-    settings, log, before = options.opened(file)
-    after = person.leave(log, agent, reason, secrets=options.own_secrets())
-    gone = [one.id for one in after.state.hand.left if one not in before.state.hand.left]
-    gone += [USER] if after.header.is_unattended and not before.header.is_unattended else []
-    done(settings, after, f"{gone[0]} takes part no longer" if gone else f"{agent} had left already")
-
-
-def step(mode: OnOff, file: options.FileOption = None) -> None:
-    """Turn step mode (you decide after every turn) on or off.
-
-    While it is on, it is your turn after each agent's: say something, or pass.
-    """
-    settings, log, before = options.opened(file)
-    after = person.step(log, on=mode == "on")
-    done(
-        settings,
-        after,
-        f"step mode is {mode}" if after.state.hand.step != before.state.hand.step else f"it was {mode} already",
-    )
-
-
-def pass_on(file: options.FileOption = None) -> None:
-    """Let the next agent speak instead of you.
-
-    For when it is your turn, as after every turn in step mode.
-    """
-    settings, log, before = options.opened(file)
-    after = person.pass_on(log)
-    done(settings, after, "passed on" if len(after.entries) > len(before.entries) else "it was not your turn")
 
 
 # -- The person takes the result of a dialog, or rejects it -----------------------------------------------------------
@@ -338,6 +165,28 @@ def approve(
     show(plain(f"{what}: {outcome.words}, in {where(outcome.entry)}" if outcome else what))
     if outcome is not None and outcome.name in AGREED and (way := onwards(after, settings.file)):
         remark(f"next: {way}")
+
+
+def _answer_call(call: str, file: str | None, *, refuse: bool) -> None:
+    """Let an agent call the tool that it asks for, or refuse it."""
+    settings, _, dialog = options.opened(file)
+    answers = healths(daemons(settings, settings.file))
+    asked = {
+        str(one.get("call")): (daemon, one) for daemon, said in answers.items() for one in (said or {}).get("calls", ())
+    }
+    if not asked:
+        raise NotRunning("no call of a tool waits for you", fix="`dialogd status` shows when one does")
+    if not call and len(asked) > 1:
+        raise BadInput("several calls wait for you", fix=f"name one: {', '.join(asked)}")
+    call = call or next(iter(asked))
+    if call not in asked:
+        raise BadInput(f"no call {call!r} waits for you", fix=f"these do: {', '.join(asked)}")
+    daemon, one = asked[call]
+    body = {"call": call, "refuse": refuse, "file": daemon.file, "dialog": dialog.id}
+    answer = ask(daemon.port, "POST", "/approve-call", body, seconds=2.0)
+    fix = "try it again; `dialogd status` says more"
+    found = accepted(daemon, answer, fix=fix, retry=fix)
+    remark(f"{found['status']}: {one.get('tool')} {one.get('arguments')}")
 
 
 def reject(reason: Reason, file: options.FileOption = None) -> None:

@@ -416,7 +416,7 @@ def status(
 
 def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
     """What happened while the person was away; from the marks of the dialog, without a model."""
-    from dialogd.views.digest import as_text, away, last_word, since_turn
+    from dialogd.views.flow import as_text, away, last_word, since_turn
 
     dialog = options.dialog_at(options.log_of(settings))
     turn = last_word(dialog)

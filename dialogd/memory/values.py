@@ -10,8 +10,8 @@ from typing import Any
 from dialogd.errors import BadInput
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, moment_of
-from dialogd.views.digest import TIMES
-from dialogd.views.digest import moment as named
+from dialogd.views.flow import TIMES
+from dialogd.views.flow import moment as named
 from dialogd.views.plan import Signed
 
 

@@ -13,7 +13,7 @@ from dialogd.agent.loop import Agent
 from dialogd.errors import Refused
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
-from dialogd.server.person_routes import Act
+from dialogd.server.person_routes import Write
 
 
 class OnTasks(wire.Meant):
@@ -47,7 +47,7 @@ class Merge(OnBranch):
     anyway: bool = Field(False, description="also what `dialogd verify` would refuse; the file says so")
 
 
-def build_routes(app: FastAPI, agent: Agent, act: Act) -> None:
+def build_routes(app: FastAPI, agent: Agent, act: Write) -> None:
     """Add the routes of this module."""
     log, secrets = agent.file, agent.secrets
 

@@ -1,4 +1,4 @@
-"""The page, the entries and the state that its scripts fetch, and the page about the API."""
+"""The page: its entries and state, the panels beside the conversation, downloads, and the page about the API."""
 
 from __future__ import annotations
 
@@ -6,17 +6,37 @@ import asyncio
 import gzip
 import os
 import re
+import shlex
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request
+from fastapi import Path as PathField
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from dialogd import person
+from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
+from dialogd.agent.turn import in_thread
 from dialogd.errors import DialogdError, Refused
-from dialogd.protocol.state import Dialog
+from dialogd.memory import DialogRow, Hit, Memory
+from dialogd.memory.reading import read_dialog
+from dialogd.memory.values import since as since_then
+from dialogd.protocol import board
+from dialogd.protocol.certificate import recorded
+from dialogd.protocol.model import AGREED, USER, turn_number
+from dialogd.protocol.money import in_dollars
+from dialogd.protocol.signals import convergence, signals
+from dialogd.protocol.state import Dialog, Proposal
+from dialogd.protocol.units import dollars, in_words, many
+from dialogd.server import wire
+from dialogd.server.build_routes import repository
+from dialogd.server.page_build import end_of_build, takeover_piece, task_piece, tasks_piece
 from dialogd.server.page_entries import (
     LAST,
     MOST,
@@ -25,16 +45,25 @@ from dialogd.server.page_entries import (
     PageStanding,
     PageWriting,
     around,
+    as_shown,
     as_written,
+    cast,
     found,
+    fragment,
     standings_shown,
     template,
     window,
 )
 from dialogd.server.page_state import Neighbours, page_state
 from dialogd.store.folders import StateDir
-from dialogd.store.registry import home_port
+from dialogd.store.registry import Registry, home_port
+from dialogd.views.flow import MOST as NEWS
+from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, away, flow, names_of, since_turn
 from dialogd.views.markup import safe
+from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
+from dialogd.views.plan_page import KINDS, first_screen
+from dialogd.views.tasks import PATCHES, Look, look_into
+from dialogd.views.words import by_name, called
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -211,3 +240,532 @@ def _part(path: Path) -> Callable[[Request], Awaitable[Response]]:
         return Response(gzip.compress(data), media_type=_KINDS[path.suffix], headers=packed)
 
     return part
+
+
+# -- Panels: positions, flow, digest, result, earlier dialogs ---------------------------------------------------------
+
+MOST_KEPT = 32  # pieces of one dialog; the oldest goes
+MOST_ROWS = 100  # rows of a table, unless all are asked for
+PAGE = 40  # messages at a time
+LISTED = 20  # dialogs, or places found, at a time
+ENTRIES = 50  # entries of an earlier dialog at a time
+RECALLED = 5  # decisions
+MOST_OPEN = 8  # open points on the card of the end
+
+# What the page calls the commands that the digest names.
+_BUTTONS = {"approve": "Approve", "reject": "Reject", "resume": "Resume", "retry": "Retry", "say": "Say"}
+_WITHOUT_RESULT = {"approve": "Leave it at that", "say": "Go on …"}
+_COMMAND = re.compile(rf"`dialogd ({'|'.join(_BUTTONS)})\b[^`]*`")
+
+# What the digest can go back to: what `since` is, and in words.
+_SPANS = (("15m", "the last 15 minutes"), ("1h", "the last hour"), ("8h", "the last 8 hours"), ("1d", "the last day"))
+
+Format = Literal["md", "html", "pdf", "json"]
+# FastAPI names the path's own parameters; this says what they mean.
+Id = PathField(description="the id of an earlier dialog, or the beginning of one")
+
+
+def panel_routes(app: FastAPI, agent: Agent, state: StateDir) -> None:
+    """Serve the pieces that the page fetches, and the downloads; `state` is where earlier dialogs are kept."""
+    memory = Memory(state.root)
+    _dialog_routes(app, agent)
+    _history_routes(app, agent, memory)
+
+    @app.get("/export/{to}", response_class=Response)
+    async def download(
+        to: Annotated[Format, PathField(description="md, html, pdf or json")],
+        earlier: Annotated[str, Query(max_length=100, description="the id of an earlier dialog; empty: this one")] = "",
+    ) -> Response:
+        """A dialog as one file: Markdown, HTML, PDF or JSON."""
+        from dialogd.store.archive import attachments_of
+        from dialogd.views.export import FORMATS, export, file_name
+
+        dialog, file = await agent.look(), agent.file.path
+        if earlier:
+            dialog, file = await asyncio.to_thread(_archived, memory, earlier)
+        if dialog is None:
+            raise FileNotFoundError(2, "no dialog", str(file))
+        data = await in_thread(lambda: export(dialog, to, attachments=attachments_of(file)))
+        headers = {"content-disposition": f'attachment; filename="{file_name(dialog, to)}"'}
+        return Response(data, media_type=FORMATS[to], headers=headers)
+
+
+# -- The dialog of this page ------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """A cache of the pieces of the current dialog."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._dialog: Dialog | None = None
+        self._made: dict[object, str] = {}
+        self._making = asyncio.Lock()
+
+    async def of(self, key: object, make: Callable[[Dialog], str]) -> HTMLResponse:
+        """The piece of that key, made in a thread; a short text without a dialog."""
+        dialog = await self._agent.look()
+        if dialog is None:
+            return HTMLResponse(fragment("none", file=str(self._agent.file.path)))
+        async with self._making:  # several tabs ask at once: the first one's answer serves them all
+            if dialog is not self._dialog:
+                self._dialog, self._made = dialog, {}
+            if key not in self._made:
+                made = await asyncio.to_thread(make, dialog)
+                while len(self._made) >= MOST_KEPT:
+                    del self._made[next(iter(self._made))]
+                self._made[key] = made
+            return HTMLResponse(self._made[key])
+
+
+def _dialog_routes(app: FastAPI, agent: Agent) -> None:
+    kept = Kept(agent)
+
+    @cache
+    def look(limit: int = 0) -> Look:
+        return look_into(agent.builder.repo, limit)
+
+    @app.get("/page/positions", response_class=HTMLResponse)
+    async def positions(
+        everything: Annotated[bool, Query(alias="all", description="all rows, not only the latest")] = False,
+    ) -> HTMLResponse:
+        """Who supports which proposal, since when and why; votes, signatures, decisions."""
+        most = None if everything else MOST_ROWS
+        return await kept.of(("positions", most), lambda dialog: positions_piece(dialog, most))
+
+    @app.get("/page/flow", response_class=HTMLResponse)
+    async def flow(
+        who: Annotated[str, Query(alias="agent", max_length=64, description="only messages from or to this one")] = "",
+        kind: Annotated[str, Query(max_length=64, description="only messages of this kind, such as PROPOSAL")] = "",
+        before: Annotated[int | None, Query(ge=0, description="only the messages before this place")] = None,
+    ) -> HTMLResponse:
+        """Who said what to whom: the latest messages as a picture, and as a table."""
+        return await kept.of(("flow", who, kind, before), lambda dialog: flow_piece(dialog, who, kind, before))
+
+    @app.get("/page/tasks", response_class=HTMLResponse)
+    async def tasks() -> HTMLResponse:
+        """The tasks of a build: how each stands, and what the person can say of it."""
+        return await kept.of("tasks", lambda dialog: tasks_piece(dialog, look()))
+
+    @app.get("/page/tasks/{number}", response_class=HTMLResponse)
+    async def task(
+        number: Annotated[int, PathField(ge=1, le=999_999, description="the number of a task")],
+    ) -> HTMLResponse:
+        """One task: its last review, what it changes as git tells it, what happened to it."""
+        return await kept.of(("task", number), lambda dialog: task_piece(dialog, number, look(), look(PATCHES)))
+
+    @app.get("/page/takeover", response_class=HTMLResponse)
+    async def takeover(
+        onto: Annotated[str, Query(max_length=250, description="a branch; empty: the one the build began from")] = "",
+    ) -> HTMLResponse:
+        """What merging a build's approved tasks would do, or, where the branch has moved, carrying them there."""
+        dialog = await agent.look()
+        if dialog is None:
+            return HTMLResponse(fragment("none", file=str(agent.file.path)))
+        repo = repository(dialog, agent)
+        return HTMLResponse(await asyncio.to_thread(takeover_piece, agent.file, repo, onto))
+
+    @app.get("/page/away", response_class=HTMLResponse)
+    async def digest(
+        since: Annotated[str, Query(max_length=40, description="a turn (7) or how long ago (2h); 0: everything")] = "0",
+        seen: Annotated[int, Query(ge=0, description="the turn that the reader last saw, to choose it again")] = 0,
+    ) -> HTMLResponse:
+        """What was decided, proposed, conceded and asked since then."""
+        # A span of time means another turn from minute to minute; a turn means the same one for as long as it stands.
+        now = datetime.now(UTC).isoformat(timespec="minutes")
+        key = ("away", since, seen, "" if since.isdigit() else now)
+        return await kept.of(key, lambda dialog: away_piece(dialog, since, seen, now))
+
+    @app.get("/page/result", response_class=HTMLResponse)
+    async def result() -> HTMLResponse:
+        """The result: outcome, agreed text, who signed or voted how, the plan."""
+        path = str(agent.file.path)
+        return await kept.of("result", lambda dialog: result_piece(dialog, path))
+
+    @app.get("/page/end", response_class=HTMLResponse)
+    async def end() -> HTMLResponse:
+        """How the dialog ended: what was decided, who stands behind it, what is open, what it took."""
+        path = str(agent.file.path)
+        return await kept.of("end", lambda dialog: end_piece(dialog, path))
+
+
+def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
+    """Proposals with who stands where, and changes of mind, newest first, at most so many of each; None for all."""
+    ledger = board.positions(dialog)
+    rows = list(_rows(dialog, ledger))[::-1]
+    changes = [(position, before) for position, before in _changes(ledger) if before][::-1]
+    return fragment(
+        "positions",
+        players=cast(dialog),
+        agents=list(dict.fromkeys((*(agent.id for agent in dialog.header.agents), *(p.agent for p in ledger)))),
+        rows=rows[:most],
+        changes=changes[:most],
+        left_out=[len(rows) - len(rows[:most]), len(changes) - len(changes[:most])],
+        stances=_STANCES,
+        votes=_VOTES,
+        goes_on=dialog.state.outcome is None,  # the advice of signals is for those who go on
+        convergence=convergence(dialog),
+        noticed=signals(dialog),
+    )
+
+
+# The words of the ledger, and those that people read at once.
+_STANCES = {board.FOR: "for", board.AGAINST: "against", board.OPEN: "abstains", board.CONCEDED: "concedes"}
+_VOTES = {"approve": "for", "reject": "against", "abstain": "neither"}
+_STATES = {"unchosen": "not chosen", "vetoed": "ruled out by you", "cleared": "objected to", "undecided": "left open"}
+
+
+def _why(decision: board.Decided, name: Callable[[str], str]) -> str:
+    """What stands behind a decision, without what the list of signatures above it says already."""
+    evidence, reason = by_name(decision.evidence, name), decision.reason
+    if decision.method == "mutual":
+        evidence, reason = evidence.partition("; ")[2], ""
+    return "; ".join(filter(None, (evidence, reason, decision.superseded)))
+
+
+def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str, Any]]:
+    """Every proposal, oldest first, with its state and each agent's position."""
+    decided, held = board.by_ref(board.decisions(dialog)), board.latest(ledger)
+    newest = next((p.ref for p in reversed(dialog.state.table.proposals) if p.sha), "")
+    # Only where there are polls: the votes are found by folding anew.
+    polls = board.proposals(dialog) if dialog.header.rules.verdict == "vote" else ()
+    votes = {poll.ref: {ballot.agent: ballot for ballot in poll.votes} for poll in polls}
+    for made in dialog.state.table.proposals:
+        decision, standing = decided.get(made.ref), dialog.state.table.standing
+        is_open = not made.sha or (standing is not None and standing.proposal.ref == made.ref)
+        state = "open" if is_open else "replaced" if made.ref != newest else "cleared"
+        if state != "replaced" and dialog.state.outcome is not None:
+            state = "unchosen" if any(one.made == "approved" for one in decided.values()) else "undecided"
+        state = board.in_a_word(decision) if decision else state
+        yield {
+            "proposal": made,
+            "turn": turn_number(made.entry),
+            "state": state,
+            "words": "agreed" if made.sha and state == "approved" else _STATES.get(state, state),
+            "decision": decision,
+            "decided": turn_number(decision.entry) if decision else None,
+            "how": method(decision.method) if decision else "",
+            "why": _why(decision, cast(dialog).name) if decision else "",
+            "positions": {agent: position for (agent, ref), position in held.items() if ref == made.ref},
+            "votes": votes.get(made.ref, {}),
+            "signed": _signed(dialog, made, decision),
+        }
+
+
+def _signed(dialog: Dialog, made: Proposal, decision: board.Decided | None) -> dict[str, int]:
+    """Who signed the text, in which turn."""
+    standing = dialog.state.table.standing
+    if not made.sha:
+        return {}
+    if decision is not None and decision.made == "approved":
+        return dict(recorded(dialog.entries, made.ref, decision.method, decision.evidence))
+    return dict(standing.signers) if standing is not None and standing.proposal.ref == made.ref else {}
+
+
+def _changes(ledger: Sequence[board.Position]) -> Iterator[tuple[board.Position, str]]:
+    """Every position in order, with the stance that the agent had before, "" for none."""
+    before: dict[tuple[str, str], str] = {}
+    for position in ledger:
+        yield position, before.get((position.agent, position.ref), "")
+        before[position.agent, position.ref] = position.stance
+
+
+def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str:
+    """The messages of this agent and kind ("" for all) up to place `before` (None: the last ones)."""
+    every = flow(dialog)
+
+    def is_wanted(message: Message) -> bool:
+        named = (message.from_agent, *message.to_agent.split(", "))
+        return (not agent or agent in named) and kind in ("", message.message_type)
+
+    found = [message for message in every if is_wanted(message)]
+    end = len(found) if before is None else max(1, min(before, len(found)))
+    first = max(0, end - PAGE)
+    messages = found[first:end]
+    return fragment(
+        "flow",
+        messages=messages,
+        first=first,
+        total=len(found),
+        older=first or None,
+        newer=min(end + PAGE, len(found)) if end < len(found) else None,
+        agents=_in_order({message.from_agent: message.from_name for message in every}, cast(dialog).seats),
+        kinds=sorted({message.message_type for message in every}, key=called),
+        called=called,
+        agent=agent,
+        kind=kind,
+        query=urlencode({"agent": agent, "kind": kind}),
+    )
+
+
+def _in_order(names: Mapping[str, str], seats: Mapping[str, int]) -> dict[str, str]:
+    """Those names, the agents' in the order of their seats."""
+    return dict(sorted(names.items(), key=lambda one: seats.get(one[0], len(seats))))
+
+
+def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
+    """What happened since then. Raises `BadInput` for a `since` that cannot be read."""
+    news = away(dialog, since_turn(dialog, since, now, local), local)
+    spans = {value: words for value, words in _SPANS if since_turn(dialog, value, now, local) > 0 or value == since}
+    looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
+    choices = {since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"}
+    spent = in_dollars(news.spent).replace("unknown", "cost unknown") if news.spent.entries else ""
+    is_asked = bool(dialog.state.questions.text) and dialog.state.outcome is None  # then the words are an agent's
+    end = dialog.state.outcome
+    buttons = _BUTTONS if end is None or end.name in AGREED else {**_BUTTONS, **_WITHOUT_RESULT}
+    needed = news.needed if is_asked else _COMMAND.sub(lambda match: buttons[match[1]], news.needed)
+    names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: ""}
+    return fragment(
+        "away",
+        news=news,
+        needed=needed,
+        spent=spent,
+        most=NEWS,
+        choices=choices,
+        chosen=since,
+        who=lambda by: names.get(by, by),
+    )
+
+
+def result_piece(dialog: Dialog, path: str) -> str:
+    """Outcome, the agreed text and who supports it, decisions, downloads, the plan's first screen, how to verify it."""
+    if not has_spoken(dialog):
+        return fragment("silent", query="")
+    plan = Plan(dialog, path)
+    return fragment(
+        "result",
+        plan=plan,
+        page=first_screen(plan),
+        approved=bool(dialog.state.approved),
+        method=method,
+        command=lambda name: f"dialogd {name} {shlex.quote(path)}",
+        query="",
+    )
+
+
+def end_piece(dialog: Dialog, path: str) -> str:
+    """The card of a dialog that has ended: the decision first, then who stands behind it and what is left."""
+    plan = Plan(dialog, path, person=YOU)
+    agreed = None if plan.agreed is not None and plan.agreed.is_earlier else plan.agreed
+    text = agreed or plan.on_the_table
+    outcome = dialog.state.outcome
+    is_deadlock = plan.outcome == "DEADLOCK"
+    rules = dialog.state.build.rules
+    if rules is not None:
+        advice = _ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else ""
+        told = {"figures": _figures(plan), "failures": list(_failures(dialog)), "advice": advice}
+        return end_of_build(dialog, plan, rules, **told)
+    sides = _sides(plan) if text is None and has_spoken(dialog) else []
+    return fragment(
+        "end",
+        plan=plan,
+        kind=outcome.cause or outcome.name if outcome is not None else "",
+        agreed=agreed,
+        text=text,
+        said=without_marks(text.text) if text is not None else "",
+        others=[d for d in plan.decisions if text is None or d.ref != text.ref],
+        behind=[_behind(plan, text, signer) for signer in text.signers] if text is not None else [],
+        dissent=[said for said in plan.dissent if said.kind != "RESERVATION" or not _signs(text, said.by)],
+        sides=sides,
+        open=[said for said in plan.questions if not sides or said.kind not in ("CRUX", "PROPOSAL")][:MOST_OPEN],
+        steps=() if is_deadlock or (agreed is not None and labelled(agreed.text, STEPS)) else plan.steps,
+        players=cast(dialog),
+        figures=_figures(plan),
+        failures=list(_failures(dialog)),
+        advice=_ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else "",
+        unattended=dialog.header.is_unattended,
+        build=dialog.id if agreed is not None else "",
+        source=without_marks(text.text) if text is not None else first_screen(plan),
+        kinds=KINDS,
+        method=method,
+    )
+
+
+def _failures(dialog: Dialog) -> Iterable[tuple[str, ...]]:
+    """What each agent failed with last, and what mends it; nothing of a dialog that no error ended."""
+    if dialog.state.outcome is None or not dialog.state.outcome.failed:
+        return ()
+    return {mark.fields[0]: mark.fields for entry in dialog.entries for mark in entry.all("AGENT_ERROR")}.values()
+
+
+_ADVICE = {
+    "DEADLOCK": "Make the experiment, and tell them what came of it: “Go on” gives them your words and more turns.",
+    "MAX_TURNS_REACHED": "“Go on” gives them more turns, and what you tell them.",
+    "time": "“Go on” starts the clock anew.",
+    "budget": "“Go on” with a higher budget lets them continue.",
+    "size": "The file may not grow any further. Raise its limit (characters of the file, under More), then “Go on”; or"
+    " begin a new dialog with this result.",
+    "error": "Mend what failed, then “Go on”: they are asked again.",
+    "STOPPED": "Everything that was said stands in the file, and on Home. A word of yours opens the dialog again.",
+}
+
+
+def _signs(text: Agreed | None, who: str) -> bool:
+    return text is not None and any(signer.agent == who for signer in text.signers)
+
+
+def _behind(plan: Plan, text: Agreed, signer: Signed) -> dict[str, Any]:
+    """One who stands behind a text: how, in which turn, and with which reservation."""
+    proposed = signer.agent == text.by and str(signer.turn) == text.stands_in
+    how = {"vote": "voted for it", "mutual": "signed", "": "signed"}.get(text.method, "for it")
+    if text.method == "judge":
+        how = "wrote it" if signer.agent == text.by else "decided for it"
+    return {
+        "who": signer.agent,
+        "how": "wrote and signed it" if proposed and how == "signed" else how,
+        "turn": signer.turn,
+        "reservation": signer.reservation,
+    }
+
+
+def _sides(plan: Plan) -> list[dict[str, Any]]:
+    """Where each agent stands: what it proposes and objects to, else the beginning of its last turn."""
+    return [
+        {"who": view.agent, "said": [said for said in plan.positions if said.by == view.agent], "view": view}
+        for view in plan.views
+    ]
+
+
+def _figures(plan: Plan) -> str:
+    """Turns, time and cost, in one line."""
+    whole, took = plan.worth.whole, plan.seconds
+    parts = [
+        many(plan.dialog.state.number, "turn"),
+        in_words(round(took)) if took else "",
+        dollars(whole.usd) if whole.usd else "",
+        f"{whole.tokens:,} tokens" if whole.tokens else "",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+# -- Earlier dialogs --------------------------------------------------------------------------------------------------
+
+
+def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
+    @app.get("/page/history", response_class=HTMLResponse)
+    async def history(
+        request: Request,
+        q: Annotated[str, Query(max_length=500, description="words to search for; empty: all dialogs")] = "",
+        by: Annotated[str, Query(alias="agent", max_length=64, description="only what this one wrote; USER: you")] = "",
+        since: Annotated[str, Query(max_length=40, description="not older than: 2h, 7d, yesterday, 2026-11-01")] = "",
+        offset: Annotated[int, Query(ge=0, le=1_000_000, description="how many to leave out")] = 0,
+    ) -> HTMLResponse:
+        """Earlier dialogs, newest first; or the places where the words were said, filtered by agent and time."""
+        host = request.headers["host"].rpartition(":")[0]
+        wanted = {"q": q.strip(), "agent": by.strip(), "since": since.strip()}
+        return HTMLResponse(await asyncio.to_thread(_history, memory, wanted, offset, host, agent.file.path))
+
+    @app.get("/page/recall", response_class=HTMLResponse)
+    async def recall(
+        q: Annotated[str, Query(max_length=500, description="a question: what did we decide about X?")] = "",
+    ) -> HTMLResponse:
+        """Past decisions that answer a question, with how they turned out."""
+        return HTMLResponse(await asyncio.to_thread(_recall, memory, q.strip()))
+
+    @app.get("/page/history/{dialog}", response_class=HTMLResponse)
+    async def earlier(
+        dialog: Annotated[str, Id],
+        start: Annotated[int | None, Query(ge=0, description="the entry to begin with; default: the first")] = None,
+        entry: Annotated[str, Query(max_length=32, description="an entry that is to be among those shown")] = "",
+    ) -> HTMLResponse:
+        """An earlier dialog to read: how it ended, what it decided, what was said."""
+        return HTMLResponse(await asyncio.to_thread(_earlier, memory, dialog, start, entry))
+
+    @app.post("/page/history/{dialog}/outcome")
+    async def outcome(dialog: Annotated[str, Id], said: wire.TurnedOut) -> wire.Remembered:
+        """Remember that what a dialog decided worked, or failed, and why."""
+        await asyncio.to_thread(person.alone, memory.state, "outcome")
+        row = await asyncio.to_thread(memory.outcome, dialog, said.outcome, said.why)
+        return wire.Remembered(dialog=row.id, outcome=said.outcome, why=said.why)
+
+
+def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, own: Path) -> str:
+    """Raises `BadInput` for a time that is none."""
+    moment = since_then(wanted["since"], datetime.now(UTC), local)
+    query = urlencode({name: value for name, value in wanted.items() if value})
+    values = {**wanted, "offset": offset, "step": LISTED, "own": str(own), "query": query, "hits": [], "rows": []}
+    if wanted["q"]:
+        memory.dialogs(0)
+        hits = memory.search(wanted["q"], agent=wanted["agent"], since=moment, limit=LISTED + 1, offset=offset)
+        values["hits"] = [(hit, _pieces(hit)) for hit in hits[:LISTED]]
+        return fragment("history", **values, more=len(hits) > LISTED)
+    rows = memory.dialogs(limit=LISTED + 1, offset=offset)
+    pages: dict[str, list[tuple[str, str]]] = {}  # agents' ids and the addresses of their pages, by the dialog's file
+    for daemon in Registry(memory.state).running():
+        pages.setdefault(daemon.file, []).append((daemon.id, f"http://{host}:{daemon.port}/"))
+    values["rows"] = [
+        (row, _cost(row), _named(row, pages.get(row.file, ())) if row.state == "running" else ())
+        for row in rows[:LISTED]
+    ]
+    return fragment("history", **values, more=len(rows) > LISTED)
+
+
+def _named(row: DialogRow, pages: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pages of a dialog with its agents' names for their ids."""
+    names = _names(row)
+    return [(names.get(who, who), url) for who, url in pages]
+
+
+def _names(row: DialogRow) -> Mapping[str, str]:
+    """What the agents of an earlier dialog are called, by id."""
+    return {USER: YOU, **dict(zip(row.agents, row.names, strict=False))}
+
+
+def _cost(row: DialogRow) -> str:
+    if row.usd is None:
+        return "cost unknown" if row.turns else ""
+    return f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"
+
+
+def _pieces(hit: Hit) -> Iterator[tuple[str, bool]]:
+    """The snippet in pieces, each with whether it is a searched word."""
+    at = 0
+    for start, end in hit.spans:
+        yield hit.snippet[at:start], False
+        yield hit.snippet[start:end], True
+        at = end
+    yield hit.snippet[at:], False
+
+
+def _recall(memory: Memory, question: str) -> str:
+    memory.dialogs(0)  # what ended without a daemon is taken in first
+    found = memory.recall(question, RECALLED) if question else []
+    names = {made.dialog: _names(memory.dialog(made.dialog)) for made in found}
+    shown = {"decisions": found, "names": names, "method": method, "nothing": "" if found else memory.why_nothing()}
+    return fragment("recall", q=question, agent="", since="", **shown)
+
+
+def _earlier(memory: Memory, wanted: str, start: int | None, entry: str) -> str:
+    row = memory.dialog(wanted)
+    dialog, _ = _archived(memory, row.id)
+    total, players = len(dialog.entries), cast(dialog)
+    place = next((index for index, one in enumerate(dialog.entries) if one.id == entry), None)
+    first = min(start if start is not None else (place or 0) // ENTRIES * ENTRIES, max(total - 1, 0))
+    shown = dialog.entries[first : first + ENTRIES]
+    return fragment(
+        "earlier",
+        row=row,
+        cost=_cost(row),
+        decisions=memory.decisions(row.id),
+        names={row.id: _names(row)},
+        method=method,
+        verdicts=memory.verdicts(row.id)[::-1],
+        entries=[safe(as_shown(one, first + at, players, is_past=True).html) for at, one in enumerate(shown)],
+        first=first,
+        total=total,
+        older=max(0, first - ENTRIES) if first else None,
+        newer=first + ENTRIES if first + ENTRIES < total else None,
+        at=f"past-{entry}" if place is not None else "",
+    )
+
+
+def _archived(memory: Memory, wanted: str) -> tuple[Dialog, Path]:
+    """An earlier dialog, and the copy that it was read from. Raises `DialogdError`, `OSError`."""
+    path = memory.dialog_path(wanted)
+    status = path.stat()
+    return _parsed(path, status.st_mtime_ns, status.st_size), path
+
+
+@lru_cache(maxsize=4)
+def _parsed(path: Path, _changed: int, _size: int) -> Dialog:
+    return read_dialog(path)

@@ -143,8 +143,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
 
 
 def _page_routes(app: FastAPI, agent: Agent, port: int, state: StateDir) -> None:
-    from dialogd.server.page import page_routes
-    from dialogd.server.panels import panel_routes
+    from dialogd.server.page import page_routes, panel_routes
 
     page_routes(app, agent, port, state)
     panel_routes(app, agent, state)

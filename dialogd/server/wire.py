@@ -61,36 +61,6 @@ class Notified(BaseModel):
     turn_passed: bool | None = None
 
 
-class Say(Worded):
-    """The person's words."""
-
-    text: str = Field(description="what to say", max_length=1_000_000)
-    to: str = Field("", description="whom the turn passes to: an id or a name", max_length=200)
-    note: bool = Field(False, description="a remark that passes no turn and costs nobody a call")
-    proposal: bool = Field(False, description="a proposal of the person's own, numbered like all")
-    instead: str = Field("", description="the proposal in whose place it is meant: P1", max_length=200)
-    turns: int | None = Field(None, ge=1, le=100_000, description="grant this many more turns")
-    budget: str = Field("", description="set the dialog's budget: $4, 500k tokens", max_length=100)
-
-
-class Named(Meant):
-    """An agent."""
-
-    agent: str = Field(description="an id or a name", max_length=200)
-
-
-class Reject(Meant):
-    """Why the person does not take the result."""
-
-    reason: str = Field(description="what is wrong with it", max_length=1_000_000)
-
-
-class Floor(Meant):
-    """Who asks for the floor; all fields are optional."""
-
-    agent: str = Field("", description="an id or a name; empty: the person", max_length=200)
-
-
 class Halt(Meant):
     """How a stop is asked for; all fields are optional."""
 

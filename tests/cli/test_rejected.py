@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dialogd.memory.memory import live_decisions
-from dialogd.server import panels
+from dialogd.server import page as panels
 from dialogd.views.export import export
 from dialogd.views.plan import Plan
 from dialogd.views.plan_page import first_screen, markdown

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import __version__
-from dialogd.cli.host import START
+from dialogd.cli.setup import START
 from tests.cli.command import Commands
 
 

@@ -83,7 +83,7 @@ def test_a_turn_is_copied_and_linked_to(room: Room, browser: Browser) -> None:
     act(page, "Copy turn 2")
     expect(visitor.turn(2).get_by_role("button", name="Copy turn 2")).to_have_text("Copied")
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied.startswith("It is two weeks of data.\n\nClaude A proposes P1")
+    assert copied.startswith("It is two weeks of data.\n\nClaude A proposed P1")
     act(page, "Link to turn 2")
     room.until(lambda: page.evaluate("navigator.clipboard.readText()") == f"{at(room)}#t2", "the address")
     visitor.context.close()
@@ -130,7 +130,7 @@ def test_what_streams_looks_as_it_will(room: Room, visitor: Visitor) -> None:
         typing.say(piece)
         expect(page.locator("#live")).to_contain_text(words)
     expect(page.locator("#live strong")).to_have_text("this thing")
-    expect(page.locator("#live .block")).to_contain_text("Claude A proposes P1")
+    expect(page.locator("#live .block")).to_contain_text("Claude A proposed P1")
     expect(page.locator("#live td").first).to_have_text("1")
     shape = "(box) => { const r = box.getBoundingClientRect(); return [r.width, r.height].map(Math.round); }"
     before = [page.locator(f"#live {part}").evaluate(shape) for part in (".body", ".block")]

@@ -129,7 +129,7 @@ def is_sent_back(page: Page) -> None:
     """The review is one block: points, parts, the gravest finding first; the next attempt has a state of its own."""
     block = page.locator("#t4 .block")
     expect(block).to_have_count(1)
-    expect(block.locator(".block-title")).to_contain_text("Claude M sends task 001 back 71 of 100")
+    expect(block.locator(".block-title")).to_contain_text("Claude M sent task 001 back 71 of 100")
     expect(block.locator(".block-text")).to_have_text(f"{RUN} must go")
     expect(block.locator(".score li")).to_have_count(5)
     expect(block.locator(".score li").first).to_contain_text("code quality")
@@ -151,7 +151,7 @@ def is_mended(page: Page, site: Site) -> None:
     log = page.locator("#log")
     assert re.search("[0-9a-f]{12}", log.inner_text()) is None
     expect(log.locator("#t4 .finding.is-resolved")).to_contain_text("Resolved in turn 6")
-    expect(log.locator("#t6 .block.good")).to_contain_text("Claude M approves task 001")
+    expect(log.locator("#t6 .block.good")).to_contain_text("Claude M approved task 001")
     expect(log.locator("#t6 .mended")).to_contain_text(f"{RUN} is gone")
     log.locator("#t6").get_by_text("What it names").click()
     expect(log.locator("#t6")).to_contain_text(f"tree {site.tasks[0].tree}")

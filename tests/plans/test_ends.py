@@ -9,9 +9,9 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.state import Dialog
-from dialogd.server.panels import end_piece, result_piece
-from dialogd.views.digest import as_text, away
+from dialogd.server.page import end_piece, result_piece
 from dialogd.views.export import export
+from dialogd.views.flow import as_text, away
 from dialogd.views.plan import YOU, Plan
 from tests.plans.ends import ROOMS, file_of
 from tests.support.cases import cases

@@ -77,7 +77,7 @@ def test_the_page_loads_its_own_parts_and_runs_nothing_of_an_agents(room: Room) 
 
 def test_the_page_can_be_read_without_its_scripts(room: Room) -> None:
     page = send(room.a, "GET /").body.decode()
-    for words in ("Claude A", "Claude B", "It is your turn.", "Turn 2", "You", "proposes"):
+    for words in ("Claude A", "Claude B", "It is your turn.", "Turn 2", "You", "proposed"):
         assert words in page
     assert '<div class="block-text value"><p>tabs</p>' in page
     assert "[PROPOSAL: tabs]" not in page  # a mark of a hand-written turn is shown once, as a mark
