@@ -10,15 +10,16 @@ from pathlib import Path
 
 from dialogd.backends import BACKENDS, kind_of
 from dialogd.backends.keys import secrets
-from dialogd.backends.sessions import FAMILIES
 from dialogd.config import SETTINGS, Settings, dotenv, start_command
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
+from dialogd.store.caller import CLAUDE, CODEX
 from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
 
 CAST = "cast.json"  # in the dialog's folder
 LINGER = 3_600.0  # seconds
+CALLED = {CLAUDE: "Claude", CODEX: "Codex"}  # what an open session is called in headings
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Seat:
         if self.title:
             return self.title
         if self.session:
-            return f"{FAMILIES.get(self.session.partition(':')[0], 'Live')} {self.id}"
+            return f"{CALLED.get(self.session.partition(':')[0], 'Live')} {self.id}"
         return f"{kind_of(self.backend).title if self.is_known else 'Claude'} {self.id}"
 
     def flags(self) -> list[str]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import psutil
 
 TITLES = {CLAUDE: "Claude Code", CODEX: "Codex"}
-FAMILIES = {CLAUDE: "Claude", CODEX: "Codex"}  # what an agent is called in headings
 INSIDE = {CLAUDE: "CLAUDECODE", CODEX: "CODEX_THREAD_ID"}  # variables of a session's commands
 
 LONGEST_LINE = 400  # characters
