@@ -14,7 +14,6 @@ log = logging.getLogger("dialogd.watch")
 
 STEP = 25  # milliseconds; how often the library asks its own queue
 COMPARE = 30.0  # seconds between two comparisons of the whole file
-PAUSE = 0.02  # seconds between two slices of one
 
 
 async def watch(file: Path, changed: Callable[[], None]) -> None:
@@ -37,13 +36,10 @@ async def watch(file: Path, changed: Callable[[], None]) -> None:
         log.warning("cannot watch %s (%s); looking every few seconds instead", file.parent, error)
 
 
-async def compare(slice_: Callable[[], Awaitable[bool]], changed: Callable[[], None], every: float = COMPARE) -> None:
-    """Compare the file periodically, in slices that tell whether they were the last; then call `changed`."""
+async def compare(work: Callable[[], Awaitable[None]], changed: Callable[[], None], every: float = COMPARE) -> None:
+    """Have the whole file compared periodically; then call `changed`."""
     while True:
         await asyncio.sleep(every)
         with suppress(DialogdError, OSError):
-            is_done = False
-            while not is_done:
-                is_done = await slice_()
-                await asyncio.sleep(PAUSE)
+            await work()
             changed()

@@ -11,10 +11,9 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dialogd.errors import DialogdError, StorageError, UnsafeFile
 from dialogd.protocol import grammar
@@ -26,12 +25,8 @@ from dialogd.store.folders import listed_beside
 from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, Lost, chain_of, still_lost
 from dialogd.store.lock import Lock
 
-if TYPE_CHECKING:
-    from hashlib import _Hash
-
 LARGEST = 64 * 1024 * 1024  # bytes; anything larger is no dialog
 LITTLE = 16 * 1024  # bytes that are read on where nothing may block: they have just been written, by a daemon here
-SLICE = 256 * 1024  # bytes that are compared at a time: a turn waits for no more than that
 PROBE = 512  # bytes before the known end that must be unchanged for reading on
 ATTEMPTS = 5  # rename-over saves in a row that an append survives
 
@@ -54,17 +49,6 @@ class _Replaced(Exception):
     """An editor saved a new file under the name while an entry was written to the old one."""
 
 
-@dataclass(slots=True)
-class _Comparison:
-    """How far the first `size` bytes of the file have been compared with the hash of what was read."""
-
-    full_reads: int
-    size: int
-    wanted: bytes
-    at: int = 0
-    hash: _Hash = field(default_factory=sha256)
-
-
 def _is_daemons(entry: Entry) -> bool:
     """True for a sound entry of a daemon that follows the one before it."""
     return entry.condition is Condition.SOUND and entry.linked
@@ -84,7 +68,6 @@ class LogFile:
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._probe = b""
         self._hash = sha256()  # of all that was read: a whole read of what has not changed need not be parsed again
-        self._comparing: _Comparison | None = None
         self._has_changed = False  # in what was read before, as comparing it has shown
         self._is_doubtful = False  # somebody who is no daemon wrote to it since it was last read or compared whole
         self.full_reads = 0
@@ -146,27 +129,17 @@ class LogFile:
         status = self._file.status()
         return None if status is None else _stamp(status)
 
-    def compare(self) -> bool:
-        """Compare the next slice of the file with what was read; True once all has been compared.
+    def compare(self) -> None:
+        """Compare the file with what was read; where it differs, the next `read` reads all.
 
-        This finds changes that left length and time as they were; the next `read` then reads all.
+        This finds changes that left length and time as they were.
         """
         with self._mutex:
             dialog, status = self._dialog, self._file.status()
             if dialog is None or status is None or _stamp(status) != self._seen:
-                return True  # the next `read` has to do with it
-            now = self._comparing
-            if now is None or now.full_reads != self.full_reads:
-                now = self._comparing = _Comparison(self.full_reads, dialog.size, self._hash.digest())
-            data = pread(self._file.fd, min(SLICE, now.size - now.at), now.at)
-            now.hash.update(data)
-            now.at += len(data)
-            if data and now.at < now.size:
-                return False
-            self._comparing = None
-            self._has_changed = now.hash.digest() != now.wanted
-            self._is_doubtful = self._is_doubtful and dialog.size > now.size
-            return True
+                return  # the next `read` has to do with it
+            self._has_changed = sha256(pread(self._file.fd, dialog.size, 0)).digest() != self._hash.digest()
+            self._is_doubtful = False
 
     def _read(self, status: os.stat_result, *, full: bool = False) -> Dialog:
         """The open file as `status` has it."""

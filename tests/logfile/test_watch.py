@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.store.filewatch import compare, watch
-from dialogd.store.logfile import SLICE, LogFile
+from dialogd.store.logfile import LogFile
 from tests.logfile.files import dialog_file, log_of, turn
-from tests.logfile.moments import moments
 from tests.support.pair import PATIENCE, stretched
 
 Touch = Callable[[Path], None]
@@ -100,7 +99,7 @@ def long_log(path: Path) -> LogFile:
     """A dialog of some slices, as it was read."""
     log = log_of(path)
     for number in range(4):
-        log.append(turn(f"long-{number}", size=SLICE), log.journals.of("A"))
+        log.append(turn(f"long-{number}", size=256 * 1024), log.journals.of("A"))
     log.read()
     return log
 
@@ -114,26 +113,15 @@ def changed_without_a_trace(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_a_comparison_reads_one_slice_at_a_time(tmp_path: Path) -> None:
-    log = long_log(dialog_file(tmp_path))
-    before = log.full_reads
-    slices = 1
-    while not log.compare():
-        slices += 1
-    assert slices == -(-log.path.stat().st_size // SLICE) == 5
-    assert moments(log.compare).count("pread") == 1
-    assert log.full_reads == before
-
-
 def test_what_was_changed_without_a_trace_is_found(tmp_path: Path) -> None:
     log = long_log(dialog_file(tmp_path))
-    assert not log.compare()
+    before = log.full_reads
+    log.compare()
+    assert log.full_reads == before
     changed_without_a_trace(log.path)
     assert log.read().entries[0].body.strip() == "Postgres or Redis?"
-    while not log.compare():
-        log.append(turn(f"meanwhile-{log.path.stat().st_size}"), log.journals.of("A"))
-    while log.quick_read() is not None:  # the slice in which it stands was compared before it was changed
-        log.compare()
+    log.compare()
+    assert log.quick_read() is None
     assert log.read().entries[0].body.strip() == "Postgres or Mongo?"
     assert log.quick_read() is not None
 
@@ -141,10 +129,10 @@ def test_what_was_changed_without_a_trace_is_found(tmp_path: Path) -> None:
 async def test_the_comparison_goes_on_by_itself(tmp_path: Path) -> None:
     log, found = long_log(dialog_file(tmp_path)), asyncio.Event()
 
-    async def slice_() -> bool:
-        return log.compare()
+    async def work() -> None:
+        log.compare()
 
-    async with running(compare(slice_, lambda: log.quick_read() is None and found.set(), 0.01)):
+    async with running(compare(work, lambda: log.quick_read() is None and found.set(), 0.01)):
         await asyncio.sleep(0.2)
         assert not found.is_set()
         changed_without_a_trace(log.path)
