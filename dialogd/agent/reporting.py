@@ -23,7 +23,7 @@ from dialogd.protocol.signals import budget
 from dialogd.protocol.state import Dialog, Spent, account
 from dialogd.protocol.text import redact
 from dialogd.store.disk import log_at
-from dialogd.views.standing import Standing, standing
+from dialogd.views.standing import Standing, entry_fields, standing
 
 BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # seconds of a turn
 
@@ -263,15 +263,7 @@ def state_fields(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
 
 def _told(entry: Entry) -> dict[str, Any]:
     """A turn or a note as its event says it."""
-    return {
-        "number": entry.number,
-        "id": entry.id,
-        "by": entry.by,
-        "name": entry.name,
-        "text": entry.body,
-        "marks": [str(mark) for mark in entry.marks],
-        "turn": None if entry.turn is None else list(entry.turn),
-    }
+    return {name: value for name, value in entry_fields(entry).items() if name not in ("condition", "struck")}
 
 
 def _cost(entry: Entry, by_now: Mapping[str, Spent]) -> dict[str, Any]:

@@ -50,6 +50,7 @@ from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
+from dialogd.views.standing import entry_fields
 from dialogd.views.words import sentences
 
 if TYPE_CHECKING:
@@ -171,21 +172,13 @@ def as_fact(entry: Entry) -> dict[str, object]:
     frame = entry.frame
     return {
         "event": "turn" if entry.is_turn else "note",
-        "id": entry.id,
-        "number": entry.number,
-        "by": entry.by,
-        "name": entry.name,
-        "text": entry.body,
-        "marks": [str(mark) for mark in entry.marks],
-        "turn": list(entry.turn) if entry.turn is not None else None,
-        "condition": entry.condition.value,
+        **entry_fields(entry),
         "at": frame.at if frame else "",
         "ms": int(frame.ms) if frame and frame.ms.isdigit() else None,
         "model": frame.model if frame else "",
         "tokens_in": _number(frame.tokens_in if frame else "", int),
         "tokens_out": _number(frame.tokens_out if frame else "", int),
         "usd": _number(frame.usd if frame else "", float),
-        "struck": entry.is_struck,
     }
 
 

@@ -161,12 +161,12 @@ def certify(dialog: Dialog) -> Certificate | None:
         entry = dialog.entries[index]
         mark = _approval(dialog, entry) if _counts(entry) else None
         if mark is not None:
-            return _drawn_up(dialog, index, _as_recorded(dialog, index, mark))
+            return _as_recorded(dialog, index, mark)
         if _agrees(entry):
             states = states or [before for _, _, before, _ in steps(dialog)]
-            core = _without_decision(dialog, index, states[index])
-            if core is not None:
-                return _drawn_up(dialog, index, core)
+            found = _without_decision(dialog, index, states[index])
+            if found is not None:
+                return found
     return None
 
 
@@ -175,10 +175,9 @@ def unrecorded(dialog: Dialog) -> Iterator[tuple[int, Certificate]]:
     recorded_in = {decision.entry for decision in dialog.state.table.decisions}
     for index, (entry, _, before, _) in enumerate(steps(dialog)):
         if _agrees(entry) and entry.id not in recorded_in:
-            then = until(dialog, index + 1)
-            core = _without_decision(then, index, before)
-            if core is not None:
-                yield index, _drawn_up(then, index, core)
+            found = _without_decision(until(dialog, index + 1), index, before)
+            if found is not None:
+                yield index, found
 
 
 def _counts(entry: Entry) -> bool:
@@ -191,18 +190,6 @@ def _agrees(entry: Entry) -> bool:
     return end is not None and end.name in ("CONSENSUS_REACHED", "DECIDED")
 
 
-@dataclass(frozen=True, slots=True)
-class _Core:
-    """What was decided, before it is dated: `proposal` is None where its text is gone."""
-
-    proposal: Proposal | None
-    ref: str
-    method: str
-    signers: tuple[Signer, ...]
-    evidence: str = ""
-    reason: str = ""
-
-
 def _approval(dialog: Dialog, entry: Entry) -> Mark | None:
     """The approval in this entry that counts; what ends the dialog goes before what one agent decides by the way."""
     counted = {d.ref for d in dialog.state.table.decisions if d.entry == entry.id and d.outcome == "approved"}
@@ -210,35 +197,36 @@ def _approval(dialog: Dialog, entry: Entry) -> Mark | None:
     return next((m for m in marks if m.fields[1:2] != ("decide",)), marks[0] if marks else None)
 
 
-def _as_recorded(dialog: Dialog, index: int, mark: Mark) -> _Core:
+def _as_recorded(dialog: Dialog, index: int, mark: Mark) -> Certificate:
     _, method, evidence, reason = (*mark.fields, "", "", "")[:4]
     entries = dialog.entries[: index + 1]
     signers = tuple(signer(dialog, who, turn) for who, turn in recorded(entries, mark.ref, method, evidence))
-    ids = {entry.id for entry in entries}
-    made = (p for p in reversed(dialog.state.table.proposals) if p.ref == mark.ref and p.entry in ids)
-    proposal = next(made, None) if mark.ref else None  # the one of that number that stood then
-    if not mark.ref:
+    if mark.ref:
+        ids = {entry.id for entry in entries}
+        made = (p for p in reversed(dialog.state.table.proposals) if p.ref == mark.ref and p.entry in ids)
+        proposal = next(made, None)  # the one of that number that stood then
+    else:
         who, number = position(evidence)
         said = next((e for e in dialog.turns if (e.by, e.number) == (who, number)), None)
         proposal = Proposal("", who, stated(said), said.id) if said else Proposal("", "", "", str(number or ""))
-    return _Core(proposal, mark.ref, method, signers, evidence, reason)
+    return _drawn_up(dialog, index, proposal, mark.ref, method, signers, evidence=evidence, reason=reason)
 
 
-def _without_decision(dialog: Dialog, index: int, before: State) -> _Core | None:
+def _without_decision(dialog: Dialog, index: int, before: State) -> Certificate | None:
     """What an end without a DECISION mark agrees to: the person's own summary, else the text on the table."""
     entry = dialog.entries[index]
     after = fold(dialog.header, before, replace(entry, turn=(USER,)))  # as if it went on: its text and signature count
     standing = before.table.standing if entry.by == USER else after.table.standing
     me = signer(dialog, entry.by, entry.number, entry)
     if entry.by == USER and summary_of(entry.body):
-        return _Core(Proposal("", USER, summary_of(entry.body), entry.id), "", "person", (me,))
+        return _drawn_up(dialog, index, Proposal("", USER, summary_of(entry.body), entry.id), "", "person", (me,))
     if standing is None:
         return None
     signers = tuple(signer(dialog, who, turn) for who, turn in standing.signers)
     method = "mutual" if set(dialog.header.voters) <= {s.agent for s in signers} else "by hand"
     if entry.by == USER:
         method, signers = "person", (*signers, me)
-    return _Core(standing.proposal, standing.proposal.ref, method, signers)
+    return _drawn_up(dialog, index, standing.proposal, standing.proposal.ref, method, signers)
 
 
 def until(dialog: Dialog, count: int) -> Dialog:
@@ -246,35 +234,24 @@ def until(dialog: Dialog, count: int) -> Dialog:
     return replace(dialog, entries=dialog.entries[:count])
 
 
-def _drawn_up(dialog: Dialog, index: int, core: _Core) -> Certificate:
-    entry, proposal = dialog.entries[index], core.proposal
+def _drawn_up(
+    dialog: Dialog, index: int, proposal: Proposal | None, ref: str, method: str, signers: tuple[Signer, ...],
+    **more: str,
+) -> Certificate:  # fmt: skip
+    """The certificate of what was decided in the entry at `index`; `proposal` is None where its text is gone."""
+    entry, then = dialog.entries[index], until(dialog, index + 1)
     text, sha = (proposal.text, proposal.sha) if proposal else ("", "")
     stands = dialog.entry(proposal.entry) if proposal else None
     if stands is not None and stands.by_hand:  # typed by hand: the marks are still among its lines
         text, sha = read_reply(text).body, ""
-    links = tuple(e.chain for e in dialog.entries[: index + 1])
+    links = tuple(e.chain for e in then.entries)
+    approved = (one.task for one in approvals(then) if not one.void)
     return Certificate(
-        ref=core.ref,
-        text=text,
-        sha=sha or (digest(same_text(text)) if text else ""),
-        method=core.method,
-        decided_at=entry.at,
-        decided_in=entry.id,
-        signers=core.signers,
-        chain=(links[0], links[-1]),
-        entries=index + 1,
-        dialog=dialog.id,
-        evidence=core.evidence,
-        reason=core.reason,
-        stands_in=proposal.entry if proposal else "",
-        header=digest(dialog.header.text),
-        links=links,
-        trees=tuple(
-            Tree(one.task.id, one.task.tree, one.task.commit)
-            for one in approvals(until(dialog, index + 1))
-            if not one.void
-        ),
-    )
+        ref, text, sha or (digest(same_text(text)) if text else ""), method, entry.at, entry.id, signers,
+        (links[0], links[-1]), len(links), dialog.id, stands_in=proposal.entry if proposal else "",
+        header=digest(dialog.header.text), links=links,
+        trees=tuple(Tree(task.id, task.tree, task.commit) for task in approved), **more,
+    )  # fmt: skip
 
 
 # -- Approvals: who stands behind a tree that a build made ------------------------------------------------------------
@@ -446,22 +423,13 @@ class Change:
 
 
 def changes(dialog: Dialog) -> tuple[Change, ...]:
-    """What the file itself shows to be changed since its last decision; nothing while there is none."""
+    """What the file itself shows to be changed of its last decision; nothing while there is none."""
     certificate = certify(dialog)
     if certificate is None:
         return tuple(_withdrawn(dialog, None))
     text = tuple(_text(dialog, certificate))
     skip = certificate.stands_in if text else ""
     found = [*text, *_signers(dialog, certificate, skip=skip)]
-    told = {skip, *(str(s.turn) for s in certificate.signers)}
-    for entry in dialog.entries[: certificate.entries]:
-        is_damaged = entry.condition is Condition.DAMAGED
-        if (is_damaged or entry.condition is Condition.EDITED) and entry.id not in told:
-            harm = "cut or overwritten" if is_damaged else "edited"
-            found.append(Change(f"{_named(entry)} was {harm} after it was written"))
-        if not entry.linked:
-            before = "what stood before it was changed, removed or inserted"
-            found.append(Change(f"the chain is broken at {_named(entry)}: {before}"))
     return (*found, *_withdrawn(dialog, certificate))
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from dialogd.protocol.model import Entry
 from dialogd.protocol.names import worded
 from dialogd.protocol.state import Dialog
-from dialogd.views.standing import Basics, Standing, basics
+from dialogd.views.standing import Basics, Standing, basics, entry_fields
 
 
 class Problem(BaseModel):
@@ -197,18 +197,7 @@ class EntryOut(BaseModel):
         """The entry as it travels; what no frame says is empty."""
         frame = entry.frame
         said = {name: getattr(frame, name) for name in ("at", "ms", "model", "usd", "via")} if frame is not None else {}
-        return cls(
-            id=entry.id,
-            number=entry.number,
-            by=entry.by,
-            name=entry.name,
-            text=entry.body,
-            marks=[str(mark) for mark in entry.marks],
-            turn=list(entry.turn) if entry.turn is not None else None,
-            condition=entry.condition.value,
-            struck=entry.is_struck,
-            **said,
-        )
+        return cls(**entry_fields(entry), **said)
 
 
 class DialogOut(Basics):

@@ -32,6 +32,7 @@ from dialogd.views.flow import flow
 from dialogd.views.markup import fill, safe, to_html
 from dialogd.views.plan import Plan
 from dialogd.views.plan_page import date, document, guarded, inline, summary, table
+from dialogd.views.standing import entry_fields
 from dialogd.views.words import sentences, words_of
 
 STATES = {
@@ -354,21 +355,13 @@ def _spent(spent: Spent) -> dict[str, Any]:
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    frame = entry.frame
     return {
-        "id": entry.id,
-        "number": entry.number,
-        "by": entry.by,
-        "name": entry.name,
-        "text": entry.body,
+        **entry_fields(entry),
         "marks": [{"name": m.name, "ref": m.ref, "value": m.value, "line": str(m)} for m in entry.written],
-        "turn": list(entry.turn) if entry.turn is not None else None,
-        "condition": entry.condition.value,
-        "struck": entry.is_struck,
         "notice": entry.notice,
         "line": entry.line,
         "chain": entry.chain,
-        "frame": None if frame is None else {**asdict(frame), "re": entry.re},
+        "frame": None if entry.frame is None else {**asdict(entry.frame), "re": entry.re},
     }
 
 

@@ -17,6 +17,7 @@ from dialogd.protocol.signals import convergence
 from dialogd.protocol.text import one_line, visible
 from dialogd.protocol.units import dollars, in_words, listed, many, moment_of
 from dialogd.views.plan import Plan, PlanDecision, Statement, method, without_marks
+from dialogd.views.standing import entry_fields
 from dialogd.views.words import called, sentences, words_of
 
 if TYPE_CHECKING:
@@ -372,20 +373,5 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def entry_facts(entry: Entry) -> dict[str, Any]:
-    """An entry by its fields, for every command that prints one; `turn` is whose turn follows, `sha` its hash.
-
-    `struck`: the person withdrew it, so that `marks` has none of its own.
-    """
-    return {
-        "id": entry.id,
-        "number": entry.number,
-        "by": entry.by,
-        "name": entry.name,
-        "at": entry.at or None,
-        "condition": entry.condition.value,
-        "struck": entry.is_struck,
-        "text": entry.body,
-        "marks": [str(mark) for mark in entry.marks],
-        "turn": list(entry.turn) if entry.turn is not None else None,
-        "sha": entry.chain,
-    }
+    """An entry by its fields, for every command that prints one; `sha` is its hash."""
+    return {**entry_fields(entry), "at": entry.at or None, "sha": entry.chain}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from dialogd.protocol import names, questions
-from dialogd.protocol.model import USER
+from dialogd.protocol.model import USER, Entry
 from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import listed
@@ -105,6 +105,24 @@ def phase(dialog: Dialog | None, *, thinking: bool) -> Phase:
     if thinking:
         return "thinking"
     return "waiting_for_user" if state.owing and set(state.owing) <= {USER} else "waiting"
+
+
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    """A turn (`number` > 0) or note by its fields, as every program gets it; `turn` is whose turn follows.
+
+    `struck`: the person withdrew it, so that `marks` has none of its own.
+    """
+    return {
+        "id": entry.id,
+        "number": entry.number,
+        "by": entry.by,
+        "name": entry.name,
+        "text": entry.body,
+        "marks": [str(mark) for mark in entry.marks],
+        "turn": None if entry.turn is None else list(entry.turn),
+        "condition": entry.condition.value,
+        "struck": entry.is_struck,
+    }
 
 
 # -- With the daemons that run on it ----------------------------------------------------------------------------------

@@ -248,7 +248,6 @@ def new_sha(data: bytes) -> bytes:
 
 
 REDIS = digest(TEXT.replace("Postgres", "Redis"))
-BROKEN = "the chain is broken at "
 EDITED = "was edited after it was written"
 TEXT_EDITED = "turn 3, where P1 stands, was edited after A signed it in turn 4: the hash recorded there fits the text"
 LINE_EDITED = (
@@ -265,9 +264,6 @@ HARMS: list[tuple[Callable[[], Room], Callable[[bytes], bytes], str]] = [
     (agreed, swapped(b"In memory.", b"On disk."), TEXT_EDITED),
     (agreed, swapped(b"[AGREE: P1]\n", b""), "turn 4, in which A signed P1, no longer says so"),
     (agreed, swapped(b"So it is.", b"So be it."), f"turn 4, in which A signed P1, {EDITED}"),
-    (agreed, swapped(b"Where do they", b"Why do they"), f"turn 2 of A {EDITED}"),
-    (agreed, swapped(b"Where should", b"Why should"), f"{BROKEN}turn 2 of A"),
-    (agreed, without(2), f"{BROKEN}turn 3 of B"),
     (agreed, without(3), "P1 no longer stands in the file"),
     (agreed, without(3), "turn 3, in which B signed P1, is gone, cut or overwritten"),
     (agreed, swapped(b"\n\nTURN: A\n\n---\n\n## Turn 4", b"\n\n---\n\n## Turn 4"), "P1 no longer stands in the file"),
