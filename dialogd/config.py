@@ -504,7 +504,10 @@ class Settings:
     )
     max_rounds: int | None = _setting(None, _count, "rounds after which a new dialog ends", "MAX_COLLABORATION_ROUNDS")
     convergence_threshold: float | None = _setting(
-        None, _part, "from which overlap replies count as alike, in a new dialog; unset: 0.6", "CONVERGENCE_THRESHOLD"
+        None,
+        _part,
+        "the convergence that counts as alike, in a new dialog; unset: 0.6",
+        "CONVERGENCE_THRESHOLD",
     )
     escalation_threshold: int | None = _setting(
         None,

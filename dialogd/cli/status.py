@@ -512,6 +512,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
     dialog, state = situation.dialog, situation.dialog.state
     is_over, at, near, hidden = state.outcome is not None, now(), convergence(situation.dialog), _secrets(dialog)
     whose_turn = "" if is_over else f", next: {', '.join(state.owing) or 'nobody'}"
+    alike = dialog.header.rules.convergence_threshold
     is_near = near is not None and not is_over and not dialog.state.build  # iterations resemble one another
     rows = [
         ("file", f"{situation.file} (dialog {dialog.id})"),
@@ -528,7 +529,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         ("secrets", f"{hidden} redacted in the file" if hidden else None),
         ("budget", money.standing(state) or None),
-        ("signals", f"convergence {near:.2f} (weak)" if is_near else None),
+        ("signals", f"convergence {near:.2f}, alike from {alike:g} (weak)" if is_near else None),
         *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in warnings),
         ("next", next_step(dialog, situation.file, is_running=bool(situation.daemons)) or None),
