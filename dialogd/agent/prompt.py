@@ -225,6 +225,7 @@ def _templates() -> Environment:
     found = Environment(
         loader=PackageLoader("dialogd.agent", "prompts"),
         autoescape=False,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,

@@ -24,7 +24,7 @@ from dialogd.protocol.state import Proposal
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-LOOK_BACK = 24  # entries, and proposals: a rehearsal measures the machinery, so it must weigh the same in a long dialog
+LOOK_BACK = 16  # entries, and proposals: a rehearsal measures the machinery, so it must weigh the same in a long dialog
 QUOTE = 80  # characters
 SLOW_SECONDS = 6.0
 LONGEST = 3600.0
@@ -48,7 +48,7 @@ def script() -> Mapping[str, Any]:
 def _templates() -> Environment:
     from jinja2 import DictLoader, Environment, StrictUndefined  # the survey of backends needs none of it
 
-    options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    options = {"auto_reload": False, "trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
     found = Environment(loader=DictLoader(script()["lines"]), autoescape=False, **options)  # type: ignore[arg-type]
     found.filters["called"] = lambda agent, scene: scene.name(agent)
     found.globals.update(script(), quote=quote)
