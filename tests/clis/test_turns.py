@@ -36,7 +36,7 @@ async def test_a_plain_answer(every: World) -> None:
     assert seen.key == KEY
     assert not every.files()
     assert not list(every.state.glob("run-*"))
-    own = {"gemini": ".gemini", "opencode": ".local/share/opencode"}.get(every.name)
+    own = {"gemini": ".gemini", "opencode": ".local/share/opencode/opencode.db"}.get(every.name)
     assert own is None or not (every.home / own).exists(), "its sessions lie with dialogd's own files"
 
 
