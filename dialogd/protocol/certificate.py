@@ -13,7 +13,7 @@ from dialogd.protocol import build, marks
 from dialogd.protocol.build import Task, Tasks
 from dialogd.protocol.fold import fold, refs_in, steps, turns_in
 from dialogd.protocol.marks import read_reply, same_text, stated, summary_of
-from dialogd.protocol.model import USER, Condition, Entry, Mark, digest
+from dialogd.protocol.model import AGREED, USER, Condition, Entry, Mark, digest
 from dialogd.protocol.state import Dialog, Proposal, State
 
 _IN_TURN = re.compile(r"([A-Za-z][\w-]*) in turn (\d{1,9})")
@@ -187,7 +187,7 @@ def _counts(entry: Entry) -> bool:
 def _agrees(entry: Entry) -> bool:
     """True for an end by agreement."""
     end = entry.ending if _counts(entry) else None
-    return end is not None and end.name in ("CONSENSUS_REACHED", "DECIDED")
+    return end is not None and end.name in AGREED
 
 
 def _approval(dialog: Dialog, entry: Entry) -> Mark | None:
@@ -506,7 +506,7 @@ def _agreements(dialog: Dialog, certificate: Certificate | None) -> tuple[dict[i
     for entry in dialog.entries if certificate is None else ():
         made = [mark for mark in entry.written if mark.name == "DECISION" and mark.fields[0] == "approved"]
         refs |= {mark.ref for mark in made}
-        if entry.is_struck and (made or any(m.name in ("CONSENSUS_REACHED", "DECIDED") for m in entry.written)):
+        if entry.is_struck and (made or any(m.name in AGREED for m in entry.written)):
             turns[entry.number] = f"in which {(made[0].ref if made else '') or 'the text'} was agreed"
     return turns, refs
 

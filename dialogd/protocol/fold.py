@@ -24,7 +24,7 @@ from dialogd.protocol import build, order
 from dialogd.protocol.build import Tasks
 from dialogd.protocol.header import FIRST_PORT, read_agent
 from dialogd.protocol.marks import picked, round_of
-from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Participant, Said
+from dialogd.protocol.model import AGREED, ANY, USER, Condition, Entry, Header, Mark, Participant, Said
 from dialogd.protocol.money import accounted
 from dialogd.protocol.questions import asked_in, without_fields
 from dialogd.protocol.review import reviewed
@@ -203,7 +203,7 @@ def _strike(state: State, turns: frozenset[int]) -> tuple[str, ...]:
     outcome = state.outcome
     if outcome is None:
         return ()
-    by_agreement = outcome.name in ("CONSENSUS_REACHED", "DECIDED")
+    by_agreement = outcome.name in AGREED
     ref = re.match(r"P\d+\b", outcome.reason)
     is_lost = by_agreement and state.table.rests_on(state.hand.struck, ref[0] if ref else "", outcome.reason)
     if not is_lost and outcome.entry not in map(str, turns):

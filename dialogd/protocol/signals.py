@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 
 from dialogd.protocol import marks
-from dialogd.protocol.model import USER, Condition, Entry, Said
+from dialogd.protocol.model import AGREED, USER, Condition, Entry, Said
 from dialogd.protocol.money import standing, used
 from dialogd.protocol.state import Dialog, State
 
@@ -39,7 +39,7 @@ def convergence(dialog: Dialog) -> float | None:
     The mean over each agent's latest reply since the person spoke: 1 for a yes, 0 for a no, a half for both or neither.
     """
     outcome, table = dialog.state.outcome, dialog.state.table
-    if outcome is not None and outcome.name in ("CONSENSUS_REACHED", "DECIDED"):
+    if outcome is not None and outcome.name in AGREED:
         return 1.0
     signed = {who for who, _ in table.standing.signers} if table.standing else set()
     replies = _latest_replies(dialog)

@@ -22,7 +22,7 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled
 from dialogd.protocol import board
 from dialogd.protocol.board import positions
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.model import Condition, Entry, digest
+from dialogd.protocol.model import AGREED, Condition, Entry, digest
 from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.names import lifecycle_of
 from dialogd.protocol.state import Dialog, Spent
@@ -130,7 +130,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _proposals(plan: Plan) -> Iterator[tuple[str, ...]]:
     texts = {p.ref for p in plan.dialog.state.table.proposals if p.sha}
     for p in board.proposals(plan.dialog):
-        stands = p.decision or ("not chosen" if plan.outcome in ("CONSENSUS_REACHED", "DECIDED") else "open")
+        stands = p.decision or ("not chosen" if plan.outcome in AGREED else "open")
         said = f"the text that stands in turn {p.entry}" if p.ref in texts else " ".join(p.text.split())
         sides = (listed([plan.name(who) for who in side]) for side in (p.supporters, p.opponents))
         yield p.ref, plan.name(p.agent), said, stands, *sides
