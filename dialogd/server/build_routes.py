@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from fastapi import FastAPI
 from pydantic import Field
@@ -13,7 +14,12 @@ from dialogd.agent.loop import Agent
 from dialogd.errors import Refused
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
-from dialogd.server.person_routes import Write
+
+
+class Write(Protocol):
+    """Carries out a command of the person and notifies the others; with `starts` it starts the dialog."""
+
+    def __call__(self, agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> Awaitable[wire.Done]: ...
 
 
 class OnTasks(wire.Meant):

@@ -12,7 +12,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, Route
 
 from dialogd.config import new_command
 from dialogd.errors import DialogdError
@@ -68,7 +67,8 @@ def handle_errors(app: FastAPI) -> None:
         if isinstance(error.__cause__, UnicodeDecodeError):
             return _answer(400, NOT_UTF8, CONVERT)
         headers = dict(error.headers or {})
-        line = _line(app, request)
+        allowed = headers.get("Allow") or headers.get("allow")
+        line = f"curl -X {allowed} {shlex.quote(f'{request.base_url}{request.url.path[1:]}')}" if allowed else ""
         docs = f"curl {request.base_url}docs lists the routes and what they take"
         return _answer(error.status_code, str(error.detail), f"{line}; {docs}" if line else docs, headers)
 
@@ -76,32 +76,6 @@ def handle_errors(app: FastAPI) -> None:
     async def unforeseen(request: Request, error: Exception) -> Response:
         log.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
         return _answer(500, "an unexpected error; the daemon goes on", "see the daemon's log: dialogd logs")
-
-
-def _line(app: FastAPI, request: Request) -> str:
-    """The `curl` line for the route that was meant: this path with its own method, else the most similar path."""
-    from difflib import get_close_matches
-
-    routes = [route for route in app.routes if isinstance(route, Route) and route.methods]
-    meant = next((route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL), None)
-    path = request.url.path
-    if meant is None:
-        by_path = {route.path: route for route in routes if "{" not in route.path}
-        close = get_close_matches(path, by_path, n=1)
-        if not close:
-            return ""
-        path, meant = close[0], by_path[close[0]]
-    url = shlex.quote(f"{request.base_url}{path[1:]}")
-    return f"curl -X POST {url}{_body(app, meant.path)}" if "POST" in (meant.methods or ()) else f"curl {url}"
-
-
-def _body(app: FastAPI, path: str) -> str:
-    """The `-d` of a POST to that route with its required fields; "" where it needs none."""
-    schema = app.openapi()
-    content = schema["paths"].get(path, {}).get("post", {}).get("requestBody", {}).get("content", {})
-    model = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
-    needed = schema["components"]["schemas"].get(model, {}).get("required", ())
-    return f" -d {shlex.quote(json.dumps(dict.fromkeys(needed, '...')))}" if needed else ""
 
 
 def _answer(status: int, detail: str, fix: str, headers: dict[str, str] | None = None, field: str = "") -> Response:
