@@ -437,10 +437,9 @@ class LiveView:
         self.log = log_of(settings)  # what the person writes with; `feed` reads with one of its own
         self.feed = Feed(log_of(settings))
         self.listener = EventReader(settings)
-        self.is_dumb = os.environ.get("TERM") == "dumb"
-        self.is_terminal = sys.stdout.isatty() and not self.is_dumb
-        self.can_type = sys.stdin.isatty() and sys.stdout.isatty() and (is_run or not self.is_dumb)
-        self.hint = "? help" if self.can_type and not self.is_dumb else hint
+        self.is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.can_type = self.is_terminal and sys.stdin.isatty()
+        self.hint = "? help" if self.can_type else hint
         self.is_run = is_run
         self.has_left = False
         self.prompt = ""  # before what is being typed; "" while nothing is
@@ -491,15 +490,11 @@ class LiveView:
 
     @property
     def how_it_ended(self) -> str:
-        """The same in words; "" while it goes on."""
-        return ended(self.feed.dialog) if self.feed.dialog is not None and self.outcome is not None else ""
+        """The same in words."""
+        return ended(self.feed.dialog) if self.feed.dialog is not None else ""
 
     def listen(self, seconds: float) -> None:
         """Wait so long. Raises `BrokenPipeError` once nobody reads any more, and what a key came to."""
-        if self.can_type and self.is_dumb:  # a terminal that gives only whole lines
-            if select.select([sys.stdin], [], [], seconds)[0] and (text := sys.stdin.readline()):
-                self._carefully(lambda: self._say(text.rstrip("\n")))
-            return
         time.sleep(seconds)
         self._take_keys()
         if self._failed is not None:
@@ -618,7 +613,7 @@ class LiveView:
 
     def _take_keys(self) -> None:
         """Begin to read keys, where stdin and stdout are one's own terminal and this process is in front of it."""
-        if self._thread is not None or self.is_dumb or not self.can_type or os.tcgetpgrp(0) != os.getpgrp():
+        if self._thread is not None or not self.can_type or os.tcgetpgrp(0) != os.getpgrp():
             return
         from prompt_toolkit.patch_stdout import patch_stdout
 
@@ -728,10 +723,12 @@ class LiveView:
             "k": lambda: self._choose("skip", person.skip),
             "x": self._ask_to_stop,
             "n": self._pass_on,
-            "q": self._ask_to_stop if self.is_run else self._leave,
+            "q": self._ask_to_stop,
             "?": lambda: self.say(HELP.format(leave="stop the dialog" if self.is_run else "leave; the dialog goes on")),
         }
-        if key in commands:
+        if key == "q" and not self.is_run:
+            self.has_left = True
+        elif key in commands:
             self._carefully(commands[key])
         elif key == "\r" and self.is_run:
             self._carefully(self._pass_on)
@@ -739,9 +736,6 @@ class LiveView:
             self._open("say> ")
             return True
         return False
-
-    def _leave(self) -> None:
-        self.has_left = True
 
     def _open(self, prompt: str, send: Callable[[str], None] | None = None) -> None:
         """A line to type in; what is typed is said, or goes to `send`."""
