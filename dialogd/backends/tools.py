@@ -74,6 +74,10 @@ class ToolResult:
     is_error: bool = False
 
 
+def _refused(why: str) -> ToolResult:
+    return ToolResult(why, is_error=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Called:
     """A call of a turn as the journal keeps it. `how` is a word for the turn; `text` None while nothing is known."""
@@ -93,9 +97,9 @@ class Called:
         return cls(**known, **more)
 
     @property
-    def told(self) -> ToolResult:
+    def result(self) -> ToolResult:
         """What the model is told of it, where it asks for it again."""
-        return ToolResult(UNKNOWN, is_error=True) if self.text is None else ToolResult(self.text, self.is_error)
+        return _refused(UNKNOWN) if self.text is None else ToolResult(self.text, self.is_error)
 
     @property
     def quoted(self) -> str:
@@ -445,10 +449,7 @@ class Toolbox:
         """The prompt, with what is known of calls that were made before for this turn."""
         if not self.calls:
             return prompt
-        said = [
-            f"{call.tool} {call.arguments}\n{UNKNOWN if call.text is None else call.text}"
-            for call in self.calls.values()
-        ]
+        said = [f"{one.tool} {one.arguments}\n{one.result.text}" for one in self.calls.values()]
         told = (
             "You have called tools since your last turn, and no turn of yours tells of it yet. These calls are made"
             " already; do not repeat them, and say so where a result is not known:\n\n" + "\n\n".join(map(fenced, said))
@@ -466,7 +467,7 @@ class Toolbox:
         if not problem and (known := self._known(label, plain)) is not None:
             return known
         if is_over:
-            return ToolResult(f"this turn may make {self.most} calls, and has; write your turn now", is_error=True)
+            return _refused(f"this turn may make {self.most} calls, and has; write your turn now")
         if problem:
             return await self._failed(label, self._safe(arguments)[:MOST_SHOWN], "not made", problem)
         if name == LIST:
@@ -506,17 +507,17 @@ class Toolbox:
         try:
             await self.record("tool", number=begun.number, tool=label, arguments=arguments)
         except (DialogdError, OSError) as error:
-            return ToolResult(self._safe(f"the call could not be noted ({error}), and was not made"), is_error=True)
+            return _refused(self._safe(f"the call could not be noted ({error}), and was not made"))
         self.calls[begun.number] = begun
         try:
             result = await tool.connection.call(tool.name, given, self._time_left())
             told = ToolResult(self._safe(text_of(result)), bool(result.is_error))
         except ServerFailed as error:
-            told = ToolResult(self._safe(f"{error}; whether the call took effect is not known"), is_error=True)
+            told = _refused(self._safe(f"{error}; whether the call took effect is not known"))
         return await self._settle(label, arguments, how + (", failed" if told.is_error else ""), told, begun.number)
 
     async def _failed(self, label: str, arguments: str, how: str, why: str) -> ToolResult:
-        return await self._settle(label, arguments, how, ToolResult(self._safe(why), is_error=True))
+        return await self._settle(label, arguments, how, _refused(self._safe(why)))
 
     async def _settle(self, label: str, arguments: str, how: str, told: ToolResult, number: int = 0) -> ToolResult:
         """Keep what came of a call, and give it."""
@@ -532,11 +533,11 @@ class Toolbox:
         """What is known of the same call by an earlier attempt at this turn: it is not made again for each."""
         same = [call for call in self.calls.values() if (call.tool, call.arguments) == (label, arguments)]
         if lost := next((call for call in same if call.text is None), None):
-            return lost.told
+            return lost.result
         if not self._again[label, arguments]:
             return None
         self._again[label, arguments] -= 1
-        return same[0].told
+        return same[0].result
 
     def _label(self, name: str) -> str:
         """`tickets.create`: a tool as people are shown it."""
@@ -554,16 +555,10 @@ class Toolbox:
     # -- the dialog's own tools -----------------------------------------------------------------------------------
 
     def _own_tools(self) -> tuple[OfferedTool, OfferedTool]:
-        ids = [agent.id for agent in self._others]
-        text, to = {"type": "string"}, {"type": "string", "enum": [*ids, "all"]}
-        kind = {"type": "string", "enum": self._types}
-        nothing = {"type": "object", "properties": {}, "additionalProperties": False}
-        message = {
-            "type": "object",
-            "properties": {"to": to, "text": text, "type": kind},
-            "required": ["to", "text"],
-            "additionalProperties": False,
-        }
+        to = {"type": "string", "enum": [*(agent.id for agent in self._others), "all"]}
+        fields = {"to": to, "text": {"type": "string"}, "type": {"type": "string", "enum": self._types}}
+        nothing: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+        message = {**nothing, "properties": fields, "required": ["to", "text"]}
         return (
             OfferedTool(LIST, "The agents of this dialog, with what each does now.", nothing),
             OfferedTool(SEND, "Put a message to one agent, or to all, into the turn that you write now.", message),
@@ -585,12 +580,10 @@ class Toolbox:
         state = self.dialog.state
         rows = []
         for agent in self.dialog.header.agents:
-            told = "executing" if agent.id == self.me.id else self.states(agent.id)
-            owes = "thinking" if state.debt(agent.id) is not None else "idle"
-            failed = agent.id in state.debts.failed or agent.id in state.absent
-            rows.append(
-                {"id": agent.id, "name": agent.name, "role": agent.role, "status": "failed" if failed else told or owes}
-            )
+            status = "executing" if agent.id == self.me.id else self.states(agent.id)
+            status = status or ("thinking" if state.debt(agent.id) is not None else "idle")
+            status = "failed" if agent.id in state.debts.failed or agent.id in state.absent else status
+            rows.append({"id": agent.id, "name": agent.name, "role": agent.role, "status": status})
         return json.dumps(rows, ensure_ascii=False)
 
     def _message(self, given: Mapping[str, Any]) -> ToolResult:
@@ -600,15 +593,11 @@ class Toolbox:
         known = [agent for agent in self._others if to.lower() in (agent.id.lower(), agent.name.lower())]
         if not known and to.lower() != "all":
             ids = ", ".join(agent.id for agent in self._others)
-            return ToolResult(
-                f"there is no agent {one_line(to, 60)!r} to send to; there are {ids}, and all", is_error=True
-            )
+            return _refused(f"there is no agent {one_line(to, 60)!r} to send to; there are {ids}, and all")
         if kind not in self._types:
-            return ToolResult(
-                f"there is no type {one_line(kind, 60)!r} of message; there are {', '.join(self._types)}", is_error=True
-            )
+            return _refused(f"there is no type {one_line(kind, 60)!r}; there are {', '.join(self._types)}")
         if not text:
-            return ToolResult("the message is empty", is_error=True)
+            return _refused("the message is empty")
         whom = known[0].name or known[0].id if known else "all"
         lines = self._safe(text).split("\n")
         return ToolResult("\n".join([f"**To {whom}** ({kind.lower()}):", *(f"> {line}".rstrip() for line in lines)]))
