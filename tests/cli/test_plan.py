@@ -131,7 +131,7 @@ def test_in_a_terminal_the_plan_is_laid_out(dialogd: Commands) -> None:
     terminal = Terminal([sys.executable, "-m", "dialogd", "plan"], environment, dialogd.folder)
     try:
         terminal.until("a copy to work on: dialogd plan --edit")
-        assert "│ Spaces, four of them, written by the formatter." in terminal.text
+        assert "Spaces, four of them, written by the formatter." in terminal.text
         assert "##" not in terminal.text
         assert "**" not in terminal.text
     finally:
