@@ -761,7 +761,7 @@ def gate(log: LogFile, how: str) -> Dialog:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What a merge, or a rebase, would do with approved `tasks` and a branch of the person's that is at `at`.
+    """What a merge, or a rebase, would do with the `approved` tasks and a branch of the person's that is at `at`.
 
     A merge moves the branch to `to`, a fast-forward of `size`; `doubts` are why `dialogd tasks verify` would refuse
     that. A rebase carries the tasks to where the branch is, and moves nothing: its `to` is "".
@@ -769,7 +769,7 @@ class Takeover:
 
     branch: str
     at: str
-    tasks: tuple[build.Task, ...]
+    approved: tuple[build.Task, ...]
     to: str = ""
     size: str = ""
     doubts: tuple[str, ...] = ()
@@ -829,7 +829,7 @@ def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
     """Raise `Refused` for a merge of what `dialogd verify` would refuse, unless the person has it `anyway`."""
     if what.doubts and not anyway:
         again = shlex.join(["dialogd", "build", "merge", "--anyway", *file_words(log.path)])
-        is_red = any(task.commit == what.to and task.gate not in build.GREEN for task in what.tasks)
+        is_red = any(task.commit == what.to and task.gate not in build.GREEN for task in what.approved)
         say = f"{shlex.join(['dialogd', 'say', *file_words(log.path)])} …"
         mend = f"have one more task pass the gate ({say})" if is_red else "run the command that a reason names"
         raise Refused(

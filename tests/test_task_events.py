@@ -16,10 +16,10 @@ from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings
 from dialogd.server.page import end_piece
 from dialogd.server.page_entries import in_ranks, talk_of
+from dialogd.views.builds import Event, events, look_into, rows
 from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
 from dialogd.views.plan_page import first_screen
-from dialogd.views.tasks import Event, events, look_into, rows
 from tests.cli.test_build import Built, git, repo
 from tests.protocol.test_build import GOOD, confirm, no, room, yes
 from tests.support.room import Room

@@ -26,7 +26,7 @@ from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, OWN_KINDS, PERSON
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog, Proposal, Standing
 from dialogd.protocol.text import one_line, redact
-from dialogd.protocol.units import listed
+from dialogd.protocol.units import listed, many
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -263,6 +263,7 @@ def system(header: Header, agent: Participant, has: str = "") -> str:
     may = {name: words for name, words in may.items() if me in deciders or name not in (MODERATE, DECIDE)}
     may = {name: words for name, words in may.items() if name != VOTE or verdict in ("mutual", "vote")}
     form, meaning = how_to_ask(header)
+    tasks = build.expected(rules, 0)
     values = {
         "header": header,
         "rules": rules,
@@ -279,8 +280,8 @@ def system(header: Header, agent: Participant, has: str = "") -> str:
         "deciders": deciders,
         "may": [words for name, words in may.items() if own.may(name)],
         "may_propose": own.may_use("PROPOSAL"),
-        "attempts": _attempts(header),
-        "score_form": build.score_form(rules.build) if rules.build else "",
+        "attempts": many(build.last_attempt(tasks, build.Task(0, "")), "attempt"),
+        "score_form": build.score_form(tasks.rules),
         "marks": [_FORMS[name] for name in _marks(header, me) if own.may_use(name)],
         "asks": f"`[{form}]`: {meaning}",
         "kinds": rules.kinds.items() if own.may(*OWN_KINDS) else (),
@@ -295,11 +296,6 @@ def names_agents(header: Header) -> bool:
 
 def _label(header: Header, agent: Participant) -> str:
     return f"{agent.id} ({agent.name})" if names_agents(header) else agent.id
-
-
-def _attempts(header: Header) -> str:
-    most = header.rules.build.iterations if header.rules.build else 0
-    return f"{most} attempt{'' if most == 1 else 's'}"
 
 
 def _marks(header: Header, agent: str) -> Iterator[str]:

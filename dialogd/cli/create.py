@@ -269,7 +269,7 @@ MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a li
 class Start:
     """A new dialog as it was asked for, by the command line, Home, MCP or a program: the topic, and every option.
 
-    Of a build `build` holds what is said of it, by the names of its rules, `tasks` how many tasks are expected, `along`
+    Of a build `build` holds what is said of it, by the names of its rules, `expected` how many tasks that may be, `along`
     what goes along beside the files, `roles` those of agents as a Setup has them, `gate_sees` what of home and checkout
     its gate can read.
     """
@@ -293,7 +293,7 @@ class Start:
     budget: options.Budget = None
     recall: options.Recall = None
     build: Mapping[str, str | int] = field(default_factory=dict)
-    tasks: int = 0
+    expected: int = 0
     along: tuple[ContextFile, ...] = ()
     roles: Mapping[str, Any] = field(default_factory=dict)
     gate_sees: tuple[str, ...] = ()
@@ -409,8 +409,7 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
         roles=_roles(wanted, [seat.id for seat in seats]),
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
-    if opening.rules.build is not None and wanted.max_turns is None:
-        planned = expected(opening.rules.build, wanted.tasks)
+    if (planned := expected(opening.rules, wanted.expected)) and wanted.max_turns is None:
         max_turns = 2 + most_turns(planned)  # question and plan come before the work
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
 

@@ -31,10 +31,10 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import moment_of
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
+from dialogd.views.builds import NAMES, Event, events, look_into
 from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
 from dialogd.views.flow import flow as messages_of
 from dialogd.views.steps import changed, decisions, facts, steps
-from dialogd.views.tasks import NAMES, Event, events, look_into
 
 WIDTH = 100  # columns
 WIDEST = 16  # of a column that is not the last

@@ -47,7 +47,7 @@ from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import checkout_at, push, remotes, shown
 from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates.opening import ContextFile, Opening
-from dialogd.views.tasks import events, look_into, why_of
+from dialogd.views.builds import events, look_into, why_of
 
 TEMPLATE = "build"
 EXPECTED = 3  # tasks, where nobody says how many
@@ -131,7 +131,7 @@ class Asked:
         own = ("question_file", "agents", "agent", "timeout", "context", "unattended", "budget")
         return Start(
             topic, question=said or self.question, template=TEMPLATE, **{name: getattr(self, name) for name in own},
-            build={**self._rules(), "source": source}, tasks=self.expected, along=along,
+            build={**self._rules(), "source": source}, expected=self.expected, along=along,
             gate_sees=tuple(map(str, self.toolchains)),
         )  # fmt: skip
 
@@ -378,10 +378,10 @@ def merge(
     rules = person.rules_of_build(dialog)
     person.admitted(log, "build merge")
     what = person.takeover(log, Path(rules.repo), onto)
-    doubtful = {task.id: f" ({tasks_of.tested(task)})" for task in what.tasks if task.gate != "passed"}
-    names = ", ".join(f"{task.id}{doubtful.get(task.id, '')}" for task in what.tasks)
+    doubtful = {task.id: f" ({tasks_of.tested(task)})" for task in what.approved if task.gate != "passed"}
+    names = ", ".join(f"{task.id}{doubtful.get(task.id, '')}" for task in what.approved)
     remark(f"{rules.repo}: {what.branch} goes from {what.at[:12]} to {what.to[:12]}, a fast-forward")
-    remark(f"with task{'s' * (len(what.tasks) > 1)} {names}; {what.size}")
+    remark(f"with task{'s' * (len(what.approved) > 1)} {names}; {what.size}")
     for doubt in what.doubts:
         remark(f"{'overruled' if anyway else 'against it'}: {line(doubt)}")
     person.undoubted(log, what, anyway=anyway)
@@ -402,8 +402,8 @@ def rebase(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -
     rules = person.rules_of_build(dialog)
     person.admitted(log, "build rebase")
     what = person.carried_over(log, Path(rules.repo), onto)
-    if what.tasks:
-        numbers, place = ", ".join(task.id for task in what.tasks), f"{what.branch} at {what.at[:12]}"
+    if what.approved:
+        numbers, place = ", ".join(task.id for task in what.approved), f"{what.branch} at {what.at[:12]}"
         remark(f"tasks {numbers} are carried to {place}; their approvals end, and they are reviewed again")
         ask("Rebase?", yes=yes)
     after = person.rebase(log, what.at)

@@ -15,7 +15,7 @@ from typing import Any
 
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, USER, Draft, Mark, Said
-from dialogd.protocol.rules import Build
+from dialogd.protocol.rules import Build, Rules
 
 # States of a task, in the order in which it passes through them; the last ones are ends.
 PROPOSED, CONFIRMED, ASSIGNED, SUBMITTED, STUCK, ERROR = (
@@ -266,9 +266,9 @@ def last_attempt(tasks: Tasks, task: Task) -> int:
     return task.spent + (tasks.rules.iterations if tasks.rules else 0)
 
 
-def expected(rules: Build, count: int) -> Tasks:
+def expected(rules: Rules, count: int) -> Tasks:
     """Tasks of which nothing is known but how many there will be."""
-    return Tasks(tuple(Task(number, "", state=CONFIRMED) for number in range(1, count + 1)), rules)
+    return Tasks(tuple(Task(number, "", state=CONFIRMED) for number in range(1, count + 1)), rules.build)
 
 
 def is_last_word(tasks: Tasks, marks: Sequence[Mark]) -> bool:
@@ -336,8 +336,10 @@ def unscored(build: Build, marks: Sequence[Mark]) -> list[str]:
     return [name.replace("_", " ") for name in build.criteria if name not in found]
 
 
-def score_form(build: Build) -> str:
-    """The SCORE that a review gives, with the most that each part may have."""
+def score_form(build: Build | None) -> str:
+    """The SCORE that a review gives, with the most that each part may have; "" without a build."""
+    if build is None:
+        return ""
     parts = (f"{name.replace('_', ' ')} 0-{most}" for name, most in build.criteria.items())
     return f"[SCORE: {' | '.join(parts)}]"
 

@@ -591,7 +591,7 @@ def _reason(said: Said, end: Mark) -> str:
 def beginning(header: Header, struck: Collection[int] = ()) -> State:
     """The state before the first entry, in a dialog of which these turns are struck."""
     hand = replace(first(header), struck=frozenset(struck))
-    return State(limits=header.limits, hand=hand, build=Tasks(rules=header.rules.build))
+    return State(limits=header.limits, hand=hand, build=build.expected(header.rules, 0))
 
 
 def steps(dialog: Dialog) -> Iterator[tuple[Entry, Header, State, State]]:

@@ -57,12 +57,12 @@ from dialogd.server.page_entries import (
 from dialogd.server.page_state import Neighbours, page_state
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry, home_port
+from dialogd.views.builds import PATCHES, Look, look_into
 from dialogd.views.flow import MOST as NEWS
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, away, flow, names_of, since_turn
 from dialogd.views.markup import safe
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
-from dialogd.views.tasks import PATCHES, Look, look_into
 from dialogd.views.words import by_name, called
 
 _POLICY = (

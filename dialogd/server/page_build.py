@@ -20,9 +20,9 @@ from dialogd.protocol.text import visible
 from dialogd.protocol.units import many
 from dialogd.server.page_entries import cast, fragment
 from dialogd.store.logfile import LogFile
+from dialogd.views.builds import Look, Row, rows, why_of
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, names_of
 from dialogd.views.plan import Plan
-from dialogd.views.tasks import Look, Row, rows, why_of
 from dialogd.views.words import words_of
 
 # States of a task, and what its gate said, in words; and the look of their pills.
@@ -276,12 +276,12 @@ def takeover_piece(log: LogFile, repo: Path, onto: str) -> str:
     told |= _words(rules)
     try:
         what = person.takeover(log, repo, onto)
-        unsaid = [one.task.id for one in approvals(log.read()) if one.wants_word and one.task in what.tasks]
+        unsaid = [one.task.id for one in approvals(log.read()) if one.wants_word and one.task in what.approved]
         return fragment("takeover", **{**told, "what": what, "unsaid": unsaid})
     except DialogdError as error:
         told["refused"] = error
     try:
         moved = person.carried_over(log, repo, onto)
-        return fragment("takeover", **{**told, "what": moved if moved.tasks else None})
+        return fragment("takeover", **{**told, "what": moved if moved.approved else None})
     except DialogdError:
         return fragment("takeover", **told)

@@ -234,7 +234,7 @@ def in_ranks(entry: Said, body: str, talk: Talk) -> EntryShown:
     shown = []
     for one in worded(entry, talk.known, entry.marks):
         row, text, terms, log = row_of(one.mark.name), one.text, one.terms, ""
-        if one.mark.value == build.to_confirm(talk.known.tasks.get(entry.id, ())):
+        if one.mark.value == build.to_confirm(talk.known.proposed.get(entry.id, ())):
             continue  # the tasks stand above
         if row.body == "summary" and (summary := marks.summary_of(body)):
             text, body = summary, marks.before_summary(body)

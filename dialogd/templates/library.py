@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
@@ -132,14 +132,15 @@ class Template:
         round_, index = divmod(seat, len(cast))
         return cast[index] if not round_ else replace(cast[index], name=f"{cast[index].name} {round_ + 1}")
 
-    def rules(self, ids: Sequence[str]) -> Rules:
-        """The rules of a dialog between agents of these ids, in the order of the seats."""
+    def rules(self, ids: Sequence[str], given: Mapping[str, str | int] = MappingProxyType({})) -> Rules:
+        """The rules of a dialog between agents of these ids, by seats; `given` are those of a build."""
         parts = {agent: part for seat, agent in enumerate(ids) if (part := self.part(seat)) is not None}
         judge = next((agent for agent, part in parts.items() if part.name == self.terms.judge), "")
         build = self.terms.rules.build
         if build is not None:
             by_name = {part.name: agent for agent, part in parts.items()}
-            build = replace(build, moderator=by_name.get(build.moderator, ""), lead=by_name.get(build.lead, ""))
+            both = {"moderator": by_name.get(build.moderator, ""), "lead": by_name.get(build.lead, "")}
+            build = replace(build, **both, **dict(given))  # type: ignore[arg-type]
         roles = {agent: part.role for agent, part in parts.items() if part.role != Role()}
         rules = replace(self.terms.rules, judge=judge, build=build, roles=MappingProxyType(roles))
         return replace(rules, template="") if self.name == DEFAULT_TEMPLATE else rules

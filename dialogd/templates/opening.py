@@ -72,11 +72,9 @@ class Opening:
     @cached_property
     def rules(self) -> Rules:
         """Its rules of decision."""
-        rules = replace(self.template.rules([agent.id for agent in self.agents]), **dict(self.thresholds))  # type: ignore[arg-type]
+        rules = replace(self.template.rules([agent.id for agent in self.agents], self.build), **dict(self.thresholds))  # type: ignore[arg-type]
         if self.roles:
             rules = replace(rules, roles=MappingProxyType({**rules.roles, **self.roles}))
-        if rules.build is not None:
-            rules = replace(rules, build=replace(rules.build, **dict(self.build)))  # type: ignore[arg-type]
         return rules
 
     @property

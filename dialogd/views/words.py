@@ -235,7 +235,7 @@ class Context:
 
     name: Name
     texts: Mapping[str, str] = field(default_factory=dict)
-    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    proposed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def submitted(self, ref: str) -> str:
         """The task that is reviewed under that number, "" for none."""
@@ -254,7 +254,7 @@ def context_of(dialog: Dialog, name: Name) -> Context:
 def worded(entry: Said, known: Context, marks_of: Sequence[Mark] | None = None) -> Iterator[Wording]:
     """Its marks in words, but those that another one tells too: the number under which a task is reviewed."""
     who = whose(entry.via) if entry.via else known.name(entry.by)
-    numbers = iter(known.tasks.get(entry.id, ()))
+    numbers = iter(known.proposed.get(entry.id, ()))
     for mark in entry.written if marks_of is None else marks_of:
         if entry.turn is None and mark.name in OUTCOMES and (mark.name != "DEADLOCK" or not marks.is_called(mark)):
             yield _end(mark, who if entry.by == USER or entry.via else "")
