@@ -59,12 +59,10 @@ def test_more_tasks_than_there_are_turns_for_raise_the_limit() -> None:
     build = room(plan=f"Many.\n\n{many}\n")
     assert build.dialog.state.limits.max_turns == 60
     person.tasks(build.log, "confirm")
-    rules = build.dialog.state.build.rules
-    assert rules is not None
     most = build.dialog.state.counted + 12 * 2 * 3 + 1
     assert last(build)[1] == f"[LIMIT: max_turns {most}]"
     assert build.dialog.state.limits.max_turns == most
-    assert most_turns(expected(rules, 12)) == 12 * 2 * 3 + 1
+    assert most_turns(expected(build.dialog.header.rules, 12)) == 12 * 2 * 3 + 1
 
 
 def test_with_nobody_at_the_table_the_limit_of_turns_stays_and_its_end_says_what_is_done() -> None:

@@ -494,7 +494,7 @@ def test_the_default_is_the_pair() -> None:
 
 
 def test_a_build_has_room_for_every_attempt_of_the_tasks_that_are_expected() -> None:
-    assert [begun("build", tasks=n).max_turns for n in (1, 3)] == [2 + 6 + 7 + 1, 2 + 18 + 7 + 1]
+    assert [begun("build", expected=n).max_turns for n in (1, 3)] == [2 + 6 + 7 + 1, 2 + 18 + 7 + 1]
     rules = begun("build", build={"repo": "/code", "iterations": 1, "cycles": 0}).rules.build
     assert rules is not None
     assert (rules.moderator, rules.lead, rules.repo, rules.iterations, rules.pass_score) == ("M", "L", "/code", 1, 80)

@@ -269,8 +269,8 @@ MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a li
 class Start:
     """A new dialog as it was asked for, by the command line, Home, MCP or a program: the topic, and every option.
 
-    Of a build `build` holds what is said of it, by the names of its rules, `expected` how many tasks that may be, `along`
-    what goes along beside the files, `roles` those of agents as a Setup has them, `gate_sees` what of home and checkout
+    Of a build `build` holds what is said of it, by the names of its rules, `expected` how many tasks it has, `along`
+    what goes along beside files, `roles` those of agents as a Setup has them, `gate_sees` what of home and checkout
     its gate can read.
     """
 
