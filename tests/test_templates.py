@@ -32,7 +32,7 @@ SHIPPED = {
 def begun(name: str, agents: str | None = None, **more: object) -> Opening:
     """A dialog from that template, as it is asked for on the command line."""
     if name == "build":
-        more = {"build": {"repo": "/code", "branch": "main", "base": "0" * 40}, "tasks": 3, **more}
+        more = {"build": {"repo": "/code", "branch": "main", "base": "0" * 40}, "expected": 3, **more}
     wanted = Start("Tabs or spaces?", template=name, agents=agents, **more)  # type: ignore[arg-type]
     seats = wanted.seats()
     return draw_up(wanted, seats, usual_ports(seats))
