@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -332,8 +331,8 @@ def signed_by_everybody(dialog: Dialog) -> bool:
     return table is not None and table[1] == {agent.id for agent in dialog.header.agents}
 
 
-@examples(120)
-@given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=10))
+@examples(800)
+@given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=14))
 @example("AB", [POSTGRES, REDIS, "[AGREE: P2]"])
 def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines: list[str]) -> None:
     room = Room(opening(*agents))
@@ -343,18 +342,6 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines:
         (me,) = room.owing
         room.says(me, line)
         assert (room.outcome == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
-
-
-@pytest.mark.slow
-@examples(3000)
-@given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=14))
-def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: str, lines: list[str]) -> None:
-    room = Room(opening(*agents))
-    for line in lines:
-        if room.dialog.state.outcome is None:
-            (me,) = room.owing
-            room.says(me, line)
-            assert (room.outcome == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
 
 
 @examples(60)

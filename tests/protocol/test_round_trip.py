@@ -218,20 +218,11 @@ def read_in_pieces(data: bytes, cuts: list[int]) -> Dialog | None:
     return dialog
 
 
-@examples(80)
+@examples(400)
 @given(st.data())
 def test_reading_on_is_reading_the_whole(data: st.DataObject) -> None:
     file = data.draw(files())
     cuts = sorted(data.draw(st.lists(st.integers(0, len(file)), max_size=6)))
-    assert read_in_pieces(file, cuts) == read(file)
-
-
-@pytest.mark.slow
-@examples(1500)
-@given(st.data())
-def test_reading_on_is_reading_the_whole_at_length(data: st.DataObject) -> None:
-    file = data.draw(files())
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(file)), max_size=20)))
     assert read_in_pieces(file, cuts) == read(file)
 
 
