@@ -19,7 +19,7 @@ from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.grammar import CONTROLS
 from dialogd.protocol.model import ANY, USER, Entry, turn_number
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
-from dialogd.protocol.state import Proposal
+from dialogd.protocol.state import Dialog, Proposal
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -63,6 +63,11 @@ def quote(text: str, limit: int = QUOTE) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1].rsplit(" ", 1)[0].rstrip(",;:. ") + "…"
 
 
+def _recent(dialog: Dialog) -> list[Entry]:
+    recent = islice(reversed(dialog.entries), LOOK_BACK)
+    return [entry for entry in recent if turn_number(entry.id) > dialog.state.base and not entry.is_struck][::-1]
+
+
 class Scene:
     """What an agent sees of the dialog since that was opened, or opened again, as far as `LOOK_BACK` reaches."""
 
@@ -71,29 +76,40 @@ class Scene:
         self.state, self.rules, self.agents = self.dialog.state, self.dialog.header.rules, self.dialog.header.agents
         self.role = self.rules.role(self.me.id)
         self.seat = next((i for i, agent in enumerate(self.agents) if agent.id == self.me.id), 0)
-        recent = islice(reversed(self.dialog.entries), LOOK_BACK)
-        entries = [entry for entry in recent if turn_number(entry.id) > self.state.base and not entry.is_struck][::-1]
-        self.spoken = [entry for entry in entries if entry.is_turn and entry.by != USER]
-        self.raised = [entry for entry in self.spoken if entry.mark("OBJECTION") or entry.mark("CRITIQUE")]
-        self.points = [e for e in entries if e.is_turn and e.by == USER and e.number > 1 and e.body.strip()]
-        self.proposals = list(islice(reversed(self.state.table.proposals), LOOK_BACK))  # newest first
-        plain = [proposal for proposal in self.proposals if not proposal.sha]
-        now = [proposal for proposal in plain if self.turn_of(proposal) > self.state.base]
-        self.draft = next((proposal for proposal in self.proposals if proposal.sha), None)
-        self.lead = now[-1] if now else None
-        self.first = next((proposal for proposal in now[::-1] if proposal.text == script()["plan"]), None)
-        self.earlier = next((proposal for proposal in plain if proposal not in now), None)
-        self.last = self.spoken[-1].number if self.spoken else 1
-        self.answered = self.spoken[-1].number if self.spoken else max(self.turn - 1, 1)
-        ballots = self.state.polls.open
-        self.polls = [poll for poll in ballots if all(ballot.agent != self.me.id for ballot in poll.ballots)]
+
+    # Each part is read when a script asks for it.
+    recent = cached_property(lambda s: _recent(s.dialog))
+    spoken = cached_property(lambda s: [entry for entry in s.recent if entry.is_turn and entry.by != USER])
+    raised = cached_property(lambda s: [e for e in s.spoken if e.mark("OBJECTION") or e.mark("CRITIQUE")])
+    points = cached_property(
+        lambda s: [e for e in s.recent if e.is_turn and e.by == USER and e.number > 1 and e.body.strip()]
+    )
+    last = cached_property(lambda s: s.spoken[-1].number if s.spoken else 1)
+    answered = cached_property(lambda s: s.spoken[-1].number if s.spoken else max(s.turn - 1, 1))
+    proposals = cached_property(lambda s: list(islice(reversed(s.state.table.proposals), LOOK_BACK)))  # newest first
+    plain = cached_property(lambda s: [proposal for proposal in s.proposals if not proposal.sha])
+    new = cached_property(lambda s: [proposal for proposal in s.plain if s.turn_of(proposal) > s.state.base])
+    draft = cached_property(lambda s: next((proposal for proposal in s.proposals if proposal.sha), None))
+    lead = cached_property(lambda s: s.new[-1] if s.new else None)
+    first = cached_property(lambda s: next((p for p in s.new[::-1] if p.text == script()["plan"]), None))
+    earlier = cached_property(lambda s: next((proposal for proposal in s.plain if proposal not in s.new), None))
+    own = cached_property(lambda s: s.objection(s.seat - 1))  # the second seat has the first one
+    other = cached_property(lambda s: s.objection(s.seat + len(s.spoken)))
+
+    @property
+    def polls(self) -> list[Any]:
+        """The votes that this agent has still to give."""
+        return [poll for poll in self.state.polls.open if all(one.agent != self.me.id for one in poll.ballots)]
+
+    @staticmethod
+    def objection(number: int) -> Mapping[str, str]:
+        """The scripted objection of that number."""
+        known: list[Mapping[str, str]] = script()["objections"]
+        return known[number % len(known)]
 
     def line(self, name: str, proposal: object = None) -> str:
         """The line of that name; `proposal` is what it is about."""
-        objections = script()["objections"]
-        own = objections[(self.seat - 1) % len(objections)]  # the second seat has the first one
-        other = objections[(self.seat + len(self.spoken)) % len(objections)]
-        return _templates().get_template(name).render(s=self, p=proposal, own=own, other=other)
+        return _templates().get_template(name).render(s=self, p=proposal)
 
     @cached_property
     def topic(self) -> str:
