@@ -281,12 +281,12 @@ def test_ways_around_it_over_http(live: tuple[Pair, Shell, Shell]) -> None:
         assert session.run(post(path, "")).out.endswith("\n200")
     assert session.run(post("/notify", "")).code == 0
     assert session.run(f"curl -sS {url}/metrics | grep acts_refused").out.splitlines()[2:] == [
-        'dialogd_acts_refused_total{act="approve",agent="B"} 1.0',
-        'dialogd_acts_refused_total{act="approve-call",agent="B"} 1.0',
-        'dialogd_acts_refused_total{act="floor",agent="B"} 1.0',
-        'dialogd_acts_refused_total{act="limit",agent="B"} 3.0',
-        'dialogd_acts_refused_total{act="say",agent="B"} 1.0',
-        'dialogd_acts_refused_total{act="step",agent="B"} 1.0',
+        'dialogd_acts_refused_total{agent="B",act="approve"} 1.0',
+        'dialogd_acts_refused_total{agent="B",act="approve-call"} 1.0',
+        'dialogd_acts_refused_total{agent="B",act="floor"} 1.0',
+        'dialogd_acts_refused_total{agent="B",act="limit"} 3.0',
+        'dialogd_acts_refused_total{agent="B",act="say"} 1.0',
+        'dialogd_acts_refused_total{agent="B",act="step"} 1.0',
     ]
     pair.until(lambda: pair["B"].said.count("refused limit from B's session") == 3, "the lines in the log")
     stopped = session.run(post("/stop", '{"reason": "enough"}'))

@@ -120,10 +120,14 @@ def test_the_keys_do_what_the_commands_do(dialogd: Commands, tmux: Tmux) -> None
     tmux.now("waiting for A; its daemon does not run")
     tmux.type("?")
     tmux.until("say something")
-    for key, written in (("p", "[PAUSED]"), ("p", "[RESUMED]"), ("k", "[SKIP: A]"), ("r", "[RETRY: B]")):
+    acts = {
+        "[PAUSED]": ("p", "You paused"), "[RESUMED]": ("p", "go on."), "[SKIP: A]": ("k", "You passed over Claude A"),
+        "[RETRY: B]": ("r", "You asked Claude B again"),
+    }  # fmt: skip
+    for written, (key, told) in acts.items():
         tmux.type(key)
         until(lambda written=written: marks(dialogd)[-1:] == [written], written, lambda: "\n".join(tmux.lines))  # type: ignore[misc]
-        tmux.until({"[PAUSED]": "You paused", "[RESUMED]": "go on."}.get(written, f"Claude {written[-2]}"))
+        tmux.until(told)
     tmux.type("x")
     tmux.now("stop the dialog? y/n")
     tmux.type("n")
