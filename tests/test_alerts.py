@@ -273,6 +273,7 @@ def test_curl_posts_an_alert_as_the_page_says(
 # -- daemons ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_daemons_raise_each_alert_once(tmp_path: Path) -> None:
     environment = {f"DIALOGD_ON_{name}": f"sh -c 'cat >>{tmp_path}/{name}'" for name in (*SERIOUS, "EVENT")}
     with Room(tmp_path, environment=environment) as room:
@@ -301,6 +302,7 @@ def test_two_daemons_raise_each_alert_once(tmp_path: Path) -> None:
     assert brought(tmp_path, "ERROR") == brought(tmp_path, "STALLED") == []
 
 
+@pytest.mark.slow
 def test_a_daemon_that_goes_waits_for_the_alert_of_an_end_and_for_nothing_else(tmp_path: Path) -> None:
     end = tmp_path / "end.json"
     environment = {

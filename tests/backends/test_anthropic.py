@@ -128,6 +128,7 @@ async def test_what_it_used_is_estimated_first_and_reported_last() -> None:
     assert last.model == "claude-opus-5-5"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("limit", ["dollars", "tokens"])
 async def test_a_turn_asks_for_no_more_than_its_budget_leaves(form: str, limit: str) -> None:

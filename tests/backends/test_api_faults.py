@@ -213,6 +213,7 @@ def whole_words(text: str) -> str:
     return re.sub(r"\S+$", "", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "fault"), ROWS)
 async def test_a_fault_has_its_kind_its_words_and_its_attempts(desk: Desk, form: str, fault: Fault) -> None:
     """One call says what happened in the table's terms; the daemon asks three times where that may help, else once.
@@ -239,6 +240,7 @@ async def test_a_fault_has_its_kind_its_words_and_its_attempts(desk: Desk, form:
     assert len(desk.calls) == 1 + (ATTEMPTS if fault.retryable else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "answer",
@@ -266,6 +268,7 @@ async def test_a_reply_that_breaks_off_leaves_nothing_open(desk: Desk, form: str
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 async def test_what_the_service_asks_for_is_waited_for(desk: Desk, form: str) -> None:
     backend = desk.against(form, Fail(429, retry_after=0.4), Say(TEXT))
@@ -274,6 +277,7 @@ async def test_what_the_service_asks_for_is_waited_for(desk: Desk, form: str) ->
     assert 0.4 <= second.at - first.at < 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("answer", [Hang(), Stall(TEXT, 40)], ids=["hang", "stall"])
 async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answer) -> None:

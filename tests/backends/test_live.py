@@ -84,6 +84,7 @@ def deliveries(found: list[str | Usage | Delivery | BackendError]) -> list[tuple
     return [(one.what, one.knocks) for one in found if isinstance(one, Delivery)]
 
 
+@pytest.mark.slow
 async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Path) -> None:
     live = seat(session, tmp_path)
     async with asked(live) as found:
@@ -104,6 +105,7 @@ async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Pa
     assert [one.usd for one in found if isinstance(one, Usage)] == [None, None], "nobody knows what it cost"
 
 
+@pytest.mark.slow
 async def test_a_session_that_ends_after_the_last_knock_is_gone(session: Claude, tmp_path: Path) -> None:
     live = seat(session, tmp_path)
     async with asked(live) as found:
@@ -143,6 +145,7 @@ async def test_a_reply_that_comes_as_the_seat_gives_up_counts(session: Claude, t
     assert ("replied", 3) in deliveries(found)
 
 
+@pytest.mark.slow
 async def test_a_session_that_rests_without_a_reply_is_knocked_at_again(session: Claude, tmp_path: Path) -> None:
     live = seat(session, tmp_path)
     async with asked(live) as found:
@@ -173,6 +176,7 @@ async def test_a_question_about_a_reply_has_a_knock_of_its_own(session: Claude, 
             assert words in session.knocks()[before]
 
 
+@pytest.mark.slow
 async def test_a_session_that_waits_for_its_user_is_left_alone(session: Claude, tmp_path: Path) -> None:
     live = seat(session, tmp_path)
     async with asked(live) as found:

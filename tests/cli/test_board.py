@@ -34,6 +34,7 @@ def held(dialogd: Commands) -> Commands:
     return dialogd
 
 
+@pytest.mark.slow
 def test_three_tables_that_fit_a_page(held: Commands) -> None:
     done = held("status", "--board")
     assert (done.code, done.err) == (0, "")

@@ -176,6 +176,7 @@ def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Com
     assert ("--json" in tasks.out, "  confirm " in tasks.out, "  gate " in tasks.out) == (True, True, True)
 
 
+@pytest.mark.slow
 def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
     words = dialogd.words(["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat"])
     for typed, said in (("n\r", "nothing was done"), ("\x03", "Start it? [y/N]")):
@@ -190,6 +191,7 @@ def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
         assert (dialogd.file.exists(), dialogd.daemons()) == (False, ())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 def test_the_gate_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> None:
     (repo / "ages.py").write_text("not committed")
@@ -259,6 +261,7 @@ def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Pa
     assert not dialogd.file.exists()
 
 
+@pytest.mark.slow
 def test_only_what_was_decided_and_approved_is_carried_out(dialogd: Commands, repo: Path) -> None:
     place = ["--repo", str(repo), "--agents", "command:cat,command:cat"]
     source, out = dialogd.folder / "talk.md", dialogd.folder / "plans"
@@ -370,6 +373,7 @@ def waiting(repo: Path, what: str) -> Built:
     return room
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WAITS)
 def test_what_a_build_waits_for_is_told_with_the_command_that_is_due(dialogd: Commands, repo: Path, what: str) -> None:
     waiting(repo, what).at(dialogd)
@@ -453,6 +457,7 @@ def test_a_build_that_was_stopped_goes_on_as_a_build(dialogd: Commands, repo: Pa
     assert "The build can go on: `dialogd build --continue`." in dialogd("plan").out
 
 
+@pytest.mark.slow
 def test_a_build_that_goes_on_takes_what_it_is_given_or_refuses_it_by_name(dialogd: Commands, repo: Path) -> None:
     waiting(repo, "confirm").at(dialogd)
     before = dialogd.file.read_bytes()
@@ -487,6 +492,7 @@ def test_untested_work_says_so(dialogd: Commands, repo: Path) -> None:
     assert "with tasks 001 (untested), 002; " in dialogd("build", "merge").err
 
 
+@pytest.mark.slow
 def test_a_red_gate_is_told_as_red_wherever_an_accepted_task_is_shown(dialogd: Commands, repo: Path) -> None:
     """In the list, the events, the plan, before a merge, in a pull request, where no score is no number.
 
@@ -566,6 +572,7 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
     assert "build merge" not in status.out
 
 
+@pytest.mark.slow
 def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialogd: Commands, repo: Path) -> None:
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
     last, before = made.dialog.state.build.all[-1], git(repo, "rev-parse", "main")
@@ -656,6 +663,7 @@ def a_gh(dialogd: Commands, remote: Path) -> Path:
     return store
 
 
+@pytest.mark.slow
 def test_a_pull_request_is_opened_by_gh_for_what_was_approved(dialogd: Commands, repo: Path) -> None:
     room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
     room.confirmed().at(dialogd)
@@ -756,6 +764,7 @@ def working(dialogd: Commands, repo: Path) -> Iterator[None]:
         entry.unlink()  # before what is left of daemons is ended
 
 
+@pytest.mark.slow
 def test_what_an_agent_of_a_build_runs_is_not_the_person(dialogd: Commands, repo: Path) -> None:
     room = Built(repo)
     room.run()
@@ -857,6 +866,7 @@ printf '%s\\n' 'Two steps.' '' '[TASK_PROPOSED: read ages | works | none | 1 h]'
 """
 
 
+@pytest.mark.slow
 def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd: Commands, repo: Path) -> None:
     planner = dialogd.folder / "plans.sh"
     planner.write_text(PLANS)
@@ -934,6 +944,7 @@ def test_git_says_what_became_of_a_build_and_of_the_decision_it_carries_out(dial
     assert told()[1].count(f"as commit {squashed}") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", ["failed", "timeout"])
 def test_a_merge_whose_gate_did_not_pass_has_not_worked_by_what_git_says(
     dialogd: Commands, repo: Path, gate: str

@@ -28,6 +28,7 @@ from tests.support.pair import a_second
 from tests.support.room import opening
 
 
+@pytest.mark.slow
 def test_a_daemon_that_finds_nobody_takes_no_seat_beside_a_real_agent(dialogd: Commands) -> None:
     alone, other = dialogd.folder / "alone.md", dialogd.folder / "other.md"
     backends = [(alone, "A", "command"), (other, "A", "rehearsal")]
@@ -141,6 +142,7 @@ def test_a_daemon_whose_state_directory_vanished_is_listed_again(dialogd: Comman
     assert dialogd.daemons() == ()
 
 
+@pytest.mark.slow
 def test_a_seat_that_another_daemon_took_meanwhile_stays_its(tmp_path: Path) -> None:
     state, file = StateDir(tmp_path / "state"), tmp_path / "dialog.md"
     first, second = Registry(state), Registry(state)
@@ -256,6 +258,7 @@ def test_a_command_that_is_advised_works_when_it_is_pasted(dialogd: Commands) ->
     assert (started.code, [daemon.file for daemon in dialogd.daemons()]) == (0, [str(file)]), started.err
 
 
+@pytest.mark.slow
 def test_a_daemon_that_died_is_started_again_as_it_was(dialogd: Commands) -> None:
     dialogd.begin("Tabs?")
     secret = "sk-ant-api03-" + "A" * 40

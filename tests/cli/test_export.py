@@ -81,6 +81,7 @@ def test_a_dialog_of_the_archive_is_exported_with_its_attachments(ended: Command
     assert "the whole text" in done.out
 
 
+@pytest.mark.slow
 def test_a_pdf_begins_like_one(ended: Commands) -> None:
     pytest.importorskip("weasyprint", reason="weasyprint is not installed: pip install 'dialogd[pdf]'")
     assert ended("export", "--to", "pdf", "--out", "x.pdf").code == 0

@@ -162,6 +162,7 @@ def test_no_seat_speaks_for_another_or_puts_another_dialog_there(dialogd: Comman
     assert log.read().header.topic == "Spaces?"
 
 
+@pytest.mark.slow
 def test_a_bare_stop_of_a_seat_stops_its_own_dialog_alone(dialogd: Commands) -> None:
     log, own = dialogd.begin("Tabs?"), dialogd.begin("Spaces?", "own.md")
     other = subprocess.Popen(["sleep", "600"])
@@ -231,6 +232,7 @@ def test_ways_around_it(live: tuple[Pair, Shell, Shell]) -> None:
     assert [entry.via for entry in dialog.entries[1:]] == ["", "", ""]
 
 
+@pytest.mark.slow
 def test_the_shell_that_a_session_was_started_from_is_the_persons(dialogd: Commands) -> None:
     dialogd.begin("Tabs?")
     environment = variables(dialogd.folder, dialogd.file, dialogd.state.root)

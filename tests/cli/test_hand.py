@@ -102,6 +102,7 @@ def test_an_invited_agent_starts_without_more_flags_and_speaks_in_its_turn(dialo
         dialogd.end_daemons()
 
 
+@pytest.mark.slow
 def test_no_secret_of_the_environment_stands_in_what_a_command_writes(dialogd: Commands) -> None:
     secret = "correct-horse-battery-staple"
     said = f"{'x' * 470} {secret} y"

@@ -165,6 +165,7 @@ def test_what_a_command_runs_has_the_persons_own_environment(dialogd: Commands, 
     assert said.split("\n")[-2] == str(own.get("PYDANTIC_DISABLE_PLUGINS"))
 
 
+@pytest.mark.slow
 def test_with_nothing_there_every_command_says_what_to_type_next(dialogd: Commands) -> None:
     begin = f"dialogd new TOPIC --file {dialogd.file}"
     lines = {

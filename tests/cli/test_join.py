@@ -192,6 +192,7 @@ def test_a_budget_in_dollars_does_not_keep_a_session_out(dialogd: Commands, sess
     knocked(session, "is yours")
 
 
+@pytest.mark.slow
 def test_the_daemon_of_a_seat_is_given_no_token(dialogd: Commands, session: Claude) -> None:
     dialogd.begin("Tabs or spaces?")
     assert typed(dialogd, session, "live", "join", "B").code == 0
@@ -326,6 +327,7 @@ def test_ask_seats_this_session_and_a_fresh_agent(dialogd: Commands, session: Cl
     until(lambda: not dialogd.daemons(), "the end")
 
 
+@pytest.mark.slow
 def test_a_session_that_is_asked_from_outside_agrees_first(dialogd: Commands, session: Claude, other: Claude) -> None:
     dialogd.begin("Tabs or spaces?")
     done = dialogd("live", "join", "B", "--session", "shop-3f")

@@ -41,6 +41,7 @@ def test_a_run_leaves_a_plan_and_prints_its_path(dialogd: Commands) -> None:
     assert (plans(dialogd.folder / "wanted"), len(plans(dialogd.folder / "talks"))) == ([".json", ".md"], 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["stop", "curl"])
 def test_whoever_stops_a_dialog_leaves_the_plan_where_its_daemon_would(dialogd: Commands, way: str) -> None:
     dialogd.begin("Tabs?")

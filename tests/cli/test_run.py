@@ -281,6 +281,7 @@ def test_a_cast_goes_on_after_everything_was_killed(dialogd: Commands) -> None:
         assert process.wait(PATIENCE) == 0, dialogd.output
 
 
+@pytest.mark.slow
 def test_a_dialog_goes_on_with_the_agents_that_are_named(dialogd: Commands) -> None:
     dialogd.file.write_text("# D\n\n## Turn 1 - User\n\nTabs?\n\nTURN: A\n")
     go_on = ["run", "--continue", str(dialogd.file), "--agent"]

@@ -114,6 +114,7 @@ def marks(dialogd: Commands) -> list[str]:
     return [str(mark) for entry in dialogd.log.read().entries if not entry.is_turn for mark in entry.marks]
 
 
+@pytest.mark.slow
 def test_the_keys_do_what_the_commands_do(dialogd: Commands, tmux: Tmux) -> None:
     dialogd.begin("Tabs?")
     tmux.run(dialogd, "watch")

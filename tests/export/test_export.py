@@ -419,6 +419,7 @@ DECISIONS: Mapping[str, list[str]] = {
 }
 
 
+@pytest.mark.slow
 @PRINTERS
 def test_no_heading_of_a_pdf_stands_alone_at_the_foot_of_a_page(
     printer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -222,6 +222,7 @@ def test_a_dialog_that_nobody_knows_the_cast_of_says_how_to_start_it(home: Home)
     assert home.ask("/continue", {"dialog": row["id"]}, origin="http://evil.example").status == 403
 
 
+@pytest.mark.slow
 def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) -> None:
     home.open()
     found = home.start(agents=[{"backend": "codex"}, {"backend": "codex"}])

@@ -41,6 +41,7 @@ def test_it_opens_the_browser_that_the_person_has_chosen(home: Home) -> None:
     assert home.commands("open", "--no-browser", "--json").json["browser"] is False
 
 
+@pytest.mark.slow
 def test_two_that_are_opened_at_once_are_one(home: Home) -> None:
     one, two = home.commands.all([["open", "--port", "0"]] * 2)
     assert (one.code, two.code) == (0, 0), one.err + two.err

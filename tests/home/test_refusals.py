@@ -46,6 +46,7 @@ def test_a_page_of_elsewhere_can_neither_read_nor_start_anything(shared: Home, h
     assert nothing_began(shared)
 
 
+@pytest.mark.slow
 @cases("pair", PAIRS)
 def test_a_refused_request_starts_nothing_by_the_one_behind_it(shared: Home, pair: str) -> None:
     start = request(shared.port, "POST /start", "Content-Type: application/json", body=json.dumps(START).encode())
@@ -65,6 +66,7 @@ def test_a_form_starts_nothing(shared: Home) -> None:
     assert nothing_began(shared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
@@ -234,6 +236,7 @@ def test_files_that_are_too_large_together_are_refused_together(shared: Home, tr
 DAMAGED = ("[1]", '"x"', "null", "nonsense", "[" * 9_000, '{"file": 5, "pid": 1, "created": 1}')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "name", "texts"),
     [

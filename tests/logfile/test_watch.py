@@ -60,6 +60,7 @@ async def running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
+@pytest.mark.slow
 async def test_each_way_to_touch_the_file_is_noticed_and_nothing_else(tmp_path: Path) -> None:
     path, calls = dialog_file(tmp_path), asyncio.Queue[int]()
     touches: list[Touch] = [appended, replaced, appended, saved_in_place, deleted, made, appended]
@@ -79,6 +80,7 @@ async def test_each_way_to_touch_the_file_is_noticed_and_nothing_else(tmp_path: 
         assert calls.empty()
 
 
+@pytest.mark.slow
 async def test_many_writes_in_a_row_are_one_change(tmp_path: Path) -> None:
     path, count = dialog_file(tmp_path), 0
 

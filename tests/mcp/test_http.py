@@ -66,6 +66,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 def test_every_line_is_answered(host: Host) -> None:
     process = subprocess.Popen(
         host.commands.words(["mcp"]), cwd=host.folder, env=host.commands.environment, stdin=subprocess.PIPE,
@@ -115,6 +116,7 @@ def hello(port: int, **headers: str) -> int:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_refused_request_calls_no_tool_by_the_one_behind_it(host: Host) -> None:
     log = host.commands.begin("Tabs?")
     say = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"} | {

@@ -125,6 +125,7 @@ def sit(room: Pair, agent: str, session: str | None = None) -> None:
     entry.write_text(json.dumps({**json.loads(entry.read_text()), "session": own if session is None else session}))
 
 
+@pytest.mark.slow
 async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Host, room: Pair) -> None:
     async with host.client() as client:
         turn = await call(client, "wait_for_turn", agent="A")
@@ -174,6 +175,7 @@ async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp
                 await client.read_resource(f"dialog://{dialog.id}/transcript")
 
 
+@pytest.mark.slow
 async def test_over_http_a_seat_is_known_by_its_connection(host: Host, room: Pair) -> None:
     from mcp import Client
 

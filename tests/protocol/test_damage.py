@@ -48,6 +48,7 @@ def test_the_dialog_to_be_damaged_is_whole() -> None:
     assert outcome_of(DATA) == "CONSENSUS_REACHED"
 
 
+@pytest.mark.slow
 def test_a_file_cut_at_any_byte_keeps_what_was_whole_and_counts_nothing_torn() -> None:
     for size in range(FIRST, len(DATA)):
         dialog = parse(DATA[:size])
@@ -135,6 +136,7 @@ def undetected(bits: range) -> list[tuple[int, int]]:
     return missed
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_anywhere_is_seen() -> None:
     assert undetected(range(8, 9)) == []
 

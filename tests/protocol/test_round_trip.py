@@ -305,6 +305,7 @@ def typed(draft: Draft) -> bytes:
     return f"\n---\n\n## Turn {draft.number} — {draft.name}\n\n{draft.body}\n\n{marks}\n\nTURN: {turn}\n".encode()
 
 
+@pytest.mark.slow
 @cases(
     "setup, by_hand",
     [(setup, hand) for setup in ("", '## Setup\n\n```toml\nverdict = "vote"\n```') for hand in (False, True)],

@@ -222,6 +222,7 @@ def answered(reply: str) -> None:
     admit.admit(TABLE, "B", read).counted((reply,))
 
 
+@pytest.mark.slow
 @cases("shape", BY_HAND)
 def test_reading_what_a_hand_typed_is_linear(shape: str) -> None:
     assert is_linear(lambda n: parse(HEADER + FIRST + BY_HAND[shape](n) + b"\nTURN: A\n"))
@@ -232,6 +233,7 @@ def test_reading_a_header_is_linear(shape: str) -> None:
     assert is_linear(lambda n: parse(HEADERS[shape](n) + b"\n" + FIRST + b"TURN: A\n"))
 
 
+@pytest.mark.slow
 @cases("shape", REPLIES)
 def test_reading_a_reply_is_linear(shape: str) -> None:
     assert is_linear(lambda n: answered(REPLIES[shape](n)))

@@ -128,6 +128,7 @@ class TestOddRequests:
         assert ask(site.port, raw).status == 200
 
 
+@pytest.mark.slow
 @cases("pair", PAIRS)
 def test_a_refused_request_carries_none_behind_it(site: Site, pair: str) -> None:
     site.hits.clear()

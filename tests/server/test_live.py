@@ -230,6 +230,7 @@ def test_losing_what_is_remembered_of_a_seat_costs_no_turn(room: Pair, tmp_path:
     assert reply(room["A"], debt, "Three.").json["turn"] == 4
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_turn_keeps_no_daemon_from_stopping(room: Pair) -> None:
     begun(room)
     owed(room["A"])
@@ -427,6 +428,7 @@ def test_a_late_reply_is_kept_without_secrets(room: Pair) -> None:
     assert SECRET not in kept
 
 
+@pytest.mark.slow
 def test_a_seat_has_a_time_of_its_own(room: Pair) -> None:
     room.begin("Where?")
     seconds = math.ceil(stretched(2.0))

@@ -253,6 +253,7 @@ ENOUGH = {
 }
 
 
+@pytest.mark.slow
 async def test_a_peer_that_answers_strangely_is_gone_on_without() -> None:
     async with AsyncExitStack() as stack:
         for peer in (*WRONG.values(), *ENOUGH.values()):

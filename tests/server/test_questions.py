@@ -29,6 +29,7 @@ def taken(room: Room) -> list[str]:
     return re.findall(r"^\[DEFAULT_TAKEN: (.*)\]$", room.file.read_text(encoding="utf-8"), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_default_is_taken_once_by_daemons_that_start_after_its_deadline(room: Room) -> None:
     asks(room, in_minutes(-5))
     room.start()

@@ -21,6 +21,7 @@ from tests.support.pair import PATIENCE, until
 from tests.turns.minds import Mind, agent_with
 
 
+@pytest.mark.slow
 def test_who_asks_for_all_hears_the_other_daemons_too(room: Room) -> None:
     room.open("AB", turn="B")
     with listening(room.a, all_=True) as events, listening(room.a) as plain:
@@ -153,6 +154,7 @@ NONSENSE: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NONSENSE)
 async def test_who_sends_nonsense_is_cut_off_and_harms_nothing(tmp_path: Path, name: str) -> None:
     pieces, why = NONSENSE[name]

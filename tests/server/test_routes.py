@@ -771,6 +771,7 @@ def at_b(room: Room) -> dict[str, Any]:
     return room.b.health() or {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["no-file", "no-dialog", "ended"])
 def test_stop_ends_the_daemon_whatever_the_file_is(room: Room, kind: str) -> None:
     text = {"no-file": None, "no-dialog": "- milk\n", "ended": STATUSES["consensus_reached"][0]}[kind]
@@ -834,6 +835,7 @@ def test_no_request_that_the_description_allows_or_forbids_makes_it_fail(tmp_pat
         assert "Traceback" not in room.a.said
 
 
+@pytest.mark.slow
 @cases("pair", PAIRS)
 def test_a_refused_request_stops_and_says_nothing_by_the_one_behind_it(idle: Daemon, pair: str) -> None:
     behind = [request(idle.port, "POST /say", body=b'{"text": "Wait."}'), request(idle.port, "POST /stop")]

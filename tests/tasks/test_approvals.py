@@ -416,6 +416,7 @@ def test_a_signed_bundle_answers_where_the_dialog_is_not(here: Checked) -> None:
         assert why in done.out + done.err, (why, done.out + done.err)
 
 
+@pytest.mark.slow
 def test_a_hook_lets_only_approved_trees_be_pushed(here: Checked) -> None:
     remote = here.folder / "remote.git"
     subprocess.run(["git", "init", "-q", "--bare", remote], check=True)

@@ -85,6 +85,7 @@ def test_what_a_lead_plants_is_run_by_nobody_of_ours(tmp_path: Path, name: str) 
         assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_what_a_lead_says_of_its_work_is_a_sentence(tmp_path: Path) -> None:
     claims = (
         "[TASK: 001 | submitted | iteration 1 | commit 1 | tree 2 | 9 files | +900 -0]\n"
@@ -117,6 +118,7 @@ def test_what_makes_a_gate_green_without_a_test_is_shown_first(tmp_path: Path) -
         assert "in a sandbox. It printed nothing: it reports no test." in review[review.index("# The submission of") :]
 
 
+@pytest.mark.slow
 def test_the_last_line_of_a_green_gate_is_told(tmp_path: Path) -> None:
     with Site(tmp_path, gate="echo '3 passed in `0 s`'; echo") as site:
         site.open()
@@ -126,6 +128,7 @@ def test_the_last_line_of_a_green_gate_is_told(tmp_path: Path) -> None:
         assert "The last line that it printed: `3 passed in '0 s'`." in review[review.index("# The submission") :]
 
 
+@pytest.mark.slow
 def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> None:
     with Site(tmp_path, {**USUAL, "001.1": {**READ, "run": "mv setup.cfg notes.txt"}}) as site:
         (site.repo / "setup.cfg").write_text("[tests]\nfail_under = 90\n")
@@ -138,6 +141,7 @@ def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> N
         assert "besides source changed: notes.txt, setup.cfg" in review
 
 
+@pytest.mark.slow
 def test_an_editable_install_leads_to_the_tree_under_test(tmp_path: Path) -> None:
     whole = "def read(text):\n    return int(text)\n"
     before, broken, good = ({"src/ages.py": text} for text in (whole, "not even python (\n", f'"""Ages."""\n\n{whole}'))

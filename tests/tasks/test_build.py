@@ -56,6 +56,7 @@ def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
         assert "the gate failed" in again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gate", "why"),
     [
@@ -224,6 +225,7 @@ def test_without_a_gate_a_tree_is_untested_and_says_so(tmp_path: Path) -> None:
         assert "It is untested" in review
 
 
+@pytest.mark.slow
 def test_another_command_in_the_file_runs_nowhere(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
         site.gate = f"touch {tmp_path / 'ran'}"

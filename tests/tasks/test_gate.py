@@ -173,6 +173,7 @@ class TestConfined:
             "OLDPWD",
         }  # fmt: skip
 
+    @pytest.mark.slow
     async def test_time_that_is_over_ends_all_of_it(self, tree: Path) -> None:
         before = set(psutil.Process().children(recursive=True))
         began = time.monotonic()
@@ -195,6 +196,7 @@ class TestConfined:
         assert not (tree.parent / "log").exists()
         assert set(psutil.Process().children(recursive=True)) <= before
 
+    @pytest.mark.slow
     async def test_a_daemon_that_is_killed_takes_the_gate_with_it(self, tree: Path) -> None:
         program = (
             "import asyncio, pathlib, sys\n"

@@ -176,6 +176,7 @@ class TestSight:
         assert len([word for word in said.split() if word.isdigit()]) < 6
 
 
+@pytest.mark.slow
 @NEEDS
 def test_it_ends_with_whoever_started_it(inside: Path) -> None:
     script = "setsid sleep 987 & setsid nohup sleep 987 & echo up > up; sleep 987"
@@ -190,6 +191,7 @@ def test_it_ends_with_whoever_started_it(inside: Path) -> None:
     assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
+@pytest.mark.slow
 @NEEDS
 async def test_it_ends_with_the_guard_of_its_processes(inside: Path) -> None:
     script = "setsid sh -c 'setsid sleep 986 & sleep 986' & echo up > up; sleep 986"
@@ -207,6 +209,7 @@ async def test_it_ends_with_the_guard_of_its_processes(inside: Path) -> None:
         await child.end()
 
 
+@pytest.mark.slow
 @NEEDS
 def test_nothing_runs_once_the_guard_is_gone(inside: Path) -> None:
     script = "setsid sleep 985 & echo up > up; sleep 985"

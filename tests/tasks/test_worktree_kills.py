@@ -167,6 +167,7 @@ def assert_kills_change_nothing(tmp_path: Path, doing: str, when: str, calls: Co
         assert outcome(repo) == expected, f"killed {when} {call}, call {number}"
 
 
+@pytest.mark.slow
 def test_a_submission_that_is_killed_is_made_once(tmp_path: Path) -> None:
     assert_kills_change_nothing(tmp_path, "submit", "after", ("commit-tree", "update-ref"))
 

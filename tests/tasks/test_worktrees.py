@@ -304,6 +304,7 @@ def test_tasks_stack_in_one_line(repo: Repo) -> None:
     assert not trees.is_ancestor(second.commit, first.commit)
 
 
+@pytest.mark.slow
 @cases(
     "plant, words",
     [
@@ -527,6 +528,7 @@ def test_the_persons_branch_goes_forward_with_its_checkout(repo: Repo) -> None:
     assert not (repo.path / "src" / "b.py").exists()
 
 
+@pytest.mark.slow
 @cases(
     "mine, words",
     [

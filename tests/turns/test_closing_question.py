@@ -452,6 +452,7 @@ async def test_a_second_question_that_cannot_be_paid_is_not_asked(tmp_path: Path
     assert account(dialog)[0] == "2"
 
 
+@pytest.mark.slow
 async def test_a_question_that_takes_too_long_does(tmp_path: Path) -> None:
     seconds = math.ceil(stretched(1.0))
     path = await on_the_table(tmp_path, f"**Timeout:** {seconds} seconds")

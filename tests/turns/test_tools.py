@@ -240,6 +240,7 @@ def test_a_server_that_cannot_be_started_is_left_out(tmp_path: Path) -> None:
         assert "the tools of gone are not offered: no such program" in world.pair["A"].said
 
 
+@pytest.mark.slow
 def test_a_call_under_way_when_the_daemon_is_killed_is_never_made_again(tmp_path: Path) -> None:
     slow = Use("tickets__wait", {"seconds": 600})
 
