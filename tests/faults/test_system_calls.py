@@ -291,7 +291,7 @@ def test_verify_misses_nothing_of_a_dialog_that_goes_on(
         for k in range(1, 1000):
             if done.wait(0.03):
                 return
-            log.append(turn(f"w-{k}", "A", "B"), log.journals.of("A"))
+            log.append(turn(f"w-{k}", *("BA" if k % 2 else "AB")), log.journals.of("A"))
 
     writer = threading.Thread(target=go_on)
     writer.start()

@@ -66,7 +66,7 @@ def test_a_proposal_is_ruled_out_and_another_suggested_where_it_stands(
     talk.keyboard.type("Use Redis.")
     talk.keyboard.press("Enter")
     room.until(lambda: "[PROPOSAL P2: Use Redis.]" in room.text, "the suggestion")
-    expect(visitor.turn(14).locator(".block")).to_contain_text("You propose P2")
+    expect(visitor.turn(14).locator(".block")).to_contain_text("You proposed P2")
     act(talk, "Rule out P1")
     talk.locator("#veto-reason").fill("too slow")
     talk.locator("#veto-dialog").get_by_role("button", name="Rule it out").click()

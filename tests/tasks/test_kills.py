@@ -138,7 +138,7 @@ STEPS = {
     "the branch moved, before the submission": Step("L", "update-ref", "after", "| assigned |"),
     "all ready, without the submission": Step("L"),
     "submitted, before the gate": Step("L", ANY, "before", "| submitted |"),
-    "the gate's copy half made": Step("L", "cat-file", "before", "| submitted |"),
+    "the gate's copy half made": Step("L", "checkout-index", "before", "| submitted |"),
     "in the gate": Step("L", again="the gate"),
     "the gate at its end, without the record": Step("L", again="the gate"),
     "tested, before the review": Step("M", ANY, "before", "| passed |"),
