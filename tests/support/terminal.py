@@ -18,6 +18,8 @@ from tests.support.pair import PATIENCE, until
 
 _CODES = re.compile(r"\x1b\[[0-9;?<>=]*[ -/]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()=>][A-Z0-9]?")
 
+TRIES = 6  # to type a line
+
 
 class Terminal:
     """Runs a command in a pseudo-terminal of 45 lines of 140 characters, until `close`."""
@@ -47,9 +49,19 @@ class Terminal:
         until(lambda: wanted in "".join(self.text.split()), repr(shown), seconds, lambda: self.text[-3000:])
 
     def type(self, line: str) -> None:
-        """Type a line, and enter it once the program shows it."""
+        """Type a line, and enter it once the program shows it.
+
+        What a busy program draws in between can tear the line apart: then it is taken back (Ctrl-U) and typed again.
+        """
+        for _ in range(TRIES - 1):
+            os.write(self._end, line.encode())
+            with contextlib.suppress(AssertionError):
+                self.until(line[-40:], PATIENCE / TRIES)
+                os.write(self._end, b"\r")
+                return
+            os.write(self._end, b"\x15")
         os.write(self._end, line.encode())
-        self.until(line[-40:])
+        self.until(line[-40:], PATIENCE / TRIES)
         os.write(self._end, b"\r")
 
     def press(self, keys: str) -> None:
