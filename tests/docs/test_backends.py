@@ -156,7 +156,7 @@ def test_frames_and_bill_look_as_shown(sandbox: Sandbox) -> None:
     frames = re.findall("<!-- dialogd by=A .* calls=.*", sandbox.file.read_text())
     frame = next(line for line in frames if "nonce=" not in line)  # a first answer's opens its seal
     assert shape(frame) == shape(shown("<!-- dialogd"))
-    bill = sandbox.done("dialogd cost").replace("GPT", "Codex")
+    bill = sandbox.done("dialogd status --cost").replace("GPT", "Codex")
     assert shape(bill) == shape(next(text for text in SHOWN if "tokens in" in text))
 
 
