@@ -624,7 +624,7 @@ class LiveView:
 
     def _application(self) -> Application[None]:
         """The last line of the terminal: while nothing is typed each key is a command."""
-        from prompt_toolkit.application import Application
+        from prompt_toolkit.application import Application, run_in_terminal
         from prompt_toolkit.buffer import Buffer
         from prompt_toolkit.filters import Condition as When
         from prompt_toolkit.key_binding import KeyBindings
@@ -649,8 +649,8 @@ class LiveView:
             os.kill(os.getpid(), signal.SIGINT)
 
         @keys.add("c-z", eager=True)
-        def _(event: KeyPressEvent) -> None:
-            event.app.suspend_to_background()
+        def _(_event: KeyPressEvent) -> None:
+            run_in_terminal(_stand_still)
 
         @keys.add("enter", filter=typing, eager=True)
         def _(event: KeyPressEvent) -> None:
@@ -813,6 +813,13 @@ class LiveView:
             self._wake()
         else:
             stop(str(self.settings.file))
+
+
+def _stand_still() -> None:
+    """Stop this process and its group until the shell continues them."""
+    os.kill(0, signal.SIGTSTP)
+    # The kernel hands the first one to the main thread. This one stops the thread that draws, before it draws again.
+    signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
 
 
 def _still_read() -> None:
