@@ -316,14 +316,6 @@ def _plan(value: object, folder: Path) -> bool | Path:
         return _path(value, folder)
 
 
-def _part(value: object, _folder: Path) -> float:
-    number = 0.0
-    with suppress(ValueError):
-        number = float(str(value).strip())
-    _must(0 < number <= 1, "a number above 0 and up to 1, such as `0.6`")
-    return number
-
-
 def _budget(value: object, folder: Path) -> str:
     text = _line(value, folder)
     _parsed(budget, "an amount such as `$1.50` or `200k tokens`")(text, folder)
@@ -443,7 +435,7 @@ class Settings:
     """How one daemon or command is set up. `pace`, `retry_wait` and `poll` are seconds.
 
     `port` is None unless somebody set it: then the dialog's header or `default_port` decides; 0 is any free one.
-    `max_rounds` and the thresholds are those of new dialogs, None where the template's count.
+    `max_rounds` and `escalation_threshold` are those of new dialogs, None where the template's count.
     """
 
     id: str = _setting("", _id, "the agent this daemon speaks for, such as A", "CLAUDE_ID")
@@ -503,23 +495,11 @@ class Settings:
         True, _plan, "leave a plan when a dialog ends: `true`, `false`, or the folder it goes to"
     )
     max_rounds: int | None = _setting(None, _count, "rounds after which a new dialog ends", "MAX_COLLABORATION_ROUNDS")
-    convergence_threshold: float | None = _setting(
-        None,
-        _part,
-        "the convergence that counts as alike, in a new dialog; unset: 0.6",
-        "CONVERGENCE_THRESHOLD",
-    )
     escalation_threshold: int | None = _setting(
         None,
         _count,
         "failed votes after which the moderator decides, else you, in a new dialog; unset: 3",
         "ESCALATION_THRESHOLD",
-    )
-    auto_propose_threshold: int | None = _setting(
-        None,
-        _count,
-        "contributions that make what they refer to a proposal, on the board of a new dialog; unset: 3",
-        "AUTO_PROPOSE_THRESHOLD",
     )
     session_max_agents: int = _setting(10, _count, "agents that a dialog begun over MCP may have", "SESSION_MAX_AGENTS")
     session_max_messages: int = _setting(

@@ -160,10 +160,7 @@ objections: on
 review: false
 threshold: 3/4
 quorum: 50%
-winner: first
-convergence_threshold: 0.7
 escalation_threshold: 2
-auto_propose_threshold: 4
 guidelines: |
   Be kind.
   Be brief.
@@ -206,16 +203,16 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     found = terms(FULL)
     assert found.problems == ()
     assert [(note.line, note.what) for note in found.notes] == [
-        (36, "key 'license' means nothing here, and is left out"),
-        (37, "key 'metadata' means nothing here, and is left out"),
+        (33, "key 'license' means nothing here, and is left out"),
+        (34, "key 'metadata' means nothing here, and is left out"),
     ]
     rules = found.rules
     assert (rules.template, rules.order, rules.verdict, found.judge) == ("trio", "round-robin", "judge", "Cy")
     assert (found.least, found.most, found.first) == (2, 4, ("Ann", "Bob Ross"))
     assert (found.max_turns, found.max_rounds, found.max_time, found.timeout) == (1000, 5, 5400.0, 90.0)
     assert (rules.sealed, rules.red_team, rules.objections, rules.review) == (True, True, True, False)
-    assert (rules.threshold, rules.quorum, rules.winner, rules.convergence_threshold) == (0.75, 0.5, "first", 0.7)
-    assert (rules.escalation_threshold, rules.auto_propose_threshold) == (2, 4)
+    assert (rules.threshold, rules.quorum) == (0.75, 0.5)
+    assert rules.escalation_threshold == 2
     assert (rules.guidelines, dict(found.more)) == (
         "Be kind. Be brief.",
         {"labels": "names", "words": "50 words", "question_defaults": True},

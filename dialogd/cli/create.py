@@ -41,7 +41,7 @@ from dialogd.protocol.build import expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, WHY_RESERVED, Participant
-from dialogd.protocol.rules import THRESHOLDS, Role, roles_of
+from dialogd.protocol.rules import Role, roles_of
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import is_blank, redact
 from dialogd.store.folders import StateDir
@@ -404,7 +404,7 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
         max_rounds=wanted.max_rounds or settings.max_rounds or chosen.terms.max_rounds,
         rehearsed=tuple(s.id for s in seats if family_of(s.backend) == LAST_RESORT),
         max_time=chosen.terms.max_time if wanted.max_time is None else options.duration(wanted.max_time, "--max-time"),
-        thresholds={key: set_ for key in THRESHOLDS if (set_ := getattr(settings, key)) is not None},
+        escalation_threshold=settings.escalation_threshold,
         build=wanted.build,
         roles=_roles(wanted, [seat.id for seat in seats]),
     )

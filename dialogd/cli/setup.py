@@ -434,8 +434,7 @@ def _contents(chosen: Template) -> Iterator[str]:
     """What it fixes: agents, limits, phases, messages, criteria and errors."""
     terms, rules = chosen.terms, chosen.terms.rules
     verdict = {
-        "vote": f"vote (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}"
-        f"{', the first wins' if rules.winner == 'first' else ''})",
+        "vote": f"vote (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%})",
         "judge": f"judge ({terms.judge})",
     }.get(rules.verdict, rules.verdict)
     yield f"{chosen.name}: {chosen.description}".rstrip(": ")

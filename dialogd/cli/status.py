@@ -308,10 +308,9 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
 def _rules_rows(dialog: Dialog, now_: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Order and verdict, and the round; of a build its tasks."""
     state, rules, is_over = dialog.state, dialog.header.rules, dialog.state.outcome is not None
-    first = ", the first wins" if rules.winner == "first" else ""
     verdict = {
         "mutual": "all sign the same text",
-        "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}{first}",
+        "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}",
         "moderator": "the moderator decides",
         "judge": f"{rules.judge or 'nobody'} judges",
         "build": "its tasks are carried out and reviewed",
@@ -512,7 +511,6 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
     dialog, state = situation.dialog, situation.dialog.state
     is_over, at, near, hidden = state.outcome is not None, now(), convergence(situation.dialog), _secrets(dialog)
     whose_turn = "" if is_over else f", next: {', '.join(state.owing) or 'nobody'}"
-    alike = dialog.header.rules.convergence_threshold
     is_near = near is not None and not is_over and not dialog.state.build  # iterations resemble one another
     rows = [
         ("file", f"{situation.file} (dialog {dialog.id})"),
@@ -529,7 +527,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         ("secrets", f"{hidden} redacted in the file" if hidden else None),
         ("budget", money.standing(state) or None),
-        ("signals", f"convergence {near:.2f}, alike from {alike:g} (weak)" if is_near else None),
+        ("signals", f"convergence {near:.2f} (weak)" if is_near else None),
         *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in warnings),
         ("next", next_step(dialog, situation.file, is_running=bool(situation.daemons)) or None),

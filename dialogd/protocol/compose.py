@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dialogd.protocol.admit import Admission, Refusal, left_in_words
 from dialogd.protocol.fold import effective, state_after
-from dialogd.protocol.marks import ParsedReply, contributes, read_reply, round_of, without_turn_line
+from dialogd.protocol.marks import ParsedReply, read_reply, round_of, without_turn_line
 from dialogd.protocol.model import ANY, SYSTEM, USER, Draft, Mark, Participant, Said, digest
 from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
@@ -310,14 +310,3 @@ def going_on(dialog: Dialog, at: str) -> Draft:
     step = next_turn(header, alone, alone, state.floor.last)
     draft = _note(step, (), (("at", at),))
     return replace(draft, body="Nobody is at the table.")
-
-
-def raising_note(dialog: Dialog, turn: int, cited_by: Sequence[int], at: str) -> Draft:
-    """The note that makes a point a proposal, because several contributions refer to it."""
-    entry = dialog.entry(str(turn))
-    typed = next((m.fields[-1] for m in entry.marks if contributes(m)), "") if entry else ""
-    text = one_line(typed or (entry.body.strip() if entry else ""), 300)
-    who = f"turn {turn} of {entry.by}" if entry else f"turn {turn}"
-    said = f"{text} | {who}, referred to in turns {', '.join(map(str, cited_by))}"
-    marks = (Mark("PROPOSAL", said, dialog.state.table.next_ref), Mark("RE", str(turn)))
-    return Draft(SYSTEM, "System", marks=marks, attributes=(("at", at),))

@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 from dialogd.protocol import questions
 from dialogd.protocol.build import Due, Task, accepted_note
-from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
+from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, stall_note
 from dialogd.protocol.marks import CYCLE
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
 from dialogd.protocol.money import NOTHING, Estimate, reached
-from dialogd.protocol.order import to_raise, ways_out
+from dialogd.protocol.order import ways_out
 from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Outcome
 from dialogd.protocol.units import Zone, in_words, seconds_between
@@ -177,9 +177,6 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
     # With nobody at the table one last round breaks a cycle; the person was asked by the turn that closed it.
     if header.is_unattended and not state.closing and (why := cycle(dialog)):
         return Write(closing_note(dialog, f"{CYCLE}{why}", clock.at), "a cycle; one last round")
-    if header.rules.board is not None and (found := to_raise(header, state)):
-        turn, *cited_by = found  # a point that enough contributions refer to
-        return Write(raising_note(dialog, turn, cited_by, clock.at), f"turn {turn} has become a proposal")
     return None
 
 

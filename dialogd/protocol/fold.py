@@ -521,9 +521,7 @@ def _system(header: Header, state: State, said: Said) -> None:
             state.debts = state.debts.sealed(said, who)
         elif mark.name == "ROUND" and who == "closing":
             _closing(state, round_of((mark,), "closing") or "time")
-    if said.mark("PROPOSAL") is not None:  # a point that several contributions refer to, or a task that was carried on
-        _proposed(header, state, said)
-        state.floor = order.raised(state.floor, said)
+    _proposed(header, state, said)  # a task that was carried on
     _decided(state, said)
     _escalated(header, state, said)
     if header.is_unattended and said.turn is not None:

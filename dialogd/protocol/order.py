@@ -188,8 +188,6 @@ def ways_out(header: Header, state: State) -> str:
 
 # -- Rounds, contributions, and who wants the floor -------------------------------------------------------------------
 
-RAISED = -1  # among the turns that cite one: it was made a proposal
-
 
 def contributions(marks: Iterable[Mark]) -> int:
     """How many contributions a turn holds: its typed ones, else itself, unless it only passes."""
@@ -200,10 +198,8 @@ def contributions(marks: Iterable[Mark]) -> int:
 def spoken(header: Header, state: State, said: Said) -> int:
     """Note on the floor that an agent has had its turn; gives how many contributions it made."""
     made = 0 if said.is_struck else contributions(said.marks)
-    cites = _cited(said) if made and header.rules.board is not None else set()
     named = dict.fromkeys(who for mark in said.all("TO") for who in marks.to(mark, _heard(header)) if who != said.by)
-    cited = [turn for turn in cites if 1 < turn < said.number]
-    state.floor = state.floor.spoken(said, made=made, named=tuple(named), cites=cited)
+    state.floor = state.floor.spoken(said, made=made, named=tuple(named))
     passed_over(header, state, said.by, passes=not made and said.mark("PASS") is not None)
     return made
 
@@ -224,27 +220,9 @@ def queued(header: Header, floor: Floor, said: Said) -> Floor:
     return replace(floor, queue=tuple(queue))
 
 
-def raised(floor: Floor, said: Said) -> Floor:
-    """The floor once the turns that a daemon's note refers to were made a proposal: they are not made one again."""
-    return replace(floor, cited={**floor.cited, **dict.fromkeys(_cited(said), frozenset({RAISED}))})
-
-
-def to_raise(header: Header, state: State) -> tuple[int, ...]:
-    """The turn that enough contributions refer to, and those that do; empty while there is none."""
-    for turn, by in sorted(state.floor.cited.items()):
-        if RAISED not in by and len(by) >= header.rules.auto_propose_threshold and turn not in state.hand.struck:
-            return (turn, *sorted(by))
-    return ()
-
-
 def _heard(header: Header) -> list[str]:
     """Who may be handed the floor: the person too, where they are at the table."""
     return [*(() if header.is_unattended else (USER,)), *header.speakers]
-
-
-def _cited(said: Said) -> set[int]:
-    """The turns that an entry refers to."""
-    return {turn for mark in said.all("RE") for turn in marks.references(mark)[0]}
 
 
 # -- The fence --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from dialogd.protocol.compose import (
     error_note,
     going_on,
     limit_note,
-    raising_note,
     stall_note,
 )
 from dialogd.protocol.fold import beginning
@@ -30,7 +29,6 @@ from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, ParsedReply, Who, round_of, summary_of
 from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Draft, Entry, Mark
-from dialogd.protocol.order import to_raise
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
@@ -176,9 +174,6 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
         yield closing_note(before, why, at)
     if entry.mark("DEFAULT_TAKEN") is not None:
         yield questions.due(before, at)
-    if entry.mark("PROPOSAL") is not None and before.header.rules.board is not None:
-        turn, *by = to_raise(before.header, before.state) or (0,)
-        yield raising_note(before, turn, by, at) if turn else None
     if end is not None:
         yield decided_note(before, at)
         yield from (limit_note(before, mark, at) for mark in (end, Mark("MAX_TURNS_REACHED")) if _is_due(before, mark))

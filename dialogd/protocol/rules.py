@@ -309,10 +309,7 @@ RoleTable = Annotated[Role, Read(_role)]
 ORDERS = ("alternate", "round-robin", "priority", "free", "parallel")
 VERDICTS = ("mutual", "vote", "moderator", "judge")
 BUILDS = "build"  # the order and the verdict of a build: what is due follows from its tasks
-WINNERS = ("most", "first")
-THRESHOLDS = ("convergence_threshold", "escalation_threshold", "auto_propose_threshold")
 PARALLEL_ROUNDS = 5
-CONVERGENCE_THRESHOLD = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,11 +374,9 @@ class Build:
 class Rules:
     """How a dialog is decided. The defaults are those of a plain pair.
 
-    `threshold` and `quorum` are shares of the votes' weight, `winner` chooses between proposals that are approved at
-    once. After `escalation_threshold` failed votes the moderator decides, else the person; `auto_propose_threshold`
-    contributions to a board that refer to the same one make it a proposal. `roles` are those of agents by id, `judge`
-    is an agent's id, `kinds` are this dialog's own kinds of contribution with their meaning. `board` is None where
-    nothing is counted, `build` where no tasks are carried out.
+    `threshold` and `quorum` are shares of the votes' weight; after `escalation_threshold` failed votes the moderator
+    decides, else the person. `roles` are those of agents by id, `judge` is an agent's id, `kinds` are this dialog's
+    own kinds of contribution. `board` is None where nothing is counted, `build` where no tasks are carried out.
     """
 
     template: Text = ""
@@ -394,10 +389,7 @@ class Rules:
     judge: Text = ""
     threshold: Share = 2 / 3
     quorum: Share = 2 / 3
-    winner: Annotated[str, one_of(WINNERS)] = "most"
-    convergence_threshold: Share = CONVERGENCE_THRESHOLD
     escalation_threshold: Count = 3
-    auto_propose_threshold: Limit = 3
     guidelines: Text = ""
     board: Annotated[Board | None, Read(board_table)] = None
     build: Build | None = None
@@ -440,8 +432,8 @@ class Rules:
 
     @cached_property
     def is_plain(self) -> bool:
-        """True for a dialog without rules beyond those of a plain pair; thresholds and sealed answers don't count."""
-        return self == replace(_PLAIN, sealed=self.sealed, **{key: getattr(self, key) for key in THRESHOLDS})
+        """True for a dialog without rules beyond those of a plain pair; sealing, and when to escalate, don't count."""
+        return self == replace(_PLAIN, sealed=self.sealed, escalation_threshold=self.escalation_threshold)
 
 
 _NO_ROLE = Role()

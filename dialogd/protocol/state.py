@@ -186,7 +186,6 @@ class Floor:
     position_at  each agent's last turn that states a position
     queue        who was given, or asked for, the floor, where the order is free
     contributed  typed contributions; `in_round`: each agent's in this round
-    cited        by turn the turns that refer to it
     """
 
     last: str = ""
@@ -201,12 +200,10 @@ class Floor:
     queue: tuple[str, ...] = ()
     contributed: int = 0
     in_round: Mapping[str, int] = field(default_factory=dict)
-    cited: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
-    def spoken(self, said: Said, *, made: int, named: Sequence[str], cites: Iterable[int]) -> Floor:
-        """After an agent's turn with so many contributions, which hands the floor to `named` and refers to `cites`."""
+    def spoken(self, said: Said, *, made: int, named: Sequence[str]) -> Floor:
+        """After an agent's turn with so many contributions, which hands the floor to `named`."""
         who = said.by
-        cited = {turn: self.cited.get(turn, frozenset()) | {said.number} for turn in cites}
         return replace(
             self,
             turns_of={**self.turns_of, who: self.turns_of.get(who, 0) + 1},
@@ -214,7 +211,6 @@ class Floor:
             position_at={**self.position_at, who: said.number} if stated(said) else self.position_at,
             contributed=self.contributed + made,
             in_round={**self.in_round, who: self.in_round.get(who, 0) + made},
-            cited={**self.cited, **cited} if cited else self.cited,
             queue=(*named, *(one for one in self.queue if one != who and one not in named)),
         )
 

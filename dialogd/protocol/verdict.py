@@ -420,7 +420,7 @@ def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> t
 
 
 def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> Iterator[Mark]:
-    """The votes that are over: at most one is won, by the rule `winner`; when enough have failed the moderator decides.
+    """The votes that are over: at most one is won, by most weight; when enough have failed the moderator decides.
 
     A round is heard to its end first: what the others of it say is on its way, and may be the dissent worth reading.
     """
@@ -435,7 +435,7 @@ def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> 
     counts = {poll.ref: tally(header, poll, after.absent) for poll in polls}
     held = {ref: _held(dialog, after, ref, is_last=is_last) for ref, count in counts.items() if count.is_approved}
     free = [ref for ref, what in held.items() if what is None]
-    won = _winner(header, {ref: counts[ref] for ref in free})
+    won = max(free, key=lambda ref: header.rules.weight(counts[ref].approve), default="")  # of equals the earlier one
     known = dialog.state.polls.over(header, dialog.state.absent)  # what holds those up was said then
     failed = False
     for ref, count in counts.items():
@@ -452,19 +452,10 @@ def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> 
         yield Mark("ESCALATE", f"{enough} vote{'' if enough == 1 else 's'} failed")
 
 
-def _winner(header: Header, approved: Mapping[str, Tally]) -> str:
-    """Which of these, in the order in which they were proposed, wins by the dialog's rule; "" where there is none."""
-    if header.rules.winner == "first":
-        return next(iter(approved), "")
-    # Of equals the earlier one.
-    return max(approved, key=lambda ref: header.rules.weight(approved[ref].approve), default="")
-
-
 def _why_approved(header: Header, won: str, approved: Sequence[str]) -> str:
     why = f"at least {header.rules.threshold:.0%} for it"
     others = [ref for ref in approved if ref != won]
-    rule = "the first wins" if header.rules.winner == "first" else "the most for it wins, of equals the first"
-    return f"{why}, and for {', '.join(others)}: {rule}" if others else why
+    return f"{why}, and for {', '.join(others)}: the most for it wins, of equals the first" if others else why
 
 
 def _why_rejected(header: Header, count: Tally) -> str:

@@ -41,7 +41,7 @@ class Opening:
 
     `budget` (US dollars) and `tokens` are the budget of all agents together; None: no limit. `recalled` is a block
     quote of earlier decisions, without effect. `rehearsed` are the agents whose lines are scripted.
-    `thresholds` override the template's, by the names of `Rules`; so does `build` those of a build, and
+    `escalation_threshold` overrides the template's; so does `build` those of a build, and
     `roles` the roles of agents.
     """
 
@@ -65,14 +65,16 @@ class Opening:
     tokens: int | None = None
     max_rounds: int | None = None
     max_time: float | None = None
-    thresholds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    escalation_threshold: int | None = None
     build: Mapping[str, str | int] = field(default_factory=lambda: MappingProxyType({}))
     roles: Mapping[str, Role] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def rules(self) -> Rules:
         """Its rules of decision."""
-        rules = replace(self.template.rules([agent.id for agent in self.agents], self.build), **dict(self.thresholds))  # type: ignore[arg-type]
+        rules = self.template.rules([agent.id for agent in self.agents], self.build)
+        if self.escalation_threshold is not None:
+            rules = replace(rules, escalation_threshold=self.escalation_threshold)
         if self.roles:
             rules = replace(rules, roles=MappingProxyType({**rules.roles, **self.roles}))
         return rules

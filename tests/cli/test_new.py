@@ -11,9 +11,7 @@ from tests.cli.command import Commands
 
 SET = {
     "MAX_COLLABORATION_ROUNDS": "4",
-    "CONVERGENCE_THRESHOLD": "0.8",
     "ESCALATION_THRESHOLD": "1",
-    "AUTO_PROPOSE_THRESHOLD": "2",
 }
 
 
@@ -29,13 +27,11 @@ def test_a_new_dialog_has_the_rounds_and_thresholds_that_the_environment_names(d
     headers = {name: parse((dialogd.folder / f"{name}.md").read_bytes()).header for name in lines}
     assert [headers[name].limits.max_rounds for name in "abc"] == [4, 4, 7]
     for header in headers.values():
-        rules = header.rules
-        found = (rules.convergence_threshold, rules.escalation_threshold, rules.auto_propose_threshold)
-        assert found == (0.8, 1, 2)
+        assert header.rules.escalation_threshold == 1
     assert headers["a"].rules.is_plain
-    wrong = dialogd("new", "T", "--file", "d.md", CONVERGENCE_THRESHOLD="high")
+    wrong = dialogd("new", "T", "--file", "d.md", ESCALATION_THRESHOLD="high")
     assert wrong.code == 2
-    assert "convergence_threshold 'high' (environment CONVERGENCE_THRESHOLD) must be a number above 0" in wrong.err
+    assert "escalation_threshold 'high' (environment ESCALATION_THRESHOLD) must be" in wrong.err
 
 
 def test_a_new_dialog_and_the_lines_that_set_it_going(dialogd: Commands) -> None:

@@ -69,7 +69,7 @@ def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> N
         "  vote     P1: B approve; not yet: A, C",
     ):
         assert f"{row}\n" in text.out
-    assert "  signals  convergence 0.75, alike from 0.6 (weak)\n" in text.out
+    assert "  signals  convergence 0.75 (weak)\n" in text.out
     assert (facts.json["lifecycle"], facts.json["allowed"][:4]) == ("streaming", ["post", "read", "vote", "stop"])
     assert facts.json["convergence"] == 0.75
     rules = facts.json["rules"]
@@ -91,7 +91,7 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
         file.write("\n## Turn 3 — Claude B\n\nI agree, tabs everywhere.\n\nTURN: A\n")
     after = dialogd("status").out
     (signals,) = [line for line in after.split("\n") if line.startswith("  signals")]
-    assert signals == "  signals  convergence 0.75, alike from 0.6 (weak)"
+    assert signals == "  signals  convergence 0.75 (weak)"
     labels = [[line[2:10].strip() for line in text.split("\n")[1:-1]] for text in (before, after)]
     assert [label for label in labels[1] if label != "signals"] == labels[0]
     facts = dialogd("status", "--json").json

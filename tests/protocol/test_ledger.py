@@ -150,18 +150,6 @@ def test_proposals_typed_by_hand_count_with_the_numbers_they_get() -> None:
     assert [(p.agent, p.ref, p.turn) for p in positions(parse(text.encode()))] == [("A", "P1", 2)]
 
 
-def test_a_daemons_own_proposal_is_nobodys_position() -> None:
-    setup = "## Setup\n\n```toml\n[board]\n```"
-    room = Room(
-        opening("A", "B", keys=["Max Turns: 12"], more=setup),
-        A=["[IDEA: Postgres]", "Yes.\n[RE: 2]", "Yes again.\n[RE: 2]", "So.", "So."],
-        B=["Well.\n[RE: 2]", "Well yes.\n[RE: 2]", "So.", "So."],
-    )
-    room.run()
-    assert any(proposal.by == "SYSTEM" for proposal in room.dialog.state.table.proposals)
-    assert positions(room.dialog) == ()
-
-
 def test_damaged_turns_and_the_persons_count_for_nothing() -> None:
     room = talk("[PROPOSAL: Postgres]", "Fine.\n[AGREE: P1]", "Hm.")
     cut = room.paper.data.replace(b"[AGREE: P1]\n", b"", 1)

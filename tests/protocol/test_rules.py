@@ -71,7 +71,6 @@ SETUPS = st.fixed_dictionaries(
         "board": st.booleans(),
         "threshold": st.sampled_from(["0.5", "0.6667", "0.75", "1.0"]),
         "quorum": st.sampled_from(["0.3", "0.6667", "1.0"]),
-        "winner": st.sampled_from(["most", "first"]),
         "weight": st.sampled_from(["1", "2.5"]),
         "role": st.sampled_from(["", "analyst", "critic", "moderator", "synthesizer", "observer"]),
     }
@@ -89,7 +88,6 @@ def setup_of(chosen: dict[str, object]) -> str:
         f'verdict = "{chosen["verdict"]}"',
         f"threshold = {chosen['threshold']}",
         f"quorum = {chosen['quorum']}",
-        f'winner = "{chosen["winner"]}"',
         *flags,
         *judged,
         *board,
