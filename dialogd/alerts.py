@@ -31,8 +31,7 @@ from dialogd.errors import DialogdError
 from dialogd.protocol import questions
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line, visible
-from dialogd.protocol.units import Zone
+from dialogd.protocol.text import Zone, one_line, visible
 from dialogd.store.caller import HOOK
 from dialogd.store.child import Child
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dialogd.errors import BadInput, UnsafeFile
-from dialogd.protocol.units import budget, count, seconds
+from dialogd.protocol.text import read_budget, read_count, read_seconds
 
 
 class _Written(NamedTuple):
@@ -286,10 +286,10 @@ def _paths(value: object, folder: Path) -> tuple[Path, ...]:
 
 
 _wait = _parsed(
-    lambda value: 0.0 if _NOTHING.fullmatch(str(value)) else seconds(value),
+    lambda value: 0.0 if _NOTHING.fullmatch(str(value)) else read_seconds(value),
     "a duration such as `2`, `0.5` or `90 seconds`",
 )
-_count = _parsed(count, "a number such as `8192`")
+_count = _parsed(read_count, "a number such as `8192`")
 
 
 def _count_or_none(value: object, folder: Path) -> int:
@@ -318,7 +318,7 @@ def _plan(value: object, folder: Path) -> bool | Path:
 
 def _budget(value: object, folder: Path) -> str:
     text = _line(value, folder)
-    _parsed(budget, "an amount such as `$1.50` or `200k tokens`")(text, folder)
+    _parsed(read_budget, "an amount such as `$1.50` or `200k tokens`")(text, folder)
     return text
 
 

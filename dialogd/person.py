@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dialogd.config import file_words
 from dialogd.errors import BadInput, Refused
-from dialogd.protocol import build, fold, lifecycle, units
+from dialogd.protocol import build, fold, lifecycle
 from dialogd.protocol.certificate import approvals
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.fold import state_after
@@ -23,7 +23,7 @@ from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Said, whose
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, is_blank, one_line, redact, unescape
+from dialogd.protocol.text import budget_line, clean, in_words, is_blank, one_line, read_budget, redact, unescape
 from dialogd.store.caller import Caller, caller_here
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import PERSON, Lost, chain_of
@@ -113,7 +113,7 @@ def _typed(dialog: Dialog, kind: str, words: str) -> tuple[Mark, ...]:
 
 def _budget_mark(budget: str) -> tuple[Mark, ...]:
     try:
-        return (Mark("LIMIT", f"budget {units.budget_line(*units.budget(budget))}"),) if budget else ()
+        return (Mark("LIMIT", f"budget {budget_line(*read_budget(budget))}"),) if budget else ()
     except ValueError as error:
         raise BadInput(f"the budget {error}", fix="write it like $4, 500k tokens, or both") from None
 
@@ -525,7 +525,7 @@ def seat(log: LogFile, agent: str, what: str, timeout: str = "") -> Dialog | Non
             return None
         who = single(named(dialog, agent), agent)
         own = dialog.state.limits.timeouts.get(who)
-        said = f"timeout {who} {timeout or (units.in_words(own) if own else SEAT_TIMEOUT)}"
+        said = f"timeout {who} {timeout or (in_words(own) if own else SEAT_TIMEOUT)}"
         limits, problem = dialog.state.limits.changed(said)
         if problem:
             raise BadInput(problem, fix="write it like: --timeout 45m")

@@ -25,7 +25,7 @@ from dialogd.alerts import COMMAND_SECONDS, REASON_LENGTH, TEXT_LENGTH, Alert, C
 from dialogd.config import load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
-from dialogd.protocol.units import clock_at
+from dialogd.protocol.text import clock_at
 from dialogd.store.caller import HOOK
 from tests.server.daemon_process import Room, send
 from tests.support.pair import a_second

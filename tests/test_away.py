@@ -14,7 +14,7 @@ from dialogd.memory.index import facts
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import clock_at
+from dialogd.protocol.text import clock_at
 from dialogd.store.logfile import Addition
 from dialogd.views.flow import after, as_text, away, last_word, since_turn
 from dialogd.views.plan import Plan

@@ -19,8 +19,7 @@ from dialogd.protocol.model import SYSTEM, Draft, Entry, Mark
 from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Debt, Dialog
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import many
+from dialogd.protocol.text import many, one_line
 
 if TYPE_CHECKING:
     from dialogd.tasks.gate import Gate

@@ -20,8 +20,7 @@ from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
 from dialogd.protocol.state import Dialog, Spent, account
-from dialogd.protocol.text import SHORTEST, clean, key_begins, key_ends, key_may_begin, one_line, redact
-from dialogd.protocol.units import in_words
+from dialogd.protocol.text import KEY_BEGINS, KEY_ENDS, KEY_MAY_BEGIN, SHORTEST, clean, in_words, one_line, redact
 
 # -- What calls cost, and what the next one will --------------------------------------------------------------------
 
@@ -307,12 +306,12 @@ class Pieces:
         text, rest = text[:cut], text[cut:]
         while text:
             if self._is_key:
-                over = key_ends(text)
-                self._is_key = not over
-                text, rest = (text[over:], rest) if over else ("", text[-_END:] + rest)
-            elif begins := key_begins(text):
-                said += text[: begins[0]] + _KEY
-                self._is_key, text = True, text[begins[1] :]
+                over = KEY_ENDS.search(text)
+                self._is_key = over is None
+                text, rest = (text[over.end() :], rest) if over else ("", text[-_END:] + rest)
+            elif begins := KEY_BEGINS.search(text):
+                said += text[: begins.start()] + _KEY
+                self._is_key, text = True, text[begins.end() :]
             else:
                 certain = len(text) - (0 if is_end else self._uncertain(text))
                 said, text, rest = said + text[:certain], "", text[certain:] + rest
@@ -324,7 +323,8 @@ class Pieces:
 
     def _uncertain(self, text: str) -> int:
         """How many characters at the end may be the beginning of a secret with gaps in it."""
-        kept = key_may_begin(text)
+        begins = KEY_MAY_BEGIN.search(text)
+        kept = len(text) - begins.start() if begins else 0
         for secret in self._with_gaps:
             sizes = range(min(len(secret) - 1, len(text)), kept, -1)
             kept = next((size for size in sizes if text.endswith(secret[:size])), kept)

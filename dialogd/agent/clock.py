@@ -11,7 +11,7 @@ from pathlib import Path
 from dialogd.protocol.decide import UNFINISHED_REST, Clock
 from dialogd.protocol.model import Condition
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import Here, in_words
+from dialogd.protocol.text import Here, in_words
 
 
 class Seen:

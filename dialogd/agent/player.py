@@ -28,7 +28,7 @@ from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
 from dialogd.protocol.money import DEFAULT_TOKENS
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import NO_BUDGET, budget, dollars, listed
+from dialogd.protocol.text import NO_BUDGET, dollars, listed, read_budget
 from dialogd.store.disk import pread
 from dialogd.store.folders import StateDir
 
@@ -141,7 +141,7 @@ def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, s
 
 
 def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, str]) -> Behavior:
-    usd, tokens = budget(settings.budget) if settings.budget else NO_BUDGET
+    usd, tokens = read_budget(settings.budget) if settings.budget else NO_BUDGET
     calls_tools = choice.backend.partition(":")[0] in WITH_TOOLS
     return Behavior(
         name=settings.name,

@@ -25,8 +25,7 @@ from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, OWN_KINDS, PERSONALITIES, POST, PROPOSE, VOTE
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog, Proposal, Standing
-from dialogd.protocol.text import one_line, redact
-from dialogd.protocol.units import listed, many
+from dialogd.protocol.text import listed, many, one_line, redact
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -27,8 +27,7 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.model import Participant
 from dialogd.protocol.names import worded
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, one_line, redact
-from dialogd.protocol.units import in_words
+from dialogd.protocol.text import clean, in_words, one_line, redact
 from dialogd.store.child import Child, until_done
 
 if TYPE_CHECKING:

@@ -36,14 +36,13 @@ from dialogd.cli.terminal import remark
 from dialogd.config import FIRST_PORT, Settings
 from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.memory import keep
-from dialogd.protocol import units
 from dialogd.protocol.build import expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, WHY_RESERVED, Participant
 from dialogd.protocol.rules import Role, roles_of
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import is_blank, redact
+from dialogd.protocol.text import NO_BUDGET, is_blank, read_budget, redact
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.templates.library import Template, template
@@ -377,7 +376,7 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
         what = f"the template {chosen.name} carries work out in a repository, and none is named"
         raise BadInput(what, fix='dialogd build "goal" --repo DIR')
     try:
-        budget, tokens = units.budget(wanted.budget) if wanted.budget is not None else units.NO_BUDGET
+        budget, tokens = read_budget(wanted.budget) if wanted.budget is not None else NO_BUDGET
     except ValueError as error:
         fix = "write it like '$2.00', '200k tokens' or both: '$2, 200k tokens'"
         raise BadInput(f"--budget: {error}", fix=fix) from None

@@ -15,8 +15,8 @@ from dialogd.backends.keys import secrets
 from dialogd.cli.terminal import as_json, plain, show
 from dialogd.config import Settings, dotenv, load, new_command
 from dialogd.errors import BadInput, NotRunning
-from dialogd.protocol import units
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import read_seconds
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
@@ -131,7 +131,7 @@ def in_utf8(data: bytes, what: str, *, is_whole: bool = True) -> str:
 def duration(text: str, name: str) -> float:
     """The seconds that a time such as `5m` means. Raises `BadInput`, which says the option's name."""
     try:
-        return units.seconds(text)
+        return read_seconds(text)
     except ValueError as error:
         raise BadInput(f"{name}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
 

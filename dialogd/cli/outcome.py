@@ -36,7 +36,7 @@ from dialogd.protocol.money import estimate, in_dollars, standing, total, used
 from dialogd.protocol.replay import Fault, faults
 from dialogd.protocol.seal import SealedAnswer, answers
 from dialogd.protocol.state import Dialog, Spent
-from dialogd.protocol.units import dollars, many
+from dialogd.protocol.text import dollars, many
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
 from dialogd.store.folders import StateDir, file_of

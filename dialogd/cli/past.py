@@ -18,7 +18,7 @@ from dialogd.cli import options
 from dialogd.cli.create import TOPIC
 from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.errors import BadInput, DialogdError, Refused
-from dialogd.protocol import units
+from dialogd.protocol.text import dollars, many, moment_of
 
 if TYPE_CHECKING:
     from dialogd.config import Settings
@@ -151,7 +151,7 @@ def _page(row: DialogRow, decisions: Sequence[PastDecision], dialog: Dialog) -> 
     """The dialog as text for a terminal: its result, then every entry."""
     yield f"{line(row.topic)}  ({row.id})"
     yield line(f"{'REHEARSAL, no model was asked: ' if row.is_rehearsal else ''}{row.headline}")
-    yield f"{when(row)} · {', '.join(row.agents)} · {units.many(row.turns, 'turn')} · {cost(row)}"
+    yield f"{when(row)} · {', '.join(row.agents)} · {many(row.turns, 'turn')} · {cost(row)}"
     for name, value in (("file", row.file), ("archive", row.archive)):
         if value:
             yield f"{name:8} {value}"
@@ -198,7 +198,7 @@ def when(row: DialogRow) -> str:
     """When a dialog ended, or that it is running, in local time."""
     if row.state != "ended":
         return row.state
-    ended = units.moment_of(row.ended)
+    ended = moment_of(row.ended)
     return f"{ended.astimezone():%Y-%m-%d %H:%M}" if ended is not None else "undated"
 
 
@@ -206,7 +206,7 @@ def cost(row: DialogRow) -> str:
     """What a dialog cost, as far as anybody knows."""
     if row.usd is None:
         return "cost unknown"
-    return f"{'' if row.is_exact else 'about '}{units.dollars(row.usd)}"
+    return f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"
 
 
 def list_dialogs(

@@ -48,7 +48,7 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, R
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import AGREED, USER, Limits, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
-from dialogd.protocol.units import budget_line, in_words, many
+from dialogd.protocol.text import budget_line, in_words, many
 from dialogd.store.caller import is_inside
 from dialogd.store.folders import StateDir
 from dialogd.tasks.gate import readable

@@ -28,7 +28,7 @@ from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import SYSTEM
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import moment_of
+from dialogd.protocol.text import moment_of
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.views.builds import NAMES, Event, events, look_into

@@ -36,7 +36,7 @@ from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.person import now
 from dialogd.protocol.rules import PERMISSIONS
-from dialogd.protocol.units import in_words, many
+from dialogd.protocol.text import in_words, many
 from dialogd.store.disk import flush, flush_folder, read_json, why, write_over
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap

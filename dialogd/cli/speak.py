@@ -33,7 +33,7 @@ from dialogd.protocol.fold import free_port
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import AGREED, ANY, USER
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import listed
+from dialogd.protocol.text import listed
 from dialogd.store.caller import settle
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile

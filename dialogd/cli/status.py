@@ -32,8 +32,7 @@ from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import AGREED, ANY, USER, whose
 from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog, Outcome
-from dialogd.protocol.text import places
-from dialogd.protocol.units import in_words
+from dialogd.protocol.text import in_words, places
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.registry import Running

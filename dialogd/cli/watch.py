@@ -46,7 +46,7 @@ from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
 from dialogd.protocol.money import in_dollars, total
 from dialogd.protocol.signals import budget, convergence
 from dialogd.protocol.state import Dialog, Outcome
-from dialogd.protocol.units import dollars
+from dialogd.protocol.text import dollars
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running

@@ -40,8 +40,7 @@ from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import AGREED, USER
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import budget_line, in_words, many
+from dialogd.protocol.text import budget_line, in_words, many, one_line
 from dialogd.store.disk import fix, why, write_over
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import checkout_at, push, remotes, shown

@@ -22,8 +22,7 @@ from dialogd.memory.index import excerpt
 from dialogd.memory.reading import read_dialog, row_of
 from dialogd.protocol.build import came_of
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, one_line
-from dialogd.protocol.units import dollars
+from dialogd.protocol.text import clean, dollars, one_line
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile

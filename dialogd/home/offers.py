@@ -33,10 +33,9 @@ from dialogd.errors import BadInput, DialogdError, Refused, concerning
 from dialogd.home import forms
 from dialogd.home.listing import OnDisk
 from dialogd.memory.reading import read_dialog
-from dialogd.protocol import units
 from dialogd.protocol.model import Limits, digest
 from dialogd.protocol.money import DEFAULT_CAP
-from dialogd.protocol.text import is_blank, one_line
+from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget, read_seconds
 from dialogd.store.disk import read_json
 from dialogd.store.folders import StateDir
 from dialogd.templates.library import DEFAULT_TEMPLATE, load, places, template
@@ -83,8 +82,8 @@ class Offers:
         chosen = [auto.resolve(auto.AUTO, seat, variables, found.__getitem__, base_url=base_url) for seat in (0, 1)]
         defaults = forms.Defaults(
             turns=Limits().max_turns,
-            timeout=units.in_words(Limits().timeout),
-            budget=units.dollars(DEFAULT_CAP),
+            timeout=in_words(Limits().timeout),
+            budget=dollars(DEFAULT_CAP),
             template=DEFAULT_TEMPLATE,
             agents=[one.backend for one in chosen if one.backend != auto.LAST_RESORT],
         )
@@ -214,7 +213,7 @@ class Offers:
             *warnings(opening),
         ]  # fmt: skip
         if capped is not opening:
-            line = units.budget_line(capped.budget, capped.tokens)
+            line = budget_line(capped.budget, capped.tokens)
             notes.append(f"a key pays and no budget is given: the dialog ends at {line}")
         soon = dataclasses.replace(capped, max_turns=min(opening.max_turns, 1 + EARLY * len(seats)))
         low, high = (_sum(costs_of(one, seats, choices, settings)) for one in (soon, capped))
@@ -364,9 +363,9 @@ def _started(file: Path) -> forms.Started:
 def _check_units(asked: forms.Start) -> None:
     """Raise `BadInput` for an amount or a time that is none."""
     for field, value, read, fix in (
-        ("budget", asked.budget, units.budget, "$2.00 or 200k tokens"),
-        ("timeout", asked.timeout, units.seconds, "5m, 90 seconds or 1 hour"),
-        ("max_time", asked.max_time, units.seconds, "30m or 2 hours"),
+        ("budget", asked.budget, read_budget, "$2.00 or 200k tokens"),
+        ("timeout", asked.timeout, read_seconds, "5m, 90 seconds or 1 hour"),
+        ("max_time", asked.max_time, read_seconds, "30m or 2 hours"),
     ):
         with concerning(field):
             try:

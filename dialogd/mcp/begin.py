@@ -15,8 +15,7 @@ from dialogd.cli.create import SEATS, Start, listed
 from dialogd.cli.launch import run_apart
 from dialogd.config import Settings
 from dialogd.errors import BadInput, Refused
-from dialogd.protocol import units
-from dialogd.protocol.text import is_blank
+from dialogd.protocol.text import in_words, is_blank
 from dialogd.store.folders import StateDir
 from dialogd.templates.library import find, names, template
 
@@ -157,7 +156,7 @@ def _limits(settings: Settings, asked: NewSession) -> dict[str, Any]:
         )
     if limits.max_time is not None and options.duration(limits.max_time, "max_time") > settings.session_max_time:
         raise Refused(
-            f"{limits.max_time} is longer than a session may take: {units.in_words(settings.session_max_time)}",
+            f"{limits.max_time} is longer than a session may take: {in_words(settings.session_max_time)}",
             fix="set max_time lower, or have SESSION_MAX_TIME set higher",
         )
     usual = template(asked.position or None).terms.max_turns or MOST_TURNS

@@ -24,8 +24,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant
 from dialogd.protocol.names import OPEN_SESSIONS, SESSIONS, agent_state, session_state
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import many, moment_of
+from dialogd.protocol.text import many, moment_of, one_line
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
 from dialogd.views.flow import TEXT

@@ -18,7 +18,7 @@ from dialogd.memory import index
 from dialogd.memory.reading import facts, read_dialog, row_of
 from dialogd.memory.values import FAILED, WORKED, DialogRow, Hit, PastDecision, Verdict, written
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import many
+from dialogd.protocol.text import many
 from dialogd.store.archive import archive as archive_copy
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dialogd.errors import BadInput
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import Zone, moment_of
+from dialogd.protocol.text import Zone, moment_of, one_line
 from dialogd.views.flow import TIMES
 from dialogd.views.flow import moment as named
 from dialogd.views.plan import Signed

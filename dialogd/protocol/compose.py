@@ -17,8 +17,7 @@ from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
 from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Escalation
-from dialogd.protocol.text import clean, one_line, redact
-from dialogd.protocol.units import Here
+from dialogd.protocol.text import Here, clean, one_line, redact
 from dialogd.protocol.verdict import Close, as_it_stands, end_of, next_turn, rule, taken, without
 
 

@@ -16,7 +16,7 @@ from dialogd.protocol.money import NOTHING, Estimate, reached
 from dialogd.protocol.order import ways_out
 from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Outcome
-from dialogd.protocol.units import Zone, in_words, seconds_between
+from dialogd.protocol.text import Zone, in_words, seconds_between
 from dialogd.protocol.verdict import turns_limit
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it

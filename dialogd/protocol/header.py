@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from dialogd.protocol import units
 from dialogd.protocol.model import RESERVED, WHY_RESERVED, Header, Limits, Participant
 from dialogd.protocol.rules import (
     CRITERIA,
@@ -29,7 +28,7 @@ from dialogd.protocol.rules import (
     Rules,
     read_rules,
 )
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import NO_BUDGET, one_line, read_budget, read_count, read_seconds, read_size
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -57,7 +56,7 @@ def read_header(text: str) -> Header:
     """Read the header; never fails. Without `Agents` the dialog is between A on 3001 and B on 3002."""
     warnings: list[str] = []
     keys = _keys(text)
-    budget, tokens = _value(keys, "budget", units.budget, units.NO_BUDGET, warnings, "none")
+    budget, tokens = _value(keys, "budget", read_budget, NO_BUDGET, warnings, "none")
     agents, setup = _agents(keys.get("agents", ""), warnings), _setup(text, warnings)
     if setup.get("person", "present") not in ("present", "absent"):
         warnings.append('header: Setup: person is neither "present" nor "absent"; using "present"')
@@ -69,14 +68,14 @@ def read_header(text: str) -> Header:
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
     timeout = rules.board.contribution_timeout if rules.board else None
     limits = Limits(
-        max_turns=_value(keys, "max turns", units.count, 20, warnings),
-        timeout=_value(keys, "timeout", units.seconds, timeout or 300.0, warnings),
-        max_message=_value(keys, "max message", units.count, 10_000, warnings),
-        max_size=_value(keys, "max size", units.size, 1_000_000, warnings),
+        max_turns=_value(keys, "max turns", read_count, 20, warnings),
+        timeout=_value(keys, "timeout", read_seconds, timeout or 300.0, warnings),
+        max_message=_value(keys, "max message", read_count, 10_000, warnings),
+        max_size=_value(keys, "max size", read_size, 1_000_000, warnings),
         budget=budget,
         tokens=tokens,
-        max_rounds=_value(keys, "max rounds", units.count, _rounds(rules), warnings, "no limit"),
-        max_time=_value(keys, "max time", units.seconds, None, warnings, "no limit"),
+        max_rounds=_value(keys, "max rounds", read_count, _rounds(rules), warnings, "no limit"),
+        max_time=_value(keys, "max time", read_seconds, None, warnings, "no limit"),
     )
     title = _TITLE.search(text)
     return Header(

@@ -11,8 +11,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from dialogd.protocol import units
 from dialogd.protocol.rules import MODERATE, VOTE, Rules
+from dialogd.protocol.text import Budget, read_budget, read_count, read_seconds, read_size
 
 USER = "USER"
 SYSTEM = "SYSTEM"
@@ -120,14 +120,14 @@ class Limits:
 
 
 _OWN_TIMEOUT = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)[ =:]+(\d.*)")  # `B 30 minutes`
-_READERS: Mapping[str, Callable[[str], float | units.Budget]] = {
-    "max_turns": units.count,
-    "timeout": units.seconds,
-    "max_message": units.count,
-    "max_size": units.size,
-    "budget": units.budget,
-    "max_rounds": units.count,
-    "max_time": units.seconds,
+_READERS: Mapping[str, Callable[[str], float | Budget]] = {
+    "max_turns": read_count,
+    "timeout": read_seconds,
+    "max_message": read_count,
+    "max_size": read_size,
+    "budget": read_budget,
+    "max_rounds": read_count,
+    "max_time": read_seconds,
 }
 
 

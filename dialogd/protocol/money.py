@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from dialogd.protocol.model import SYSTEM, USER, Entry, Header, Limits
 from dialogd.protocol.state import Spent, State, account
-from dialogd.protocol.units import dollars
+from dialogd.protocol.text import dollars
 
 N = TypeVar("N", int, float)
 

@@ -17,11 +17,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from dialogd.protocol import order, units
+from dialogd.protocol import order
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Header, Mark, Said
 from dialogd.protocol.state import NO_TEXT, Dialog, Question, Questions
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import Here, Zone, as_iso, clock_at, iso, moment_of, named, whole_minute
+from dialogd.protocol.text import (
+    Here,
+    Zone,
+    as_iso,
+    clock_at,
+    in_words,
+    moment_of,
+    one_line,
+    seconds_between,
+    time_named,
+)
 
 NAME = "QUESTION_FOR_USER"
 LEAST = 900.0  # seconds that the person has at least
@@ -42,10 +51,10 @@ def parse(mark: Mark) -> Question:
     texts, by, default = [], "", ""
     for field in fields:
         found = _BY.fullmatch(field)
-        moment = iso(_ASKED.sub("", found[1])) if found else ""
+        moment = moment_of(_ASKED.sub("", found[1])) if found else None
         answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
         if moment and not by:
-            by = moment
+            by = as_iso(moment)
         elif answer and not default:
             default = answer[1]
         else:
@@ -102,7 +111,7 @@ def _canonical(mark: Mark, here: Here) -> tuple[Mark, list[tuple[str, str]]]:
     now, by, default, parts = moment_of(here.at), "", next(iter(defaults), ""), []
     if moments and now is not None:
         words, moment = next(iter(moments.items()))
-        least = whole_minute(now + timedelta(seconds=LEAST))
+        least = _whole_minute(now + timedelta(seconds=LEAST))
         by = as_iso(max(moment, least))
         parts = [f"by {by}" if moment >= least else f"by {by} (asked: {words})"]
     parts += [f"default: {default}"] if default else []
@@ -110,6 +119,10 @@ def _canonical(mark: Mark, here: Here) -> tuple[Mark, list[tuple[str, str]]]:
     if parse(one) != Question(text, by, default):
         one = Mark(NAME, " | ".join((f"“{without_fields(text) or NO_TEXT}”", *parts)))
     return one, refused
+
+
+def _whole_minute(moment: datetime) -> datetime:
+    return moment if not moment.second else moment + timedelta(seconds=60 - moment.second)
 
 
 def _moment(field: str, here: Here) -> tuple[datetime | None, str]:
@@ -121,12 +134,12 @@ def _moment(field: str, here: Here) -> tuple[datetime | None, str]:
     within = _IN.fullmatch(words)
     if within is not None:
         ahead = int(within[1]) * _SECONDS[within[2].lower()]
-        return (whole_minute(now + timedelta(seconds=ahead)), words) if 0 < ahead <= LONGEST else (None, words)
+        return (_whole_minute(now + timedelta(seconds=ahead)), words) if 0 < ahead <= LONGEST else (None, words)
     match = _BY.fullmatch(words)
     if match is None:
         return None, words if _ATTEMPT.match(words) else ""
     try:
-        return named(match[1], now, here.zone or clock_at(now.tzinfo)), words
+        return time_named(match[1], now, here.zone or clock_at(now.tzinfo)), words
     except (ValueError, OverflowError):
         return None, words
 
@@ -286,7 +299,7 @@ def until_in_words(by: str, at: str, zone: Zone | None = None) -> str:
 
 def left(by: str, at: str) -> float | None:
     """Seconds from wall time `at` to a deadline, below 0 once it has passed; None without one."""
-    return units.seconds_between(at, by) if by and at else None
+    return seconds_between(at, by) if by and at else None
 
 
 def left_in_words(by: str, at: str, zone: Zone | None = None) -> str:
@@ -295,7 +308,7 @@ def left_in_words(by: str, at: str, zone: Zone | None = None) -> str:
     if seconds is None:
         return when
     rounded = seconds if seconds < 60 else -(-seconds // 60) * 60
-    return f"{when}, {f'in {units.in_words(round(rounded))}' if seconds > 0 else 'which has passed'}"
+    return f"{when}, {f'in {in_words(round(rounded))}' if seconds > 0 else 'which has passed'}"
 
 
 def answered_by_default(dialog: Dialog, me: str) -> tuple[Question, ...]:

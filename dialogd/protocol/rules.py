@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from annotated_types import Interval, Len
 
-from dialogd.protocol import units
+from dialogd.protocol.text import read_seconds
 
 T = TypeVar("T")
 
@@ -266,7 +266,7 @@ Names = Annotated[tuple[str, ...], Read(names)]
 Share = Annotated[float, Interval(gt=0, le=1), Read(_share)]
 Limit = Annotated[int, Interval(ge=0, le=1_000_000)]
 Count = Annotated[int, Interval(ge=1, le=1_000_000)]
-Seconds = Annotated[float, Read(units.seconds)]
+Seconds = Annotated[float, Read(read_seconds)]
 
 
 @dataclass(frozen=True, slots=True)

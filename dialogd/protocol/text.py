@@ -1,12 +1,16 @@
-"""What text may carry into the file: no control characters, structure only escaped, no secrets.
+"""Text and quantities: what may be carried into the file, and what people write (`5 minutes`, `$2.00`, `18:00`). Pure.
 
 Lines are split on `\\n` and on nothing else: two readers that disagree about lines are how turns get forged.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from reprlib import repr as shown  # cut to some thirty characters: a header may hold anything
 
 _BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -17,6 +21,7 @@ UNSEEN = (
     r"\U000e0000-\U000e007f"
 )
 _UNSEEN = re.compile(f"[{UNSEEN}]")
+_NOTHING = re.compile(rf"[\s\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff\ufffd\u200c\u200d\ufe00-\ufe0f{UNSEEN}]*")
 
 # What would read as structure at the start of a line: entry headings, TURN lines, marks, frames. Wider than any
 # reader, and free of the mark table, so that a file written today reads the same tomorrow. Runs are possessive (`*+`):
@@ -34,16 +39,12 @@ _UNESCAPE = re.compile(rf"^([ \t]*+)\\(\\*{_STRUCTURE})", re.M | re.I)
 
 def clean(text: str) -> str:
     """CRLF to LF; every other control character, lone CR and NUL among them, becomes U+FFFD."""
-    text = _BLANKS.sub("\ufffd", text.replace("\r\n", "\n"))
-    return _SURROGATES.sub("\ufffd", text)
+    return _SURROGATES.sub("\ufffd", _BLANKS.sub("\ufffd", text.replace("\r\n", "\n")))
 
 
 def visible(text: str) -> str:
     """`clean`, and U+FFFD for what changes how the rest is read without being seen: for whatever shows a text."""
     return _UNSEEN.sub("\ufffd", clean(text))
-
-
-_NOTHING = re.compile(rf"[\s\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff\ufffd\u200c\u200d\ufe00-\ufe0f{UNSEEN}]*")
 
 
 def is_blank(text: str) -> bool:
@@ -92,10 +93,13 @@ _OWN = "own key"
 _PLACE = re.compile(rf"\[redacted: (?:{'|'.join((_OWN, *_NAMES))})\]")
 _ANY = re.compile("|".join(rf"(?<![A-Za-z0-9])({shape})" for shape in _SHAPES.values()))
 # How any of them begins. Nearly every text holds none of these: then no regular expression is tried at all.
-_HEADS = (
-    *("sk-", "xai-", "AIza", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "AKIA", "ASIA"),
-    *("xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-", "-----BEGIN ", "eyJ", "://"),
-)
+_HEADS = "sk- xai- AIza ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ AKIA ASIA xoxa- xoxb- xoxp- xoxr- xoxs- -----BEGIN eyJ ://"
+_BEGINNINGS = tuple(_HEADS.split())
+
+# For readers that see a text bit by bit: a private key's first and last line, and what may begin the first one.
+KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
+KEY_MAY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*-{0,4}\Z")
 
 
 def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
@@ -104,11 +108,11 @@ def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
     `own` are secrets that somebody here holds, whatever they look like.
     """
     found = 0
-    for secret in sorted(own, key=len, reverse=True) if own else ():  # one may be the beginning of another
+    for secret in sorted(own, key=len, reverse=True):  # one may be the beginning of another
         if len(secret) >= SHORTEST and secret in text:
             found += text.count(secret)
             text = text.replace(secret, f"[redacted: {_OWN}]")
-    if any(head in text for head in _HEADS):
+    if any(beginning in text for beginning in _BEGINNINGS):
         text, shapes = _ANY.subn(lambda match: f"[redacted: {_NAMES[(match.lastindex or 1) - 1]}]", text)
         found += shapes
     return text, found
@@ -119,24 +123,212 @@ def places(text: str) -> int:
     return len(_PLACE.findall(text))
 
 
-_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
-_MAY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*-{0,4}\Z")
+# -- Quantities as people write them: `5 minutes`, `1,000`, `1 MB`, `$2.00` --------------------------------------------
+
+MAX_SECONDS = 7 * 86_400.0
+MAX_COUNT = 1_000_000_000
+MAX_SIZE = 1_000_000_000_000
+MAX_DOLLARS = 1_000_000.0
+MAX_TOKENS = 1_000_000_000_000
+
+Budget = tuple[float | None, int | None]  # US dollars and tokens, None for what is not limited
+NO_BUDGET: Budget = (None, None)
+
+# [0-9] and not \d: digits of other scripts are more likely an accident than a limit.
+_WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})"
+_NUMBER = rf"{_WHOLE}(?:\.[0-9]{{1,9}})?"
+_PART = rf"({_NUMBER})\s*([a-z]*)"
+_DURATION = re.compile(rf"{_NUMBER}|{_NUMBER}\s*[a-z]+(?:\s*,?\s*(?:and\s+)?{_NUMBER}\s*[a-z]+)*")
+_COUNT = re.compile(rf"({_WHOLE})(?:\.0)?(?:\s*(?:turns?|characters?|chars?))?")
+_AMOUNT = re.compile(
+    rf"(?:(?:us\s?)?\$|usd)\s?({_NUMBER})(?![\w.])|({_NUMBER})\s?(?:us\s?)?(?:\$|usd|dollars?)(?!\w)"
+    rf"|({_NUMBER})\s?([km]?)\s?(?:tokens?|toks?)(?!\w)"
+)
 
 
-def key_begins(text: str) -> tuple[int, int] | None:
-    """Where the first line of the first private key begins and ends, for readers that see a text bit by bit."""
-    found = _BEGINS.search(text)
-    return found.span() if found else None
+def _units(table: dict[str, float]) -> dict[str, float]:
+    return {"": 1, **{name: factor for names, factor in table.items() for name in names.split()}}
 
 
-def key_ends(text: str) -> int:
-    """Where the first private key's last line ends; 0 where none does."""
-    found = _ENDS.search(text)
-    return found.end() if found else 0
+_SECONDS_IN = _units(
+    {
+        "ms millisecond milliseconds": 0.001,
+        "s sec secs second seconds": 1,
+        "m min mins minute minutes": 60,
+        "h hr hrs hour hours": 3_600,
+        "d day days": 86_400,
+    }
+)
+_BYTES_IN = _units({"b byte bytes": 1, "k kb": 1e3, "m mb": 1e6, "g gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30})
+_TOKENS_IN = _units({"k": 1_000, "m": 1_000_000})
 
 
-def key_may_begin(text: str) -> int:
-    """How many characters at the end of the text may be the beginning of a private key's first line."""
-    found = _MAY_BEGIN.search(text)
-    return len(text) - found.start() if found else 0
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _within(number: float, value: object, most: int) -> int:
+    if not 1 <= number <= most:
+        raise ValueError(f"{shown(value)} is not between 1 and {most:,}")
+    return int(number)
+
+
+def read_seconds(value: str | float) -> float:
+    """Read a duration, more than nothing and at most 7 days, as seconds. Raises `ValueError`."""
+    text = str(value).strip().lower()
+    parts = re.findall(_PART, text) if _DURATION.fullmatch(text) else ()
+    total = sum(_number(number) * _SECONDS_IN.get(unit, math.nan) for number, unit in parts)
+    if total > MAX_SECONDS:
+        raise ValueError(f"{shown(value)} is longer than 7 days")
+    if not total > 0:  # nor is what is no number
+        raise ValueError(f"{shown(value)} is not a duration above zero such as `5 minutes`, `90 seconds` or `1h 30m`")
+    return total
+
+
+def read_count(value: str | float) -> int:
+    """Read a whole number from 1 to 1,000,000,000. Raises `ValueError`."""
+    match = _COUNT.fullmatch(str(value).strip().lower())
+    if match is None:
+        raise ValueError(f"{shown(value)} is not a whole number such as `20` or `1,000`")
+    return _within(_number(match[1]), value, MAX_COUNT)
+
+
+def read_size(value: str | float) -> int:
+    """Read a size, at least one byte and at most 1 TB, as bytes. Raises `ValueError`."""
+    match = re.fullmatch(_PART, str(value).strip().lower())
+    if match is None or match[2] not in _BYTES_IN:
+        raise ValueError(f"{shown(value)} is not a size such as `1 MB` or `500 KB`")
+    return _within(_number(match[1]) * _BYTES_IN[match[2]], value, MAX_SIZE)
+
+
+def read_budget(value: str) -> Budget:
+    """Read a budget of dollars, of tokens, or of both. Raises `ValueError`."""
+    text = str(value).strip().lower()
+    money: list[float] = []
+    tokens: list[int] = []
+    for before, behind, number, unit in _AMOUNT.findall(text):
+        if number:
+            tokens.append(_within(_number(number) * _TOKENS_IN[unit], value, MAX_TOKENS))
+        else:
+            money.append(_number(before or behind))
+    joined = re.fullmatch(r"\0(?:\s*,?\s*(?:and\s+)?\0)?", _AMOUNT.sub("\0", text))
+    if joined is None or max(len(money), len(tokens)) > 1:
+        raise ValueError(f"{shown(value)} is not a budget such as `$2.00`, `200,000 tokens` or `$2.00, 500k tokens`")
+    if money and not 0 < money[0] <= MAX_DOLLARS:
+        raise ValueError(f"{shown(value)} is not between $0 and ${MAX_DOLLARS:,.0f}")
+    return next(iter(money), None), next(iter(tokens), None)
+
+
+def _dollars(amount: float, digits: int) -> str:
+    whole, _, rest = f"{amount:,.{digits}f}".partition(".")
+    return f"${whole}.{rest.rstrip('0'):0<2}"
+
+
+def dollars(amount: float) -> str:
+    """Write an amount as people do: `$2.00`, `$1,234.50`; below a dollar up to four digits: `$0.0061`, `$0.34`."""
+    return "under $0.0001" if amount and not round(amount, 4) else _dollars(amount, 2 if amount >= 1 else 4)
+
+
+def budget_line(usd: float | None, tokens: int | None) -> str:
+    """Write a budget so that `read_budget` reads it back as it is: `$2.00, 200,000 tokens`; "" for none."""
+    parts = [_dollars(usd, 9)] if usd is not None else []
+    return ", ".join([*parts, f"{tokens:,} tokens"] if tokens is not None else parts)
+
+
+def many(count: int | str, what: str) -> str:
+    """A number of things: `1 round`, `5 rounds`."""
+    return f"{count} {what}{'' if str(count) == '1' else 's'}"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """`A`, `A and B`, `A, B and C`; "" for none."""
+    return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def in_words(duration: float) -> str:
+    """Write finite seconds as people say them: `3 minutes 2 seconds`, `6.1 seconds`, `0 seconds`."""
+    tenths = round(max(duration, 0.0), 1)
+    if tenths < 60:
+        return many(f"{tenths:.1f}".removesuffix(".0"), "second")
+    rest, words = round(duration), []
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        amount, rest = divmod(rest, length)
+        words += [many(amount, unit)] if amount else []
+    return " ".join(words)
+
+
+# -- Times, read by the clock of a place ------------------------------------------------------------------------------
+
+JUST_PASSED = 21_600.0  # seconds for which a time of day that has passed means today's
+
+_ISO = re.compile(r"([2-8]\d{3}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)\s?([Zz]|[+-]\d\d:?\d\d)")
+_LOCAL = re.compile(r"([2-8]\d{3}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)")
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+
+# A moment by the clock of a place, with the offset of that very date; a naive one is a time by that clock.
+Zone = Callable[[datetime], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """When and where a daemon writes: wall time with its machine's offset, and that machine's clock.
+
+    Without a `zone` the offset holds for every date.
+    """
+
+    at: str
+    zone: Zone | None = None
+
+
+def moment_of(text: str) -> datetime | None:
+    """A date and time with its offset, as it is given or stands in the file; None for anything else."""
+    match = _ISO.fullmatch(text.strip())
+    try:
+        return datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3].upper()}") if match else None
+    except ValueError:
+        return None
+
+
+def as_iso(moment: datetime) -> str:
+    """The moment as the file has it."""
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def seconds_between(earlier: str, later: str) -> float | None:
+    """Seconds between two times as they stand in the file, such as `2026-11-21 20:00:00 +01:00`; None if one is none.
+
+    A time without an offset is taken as UTC.
+    """
+    times = []
+    for text in (earlier, later):
+        try:
+            moment = datetime.fromisoformat(text.strip().replace(" +", "+").replace(" -", "-"))
+        except ValueError:
+            return None
+        times.append(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return (times[1] - times[0]).total_seconds()
+
+
+def time_named(words: str, now: datetime, zone: Zone) -> datetime | None:
+    """The moment that an ISO time, or a time of day in `zone`, names; None for other words. Raises `ValueError`.
+
+    A time of day that has just passed is today's; one that has long passed is tomorrow's, as midnight always is.
+    """
+    words = " ".join(words.split())
+    if exact := moment_of(words):
+        return exact
+    if match := _LOCAL.fullmatch(words):
+        return zone(datetime.fromisoformat(f"{match[1]}T{match[2]}"))
+    match = _CLOCK.fullmatch(words)
+    if match is None:
+        return None
+    moment = datetime.combine(zone(now).date(), time(int(match[1]), int(match[2])))
+    ago = (now - zone(moment)).total_seconds()
+    if ago >= (0 if moment.time() == time(0) else JUST_PASSED):
+        moment += timedelta(days=1)
+    return zone(moment)
+
+
+def clock_at(offset: tzinfo | None) -> Zone:
+    """The clock of a place with that offset on every date."""
+    return lambda moment: moment.astimezone(offset) if moment.tzinfo else moment.replace(tzinfo=offset)

@@ -19,8 +19,7 @@ from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import without_fields
 from dialogd.protocol.rules import BUILDS, Build
 from dialogd.protocol.state import SINCE, Dialog, Question, Questions, Standing, State, Tally, tally
-from dialogd.protocol.text import is_blank, one_line
-from dialogd.protocol.units import many
+from dialogd.protocol.text import is_blank, many, one_line
 
 
 @dataclass(frozen=True, slots=True)

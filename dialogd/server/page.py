@@ -33,7 +33,7 @@ from dialogd.protocol.model import AGREED, USER, turn_number
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog, Proposal
-from dialogd.protocol.units import dollars, in_words, many
+from dialogd.protocol.text import dollars, in_words, many
 from dialogd.server import wire
 from dialogd.server.build_routes import repository
 from dialogd.server.page_build import end_of_build, takeover_piece, task_piece, tasks_piece

@@ -16,8 +16,7 @@ from dialogd.protocol.certificate import approvals
 from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import visible
-from dialogd.protocol.units import many
+from dialogd.protocol.text import many, visible
 from dialogd.server.page_entries import cast, fragment
 from dialogd.store.logfile import LogFile
 from dialogd.views.builds import Look, Row, rows, why_of

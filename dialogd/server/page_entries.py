@@ -21,7 +21,7 @@ from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import REVIEW, SEVERITIES, Build
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import dollars
+from dialogd.protocol.text import dollars
 from dialogd.views.markup import fill, rendered, safe, so_far, to_html
 from dialogd.views.words import BLOCK, Context, Wording, context_of, row_of, worded, words_of
 

@@ -18,8 +18,7 @@ from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import AGREED, ANY, USER, whose
 from dialogd.protocol.state import Dialog, Outcome, Spent
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import dollars, in_words, listed
+from dialogd.protocol.text import dollars, in_words, listed, one_line
 from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed
 from dialogd.server.report import health

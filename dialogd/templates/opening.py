@@ -14,8 +14,7 @@ from dialogd.protocol.model import USER, Header, Limits, Participant
 from dialogd.protocol.order import following
 from dialogd.protocol.rules import DECIDE, MODERATE, PARALLEL_ROUNDS, PERMISSIONS, PROPOSE, READ_OWN, Role, Rules
 from dialogd.protocol.state import State
-from dialogd.protocol.text import clean, escape, one_line, redact
-from dialogd.protocol.units import budget_line, in_words
+from dialogd.protocol.text import budget_line, clean, escape, in_words, one_line, redact
 from dialogd.templates.library import Template
 
 LONGEST_TOPIC = 300  # characters of it in the header; a longer one stands whole in turn 1

@@ -13,7 +13,6 @@ from string import Template as Filled
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from dialogd.protocol import units
 from dialogd.protocol.marks import outside_fences
 from dialogd.protocol.rules import (
     BUILDS,
@@ -36,7 +35,7 @@ from dialogd.protocol.rules import (
     one_of,
     read_as,
 )
-from dialogd.protocol.text import clean, one_line, redact
+from dialogd.protocol.text import clean, one_line, read_count, redact
 
 LONGEST = 2_000  # code points of one text
 LONGEST_LINE = 5_000  # characters
@@ -478,7 +477,7 @@ def _span(value: Any) -> Span:
     return least, most
 
 
-Number = Annotated[int | None, Read(units.count)]
+Number = Annotated[int | None, Read(read_count)]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import many
+from dialogd.protocol.text import many, one_line
 
 if TYPE_CHECKING:
     from dialogd.tasks.worktrees import Diff

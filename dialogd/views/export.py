@@ -26,8 +26,7 @@ from dialogd.protocol.model import AGREED, Condition, Entry, digest
 from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.names import lifecycle_of
 from dialogd.protocol.state import Dialog, Spent
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import dollars, in_words, listed, many
+from dialogd.protocol.text import dollars, in_words, listed, many, one_line
 from dialogd.views.flow import flow
 from dialogd.views.markup import fill, safe, to_html
 from dialogd.views.plan import Plan

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import TypedDict
 
 from dialogd.errors import BadInput
-from dialogd.protocol import board, build, lifecycle, marks, questions, units
+from dialogd.protocol import board, build, lifecycle, marks, questions
 from dialogd.protocol.board import AGAINST, Position, Reopening, latest, positions, rejections_in, reopenings
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
@@ -19,8 +19,7 @@ from dialogd.protocol.model import AGREED, ANY, OUTCOMES, SYSTEM, USER, Conditio
 from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.review import total_of
 from dialogd.protocol.state import Dialog, Proposal, Spent
-from dialogd.protocol.text import one_line
-from dialogd.protocol.units import Zone, clock_at
+from dialogd.protocol.text import Zone, clock_at, one_line, seconds_between
 from dialogd.views.words import by_name, called, ending, first_words, row_of, tried, words_of
 
 FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
@@ -363,7 +362,7 @@ def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None
         )
     found = 0
     for entry in dialog.entries:
-        passed = units.seconds_between(entry.at, then.isoformat())
+        passed = seconds_between(entry.at, then.isoformat())
         if passed is not None and passed < 0:
             break
         found = turn_number(entry.id) if passed is not None else found  # when a turn was typed by hand, nobody knows
@@ -446,7 +445,7 @@ class Away:
         return tuple((title, items) for kind, title in TITLES.items() if (items := self.items[kind]))
 
 
-def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
+def away(dialog: Dialog, since: int, zone: Zone | None = None) -> Away:
     """What happened in the entries after turn `since`; 0 is the whole dialog. `zone` is the reader's clock."""
     entries, messages = after(dialog, since), flow(dialog)
     ids, ends = {entry.id for entry in entries}, {entry.id: entry.ending for entry in dialog.entries}
@@ -572,7 +571,7 @@ def _spent(dialog: Dialog, entries: Sequence[Entry]) -> Spent:
     return total(spent)
 
 
-def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
+def _needed(dialog: Dialog, zone: Zone | None) -> str:
     """What the dialog waits for from the person, in words; "" for nothing."""
     state = dialog.state
     if state.outcome is not None:

@@ -35,7 +35,7 @@ from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account
-from dialogd.protocol.units import dollars, listed, many, seconds_between
+from dialogd.protocol.text import dollars, listed, many, seconds_between
 from dialogd.views.flow import names_of
 from dialogd.views.words import METHODS, by_name, row_of
 

@@ -16,8 +16,7 @@ from dialogd.errors import BackendError, StorageError
 from dialogd.protocol.board import as_ended, rejected
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import redact
-from dialogd.protocol.units import moment_of
+from dialogd.protocol.text import moment_of, redact
 from dialogd.store.disk import why, write_once, write_over
 from dialogd.store.folders import StateDir
 from dialogd.views.plan import Plan, Synthesis, has_spoken

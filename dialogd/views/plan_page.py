@@ -14,8 +14,7 @@ from dialogd.protocol.certificate import where
 from dialogd.protocol.lifecycle import answers, continued
 from dialogd.protocol.model import AGREED, Entry
 from dialogd.protocol.signals import convergence
-from dialogd.protocol.text import one_line, visible
-from dialogd.protocol.units import dollars, in_words, listed, many, moment_of
+from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, visible
 from dialogd.views.plan import Plan, PlanDecision, Statement, method, without_marks
 from dialogd.views.standing import entry_fields
 from dialogd.views.words import called, sentences, words_of

@@ -12,7 +12,7 @@ from dialogd.protocol import names, questions
 from dialogd.protocol.model import USER, Entry
 from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import listed
+from dialogd.protocol.text import listed
 
 Phase = Literal["no_dialog", "thinking", "waiting", "paused", "waiting_for_user", "ended", "error"]
 

@@ -13,8 +13,7 @@ from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, Said, whose
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog, Outcome
-from dialogd.protocol.text import one_line, redact
-from dialogd.protocol.units import listed
+from dialogd.protocol.text import listed, one_line, redact
 
 Name = Callable[[str], str]  # what is called how: an agent's id, USER, SYSTEM
 BLOCK, LINE, REMARK, SMALL = "block", "line", "remark", "small"

@@ -22,7 +22,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.signals import WARNINGS
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.units import dollars
+from dialogd.protocol.text import dollars
 from tests.docs.manual import DOCS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 from tests.support.minds import consensus
 from tests.support.standin import StandIn

@@ -16,7 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dialogd.errors import BackendError
-from dialogd.protocol import units
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.header import read_header
@@ -36,6 +35,7 @@ from dialogd.protocol.money import (
 )
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Debt, Debts, Dialog, Spent, State, account
+from dialogd.protocol.text import MAX_COUNT, MAX_TOKENS, Budget, budget_line, dollars, read_budget
 from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.support.cases import cases
@@ -136,8 +136,8 @@ NONE = [
 
 
 @cases(("text", "amounts"), BUDGETS.items())
-def test_a_budget_is_read_as_people_write_it(text: str, amounts: units.Budget) -> None:
-    assert units.budget(text) == amounts
+def test_a_budget_is_read_as_people_write_it(text: str, amounts: Budget) -> None:
+    assert read_budget(text) == amounts
     header = read_header(f"# D\n\n**Budget:** {text}\n")
     assert ((header.limits.budget, header.limits.tokens), header.warnings) == (amounts, ())
     assert Limits().changed(f"budget {text}") == (Limits(budget=amounts[0], tokens=amounts[1]), "")
@@ -146,7 +146,7 @@ def test_a_budget_is_read_as_people_write_it(text: str, amounts: units.Budget) -
 @cases("text", NONE)
 def test_what_is_no_budget_sets_none_and_says_why(text: str) -> None:
     with pytest.raises(ValueError, match=r"budget|between|kind"):
-        units.budget(text)
+        read_budget(text)
     header = read_header(f"# D\n\n**Budget:** {text}\n")
     assert (header.limits, len(header.warnings)) == (Limits(), 1)
     assert "Budget" in header.warnings[0]
@@ -158,10 +158,10 @@ def test_what_is_no_budget_sets_none_and_says_why(text: str) -> None:
 dollar_amounts = st.integers(1, 10**12).map(lambda micros: micros / 1e6)
 
 
-@given(st.one_of(st.none(), dollar_amounts), st.one_of(st.none(), st.integers(1, units.MAX_TOKENS)))
+@given(st.one_of(st.none(), dollar_amounts), st.one_of(st.none(), st.integers(1, MAX_TOKENS)))
 def test_a_budget_that_is_written_is_read_back(usd: float | None, tokens: int | None) -> None:
-    line = units.budget_line(usd, tokens)
-    assert units.budget(line) == (usd, tokens) if line else (usd, tokens) == (None, None)
+    line = budget_line(usd, tokens)
+    assert read_budget(line) == (usd, tokens) if line else (usd, tokens) == (None, None)
 
 
 @cases(
@@ -170,7 +170,7 @@ def test_a_budget_that_is_written_is_read_back(usd: float | None, tokens: int | 
      (0.00001, "under $0.0001"), (0.99999, "$1.00")],
 )  # fmt: skip
 def test_dollars_are_written_as_people_do(amount: float, text: str) -> None:
-    assert units.dollars(amount) == text
+    assert dollars(amount) == text
 
 
 def test_a_limit_note_names_the_budget_anew_as_a_whole() -> None:
@@ -495,7 +495,7 @@ def test_a_budget_is_never_passed_when_no_turn_costs_more_than_expected(
     agents: str, budget: int, costs: list[tuple[int, int]], in_rounds: bool
 ) -> None:
     turn = ", ".join(agents) if in_rounds else ""
-    line = units.budget_line(budget / 1e6, None)
+    line = budget_line(budget / 1e6, None)
     room = Shop(opening(*agents, turn=turn, keys=[f"Budget: {line}", "Max Turns: 999"]))
     expected = dict(zip(itertools.count(), costs, strict=False))
     for step in itertools.count():
@@ -580,7 +580,7 @@ def test_the_estimate_of_a_dialog_covers_every_dialog_within_its_assumptions(
 
 
 def test_the_estimate_of_an_endless_dialog_is_made_in_a_moment() -> None:
-    turns = units.MAX_COUNT
+    turns = MAX_COUNT
     assert estimate(turns, 2, lambda _, out: out * 1.0, start=1, said=1, out=3) == pytest.approx(
         3 * turns / 2, rel=1e-6
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.errors import BackendError, Refused
-from dialogd.protocol import board, lifecycle, questions, units
+from dialogd.protocol import board, lifecycle, questions
 from dialogd.protocol.decide import Clock, Reply, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
@@ -18,7 +18,7 @@ from dialogd.protocol.marks import canonical, read_reply
 from dialogd.protocol.model import SYSTEM, Mark, Participant
 from dialogd.protocol.questions import NAME
 from dialogd.protocol.state import Dialog, Question
-from dialogd.protocol.units import Here, Zone
+from dialogd.protocol.text import Here, Zone, as_iso, moment_of, time_named
 from dialogd.templates.library import template
 from dialogd.templates.opening import Opening, compose
 from tests.protocol.test_total import is_linear
@@ -117,8 +117,8 @@ def test_a_named_date_has_its_own_offset(said: str, stands: str) -> None:
 
 def test_looking_for_a_deadline_is_linear() -> None:
     now = datetime.fromisoformat(HERE)
-    assert is_linear(lambda n: units.named("18:00" + " " * n * 20 + "x", now, berlin))
-    assert units.named(" 2026-11-23 \n  18:00", now, berlin) == now.replace(day=23, hour=18, second=0)
+    assert is_linear(lambda n: time_named("18:00" + " " * n * 20 + "x", now, berlin))
+    assert time_named(" 2026-11-23 \n  18:00", now, berlin) == now.replace(day=23, hour=18, second=0)
 
 
 def test_a_deadline_is_told_by_the_readers_clock() -> None:
@@ -199,7 +199,8 @@ OFFSETS = st.sampled_from(["Z", "+00:00", "+01:00", "-08:00", "+05:45", "+14:00"
 def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: str, zone: Zone | None) -> None:
     first, *remarks = questions.written((Mark(NAME, value),), Here(here, zone))
     found = questions.parse(first)
-    assert found.by == units.iso(found.by)
+    moment = moment_of(found.by)
+    assert found.by == (as_iso(moment) if moment else "")
     left = questions.left(found.by, here)
     assert left is None or left >= questions.LEAST
     assert {remark.name for remark in remarks} <= {"REFUSED"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.protocol.units import MAX_COUNT, MAX_SECONDS, MAX_SIZE, count, in_words, seconds, size
+from dialogd.protocol.text import MAX_COUNT, MAX_SECONDS, MAX_SIZE, in_words, read_count, read_seconds, read_size
 from tests.support.cases import cases
 
 
@@ -35,7 +35,7 @@ from tests.support.cases import cases
     ],
 )
 def test_durations_read_as_people_write_them(written: str | float, expected: float) -> None:
-    assert seconds(written) == pytest.approx(expected)
+    assert read_seconds(written) == pytest.approx(expected)
 
 
 @cases(
@@ -48,18 +48,18 @@ def test_durations_read_as_people_write_them(written: str | float, expected: flo
 )
 def test_a_duration_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
     with pytest.raises(ValueError, match=r"duration|unit of time|longer"):
-        seconds(nonsense)
+        read_seconds(nonsense)
 
 
 @cases(("written", "expected"), [("20", 20), ("1,000", 1000), (20, 20), (" 7 ", 7), ("20 turns", 20), (21.0, 21)])
 def test_counts_read_as_people_write_them(written: str | float, expected: int) -> None:
-    assert count(written) == expected
+    assert read_count(written) == expected
 
 
 @cases("nonsense", ["", "many", "0", "-3", "2.5", 2.5, "1,00", True, math.inf, MAX_COUNT + 1, "9" * 5000])
 def test_a_count_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
     with pytest.raises(ValueError, match=r"whole number|between"):
-        count(nonsense)
+        read_count(nonsense)
 
 
 @cases(
@@ -67,13 +67,13 @@ def test_a_count_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
     [("1 MB", 10**6), ("500 KB", 500_000), ("1000000", 10**6), ("1.5mb", 1_500_000), ("1 MiB", 2**20), (7, 7)],
 )
 def test_sizes_read_as_people_write_them(written: str | float, expected: int) -> None:
-    assert size(written) == expected
+    assert read_size(written) == expected
 
 
 @cases("nonsense", ["", "big", "1 XB", "-1 MB", "0", "0.1 b", "9999 GB", math.nan, True])
 def test_a_size_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
     with pytest.raises(ValueError, match=r"size|between"):
-        size(nonsense)
+        read_size(nonsense)
 
 
 @cases(
@@ -96,21 +96,21 @@ def test_a_duration_is_said_in_words(duration: float, words: str) -> None:
 
 @given(st.integers(min_value=1, max_value=int(MAX_SECONDS)))
 def test_what_is_said_in_words_reads_back(whole: int) -> None:
-    assert seconds(in_words(whole)) == whole
+    assert read_seconds(in_words(whole)) == whole
 
 
 @given(st.floats(min_value=0.1, max_value=MAX_SECONDS))
 def test_words_are_never_off_by_more_than_half_a_second(duration: float) -> None:
-    assert abs(seconds(in_words(duration)) - duration) <= 0.5
+    assert abs(read_seconds(in_words(duration)) - duration) <= 0.5
 
 
 @given(st.integers(min_value=1, max_value=MAX_COUNT))
 def test_counts_read_back_with_and_without_separators(number: int) -> None:
-    assert count(f"{number:,}") == count(str(number)) == number
+    assert read_count(f"{number:,}") == read_count(str(number)) == number
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
-    for read, most in ((seconds, MAX_SECONDS), (count, MAX_COUNT), (size, MAX_SIZE)):
+    for read, most in ((read_seconds, MAX_SECONDS), (read_count, MAX_COUNT), (read_size, MAX_SIZE)):
         with contextlib.suppress(ValueError):
             assert 0 < read(text) <= most

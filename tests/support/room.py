@@ -16,7 +16,7 @@ from typing import cast
 from dialogd import person
 from dialogd.agent import prompt
 from dialogd.errors import BackendError
-from dialogd.protocol import admit, build, compose, units, verdict
+from dialogd.protocol import admit, build, compose, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import ParsedReply, is_yes
@@ -24,7 +24,7 @@ from dialogd.protocol.model import Draft, Entry, Mark, Participant
 from dialogd.protocol.order import is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
-from dialogd.protocol.units import in_words
+from dialogd.protocol.text import Here, in_words
 from dialogd.store.logfile import Addition, LogFile, Make
 from tests.support.paper import Paper
 
@@ -262,7 +262,7 @@ class Room:
             attributes=(("nonce", nonce),),
             duration=duration,
             folder="dialog.md.d",
-            here=units.Here(self.paper.at),
+            here=Here(self.paper.at),
         )
         if written.attachment:
             self.attachments[written.attachment] = written.overflow
