@@ -19,7 +19,7 @@ from dialogd.agent.clock import local
 from dialogd.backends.seats import saved_cast, start_again
 from dialogd.cli import options
 from dialogd.cli.client import daemons
-from dialogd.cli.terminal import as_json, fit, line, plain, remark, show, table
+from dialogd.cli.terminal import as_json, clock, fit, line, plain, remark, show, table
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput, NotADialog, NotRunning
 from dialogd.protocol import board as views
@@ -28,7 +28,6 @@ from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import SYSTEM
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import moment_of
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.views.builds import NAMES, Event, events, look_into
@@ -116,7 +115,6 @@ def _table(title: str, heads: str, rows: Iterable[Row]) -> Iterator[str]:
 # -- `dialogd show` ---------------------------------------------------------------------------------------------------
 
 LOOK = 0.1  # seconds between two looks at the file
-NO_TIME = "--:--:--"
 WIDEST_NAME = 30  # columns
 MOST_HEAD = 100_000  # bytes of a file in which the header of a build is looked for
 
@@ -314,12 +312,6 @@ def _open(messages: Sequence[Message]) -> Iterator[str]:
 
 def _to(told: FlowLine, names: Mapping[str, str]) -> str:
     return line(", ".join(names.get(who, who) for who in told.to.split(", "))) or "all"
-
-
-def clock(at: str) -> str:
-    """A time of the file as this machine's clock shows it; dashes for none."""
-    moment = moment_of(at)
-    return moment.astimezone().strftime("%H:%M:%S") if moment is not None else NO_TIME
 
 
 # -- `dialogd show ENTRY` ---------------------------------------------------------------------------------------------

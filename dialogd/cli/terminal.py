@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, ClassVar
 
-from dialogd.protocol.text import UNSEEN
+from dialogd.protocol.text import UNSEEN, moment_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -88,6 +88,12 @@ def table(rows: Iterable[Sequence[str]], widest: int = 1000) -> Iterator[str]:
         short = map(fit, row, widths)
         padded = [text + " " * (wide - width(text)) for text, wide in zip(short, widths, strict=True)]
         yield "  ".join([*padded, row[-1]]).rstrip()
+
+
+def clock(at: str, unknown: str = "--:--:--") -> str:
+    """A time of the file as this machine's clock shows it."""
+    moment = moment_of(at)
+    return moment.astimezone().strftime("%H:%M:%S") if moment is not None else unknown
 
 
 def colour_of(agent: str) -> str:

@@ -10,22 +10,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.client import daemons, healths, notify
+from dialogd.cli.client import daemons, notify
 from dialogd.cli.options import log_of
 from dialogd.cli.speak import stop
 from dialogd.cli.status import Situation, ended, exit_code, may_call, next_step
 from dialogd.cli.terminal import (
     as_json,
+    clock,
     colour_of,
     columns,
     fit,
@@ -37,7 +37,7 @@ from dialogd.cli.terminal import (
     tail,
     width,
     write,
-)
+)  # fmt: skip
 from dialogd.config import Settings, file_flag, new_command
 from dialogd.errors import DialogdError
 from dialogd.protocol import lifecycle, names
@@ -46,10 +46,9 @@ from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
 from dialogd.protocol.money import in_dollars, total
 from dialogd.protocol.signals import budget, convergence
 from dialogd.protocol.state import Dialog, Outcome
-from dialogd.protocol.text import dollars
+from dialogd.protocol.text import dollars, many
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
-from dialogd.store.registry import Running
 from dialogd.views.standing import entry_fields
 from dialogd.views.words import sentences
 
@@ -72,18 +71,25 @@ class Feed:
         self.dialog: Dialog | None = None
         self._known: Dialog | None = None
         self._shown: set[str] = set()
-        self._problem = self._missing = self._spent = ""
-        self._full_reads = 0
+        self._remarks: dict[str, str] = {}
 
     def poll(self) -> Iterator[Entry | str]:
         """What came since the last call: each finished entry once, and remarks about the file as a whole."""
-        before, (self.dialog, problem) = self.dialog, self._read()
-        if problem and problem != self._problem:
-            yield problem
-        self._problem, dialog = problem, self.dialog
+        before, problem = self.dialog, ""
+        try:
+            self.dialog = self.log.read()
+        except FileNotFoundError:
+            begin = f"there is no dialog at {self.log.path} yet; begin one elsewhere: {new_command(self.log.path)}"
+            self.dialog, problem = None, "the file is gone" if self._known else begin
+        except (DialogdError, OSError) as error:
+            self.dialog, problem = None, f"{error}; {error.fix}" if isinstance(error, DialogdError) else str(error)
+        yield from self._changed("problem", problem)
+        known, dialog = self._known, self.dialog
         if dialog is None or dialog is before:
             return
-        if self._known is not None and _is_another(self._known, dialog):
+        # A first turn that was only edited is the same dialog, where the header has no id.
+        is_older = known is not None and dialog.state.number < known.state.number
+        if known and known.id != dialog.id and (is_older or known.header.dialog != dialog.header.dialog):
             self._shown.clear()
             yield "another dialog stands in the file"
         self._known = dialog
@@ -93,164 +99,113 @@ class Feed:
             if not in_the_making and key not in self._shown:
                 self._shown.add(key)
                 yield entry
-        yield from self._remarks(dialog)
+        yield from self._changed("missing", person.taken_out(self.log.lost(dialog), self.log.path))
+        spending = budget(dialog.state)
+        yield from self._changed("spent", spending.text if spending else "", by=":")
 
-    def _read(self) -> tuple[Dialog | None, str]:
-        """The dialog, or what is wrong with the file."""
-        try:
-            return self.log.read(), ""
-        except FileNotFoundError:
-            begin = f"there is no dialog at {self.log.path} yet; begin one elsewhere: {new_command(self.log.path)}"
-            return None, "the file is gone" if self._known else begin
-        except DialogdError as error:
-            return None, f"{error}; {error.fix}"
-        except OSError as error:
-            return None, f"{self.log.path}: {error.strerror}"
-
-    def _remarks(self, dialog: Dialog) -> Iterator[str]:
-        """Turns that a save has taken out of the file, and how much of the budget is spent, when that changed."""
-        if self._full_reads != self.log.full_reads:  # what stood there before has changed
-            self._full_reads = self.log.full_reads
-            missing, before = person.taken_out(self.log.lost(dialog), self.log.path), self._missing
-            self._missing = missing
-            if missing not in ("", before):
-                yield missing
-        if (spending := budget(dialog.state)) and (level := spending.text.partition(":")[0]) != self._spent:
-            self._spent = level
-            yield spending.text
+    def _changed(self, what: str, text: str, by: str = "\n") -> Iterator[str]:
+        """The text, where it is not the last one of its kind up to the sign `by`."""
+        key = text.partition(by)[0]
+        if self._remarks.get(what, "") != key:
+            self._remarks[what] = key
+            yield from [text] if text else []
 
 
-def _is_another(known: Dialog, now: Dialog) -> bool:
-    """True for a new dialog under the old name; a first turn that was only edited is the same dialog."""
-    if known.header.dialog or now.header.dialog:
-        return known.header.dialog != now.header.dialog
-    return known.id != now.id and now.state.number < known.state.number
+class Follower:
+    """Looks at one dialog and its daemons, and finds what is new, each thing once."""
 
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.feed = Feed(log_of(settings))
+        self.situation: Situation | None = None
+        self.needed = ""  # what the person is asked
+        self.asked_at = 0.0  # when the daemons were last asked
+        self._called_for: object = None
+        self._calls: set[str] = set()
 
-def account(entry: Entry) -> str:
-    """When a daemon wrote the entry, how long it took, what it used and cost, and the model; "" for one by hand."""
-    if (frame := entry.frame) is None:
-        return ""
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the dialog ended, as last seen."""
+        return self.feed.dialog.state.outcome if self.feed.dialog else None
 
-    def count(text: str) -> str:
-        number = text.lstrip("~")
-        return f"{'about ' if text.startswith('~') else ''}{int(number):,}" if number.isdigit() else "?"
-
-    at = ""
-    with suppress(ValueError, OverflowError):
-        at = datetime.fromisoformat(frame.at).astimezone().strftime("%H:%M:%S")
-    tokens = f"{count(frame.tokens_in)} in, {count(frame.tokens_out)} out" if frame.tokens_in else ""
-    took = f"{int(frame.ms) / 1000:.1f} s" if frame.ms.isdigit() else ""
-    cost = f"{'about ' if frame.usd.startswith('~') else ''}${frame.usd.lstrip('~')}" if frame.usd else ""
-    return " · ".join(filter(None, (at, took, tokens, cost, frame.model)))
-
-
-SIGN = "▸ "  # before a mark that counts
-
-
-def shown_entry(entry: Entry, names: Mapping[str, str]) -> Iterator[RenderableType]:
-    """What stands below the entry's heading: its text, its marks in words, who is next."""
-    from rich.text import Text
-
-    if entry.condition is Condition.DAMAGED:
-        yield Text(f"(damaged: line {entry.line} of the file; it counts for nothing)", "yellow")
-    if entry.is_struck:
-        yield Text("(withdrawn by the person: its marks count for nothing)", "yellow")
-    # By hand marks stand in the text; what only looks like one of the view's own lines is escaped.
-    rows = [row for row in entry.body.split("\n") if entry.frame or tolerant(row) not in entry.marks]
-    rows = [row.replace(SIGN[0], "\\\\" + SIGN[0], 1) if row.lstrip().startswith(SIGN[0]) else row for row in rows]
-    if text := "\n".join(rows).strip("\n"):
-        yield markdown(plain(text))
-    if found := sentences(entry, lambda who: names.get(who, who)):
-        yield Text("\n".join(["", *(f"{SIGN}{line(one)}" for one in found)]))
-    if entry.turn:
-        yield Text(f"next: {', '.join(names.get(who, who) for who in entry.turn)}", "dim")
-
-
-def as_fact(entry: Entry) -> dict[str, object]:
-    """The entry as one JSON object."""
-    frame = entry.frame
-    return {
-        "event": "turn" if entry.is_turn else "note",
-        **entry_fields(entry),
-        "at": frame.at if frame else "",
-        "ms": int(frame.ms) if frame and frame.ms.isdigit() else None,
-        "model": frame.model if frame else "",
-        "tokens_in": _number(frame.tokens_in if frame else "", int),
-        "tokens_out": _number(frame.tokens_out if frame else "", int),
-        "usd": _number(frame.usd if frame else "", float),
-    }
-
-
-def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
-    """The number that a frame gives, estimated or not; None where it gives none."""
-    with suppress(ValueError):
-        return kind(text.lstrip("~"))
-    return None
+    def changes(self) -> Iterator[tuple[str, Any]]:
+        """What is new: `news` of the file, a `question` to the person, a tool's `call`, how it all stands (`state`)."""
+        yield from (("news", news) for news in self.feed.poll())
+        dialog, now = self.feed.dialog, self.situation
+        if dialog is None:
+            self.situation, self.needed = None, ""
+            return
+        is_due = self.outcome is None and time.monotonic() - self.asked_at >= ASK
+        if now is not None and now.dialog is dialog and not is_due:
+            return
+        file, running = self.settings.file, () if self.outcome else daemons(self.settings, self.settings.file)
+        self.situation = now = Situation.of(dialog, file, running, StateDir(self.settings.state_dir))
+        self.asked_at, self.needed = time.monotonic(), now.needs_person()
+        debts = dialog.state.debts.open if self.needed else None
+        if debts is not None and debts != self._called_for:
+            yield "question", dialog.state.questions
+        self._called_for = debts
+        for call in now.calls():
+            if (name := str(call.get("call"))) not in self._calls:
+                self._calls.add(name)
+                yield "call", call
+        yield "state", now
 
 
 # -- For programs -----------------------------------------------------------------------------------------------------
 
 
-class Teller:
+class Teller(Follower):
     """Tells a program what happens at a dialog file: `turn`, `note`, `state`, `question`, `call`, `warning`."""
 
     def __init__(self, settings: Settings, tell: Tell) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.tell = tell
-        self.feed = Feed(log_of(settings))
-        self._asked: tuple[float, Dialog | None] = (0.0, None)
         self._state: object = None
-        self._called_for: object = None
-        self._calls: set[str] = set()
 
     def look(self) -> Outcome | None:
         """Tell what is new; gives how the dialog ended, None while it goes on."""
-        for news in self.feed.poll():
-            if isinstance(news, str):
-                self.tell("warning", {"text": news})
+        for kind, what in self.changes():
+            if kind == "state":
+                self._tell_state(what)
+            elif isinstance(what, str):
+                self.tell("warning", {"text": what})
+            elif isinstance(what, Entry):
+                self.tell("turn" if what.is_turn else "note", as_fact(what))
+            elif kind == "question":
+                asked = {"question": what.text, "asker": what.asker, "by": what.by, "default": what.default}
+                self.tell(kind, {"text": self.needed, **asked})
             else:
-                fact = as_fact(news)
-                self.tell(str(fact.pop("event")), fact)
-        dialog, now = self.feed.dialog, time.monotonic()
-        if dialog is None:
-            return None
-        outcome = dialog.state.outcome
-        if dialog is not self._asked[1] or (outcome is None and now - self._asked[0] >= ASK):
-            self._asked = (now, dialog)
-            running = () if outcome else daemons(self.settings, self.settings.file)
-            self._tell_state(Situation.of(dialog, self.settings.file, running, StateDir(self.settings.state_dir)))
-        return outcome
+                self.tell(kind, what)
+        return self.outcome
 
     def _tell_state(self, situation: Situation) -> None:
-        """Tell what the person is asked and how things stand, when that changed; seconds that pass are no change."""
-        dialog, state, needed = situation.dialog, situation.dialog.state, situation.needs_person()
-        debts = state.debts.open if needed else None
-        if debts is not None and debts != self._called_for:
-            asked = {"question": state.questions.text, "asker": state.questions.asker, "by": state.questions.by}
-            self.tell("question", {"text": needed, "default": state.questions.default, **asked})
-        self._called_for = debts
-        for call in news_of(situation.calls(), self._calls):
-            self.tell("call", call)
+        """How things stand, where that changed; seconds that pass are no change."""
+        dialog = situation.dialog
         facts = {
-            "phase": situation.phase,
-            "lifecycle": names.lifecycle_of(dialog),
-            "turn": state.number,
-            "turn_of": list(state.owing),
-            "needs_person": needed,
-        }
+            "phase": situation.phase, "lifecycle": names.lifecycle_of(dialog), "turn": dialog.state.number,
+            "turn_of": list(dialog.state.owing), "needs_person": self.needed,
+        }  # fmt: skip
         if facts != self._state:
             self._state = facts
             more = {"reasons": list(situation.reasons()), "convergence": convergence(dialog)}
             self.tell("state", {**facts, **more})
 
 
-def news_of(calls: Iterable[dict[str, Any]], told: set[str]) -> Iterator[dict[str, Any]]:
-    """The calls that wait for the person and were not told of yet; now they are."""
-    for call in calls:
-        if (name := str(call.get("call"))) not in told:
-            told.add(name)
-            yield call
+def as_fact(entry: Entry) -> dict[str, object]:
+    """The entry as one JSON object; null for what its frame does not say."""
+
+    def number(text: str, kind: type[int] | type[float]) -> int | float | None:
+        with suppress(ValueError):
+            return kind(text.lstrip("~"))
+        return None
+
+    frame = entry.frame
+    ms, tokens_in, tokens_out, usd = (frame.ms, frame.tokens_in, frame.tokens_out, frame.usd) if frame else [""] * 4
+    return {
+        **entry_fields(entry), "at": entry.at, "ms": number(ms, int), "model": frame.model if frame else "",
+        "tokens_in": number(tokens_in, int), "tokens_out": number(tokens_out, int), "usd": number(usd, float),
+    }  # fmt: skip
 
 
 SILENCE = 30.0  # seconds without a word, not even a ping, after which a stream is given up
@@ -278,19 +233,12 @@ def events(port: int, *, every: bool = False) -> Iterator[tuple[str, dict[str, A
         connection.close()
 
 
-# -- For people: what daemons say of a dialog, heard in the background ------------------------------------------------
+# -- The live line ----------------------------------------------------------------------------------------------------
 
-AGAIN = 0.5  # seconds before another stream is tried
 TAIL = 400  # characters of what is being written that are kept
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The daemons that run and what each says of itself; None for one that does not answer. `at`: monotonic."""
-
-    running: tuple[Running, ...]
-    healths: Mapping[str, dict[str, Any] | None]
-    at: float
+BETWEEN = " · "
+WIDEST = 100  # cells of a finished turn: longer lines are hard to read
+SHORTEST_TAIL = 16  # cells; fewer of the last words tell nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,71 +254,6 @@ class Writing:
         """With one more piece."""
         joined = bool(self.tail) and not self.tail[-1].isspace() and bool(text) and not text[0].isspace()
         return replace(self, words=self.words + len(text.split()) - joined, tail=(self.tail + text)[-TAIL:])
-
-
-class EventReader:
-    """Listens to the daemons of one dialog file, from the first `listen` on until the process ends or `close`."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.heard: Heard | None = None
-        self.writing: Mapping[str, Writing] = {}
-        self._news = threading.Event()
-        self._over = threading.Event()
-        self._is_listening = False
-
-    def listen(self, *, streams: bool) -> None:
-        """Begin, if that is still to be done; with `streams` also to what is being written."""
-        work = [] if self._is_listening else [self._ask, *([self._follow] if streams else [])]
-        self._is_listening = True
-        for one in work:
-            threading.Thread(target=one, daemon=True).start()
-
-    def ask_now(self) -> None:
-        """The dialog has changed: what the daemons say is old."""
-        self._news.set()
-
-    def close(self) -> None:
-        """Hear nothing more."""
-        self._over.set()
-        self._news.set()
-
-    def _ask(self) -> None:
-        while not self._over.is_set():
-            running = daemons(self.settings, self.settings.file)
-            said = {daemon.id: answer for daemon, answer in healths(running).items()}
-            self.heard = Heard(running, said, time.monotonic())
-            self._news.wait(ASK)
-            self._news.clear()
-
-    def _follow(self) -> None:
-        """Read one daemon's stream, which tells what all of them say; when it ends another's."""
-        while not self._over.is_set():
-            heard = self.heard
-            for daemon in heard.running if heard else ():
-                if heard and heard.healths.get(daemon.id):
-                    for kind, fact in events(daemon.port, every=True):
-                        self._take(kind, fact)
-            self.writing = {}
-            self._over.wait(AGAIN)
-
-    def _take(self, kind: str, fact: Mapping[str, Any]) -> None:
-        by, turn = fact.get("by"), fact.get("turn")
-        if kind == "turn":
-            self.writing = {who: one for who, one in self.writing.items() if who != by}
-        if kind != "text" or not isinstance(by, str) or not isinstance(turn, int):
-            return
-        so_far = self.writing.get(by)
-        if so_far is None or so_far.turn != turn or fact.get("reset"):
-            so_far = Writing(by, turn)
-        self.writing = {**self.writing, by: so_far.plus(str(fact.get("text", "")))}
-
-
-# -- The live line ----------------------------------------------------------------------------------------------------
-
-BETWEEN = " · "
-WIDEST = 100  # cells of a finished turn: longer lines are hard to read
-SHORTEST_TAIL = 16  # cells; fewer of the last words tell nothing
 
 
 def live_line(situation: Situation, writing: Mapping[str, Writing], *, older: float, cells: int, hint: str = "") -> str:
@@ -409,22 +292,39 @@ def _busy(situation: Situation, writing: Mapping[str, Writing], older: float) ->
         if so_far is None or so_far.turn != turn or not so_far.words:
             yield f"{agent} thinks about turn {turn}, {since}"
         else:
-            yield f"{agent} writes turn {turn}, {since}, {so_far.words:,} word{'s' if so_far.words > 1 else ''}"
+            yield f"{agent} writes turn {turn}, {since}, {many(so_far.words, 'word')}"
 
 
 # -- A dialog as it happens, for `watch` and `run` --------------------------------------------------------------------
 
+SIGN = "▸ "  # before a mark that counts
+STEADY = 2.0  # seconds that a reason must hold before it is worth a line of its own
+ESCAPE_WAIT = 0.1  # seconds after which a lone Esc is the key, and not the beginning of another one
 HELP = """\
    s  say something (@B at its beginning names who answers)   a  answer
    p  pause, or go on                                         n  let the next agent speak, in step mode
    r  ask an agent once more                                  k  skip an agent
    x  stop the dialog                                         q  {leave}
    While you type: Enter sends, Esc drops it, Ctrl-U empties it, Ctrl-W takes back a word."""
-STEADY = 2.0  # seconds that a reason must hold before it is worth a line of its own
-ESCAPE_WAIT = 0.1  # seconds after which a lone Esc is the key, and not the beginning of another one
 
 
-class LiveView:
+def account(entry: Entry) -> str:
+    """When a daemon wrote the entry, how long it took, what it used and cost, and the model; "" for one by hand."""
+    if (frame := entry.frame) is None:
+        return ""
+
+    def about(text: str, unit: str = "") -> str:
+        number = text.lstrip("~")
+        amount = unit + (number if unit else f"{int(number):,}" if number.isdigit() else "?")
+        return f"{'about ' if text.startswith('~') else ''}{amount}"
+
+    tokens = f"{about(frame.tokens_in)} in, {about(frame.tokens_out)} out" if frame.tokens_in else ""
+    took = f"{int(frame.ms) / 1000:.1f} s" if frame.ms.isdigit() else ""
+    cost = about(frame.usd, "$") if frame.usd else ""
+    return line(" · ".join(filter(None, (clock(frame.at, ""), took, tokens, cost, frame.model))))
+
+
+class LiveView(Follower):
     """Shows one dialog file and takes the person's keys, in a `with` block: call `look` and `listen` in turn.
 
     With `is_run`, for `dialogd run`, a line to type in opens when the dialog asks the person or they begin to type, and
@@ -433,10 +333,8 @@ class LiveView:
     """
 
     def __init__(self, settings: Settings, *, hint: str, is_run: bool = False) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.log = log_of(settings)  # what the person writes with; `feed` reads with one of its own
-        self.feed = Feed(log_of(settings))
-        self.listener = EventReader(settings)
         self.is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self.can_type = self.is_terminal and sys.stdin.isatty()
         self.hint = "? help" if self.can_type else hint
@@ -444,33 +342,29 @@ class LiveView:
         self.has_left = False
         self.prompt = ""  # before what is being typed; "" while nothing is
         self.asking = ""  # what y or n is wanted for
-        self.situation: Situation | None = None
+        self.writing: Mapping[str, Writing] = {}
         self._app: Application[None] | None = None
         self._thread: threading.Thread | None = None
         self._stack = ExitStack()
         self._failed: BaseException | None = None
-        self._send: Callable[[str], None] = self._say
-        self._is_asked = False
-        self._made_of: tuple[object, object] = (None, None)
+        self._was_needed = ""
         self._drawn = ("", "")
-        self._called_for: object = None
         self._held_up = ("", 0.0)
         self._told = ""
         self._ended: Outcome | None = None
-        self._calls: set[str] = set()
 
     def __enter__(self) -> LiveView:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 before = signal.signal(number, lambda number, _: sys.exit(128 + number))
                 self._stack.callback(signal.signal, number, before)
+        if self.is_terminal:
+            threading.Thread(target=self._hear, daemon=True).start()
         self._take_keys()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.listener.close()
-        typed = self.close()
-        if typed.strip():
+        if (typed := self.close()).strip():
             self.say(f"-- not sent: {typed}")
 
     def close(self) -> str:
@@ -484,13 +378,8 @@ class LiveView:
         return app.current_buffer.text if app is not None else ""
 
     @property
-    def outcome(self) -> Outcome | None:
-        """How the dialog ended, as last seen."""
-        return self.feed.dialog.state.outcome if self.feed.dialog else None
-
-    @property
     def how_it_ended(self) -> str:
-        """The same in words."""
+        """How the dialog ended, in words."""
         return ended(self.feed.dialog) if self.feed.dialog is not None else ""
 
     def listen(self, seconds: float) -> None:
@@ -502,38 +391,29 @@ class LiveView:
         if not self.is_terminal:
             _still_read()
 
-    def news(self) -> None:
-        """Print what is new in the file."""
-        for news in self.feed.poll():
-            if isinstance(news, str):
-                self.say(f"-- {news}")
-            else:
-                self._print(news)
-
-    def look(self) -> None:
+    def look(self) -> Outcome | None:
         """Show what is new, and how things stand."""
-        before = self.feed.dialog
-        self.news()
-        dialog = self.feed.dialog
-        if dialog is None:
-            self.situation = None
-            self._open_or_close("")
-        elif dialog.state.outcome is None:
-            self.listener.listen(streams=self.is_terminal)
-            if dialog is not before:
-                self.listener.ask_now()
-        heard = self.listener.heard if self.outcome is None else None
-        if dialog is not None and (heard or self.outcome) and self._made_of != (dialog, heard):
-            self._made_of = (dialog, heard)
-            running, said = (heard.running, heard.healths) if heard else ((), {})
-            self.situation = Situation(dialog, self.settings.file, running, said, StateDir(self.settings.state_dir))
-            self._show_situation(self.situation)
+        for kind, what in self.changes():
+            if kind == "news":
+                self._print(what)
+            elif kind == "question":
+                self._ask()
+            elif kind == "call":
+                self._ring(f">> {may_call(what, self.settings.file)}\n")
+        self._open_or_close()
+        self._say_what_is_next()
         if self._app is not None:
             if self._drawn != (drawn := (self.prompt, self._live())):
                 self._drawn = drawn
                 self._app.invalidate()
         elif self.situation is not None and self.outcome is None and not self.is_terminal:
             self._say_what_holds_it_up(self.situation)
+        return self.outcome
+
+    def news(self) -> None:
+        """Print what is new in the file alone."""
+        for news in self.feed.poll():
+            self._print(news)
 
     def say(self, text: str, *styles: str) -> None:
         """A line about the dialog, not of it. In a terminal it is broken between words, but no path is."""
@@ -544,41 +424,56 @@ class LiveView:
         else:
             show(plain(text))
 
-    def _print(self, entry: Entry) -> None:
-        """A rule, heading, account and text of a finished entry."""
+    def _print(self, news: Entry | str) -> None:
+        """A remark about the file; an entry below a rule: heading, account, text, marks in words, who is next."""
+        if isinstance(news, str):
+            self.say(f"-- {news}")
+            return
         from rich.padding import Padding
         from rich.text import Text
 
-        name, header = line(entry.name), self.feed.dialog.header if self.feed.dialog is not None else None
-        is_no_agents = entry.from_session or entry.by == SYSTEM
-        colour = "" if entry.is_persons else "yellow" if is_no_agents else colour_of(entry.by)
-        names = {USER: "you", **{agent.id: line(agent.name) for agent in (header.agents if header else ())}}
-        heading = f"Turn {entry.number} · {name}" if entry.is_turn else f"Note · {name}"
+        agents = self.feed.dialog.header.agents if self.feed.dialog is not None else ()
+        called, name = {USER: "you", **{agent.id: line(agent.name) for agent in agents}}, line(news.name)
+        is_no_agents = news.from_session or news.by == SYSTEM
+        colour = "" if news.is_persons else "yellow" if is_no_agents else colour_of(news.by)
+        heading = f"Turn {news.number} · {name}" if news.is_turn else f"Note · {name}"
         parts: list[RenderableType] = [Text("─" * (columns(WIDEST)), "dim"), Text(heading, f"bold {colour}")]
-        parts += [Text(facts, "dim")] if (facts := line(account(entry))) else []
+        parts += [Text(facts, "dim")] if (facts := account(news)) else []
+        below: list[RenderableType] = []
+        if news.condition is Condition.DAMAGED:
+            below.append(Text(f"(damaged: line {news.line} of the file; it counts for nothing)", "yellow"))
+        if news.is_struck:
+            below.append(Text("(withdrawn by the person: its marks count for nothing)", "yellow"))
+        # By hand marks stand in the text; what only looks like one of the view's own lines is escaped.
+        rows = [row for row in news.body.split("\n") if news.frame or tolerant(row) not in news.marks]
+        rows = [row.replace(SIGN[0], "\\\\" + SIGN[0], 1) if row.lstrip().startswith(SIGN[0]) else row for row in rows]
+        if text := "\n".join(rows).strip("\n"):
+            below.append(markdown(plain(text)))
+        if found := sentences(news, lambda who: called.get(who, who)):
+            below.append(Text("\n".join(["", *(f"{SIGN}{line(one)}" for one in found)])))
+        if news.turn:
+            below.append(Text(f"next: {', '.join(called.get(who, who) for who in news.turn)}", "dim"))
         # Nothing in a text passes for a heading of the view's own: every line of it is indented.
-        below = [Padding(part, (0, 0, 0, 2), expand=False) for part in shown_entry(entry, names)]
-        write(*parts, *(["", *below, ""] if below else [""]), widest=WIDEST)
+        padded = [Padding(part, (0, 0, 0, 2), expand=False) for part in below]
+        write(*parts, *(["", *padded, ""] if below else [""]), widest=WIDEST)
 
-    def _show_situation(self, situation: Situation) -> None:
-        needed, dialog = situation.needs_person(), situation.dialog
-        self._open_or_close(needed)
-        debts = dialog.state.debts.open if needed else None
-        if debts is not None and debts != self._called_for:
-            answer, *others = lifecycle.answers(dialog, file_flag(self.settings.file))
-            note = ""
-            if self.can_type and answer.startswith("dialogd say"):
-                answer = f"{'type it here' if self.is_run else 'press a'}, or {answer}"
-            elif self.can_type:
-                note = "   in another terminal; words that you type here are a turn of yours, and decide nothing\n"
-            ways = "".join(f"   or: {other}\n" for other in others)
-            self._ring(f">> your turn: {needed}\n   answer: {answer}\n{ways}{note}")
-        self._called_for = debts
-        for call in news_of(situation.calls(), self._calls):
-            self._ring(f">> {may_call(call, self.settings.file)}\n")
-        outcome, before = dialog.state.outcome, self._ended
-        self._ended = outcome
-        if outcome not in (None, before) and not self.is_run and (step := what_next(self.settings, dialog)):
+    def _ask(self) -> None:
+        """That the person is asked, with a bell, and how it is answered."""
+        assert self.situation is not None
+        answer, *others = lifecycle.answers(self.situation.dialog, file_flag(self.settings.file))
+        note = ""
+        if self.can_type and answer.startswith("dialogd say"):
+            answer = f"{'type it here' if self.is_run else 'press a'}, or {answer}"
+        elif self.can_type:
+            note = "   in another terminal; words that you type here are a turn of yours, and decide nothing\n"
+        ways = "".join(f"   or: {other}\n" for other in others)
+        self._ring(f">> your turn: {self.needed}\n   answer: {answer}\n{ways}{note}")
+
+    def _say_what_is_next(self) -> None:
+        """At each end that it follows, what the person can do; `run` says it at its own end."""
+        before, self._ended = self._ended, self.outcome
+        is_new = self._ended not in (None, before) and not self.is_run
+        if is_new and self.feed.dialog is not None and (step := what_next(self.settings, self.feed.dialog)):
             self.say(f"next   {step}")
 
     def _ring(self, text: str) -> None:
@@ -591,7 +486,7 @@ class LiveView:
         text, now = "; ".join(situation.reasons()), time.monotonic()
         if text != self._held_up[0]:
             self._held_up = (text, now)
-        elif now - self._held_up[1] >= STEADY and text != self._told and self._called_for is None:
+        elif now - self._held_up[1] >= STEADY and text != self._told and not self.needed:
             self._told = text
             self.say(f"-- {text}")
 
@@ -600,14 +495,29 @@ class LiveView:
         cells = max(os.get_terminal_size(sys.__stdout__.fileno()).columns - 1, 1)  # type: ignore[union-attr]
         if self.asking:
             return fit(self.asking, cells)
-        if self.feed.dialog is None:
+        if self.situation is None:
             return fit(f"waiting for {line(str(self.settings.file))}", cells)
         if self.outcome is not None:
             return fit(f"{self.how_it_ended} · {self.hint}", cells)
-        if self.situation is None:
-            return ""
-        older = time.monotonic() - self.listener.heard.at if self.listener.heard else 0.0
-        return live_line(self.situation, self.listener.writing, older=older, cells=cells, hint=self.hint)
+        older = time.monotonic() - self.asked_at
+        return live_line(self.situation, self.writing, older=older, cells=cells, hint=self.hint)
+
+    def _hear(self) -> None:
+        """Keep what agents are writing, from the events of one daemon, which passes on the others'; then another's."""
+        while True:
+            now = self.situation
+            for daemon in now.daemons if now else ():
+                for kind, fact in events(daemon.port, every=True) if now and now.healths.get(daemon.id) else ():
+                    by, turn = fact.get("by"), fact.get("turn")
+                    if kind == "turn":
+                        self.writing = {who: one for who, one in self.writing.items() if who != by}
+                    if kind == "text" and isinstance(by, str) and isinstance(turn, int):
+                        so_far = self.writing.get(by)
+                        if so_far is None or so_far.turn != turn or fact.get("reset"):
+                            so_far = Writing(by, turn)
+                        self.writing = {**self.writing, by: so_far.plus(str(fact.get("text", "")))}
+            self.writing = {}
+            time.sleep(ASK / 2)
 
     # -- The keys --
 
@@ -629,18 +539,12 @@ class LiveView:
         from prompt_toolkit.filters import Condition as When
         from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.layout import BufferControl, Layout, Window
-        from prompt_toolkit.layout.processors import (
-            AfterInput,
-            BeforeInput,
-            Processor,
-            Transformation,
-            TransformationInput,
-        )
+        from prompt_toolkit.layout import processors as process
         from prompt_toolkit.output.vt100 import Vt100_Output
 
-        class Safe(Processor):
-            def apply_transformation(self, given: TransformationInput) -> Transformation:
-                return Transformation([(style, plain(text)) for style, text, *_ in given.fragments])
+        class Safe(process.Processor):
+            def apply_transformation(self, given: process.TransformationInput) -> process.Transformation:
+                return process.Transformation([(style, plain(text)) for style, text, *_ in given.fragments])
 
         buffer, keys, typing = Buffer(multiline=False), KeyBindings(), When(lambda: bool(self.prompt))
 
@@ -656,7 +560,7 @@ class LiveView:
         def _(event: KeyPressEvent) -> None:
             text, prompt = event.current_buffer.text, self.prompt
             self.prompt = ""
-            if self._carefully(lambda: self._send(text)):
+            if self._carefully(lambda: self._say(text)):
                 event.current_buffer.reset()
             else:
                 self.prompt = prompt  # what was typed is not lost
@@ -676,9 +580,9 @@ class LiveView:
 
         output = Vt100_Output.from_pty(sys.stdout)
         output.enable_cpr = False  # not every terminal says where its cursor is, and nothing here depends on it
-        before = BeforeInput(lambda: self.prompt)
+        before = process.BeforeInput(lambda: self.prompt)
         # Behind the cursor: so all of it is erased, also where a narrower terminal has wrapped it.
-        behind = AfterInput(lambda: [("fg:ansibrightblack", "" if self.prompt else self._live())])
+        behind = process.AfterInput(lambda: [("fg:ansibrightblack", "" if self.prompt else self._live())])
         window = Window(
             BufferControl(buffer, [Safe(), before, behind]),
             dont_extend_height=True,
@@ -715,35 +619,34 @@ class LiveView:
             if key in ("y", "Y"):
                 self._carefully(self._stop)
             return False
-        commands: dict[str, Callable[[], object]] = {
+        leave = "stop the dialog" if self.is_run else "leave; the dialog goes on"
+        act: Callable[[], object] | None = {
             "p": self._pause,
             "s": lambda: self._open("say> "),
             "a": lambda: self._open("answer> "),
-            "r": lambda: self._choose("retry", person.retry),
-            "k": lambda: self._choose("skip", person.skip),
-            "x": self._ask_to_stop,
+            "r": lambda: self._to_whom_it_concerns(person.retry),
+            "k": lambda: self._to_whom_it_concerns(person.skip),
             "n": self._pass_on,
-            "q": self._ask_to_stop,
-            "?": lambda: self.say(HELP.format(leave="stop the dialog" if self.is_run else "leave; the dialog goes on")),
-        }
-        if key == "q" and not self.is_run:
-            self.has_left = True
-        elif key in commands:
-            self._carefully(commands[key])
-        elif key == "\r" and self.is_run:
-            self._carefully(self._pass_on)
-        elif len(key) > 1 or (self.is_run and key.isprintable() and key):
+            "x": self._ask_to_stop,
+            "q": self._ask_to_stop if self.is_run else self._leave,
+            "?": lambda: self.say(HELP.format(leave=leave)),
+            "\r": self._pass_on,
+        }.get(key)
+        if act is not None:
+            self._carefully(act)
+            return False
+        begins = len(key) > 1 or (self.is_run and key.isprintable() and bool(key))
+        if begins:
             self._open("say> ")
-            return True
-        return False
+        return begins
 
-    def _open(self, prompt: str, send: Callable[[str], None] | None = None) -> None:
-        """A line to type in; what is typed is said, or goes to `send`."""
-        self._send, self.prompt = send or self._say, prompt
+    def _open(self, prompt: str) -> None:
+        self.prompt = prompt
 
-    def _open_or_close(self, needed: str) -> None:
+    def _open_or_close(self) -> None:
         """Open a line in `run` when the person is asked, and take an empty one away when they no longer are."""
-        before, self._is_asked = self._is_asked, bool(needed)
+        before, needed = self._was_needed, self.needed
+        self._was_needed = needed
         if self._app is None:
             return
         if self.is_run and needed and not before and not self.prompt and not self.asking:
@@ -778,24 +681,17 @@ class LiveView:
             person.pass_on(self.log)
             self._wake()
 
-    def _choose(self, what: str, act: Callable[[LogFile, str], object]) -> None:
-        """Retry or skip the agent that failed or stalled, else who owes a turn; ask which, where there are several."""
+    def _to_whom_it_concerns(self, act: Callable[[LogFile, str], object]) -> None:
+        """Retry or skip the agent that failed or stalled, else who owes a turn; the first, where there are several."""
+        if self.feed.dialog is not None:
+            state = self.feed.dialog.state
+            stuck = [*state.debts.failed, *(debt.agent for debt in state.debts.open if debt.stalled)]
+            owing = [who for who in state.owing if who not in (USER, ANY)]
+            act(self.log, [*stuck, *owing, self.feed.dialog.header.agents[0].id][0])
+            self._wake()
 
-        def send(agent: str) -> None:
-            if agent.strip():
-                act(self.log, agent.strip())
-                self._wake()
-
-        if self.feed.dialog is None:
-            return
-        state, everybody = self.feed.dialog.state, [agent.id for agent in self.feed.dialog.header.agents]
-        stuck = {*state.debts.failed, *(debt.agent for debt in state.debts.open if debt.stalled)}
-        wanted = stuck or {who for who in state.owing if who not in (USER, ANY)} or set(everybody)
-        whom = [who for who in everybody if who in wanted]
-        if len(whom) == 1:
-            send(whom[0])
-        else:
-            self._open(f"{what} whom ({', '.join(whom)})> ", send)
+    def _leave(self) -> None:
+        self.has_left = True
 
     def _ask_to_stop(self) -> None:
         if self.outcome is not None:
@@ -818,8 +714,7 @@ class LiveView:
 def _stand_still() -> None:
     """Stop this process and its group until the shell continues them."""
     os.kill(0, signal.SIGTSTP)
-    # The kernel hands the first one to the main thread. This one stops the thread that draws, before it draws again.
-    signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
+    time.sleep(0.2)  # the main thread takes it, which stops all; this one, which draws, must not draw before that
 
 
 def _still_read() -> None:
@@ -845,10 +740,8 @@ def watch(file: options.FileOption = None, follow: Follow = False, json: options
     if json:
         raise typer.Exit(exit_code(_as_lines(settings, follow=follow)))
     with LiveView(settings, hint="Ctrl-C leaves") as live:
-        live.look()
-        while (follow or live.outcome is None) and not live.has_left:
+        while (live.look() is None or follow) and not live.has_left:
             live.listen(LOOK)
-            live.look()
     raise typer.Exit(exit_code(live.outcome))
 
 
