@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from dialogd.config import file_words
 from dialogd.errors import BadInput, Refused
 from dialogd.protocol import build, fold, lifecycle
-from dialogd.protocol.certificate import approvals
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.fold import state_after
 from dialogd.protocol.grammar import who
@@ -658,6 +657,8 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
     """
     if act not in _WORDS:
         raise BadInput(f"nothing is called {act[:60]!r} here", fix=f"name one of: {', '.join(_WORDS)}")
+    from dialogd.tasks.approvals import approvals
+
     short, whole = in_mark(reason, secrets)
 
     def make(dialog: Dialog) -> Draft | None:

@@ -309,8 +309,7 @@ def outcome(which: Which, outcome: Outcome = None, why: Why = "", json: options.
 def _became(known: Memory, row: DialogRow) -> tuple[str, str]:
     """What became of the trees of a build, or of the builds that carried a decision out. Raises `Refused`."""
     from dialogd.protocol.build import GREEN, MERGED, tested
-    from dialogd.protocol.certificate import approvals
-    from dialogd.tasks.approvals import fates
+    from dialogd.tasks.approvals import approvals, fates
     from dialogd.tasks.git import Git, checkout_at
 
     found, doubt = [], ""

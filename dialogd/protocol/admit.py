@@ -120,8 +120,7 @@ class MarkPolicy:
             length += len(str(mark))
             why = f"the marks of a turn have at most {most:,} characters together" if length > most else ""
             why = why or self._vetoed(mark, reply) or self._to_nobody(mark) or self._why_not(mark, reply)
-            if not why and self.state.build:
-                why = build.refused(self.state.build, self.me, mark, kept)
+            why = why or build.refused(self.state.build, self.me, mark, kept)
             if not why and contributes(mark):
                 why = self._full(made)
                 made += not why

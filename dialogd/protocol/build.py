@@ -22,11 +22,10 @@ PROPOSED, CONFIRMED, ASSIGNED, SUBMITTED, STUCK, ERROR = (
     "proposed", "confirmed", "assigned", "submitted", "stuck", "error",
 )  # fmt: skip
 APPROVED, MERGED, DROPPED = "approved", "merged", "dropped"
-UNDECIDED = "the reviewer did not decide, twice"
 DONE = frozenset({APPROVED, MERGED, DROPPED})
+KEPT = frozenset({APPROVED, MERGED})  # what has a result
 UNDER_WAY = frozenset({ASSIGNED, SUBMITTED, STUCK, ERROR})  # at most one task is, and the base stays where it is then
-GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tree that is approved
-RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
+UNDECIDED = "the reviewer did not decide, twice"
 SILENT = 2  # turns in a row in which the moderator plans, and proposes nothing
 
 # What became of the tests of a tree, in the words of every place that shows it.
@@ -39,9 +38,10 @@ GATES = {
     "run": "gate runs",
     "untested": "untested",
 }
+GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tree that is approved
+RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
 
 _NUMBERS = re.compile(r"\d{1,6}")
-_URL = re.compile(r"https?://[!-~]+")
 _HOURS = re.compile(r"\d{1,4}(?:\.\d{1,2})?")
 _PART = re.compile(r"(.+?)[ :=]+(\d{1,3})(?:\.\d+)?(?: ?/ ?\d{1,3})?")
 
@@ -67,7 +67,8 @@ class Due(enum.Enum):
         return self.value[1]
 
 
-# What a daemon's record of a task counts as: whose it must be, what must be due of that task, the state after it.
+# What happens to a task, by who says it: when it counts, and the state that it leads to, "" for the same one.
+# A daemon's record, under its own name or an agent's, counts while that is due of this very task …
 _RECORDS: Mapping[str, tuple[str, Collection[Due], str]] = {
     "assigned": (SYSTEM, {Due.ASSIGN}, ASSIGNED),
     "submitted": ("lead", {Due.WORK}, SUBMITTED),
@@ -78,7 +79,7 @@ _RECORDS: Mapping[str, tuple[str, Collection[Due], str]] = {
     "stuck": ("moderator", {Due.REVIEW}, STUCK),
     "dropped": ("moderator", {Due.REVIEW}, DROPPED),
 }
-# The person's words: the states in which each counts, and the state after it, "" for the same.
+# … and the person's word while the task is in one of these states.
 _WORDS: Mapping[str, tuple[Collection[str], str]] = {
     "confirmed": ({PROPOSED}, CONFIRMED),
     "changed": ({PROPOSED, CONFIRMED}, ""),
@@ -109,7 +110,7 @@ class Task:
                the person's to try it again, or on another base, begins a round
     base       the commit from which it started; `commit` and `tree` are what was submitted last, `ref` the proposal
                under which that is reviewed, `gate` what the gate said of it, `log` the hash of its output
-    reviewer   whose word approved it: an agent's id, or USER; `is_named`: a record names the tree of that approval
+    reviewer   whose word approved it: an agent's id, or USER
     carried    the commits `base..commit` that are to be carried to another base; "" for none
     was        its state before an error, and before a review that did not decide; `undecided` counts those
     requests   the pull requests that were opened for its commits
@@ -136,7 +137,6 @@ class Task:
     score: int | None = None
     author: str = ""
     reviewer: str = ""
-    is_named: bool = False
     carried: str = ""
     was: str = ""
     undecided: int = 0
@@ -156,8 +156,14 @@ class Task:
 
     @property
     def is_improvement(self) -> bool:
-        """True for an improvement."""
         return bool(self.asks)
+
+    @property
+    def due(self) -> Due:
+        """What a task waits for that is under way."""
+        if self.state != SUBMITTED:
+            return Due.WORK if self.state == ASSIGNED else Due.STUCK
+        return Due.REVIEW if self.gate in RAN else Due.ALLOW if self.gate == "asked" else Due.GATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +200,32 @@ class Tasks:
     @property
     def due(self) -> tuple[Due | None, Task | None]:
         """What is due, and of which task; nothing without a build."""
-        return _due(self.rules, self) if self.rules else (None, None)
+        if self.rules is None:
+            return None, None
+        if current := next((task for task in self.all if task.state in UNDER_WAY), None):
+            return current.due, current
+        if not self.all or self.is_wanted:
+            return (Due.PLAN if self.silent < SILENT else Due.GOAL), None
+        if waiting := next((task for task in self.all if task.state == PROPOSED), None):
+            return Due.CONFIRM, waiting
+        done = {task.number for task in self.all if task.state in DONE}
+        # What comes first is older, so that no two wait for one another; what is not there any more holds nobody up.
+        open_ = [task for task in self.all if task.number not in done]
+        ready = (task for task in open_ if all(n in done or self.of(n) is None for n in task.after))
+        if task := next(ready, None):
+            return Due.ASSIGN, task
+        return (Due.IMPROVE if self.kept and self.cycles < self.rules.cycles else Due.SUMMARY), None
 
     @property
     def next_turn(self) -> str:
         """Whose turn it is: an agent's id, or USER; "" without a build."""
         what = self.due[0]
         return {"moderator": self.moderator, "lead": self.lead}.get(what.by, USER) if what else ""
+
+    @property
+    def kept(self) -> list[Task]:
+        """Those that have a result, merged or not."""
+        return [task for task in self.all if task.state in KEPT]
 
     def reviewed_by(self, me: str) -> Task | None:
         """The task that `me` is to review now, or None."""
@@ -215,31 +240,6 @@ class Tasks:
         """The same with this task changed."""
         new = replace(task, **changes)  # type: ignore[arg-type]
         return replace(self, all=tuple(new if one.number == task.number else one for one in self.all))
-
-
-def _due(build: Build, tasks: Tasks) -> tuple[Due, Task | None]:
-    current = next((task for task in tasks.all if task.state in UNDER_WAY), None)
-    if current is not None:
-        if current.state in (STUCK, ERROR):
-            return Due.STUCK, current
-        if current.state == ASSIGNED:
-            return Due.WORK, current
-        if current.gate in RAN:
-            return Due.REVIEW, current
-        return (Due.ALLOW if current.gate == "asked" else Due.GATE), current
-    if not tasks.all or tasks.is_wanted:
-        return (Due.PLAN if tasks.silent < SILENT else Due.GOAL), None
-    if waiting := next((task for task in tasks.all if task.state == PROPOSED), None):
-        return Due.CONFIRM, waiting
-    if ready := next((task for task in tasks.all if task.state == CONFIRMED and _is_ready(tasks, task)), None):
-        return Due.ASSIGN, ready
-    has_result = any(task.state in (APPROVED, MERGED) for task in tasks.all)
-    return (Due.IMPROVE if has_result and tasks.cycles < build.cycles else Due.SUMMARY), None
-
-
-def _is_ready(tasks: Tasks, task: Task) -> bool:
-    """True once the tasks before it have ended; they are all older, so that no two wait for one another."""
-    return all(other is None or other.state in DONE for other in map(tasks.of, task.after))
 
 
 def most_turns(tasks: Tasks) -> int:
@@ -271,11 +271,9 @@ def expected(rules: Rules, count: int) -> Tasks:
     return Tasks(tuple(Task(number, "", state=CONFIRMED) for number in range(1, count + 1)), rules.build)
 
 
-def is_last_word(tasks: Tasks, marks: Sequence[Mark]) -> bool:
-    """True for a turn of the moderator's that ends the build: its summary, or the answer to a wish without a task."""
-    what, _ = tasks.due
-    is_answer = what is Due.PLAN and tasks.is_wanted and not any(mark.name == "TASK_PROPOSED" for mark in marks)
-    return what is Due.SUMMARY or is_answer
+def listed(tasks: Tasks) -> list[Task]:
+    """The tasks without those that others took the place of."""
+    return [task for task in tasks.all if not (task.state == DROPPED and task.why == "replaced")]
 
 
 # -- What the marks say -----------------------------------------------------------------------------------------------
@@ -287,19 +285,26 @@ def value_of(mark: Mark, key: str) -> str:
     return next(found, "")[len(key) :].strip()
 
 
-def _list(field_: str) -> tuple[str, ...]:
-    return tuple(part for part in (" ".join(one.split()) for one in field_.split(";")) if part)
+def number_of(mark: Mark) -> int:
+    """The number of the task that a record is about (`001`, `task-001`); 0 for none."""
+    match = _NUMBERS.search(fields_of(mark)[0])
+    return int(match[0]) if match else 0
 
 
 def proposed(mark: Mark, number: int, entry: str) -> Task:
     """The task that a TASK_PROPOSED or an IMPROVEMENT asks for; it can only come after older ones."""
     fields = (*fields_of(mark), *[""] * 7)
     if mark.name == "IMPROVEMENT":
-        category, priority, impact, hours, rationale, files, criteria = fields[:7]
-        asks = {"category": category, "priority": priority, "impact": impact, "files": files}
-        return Task(number, rationale, _list(criteria), (), _hours(hours), asks=asks, entries=(entry, "", ""))
-    description, criteria, after, hours = fields[:4]
-    return Task(number, description, _list(criteria), _before(after, number), _hours(hours), entries=(entry, "", ""))
+        category, priority, impact, hours, description, files, criteria = fields[:7]
+        after, asks = "", {"category": category, "priority": priority, "impact": impact, "files": files}
+    else:
+        (description, criteria, after, hours), asks = fields[:4], {}
+    task = Task(number, description, asks=asks, entries=(entry, "", ""))
+    return replace(task, criteria=_list(criteria), after=_before(after, number), hours=_hours(hours))
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part for part in (" ".join(one.split()) for one in text.split(";")) if part)
 
 
 def _before(numbers: str, number: int) -> tuple[int, ...]:
@@ -315,12 +320,11 @@ def _hours(text: str) -> float | None:
 def points(build: Build, marks: Sequence[Mark]) -> dict[str, int]:
     """The points that a review gives, by criterion, none above its maximum; criteria that it leaves out are missing."""
     found: dict[str, int] = {}
-    for mark in marks:
-        for part in fields_of(mark) if mark.name == "SCORE" else ():
-            match = _PART.fullmatch(part)
-            name = "_".join(re.findall("[a-z]+", match[1].casefold())) if match else ""
-            if match and name in build.criteria:
-                found[name] = min(int(match[2]), build.criteria[name])
+    for part in (part for mark in marks if mark.name == "SCORE" for part in fields_of(mark)):
+        match = _PART.fullmatch(part)
+        name = "_".join(re.findall("[a-z]+", match[1].casefold())) if match else ""
+        if match and name in build.criteria:
+            found[name] = min(int(match[2]), build.criteria[name])
     return found
 
 
@@ -338,37 +342,37 @@ def unscored(build: Build, marks: Sequence[Mark]) -> list[str]:
 
 def score_form(build: Build | None) -> str:
     """The SCORE that a review gives, with the most that each part may have; "" without a build."""
-    if build is None:
-        return ""
-    parts = (f"{name.replace('_', ' ')} 0-{most}" for name, most in build.criteria.items())
-    return f"[SCORE: {' | '.join(parts)}]"
+    parts = (f"{name.replace('_', ' ')} 0-{most}" for name, most in (build.criteria if build else {}).items())
+    return f"[SCORE: {' | '.join(parts)}]" if build else ""
+
+
+_MODERATORS = frozenset({"TASK_PROPOSED", "IMPROVEMENT", "SCORE", "FINDING", "RESOLVED"})
 
 
 def refused(tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
     """Why a mark of a build does not count, of agent `me`, after `earlier` ones of the same reply; "" where it does."""
-    what, task = tasks.due
-    fields = (*fields_of(mark), *[""] * 5)
-    if mark.name in ("TASK_PROPOSED", "IMPROVEMENT", "SCORE", "FINDING", "RESOLVED") and me != tasks.moderator:
+    if not tasks:
+        return ""
+    what, fields = tasks.due[0], (*fields_of(mark), *[""] * 5)
+    if mark.name in _MODERATORS and me != tasks.moderator:
         return f"{tasks.moderator} alone reviews and proposes tasks"
-    ref = mark.value.partition(" ")[0]
-    is_it = what is Due.REVIEW and task is not None and task.ref == ref
-    wrong = {
-        "TASK_PROPOSED": (
-            (
-                what not in (Due.PLAN, Due.CONFIRM),
-                "tasks are proposed before the work begins; the person may change them",
-            ),
-            (not fields[0], "it has no description"),
-        ),
-        "IMPROVEMENT": (
-            (what is not Due.IMPROVE, "an improvement is proposed once all tasks are done"),
-            (any(other.name == "IMPROVEMENT" for other in earlier), "one improvement per cycle"),
-            (not fields[4], "it has no rationale"),
-        ),
-        "SCORE": ((what is not Due.REVIEW, "nothing is reviewed now"),),
-        "DECIDE": ((not is_it, f"{ref or 'it'} is not what is reviewed now"),),
-    }
-    return next((why for is_so, why in wrong.get(mark.name, ()) if is_so), "")
+    match mark.name:
+        case "TASK_PROPOSED" if what not in (Due.PLAN, Due.CONFIRM):
+            return "tasks are proposed before the work begins; the person may change them"
+        case "TASK_PROPOSED" if not fields[0]:
+            return "it has no description"
+        case "IMPROVEMENT" if what is not Due.IMPROVE:
+            return "an improvement is proposed once all tasks are done"
+        case "IMPROVEMENT" if any(other.name == "IMPROVEMENT" for other in earlier):
+            return "one improvement per cycle"
+        case "IMPROVEMENT" if not fields[4]:
+            return "it has no rationale"
+        case "SCORE" if what is not Due.REVIEW:
+            return "nothing is reviewed now"
+        case "DECIDE":
+            ref, task = mark.value.partition(" ")[0], tasks.reviewed_by(tasks.moderator)
+            return "" if task is not None and task.ref == ref else f"{ref or 'it'} is not what is reviewed now"
+    return ""
 
 
 # -- The fold ---------------------------------------------------------------------------------------------------------
@@ -382,97 +386,66 @@ def folded(tasks: Tasks, said: Said, *, is_unattended: bool, is_over: bool = Fal
     build = tasks.rules
     if build is None:
         return tasks
-    if is_over and said.by == USER and said.is_turn and said.ending is None and said.mark("TASK") is None:
-        tasks = replace(tasks, is_wanted=True)
     if said.by == USER and said.is_turn:
-        tasks = replace(tasks, silent=0)
-    if said.by == build.moderator and said.is_turn:
+        wishes = is_over and said.ending is None and said.mark("TASK") is None
+        tasks = replace(tasks, silent=0, is_wanted=tasks.is_wanted or wishes)
+    if said.by == tasks.moderator and said.is_turn:
         tasks = _planned(build, tasks, said)
     for mark in said.marks:
         if mark.name == "TASK":
-            tasks = _task(build, tasks, said, mark)
+            tasks = (_by_hand if said.by == USER else _recorded)(tasks, said, mark)
         elif mark.name == "GATE":
             tasks = _gate(tasks, said, mark)
-        elif mark.name == "APPROVED" and not said.by_hand:
-            tasks = _named_tree(build, tasks, said, mark)
-    if is_unattended:
+        elif mark.name == "APPROVED" and not said.by_hand and said.by == tasks.moderator:
+            task = tasks.of(number_of(mark))  # the record that names the tree: with it the approval counts
+            if task and task.state in KEPT and not task.reviewer and value_of(mark, "tree") == task.tree:
+                tasks = replace(tasks.with_(task, reviewer=said.by), base=task.commit)
+    if is_unattended:  # nobody confirms a task, or allows a gate
         for task in tasks.all:
-            if task.state == PROPOSED:
-                tasks = tasks.with_(task, state=CONFIRMED)
-            elif task.gate == "asked":  # the person left before they allowed it
-                tasks = tasks.with_(task, gate="")
+            if task.state == PROPOSED or task.gate == "asked":
+                state = CONFIRMED if task.state == PROPOSED else task.state
+                tasks = tasks.with_(task, state=state, gate="" if task.gate == "asked" else task.gate)
     return tasks
-
-
-def _named_tree(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
-    """After a record that names an approved tree: by the reviewer's daemon it approves, else the person's word did."""
-    task = tasks.of(number_of(mark))
-    if task is None or task.state not in (APPROVED, MERGED) or value_of(mark, "tree") != task.tree:
-        return tasks
-    if task.reviewer == USER and said.by in (USER, SYSTEM):
-        return tasks.with_(task, is_named=True)
-    if task.reviewer or said.by != build.moderator:
-        return tasks
-    return replace(tasks.with_(task, reviewer=said.by, is_named=True), base=task.commit)
 
 
 def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
     """After a turn of the moderator: the tasks that it proposes, in place of those that nobody has confirmed."""
     before, reviewed = tasks.due
-    if before is Due.REVIEW and reviewed is not None and said.mark("QUESTION_FOR_USER") is None:
+    asks = said.mark("QUESTION_FOR_USER") is not None
+    if before is Due.REVIEW and reviewed is not None and not asks:
         score = total(build, said.marks)  # what it decides follows among its marks
         score = reviewed.score if score is None else score
         tasks = tasks.with_(reviewed, undecided=reviewed.undecided + 1, score=score)
     new = [mark for mark in said.written if mark.name in ("TASK_PROPOSED", "IMPROVEMENT")]
     if said.is_struck:
         return replace(tasks, top=tasks.top + len(new))
-    if said.mark("QUESTION_FOR_USER") is None or new:
-        tasks = replace(tasks, is_wanted=False)
-    tasks = replace(tasks, silent=tasks.silent + 1 if before is Due.PLAN and not new else 0)
-    if before is Due.IMPROVE:
-        tasks = replace(tasks, cycles=tasks.cycles + 1)
+    tasks = replace(
+        tasks,
+        is_wanted=tasks.is_wanted and asks and not new,
+        silent=tasks.silent + 1 if before is Due.PLAN and not new else 0,
+        cycles=tasks.cycles + (before is Due.IMPROVE),
+    )
     if any(mark.name == "TASK_PROPOSED" for mark in new):
         for task in [task for task in tasks.all if task.state == PROPOSED]:
             tasks = tasks.with_(task, state=DROPPED, why="replaced")
-    for mark in new:
-        task = proposed(mark, tasks.top + 1, said.id)
-        tasks = replace(tasks, all=(*tasks.all, task), top=tasks.top + 1)
-    return tasks
+    made = tuple(proposed(mark, tasks.top + at, said.id) for at, mark in enumerate(new, 1))
+    return replace(tasks, all=(*tasks.all, *made), top=tasks.top + len(made))
 
 
-def number_of(mark: Mark) -> int:
-    """The number of the task that a record is about (`001`, `task-001`); 0 for none."""
-    match = _NUMBERS.search(fields_of(mark)[0])
-    return int(match[0]) if match else 0
-
-
-def _named(tasks: Tasks, mark: Mark) -> Iterator[Task]:
-    """The tasks that a mark names: `001, 002`, or `all`."""
-    head = fields_of(mark)[0]
-    if head.casefold() == "all":
-        yield from tasks.all
-        return
-    yield from filter(None, (tasks.of(int(number)) for number in dict.fromkeys(_NUMBERS.findall(head))))
-
-
-def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
-    """After a record of a task, or the person's word on some. What follows from nothing, as of a struck turn, is none.
-
-    Each event leads to the state that its table names; what else it changes stands here.
-    """
-    fields = (*fields_of(mark), *[""] * 6)
-    event = fields[1].casefold()
-    if said.by == USER:
-        return _by_hand(tasks, mark, event, fields) if event in _WORDS or event == "rebase" else tasks
+def _recorded(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
+    """After a daemon's record. What follows from nothing, as of a struck turn, is none."""
+    event = (*fields_of(mark), "")[1].casefold()
     what, task = tasks.due
     if said.by_hand or task is None or task.number != number_of(mark):
         return tasks
     if event == "submitted" and task.carried:
         event = "carried"
     whose, when, state = _RECORDS.get(event, ("", (), ""))
-    if what not in when or said.by != {"lead": build.lead, "moderator": build.moderator}.get(whose, whose):
+    if what not in when or said.by != {"lead": tasks.lead, "moderator": tasks.moderator}.get(whose, whose):
         return tasks
     rest, reviewed = " | ".join(fields_of(mark)[2:]), (*task.entries[:2], said.id)
+    named = value_of(mark, "score")
+    score = int(named) if named.isdecimal() else None
     again = {"iteration": task.iteration + 1, "gate": ""}
     new: dict[str, Any] = {}
     match event:
@@ -480,30 +453,22 @@ def _task(build: Build, tasks: Tasks, said: Said, mark: Mark) -> Tasks:
             new = {"branch": value_of(mark, "branch"), "base": value_of(mark, "base"), "carried": "", **again}
             new["why"] = value_of(mark, "conflict")
         case "submitted" | "carried":
-            new = _submission(task, said, mark, is_carried=event == "carried")
+            made = {key: value_of(mark, key) or getattr(task, key) for key in ("branch", "base")}
+            made |= {key: value_of(mark, key) for key in ("commit", "tree")}
+            name = f"task-{task.id},"
+            made["ref"] = next((m.ref for m in said.all("PROPOSAL") if m.value.startswith(name)), "")
+            new = {**made, "gate": "", "log": "", "carried": "", "score": None, "undecided": 0}
+            # What was carried to another base comes without a turn of the lead's.
+            new |= {"iteration": task.iteration + 1} if event == "carried" else {"author": said.by}
+            new["entries"] = (task.entries[0], said.id, task.entries[2])
         case "changes":
-            new = {"why": rest, "entries": reviewed, "score": _score(mark), **again}
+            new = {"why": rest, "entries": reviewed, "score": score, **again}
         case "approved" if task.gate in GREEN:
-            new = {"score": _score(mark), "why": "", "entries": reviewed}
+            new = {"score": score, "why": "", "entries": reviewed}
         case "stuck" | "error" | "dropped":
             was = task.state if event == "error" or rest == UNDECIDED else ""
-            new = {"why": rest, "was": was, "score": _score(mark) or task.score}
+            new = {"why": rest, "was": was, "score": score or task.score}
     return tasks.with_(task, state=state, **new) if new else tasks
-
-
-def _score(mark: Mark) -> int | None:
-    text = value_of(mark, "score")
-    return int(text) if text.isdecimal() else None
-
-
-def _submission(task: Task, said: Said, mark: Mark, *, is_carried: bool) -> dict[str, Any]:
-    """What a submission changes; one that was carried to another base comes without a turn of the lead's."""
-    ref = next((m.ref for m in said.marks if m.name == "PROPOSAL" and m.value.startswith(f"task-{task.id},")), "")
-    known = {"branch": value_of(mark, "branch") or task.branch, "base": value_of(mark, "base") or task.base}
-    made = {"commit": value_of(mark, "commit"), "tree": value_of(mark, "tree"), "ref": ref}
-    anew = {"gate": "", "log": "", "carried": "", "score": None, "undecided": 0}
-    by = {"author": task.author, "iteration": task.iteration + 1} if is_carried else {"author": said.by}
-    return {**known, **made, **anew, **by, "entries": (task.entries[0], said.id, task.entries[2])}
 
 
 def _gate(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
@@ -518,12 +483,14 @@ def _gate(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     return tasks.with_(task, gate=state, log=value_of(mark, "log"))
 
 
-def _by_hand(tasks: Tasks, mark: Mark, event: str, fields: Sequence[str]) -> Tasks:
-    """After what the person says of tasks."""
+def _by_hand(tasks: Tasks, _: Said, mark: Mark) -> Tasks:
+    """After what the person says of tasks: `001, 002`, or `all`."""
+    fields = (*fields_of(mark), *[""] * 6)
+    event = fields[1].casefold()
     if event == "rebase":
         is_busy = any(task.state in UNDER_WAY for task in tasks.all)
         return tasks if is_busy or not fields[2] else _rebased(tasks, fields[2])
-    when, state = _WORDS[event]
+    when, state = _WORDS.get(event, ((), ""))
     for task in [task for task in _named(tasks, mark) if task.state in when]:
         new: dict[str, Any] = {"state": state or task.state}
         match event:
@@ -540,7 +507,7 @@ def _by_hand(tasks: Tasks, mark: Mark, event: str, fields: Sequence[str]) -> Tas
             case "accepted":
                 new["reviewer"] = USER
                 tasks = replace(tasks, base=task.commit)
-            case "published" if _URL.fullmatch(fields[2]):
+            case "published" if re.fullmatch(r"https?://[!-~]+", fields[2]):
                 number = value_of(mark, "number")
                 opened = Request(fields[2], int(number) if number.isdecimal() else None, value_of(mark, "commit"))
                 new["requests"] = (*task.requests, opened)
@@ -551,20 +518,28 @@ def _by_hand(tasks: Tasks, mark: Mark, event: str, fields: Sequence[str]) -> Tas
     return tasks
 
 
+def _named(tasks: Tasks, mark: Mark) -> Iterator[Task]:
+    """The tasks that a mark names."""
+    head = fields_of(mark)[0]
+    if head.casefold() == "all":
+        yield from tasks.all
+    else:
+        yield from filter(None, (tasks.of(int(number)) for number in dict.fromkeys(_NUMBERS.findall(head))))
+
+
 def accepted_in(said: Said, tasks: Tasks) -> frozenset[int]:
     """The numbers of the tasks that the person accepts in an entry that a command of theirs wrote."""
-    words = [mark for mark in said.marks if mark.name == "TASK" and "accepted" in fields_of(mark)[1:2]]
-    return frozenset(
-        task.number for mark in words for task in _named(tasks, mark) if said.by == USER and not said.by_hand
-    )
+    if said.by != USER or said.by_hand:
+        return frozenset()
+    words = [mark for mark in said.all("TASK") if "accepted" in fields_of(mark)[1:2]]
+    return frozenset(task.number for mark in words for task in _named(tasks, mark))
 
 
 def _rebased(tasks: Tasks, base: str) -> Tasks:
     """After the person moved the base: what was approved on another one is gone through again, in its order."""
     for task in [task for task in tasks.all if task.state == APPROVED]:
         carried = f"{task.base}..{task.commit}"
-        again = {"state": CONFIRMED, "carried": carried, "reviewer": "", "is_named": False, "gate": ""}
-        tasks = tasks.with_(task, spent=task.iteration, **again)
+        tasks = tasks.with_(task, state=CONFIRMED, spent=task.iteration, carried=carried, reviewer="", gate="")
     return replace(tasks, base=base)
 
 
@@ -579,18 +554,14 @@ def objections(
     `blocking` are the numbers of the findings that are open after it, `approves` says that the reviewer decided so.
     """
     score = total(build, marks)
-    found = []
-    if not approves:
-        found.append("the reviewer does not approve")
-    if task.gate not in GREEN:
-        found.append(f"the gate {'ran out of time' if task.gate == 'timeout' else 'failed'}")
-    if score is None:
-        found.append(f"no score for {', '.join(unscored(build, marks))}")
-    elif score < build.pass_score:
-        found.append(f"{score} of 100 is below {build.pass_score}")
-    if blocking:
-        found.append(f"findings that block are open: {', '.join(map(str, blocking))}")
-    return found
+    low = score is not None and score < build.pass_score
+    return [
+        *([] if approves else ["the reviewer does not approve"]),
+        *([] if task.gate in GREEN else [f"the gate {'ran out of time' if task.gate == 'timeout' else 'failed'}"]),
+        *([f"no score for {', '.join(unscored(build, marks))}"] if score is None else []),
+        *([f"{score} of 100 is below {build.pass_score}"] if low else []),
+        *([f"findings that block are open: {', '.join(map(str, blocking))}"] if blocking else []),
+    ]
 
 
 def records(build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str], *, is_unattended: bool) -> list[Mark]:
@@ -599,12 +570,12 @@ def records(build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str],
     said = f"score {score}" if score is not None else "no score"
     if not why:
         return [Mark("TASK", f"{task.id} | approved | {said} | iteration {task.iteration}"), approval(task, score)]
-    reason, times = "; ".join(why), f"{task.iteration} iteration{'' if task.iteration == 1 else 's'}"
+    times = f"{task.iteration} iteration{'' if task.iteration == 1 else 's'}"
     if task.iteration < task.spent + build.iterations:
         what = f"changes | {said} | iteration {task.iteration}"
     else:
         what = f"dropped | {said} | not approved in {times}" if is_unattended else f"stuck | {said} | after {times}"
-    return [Mark("TASK", f"{task.id} | {what} | {reason}")]
+    return [Mark("TASK", f"{task.id} | {what} | {'; '.join(why)}")]
 
 
 def undecided(task: Task) -> list[Mark]:
@@ -615,9 +586,18 @@ def undecided(task: Task) -> list[Mark]:
 def approval(task: Task, score: int | None) -> Mark:
     """The record that names the exact tree; it is void for any other. A red gate's output is told as that."""
     gate = (task.log if task.gate == "passed" else f"{task.gate} {task.log}".strip()) or task.gate or "untested"
-    return Mark(
-        "APPROVED", f"task-{task.id} | tree {task.tree} | gate {gate} | score {score if score is not None else '-'}"
-    )
+    points_ = score if score is not None else "-"
+    return Mark("APPROVED", f"task-{task.id} | tree {task.tree} | gate {gate} | score {points_}")
+
+
+def is_last_word(tasks: Tasks, marks: Sequence[Mark]) -> bool:
+    """True for a turn of the moderator's that ends the build: its summary, or the answer to a wish without a task."""
+    what, _ = tasks.due
+    is_answer = what is Due.PLAN and tasks.is_wanted and not any(mark.name == "TASK_PROPOSED" for mark in marks)
+    return what is Due.SUMMARY or is_answer
+
+
+# -- What the person is asked, and how it ends ------------------------------------------------------------------------
 
 
 def to_confirm(ids: Sequence[str]) -> str:
@@ -628,19 +608,18 @@ def to_confirm(ids: Sequence[str]) -> str:
 def question(tasks: Tasks) -> str:
     """What the person is asked where the build waits for them; "" where it does not."""
     what, task = tasks.due
-    ids = [one.id for one in tasks.all if one.state == PROPOSED]
     number, is_stuck = (task.id, task.state == STUCK) if task else ("", False)
-    ways = "retry it, drop it" + (", or accept it as it is" if is_stuck else "")
-    return (
-        {
-            Due.GOAL: f"{unplanned(tasks)}: say what is to be done",
-            Due.CONFIRM: to_confirm(ids),
-            Due.STUCK: f"task {number} is {'stuck' if is_stuck else 'stopped by an error'}: {ways}",
-            Due.ALLOW: f"may the gate of task {number} run without a sandbox? It runs what the agent wrote, as you",
-        }.get(what, "")
-        if what
-        else ""
-    )
+    match what:
+        case Due.GOAL:
+            return f"{unplanned(tasks)}: say what is to be done"
+        case Due.CONFIRM:
+            return to_confirm([one.id for one in tasks.all if one.state == PROPOSED])
+        case Due.STUCK:
+            accept = ", or accept it as it is" if is_stuck else ""
+            return f"task {number} is {'stuck' if is_stuck else 'stopped by an error'}: retry it, drop it{accept}"
+        case Due.ALLOW:
+            return f"may the gate of task {number} run without a sandbox? It runs what the agent wrote, as you"
+    return ""
 
 
 def unplanned(tasks: Tasks) -> str:
@@ -652,30 +631,24 @@ def ways(tasks: Tasks, named: str) -> tuple[str, ...]:
     """The commands that answer what it asks, whole, with `named` behind each, the usual one first; () for nothing."""
     what, task = tasks.due
     number, accept = (task.id, ("accept",) * (task.state == STUCK)) if task else ("", ())
-    words: Mapping[Due, tuple[str, ...]] = {
+    words: Mapping[Due | None, tuple[str, ...]] = {
         Due.CONFIRM: ("confirm", f'change {number} -d "…"', f"drop {number}"),
         Due.STUCK: ("retry", f"drop {number}", *accept),
         Due.ALLOW: ("gate run", "gate untested"),
     }
-    return tuple(f"dialogd tasks {word}{named}" for word in (words.get(what, ()) if what else ()))
+    return tuple(f"dialogd tasks {word}{named}" for word in words.get(what, ()))
 
 
 def ending(tasks: Tasks) -> tuple[str, str]:
     """The outcome of a build whose summary is given, and why."""
-    kept, done = listed(tasks), [task for task in tasks.all if task.state in (APPROVED, MERGED)]
-    return ("DECIDED" if done else "DEADLOCK"), f"{len(done)} of {len(kept)} tasks approved"
+    done = len(tasks.kept)
+    return ("DECIDED" if done else "DEADLOCK"), f"{done} of {len(listed(tasks))} tasks approved"
 
 
 def came_of(tasks: Tasks) -> str:
     """What has become of a build by now, in a few words: how many tasks are approved, and how many of them merged."""
     merged = sum(task.state == MERGED for task in tasks.all)
-    done = merged + sum(task.state == APPROVED for task in tasks.all)
-    return ending(tasks)[1] + (" and merged" if merged == done else f", {merged} merged") * bool(merged)
-
-
-def listed(tasks: Tasks) -> list[Task]:
-    """The tasks without those that others took the place of."""
-    return [task for task in tasks.all if not (task.state == DROPPED and task.why == "replaced")]
+    return ending(tasks)[1] + (" and merged" if merged == len(tasks.kept) else f", {merged} merged") * bool(merged)
 
 
 # -- What daemons write -----------------------------------------------------------------------------------------------
@@ -760,13 +733,6 @@ def ask_gate_note(build: Build, task: Task, why: str, findings: Sequence[Mark], 
     asks = f"may the gate of task {task.id} run without a sandbox on tree {task.tree[:12]}?"
     marks = (Mark("GATE", f"{task.id} | asked | tree {task.tree}"), Mark("QUESTION_FOR_USER", asks), *findings)
     return _note(at, marks, body, (USER,))
-
-
-def accepted_note(tasks: Tasks, at: str) -> Draft | None:
-    """The note that names the trees of what the person accepted by a typed word; None where each is named."""
-    found = [task for task in tasks.all if task.state in (APPROVED, MERGED) and task.reviewer == USER]
-    marks = [approval(task, task.score) for task in found if not task.is_named]
-    return _note(at, marks, "Accepted by the person's word, which names no tree: it was this one.") if marks else None
 
 
 def error_note(task: Task, kind: str, message: str, at: str, *, is_unattended: bool) -> Draft:

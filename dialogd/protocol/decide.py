@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dialogd.protocol import questions
-from dialogd.protocol.build import Due, Task, accepted_note
+from dialogd.protocol.build import Due, Task
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, stall_note
 from dialogd.protocol.marks import CYCLE
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
@@ -117,8 +117,6 @@ def decide(dialog: Dialog, me: str, clock: Clock) -> Action:
         return held
     if note := decided_note(dialog, clock.at):
         return Write(note, "decided by the signatures there are")
-    if note := accepted_note(state.build, clock.at):
-        return Write(note, "the tree that the person accepted is named")
     return _limits(dialog, clock) or _turn(dialog, me, clock)
 
 

@@ -179,7 +179,6 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
         yield from (limit_note(before, mark, at) for mark in (end, Mark("MAX_TURNS_REACHED")) if _is_due(before, mark))
     if before.header.is_unattended:
         yield going_on(before, at)
-    yield build.accepted_note(state.build, at)
     yield from _of_a_build(before, entry)
 
 

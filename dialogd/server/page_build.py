@@ -12,13 +12,13 @@ from dialogd import person
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol import build
 from dialogd.protocol.build import APPROVED, CONFIRMED, MERGED, PROPOSED, RAN, STUCK, SUBMITTED, Due, Task, listed
-from dialogd.protocol.certificate import approvals
 from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import many, visible
 from dialogd.server.page_entries import cast, fragment
 from dialogd.store.logfile import LogFile
+from dialogd.tasks.approvals import approvals
 from dialogd.views.builds import Look, Row, rows, why_of
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, names_of
 from dialogd.views.plan import Plan

@@ -16,17 +16,101 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
-from dialogd.protocol.build import value_of
-from dialogd.protocol.certificate import Approval, approvals, doubts, unproved, where
+from dialogd.protocol import build
+from dialogd.protocol.build import KEPT, Task, value_of
+from dialogd.protocol.certificate import named, where
+from dialogd.protocol.fold import steps
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import fields_of
-from dialogd.protocol.model import Entry
+from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.replay import faults
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.store.logfile import LogFile
 from dialogd.tasks.git import Git, shown
 from dialogd.tasks.worktrees import some, tree_of
+
+# -- Who stands behind a tree that a build made -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """That the tree of `task` was approved, and the entries on which that rests.
+
+    root       the commit that the first task of this line of work started from
+    submitted  the entry that submitted the tree; `tested` has what the gate said of it
+    vouched    the entry with the person's word on an untested tree, `approved` the one that approved it
+    word       where the person said by a command, once it was approved, that it is
+    void       where, and why, it does not count any more: "" while it does
+    """
+
+    task: Task
+    root: str
+    submitted: Entry
+    tested: Entry
+    approved: Entry
+    vouched: Entry | None = None
+    word: Entry | None = None
+    void: str = ""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries on which it rests, in the order of the file; what is typed counts for nothing beside a `word`."""
+        found = filter(None, (self.submitted, self.tested, self.vouched, self.approved, self.word))
+        return tuple(entry for entry in dict.fromkeys(found) if not (self.word and entry.by_hand))
+
+    @property
+    def wants_word(self) -> bool:
+        """True where the person's word by a command is missing: it rests on a typed one, or nothing was tested."""
+        is_untested = self.task.gate == "untested" and not (self.vouched or self.approved.by == USER)
+        return not self.void and not self.word and (is_untested or any(entry.by_hand for entry in self.entries))
+
+    @property
+    def words(self) -> str:
+        """What was approved, by whom: `task 003, by M in turn 9, score 86, gate passed`."""
+        by = "the person" if self.task.reviewer == USER else self.task.reviewer
+        score = "no score" if self.task.score is None else f"score {self.task.score}"
+        return f"task {self.task.id}, by {by} in {where(self.approved.id)}, {score}, {build.tested(self.task)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts, for programs."""
+        task = self.task
+        return {
+            "task": task.id, "tree": task.tree, "commit": task.commit, "base": task.base, "root": self.root,
+            "gate": task.gate, "gate_log": task.log or None, "score": task.score, "author": task.author,
+            "reviewer": task.reviewer, "state": task.state, "void": self.void or None,
+            "entries": [entry.id for entry in self.entries],
+        }  # fmt: skip
+
+
+def approvals(dialog: Dialog) -> tuple[Approval, ...]:
+    """Every approval of a tree that follows from the file, in order, also those that are void by now."""
+    found: list[Approval] = []
+    roots: dict[str, str] = {}
+    said: dict[tuple[int, str], Entry] = {}  # the last entry that submitted, tested, vouched for a task
+    for entry, _, before, after in steps(dialog) if dialog.state.build else ():
+        for task in after.build.all if after.build is not before.build else ():
+            at, was = task.number, before.build.of(task.number) or Task(task.number, "")
+            if task.entries[1] == entry.id and was.entries[1] != entry.id:
+                said = {key: value for key, value in said.items() if key[0] != at} | {(at, "submitted"): entry}
+            if task.gate and task.gate != was.gate:
+                said |= {(at, "tested"): entry} | ({(at, "vouched"): entry} if entry.by == USER else {})
+            submitted = said.get((at, "submitted"))
+            if task.state == build.APPROVED and was.state not in KEPT and submitted is not None:
+                root = roots.setdefault(task.commit, roots.get(task.base, task.base))
+                vouched = said.get((at, "vouched")) if task.gate == "untested" else None
+                found.append(Approval(task, root, submitted, said.get((at, "tested"), submitted), entry, vouched))
+        accepted = build.accepted_in(entry, before.build)
+        for number, one in enumerate(found):
+            now = after.build.of(one.task.number)
+            stands = now is not None and now.tree == one.task.tree and now.state in KEPT
+            if one.wants_word and one.task.number in accepted:
+                found[number] = replace(one, word=entry)
+            if not one.void:
+                moved = f"the work was moved to another base in {where(entry.id)}"
+                found[number] = replace(found[number], task=now) if now and stands else replace(one, void=moved)
+    return tuple(found)
+
 
 # -- A commit beside the file -----------------------------------------------------------------------------------------
 
@@ -81,14 +165,60 @@ class Judge:
 
     def doubts(self, approval: Approval) -> tuple[str, ...]:
         """Why an approval does not hold, whatever the commit; () where it does."""
-        found = list(doubts(self.dialog, approval, self._faulty, self._known, untested=self._untested))
-        base = approval.task.base
+        found, base = [*self._unproved(approval), *self._around(approval)], approval.task.base
         for below in self.approvals[: self.approvals.index(approval)][::-1]:
             if below.task.commit == base:
                 base = below.task.base
-                reasons = unproved(self.dialog, below, self._faulty, self._known)
-                found += [f"it stands on task {below.task.id}, where {why}" for why in reasons]
+                found += [f"it stands on task {below.task.id}, where {why}" for why in self._unproved(below)]
         return tuple(dict.fromkeys(found))
+
+    def _around(self, approval: Approval) -> Iterator[str]:
+        """What the gate said against it, and what was done to entries on which it does not rest."""
+        task, is_typed = approval.task, any(entry.by_hand for entry in approval.entries)
+        changed = {Condition.EDITED: "edited", Condition.DAMAGED: "cut or overwritten"}
+        if task.gate not in build.GREEN:
+            said = {"timeout": "ran out of time", "": "was not run"}.get(task.gate, "failed")
+            yield f"its gate {said}"
+        elif approval.wants_word and not self._untested and not is_typed:
+            accept = _accept(task)
+            yield f"no gate tested it, and the person has not said that this will do; that is said by: {accept}"
+        for entry in self.dialog.entries:
+            if entry not in approval.entries:
+                if entry.condition in changed:
+                    yield f"{named(entry)} was {changed[entry.condition]}"
+                elif self._is_unknown(entry) and entry.frame:
+                    yield f"{named(entry)} is in no journal here: forged, or the file is from elsewhere"
+            if not entry.linked:
+                yield f"the chain is broken at {named(entry)}: what stood before it was changed, removed or inserted"
+
+    def _unproved(self, approval: Approval) -> Iterator[str]:
+        """What keeps an approval from being the word of those who have to give it, whatever the gate said."""
+        task, by = approval.task, approval.approved.by
+        if approval.void:
+            yield f"its approval as task {task.id} is void: {approval.void}"
+        if by == task.author:
+            yield f"{by}, who wrote it, approved it"
+        elif by not in (USER, self.dialog.state.build.moderator):
+            yield f"{by} approved it, who does not review"
+        if by != USER and build.approval(task, task.score) not in approval.approved.marks:
+            yield f"{where(approval.approved.id)} has no APPROVED record of this tree"
+        for entry in approval.entries:
+            why = ""
+            if entry.by_hand:
+                why = f"is typed, which any program can; say it by: {_accept(task)}"
+            elif entry.condition is not Condition.SOUND:
+                why = "was changed after it was written"
+            elif self._is_unknown(entry):
+                why = "is in no journal here: forged, or the file is from elsewhere"
+            elif entry.by == USER and entry.from_session:
+                why = "is by a session, not by the person"
+            elif entry.chain in self._faulty:
+                why = f"breaks the protocol: {self._faulty[entry.chain]}"
+            if why:
+                yield f"{where(entry.id)}, on which it rests, {why}"
+
+    def _is_unknown(self, entry: Entry) -> bool:
+        return self._known is not None and entry.chain not in self._known
 
     def _elsewhere(self, git: Git, approval: Approval, commit: str) -> Iterator[str]:
         """Why a commit with that very tree is not what was approved: it comes from another base."""
@@ -149,6 +279,10 @@ class Judge:
                 yield f"it differs from what was approved as task {last.task.id} in {names}"
         if len(git.run("rev-list", "--parents", "--max-count=1", commit).split()) > 2:
             yield "it is a merge, and no merge was approved"
+
+
+def _accept(task: Task) -> str:
+    return f"dialogd tasks accept {task.id}"
 
 
 def judge_here(log: LogFile, *, untested: bool = False) -> tuple[Judge, tuple[str, ...]]:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from dialogd import person
 from dialogd.errors import BackendError
 from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, PROPOSED, UNDER_WAY, Due, Task
-from dialogd.protocol.certificate import approvals
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER
 from dialogd.protocol.replay import faults
 from dialogd.protocol.review import findings
+from dialogd.tasks.approvals import approvals
 from tests.support.cases import cases
 from tests.support.room import Line, Room, opening, waits
 
@@ -158,24 +158,17 @@ def test_iterations_count_on_and_each_round_has_as_many_again() -> None:
 
 
 def test_what_the_person_accepts_names_its_tree_and_says_that_its_gate_was_red() -> None:
-    for is_typed in (True, False):
-        build = room(yes("P1"), yes("P2"), yes("P3"))
-        build.gates = ["failed", "timeout", "failed"]
-        confirm(build)
-        task = build.dialog.state.build.all[0]
-        named = f"[APPROVED: task-001 | tree {task.tree} | gate failed {'f' * 64} | score 86]"
-        build.scripts["M"] = [yes("P4"), "Both.\n"]
-        if is_typed:
-            build.types("\n[TASK: 001 | accepted]\n")
-        else:
-            person.tasks(build.log, "accept")
-            assert [str(mark) for mark in build.dialog.entries[-1].marks] == ["[TASK: 001 | accepted]", named]
-        build.run()
-        assert build.text.count("[APPROVED: task-001") == build.text.count(named) == 1
-        assert (build.outcome, list(map(str, faults(build.paper.data)))) == ("DECIDED", [])
-        assert next(entry.by for entry in build.dialog.entries if entry.mark("APPROVED")) == (
-            "SYSTEM" if is_typed else USER
-        )
+    build = room(yes("P1"), yes("P2"), yes("P3"))
+    build.gates = ["failed", "timeout", "failed"]
+    confirm(build)
+    task = build.dialog.state.build.all[0]
+    named = f"[APPROVED: task-001 | tree {task.tree} | gate failed {'f' * 64} | score 86]"
+    build.scripts["M"] = [yes("P4"), "Both.\n"]
+    person.tasks(build.log, "accept")
+    assert [str(mark) for mark in build.dialog.entries[-1].marks] == ["[TASK: 001 | accepted]", named]
+    build.run()
+    assert build.text.count("[APPROVED: task-001") == build.text.count(named) == 1
+    assert (build.outcome, list(map(str, faults(build.paper.data)))) == ("DECIDED", [])
 
 
 WHY_NOT = {
