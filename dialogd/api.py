@@ -23,9 +23,8 @@ from typing import Any
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.create import SEATS, Start, listed
+from dialogd.cli.create import SEATS, Start, listed, new_cast
 from dialogd.cli.launch import FAILED, Daemons, Interrupt
-from dialogd.cli.run import new_cast
 from dialogd.cli.watch import LOOK, Tell, Teller, events
 from dialogd.config import Settings
 from dialogd.errors import BadInput, StorageError
@@ -145,7 +144,7 @@ def _hold(settings: Settings, wanted: Start, pace: str, tell: Tell, interrupt: I
 
     closed, cut_off = "the program that ran it closed it", "the program that ran it was cut off"
     try:
-        with agents.until_the_end(teller.feed.log, interrupt, closed=closed, cut_off=cut_off, failed=FAILED):
+        with agents.until_the_end(interrupt, closed=closed, cut_off=cut_off, failed=FAILED):
             agents.start(interrupt, ready=listen)
             while not teller.look() and not interrupt.is_set():
                 agents.tend(teller.look, lambda text: tell("warning", {"text": text}))

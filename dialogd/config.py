@@ -3,8 +3,8 @@
 `dialogd.toml` in the working directory, or else `[tool.dialogd]` of its pyproject.toml, and the user's
 `config.toml` hold the same keys, the names of `SETTINGS`. A relative path counts from where it is written:
 from the file's folder, or from the working directory for flags and variables. What names programs to run for agents
-(`tools`, `gate`) counts in the user's `config.toml` and in flags alone: a folder that somebody else made must not
-decide that.
+(`USERS_OWN`) counts in the user's `config.toml` and in flags alone: a folder that somebody else made must not decide
+that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -40,11 +39,18 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path)
     Raises `BadInput` for a value that makes no sense, an unknown key of a file and a file that cannot be read.
     """
     strongest: dict[str, _Written] = {}
-    for source in _sources(flags, environment, cwd):
-        strongest = source | strongest
-    values: dict[str, Any] = {s.name: _read(s, strongest[s.name]) for s in SETTINGS if s.name in strongest}
-    origins = {name: written.source for name, written in strongest.items()}
-    return Settings(**values, origins=MappingProxyType(origins))
+    for found in _sources(flags, environment, cwd):
+        strongest = found | strongest
+    values: dict[str, Any] = {}
+    for setting in (one for one in SETTINGS if one.name in strongest):
+        value, source, folder = strongest[setting.name]
+        try:
+            values[setting.name] = _read(setting.kind, value, folder)
+        except ValueError as error:
+            shown = "" if setting.is_users else f" {value!r}"  # it may hold what must not be shown
+            what = f"{setting.name}{shown} ({source}) {error}"
+            raise BadInput(what, fix=f"correct {source}: {setting.about}") from None
+    return Settings(**values, origins=MappingProxyType({name: one.source for name, one in strongest.items()}))
 
 
 def dotenv(cwd: Path) -> dict[str, str]:
@@ -56,37 +62,30 @@ def dotenv(cwd: Path) -> dict[str, str]:
 
     from dotenv import dotenv_values
 
-    values = dotenv_values(stream=StringIO(text), interpolate=False)
-    return {name: value for name, value in values.items() if value}
+    return {name: value for name, value in dotenv_values(stream=StringIO(text), interpolate=False).items() if value}
 
 
 def _sources(flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path) -> Iterator[dict[str, _Written]]:
     """Every source of values, strongest first."""
     from platformdirs import user_config_path
 
-    _check(flags, "the command line", [s.name for s in SETTINGS])
+    _check(flags, "the command line", [one.name for one in SETTINGS])
     given = {name: value for name, value in flags.items() if value is not None}
     yield {name: _Written(value, f"flag --{name.replace('_', '-')}", cwd) for name, value in given.items()}
     yield _variables(environment, "environment", cwd)
-    own = dotenv(cwd)
-    variables = [variable for setting in SETTINGS for variable in setting.variables]
-    for setting in SETTINGS:
-        if setting.is_users and f"DIALOGD_{setting.name.upper()}" in own:
-            raise _not_there(setting, cwd / ".env")
-    _check([name for name in own if name.startswith("DIALOGD_")], str(cwd / ".env"), variables)
-    yield _variables(own, str(cwd / ".env"), cwd)
+    file, own = cwd / ".env", dotenv(cwd)
+    _refuse(file, [name for name in USERS_OWN if f"DIALOGD_{name.upper()}" in own])
+    known = [variable for one in SETTINGS for variable in one.variables]
+    _check([name for name in own if name.startswith("DIALOGD_")], str(file), known)
+    yield _variables(own, str(file), cwd)
     yield _toml(cwd / "dialogd.toml") or _toml(cwd / "pyproject.toml", "tool", "dialogd")
     yield _toml(user_config_path("dialogd") / "config.toml", is_users=True)
 
 
 def _variables(environment: Mapping[str, str], where: str, cwd: Path) -> dict[str, _Written]:
-    """The settings that environment variables hold."""
-    found: dict[str, _Written] = {}
-    for setting in SETTINGS:
-        for variable in setting.variables:
-            if environment.get(variable):
-                found.setdefault(setting.name, _Written(environment[variable], f"{where} {variable}", cwd))
-    return found
+    """The settings that environment variables hold; of a setting's variables the first that is set counts."""
+    pairs = [(one.name, variable) for one in SETTINGS for variable in one.variables if environment.get(variable)]
+    return {name: _Written(environment[variable], f"{where} {variable}", cwd) for name, variable in reversed(pairs)}
 
 
 def _toml(path: Path, *tables: str, is_users: bool = False) -> dict[str, _Written]:
@@ -104,27 +103,25 @@ def _toml(path: Path, *tables: str, is_users: bool = False) -> dict[str, _Writte
         table = table.get(name, {}) if isinstance(table, dict) else table
     if not isinstance(table, dict):
         raise BadInput(f"{'.'.join(tables)} in {path} is not a table", fix=f"write [{'.'.join(tables)}]")
-    _check(table, str(path), [s.name for s in SETTINGS])
-    for setting in SETTINGS:
-        if not setting.is_users or setting.name not in table:
-            continue
-        if not is_users:
-            raise _not_there(setting, path)
-        if path.stat().st_mode & 0o002:
-            raise UnsafeFile(
-                f"anybody may write {path}, which names programs to run", fix=f"keep others out: chmod o-w {path}"
-            )
+    _check(table, str(path), [one.name for one in SETTINGS])
+    named = [name for name in USERS_OWN if name in table]
+    if not is_users:
+        _refuse(path, named)
+    elif named and path.stat().st_mode & 0o002:
+        what = f"anybody may write {path}, which names programs to run"
+        raise UnsafeFile(what, fix=f"keep others out: chmod o-w {path}")
     return {name: _Written(value, f"{path} {name}", path.parent) for name, value in table.items()}
 
 
-def _not_there(setting: Setting, path: Path) -> BadInput:
-    """The refusal of a project's file that holds what only the user's own may."""
+def _refuse(path: Path, names: Sequence[str]) -> None:
+    """Refuse a project's file that holds what only the user's own may."""
     from platformdirs import user_config_path
 
-    return BadInput(
-        f"{path} may not set {setting.name!r}: a project does not decide which programs run for agents",
-        fix=f"write it into your own {user_config_path('dialogd') / 'config.toml'}, if you trust them",
-    )
+    if names:
+        raise BadInput(
+            f"{path} may not set {names[0]!r}: a project does not decide which programs run for agents",
+            fix=f"write it into your own {user_config_path('dialogd') / 'config.toml'}, if you trust them",
+        )
 
 
 def _check(names: Iterable[str], where: str, known: Sequence[str]) -> None:
@@ -135,15 +132,6 @@ def _check(names: Iterable[str], where: str, known: Sequence[str]) -> None:
         if name not in known:
             close = get_close_matches(name, known, n=2) or known
             raise BadInput(f"unknown setting {name!r} in {where}", fix=f"did you mean {' or '.join(close)}?")
-
-
-def _read(setting: Setting, written: _Written) -> object:
-    try:
-        return setting.read(written.value, written.folder)
-    except ValueError as error:
-        shown = "" if setting.is_users else f" {written.value!r}"  # it may hold what must not be shown
-        message = f"{setting.name}{shown} ({written.source}) {error}"
-        raise BadInput(message, fix=f"correct {written.source}: {setting.about}") from None
 
 
 def _contents(path: Path) -> str:
@@ -161,11 +149,10 @@ def _contents(path: Path) -> str:
     return text
 
 
-# -- What there is to set, what each value means and how it is read ---------------------------------------------------
+# -- Ports, files and commands of a dialog ----------------------------------------------------------------------------
 
 FIRST_PORT = 3001
 DEFAULT_FILE = Path("/tmp/claude-dialog.md")
-HOOKS = ("on_question", "on_stalled", "on_error", "on_end", "on_event")  # commands that alerts go to
 
 
 def default_state_dir() -> Path:
@@ -177,9 +164,8 @@ def default_state_dir() -> Path:
 
 def default_port(agent_id: str) -> int | None:
     """The port of a seat: A is 3001, B is 3002 …; None for an id that is not a single letter."""
-    if len(agent_id) == 1 and agent_id.isascii() and agent_id.isalpha():
-        return FIRST_PORT + ord(agent_id.upper()) - ord("A")
-    return None
+    is_letter = len(agent_id) == 1 and agent_id.isascii() and agent_id.isalpha()
+    return FIRST_PORT + ord(agent_id.upper()) - ord("A") if is_letter else None
 
 
 def file_words(file: Path) -> list[str]:
@@ -202,17 +188,11 @@ def new_command(file: Path) -> str:
     return shlex.join(["dialogd", "new", "TOPIC", *file_words(file)])
 
 
-class SettingLine(NamedTuple):
-    """One line of `dialogd config show`; the value as text, "" where nothing is set."""
+# -- How a value is read ----------------------------------------------------------------------------------------------
 
-    name: str
-    value: str
-    source: str
-
-
-# Readers of one value: they take what was written and the folder it was written in, and raise ValueError.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_NOTHING = re.compile(r"\s*0+(\.0*)?\s*(s|sec|seconds)?\s*")
+_NOTHING = re.compile(r"0+(\.0*)?\s*(s|sec|seconds)?")
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def _must(holds: object, what: str) -> None:
@@ -220,116 +200,67 @@ def _must(holds: object, what: str) -> None:
         raise ValueError(f"must be {what}")
 
 
-def _parsed(parse: Callable[[Any], Any], what: str) -> Callable[[object, Path], Any]:
-    """A reader that says what is wanted, and why `parse` refused what there is."""
-
-    def read(value: object, _folder: Path) -> Any:
-        try:
-            return parse(value)
-        except ValueError as error:
-            raise ValueError(f"must be {what} ({error})") from None
-
-    return read
+def _parsed(parse: Callable[[Any], Any], value: object, what: str) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ValueError(f"must be {what} ({error})") from None
 
 
-def _one_of(*words: str) -> Callable[[object, Path], str]:
-    listed = ", ".join(f"`{word}`" for word in words[:-1])
-
-    def read(value: object, _folder: Path) -> str:
-        word = ("off", "on")[value] if isinstance(value, bool) else str(value).strip().lower()
-        _must(word in words, f"{listed} or `{words[-1]}`")
+def _read(kind: str, value: object, folder: Path) -> Any:
+    """What was meant by a value that was written in that folder. Raises `ValueError`, which says what is wanted."""
+    word = str(value).strip()
+    match kind:
+        case "path":
+            _must(isinstance(value, str | Path) and word and "\0" not in word, "a path")
+            try:
+                return folder / Path(word).expanduser()
+            except RuntimeError:
+                raise ValueError("names a user whose home is not known") from None
+        case "paths":
+            _must(isinstance(value, list | tuple), "a list of paths")
+            return tuple(_read("path", one, folder) for one in value)  # type: ignore[attr-defined]
+        case "port":
+            fits = re.fullmatch(r"[0-9]{1,5}", word) and int(word) <= 65_535
+            _must(fits, "a number from 1 to 65535, or 0 for any free port")
+            return int(word)
+        case "count":
+            return _parsed(read_count, value, "a number such as `8192`")
+        case "count or 0":
+            return 0 if word == "0" else _read("count", value, folder)
+        case "time":
+            what = "a duration such as `2`, `0.5` or `90 seconds`"
+            return 0.0 if _NOTHING.fullmatch(word) else _parsed(read_seconds, value, what)
+        case "interval":
+            wait = _read("time", value, folder)
+            _must(wait >= 0.01, "at least 0.01 seconds")
+            return wait
+        case "switch":
+            _must(word.lower() in _SWITCH, "true or false")
+            return _SWITCH[word.lower()]
+        case "plan":
+            return _SWITCH[word.lower()] if word.lower() in _SWITCH else _read("path", value, folder)
+        case "servers":
+            return _servers(value, folder)
+    if "|" in kind:
+        word = ("off", "on")[value] if isinstance(value, bool) else word.lower()
+        _must(word in kind.split("|"), f"one of {kind.replace('|', ', ')}")
         return word
-
-    return read
-
-
-def _text(value: object, _folder: Path) -> str:
-    """Anything printable, line breaks included: a role may be long."""
     _must(isinstance(value, str) and not _CONTROL.search(value), "text without control characters")
-    return str(value).strip()
+    _must(kind == "text" or "\n" not in word, "a single line")
+    if kind == "id":
+        from dialogd.protocol.model import RESERVED, WHY_RESERVED
 
-
-def _line(value: object, folder: Path) -> str:
-    text = _text(value, folder)
-    _must("\n" not in text, "a single line")
-    return text
-
-
-def _id(value: object, folder: Path) -> str:
-    from dialogd.protocol.model import RESERVED, WHY_RESERVED
-
-    text = _line(value, folder)
-    if text.upper() in RESERVED:
-        raise ValueError(f"is reserved: {WHY_RESERVED}")
-    _must(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text), "letters, digits, `_`, `-` such as `A`")
-    return text
-
-
-def _port(value: object, _folder: Path) -> int:
-    fits = re.fullmatch(r"[0-9]{1,5}", str(value).strip()) and int(str(value)) <= 65_535
-    _must(fits, "a number from 1 to 65535, or 0 for any free port")
-    return int(str(value))
-
-
-def _path(value: object, folder: Path) -> Path:
-    _must(isinstance(value, str | Path) and str(value).strip() and "\0" not in str(value), "a path")
-    try:
-        return folder / Path(str(value)).expanduser()
-    except RuntimeError:
-        raise ValueError("names a user whose home is not known") from None
-
-
-def _paths(value: object, folder: Path) -> tuple[Path, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError("must be a list of paths")
-    return tuple(_path(one, folder) for one in value)
-
-
-_wait = _parsed(
-    lambda value: 0.0 if _NOTHING.fullmatch(str(value)) else read_seconds(value),
-    "a duration such as `2`, `0.5` or `90 seconds`",
-)
-_count = _parsed(read_count, "a number such as `8192`")
-
-
-def _count_or_none(value: object, folder: Path) -> int:
-    return 0 if str(value).strip() == "0" else int(_count(value, folder))
-
-
-def _interval(value: object, folder: Path) -> float:
-    wait = float(_wait(value, folder))
-    _must(wait >= 0.01, "at least 0.01 seconds")
-    return wait
-
-
-def _switch(value: object, _folder: Path) -> bool:
-    word = str(value).strip().lower()
-    _must(word in ("1", "true", "yes", "on", "0", "false", "no", "off"), "true or false")
-    return word in ("1", "true", "yes", "on")
-
-
-def _plan(value: object, folder: Path) -> bool | Path:
-    """Whether a plan is left, or the folder that it goes to."""
-    try:
-        return _switch(value, folder)
-    except ValueError:
-        return _path(value, folder)
-
-
-def _budget(value: object, folder: Path) -> str:
-    text = _line(value, folder)
-    _parsed(read_budget, "an amount such as `$1.50` or `200k tokens`")(text, folder)
-    return text
-
-
-def _hook(value: object, folder: Path) -> str:
-    """A command line."""
-    text, fits = _line(value, folder), False
-    with suppress(ValueError, IndexError):
-        fits = not text or bool(shlex.split(text)[0])
-    is_url = text.lower().startswith(("http://", "https://"))
-    _must(fits and not is_url, "a command such as `notify.sh --loud`; for a URL: `curl --json @- URL`")
-    return text
+        if word.upper() in RESERVED:
+            raise ValueError(f"is reserved: {WHY_RESERVED}")
+        _must(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", word), "letters, digits, `_`, `-` such as `A`")
+    elif kind == "budget":
+        _parsed(read_budget, word, "an amount such as `$1.50` or `200k tokens`")
+    elif kind == "command line" and word:
+        is_url = word.lower().startswith(("http://", "https://"))
+        what = "a command such as `notify.sh --loud`; for a URL: `curl --json @- URL`"
+        _must(_parsed(shlex.split, word, what) and not is_url, what)
+    return word
 
 
 # -- Servers whose tools an agent may call ----------------------------------------------------------------------------
@@ -371,19 +302,16 @@ class ToolServer(BaseModel):
         return {self.may, *self.tools.values()} == {"deny"}
 
     def __str__(self) -> str:
-        where = self.url or shlex.join(self.command)
         others = "".join(f", {tool}: {may}" for tool, may in self.tools.items())
-        return f"{self.name} ({where}; {self.may}{others})"
+        return f"{self.name} ({self.url or shlex.join(self.command)}; {self.may}{others})"
 
 
-def _servers(value: object, folder: Path) -> tuple[ToolServer, ...]:
+def _servers(tables: Any, folder: Path) -> tuple[ToolServer, ...]:
     """The tables under `[tools]`, each a server by its name; a program with a folder counts from where it stands."""
-    _must(
-        isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values()),
-        "tables: [tools.tickets]",
-    )
+    is_table = isinstance(tables, Mapping) and all(isinstance(one, Mapping) for one in tables.values())
+    _must(is_table, "tables: [tools.tickets]")
     made = []
-    for name, table in dict(value).items():  # type: ignore[call-overload]
+    for name, table in tables.items():
         words = table.get("command", ())
         words = tuple(shlex.split(words) if isinstance(words, str) else words)
         if words and os.sep in str(words[0]):
@@ -402,31 +330,31 @@ def _is_loopback(url: str) -> bool:
 
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-        is_here = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        is_here = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback
+        return is_here and parts.scheme in ("http", "https") and parts.username is None and parts.port != 0
     except ValueError:
         return False
-    return is_here and parts.scheme in ("http", "https") and parts.username is None
 
 
-class Setting(NamedTuple):
-    """One key: how it is read, what it means, and which environment variables hold it (the first set one wins).
+# -- What there is to set ---------------------------------------------------------------------------------------------
 
-    `is_users`: only the user's own `config.toml` may hold it.
-    """
+USERS_OWN = ("tools", "repo", "gate", "gate_sees")
+HOOKS = ("on_question", "on_stalled", "on_error", "on_end", "on_event")  # commands that alerts go to
+_BARE = (
+    "escalation_threshold", "session_max_agents", "session_max_messages", "session_max_tokens", "session_max_time",
+    "agent_timeout",
+)  # fmt: skip
+_ALSO = {
+    "id": "CLAUDE_ID", "port": "CLAUDE_PORT", "model": "AGENT_MODEL", "max_tokens": "AGENT_MAX_TOKENS",
+    "max_rounds": "MAX_COLLABORATION_ROUNDS", **{name: name.upper() for name in _BARE},
+}  # fmt: skip
+"""The variables that hold a setting beside DIALOGD_NAME."""
 
-    name: str
-    read: Callable[[object, Path], object]
-    about: str
-    variables: tuple[str, ...]
-    is_users: bool = False
 
-
-def _setting(
-    default: object, read: Callable[[object, Path], object], about: str, *also: str, is_users: bool = False
-) -> Any:
-    """A field of `Settings`; `also` are variables beside DIALOGD_NAME."""
-    how = {"read": read, "about": about, "also": also, "is_users": is_users}
+def _setting(default: object, about: str, kind: str = "") -> Any:
+    """A field of `Settings`, which is read as a `kind` of value; by itself as its default's."""
+    usual = {bool: "switch", int: "count", float: "time", str: "line"}
+    how = {"about": about, "kind": kind or usual[type(default)]}
     return field(default_factory=default, metadata=how) if callable(default) else field(default=default, metadata=how)
 
 
@@ -438,123 +366,88 @@ class Settings:
     `max_rounds` and `escalation_threshold` are those of new dialogs, None where the template's count.
     """
 
-    id: str = _setting("", _id, "the agent this daemon speaks for, such as A", "CLAUDE_ID")
-    port: int | None = _setting(
-        None, _port, "where it listens; unset: A on 3001, B on 3002 … (0: any free port)", "CLAUDE_PORT"
-    )
-    file: Path = _setting(DEFAULT_FILE, _path, "the dialog file")
-    state_dir: Path = _setting(default_state_dir, _path, "journals, drafts, archive, registry and logs")
-    backend: str = _setting(
-        "auto", _line, "what writes the replies; `auto` takes what is here, `rehearsal` asks no model"
-    )
-    command: str = _setting("", _line, "the program of the `command` backend: prompt on stdin, reply on stdout")
-    model: str = _setting("", _line, "the model the backend is to use", "AGENT_MODEL")
-    name: str = _setting("", _line, "the agent's name in headings")
-    role: str = _setting("", _text, "the agent's role: a known one, or a text")
-    pace: float = _setting(0.0, _wait, "seconds from a turn of this agent to its next, at the least")
-    project: Path | None = _setting(None, _path, "the folder the agent works in")
-    max_tokens: int = _setting(0, _count, "tokens that one reply may have at most; unset: 8192", "AGENT_MAX_TOKENS")
-    effort: str = _setting("", _line, "how hard the model thinks: low, medium, high … where it can be set")
-    base_url: str = _setting("", _line, "another address of the service, such as http://localhost:8000/v1")
-    api: str = _setting(
-        "", _one_of("chat", "responses"), "which API an OpenAI-compatible service speaks: `chat` or `responses`"
-    )
-    resume: str = _setting(
-        "", _line, "a session of yours that `claude-code` goes on from, as a copy; `last`: the most recent"
-    )
-    session: str = _setting(
-        "",
-        _line,
-        "the open session that a `live` agent is: `claude:PID:START`, as `dialogd live sessions --json` lists it",
-    )
-    trust_project: bool = _setting(
-        False, _switch, "let what the project contains run: hooks, servers, plugins, scripts; `acp` needs it"
-    )
-    price: str = _setting("", _line, "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices")
-    budget: str = _setting("", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`")
-    digest: bool = _setting(
-        False, _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"
-    )
-    tools: tuple[ToolServer, ...] = _setting(
-        (), _servers, "MCP servers whose tools agents on an API may call; in your own config.toml only", is_users=True
-    )
-    repo: Path | None = _setting(
-        None, _path, "of a build's lead: the repository that it works on; no project may say it", is_users=True
-    )
-    gate: str = _setting(
-        "", _line, "of a build's lead: the command that tests its work; no project may say it", is_users=True
-    )
-    gate_sees: tuple[Path, ...] = _setting(
-        (),
-        _paths,
-        "of a build's lead: folders of your home and checkout that its gate can read; no project may say it",
-        is_users=True,
-    )
-    tool_calls: int = _setting(10, _count_or_none, "calls of tools that one turn may make; 0: no tools are offered")
-    plan: bool | Path = _setting(
-        True, _plan, "leave a plan when a dialog ends: `true`, `false`, or the folder it goes to"
-    )
-    max_rounds: int | None = _setting(None, _count, "rounds after which a new dialog ends", "MAX_COLLABORATION_ROUNDS")
-    escalation_threshold: int | None = _setting(
-        None,
-        _count,
-        "failed votes after which the moderator decides, else you, in a new dialog; unset: 3",
-        "ESCALATION_THRESHOLD",
-    )
-    session_max_agents: int = _setting(10, _count, "agents that a dialog begun over MCP may have", "SESSION_MAX_AGENTS")
-    session_max_messages: int = _setting(
-        1_000, _count, "messages that such a dialog may have; its limit of turns is not higher", "SESSION_MAX_MESSAGES"
-    )
-    session_max_tokens: int = _setting(
-        50_000, _count, "tokens that its agents may use together, where it names no budget", "SESSION_MAX_TOKENS"
-    )
-    session_max_time: float = _setting(
-        1_800.0, _wait, "seconds that it may take, before a last round sums it up", "SESSION_MAX_TIME"
-    )
-    agent_timeout: float = _setting(300.0, _wait, "seconds that one reply in it may take", "AGENT_TIMEOUT")
-    home_port: int = _setting(2999, _port, "where `dialogd open` serves its page")
-    desktop: str = _setting(
-        "auto", _one_of("auto", "on", "off"), "alerts on the desktop: `auto` where it can be done, `on`, `off`"
-    )
-    bell: bool = _setting(True, _switch, "alerts ring in the daemon's terminal")
-    on_question: str = _setting("", _hook, "a command (JSON on stdin) for when an agent needs you")
-    on_stalled: str = _setting("", _hook, "the same for an agent that gives no answer in time")
-    on_error: str = _setting("", _hook, "the same for an agent that failed")
-    on_end: str = _setting("", _hook, "the same for the end of a dialog")
-    on_event: str = _setting("", _hook, "the same for every entry, once")
-    log_format: str = _setting("text", _one_of("text", "json"), "`text`, or `json`: one object per line")
-    debug: bool = _setting(False, _switch, "say more in the log")
-    retry_wait: float = _setting(2.0, _wait, "seconds before a failed call is tried again; doubles each time")
-    poll: float = _setting(2.0, _interval, "seconds between two looks at the file when nothing else wakes the daemon")
+    id: str = _setting("", "the agent this daemon speaks for, such as A", "id")
+    port: int | None = _setting(None, "where it listens; unset: A on 3001, B on 3002 … (0: any free port)", "port")
+    file: Path = _setting(DEFAULT_FILE, "the dialog file", "path")
+    state_dir: Path = _setting(default_state_dir, "journals, drafts, archive, registry and logs", "path")
+    backend: str = _setting("auto", "what writes the replies; `auto` takes what is here, `rehearsal` no model")
+    command: str = _setting("", "the program of the `command` backend: prompt on stdin, reply on stdout")
+    model: str = _setting("", "the model the backend is to use")
+    name: str = _setting("", "the agent's name in headings")
+    role: str = _setting("", "the agent's role: a known one, or a text", "text")
+    pace: float = _setting(0.0, "seconds from a turn of this agent to its next, at the least")
+    project: Path | None = _setting(None, "the folder the agent works in", "path")
+    max_tokens: int = _setting(0, "tokens that one reply may have at most; unset: 8192")
+    effort: str = _setting("", "how hard the model thinks: low, medium, high … where it can be set")
+    base_url: str = _setting("", "another address of the service, such as http://localhost:8000/v1")
+    api: str = _setting("", "which API an OpenAI-compatible service speaks", "chat|responses")
+    resume: str = _setting("", "a session of yours that `claude-code` goes on from; `last`: the most recent")
+    session: str = _setting("", "the open session that a `live` agent is, as `dialogd live sessions` lists it")
+    trust_project: bool = _setting(False, "let the project's hooks, servers, plugins and scripts run")
+    price: str = _setting("", "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices")
+    budget: str = _setting("", "what this agent may spend in one dialog: `$1.50`, `200k tokens`", "budget")
+    digest: bool = _setting(False, "sum up what does not fit the model's window, in a note, at its cost")
+    tools: tuple[ToolServer, ...] = _setting((), "MCP servers whose tools agents on an API may call", "servers")
+    repo: Path | None = _setting(None, "of a build's lead: the repository that it works on", "path")
+    gate: str = _setting("", "of a build's lead: the command that tests its work")
+    gate_sees: tuple[Path, ...] = _setting((), "of a build's lead: folders of yours that its gate can read", "paths")
+    tool_calls: int = _setting(10, "calls of tools that one turn may make; 0: no tools are offered", "count or 0")
+    plan: bool | Path = _setting(True, "leave a plan at the end: `true`, `false`, or the folder it goes to", "plan")
+    max_rounds: int | None = _setting(None, "rounds after which a new dialog ends", "count")
+    escalation_threshold: int | None = _setting(None, "failed votes that pass a decision on; unset: 3", "count")
+    session_max_agents: int = _setting(10, "agents that a dialog begun over MCP may have")
+    session_max_messages: int = _setting(1_000, "messages that such a dialog may have, and turns")
+    session_max_tokens: int = _setting(50_000, "tokens that its agents may use, where it has no budget")
+    session_max_time: float = _setting(1_800.0, "seconds that it may take, before a last round sums it up")
+    agent_timeout: float = _setting(300.0, "seconds that one reply in it may take")
+    home_port: int = _setting(2999, "where `dialogd open` serves its page", "port")
+    desktop: str = _setting("auto", "alerts on the desktop; `auto`: where it can be", "auto|on|off")
+    bell: bool = _setting(True, "alerts ring in the daemon's terminal")
+    on_question: str = _setting("", "a command (JSON on stdin) for when an agent needs you", "command line")
+    on_stalled: str = _setting("", "the same for an agent that gives no answer in time", "command line")
+    on_error: str = _setting("", "the same for an agent that failed", "command line")
+    on_end: str = _setting("", "the same for the end of a dialog", "command line")
+    on_event: str = _setting("", "the same for every entry, once", "command line")
+    log_format: str = _setting("text", "`text`, or `json`: one object per line", "text|json")
+    debug: bool = _setting(False, "say more in the log")
+    retry_wait: float = _setting(2.0, "seconds before a failed call is tried again; doubles each time")
+    poll: float = _setting(2.0, "seconds between two looks at the file when nothing else wakes the daemon", "interval")
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
     def source(self, name: str) -> str:
         """The source of the value of `name`: `flag --port`, `environment DIALOGD_PORT`, a file, `default`."""
         return self.origins.get(name, "default")
 
-    def rows(self) -> tuple[SettingLine, ...]:
-        """Every setting with its value and source, in the order of `SETTINGS`."""
-        return tuple(SettingLine(s.name, _shown(getattr(self, s.name)), self.source(s.name)) for s in SETTINGS)
+    def rows(self) -> tuple[tuple[str, str, str], ...]:
+        """Every setting as `dialogd config show` has it: name, value as text, source."""
+        return tuple((one.name, _shown(getattr(self, one.name)), self.source(one.name)) for one in SETTINGS)
 
 
-SETTINGS = tuple(
-    Setting(
-        one.name,
-        one.metadata["read"],
-        one.metadata["about"],
-        () if one.metadata["is_users"] else (f"DIALOGD_{one.name.upper()}", *one.metadata["also"]),
-        one.metadata["is_users"],
-    )
-    for one in fields(Settings)
-    if one.metadata
-)
+class Setting(NamedTuple):
+    """One key: what it means, how it is read, and which environment variables hold it (the first set one wins).
+
+    `is_users`: only the user's own `config.toml` may hold it.
+    """
+
+    name: str
+    about: str
+    kind: str
+    variables: tuple[str, ...] = ()
+    is_users: bool = False
+
+
+def _described(name: str, about: str, kind: str) -> Setting:
+    if name in USERS_OWN:
+        return Setting(name, f"{about}; no project may say it", kind, is_users=True)
+    return Setting(name, about, kind, (f"DIALOGD_{name.upper()}", *filter(None, (_ALSO.get(name),))))
+
+
+SETTINGS = tuple(_described(one.name, **one.metadata) for one in fields(Settings) if one.metadata)
 
 
 def _shown(value: object) -> str:
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, tuple):
         return "; ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -82,7 +82,7 @@ def settings() -> str:
     start = command_line().commands["start"]
     flags = {parameter.name: parameter.opts for parameter in start.params}
     flags["id"] = ["ID"]
-    shown = {row.name: row.value for row in Settings().rows()}
+    shown = {name: value for name, value, _ in Settings().rows()}
     shown |= {"state_dir": "~/.local/state/dialogd", "max_tokens": ""}
     return table(
         ("key", "flag of `start`", "variable", "default", "meaning"),

@@ -73,7 +73,7 @@ def test_nothing_set_means_the_documented_defaults(tmp_path: Path) -> None:
     assert (settings.backend, settings.pace, settings.log_format) == ("auto", 0.0, "text")
     assert settings.state_dir.name == "dialogd"
     assert settings.state_dir.is_absolute()
-    assert {row.source for row in settings.rows()} == {"default"}
+    assert {source for _, _, source in settings.rows()} == {"default"}
 
 
 def test_places_are_mixed_key_by_key(tmp_path: Path, user_file: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_file_that_another_user_left_in_a_shared_folder_is_refused(tmp_path: P
 
 def test_every_setting_has_a_row_with_value_and_origin(tmp_path: Path) -> None:
     rows = load({"debug": True, "pace": 0.5}, {}, tmp_path).rows()
-    assert [row.name for row in rows] == [setting.name for setting in SETTINGS]
+    assert [name for name, _, _ in rows] == [setting.name for setting in SETTINGS]
     assert {("debug", "true", "flag --debug"), ("pace", "0.5", "flag --pace")} <= set(rows)
 
 
@@ -254,7 +254,7 @@ def test_servers_of_tools_stand_in_the_users_own_file(tmp_path: Path, user_file:
     assert (tickets.name, tickets.command, tickets.url) == ("tickets", ("uvx", "my tickets"), "")
     assert [tickets.may_call(tool) for tool in ("search", "create")] == ["allow", "ask"]
     assert (wiki.url, wiki.is_denied, tickets.is_denied) == ("http://127.0.0.1:8931/mcp", True, False)
-    (shown,) = (row.value for row in settings.rows() if row.name == "tools")
+    (shown,) = (value for name, value, _ in settings.rows() if name == "tools")
     assert shown == "tickets (uvx 'my tickets'; ask, search: allow); wiki (http://127.0.0.1:8931/mcp; deny)"
 
 

@@ -30,10 +30,10 @@ def _act(name: str) -> Located:
 GROUPS = {
     "Begin": {
         "open": Located("setup:open_home", "Open the page on which dialogs are found, and started."),
-        "run": Located("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
+        "run": Located("launch:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
         "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
         "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
-        "new": Located("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
+        "new": Located("create:new", "Write the file of a new dialog.", "past:RecallCommand"),
         "start": Located("launch:start", "Run one agent's daemon, in a terminal of its own."),
         "live": Located("seat:live", "Take part with an open coding session: join, turn, reply."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),

@@ -1,58 +1,66 @@
-"""A dialog as it was asked for, from the agents that take part to the file; never over one that has not ended."""
+"""How a dialog begins: who was asked to take part, what the file is to say, and that it is written.
+
+The command line, Home, MCP and Python programs all begin one with a `Start`. Nothing is written over a dialog that has
+not ended.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import random
 import secrets
+import shlex
+import socket
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
 
 from dialogd import person
-from dialogd.backends import BACKENDS
-from dialogd.backends.auto import (
-    AUTO,
-    CHOSEN,
-    COMMANDS,
-    LAST_RESORT,
-    LIVE,
-    SCENARIOS,
-    Choice,
-    candidates,
-    family_of,
-    known_names,
-    resolve,
-    survey,
-    twins,
-    warning_of,
-)
+from dialogd.backends import BACKENDS, WRITING, Options, auto, kind_of, load_backend, writers
 from dialogd.backends.prices import parse_price
-from dialogd.backends.seats import Seat
+from dialogd.backends.sandbox import INSTALL
+from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
+from dialogd.backends.sessions import program_of
 from dialogd.cli import options
-from dialogd.cli.terminal import remark
-from dialogd.config import FIRST_PORT, Settings
-from dialogd.errors import BadInput, NotADialog, Refused
+from dialogd.cli.client import daemons, notify
+from dialogd.cli.terminal import plain, remark
+from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
+from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
 from dialogd.memory import keep
 from dialogd.protocol.build import expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import RESERVED, WHY_RESERVED, Participant
-from dialogd.protocol.rules import Role, roles_of
-from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import NO_BUDGET, is_blank, read_budget, redact
+from dialogd.protocol.model import RESERVED, WHY_RESERVED, Limits, Participant
+from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
+from dialogd.protocol.rules import roles_of
+from dialogd.protocol.text import NO_BUDGET, budget_line, is_blank, many, read_budget, redact
+from dialogd.store.caller import is_inside
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
+from dialogd.tasks.gate import readable
+from dialogd.tasks.worktrees import Worktrees
 from dialogd.templates.library import Template, template
-from dialogd.templates.opening import MOST_OF_A_FILE, ContextFile, Opening, begins, compose, enough_turns
+from dialogd.templates.opening import MOST_OF_A_FILE, ContextFile, Opening, begins, compose, enough_turns, warnings
 
 AGREES = "that session agrees by `dialogd live accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+HOW = "ID=BACKEND[:MODEL][@DIR], such as A=claude; an id is letters, digits, `_` and `-`"
+LEADS = ("codex", "claude-code", "gemini", "opencode")
+"""What works in a build where nobody says who; the moderator is often a Claude."""
+
+# -- Who takes part ---------------------------------------------------------------------------------------------------
 
 
-def read_cast(agents: str | None, each: Sequence[str] | None, template: Template | None = None) -> tuple[Seat, ...]:
+def read_cast(agents: str | None, each: Sequence[str] | None, of: Template | None = None) -> tuple[Seat, ...]:
     """The agents of `--agents LIST` or of every `--agent SPEC`, in the seats of the template.
 
     Without a template they are A and B when neither was given. A list that is shorter than what the template needs is
@@ -60,13 +68,25 @@ def read_cast(agents: str | None, each: Sequence[str] | None, template: Template
     """
     if agents is not None and each:
         raise BadInput("both --agents and --agent were given", fix="name all agents with one of the two")
+    parts = [of.part(index) for index in range(of.seats)] if of else [None, None]
+    cast = [Seat(who, title=part.name if part else "") for who, part in zip(of.ids if of else SEATS, parts)]  # noqa: B905
     if each:
-        seats = _each(each, template)
-    elif agents is not None:
-        seats = _dealt(agents, template.terms.least if template else 1, template.ids if template else SEATS)
+        seats = _each(each, cast if of else [], of)
     else:
-        seats = tuple(Seat(seat) for seat in (template.ids[: template.seats] if template else SEATS[:2]))
-    return seats if template is None else _in_their_seats(seats, template)
+        seats = tuple(cast) if agents is None else _dealt(agents, of.terms.least if of else 1, of.ids if of else SEATS)
+    if of is None:
+        return seats
+    if len(seats) < of.terms.least or (of.terms.most is not None and len(seats) > of.terms.most):
+        people = f" ({_people(cast)})" if of.terms.cast else ""
+        raise BadInput(
+            f"the template {of.name} is for {of.how_many} agents{people}, not for {len(seats)}",
+            fix=f"name {of.how_many} agents, or take a template for any number: -t council",
+        )
+    return tuple(
+        seat if (part := of.part(index)) is None
+        else replace(seat if seat.backend or not part.backend else _part(seat.id, part.backend), title=part.name)
+        for index, seat in enumerate(seats)
+    )  # fmt: skip
 
 
 def _dealt(agents: str, least: int, ids: str) -> tuple[Seat, ...]:
@@ -74,71 +94,80 @@ def _dealt(agents: str, least: int, ids: str) -> tuple[Seat, ...]:
     listed = [part.strip() for part in agents.split(",") if part.strip()]
     if not 0 < len(listed) <= len(SEATS):
         raise BadInput(f"--agents names {len(listed)} agents", fix="name 1 to 26: --agents rehearsal,rehearsal")
-    seats = (ids + SEATS.translate(dict.fromkeys(map(ord, ids))))[: max(len(listed), least)]
-    is_scripted = [family_of(name) == LAST_RESORT for name in listed]
-    if len(listed) < len(seats) and any(is_scripted) and not all(is_scripted):
-        raise _nobody_for([Seat(seat) for seat in seats[len(listed) :]])
+    seats = [*ids, *(who for who in SEATS if who not in ids)][: max(len(listed), least)]
     return tuple(_part(seat, listed[index % len(listed)]) for index, seat in enumerate(seats))
 
 
-def _each(each: Sequence[str], template: Template | None) -> tuple[Seat, ...]:
+def _each(each: Sequence[str], cast: Sequence[Seat], of: Template | None) -> tuple[Seat, ...]:
     """The agents that were named one by one, and the rest of the template's cast if one of those is named."""
-    cast = _cast(template)
-    named = tuple(_seat(spec, cast) for spec in each)
-    ids = [seat.id.casefold() for seat in named]
-    twice = next((seat.id for seat in named if ids.count(seat.id.casefold()) > 1), "")
-    if twice:
-        raise BadInput(f"the id {twice} is given to two agents", fix="give each agent an id of its own")
+    named: dict[str, Seat] = {}
+    for spec in each:
+        agent, equals, rest = spec.partition("=")
+        if any(seat.title for seat in cast):
+            agent = seat_named(agent, cast) or agent
+        if not equals or not rest:
+            raise BadInput(f"--agent {spec!r} is no agent", fix=f"write {HOW}")
+        check_id(agent, f"--agent {spec!r}", f"write {HOW}")
+        if agent.casefold() in named:
+            raise BadInput(f"the id {agent} is given to two agents", fix="give each agent an id of its own")
+        named[agent.casefold()] = _part(agent, rest)
     titles = {_bare(seat.title) for seat in cast if seat.title}
     is_its_cast = any(_bare(spec.partition("=")[0]) in titles for spec in each)
-    if template is None or not (template.is_fixed or is_its_cast):
-        return named
-    stranger = next((seat.id for seat in named if seat.id not in [one.id for one in cast]), "")
-    if stranger:
-        what = f"{stranger} is no agent of the template {template.name}"
+    if of is None or not (of.is_fixed or is_its_cast):
+        return tuple(named.values())
+    if stranger := next((seat.id for seat in named.values() if seat.id not in [one.id for one in cast]), ""):
+        what = f"{stranger} is no agent of the template {of.name}"
         raise BadInput(what, fix=f"name one of: {_people(cast)}")
-    mine = {seat.id: seat for seat in named}
-    return tuple(mine.get(seat.id, Seat(seat.id)) for seat in cast)
+    return tuple(named.get(seat.id.casefold(), Seat(seat.id)) for seat in cast)
 
 
-def _cast(template: Template | None) -> tuple[Seat, ...]:
-    """The seats that a template has when nobody is named, with their names."""
-    seats = template.ids[: template.seats] if template else ""
-    parts = [(seat, template.part(index) if template else None) for index, seat in enumerate(seats)]
-    return tuple(Seat(seat, title=part.name if part else "") for seat, part in parts)
+def _part(agent: str, text: str) -> Seat:
+    """BACKEND[:MODEL][@DIR].
+
+    What follows `command:` and `acp:` is the program and its arguments, what follows `live:` the key of a session.
+    """
+    places = [place for place, sign in enumerate(text) if sign == "@"]  # there may be one in the folder's name
+    folders = (place for place in places if Path(text[place + 1 :]).expanduser().is_dir())
+    is_command, project = text.partition(":")[0] in auto.COMMANDS, ""
+    if (place := next(folders, None)) is not None:
+        project, text = str(Path.cwd() / Path(text[place + 1 :]).expanduser()), text[:place]
+    elif places and not is_command:
+        folder = text[places[-1] + 1 :]
+        raise BadInput(f"{agent}: {folder!r} is not a folder", fix="name an existing folder after the @")
+    base, _, detail = text.partition(":")
+    if base not in (*BACKENDS, *auto.CHOSEN):
+        raise BadInput(f"{agent}: unknown backend {base!r}", fix=f"choose one of: {', '.join(auto.known_names())}")
+    if base == auto.AUTO and detail:
+        raise BadInput(f"{agent}: auto takes no model", fix="name the backend too, such as claude:claude-sonnet-5-5")
+    if base in auto.SCENARIOS:
+        return Seat(agent, text, project=project)
+    seat = Seat(agent, base, project=project)
+    if is_command:
+        return replace(seat, command=detail)
+    return replace(seat, session=detail) if base == auto.LIVE else replace(seat, model=detail)
 
 
-def _in_their_seats(seats: Sequence[Seat], template: Template) -> tuple[Seat, ...]:
-    """The seats with their names and backends from the template. Raises `BadInput` for too many or too few."""
-    least, most = template.terms.least, template.terms.most
-    if len(seats) < least or (most is not None and len(seats) > most):
-        people = f" ({_people(_cast(template))})" if template.terms.cast else ""
-        raise BadInput(
-            f"the template {template.name} is for {template.how_many} agents{people}, not for {len(seats)}",
-            fix=f"name {template.how_many} agents, or take a template for any number: -t council",
-        )
-    parts = [template.part(index) for index in range(len(seats))]
-    return tuple(
-        seat if part is None else _titled(seat, part.name, part.backend)
-        for seat, part in zip(seats, parts, strict=True)
-    )
-
-
-def _titled(seat: Seat, title: str, backend: str) -> Seat:
-    """The seat with its name, and the template's backend unless the person named one."""
-    played = _part(seat.id, backend) if backend and not seat.backend else seat
-    return replace(played, title=title)
-
-
-def _people(cast: Sequence[Seat]) -> str:
-    """Who is in the cast: `A = Architect, B = Critic`."""
-    return ", ".join(f"{seat.id} = {seat.title}" if seat.title else seat.id for seat in cast)
+def check_id(agent: str, what: str, fix: str) -> None:
+    """Raise `BadInput` for what cannot be an agent's id."""
+    if agent.upper() in RESERVED:
+        raise BadInput(f"{what}: the id {agent} is reserved: {WHY_RESERVED}", fix="take another, such as A")
+    if not AGENT_ID.fullmatch(agent):
+        raise BadInput(f"{what}: {agent!r} is no agent's id", fix=fix)
 
 
 def seat_named(name: str, seats: Sequence[Seat]) -> str:
     """The id of the seat with this id or title, in any case; "" for none."""
     word = _bare(name)
     return next((seat.id for seat in seats if word and word in (_bare(seat.id), _bare(seat.title))), "")
+
+
+def _bare(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum())
+
+
+def _people(cast: Sequence[Seat]) -> str:
+    """Who is in the cast: `A = Architect, B = Critic`."""
+    return ", ".join(f"{seat.id} = {seat.title}" if seat.title else seat.id for seat in cast)
 
 
 def priced(seats: Sequence[Seat], prices: Sequence[str]) -> tuple[Seat, ...]:
@@ -154,71 +183,32 @@ def priced(seats: Sequence[Seat], prices: Sequence[str]) -> tuple[Seat, ...]:
     return tuple(replace(seat, price=said.get(seat.id, said.get("", seat.price))) for seat in seats)
 
 
-def _bare(name: str) -> str:
-    return "".join(c for c in name.casefold() if c.isalnum())
-
-
-def _seat(spec: str, cast: Sequence[Seat] = ()) -> Seat:
-    """ID=BACKEND[:MODEL][@DIR]; the id may be a name of the template's cast."""
-    agent, equals, rest = spec.partition("=")
-    if any(seat.title for seat in cast):
-        agent = seat_named(agent, cast) or agent
-    if equals and agent.upper() in RESERVED:
-        raise BadInput(f"--agent {spec!r}: the id {agent} is reserved: {WHY_RESERVED}", fix="take another, such as A")
-    if not equals or not AGENT_ID.fullmatch(agent) or not rest:
-        raise BadInput(
-            f"--agent {spec!r} is no agent",
-            fix="write ID=BACKEND[:MODEL][@DIR], such as A=claude; an id is letters, digits, `_` and `-`",
-        )
-    return _part(agent, rest)
-
-
-def _part(agent: str, text: str) -> Seat:
-    """BACKEND[:MODEL][@DIR].
-
-    What follows `command:` and `acp:` is the program and its arguments, what follows `live:` the key of a session.
-    """
-    what, at, folder = text.rpartition("@")
-    for place in (place for place, sign in enumerate(text) if sign == "@"):  # there may be one in the folder's name
-        if Path(text[place + 1 :]).expanduser().is_dir():
-            what, folder = text[:place], text[place + 1 :]
-            break
-    is_command = text.partition(":")[0] in COMMANDS
-    project = ""
-    if at and Path(folder).expanduser().is_dir():
-        project, text = str(Path.cwd() / Path(folder).expanduser()), what
-    elif at and not is_command:
-        raise BadInput(f"{agent}: {folder!r} is not a folder", fix="name an existing folder after the @")
-    base, _, detail = text.partition(":")
-    if base not in (*BACKENDS, *CHOSEN):
-        raise BadInput(f"{agent}: unknown backend {base!r}", fix=f"choose one of: {', '.join(known_names())}")
-    if base == AUTO and detail:
-        raise BadInput(f"{agent}: auto takes no model", fix="name the backend too, such as claude:claude-sonnet-5-5")
-    if is_command:
-        return Seat(agent, base, command=detail, project=project)
-    if base == LIVE:
-        return Seat(agent, base, session=detail, project=project)
-    return Seat(agent, text if base in SCENARIOS else base, model="" if base in SCENARIOS else detail, project=project)
-
-
 def seated(
     seats: Sequence[Seat], settings: Settings, environment: Mapping[str, str], dotenv: Mapping[str, str]
-) -> tuple[tuple[Seat, ...], dict[str, Choice]]:
+) -> tuple[tuple[Seat, ...], dict[str, auto.Choice]]:
     """The seats with their backends on this machine, and each agent's choice by its id.
 
     A seat without a backend gets what the settings say. Raises `BadInput` for a name that nobody knows, and where
     scripted lines that nobody asked for would take a seat beside real agents.
     """
-    named = [_with_settings(seat, settings) for seat in seats]
-    names = [_name(seat, settings) for seat in named]
-    wanted = (look for name in names for look in candidates(name))
-    found = survey(wanted, environment, dotenv, settings.base_url, settings.state_dir)
+    is_command = settings.command and settings.source("backend") == "default"  # it can only mean one thing
+    usual = "command" if is_command else settings.backend
+    named = [seat if seat.backend else replace(seat, backend=usual) for seat in seats]
+    names = []
+    for seat in named:
+        base = seat.backend.partition(":")[0]
+        if base in auto.COMMANDS:
+            names.append(f"{base}:{seat.command or settings.command}")
+        else:
+            names.append(f"{seat.backend}:{seat.model}" if seat.model and base != auto.AUTO else seat.backend)
+    wanted = chain.from_iterable(map(auto.candidates, names))
+    found = auto.survey(wanted, environment, dotenv, settings.base_url, settings.state_dir)
     variables, ids = {**dotenv, **environment}, [seat.id for seat in seats]
     choices = {
-        seat.id: resolve(name, index, variables, found.__getitem__, agents=ids, base_url=settings.base_url)
-        for index, (seat, name) in enumerate(zip(named, names, strict=True))
+        who: auto.resolve(name, index, variables, found.__getitem__, agents=ids, base_url=settings.base_url)
+        for index, (who, name) in enumerate(zip(ids, names, strict=True))
     }
-    scripted = [seat for seat in seats if choices[seat.id].family == LAST_RESORT]
+    scripted = [seat for seat in seats if choices[seat.id].family == auto.LAST_RESORT]
     unasked = [seat for seat in scripted if not seat.backend or choices[seat.id].is_last_resort(seat.backend)]
     if unasked and len(scripted) < len(seats):
         raise _nobody_for(unasked)
@@ -234,29 +224,14 @@ def _nobody_for(seats: Sequence[Seat]) -> BadInput:
     )
 
 
-def _with_settings(seat: Seat, settings: Settings) -> Seat:
-    """The seat with the settings' backend, where it names none; a command without a backend can only mean one thing."""
-    if seat.backend:
-        return seat
-    if settings.command and settings.source("backend") == "default":
-        return replace(seat, backend="command")
-    return replace(seat, backend=settings.backend)
-
-
-def _name(seat: Seat, settings: Settings) -> str:
-    """The backend's name with what belongs behind its colon."""
-    base = seat.backend.partition(":")[0]
-    if base in COMMANDS:
-        return f"{base}:{seat.command or settings.command}"
-    return f"{seat.backend}:{seat.model}" if seat.model and base != AUTO else seat.backend
-
-
 def warn_of_twins(families: Mapping[str, str], *, only: str = "") -> None:
     """Warn on stderr about agents of one family; with `only`, about those of that agent's family."""
-    for group in twins(families):
+    for group in auto.twins(families):
         if not only or only in group:
-            remark(f"warning: {warning_of(group, families[group[0]])}")
+            remark(f"warning: {auto.warning_of(group, families[group[0]])}")
 
+
+# -- What was asked for, and what the file is to say ------------------------------------------------------------------
 
 TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
 MOST_OF_A_QUESTION = 500  # characters that are looked up
@@ -266,7 +241,7 @@ MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a li
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A new dialog as it was asked for, by the command line, Home, MCP or a program: the topic, and every option.
+    """A new dialog as it was asked for: the topic, and every option.
 
     Of a build `build` holds what is said of it, by the names of its rules, `expected` how many tasks it has, `along`
     what goes along beside files, `roles` those of agents as a Setup has them, `gate_sees` what of home and checkout
@@ -303,17 +278,14 @@ class Start:
 
     def words(self) -> list[str]:
         """The options of `dialogd run` for it, beside its topic and question."""
-        hints, words = get_type_hints(Start, include_extras=True), list[str]()
-        for one in fields(Start):
-            value = getattr(self, one.name)
-            if not hasattr(hints[one.name], "__metadata__") or value in (None, False) or one.name == "question":
+        words: list[str] = []
+        for name in described(Start):
+            value = getattr(self, name)
+            if value in (None, False) or name == "question":
                 continue
-            name = f"--{one.name.replace('_', '-')}"
-            words += (
-                [name]
-                if value is True
-                else [f"{name}={each}" for each in (value if isinstance(value, list) else [value])]
-            )
+            flag = f"--{name.replace('_', '-')}"
+            each = value if isinstance(value, list) else [value]
+            words += [flag] if value is True else [f"{flag}={one}" for one in each]
         return words
 
 
@@ -326,52 +298,50 @@ def listed(agents: Sequence[str]) -> dict[str, Any]:
     return {"agents": ",".join(agents)} if agents else {}
 
 
-def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of each dataclass among its parameters, in its place; it is called with an instance.
+def described(kind: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are options, whose types describe one."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {one.name: hints[one.name] for one in fields(kind) if hasattr(hints[one.name], "__metadata__")}
 
-    Of the dataclass's fields those are options whose type describes one.
-    """
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of each dataclass among its parameters; it is called with an instance."""
     own = get_type_hints(command, include_extras=True)
-    groups: dict[str, tuple[Any, list[str]]] = {}
+    groups: dict[str, Any] = {name: kind for name, kind in own.items() if is_dataclass(kind)}
     parameters: list[Parameter] = []
     for one in signature(command).parameters.values():
-        kind = own[one.name]
-        if not is_dataclass(kind):
-            parameters.append(one.replace(annotation=kind))
+        if one.name not in groups:
+            parameters.append(one.replace(annotation=own[one.name]))
             continue
-        hints = get_type_hints(kind, include_extras=True)
-        asked = [each for each in fields(kind) if hasattr(hints[each.name], "__metadata__")]
-        groups[one.name] = (kind, [each.name for each in asked])
+        usual = {each.name: each.default for each in fields(groups[one.name])}
         how = Parameter.KEYWORD_ONLY
-        parameters += (Parameter(f.name, how, default=f.default, annotation=hints[f.name]) for f in asked)
+        hints = described(groups[one.name]).items()
+        parameters += (Parameter(name, how, default=usual[name], annotation=hint) for name, hint in hints)
 
     @wraps(command)
     def with_options(*words: Any, **given: Any) -> None:
-        made = {name: kind(**{one: given.pop(one) for one in asked}) for name, (kind, asked) in groups.items()}
+        made = {name: kind(**{one: given.pop(one) for one in described(kind)}) for name, kind in groups.items()}
         command(*words, **made, **given)
 
-    with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
-    return with_options
+    return with_signature(with_options, parameters)
 
 
-def usual_ports(seats: Sequence[Seat]) -> list[int]:
-    """3001, 3002 … by seat."""
-    return [FIRST_PORT + index for index in range(len(seats))]
+def with_signature(command: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
+    """The command, which takes these parameters as far as typer can see."""
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
 
 
 def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings: Settings | None = None) -> Opening:
     """Put together what the file is to say: as asked, else by `settings`, else by the template. Raises `BadInput`."""
-    settings = settings or Settings()
+    settings, chosen, own = settings or Settings(), template(wanted.template), options.own_secrets()
     if is_blank(wanted.topic):
         raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
     if wanted.unattended and (wanted.step or len(seats) < 2):
         why = "--step waits for you after every turn" if wanted.step else "one agent alone agrees to nothing"
-        raise BadInput(
-            f"--unattended cannot be: {why}",
-            fix="leave one of the two out" if wanted.step else "name two agents: --agents claude,codex",
-        )
-    chosen = template(wanted.template)
+        fix = "leave one of the two out" if wanted.step else "name two agents: --agents claude,codex"
+        raise BadInput(f"--unattended cannot be: {why}", fix=fix)
     if chosen.needs_repository and not wanted.build:
         what = f"the template {chosen.name} carries work out in a repository, and none is named"
         raise BadInput(what, fix='dialogd build "goal" --repo DIR')
@@ -380,46 +350,47 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
     except ValueError as error:
         fix = "write it like '$2.00', '200k tokens' or both: '$2, 200k tokens'"
         raise BadInput(f"--budget: {error}", fix=fix) from None
-    agents = tuple(
-        Participant(s.id, s.name, f"http://localhost:{p}", is_named=s.is_known)
-        for s, p in zip(seats, ports, strict=True)
-    )
+    question = wanted.question
+    if wanted.question_file is not None:
+        if question is not None:
+            raise BadInput("both --question and --question-file were given", fix="give one of the two")
+        question = options.typed("-") if wanted.question_file == "-" else _text(wanted.question_file)[0]
+    if question is not None and is_blank(question):
+        raise BadInput("the question is empty", fix="write one, or leave it out: then the topic is the question")
+    files = tuple(map(along, wanted.context or ()))
+    if sum(len(file.text) for file in files) > MOST_OF_ALL:
+        fix = "name fewer of them, or let the agents read them in their project: --agent A=BACKEND@DIR"
+        raise BadInput(f"the context files are larger than {MOST_OF_ALL:,} bytes together", fix=fix)
+    roles, wrong = roles_of(wanted.roles, [seat.id for seat in seats])
+    if wrong:
+        fix = 'write them as a Setup has them: {"B": "critic"}, or {"B": {"role": "critic", "weight": 2}}'
+        raise BadInput(wrong[0].removeprefix("header: Setup: ").removesuffix("; ignoring it"), fix=fix)
     opening = Opening(
-        topic=_safe(wanted.topic),
-        question=_safe(_question(wanted)),
-        agents=agents,
+        topic=redact(wanted.topic, own)[0],
+        question=redact(question or wanted.topic, own)[0],
+        agents=tuple(
+            Participant(seat.id, seat.name, f"http://localhost:{port}", is_named=seat.is_known)
+            for seat, port in zip(seats, ports, strict=True)
+        ),
         first=(),
         template=chosen,
         dialog=secrets.token_hex(3),
         started=datetime.now().astimezone(),
         timeout=chosen.timeout if wanted.timeout is None else options.duration(wanted.timeout, "--timeout"),
-        step=wanted.step,
-        allow_defaults=wanted.allow_defaults,
-        unattended=wanted.unattended,
-        break_cycles=wanted.break_cycles,
-        context=(*_context(wanted.context or ()), *wanted.along),
+        context=(*files, *wanted.along),
         budget=budget,
         tokens=tokens,
         max_rounds=wanted.max_rounds or settings.max_rounds or chosen.terms.max_rounds,
-        rehearsed=tuple(s.id for s in seats if family_of(s.backend) == LAST_RESORT),
+        rehearsed=tuple(seat.id for seat in seats if auto.family_of(seat.backend) == auto.LAST_RESORT),
         max_time=chosen.terms.max_time if wanted.max_time is None else options.duration(wanted.max_time, "--max-time"),
         escalation_threshold=settings.escalation_threshold,
-        build=wanted.build,
-        roles=_roles(wanted, [seat.id for seat in seats]),
+        roles=roles,
+        **{name: getattr(wanted, name) for name in ("step", "allow_defaults", "unattended", "break_cycles", "build")},
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
     if (planned := expected(opening.rules, wanted.expected)) and wanted.max_turns is None:
         max_turns = 2 + most_turns(planned)  # question and plan come before the work
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
-
-
-def _roles(wanted: Start, ids: Sequence[str]) -> Mapping[str, Role]:
-    """The roles that were asked for. Raises `BadInput` for what is none."""
-    found, wrong = roles_of(wanted.roles, ids)
-    if wrong:
-        fix = 'write them as a Setup has them: {"B": "critic"}, or {"B": {"role": "critic", "weight": 2}}'
-        raise BadInput(wrong[0].removeprefix("header: Setup: ").removesuffix("; ignoring it"), fix=fix)
-    return found
 
 
 def with_recalled(opening: Opening, wanted: Start, settings: Settings) -> Opening:
@@ -437,48 +408,22 @@ def with_recalled(opening: Opening, wanted: Start, settings: Settings) -> Openin
     return replace(opening, recalled=block(found, options.own_secrets()))
 
 
-def _question(wanted: Start) -> str:
-    if wanted.question is not None and wanted.question_file is not None:
-        raise BadInput("both --question and --question-file were given", fix="give one of the two")
-    text = wanted.question
-    if wanted.question_file is not None:
-        text = options.typed("-") if wanted.question_file == "-" else _text(wanted.question_file)[0]
-    if text is not None and is_blank(text):
-        raise BadInput("the question is empty", fix="write one, or leave it out: then the topic is the question")
-    return text or wanted.topic
-
-
 def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[str, ...]:
     """Who owes the first reply: as the person says, else as the template does, else the order's first."""
+    able, usual = opening.header.speakers, opening.template.terms.first
     if first is None:
-        if "all" in opening.template.terms.first:
-            return tuple(opening.header.speakers)
         by_name = {seat.title: seat.id for seat in seats}
-        return tuple(by_name[name] for name in opening.template.terms.first if name in by_name) or begins(
-            opening.header
-        )
-    named = [seat_named(part.strip(), seats) or part.strip() for part in first.split(",")]
-    ids = [seat.id for seat in seats]
-    stranger = next((name for name in named if name not in ids), None)
-    if stranger is not None:
-        raise BadInput(f"--first {stranger!r} is none of the agents", fix=f"name one of: {', '.join(ids)}")
-    able = opening.header.speakers
-    mute = next((name for name in named if name not in able), None)
-    if mute is not None:
+        named = tuple(able) if "all" in usual else tuple(by_name[name] for name in usual if name in by_name)
+        return named or begins(opening.header)
+    named = tuple(dict.fromkeys(seat_named(part.strip(), seats) or part.strip() for part in first.split(",")))
+    if stranger := next((name for name in named if name not in [seat.id for seat in seats]), None):
+        fix = f"name one of: {', '.join(seat.id for seat in seats)}"
+        raise BadInput(f"--first {stranger!r} is none of the agents", fix=fix)
+    if mute := next((name for name in named if name not in able), None):
         why = "judges, and comes last" if mute == opening.header.judge else "only reads"
         fix = f"name one of: {', '.join(able)}" if able else "give an agent **Permissions** such as POST"
         raise BadInput(f"--first {first!r}: {mute} gets no turn then, for it {why}", fix=fix)
-    return tuple(dict.fromkeys(named))
-
-
-def _context(paths: Sequence[str]) -> tuple[ContextFile, ...]:
-    files = tuple(along(path) for path in paths)
-    if sum(len(file.text) for file in files) > MOST_OF_ALL:
-        raise BadInput(
-            f"the context files are larger than {MOST_OF_ALL:,} bytes together",
-            fix="name fewer of them, or let the agents read them in their project: --agent A=BACKEND@DIR",
-        )
-    return files
+    return named
 
 
 def along(path: str) -> ContextFile:
@@ -488,15 +433,12 @@ def along(path: str) -> ContextFile:
 
 def _text(path: str, most: int = 1_000_000) -> tuple[str, int, int]:
     """A file's text, up to the last whole line within `most` bytes, its size, and how many secrets were taken out."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise BadInput(f"{path} is not a file" if file.exists() else f"{path} does not exist", fix="check the path")
     try:
-        with file.open("rb") as source:
-            data = source.read(most + BEHIND)
-        size = file.stat().st_size
+        with Path(path).expanduser().open("rb") as source:
+            data, size = source.read(most + BEHIND), os.fstat(source.fileno()).st_size
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}", fix="check its permissions") from error
+        what = f"{path} does not exist" if isinstance(error, FileNotFoundError) else f"{path}: {error.strerror}"
+        raise BadInput(what, fix="check path and permissions") from error
     if b"\0" in data:
         raise BadInput(f"{path} is not text", fix="name text files only")
     text, found = redact(options.in_utf8(data, path, is_whole=len(data) >= size), options.own_secrets())
@@ -506,19 +448,20 @@ def _text(path: str, most: int = 1_000_000) -> tuple[str, int, int]:
     return data[: data.rfind(b"\n", 0, most) + 1 or most].decode("utf-8", "ignore"), size, found
 
 
-def _safe(text: str) -> str:
-    """The text without secrets: those go before anything is cut short."""
-    return redact(text, options.own_secrets())[0]
-
-
 def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool = False) -> Path | None:
     """Write the dialog; gives the copy of an ended one that it takes the place of.
 
-    Raises `Refused` for an open one, and from a session that holds a seat for one of its own or an open one.
+    Raises `Refused` for an open one and for a file that is none, and from a session that holds a seat for one of its
+    own or an open one.
     """
     if not log.path.parent.is_dir():
         raise BadInput(f"the folder {log.path.parent} does not exist", fix="make it, or name another file with --file")
-    old, there = _standing(log)
+    old, is_there = None, log.path.exists()
+    try:
+        old = log.read() if is_there and log.path.read_bytes().strip() else None
+    except NotADialog as error:
+        what = f"{log.path} is no dialog ({error}), and is not overwritten"
+        raise Refused(what, fix="move it away, or use another file with --file") from None
     if old is not None and old.state.outcome is None and not replace:
         raise Refused(
             f"{log.path} holds a dialog that has not ended ({old.header.topic or 'without a topic'!r},"
@@ -537,23 +480,334 @@ def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool 
         )
     copy = keep(old, log.path, StateDir(settings.state_dir)) if old is not None else None
     try:
-        log.create(data, replace=there)
+        log.create(data, replace=is_there)
     except FileExistsError:
         raise Refused(f"{log.path} has just been made by somebody else", fix="look at it: dialogd status") from None
     log.set_aside({entry.chain for entry in log.read().entries})
     return copy
 
 
-def _standing(log: LogFile) -> tuple[Dialog | None, bool]:
-    """The dialog that is there, and whether there is a file at all. Raises `Refused` for a file that is no dialog."""
+# -- Ports ------------------------------------------------------------------------------------------------------------
+
+
+def usual_ports(seats: Sequence[Seat]) -> list[int]:
+    """3001, 3002 … by seat."""
+    return [FIRST_PORT + index for index in range(len(seats))]
+
+
+def is_free(port: int) -> bool:
+    """True when a daemon could listen on 127.0.0.1:`port` now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ports, all different; none that the system gives to connections: until a daemon listens, it would again."""
+    return list(islice(filter(is_free, random.sample(range(10_000, 32_000), 22_000)), count))
+
+
+# -- `dialogd new` ----------------------------------------------------------------------------------------------------
+
+Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
+
+
+@takes_options
+def new(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What it is about, in a line.")],
+    *,
+    wanted: Start,
+    go: Go = False,
+    file: options.FileOption = None,
+    replace: options.Replace = False,
+    json: options.JsonOption = False,
+) -> None:
+    """Write the file of a new dialog. A dialog that has ended is archived; one that has not is never overwritten."""
+    settings, wanted = options.settings_for(file), dataclasses.replace(wanted, topic=topic)
+    seats = wanted.seats()
+    if any(seat.backend for seat in seats):  # those whom nobody named are chosen when they are started
+        seated(seats, settings, os.environ, dotenv(Path.cwd()))
+    here = daemons(settings, settings.file)
+    opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats), settings), wanted, settings)
+    for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
+        remark(f"note: of {cut.path} only the beginning goes along")
+    for warning in warnings(opening):
+        remark(f"warning: {warning}")
+    warn_of_twins({seat.id: auto.family_of(seat.backend) for seat in seats})
+    log = options.log_of(settings)
+    copy = create(log, settings, opening, replace=replace)
+    for daemon in here:
+        if daemon.session and daemon.id in [agent.id for agent in opening.agents]:
+            person.seat(log, daemon.id, program_of(daemon.session))
+    starts = []
+    for seat, agent in zip(seats, opening.agents, strict=True):
+        port = agent.url.rpartition(":")[2]
+        own_port = [] if port == str(default_port(seat.id)) else ["--port", port]
+        starts.append(plain(start_command(seat.id, settings.file, (*own_port, *seat.flags()))))
+    url = next(agent.url for agent in opening.agents if agent.id == opening.first[0])
+    kicks = [f"curl -X POST {url}/notify"]  # whose daemon tells those that answer at the same time
+    told = notify(one for one in here if one.id in opening.first) if go else ()
+    agents = [
+        {"id": a.id, "name": a.name, "url": a.url, "backend": s.backend, "model": s.model, "start": start}
+        for a, s, start in zip(opening.agents, seats, starts, strict=True)
+    ]
+    facts = {
+        "file": str(settings.file), "dialog": opening.dialog, "topic": opening.topic, "first": list(opening.first),
+        "max_turns": opening.max_turns, "timeout": opening.timeout,
+        "budget": budget_line(opening.budget, opening.tokens) or None, "agents": agents,
+        "set_going_with": kicks, "archived": str(copy) if copy else None, "notified": bool(told) if go else None,
+    }  # fmt: skip
+    parts = {"archived": [str(copy)] if copy else [], "start": starts, "set going": kicks}
+    parts |= {"watch": [shlex.join(["tail", "-f", str(settings.file)])]}
+    parts |= {"stop": [shlex.join(["dialogd", "stop", *file_words(settings.file)])]}
+    rows = (f"{'' if n else label:9} {row}" for label, listed in parts.items() for n, row in enumerate(listed))
+    options.answer(facts, [f"{settings.file}\n", *rows], json=json)
+    if go and not json:
+        late = f"not set going: no daemon of {', '.join(opening.first)} runs here yet; start it, then use the curl line"
+        remark(f"set going: {', '.join(told)} was notified" if told else late)
+
+
+def _ports(settings: Settings, seats: tuple[Seat, ...]) -> list[int]:
+    """Where daemons of this file listen already, else the usual ports, else those behind what other dialogs use."""
+    here = {daemon.id: daemon.port for daemon in daemons(settings, settings.file)}
+    taken = {daemon.port for daemon in daemons(settings)}
+    behind = iter(port for port in range(FIRST_PORT + len(seats), 65_536) if port not in taken and is_free(port))
+    usual = [next(behind) if port in taken else port for port in usual_ports(seats)]
+    return [here.get(seat.id, port) for seat, port in zip(seats, usual, strict=True)]
+
+
+# -- The cast of a dialog that is to be run, new or gone on with ------------------------------------------------------
+
+
+def new_cast(
+    settings: Settings,
+    wanted: Start,
+    pace: str,
+    *,
+    replace: bool,
+    prices: Sequence[str] = (),
+    trust_project: bool = False,
+    seat_timeout: str = person.SEAT_TIMEOUT,
+    agree: Callable[[Opening], None] | None = None,
+) -> tuple[Settings, Cast]:
+    """Choose backends, file and ports, and write the dialog; `seat_timeout` is of open sessions.
+
+    `agree` is shown what it will be before anything is written, and raises where that is not wanted.
+    """
+    asked = priced(_with_a_lead(wanted.seats(), wanted, settings), prices)
+    seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
+    if trust_project:
+        seats = tuple(dataclasses.replace(seat, trust_project=seat.backend in auto.TRUSTING) for seat in seats)
+        if not any(seat.trust_project for seat in seats):
+            what = f"--trust-project means nothing to {' and '.join(dict.fromkeys(seat.backend for seat in seats))}"
+            raise BadInput(what, fix=f"leave it out; it is for {', '.join(sorted(auto.TRUSTING))}")
+    seats = _building(seats, wanted, settings)
+    _try_backends(seats, choices, settings)
+    ports = usual_ports(seats)
+    explicit = settings.source("file") != "default"
+    if explicit or not (all(map(is_free, ports)) and (replace or _is_vacant(settings))):
+        ports = free_ports(len(seats))
+    asked_for = with_recalled(draw_up(wanted, seats, ports, settings), wanted, settings)
+    opening = with_budget(asked_for, seats, choices, settings)
+    if opening is not asked_for:
+        line = budget_line(opening.budget, opening.tokens)
+        remark(f"note: a key pays and no budget was given: the dialog ends at {line}; --budget sets another limit")
+    if not explicit and ports != usual_ports(seats):
+        own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
+        remark(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own")
+        settings = options.settings_for(str(own), pace=pace or None, plan=settings.plan)
+    elif running := daemons(settings, settings.file):
+        raise _busy(settings, running)
+
+    def present() -> None:
+        """Print who takes part, what may prevent a decision, and what it may cost."""
+        if any(choices[seat.id].is_last_resort(seat.backend or settings.backend) for seat in asked):
+            remark("\n".join(auto.NO_MODEL))
+        _introduce(seats, choices, settings)
+        for seat in seats:
+            if seat.session and not is_inside(os.getpid(), seat.session):
+                remark(f"{seat.id}: {AGREES}")
+        for warning in warnings(opening):
+            remark(f"warning: {warning}")
+        from dialogd.cli.outcome import estimate_of
+
+        if text := estimate_of(opening, seats, choices, settings):
+            remark(text)
+
+    if agree is not None:
+        present()
+        agree(opening)
+    log = options.log_of(settings)
+    copy = create(log, settings, opening, replace=replace)
+    for seat in (seat for seat in seats if seat.session):
+        person.seat(log, seat.id, program_of(seat.session), seat_timeout)
+    if copy is not None:
+        remark(f"note: the dialog that stood there is kept as {copy}")
+    if agree is None:
+        present()
+    return settings, Cast(opening.dialog, seats, pace).with_ports(ports)
+
+
+def _is_vacant(settings: Settings) -> bool:
+    """True when the file is absent or its dialog has ended, and no daemon works on it."""
+    if daemons(settings, settings.file):
+        return False
     try:
-        return log.read(), True
+        return options.log_of(settings).read().state.outcome is not None
     except FileNotFoundError:
-        return None, False
-    except NotADialog as error:
-        if not log.path.read_bytes().strip():
-            return None, True
+        return True
+    except DialogdError:
+        return False
+
+
+def _busy(settings: Settings, running: Sequence[Any]) -> AlreadyRunning:
+    ids = ", ".join(f"{daemon.id} (pid {daemon.pid})" for daemon in running)
+    fix = "watch them with `dialogd watch`, or end them with `dialogd stop`"
+    return AlreadyRunning(f"daemons run on {settings.file}: {ids}", fix=fix)
+
+
+def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
+    """Refuse what cannot be used, or not twice, before anything is written. Raises `BadInput`."""
+    for seat in seats:
+        if seat.backend.partition(":")[0] in auto.SCENARIOS | auto.COMMANDS:
+            trusts, project = seat.trust_project or settings.trust_project, _project(seat, settings)
+            command, model = seat.command or settings.command, seat.model or settings.model
+            load_backend(seat.backend, Options(command=command, model=model, project=project, trust_project=trusts))
+        choices[seat.id].required()
+    named = [seat.session.removesuffix("?") for seat in seats if seat.session]
+    if len(set(named)) < len(named):
+        raise BadInput("a session has one seat, and here one has two", fix="name another session for one of them")
+
+
+def _project(seat: Seat, settings: Settings) -> Path | None:
+    return Path(seat.project) if seat.project else settings.project
+
+
+def _introduce(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
+    """Print what each agent is, who pays for it and who sees the text; warn about twins."""
+    for seat in seats:
+        who = f"{seat.id} ({seat.title})" if seat.title else seat.id
+        trusts = seat.trust_project or settings.trust_project
+        remark(f"{who}: {auto.introduce(choices[seat.id], _project(seat, settings), trusts=trusts)}")
+    warn_of_twins({who: choice.family for who, choice in choices.items()})
+
+
+def with_budget(
+    opening: Opening, seats: Sequence[Seat], choices: Mapping[str, auto.Choice], settings: Settings
+) -> Opening:
+    """The dialog with a budget, where a key pays and nobody set one: dollars, or tokens where a price is unknown."""
+    if opening.budget is not None or opening.tokens is not None or not any(c.is_metered for c in choices.values()):
+        return opening
+    from dialogd.cli.outcome import prices_of
+
+    known = prices_of(seats, choices, settings)
+    known |= {seat.id: None for seat in seats if seat.backend in auto.COMMANDS and seat.id not in known}
+    more = max(opening.max_turns / Limits().max_turns, 1.0) if opening.rules.build is not None else 1.0
+    if None in known.values():
+        return replace(opening, tokens=round(DEFAULT_TOKENS * more))
+    return replace(opening, budget=DEFAULT_CAP * more)
+
+
+def _of_build(seats: tuple[Seat, ...], wanted: Start) -> tuple[Seat | None, Seat | None]:
+    """Who works and who moderates, of a build; None for any other dialog."""
+    rules = template(wanted.template).rules([seat.id for seat in seats]).build if wanted.build else None
+    by = {seat.id: seat for seat in seats}
+    return (by.get(rules.lead), by.get(rules.moderator)) if rules is not None else (None, None)
+
+
+def _with_a_lead(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> tuple[Seat, ...]:
+    """The seats; of a build the lead is a coding agent that is here, where nobody says who is to work.
+
+    Of two it is one of another family than the moderator's, where that is known.
+    """
+    lead, _ = _of_build(seats, wanted)
+    if lead is None or lead.backend or settings.source("backend") != "default" or settings.command:
+        return seats
+    found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url, settings.state_dir)
+    here = [name for name in LEADS if found[name].here and not writers()[name]]
+    others = {auto.family_of(seat.backend) for seat in seats if seat is not lead}
+    chosen = next((name for name in here if auto.family_of(name) not in others), next(iter(here), ""))
+    return tuple(replace(seat, backend=chosen) if seat is lead else seat for seat in seats)
+
+
+def _building(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> tuple[Seat, ...]:
+    """The seats, those of a build with the repository that they may read or work on, and what tests it."""
+    lead, moderator = _of_build(seats, wanted)
+    if lead is None:
+        return seats
+    kind_of(lead.backend)
+    why = writers()
+    if lacking := why[kind := lead.backend.partition(":")[0]]:
+        able = ", ".join(sorted(name for name in WRITING if not why[name]))
+        raise BadInput(
+            f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
+            fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {INSTALL}' if kind in WRITING else ''}",
+        )
+    if moderator is not None and moderator.backend.partition(":")[0] == auto.LAST_RESORT:
+        raise BadInput(
+            f"{moderator.backend} cannot work as {moderator.id} ({moderator.title}): its lines plan nothing",
+            fix=f"name another: --agent {moderator.id}=BACKEND",
+        )
+    repo, folders = str(wanted.build["repo"]), [Path(folder) for folder in wanted.gate_sees]
+    sees = readable(folders, settings.file, settings.state_dir, Worktrees(Path(repo)))
+    work = replace(lead, gate=str(wanted.build["gate"]), gate_sees=tuple(map(str, sees)))
+    return tuple(replace(work if seat is lead else seat, repo=repo) for seat in seats)
+
+
+def former_cast(settings: Settings, pace: str | None, wanted: Start | None = None) -> Cast:
+    """The cast of the dialog to continue, introduced, at free ports: who is `wanted` now, else who played in it.
+
+    Raises `Refused`, `NotRunning`, `BadInput`.
+    """
+    log = options.log_of(settings)
+    dialog = options.dialog_at(log)
+    if dialog.state.outcome is not None:
+        from dialogd.cli.status import ended, next_step
+
+        where = shlex.quote(str(settings.file))
+        fix = f'open it again first: dialogd say --file {where} "…"; or begin another: dialogd run TOPIC'
         raise Refused(
-            f"{log.path} is no dialog ({error}), and is not overwritten",
-            fix="move it away, or use another file with --file",
-        ) from None
+            f"the dialog {ended(dialog)}", fix=next_step(dialog, settings.file) if dialog.state.build else fix
+        )
+    state, ids = StateDir(settings.state_dir), [agent.id for agent in dialog.header.agents]
+    kept, given = saved_cast(state, settings.file), _named_now(wanted, ids)
+    known = {seat.id: seat for seat in kept.seats} if kept is not None and kept.dialog == dialog.id else {}
+    known |= {seat.id: seat for seat in given}
+    if missing := [who for who in ids if who not in known]:
+        starts = "; ".join(start_again(state, settings.file, dialog.id, who) for who in missing)
+        who = f" {', '.join(missing)}" if given else ""
+        raise NotRunning(
+            f"nobody knows who played{who} in {settings.file}",
+            fix=f"name each, --agent {missing[0]}=BACKEND; or start its agents one by one: {starts}",
+        )
+    if running := daemons(settings, settings.file):
+        raise _busy(settings, running)
+    seats, choices = seated([known[who] for who in ids], settings, os.environ, dotenv(Path.cwd()))
+    _try_backends(tuple(seat for seat in seats if seat.id in {one.id for one in given}), choices, settings)
+    _introduce(seats, choices, settings)
+    for seat in (seat for seat in given if seat.session):
+        person.seat(log, seat.id, program_of(seat.session))
+    ports = [seat.port for seat in seats]
+    if not (all(ports) and all(map(is_free, ports))):
+        ports = free_ports(len(ports))
+    return Cast(dialog.id, seats, pace or (kept.pace if kept is not None else "")).with_ports(ports)
+
+
+def _named_now(wanted: Start | None, ids: Sequence[str]) -> tuple[Seat, ...]:
+    """The agents that are named for a dialog between `ids` which goes on. Raises `BadInput`."""
+    if wanted is None or not (wanted.agents or wanted.agent):
+        return ()
+    asked = wanted.seats()
+    if wanted.agents:  # in the seats of the dialog, whatever they are called
+        asked = tuple(replace(seat, id=who) for seat, who in zip(asked, ids, strict=False))
+    stranger = next((seat.id for seat in asked if seat.id not in ids), "")
+    if stranger or len(asked) < len(wanted.seats()):
+        is_many = f"this dialog has {many(len(ids), 'agent')}"
+        what = f"{stranger} is no agent of this dialog" if stranger else is_many
+        raise BadInput(what, fix=f"name: {', '.join(ids)}; have another one take part: dialogd invite")
+    return asked

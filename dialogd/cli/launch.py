@@ -1,48 +1,60 @@
-"""Daemons as child processes: start them, wait until they answer, end them with everything they started."""
+"""`dialogd run` and `dialogd start`: daemons as child processes, or as processes that belong to nobody."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
-import random
 import re
 import secrets
+import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
-from inspect import Parameter, Signature, signature
-from itertools import chain, islice
+from inspect import Parameter, signature
+from itertools import chain
+from math import inf
 from pathlib import Path
+from textwrap import shorten
 from types import FrameType, MappingProxyType
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from dialogd import person
 from dialogd.backends import CODING
 from dialogd.backends.auto import CHOSEN, LAST_RESORT, LIVE, family_of
-from dialogd.backends.seats import Cast, Seat, saved_cast, start_flags
+from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_flags
 from dialogd.backends.sessions import of_key, wake, without_tokens
 from dialogd.cli import options
 from dialogd.cli.client import daemons, health, healths, notify
-from dialogd.cli.create import AGREES, SEATS, warn_of_twins
+from dialogd.cli.create import (
+    AGREES,
+    SEATS,
+    Start,
+    check_id,
+    former_cast,
+    new_cast,
+    takes_options,
+    warn_of_twins,
+    with_signature,
+)
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import SETTINGS, Settings, file_flag
-from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, Refused
-from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
+from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
+from dialogd.protocol.certificate import certify
+from dialogd.protocol.header import LOOPBACK_URL
 from dialogd.protocol.lifecycle import continued
-from dialogd.protocol.model import RESERVED, WHY_RESERVED
-from dialogd.protocol.text import one_line
+from dialogd.protocol.model import AGREED, USER
+from dialogd.protocol.text import in_words, one_line
 from dialogd.store.caller import is_inside, process_key
 from dialogd.store.disk import log_at, read_json, write_json
 from dialogd.store.folders import StateDir
@@ -51,12 +63,15 @@ from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running, process_started
 from dialogd.templates.opening import alone
 
+if TYPE_CHECKING:
+    from dialogd.cli.watch import LiveView
+
 PROGRAM = (sys.executable, "-P", "-m", "dialogd")  # -P: Python takes no module from the folder that this is called in
 READY_SECONDS = 240.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
 LATE_SECONDS = 3.0
 TRIAL = "a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
 END_SECONDS = 10.0  # a daemon ends in under one, where the machine is not busy; after that it is killed
-LARGEST_OUTPUT = 1024 * 1024  # bytes of an output file that are kept when it is used again
+LAST_WORDS = 2_000  # characters of what a process printed last
 FAILED = "error: a daemon could not be started, or ended twice"  # why a dialog was stopped
 
 Interrupt = threading.Event
@@ -74,10 +89,14 @@ class Spawned:
 
     def last_lines(self, count: int = 8) -> str:
         """The end of what it printed."""
-        with suppress(OSError), self.output.open("rb") as source:
-            source.seek(self.offset)
-            lines = deque((line.decode("utf-8", "replace").rstrip("\n") for line in source), count)
-            return plain("\n".join(f"  {line}" for line in lines))
+        return plain("\n".join(f"  {line}" for line in _printed(self.output, self.offset).splitlines()[-count:]))
+
+
+def _printed(output: Path, since: int) -> str:
+    """What stands in that file from that byte on."""
+    try:
+        return output.read_bytes()[since:].decode("utf-8", "replace")
+    except OSError:
         return ""
 
 
@@ -88,15 +107,12 @@ def spawn(agent: str, words: Sequence[str], output: Path) -> Spawned:
     """
     kept = log_at(output)
     try:
-        fd = kept.fd
-        if os.fstat(fd).st_size > LARGEST_OUTPUT:
-            os.ftruncate(fd, 0)
-        offset = os.fstat(fd).st_size
+        offset = os.fstat(kept.fd).st_size
         process = subprocess.Popen(
             [*PROGRAM, *words],
             stdin=subprocess.DEVNULL,
-            stdout=fd,
-            stderr=fd,
+            stdout=kept.fd,
+            stderr=kept.fd,
             env=without_tokens(os.environ),
             start_new_session=True,
         )
@@ -114,36 +130,33 @@ def answering(child: Spawned, settings: Settings) -> Running | None:
             f"the daemon of {child.id} ended at once ({died_of(code)}); it said:\n{child.last_lines()}",
             fix=f"correct that and start it again; its whole output is in {child.output}",
         )
-    for daemon in daemons(settings):
-        if daemon.pid == child.process.pid and health(daemon) is not None:
-            return daemon
-    return None
+    mine = (daemon for daemon in daemons(settings) if daemon.pid == child.process.pid)
+    return next((daemon for daemon in mine if health(daemon) is not None), None)
 
 
 def until_ready(
-    children: Mapping[str, Spawned], settings: Settings, backends: Iterable[str], interrupt: Interrupt | None = None
+    children: Iterable[Spawned], settings: Settings, backends: Iterable[str], interrupt: Interrupt | None = None
 ) -> dict[str, Running]:
     """Wait until each child answers, or somebody interrupts; gives the daemons that do, by id.
 
     Raises `DialogdError` with a child's last lines when it ends or takes far too long.
     """
-    began, is_told, ready = time.monotonic(), False, dict[str, Running]()
-    interrupt = interrupt or Interrupt()
-    while len(ready) < len(children) and not interrupt.is_set():
-        late_ones = [child for who, child in children.items() if who not in ready]
-        found = {child.id: answering(child, settings) for child in late_ones}
-        ready |= {who: daemon for who, daemon in found.items() if daemon is not None}
+    began, is_told, ready, missing = time.monotonic(), False, dict[str, Running](), list(children)
+    while missing and not (interrupt is not None and interrupt.wait(0.05)):
+        found = {child.id: daemon for child in missing if (daemon := answering(child, settings)) is not None}
+        ready, missing = ready | found, [child for child in missing if child.id not in found]
         taken = time.monotonic() - began
-        if taken > LATE_SECONDS and not is_told:
+        if missing and taken > LATE_SECONDS and not is_told:
             is_told = True
             remark(late(backends))
-        if taken > READY_SECONDS:
-            mute = late_ones[0]
+        if missing and taken > READY_SECONDS:
+            mute = missing[0]
             raise DialogdError(
                 f"the daemon of {mute.id} did not answer within {READY_SECONDS:g} s; it said:\n{mute.last_lines()}",
                 fix=f"look into {mute.output}, or start it in a terminal of its own",
             )
-        interrupt.wait(0.05)
+        if interrupt is None:
+            time.sleep(0.05)
     return ready
 
 
@@ -170,23 +183,6 @@ def end(children: Iterable[Spawned]) -> None:
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
-
-
-def is_free(port: int) -> bool:
-    """True when a daemon could listen on 127.0.0.1:`port` now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports, all different; none that the system gives to connections: until a daemon listens, it would again."""
-    return list(islice(filter(is_free, random.sample(range(10_000, 32_000), 22_000)), count))
 
 
 def browse(address: str) -> bool:
@@ -227,15 +223,13 @@ class Daemons:
     def __init__(self, settings: Settings, cast: Cast) -> None:
         self.settings = settings
         self.cast = cast
+        self.log = options.log_of(settings)
         self.children: dict[str, Spawned] = {}
         self.running: dict[str, Running] = {}
         self._died: set[str] = set()
-        self._told: set[int] = set()
 
     @contextmanager
-    def until_the_end(
-        self, log: LogFile, interrupt: Interrupt, *, closed: str, cut_off: str, failed: str
-    ) -> Iterator[None]:
+    def until_the_end(self, interrupt: Interrupt, *, closed: str, cut_off: str, failed: str) -> Iterator[None]:
         """Stop the dialog if the block leaves it open, for one of these reasons, and end every process."""
         ending = cut_off
         try:
@@ -248,7 +242,7 @@ class Daemons:
             try:
                 if ending:
                     with suppress(FileNotFoundError):
-                        person.stop(log, ending)
+                        person.stop(self.log, ending)
             finally:
                 end(self.children.values())
 
@@ -257,11 +251,12 @@ class Daemons:
 
         The cast is kept before, for `run --continue`, and so that they are known as started by this process.
         """
-        replace(self.cast, by=process_key(os.getpid())).save(StateDir(self.settings.state_dir), self.settings.file)
+        known = dataclasses.replace(self.cast, by=process_key(os.getpid()))
+        known.save(StateDir(self.settings.state_dir), self.settings.file)
         for seat in self.cast.seats:
             self.children[seat.id] = self._spawn(seat)
         backends = [seat.backend or self.settings.backend for seat in self.cast.seats]
-        self.running = until_ready(self.children, self.settings, backends, interrupt)
+        self.running = until_ready(self.children.values(), self.settings, backends, interrupt)
         ready()
         if not interrupt.is_set():
             notify(self.running.values())
@@ -272,8 +267,7 @@ class Daemons:
         from dialogd.backends.live import ASKS, UNASKED
 
         picked = [seat for seat in self.cast.seats if seat.session.endswith(UNASKED)]
-        journals = Journals(StateDir(self.settings.state_dir).dialog(self.settings.file))
-        owing = LogFile(self.settings.file, journals).read().state.owing if picked else ()
+        owing = self.log.read().state.owing if picked else ()
         for seat in (seat for seat in picked if seat.id not in owing):
             try:
                 if (session := of_key(seat.session.removesuffix(UNASKED))) is not None:
@@ -308,20 +302,11 @@ class Daemons:
         """The daemons that have ended, and were not started again."""
         return [child for child in self.children.values() if child.process.poll() is not None]
 
-    def farewell(self, dead: Sequence[Spawned]) -> str:
-        """The message that these daemons are gone and not started again; "" where it was said before."""
-        new = [child for child in dead if child.process.pid not in self._told]
-        self._told.update(child.process.pid for child in new)
-        return "\n".join(f"the daemon of {one.id} ended ({died_of(one.process.returncode)})" for one in new)
-
     def _replace(self, dead: Spawned) -> str:
         """Restart a daemon that ended; returns a message. Raises `DialogdError` on its second end."""
         what = f"the daemon of {dead.id} ended unexpectedly ({died_of(dead.process.returncode)}); it said last:"
         if dead.id in self._died:
-            file = self.settings.file
-            again = continued(
-                LogFile(file, Journals(StateDir(self.settings.state_dir).dialog(file))).read(), file_flag(file)
-            )
+            again = continued(self.log.read(), file_flag(self.settings.file))
             raise DialogdError(
                 f"{what}\n{dead.last_lines()}",
                 fix=f"it was restarted once already; look into {dead.output}, then: {again}",
@@ -332,12 +317,189 @@ class Daemons:
         return f"{what}\n{dead.last_lines()}\nstarting it again"
 
 
+# -- `dialogd run` ----------------------------------------------------------------------------------------------------
+
+Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How a dialog is held: where its file and its plan lie, who pays what, and how long its page stays."""
+
+    pace: options.Pace = None
+    file: options.FileOption = None
+    replace: options.Replace = False
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Start its agents again (run: or those you name), and go on.")
+    ] = False
+    linger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long the daemons and the page stay after the end: 1 hour, or `always`, until Ctrl-C.",
+        ),
+    ] = None
+    opens: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in your browser, where there is one.")
+    ] = False
+    plan: options.Plan = None
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--price",
+            metavar="[ID=]PRICE",
+            help="Dollars per million tokens, IN/OUT[/CACHED] or free: of one agent, or of all; repeat it.",
+        ),
+    ] = None
+
+    @property
+    def lasts(self) -> float:
+        """For how many seconds after the end the page stays. Raises `BadInput`."""
+        if self.linger is None:
+            return 0.0
+        return inf if self.linger == "always" else options.duration(self.linger, "--linger")
+
+    def settings(self, named: str | None) -> Settings:
+        """The settings; to go on, the file may be `named` where something else is named otherwise."""
+        file = self.file or (named if self.go_on else None)
+        return options.settings_for(file, pace=self.pace, plan=self.plan)
+
+
+INTERRUPTED = 130
+TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file and the plan have all of it
+
+
+@takes_options
+def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: options.TrustProject = False) -> None:
+    """Run a whole dialog: every agent, until it ends.
+
+    Writes the file, starts a daemon per agent, and shows what they say. Ctrl-C stops the dialog and everything that was
+    started. Takes /tmp/claude-dialog.md and ports 3001 … where they are free, else a file and ports of its own.
+    """
+    lasts = held.lasts
+    with interruptible() as interrupt:
+        settings = held.settings(topic)
+        if held.go_on:
+            cast = former_cast(settings, held.pace, wanted)
+            if wanted.unattended:
+                person.leave(options.log_of(settings), USER)
+        elif topic is None:
+            raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
+        else:
+            settings, cast = new_cast(
+                settings,
+                dataclasses.replace(wanted, topic=topic),
+                held.pace or "",
+                replace=held.replace,
+                prices=held.price or (),
+                trust_project=trust_project,
+            )
+        raise typer.Exit(perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens))
+
+
+def perform(
+    settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: float, opens: bool = False
+) -> int:
+    """Start all daemons, show the dialog to its end, stop them; returns the exit code."""
+    from dialogd.cli.outcome import leave_plan
+    from dialogd.cli.watch import LiveView
+
+    file, port = shlex.quote(str(settings.file)), cast.seats[0].port
+    show = LiveView(settings, hint="Ctrl-C stops the dialog", is_run=True)
+    agents = Daemons(settings, dataclasses.replace(cast, linger=stay if 0 < stay < inf else LINGER))
+    page, nudge = f"http://localhost:{port}", f"curl -X POST localhost:{port}/notify"
+    show.say(f"file   {file}\nwatch  tail -f {file}\npage   {page}\nnudge  {nudge}\n")
+    if not sys.stdin.isatty() and not show.log.read().header.is_unattended:
+        remark(
+            "note: without a terminal the dialog may wait for you when an agent asks or fails; --unattended never waits"
+        )
+    closed, cut_off = "interrupted by the person", "`dialogd run` was cut off"
+    try:
+        with agents.until_the_end(interrupt, closed=closed, cut_off=cut_off, failed=FAILED if is_new else ""), show:
+            agents.start(interrupt)
+            if opens:
+                browse(page)
+            _watch(show, agents, interrupt, stay=stay)
+    except DialogdError:
+        if is_new:
+            leave_plan(settings, show.log.read())
+        raise
+    show.close()
+    code = _close(show, stay=stay)
+    return INTERRUPTED if interrupt.is_set() and not (stay and show.outcome) else code
+
+
+def _watch(show: LiveView, agents: Daemons, interrupt: Interrupt, *, stay: float) -> None:
+    """Show the dialog until it ends or the person interrupts; with `stay`, until they do or every daemon is gone.
+
+    `stay` is how many seconds it may have been over, with nothing new in it, before this ends.
+    """
+    from dialogd.cli.watch import LOOK
+
+    def look() -> object:
+        show.look()
+        return show.outcome
+
+    look()
+    told, gone, last, since = None, set[int](), show.feed.dialog, time.monotonic()
+    while (stay or show.outcome is None) and not interrupt.is_set():
+        if show.outcome is not None and show.outcome != told:
+            told = show.outcome
+            until = "" if stay == inf else f", or {in_words(stay)} without anything new do"
+            what = "the page stays, to approve or reject: Ctrl-C ends it and the daemons"
+            show.say(f"{show.how_it_ended}; {what}{until}")
+        if show.outcome is None or show.feed.dialog is not last:
+            last, since = show.feed.dialog, time.monotonic()
+        elif time.monotonic() - since > stay:
+            return
+        show.listen(LOOK)
+        show.look()
+        agents.tend(look, show.say)
+        dead = agents.dead() if show.outcome is not None else []
+        if dead and len(dead) == len(agents.children):
+            return
+        for one in (one for one in dead if one.process.pid not in gone):
+            gone.add(one.process.pid)
+            show.say(f"the daemon of {one.id} ended ({died_of(one.process.returncode)})")
+
+
+def _close(show: LiveView, *, stay: float) -> int:
+    """Print how it ended; returns the exit code."""
+    from dialogd.cli.outcome import leave_plan
+    from dialogd.cli.past import keep_ended
+    from dialogd.cli.status import ended, exit_code, next_step, onwards
+
+    try:
+        dialog = show.log.read()
+    except FileNotFoundError:
+        raise NotRunning(f"{show.settings.file} is gone", fix="dialogd run TOPIC begins another dialog") from None
+    show.news()
+    outcome, is_build = dialog.state.outcome, bool(dialog.state.build)
+    show.say(f"{ended(dialog) if outcome else 'not ended'} (turn {dialog.state.number} was the last)")
+    if dialog.is_rehearsed:
+        show.say("REHEARSAL: the lines were scripted, and nobody will recall them; how to get a model: dialogd doctor")
+    if outcome is not None and outcome.name == "DECIDED" and not is_build and (decided := certify(dialog)) is not None:
+        text = f"{decided.ref}: {decided.text}".removeprefix(": ")
+        show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")
+    show.say(f"file   {show.settings.file}")
+    keep_ended(show.settings, dialog)
+    if (page := leave_plan(show.settings, dialog)) is not None:
+        show.say(f"plan   {page}")
+    if outcome is not None and outcome.name in AGREED:
+        if not is_build and (way := onwards(dialog, show.settings.file)):
+            show.say(f"build  {way}")
+        if not stay:
+            show.say("page   closed with the daemons; --linger 1h keeps both")
+    if step := next_step(dialog, show.settings.file):
+        show.say(f"next   {step}")
+    return exit_code(outcome)
+
+
 # -- A `run` that belongs to nobody -----------------------------------------------------------------------------------
 
 TOPIC = 120  # characters of a question that make the topic
 BEGIN_SECONDS = 20.0  # that the file of a new dialog may take
 BEGIN_LOOK = 0.1
-LAST_WORDS = 2_000  # characters of what a process printed last
 
 
 def run_apart(
@@ -371,7 +533,7 @@ def begin_apart(
         return False
 
     whole = [words[0], "--file", str(file), *words[1:]]
-    _apart(state, whole, file, file.with_suffix(".out"), variables, is_written, given=given, seconds=seconds)
+    _apart(state, whole, file, file.with_suffix(".out"), is_written, variables, given=given, seconds=seconds)
     return file
 
 
@@ -384,7 +546,7 @@ def continue_apart(settings: Settings, file: Path, words: Sequence[str]) -> None
     is_begun = file.parent == state.sessions
     output = file.with_suffix(".out") if is_begun else state.logs / f"{state.dialog(file).name}.out"
     run = ["run", "--continue", "--file", str(file), *words]
-    _apart(state, run, file, output, NONE, lambda: bool(daemons(settings, file)))
+    _apart(state, run, file, output, lambda: bool(daemons(settings, file)))
 
 
 def _apart(
@@ -392,21 +554,28 @@ def _apart(
     words: Sequence[str],
     file: Path,
     output: Path,
-    variables: Mapping[str, str],
     is_there: Callable[[], bool],
+    variables: Mapping[str, str] = NONE,
     given: str = "",
     seconds: float = BEGIN_SECONDS,
 ) -> None:
-    """Start `dialogd WORDS` as a process that belongs to nobody, note which it is, and wait until `is_there`.
+    """Start `dialogd WORDS` as a process that belongs to nobody, given these words, and wait until `is_there`.
 
-    It reads `given` from its standard input.
+    Raises `Refused` with its last words where it ended first, `DialogdError` where it takes too long.
     """
     log_at(output).close()
-    before = output.stat().st_size
+    before, deadline = output.stat().st_size, time.monotonic() + seconds
     pid = on_its_own([*PROGRAM, *words], output, without_tokens(os.environ) | dict(variables), given)
     known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
     write_json(state.sessions / f"{file.stem}.json", known)
-    _wait(is_there, pid, output, before, seconds)
+    while not is_there():
+        if process_started(pid) is None and not is_there():
+            what, _, fix = _printed(output, before)[-LAST_WORDS:].partition("\n  fix: ")
+            what = what.rpartition("error: ")[2].strip() or "the dialog could not be begun"
+            raise Refused(what, fix=fix.strip() or f"look into {output}")
+        if time.monotonic() > deadline:
+            raise DialogdError(f"nothing came of it within {seconds:g} s", fix=f"look into {output}")
+        time.sleep(BEGIN_LOOK)
 
 
 def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
@@ -415,16 +584,13 @@ def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
         found = read_json(path)
         try:
             file, pid, created = Path(found["file"]), int(found["pid"]), found["created"]
-            is_there = file.exists()
-        except (TypeError, KeyError, ValueError, OverflowError, OSError):
-            continue
-        if not file.is_absolute():
+        except (TypeError, KeyError, ValueError):
             continue
         runs = created is not None and process_started(pid) == created
-        if not runs and not is_there:
+        if runs or file.exists():
+            yield file, runs
+        else:
             path.unlink(missing_ok=True)
-            continue
-        yield file, runs
 
 
 def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str], given: str = "") -> int:
@@ -440,27 +606,6 @@ def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str
     if done.returncode or not done.stdout.strip().isdigit():
         raise DialogdError(f"nothing can be started: {done.stderr.strip()}", fix="look at the limits of processes")
     return int(done.stdout)
-
-
-def _wait(is_there: Callable[[], bool], pid: int, output: Path, since: int, seconds: float) -> None:
-    """Wait until it is there. Raises `Refused` with the process's last words, from that byte on, where it ended first.
-
-    `DialogdError` where it takes too long.
-    """
-    deadline = time.monotonic() + seconds
-    while not is_there():
-        if process_started(pid) is None and not is_there():
-            said = ""
-            with suppress(OSError):
-                said = output.read_bytes()[since:].decode("utf-8", "replace")[-LAST_WORDS:]
-            what, _, fix = said.partition("\n  fix: ")
-            raise Refused(
-                what.rpartition("error: ")[2].strip() or "the dialog could not be begun",
-                fix=fix.strip() or f"look into {output}",
-            )
-        if time.monotonic() > deadline:
-            raise DialogdError(f"nothing came of it within {seconds:g} s", fix=f"look into {output}")
-        time.sleep(BEGIN_LOOK)
 
 
 # -- `dialogd start`: one agent's daemon, in this terminal or, with --detach, in the background -----------------------
@@ -490,24 +635,27 @@ OWN = (
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each of those settings; it is called with them by name, None where not given."""
     own = get_type_hints(command, include_extras=True)
-    parameters = [one.replace(annotation=own[one.name]) for one in signature(command).parameters.values()]
-    kept = [one for one in parameters if one.name != "given"]
+    parameters = [
+        p.replace(annotation=own[name]) for name, p in signature(command).parameters.items() if name != "given"
+    ]
     for setting in (one for one in SETTINGS if one.name in OWN):
-        usual, flag = getattr(Settings(), setting.name), f"--{setting.name.replace('_', '-')}"
-        kind: Any = bool if isinstance(usual, bool) else list[str] | None if isinstance(usual, tuple) else str | None
-        about = f"{setting.about[:1].upper()}{setting.about[1:]}."
-        metavar = None if kind is bool else setting.name.rpartition("_")[2].upper()
-        option = Annotated[kind, typer.Option(flag, metavar=metavar, help=about)]
-        default = False if kind is bool else None
-        kept.append(Parameter(setting.name, Parameter.KEYWORD_ONLY, default=default, annotation=option))
+        usual = getattr(Settings(), setting.name)
+        is_switch, is_list = isinstance(usual, bool), isinstance(usual, tuple)
+        kind: Any = bool if is_switch else list[str] | None if is_list else str | None
+        option = typer.Option(
+            f"--{setting.name.replace('_', '-')}",
+            metavar=None if is_switch else setting.name.rpartition("_")[2].upper(),
+            help=f"{setting.about[:1].upper()}{setting.about[1:]}.",
+        )
+        default = False if is_switch else None
+        annotation = Annotated[kind, option]
+        parameters.append(Parameter(setting.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
 
     @wraps(command)
     def with_settings(*words: Any, **options_: Any) -> None:
         command(*words, given={name: options_.pop(name) or None for name in OWN}, **options_)
 
-    with_settings.__signature__ = Signature(kept)  # type: ignore[attr-defined]
-    with_settings.__annotations__ = {one.name: one.annotation for one in kept}
-    return with_settings
+    return with_signature(with_settings, parameters)
 
 
 @takes_settings
@@ -530,7 +678,10 @@ def start(
     settings = options.settings_for(file, id=agent, plan=plan, **flags)
     if not settings.id:
         raise BadInput("which agent should this daemon speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
-    cast = _cast_of_run(settings)
+    # The cast of the `run` or `ask` that this process was started by: a session that holds a seat of the dialog starts
+    # no other agent of it, but by one of those.
+    kept = saved_cast(StateDir(settings.state_dir), settings.file)
+    cast = kept if kept is not None and kept.by and kept.by == process_key(os.getppid()) else None
     if cast is None:
         person.own_words(options.log_of(settings), "start", settings.id)
     urls = peers(settings, peer or ())
@@ -538,7 +689,11 @@ def start(
     if is_of_session and not is_inside(os.getpid(), settings.session):
         remark(f"{settings.id}: {AGREES}")
     if detach:
-        _detached(settings, urls)
+        daemon = detached(settings, urls)
+        show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log}"))
+        remark(f"end it with: dialogd stop, or kill {daemon.pid}")
+        with suppress(DialogdError, OSError):  # the daemon runs, whatever cannot be said of it
+            _warn(settings)
         return
     if is_of_session:
         from dialogd.cli.seat import take
@@ -548,48 +703,27 @@ def start(
 
     if sys.stderr.isatty():  # nobody reads it where `run` starts agents, and it costs them time
         _warn(settings)
-    code = serve(settings, urls, cast, may_rehearse=cast is not None or not _is_beside_agents(settings))
+    beside = [
+        str(one.get("backend") or LAST_RESORT) for one in healths(daemons(settings, settings.file)).values() if one
+    ]
+    is_alone = all(family_of(name) == LAST_RESORT for name in beside)
+    code = serve(settings, urls, cast, may_rehearse=cast is not None or is_alone)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # taking the SDKs apart in memory would take longer than all else that a stop does
 
 
-def _is_beside_agents(settings: Settings) -> bool:
-    """Whether agents that are no rehearsal run in this dialog already."""
-    answers = healths(daemons(settings, settings.file)).values()
-    return any(family_of(str(answer.get("backend") or LAST_RESORT)) != LAST_RESORT for answer in answers if answer)
-
-
-def _cast_of_run(settings: Settings) -> Cast | None:
-    """The cast of the `run` or `ask` that this process was started by; None where somebody else did.
-
-    A session that holds a seat of the dialog starts no other agent of it, but by a `run` or `ask` of its own.
-    """
-    cast = saved_cast(StateDir(settings.state_dir), settings.file)
-    return cast if cast is not None and cast.by and cast.by == process_key(os.getppid()) else None
-
-
 def detached(settings: Settings, urls: Mapping[str, str]) -> Running:
     """Start a daemon with these settings in the background, and wait until it answers."""
-    logs = StateDir(settings.state_dir).logs
-    key = StateDir(settings.state_dir).dialog(settings.file).name
+    state = StateDir(settings.state_dir)
     words = ["start", settings.id, "--file", str(settings.file), *chain(*start_flags(settings, urls))]
-    child = spawn(settings.id, words, logs / f"{settings.id}-{key}.out")
+    child = spawn(settings.id, words, state.logs / f"{settings.id}-{state.dialog(settings.file).name}.out")
     try:
-        return until_ready({child.id: child}, settings, [settings.backend])[child.id]
+        return until_ready([child], settings, [settings.backend])[child.id]
     except BaseException:  # a Ctrl-C while it starts ends it too
         end([child])
         raise
-
-
-def _detached(settings: Settings, urls: Mapping[str, str]) -> None:
-    """Start the same command in the background, and say how it is."""
-    daemon = detached(settings, urls)
-    show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log}"))
-    remark(f"end it with: dialogd stop, or kill {daemon.pid}")
-    with suppress(DialogdError, OSError):  # the daemon runs, whatever cannot be said of it
-        _warn(settings)
 
 
 def _warn(settings: Settings) -> None:
@@ -607,38 +741,25 @@ def peers(settings: Settings, given: Sequence[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     bare: list[str] = []
     for text in given:
-        agent, equals, url = text.partition("=")
-        if equals and agent.upper() in RESERVED:
-            raise BadInput(f"--peer {text!r}: the id {agent} is reserved: {WHY_RESERVED}", fix="name an agent: B=URL")
-        if equals and not AGENT_ID.fullmatch(agent):
-            raise BadInput(f"--peer {text!r}: {agent!r} is no agent's id", fix="write --peer B=http://localhost:3002")
+        agent, equals, url = text.rpartition("=")
         if equals:
-            named[agent] = _loopback(url)
+            check_id(agent, f"--peer {text!r}", "write --peer B=http://localhost:3002")
+        url = url.strip()
+        url = f"localhost:{url}" if re.fullmatch(r"\d{1,5}", url) else url
+        full = url if "://" in url else f"http://{url}"
+        match = LOOPBACK_URL.fullmatch(full)
+        if match is None or not 0 < int(match[2]) < 65_536:
+            fix = "write a loopback address, such as http://localhost:3002"
+            raise BadInput(f"--peer {url!r} is not on this machine", fix=fix)
+        if equals:
+            named[agent] = full.rstrip("/")
         else:
-            bare.append(_loopback(text))
-    try:
+            bare.append(full.rstrip("/"))
+    agents = list(SEATS)  # while there is no dialog
+    with suppress(DialogdError, OSError):
         agents = [agent.id for agent in options.log_of(settings).read().header.agents]
-    except (DialogdError, OSError):
-        agents = [*SEATS]  # while there is no dialog
-    others = (who for who in agents if who != settings.id and who not in named)
-    for url in bare:
-        who = next(others, None)
-        if who is None:
-            raise BadInput(f"--peer {url}: the dialog has no further agent", fix="write --peer ID=URL")
-        named[who] = url
-    return named
-
-
-def _loopback(url: str) -> str:
-    """The URL in full; `3002` and `localhost:3002` will do."""
-    full = url.strip()
-    if re.fullmatch(r"\d{1,5}", full):
-        full = f"localhost:{full}"
-    if "://" not in full:
-        full = f"http://{full}"
-    match = LOOPBACK_URL.fullmatch(full)
-    if match is None or not 0 < int(match[2]) < 65_536:
-        raise BadInput(
-            f"--peer {url!r} is not on this machine", fix="write a loopback address, such as http://localhost:3002"
-        )
-    return full.rstrip("/")
+    others = [who for who in agents if who != settings.id and who not in named]
+    if len(bare) > len(others):
+        what = f"--peer {bare[len(others)]}: the dialog has no further agent"
+        raise BadInput(what, fix="write --peer ID=URL")
+    return named | dict(zip(others, bare, strict=False))

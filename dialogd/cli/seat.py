@@ -31,8 +31,8 @@ from dialogd.backends.sessions import (
 )
 from dialogd.cli import client, options
 from dialogd.cli.client import daemons, notify
-from dialogd.cli.create import AGREES, SEATS
-from dialogd.cli.launch import FAILED, detached, is_free, peers
+from dialogd.cli.create import AGREES, SEATS, is_free
+from dialogd.cli.launch import FAILED, detached, peers
 from dialogd.cli.terminal import plain, remark, show, table
 from dialogd.config import Settings, default_port, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
@@ -157,9 +157,8 @@ def ask(
     Type `!dialogd ask codex "Is this schema right?"` into an open session of Claude Code or Codex: it takes
     the seat A of a new dialog, speaks first, and a new Codex, which only reads the project, takes B.
     """
-    from dialogd.cli.create import Start
+    from dialogd.cli.create import Start, new_cast
     from dialogd.cli.launch import Daemons, Interrupt, end
-    from dialogd.cli.run import new_cast
 
     words = options.typed(question)
     one = _around("ask", f"in any terminal, with two fresh agents: dialogd run --agents auto,{agent} …")

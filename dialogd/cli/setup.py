@@ -30,7 +30,8 @@ from dialogd.backends.sandbox import INSTALL
 from dialogd.backends.seats import start_again
 from dialogd.cli import options
 from dialogd.cli.client import ask
-from dialogd.cli.launch import browse, end, is_free, spawn
+from dialogd.cli.create import is_free
+from dialogd.cli.launch import browse, end, spawn
 from dialogd.cli.terminal import as_json, line, plain, show, table
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotInstalled, Refused, StorageError
@@ -299,7 +300,7 @@ Origin = Annotated[bool, typer.Option("--origin", help="Say where each value com
 def show_settings(origin: Origin = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
     """Print every setting with its value: flags, then environment, .env, dialogd.toml, your config.toml."""
     rows = options.settings_for(file).rows()
-    facts = {row.name: {"value": row.value, "origin": row.source} if origin else row.value for row in rows}
+    facts = {name: {"value": value, "origin": source} if origin else value for name, value, source in rows}
     options.answer(facts, table(row if origin else row[:2] for row in rows), json=json)
 
 

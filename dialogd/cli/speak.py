@@ -18,8 +18,7 @@ from dialogd.acts import ACTS, Act, carry_out
 from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
 from dialogd.cli.client import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
-from dialogd.cli.create import read_cast
-from dialogd.cli.launch import is_free
+from dialogd.cli.create import is_free, read_cast
 from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import ended, onwards

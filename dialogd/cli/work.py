@@ -24,10 +24,9 @@ from dialogd.backends.sandbox import missing
 from dialogd.backends.seats import Cast
 from dialogd.cli import options
 from dialogd.cli.client import daemons
-from dialogd.cli.create import Start, takes_options
-from dialogd.cli.launch import interruptible
+from dialogd.cli.create import Start, former_cast, new_cast, takes_options
+from dialogd.cli.launch import Held, interruptible, perform
 from dialogd.cli.outcome import judging, verify_commits
-from dialogd.cli.run import Held, former_cast, new_cast, perform
 from dialogd.cli.speak import done
 from dialogd.cli.status import ended, next_step, onwards
 from dialogd.cli.terminal import line, plain, remark, show

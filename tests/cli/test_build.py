@@ -20,7 +20,7 @@ import pytest
 from dialogd import person
 from dialogd.backends.sandbox import missing
 from dialogd.backends.seats import Cast, Seat
-from dialogd.cli.launch import free_ports
+from dialogd.cli.create import free_ports
 from dialogd.errors import BackendError
 from dialogd.protocol import build
 from dialogd.protocol.build import Task

@@ -12,8 +12,7 @@ import pytest
 
 from dialogd.backends import auto
 from dialogd.backends.seats import Cast, Seat, saved_cast
-from dialogd.cli.create import Start, draw_up, read_cast, seated, usual_ports
-from dialogd.cli.run import with_budget
+from dialogd.cli.create import Start, draw_up, read_cast, seated, usual_ports, with_budget
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput
 from dialogd.protocol.header import read_agent
@@ -102,7 +101,6 @@ def test_the_list_seats_backends_from_a() -> None:
         (None, ["Proponent=command:cat", "Challenger=command:cat"], "C = Operator"),
         (None, ["Proponent=live:claude:1:1"], "B = Challenger, C = Operator"),
         ("command:cat,auto,command:cat", None, "B = Challenger"),
-        ("rehearsal,command:cat", None, "C"),
     ],
 )
 def test_scripted_lines_that_nobody_asked_for_take_no_seat_beside_real_agents(

@@ -18,7 +18,8 @@ import pytest
 
 from dialogd.backends.seats import Cast, Seat
 from dialogd.cli.client import ask
-from dialogd.cli.launch import free_ports, is_free, late
+from dialogd.cli.create import free_ports, is_free
+from dialogd.cli.launch import late
 from dialogd.errors import AlreadyRunning
 from dialogd.protocol.grammar import parse
 from dialogd.store.folders import StateDir

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from dialogd.backends import BACKENDS
-from dialogd.cli.launch import free_ports
+from dialogd.cli.create import free_ports
 from dialogd.store.child import GUARD
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import GUARD_SECONDS, OLD, Leftover, find_leftovers, note_made, reap

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.cli.launch import free_ports
+from dialogd.cli.create import free_ports
 from dialogd.config import DEFAULT_FILE
 from dialogd.store.folders import StateDir
 from dialogd.views.plan_files import place

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.cli.launch import free_ports
+from dialogd.cli.create import free_ports
 from tests.support.cases import cases
 from tests.support.pair import until
 
