@@ -61,11 +61,11 @@ GROUPS = {
         "logs": Located("see:logs", "Print the last lines of a daemon's log."),
     },
     "Result": {
-        "plan": Located("outcome:plan", "Show the plan: decisions, dissent, open points.", "outcome:PlanCommand"),
-        "export": Located("outcome:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
+        "plan": Located("result:plan", "Show the plan: decisions, dissent, open points.", "result:PlanCommand"),
+        "export": Located("result:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
         "approve": _act("approve"),
         "reject": _act("reject"),
-        "verify": Located("outcome:verify", "Check that no entry was altered after it was written."),
+        "verify": Located("result:verify", "Check that no entry was altered after it was written."),
     },
     "Past": {
         "list": Located("past:list_dialogs", "List your dialogs, search them, or show one in full."),

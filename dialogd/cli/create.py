@@ -634,7 +634,7 @@ def new_cast(
                 remark(f"{seat.id}: {AGREES}")
         for warning in warnings(opening):
             remark(f"warning: {warning}")
-        from dialogd.cli.outcome import estimate_of
+        from dialogd.cli.result import estimate_of
 
         if text := estimate_of(opening, seats, choices, settings):
             remark(text)
@@ -703,7 +703,7 @@ def with_budget(
     """The dialog with a budget, where a key pays and nobody set one: dollars, or tokens where a price is unknown."""
     if opening.budget is not None or opening.tokens is not None or not any(c.is_metered for c in choices.values()):
         return opening
-    from dialogd.cli.outcome import prices_of
+    from dialogd.cli.result import prices_of
 
     known = prices_of(seats, choices, settings)
     known |= {seat.id: None for seat in seats if seat.backend in auto.COMMANDS and seat.id not in known}

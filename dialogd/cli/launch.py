@@ -401,7 +401,7 @@ def perform(
     settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: float, opens: bool = False
 ) -> int:
     """Start all daemons, show the dialog to its end, stop them; returns the exit code."""
-    from dialogd.cli.outcome import leave_plan
+    from dialogd.cli.result import leave_plan
     from dialogd.cli.watch import LiveView
 
     file, port = shlex.quote(str(settings.file)), cast.seats[0].port
@@ -465,8 +465,7 @@ def _watch(show: LiveView, agents: Daemons, interrupt: Interrupt, *, stay: float
 
 def _close(show: LiveView, *, stay: float) -> int:
     """Print how it ended; returns the exit code."""
-    from dialogd.cli.outcome import leave_plan
-    from dialogd.cli.past import keep_ended
+    from dialogd.cli.result import keep_ended, leave_plan
     from dialogd.cli.status import ended, exit_code, next_step, onwards
 
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -17,11 +16,10 @@ from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.create import TOPIC
 from dialogd.cli.terminal import as_json, line, plain, remark, show
-from dialogd.errors import BadInput, DialogdError, Refused
+from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.text import dollars, many, moment_of
 
 if TYPE_CHECKING:
-    from dialogd.config import Settings
     from dialogd.memory import DialogRow, Hit, Memory, PastDecision
     from dialogd.protocol.model import Entry
     from dialogd.protocol.state import Dialog
@@ -46,18 +44,6 @@ def open_memory() -> Memory:
     from dialogd.memory import Memory
 
     return Memory(options.settings_for().state_dir)
-
-
-def keep_ended(settings: Settings, dialog: Dialog) -> None:
-    """Archive a dialog that has ended, or whose result was rejected; a failure is only reported."""
-    from dialogd.memory import keep
-    from dialogd.store.folders import StateDir
-
-    if dialog.state.outcome is not None or dialog.state.rejected:
-        try:
-            keep(dialog, settings.file, StateDir(settings.state_dir))
-        except (DialogdError, OSError) as error:
-            remark(f"note: the dialog was not archived: {error}")
 
 
 def _show_dialog(known: Memory, path: Path, row: DialogRow | None, *, json: bool) -> None:
@@ -300,55 +286,12 @@ def outcome(which: Which, outcome: Outcome = None, why: Why = "", json: options.
     known = open_memory()
     person.alone(known.state, "outcome")
     if outcome is None:
-        outcome, why = _became(known, known.dialog(which))
+        from dialogd.cli.work import became
+
+        outcome, why = became(known, known.dialog(which))
     row = known.outcome(which, outcome.lower(), why)
     lines = [f"{row.id} {row.verdict.outcome}: {row.verdict.why}"] if row.verdict else []
     options.answer(row.as_json(), lines, json=json)
-
-
-def _became(known: Memory, row: DialogRow) -> tuple[str, str]:
-    """What became of the trees of a build, or of the builds that carried a decision out. Raises `Refused`."""
-    from dialogd.protocol.build import GREEN, MERGED, tested
-    from dialogd.tasks.approvals import approvals, fates
-    from dialogd.tasks.git import Git, checkout_at
-
-    found, doubt = [], ""
-    for dialog in _builds(known, row):
-        rules = dialog.state.build.rules
-        if rules is not None and approvals(dialog):
-            checkout = checkout_at(Path(rules.repo))
-            git = Git(checkout.common_dir, here=checkout.git_dir)
-            of_it = fates(git, approvals(dialog), rules.branch)
-            found += [(fate, rules.branch) for fate in of_it]
-            last = next((fate.approval.task for fate in of_it[::-1] if fate.commit), None)
-            if last is not None and last.gate not in GREEN:
-                doubt = f"task {last.id} was merged although its {tested(last)}"
-    if gone := next(((fate, branch) for fate, branch in found if fate.reverted), None):
-        fate, branch = gone
-        task = fate.approval.task
-        return "failed", f"reverted on {branch} by commit {fate.reverted}: task {task.id}, tree {task.tree}"
-    merged = [(fate, branch) for fate, branch in found if fate.commit]
-    if doubt or not merged:
-        what = "no build of it has approved anything" if not found else "none of its trees is on the branch"
-        words = f'{"" if doubt else "merge it, or "}say it: dialogd outcome {row.id} worked|failed "why"'
-        raise Refused(f"git does not say how {row.id} turned out: {doubt or what}", fix=words)
-    told = (f"task {f.approval.task.id} as commit {f.commit}, tree {f.approval.task.tree}" for f, _ in merged)
-    left = f"; not merged: {len(found) - len(merged)}" if len(found) > len(merged) else ""
-    against = dict.fromkeys(f.approval.task.why for f, _ in merged if f.approval.task.state == MERGED)
-    although = "".join(f"; {why}" for why in against if why)
-    return "worked", f"merged into {merged[0][1]}: {'; '.join(told)}{left}{although}"
-
-
-def _builds(known: Memory, row: DialogRow) -> Iterator[Dialog]:
-    """The dialog itself, where it is a build, and all that carried out what it decided; as they stand now."""
-    from dialogd.memory import current
-
-    for one in (row, *(other for other in known.archived() if other.id != row.id)):
-        with suppress(DialogdError, OSError):
-            dialog = current(one)[1]
-            rules = dialog.state.build.rules
-            if dialog.id == one.id and rules is not None and row.id in (one.id, rules.source):
-                yield dialog
 
 
 def _rebuild(known: Memory, *, json: bool) -> None:

@@ -19,8 +19,7 @@ from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
 from dialogd.cli.client import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
 from dialogd.cli.create import is_free, read_cast
-from dialogd.cli.outcome import disown, leave_plan
-from dialogd.cli.past import keep_ended
+from dialogd.cli.result import disown, keep_ended, leave_plan
 from dialogd.cli.status import ended, onwards
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, file_flag, start_command

@@ -387,7 +387,7 @@ def status(
         show_board(settings, json=json)
         return
     if cost:
-        from dialogd.cli.outcome import show_cost
+        from dialogd.cli.result import show_cost
 
         show_cost(settings, json=json)
         return

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json as jsons
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -26,12 +26,12 @@ from dialogd.cli import options
 from dialogd.cli.client import daemons
 from dialogd.cli.create import Start, former_cast, new_cast, takes_options
 from dialogd.cli.launch import Held, interruptible, perform
-from dialogd.cli.outcome import judging, verify_commits
+from dialogd.cli.result import fresh, save
 from dialogd.cli.speak import done
 from dialogd.cli.status import ended, next_step, onwards
 from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import Settings, file_flag, file_words
-from dialogd.errors import BadInput, NotADialog, NotInstalled, Refused, StorageError
+from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
 from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task, listed
@@ -40,12 +40,15 @@ from dialogd.protocol.model import AGREED, USER
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, in_words, many, one_line
-from dialogd.store.disk import fix, why, write_over
+from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, judge_here, opened
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
-from dialogd.tasks.git import checkout_at, push, remotes, shown
+from dialogd.tasks.git import Git, checkout_at, push, remotes, shown
 from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates.opening import ContextFile, Opening
 from dialogd.views.builds import events, look_into, why_of
+
+if TYPE_CHECKING:
+    from dialogd.memory import DialogRow, Memory
 
 TEMPLATE = "build"
 EXPECTED = 3  # tasks, where nobody says how many
@@ -127,19 +130,6 @@ class Asked:
         """The dialog in which it is carried out. Raises what is in the way, of the goal and in the repository."""
         topic, said, along, source = _goal(goal, self.decided)
         own = ("question_file", "agents", "agent", "timeout", "context", "unattended", "budget")
-        return Start(
-            topic, question=said or self.question, template=TEMPLATE, **{name: getattr(self, name) for name in own},
-            build={**self._rules(), "source": source}, expected=self.expected, along=along,
-            gate_sees=tuple(map(str, self.toolchains)),
-        )  # fmt: skip
-
-    @property
-    def toolchains(self) -> list[Path]:
-        """The folders that the gate is to read."""
-        return [Path.cwd() / Path(folder).expanduser() for folder in self.gate_sees or ()]
-
-    def _rules(self) -> Mapping[str, str | int]:
-        """What the Setup says of the build. Raises what is in the way in the repository."""
         folder = Path.cwd() / Path(self.repo).expanduser()
         base = base_of(folder)
         if base.uncommitted:
@@ -149,11 +139,20 @@ class Asked:
             fix = "write a script, and name it: --gate ./check"
             raise BadInput("the gate's command has more than one line", fix=fix)
         limit = int(options.duration(self.gate_timeout, "--gate-timeout")) if self.gate_timeout else 900
-        return {
-            "repo": str(checkout_at(folder).path), "branch": base.branch, "base": base.commit,
+        rules: dict[str, str | int] = {
+            "repo": str(checkout_at(folder).path), "branch": base.branch, "base": base.commit, "source": source,
             "gate": " ".join(self.gate.split()), "gate_timeout": max(limit, 1), "iterations": self.iterations,
             "pass_score": self.pass_score, "cycles": self.cycles,
         }  # fmt: skip
+        return Start(
+            topic, question=said or self.question, template=TEMPLATE, **{name: getattr(self, name) for name in own},
+            build=rules, expected=self.expected, along=along, gate_sees=tuple(map(str, self.toolchains)),
+        )  # fmt: skip
+
+    @property
+    def toolchains(self) -> list[Path]:
+        """The folders that the gate is to read."""
+        return [Path.cwd() / Path(folder).expanduser() for folder in self.gate_sees or ()]
 
 
 @build.command("run", hidden=True)
@@ -192,34 +191,34 @@ STARTS = ("gate_sees", "pace", "plan", "linger", "opens")
 
 
 def _gone_on(ctx: typer.Context, asked: Asked, held: Held, settings: Settings) -> Cast | None:
-    """Have a build go on; its agents, None where their daemons run."""
+    """Have a build go on; its agents, None where their daemons run. Raises `BadInput` for what it does not take."""
     log = options.log_of(settings)
     rules = person.rules_of_build(options.dialog_at(log))
     runs = bool(daemons(settings, settings.file))
-    _refuse_others(ctx, {*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))}, runs=runs)
+    taken = {*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))}
+    given = {
+        one.name: "GOAL" if one.name == "goal" else one.opts[0]
+        for one in ctx.command.params
+        if one.name and one.name not in taken
+        and getattr(ctx.get_parameter_source(one.name), "name", "") == "COMMANDLINE"
+    }  # fmt: skip
+    names = ", ".join(given.values())
+    if runs and given.keys() & {*STARTS}:
+        raise BadInput(f"its daemons run, and take no {names}", fix="end them first: dialogd stop")
+    if names:
+        what = f"{names}: a build that goes on keeps what it began with"
+        raise BadInput(what, fix="leave it out, or begin another build with it")
     trees = Worktrees(Path(rules.repo)) if asked.gate_sees else None
-    found = readable(asked.toolchains, settings.file, settings.state_dir, trees) if trees else ()
+    sees = tuple(map(str, readable(asked.toolchains, settings.file, settings.state_dir, trees))) if trees else ()
     after = person.carry_on(log, asked.budget or "")
     if asked.unattended:
         after = person.leave(log, USER)
     if runs:
         done(settings, after, "its daemons run")
         return None
-    cast, sees = former_cast(settings, held.pace), tuple(map(str, found))
-    seats = (dataclasses.replace(s, gate_sees=sees) if sees and s.id == rules.lead else s for s in cast.seats)
-    return dataclasses.replace(cast, seats=tuple(seats))
-
-
-def _refuse_others(ctx: typer.Context, taken: Collection[str], *, runs: bool) -> None:
-    """Refuse what was given to `--continue` beside what it takes. Raises `BadInput`."""
-    given = [one for one in ctx.command.params if one.name and one.name not in taken]
-    given = [one for one in given if getattr(ctx.get_parameter_source(one.name or ""), "name", "") == "COMMANDLINE"]
-    names = ["GOAL" if one.name == "goal" else one.opts[0] for one in given]
-    if runs and {one.name for one in given} & {*STARTS}:
-        raise BadInput(f"its daemons run, and take no {', '.join(names)}", fix="end them first: dialogd stop")
-    if names:
-        what = f"{', '.join(names)}: a build that goes on keeps what it began with"
-        raise BadInput(what, fix="leave it out, or begin another build with it")
+    cast = former_cast(settings, held.pace)
+    seats = (replace(seat, gate_sees=sees) if sees and seat.id == rules.lead else seat for seat in cast.seats)
+    return replace(cast, seats=tuple(seats))
 
 
 def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[ContextFile, ...], str]:
@@ -265,9 +264,7 @@ def _source(named: str) -> Dialog:
         return current(open_memory().dialog(named))[1]
     try:
         return read_dialog(path)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror or error}", fix="check the path") from error
-    except NotADialog as error:
+    except (OSError, NotADialog) as error:
         try:
             ident = str(jsons.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["dialog"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -444,61 +441,38 @@ def pr(
     if chosen not in known:
         what = f"there is no remote {chosen}" if chosen else "the repository has no remote"
         raise Refused(what, fix=f"name one of: {', '.join(known)}" if known else "git remote add origin URL")
-    begun = [
-        "gh",
-        "pr",
-        "create",
-        "--head",
-        one.branch,
-        "--base",
-        rules.branch,
-        "--title",
-        one_line(one.description, 100),
-    ]
+    title = one_line(one.description, 100)
+    begun = ["gh", "pr", "create", "--head", one.branch, "--base", rules.branch, "--title", title]
     remark(f"git push {chosen} {one.branch}   ({one.commit[:12]} to {known[chosen]})")
     remark(shlex.join(begun))
     ask("Publish it?", yes=yes)
     push(repo, chosen, one.branch)
-    opened = _opened(repo, one)
-    if opened is None:
-        ran = _gh(repo, *begun, "--body", "\n".join(_request(one, rules, dialog)))
+
+    def gh(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words, cwd=repo, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+        )
+
+    listed = gh("gh", "pr", "list", "--head", one.branch, "--state", "open", "--json", "url,headRefOid").stdout
+    said = ""
+    with suppress(ValueError, TypeError, KeyError):  # creating one says what is wrong
+        said = " ".join(str(each["url"]) for each in jsons.loads(listed) if each["headRefOid"] == one.commit)
+    if not said:
+        ran = gh(*begun, "--body", "\n".join(_request(one, rules, dialog)))
         if ran.returncode:
-            said = " ".join(ran.stderr.split())[:300] or f"exit code {ran.returncode}"
+            wrong = " ".join(ran.stderr.split())[:300] or f"exit code {ran.returncode}"
             fix = "`gh auth status` and `gh pr create` say more; then this command again"
-            raise Refused(f"the branch is pushed, and gh said: {said}", fix=fix)
-        opened = _request_in(ran.stdout, one.commit)
-    if opened is None:
+            raise Refused(f"the branch is pushed, and gh said: {wrong}", fix=fix)
+        said = ran.stdout
+    url = _ADDRESS.search(said)
+    if url is None:
         remark("it was opened, and gh named no address: the file has none")
         return
-    person.published(log, one.number, opened)
-    show(plain(opened.url))
+    person.published(log, one.number, tasks_of.Request(url[0], int(url[1]) if url[1] else None, one.commit))
+    show(plain(url[0]))
 
 
 _ADDRESS = re.compile(r"https?://[!-{}~]+?(?:/pull/(\d{1,9})(?!\d)|(?=\s|\Z))")
-
-
-def _request_in(text: str, commit: str) -> tasks_of.Request | None:
-    """The pull request whose address stands in a text."""
-    url = _ADDRESS.search(text)
-    return tasks_of.Request(url[0], int(url[1]) if url[1] else None, commit) if url else None
-
-
-def _gh(repo: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """What the person's own `gh` says."""
-    return subprocess.run(
-        words, cwd=repo, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-    )
-
-
-def _opened(repo: Path, task: Task) -> tasks_of.Request | None:
-    """The open pull request of the task's commit, of which the file knows nothing yet; None without one."""
-    words = ("gh", "pr", "list", "--head", task.branch, "--state", "open", "--json", "url,headRefOid")
-    ran = _gh(repo, *words)
-    try:
-        found = [str(one["url"]) for one in jsons.loads(ran.stdout) if one["headRefOid"] == task.commit]
-    except (ValueError, TypeError, KeyError):
-        return None  # creating one says what is wrong
-    return _request_in(" ".join(found), task.commit)
 
 
 def _request(task: Task, rules: Build, dialog: Dialog) -> Iterator[str]:
@@ -508,7 +482,7 @@ def _request(task: Task, rules: Build, dialog: Dialog) -> Iterator[str]:
     yield from (f"- {one}" for one in task.criteria)
     tested = tasks_of.tested(task) + (f" (`{rules.gate}`)" if rules.gate else "")
     score = f"with {task.score} points" if task.score is not None else "without a score"
-    by = "by you" if task.reviewer == "USER" else f"by {task.reviewer}"
+    by = "by you" if task.reviewer == USER else f"by {task.reviewer}"
     yield f"\nApproved {by} {score}, {tested}; tree {task.tree}, dialog {dialog.id}, task {task.id}."
     before = [one.id for one in dialog.state.build.all if one.state == APPROVED and one.number != task.number]
     if before:
@@ -529,25 +503,17 @@ def bundle(
     `dialogd tasks verify --commit C --bundle OUT --allowed-signers F` checks a commit by it elsewhere. It has
     the dialog's whole text in it, and only approvals that hold here, by file and journals.
     """
-    from dialogd.tasks.approvals import bundled
-
     settings = options.settings_for(file)
     person.admitted(options.log_of(settings), "build bundle")
-    asked = judging(file, untested=True)
-    judge = asked.judge
+    judge, against, _ = _judge_of(file, untested=True)
     holding = [approval for approval in judge.approvals if not judge.doubts(approval)]
-    if asked.against or not holding:
+    if against or not holding:
         found = [doubt for approval in judge.approvals for doubt in judge.doubts(approval)]
-        reason = next(iter((*asked.against, *found)), "nothing was approved")
+        reason = next(iter((*against, *found)), "nothing was approved")
         raise Refused(f"no approval holds: {reason}", fix="dialogd verify and dialogd tasks say more")
     target = Path.cwd() / Path(out).expanduser()
-    if (target.exists() or target.is_symlink()) and not force:
-        raise BadInput(f"{target} is there already", fix="name another file, or write over it with --force")
-    made = bundled(judge, holding, Path(key).expanduser())
-    try:
-        write_over(made, target)
-    except OSError as error:
-        raise StorageError(f"{target} cannot be written: {why(error)}", fix=fix(error)) from error
+    fresh(target, "name another file", force=force)
+    save(bundled(judge, holding, Path(key).expanduser()), target)
     facts = {"file": str(target), "approvals": [approval.as_json() for approval in holding]}
     options.answer(facts, [*(f"{line(one.words)}: tree {one.task.tree}" for one in holding), str(target)], json=json)
 
@@ -562,24 +528,22 @@ def list_tasks(file: options.FileOption = None, json: options.JsonOption = False
     rules = person.rules_of_build(dialog)
     state = dialog.state.build
     what, task = state.due
-    facts = {
+    facts: dict[str, object] = {
         "dialog": dialog.id,
         "file": str(settings.file),
-        "due": None
-        if dialog.state.outcome
-        else {"what": what and what.value[0], "by": state.next_turn, "task": task and task.id},
+        "due": {"what": what and what.value[0], "by": state.next_turn, "task": task and task.id},
         "tasks": [_facts(one) for one in state.all],
-        "events": [dataclasses.asdict(one) for one in events(dialog, look_into(Path(rules.repo or ".")))]
-        if json
-        else [],
     }
+    facts |= {"due": None} if dialog.state.outcome else {}
+    if json:
+        facts["events"] = [asdict(one) for one in events(dialog, look_into(Path(rules.repo or ".")))]
     is_running = bool(daemons(settings, settings.file))
     options.answer(facts, _table(dialog, settings.file, is_running=is_running), json=json)
 
 
 def _facts(task: Task) -> dict[str, object]:
     """A task as programs are told of it; null for what is not known yet."""
-    known = dataclasses.asdict(task)
+    known = asdict(task)
     names = "state why description iteration branch base commit tree gate author reviewer"
     return {
         "id": task.id, **{key: known[key] or None for key in names.split()}, "criteria": list(task.criteria),
@@ -641,40 +605,50 @@ def change(
     done(settings, new, "changed" if new.state.build != before.state.build else "it was so already")
 
 
-_ACTS = {
-    "confirm": ("confirmed", "Confirm proposed tasks, so that the work begins. Default: all of them."),
-    "retry": (
-        "tried again",
-        "Have a task tried again that failed, with all its attempts. Default: the one that waits.",
-    ),
-    "accept": (
-        "accepted",
-        "Approve a task yourself that its reviewer did not. Default: the one that waits for you.\n\n"
-        "Also the word that `dialogd tasks verify` asks for, where a yes was only typed, or no gate tested a tree.",
-    ),
-    "drop": ("dropped", ""),
-}
+class Word(NamedTuple):
+    """A word of the person on tasks: what came of it, and what its command says."""
+
+    came: str
+    about: str
+    has_reason: bool = False
+
+
+_WORDS = {
+    "confirm": Word("confirmed", "Confirm proposed tasks, so that the work begins. Default: all of them."),
+    "retry": Word("tried again", "Have a task tried again that failed, with all its attempts. Default: the one that "
+                  "waits."),
+    "accept": Word("accepted", "Approve a task yourself that its reviewer did not. Default: the one that waits for you."
+                   "\n\nAlso the word that `dialogd tasks verify` asks for, where a yes was only typed, or no gate "
+                   "tested a tree."),
+    "drop": Word("dropped", "Drop tasks: they are not carried out. Who works on one is interrupted.", has_reason=True),
+}  # fmt: skip
 
 
 def _command(act: str) -> Callable[..., None]:
     def command(task: Numbers = None, file: options.FileOption = None) -> None:
         _said(act, task, "", file)
 
-    return command
+    def with_reason(task: Numbers = None, why: Because = "", file: options.FileOption = None) -> None:
+        _said(act, task, why, file)
+
+    return with_reason if _WORDS[act].has_reason else command
 
 
-for _act, (_, _about) in _ACTS.items():
-    if _about:
-        tasks.command(_act, help=_about)(_command(_act))
+for _act, _word in _WORDS.items():
+    tasks.command(_act, help=_word.about)(_command(_act))
 
 
-tasks.command("verify")(verify_commits)
-
-
-@tasks.command("drop")
-def drop(task: Numbers = None, why: Because = "", file: options.FileOption = None) -> None:
-    """Drop tasks: they are not carried out. Who works on one is interrupted."""
-    _said("drop", task, why, file)
+def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> None:
+    """Carry out the person's word on tasks, and print what came of it."""
+    settings, log, before = options.opened(file)
+    after = person.tasks(log, act, ", ".join(named or ()), why, secrets=options.own_secrets())
+    mark = after.entries[-1].mark("TASK") if len(after.entries) > len(before.entries) else None
+    grown = after.state.limits.max_turns
+    room = f"; max_turns is {grown} from here on" if grown != before.state.limits.max_turns else ""
+    done(settings, after, f"{mark.fields[0]} {_WORDS[act].came}{room}" if mark else f"{_WORDS[act].came} already")
+    if act == "accept" and (bad := tasks_of.red(after.state.build)):
+        later = "unless the gate of a later task passes, only this takes it over"
+        remark(f"{bad.id}: {tasks_of.tested(bad)}; {later}: {onwards(after, settings.file)}")
 
 
 @tasks.command("gate")
@@ -692,15 +666,123 @@ def gate(
     done(settings, person.gate(log, how), "the gate runs" if how == "run" else "it is reviewed untested")
 
 
-def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> None:
-    """Carry out the person's word on tasks, and print what came of it."""
-    settings, log, before = options.opened(file)
-    after = person.tasks(log, act, ", ".join(named or ()), why, secrets=options.own_secrets())
-    mark = after.entries[-1].mark("TASK") if len(after.entries) > len(before.entries) else None
-    what, _ = _ACTS[act]
-    grown = after.state.limits.max_turns
-    room = f"; max_turns is {grown} from here on" if grown != before.state.limits.max_turns else ""
-    done(settings, after, f"{mark.fields[0]} {what}{room}" if mark else f"{what} already")
-    if act == "accept" and (bad := tasks_of.red(after.state.build)):
-        later = "unless the gate of a later task passes, only this takes it over"
-        remark(f"{bad.id}: {tasks_of.tested(bad)}; {later}: {onwards(after, settings.file)}")
+# -- Does a commit have a tree that was approved? ---------------------------------------------------------------------
+
+_PUSHED = re.compile(r".+ ([0-9a-f]{40}|[0-9a-f]{64}) (\S+) ([0-9a-f]{40}|[0-9a-f]{64})", re.ASCII)
+
+
+@tasks.command("verify")
+def verify(
+    path: options.FileArgument = None,
+    *,
+    file: options.FileOption = None,
+    commit: Annotated[
+        str | None, typer.Option("--commit", metavar="C", help="Is this commit's tree one that a build approved?")
+    ] = None,
+    repo: Annotated[
+        str, typer.Option("--repo", metavar="DIR", help="The commit's repository. Default: this folder.")
+    ] = ".",
+    bundle: Annotated[
+        str | None, typer.Option("--bundle", metavar="F", help="Judge by a signed bundle: dialogd build bundle.")
+    ] = None,
+    allowed_signers: Annotated[
+        str | None, typer.Option("--allowed-signers", metavar="F", help="Who may sign it: see ssh-keygen(1).")
+    ] = None,
+    pre_push: Annotated[
+        bool, typer.Option("--pre-push", help="As a hook: each tip that git says it pushes, on stdin.")
+    ] = False,
+    untested: Annotated[bool, typer.Option("--untested", help="A tree that no gate tested will do.")] = False,
+    json: options.JsonOption = False,
+) -> None:
+    """Check that a commit's tree is one that a build approved.
+
+    Exit code 0 only when exactly that tree was approved, on the base that it comes from, by others than its author,
+    with its gate green or your word on "untested", in a sound file; else 1, with the reasons. With --bundle it needs no
+    dialog here; without a signature by one of --allowed-signers that is "integrity only", and 1. See docs/approvals.md.
+    """
+    if (commit is None) != pre_push:
+        raise BadInput("which commits?", fix="name one, --commit HEAD; or --pre-push, which reads them itself")
+    if bundle is not None and (path or file):
+        raise BadInput("a bundle has its own copy of the dialog", fix="name the dialog or --bundle, not both")
+    if bundle is None:
+        if allowed_signers is not None:
+            raise BadInput("--allowed-signers is for --bundle", fix="name the bundle: --bundle F")
+        judge, against, by = _judge_of(path or file, untested=untested)
+    else:
+        held = opened(Path(bundle).expanduser(), Path(allowed_signers).expanduser() if allowed_signers else None)
+        judge, by = Judge(held.data, untested=untested), f"signed by {held.signer}"
+        against = () if held.signer else (f"integrity only: {held.why}",)
+    checkout = checkout_at(Path.cwd() / Path(repo).expanduser())
+    git, rows, facts = Git(checkout.common_dir, here=checkout.git_dir), [], []
+    for name, tip, there in _pushed() if pre_push else [("", str(commit), "")]:
+        try:
+            found = judge.judge(git, tip, there)
+        except Refused as error:
+            if not name:
+                raise
+            found = Judged(tip, "", None, (str(error),))  # a tag of a file, for one
+        reasons = (*found.why, *against)
+        title = f"commit {found.commit[:12]}{f' for {line(name)}' if name else ''}, tree {found.tree[:12] or 'none'}"
+        if found.approval is not None and not reasons:
+            rows.append(f"{title}: approved as {line(found.approval.words)}; {line(by)}")
+        else:
+            its = [f"  its tree is that of {line(found.approval.words)}"] if found.approval is not None else []
+            rows += [f"{title}: not approved", *its, *(f"  {line(reason)}" for reason in reasons)]
+        judged = replace(found, why=reasons, approval=None if reasons else found.approval)
+        facts.append({"ref": name or None, **judged.as_json()})
+    is_good = all(fact["approved"] for fact in facts)
+    options.answer({"approved": is_good, "commits": facts}, rows or ["no commit is to be judged"], json=json)
+    raise typer.Exit(0 if is_good else 1)
+
+
+def _judge_of(file: str | None, *, untested: bool) -> tuple[Judge, tuple[str, ...], str]:
+    """The judge of commits by file and journals here, what speaks against all of them, and whose word it is."""
+    settings = options.settings_for(file)
+    if not settings.file.exists():
+        fix = "name the build's dialog, or a bundle of it: --bundle F"
+        raise BadInput(f"there is no file {settings.file}", fix=fix)
+    return *judge_here(options.log_of(settings), untested=untested), f"by {settings.file} and its journals"
+
+
+def _pushed() -> Iterator[tuple[str, str, str]]:
+    """What git tells a pre-push hook: each name that is pushed, its commit, and what stands there; no deleted ones."""
+    for row in filter(None, sys.stdin.buffer.read().decode("utf-8", "backslashreplace").split("\n")):
+        match = _PUSHED.fullmatch(row)
+        if match is None:
+            raise BadInput(f"no line of a pre-push hook: {line(row)[:80]!r}", fix="call it from .git/hooks/pre-push")
+        commit, name, there = match.groups()
+        if commit.strip("0"):
+            yield name, commit, there if there.strip("0") else ""
+
+
+def became(known: Memory, row: DialogRow) -> tuple[str, str]:
+    """What became of the trees of a build, or of the builds that carried a decision out. Raises `Refused`."""
+    from dialogd.memory import current
+
+    found, doubt = [], ""
+    for one in (row, *(other for other in known.archived() if other.id != row.id)):
+        with suppress(DialogdError, OSError):
+            dialog = current(one)[1]
+            rules, approved = dialog.state.build.rules, approvals(dialog)
+            if dialog.id != one.id or rules is None or row.id not in (one.id, rules.source) or not approved:
+                continue
+            checkout = checkout_at(Path(rules.repo))
+            of_it = fates(Git(checkout.common_dir, here=checkout.git_dir), approved, rules.branch)
+            found += [(fate, rules.branch) for fate in of_it]
+            last = next((fate.approval.task for fate in of_it[::-1] if fate.commit), None)
+            if last is not None and last.gate not in tasks_of.GREEN:
+                doubt = f"task {last.id} was merged although its {tasks_of.tested(last)}"
+    for fate, branch in found:
+        if fate.reverted:
+            task = fate.approval.task
+            return "failed", f"reverted on {branch} by commit {fate.reverted}: task {task.id}, tree {task.tree}"
+    merged = [(fate, branch) for fate, branch in found if fate.commit]
+    if doubt or not merged:
+        what = "none of its trees is on the branch" if found else "no build of it has approved anything"
+        words = f'{"" if doubt else "merge it, or "}say it: dialogd outcome {row.id} worked|failed "why"'
+        raise Refused(f"git does not say how {row.id} turned out: {doubt or what}", fix=words)
+    told = (f"task {f.approval.task.id} as commit {f.commit}, tree {f.approval.task.tree}" for f, _ in merged)
+    left = f"; not merged: {len(found) - len(merged)}" if len(found) > len(merged) else ""
+    against = dict.fromkeys(fate.approval.task.why for fate, _ in merged if fate.approval.task.state == MERGED)
+    although = "".join(f"; {why}" for why in against if why)
+    return "worked", f"merged into {merged[0][1]}: {'; '.join(told)}{left}{although}"

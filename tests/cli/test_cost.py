@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,9 @@ import pytest
 
 from dialogd.backends.auto import Choice
 from dialogd.backends.parts import tokens_of
-from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.backends.seats import Seat
 from dialogd.cli.create import Start, draw_up, usual_ports
-from dialogd.cli.outcome import MOST_OUT, RULES, SAID, estimate_line, estimate_of
+from dialogd.cli.result import MOST_OUT, RULES, SAID, estimate_of
 from dialogd.config import Settings
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import joint, parse, render
@@ -127,12 +127,18 @@ def planned(turns: int = 20, budget: str | None = None, agents: str = "rehearsal
     return draw_up(wanted, seats, usual_ports(seats))
 
 
-OPUS = price_of("claude-opus-5-5", "Anthropic")
+KEY = Choice("anthropic", "a key", "the key in ANTHROPIC_API_KEY", "Anthropic")
+
+
+def estimated(opening: Opening, prices: Mapping[str, str | None], out: int = 0) -> str:
+    """The estimate where these agents cost money: so much for a million tokens in and out, None for who knows what."""
+    seats = [Seat(who, model="nobody-knows-1", price=price or "") for who, price in prices.items()]
+    return estimate_of(opening, seats, dict.fromkeys(prices, KEY), Settings(max_tokens=out))
 
 
 def test_the_estimate_names_each_agent_that_costs() -> None:
     opening = planned(budget="$0.10")
-    line = estimate_line(opening, {"A": Price(3, 15), "B": Price(1, 5), "C": None}, 1000)
+    line = estimated(opening, {"A": "3/15", "B": "1/5", "C": None}, 1000)
     # Seven turns of each, after 2, 5 … 17 and 18 others' turns; what stands before them is the file and the rules.
     read = 7 * (RULES + tokens_of(compose(opening))) + (2 + 5 + 8 + 11 + 14 + 17 + 18) * SAID
     a, b = ((read * price + 7 * 1000 * price * 5) / 1e6 for price in (3, 1))
@@ -141,34 +147,25 @@ def test_the_estimate_names_each_agent_that_costs() -> None:
         f"estimate: at most about {whole} for 20 turns (A {of_a}, B {of_b}); unknown: C;"
         " the budget of $0.10 ends it before that"
     )
-    assert (
-        estimate_line(planned(), {"A": None, "C": None}) == "estimate: unknown, for nobody knows the price of A and C"
-    )
-    assert estimate_line(planned(), {}) == ""
-    assert estimate_line(planned(), {"A": FREE}) == ""
+    assert estimated(planned(), {"A": None, "C": None}) == ("estimate: unknown, for nobody knows the price of A and C")
+    assert (estimated(planned(), {}), estimated(planned(), {"A": "free"})) == ("", "")
 
 
 def test_an_estimate_grows_with_what_it_is_about() -> None:
-    def dollars_of(opening: Opening, price: Price | None = OPUS, out: int = 0) -> float:
-        return float(estimate_line(opening, {"A": price}, out).partition("$")[2].partition(" ")[0])
+    def dollars_of(opening: Opening, price: str = "5/25", out: int = 0) -> float:
+        return float(estimated(opening, {"A": price}, out).partition("$")[2].partition(" ")[0])
 
-    assert OPUS is not None
     usual = dollars_of(planned())
     assert usual == dollars_of(planned(), out=MOST_OUT)
     assert usual < dollars_of(planned(turns=40))
     assert usual < dollars_of(replace(planned(), question="word " * 50_000))
     assert usual < dollars_of(planned(), out=MOST_OUT * 2)
-    assert usual < dollars_of(planned(), replace(OPUS, tokens_out=OPUS.tokens_out * 2))
+    assert usual < dollars_of(planned(), "5/50")
     assert usual < dollars_of(planned(agents="rehearsal,rehearsal"))
 
 
 def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
-    key = Choice("anthropic", "a key", "the key in ANTHROPIC_API_KEY", "Anthropic")
-    choices = {
-        "A": key,
-        "B": replace(key, pays="your Claude subscription"),
-        "C": key,
-    }
+    choices = {"A": KEY, "B": replace(KEY, pays="your Claude subscription"), "C": KEY}
     models = {"A": "claude-opus-5-5", "B": "claude-opus-5-5", "C": "nobody-knows-1"}
     seats = [Seat(who, model=model) for who, model in models.items()]
     line = estimate_of(planned(), seats, choices, Settings())
@@ -184,9 +181,8 @@ def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
 def test_the_estimate_knows_coding_agents_on_keys(tmp_path: Path) -> None:
     key = Choice("claude-code", "claude 2.1.330, with ANTHROPIC_API_KEY", "the key in ANTHROPIC_API_KEY", "Anthropic")
     login = replace(key, why="logged in", pays="your Anthropic login")
-    api = Choice("anthropic", "a key", "the key in ANTHROPIC_API_KEY", "Anthropic")
     seats = [Seat(who) for who in "ABC"]
-    line = estimate_of(planned(), seats, {"A": key, "B": login, "C": api}, Settings(state_dir=tmp_path))
+    line = estimate_of(planned(), seats, {"A": key, "B": login, "C": KEY}, Settings(state_dir=tmp_path))
     found = re.fullmatch(
         r"estimate: about \$[\d.]+ for 20 turns \(A \$([\d.]+), C \$([\d.]+)\)"
         r"; more where A calls its model more than 3 times a turn",
