@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathField
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd import person
 from dialogd.agent.clock import local
@@ -35,8 +36,7 @@ from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.text import dollars, in_words, many
 from dialogd.server import wire
-from dialogd.server.build_routes import repository
-from dialogd.server.page_build import end_of_build, takeover_piece, task_piece, tasks_piece
+from dialogd.server.page_build import end_of_build, repository, takeover_piece, task_piece, tasks_piece
 from dialogd.server.page_entries import (
     LAST,
     MOST,
@@ -116,7 +116,7 @@ _STATIC = Path(__file__).parent / "static"
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> None:
+def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], state_dir: StateDir) -> None:
     """Serve the page of this agent's dialog; `state_dir` is where its cast is kept."""
     neighbours = Neighbours(agent)
     _home_route(app, state_dir)
@@ -124,7 +124,7 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
     @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:
         """The dialog as a page: watch it, speak, step in, take the result with you."""
-        state = page_state(agent, port, state_dir, {}, await _read(agent))
+        state = page_state(agent, health(), state_dir, {}, await _read(agent))
         # In a thread: rendering a long dialog for the first time takes a second.
         text = await asyncio.to_thread(render_page, state, agent.dialog)
         return HTMLResponse(text, headers=page_headers())
@@ -179,7 +179,7 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
     async def state() -> dict[str, Any]:
         """Where the dialog stands, with all its agents, in one answer."""
         problem = await _read(agent)
-        return page_state(agent, port, state_dir, await neighbours.healths(), problem)
+        return page_state(agent, health(), state_dir, await neighbours.healths(), problem)
 
     # One route for each file that there is: no path reaches a folder, and other routes may stand below /page.
     for path in sorted(_STATIC.iterdir()):
@@ -641,6 +641,15 @@ def _figures(plan: Plan) -> str:
 # -- Earlier dialogs --------------------------------------------------------------------------------------------------
 
 
+class TurnedOut(BaseModel):
+    """How what an earlier dialog decided turned out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    outcome: Literal["worked", "failed"]
+    why: str = Field(description="in a sentence", min_length=1, max_length=2000)
+
+
 def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
     @app.get("/page/history", response_class=HTMLResponse)
     async def history(
@@ -672,11 +681,11 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
         return HTMLResponse(await asyncio.to_thread(_earlier, memory, dialog, start, entry))
 
     @app.post("/page/history/{dialog}/outcome")
-    async def outcome(dialog: Annotated[str, Id], said: wire.TurnedOut) -> wire.Remembered:
+    async def outcome(dialog: Annotated[str, Id], said: TurnedOut) -> dict[str, str]:
         """Remember that what a dialog decided worked, or failed, and why."""
         await asyncio.to_thread(person.alone, memory.state, "outcome")
         row = await asyncio.to_thread(memory.outcome, dialog, said.outcome, said.why)
-        return wire.Remembered(dialog=row.id, outcome=said.outcome, why=said.why)
+        return {"status": "ok", "dialog": row.id, "outcome": said.outcome, "why": said.why}
 
 
 def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, own: Path) -> str:

@@ -1,21 +1,24 @@
-"""A build on the page: its tasks, one of them with its diff, what the person is asked, what it came to, the merge."""
+"""A build's door: the routes by which the person acts on its tasks, and what the page shows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel
+from fastapi import FastAPI
+from pydantic import Field
 
 from dialogd import person
-from dialogd.errors import BadInput, DialogdError
+from dialogd.agent.loop import Agent
+from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import build
-from dialogd.protocol.build import APPROVED, CONFIRMED, MERGED, PROPOSED, RAN, STUCK, SUBMITTED, Due, Task, listed
+from dialogd.protocol.build import APPROVED, ASSIGNED, CONFIRMED, MERGED, PROPOSED, RAN, STUCK, SUBMITTED, Due, Task
 from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import many, visible
+from dialogd.protocol.text import visible
+from dialogd.server import wire
 from dialogd.server.page_entries import cast, fragment
 from dialogd.store.logfile import LogFile
 from dialogd.tasks.approvals import approvals
@@ -24,84 +27,132 @@ from dialogd.views.flow import SYSTEM_NAME, USER_NAME, names_of
 from dialogd.views.plan import Plan
 from dialogd.views.words import words_of
 
-# States of a task, and what its gate said, in words; and the look of their pills.
-_STATES = {
-    "confirmed": "to be done",
-    "assigned": "at work",
-    "stuck": "waits for you",
-    "error": "cannot go on",
-    "merged": "merged",
+Write = Callable[..., Awaitable[wire.Done]]  # carries out a command of the person; unless `starts=False` it starts it
+
+
+class OnTasks(wire.Meant):
+    """What is said of a build's tasks; what a change leaves out stays as it is."""
+
+    act: Literal["confirm", "drop", "retry", "accept", "change"]
+    tasks: str | int = Field("", description="their numbers: 003, or 1, 3; empty: those that wait for it")
+    reason: str = Field("", description="why, of a drop", max_length=1_000_000)
+    description: str = Field("", description="of a change: what is to be done", max_length=100_000)
+    criteria: list[str] = Field([], description="of a change: what must be true of it", max_length=100)
+    after: str = Field("", description="of a change: which tasks come first, or none", max_length=1_000)
+    hours: str = Field("", description="of a change: an estimate", max_length=20)
+
+
+class OnGate(wire.Meant):
+    """What becomes of the gate where there is no sandbox."""
+
+    how: Literal["run", "untested"]
+
+
+class OnBranch(wire.Meant):
+    """What is to be done with what is approved: with exactly that commit, or not at all."""
+
+    commit: str = Field(description="the commit that the branch is to go to; of a rebase where it is", max_length=64)
+    onto: str = Field("", description="the branch; empty: the one that the build began from", max_length=250)
+
+
+class Merge(OnBranch):
+    """What is to be merged, and whether that overrules what speaks against it."""
+
+    anyway: bool = Field(False, description="also what `dialogd verify` would refuse; the file says so")
+
+
+def build_routes(app: FastAPI, agent: Agent, write: Write) -> None:
+    """Add the routes of this module."""
+    log, secrets = agent.file, agent.secrets
+
+    @app.post("/tasks")
+    async def tasks(said: OnTasks) -> wire.Done:
+        """Confirm, change, drop, retry or accept tasks of a build."""
+        named = str(said.tasks)
+        if said.act == "change":
+            parts = said.model_dump(include={"description", "criteria", "after", "hours"})
+            return await write(lambda: person.change_task(log, named, secrets=secrets, **parts))
+        return await write(lambda: person.tasks(log, said.act, named, said.reason, secrets=secrets))
+
+    @app.post("/gate")
+    async def gate(said: OnGate) -> wire.Done:
+        """Let a build's gate run without a sandbox on the tree that waits, or have that tree reviewed untested."""
+        return await write(lambda: person.gate(log, said.how))
+
+    @app.post("/merge")
+    async def merge(said: Merge) -> wire.Done:
+        """Fast-forward the person's branch to the last approved commit, if that is the one which is named."""
+
+        def merged() -> Dialog:
+            repo = repository(log.read(), agent)
+            what = person.takeover(log, repo, said.onto)
+            _same(what.to, said.commit)
+            return person.merge(log, repo, what, anyway=said.anyway)[0]
+
+        return await write(merged, starts=False)
+
+    @app.post("/rebase")
+    async def rebase(said: OnBranch) -> wire.Done:
+        """Carry approved tasks to where the person's branch is now, if that is the commit which is named."""
+
+        def rebased() -> Dialog:
+            at = person.carried_over(log, repository(log.read(), agent), said.onto).at
+            _same(at, said.commit)
+            return person.rebase(log, at)
+
+        return await write(rebased)
+
+
+def repository(dialog: Dialog, agent: Agent) -> Path:
+    """The repository that this daemon was started with: what a file names is nothing to it. Raises `Refused`."""
+    rules, builder = person.rules_of_build(dialog), agent.builder
+    if (why := builder.refuses(rules)) or builder.repo is None:
+        raise Refused(f"cannot be merged from here: {why}", fix="do it in a terminal: dialogd build merge")
+    return builder.repo
+
+
+def _same(commit: str, named: str) -> None:
+    """Raise `Refused` where the person has seen another commit; the beginning of its id names it."""
+    if len(named) < 7 or not commit.startswith(named):
+        raise Refused(f"it would be commit {commit[:12]} now, not {named[:12]}", fix="look again, and name that one")
+
+
+# -- What is done, and what is asked ----------------------------------------------------------------------------------
+
+# Buttons for what a build asks of the person: what each is called, what it sends where, what it says then.
+_CONFIRM = ("Confirm all", "/tasks", {"act": "confirm"}, "Confirmed: the work begins.")
+_RETRY = ("Try again", "/tasks", {"act": "retry"}, "It is tried again.")
+_ACCEPT = ("Accept it as it is", "/tasks", {"act": "accept"}, "Accepted.")
+_DROP = ("Drop it", "/tasks", {"act": "drop"}, "Dropped.")
+_RUN = ("Run it, as me", "/gate", {"how": "run"}, "It runs.")
+_REVIEW = ("Review it untested", "/gate", {"how": "untested"}, "It is reviewed untested.")
+
+_DOES = {
+    Due.PLAN: "plans the tasks",
+    Due.ASSIGN: "begins",
+    Due.WORK: "works on",
+    Due.GATE: "tests",
+    Due.REVIEW: "reviews",
+    Due.IMPROVE: "looks for an improvement",
+    Due.SUMMARY: "sums up",
 }
-_TONES = {
-    **dict.fromkeys(("approved", "merged", "passed"), "state-approved"),
-    **dict.fromkeys(("stuck", "error", "failed", "timeout"), "state-rejected"),
-    **dict.fromkeys(("proposed", "asked", "untested"), "state-open"),
-}
 
 
-class Act(BaseModel):
-    """A button for what a build asks of the person: what it is called, what it sends where, what it says then."""
-
-    label: str
-    path: str
-    body: dict[str, str]
-    done: str
-
-
-def acts_of(tasks: build.Tasks) -> list[Act]:
-    """What the person can answer to what the build waits for; [] where it does not wait for them."""
+def acts_of(tasks: build.Tasks) -> list[dict[str, Any]]:
+    """The buttons that answer what the build waits for; [] where it does not wait for the person."""
     what, task = tasks.due
-    if what is Due.CONFIRM:
-        return [_on("confirm", "", "Confirm all", "Confirmed: the work begins.")]
-    if what is Due.ALLOW:
-        return [
-            Act(label="Run it, as me", path="/gate", body={"how": "run"}, done="It runs."),
-            Act(label="Review it untested", path="/gate", body={"how": "untested"}, done="It is reviewed untested."),
-        ]
-    if what is not Due.STUCK or task is None:
-        return []
-    again = _on("retry", task.id, "Try again", "It is tried again.")
-    taken = _on("accept", task.id, "Accept it as it is", "Accepted.")
-    return [again, *([taken] if task.state == STUCK else []), _on("drop", task.id, "Drop it", "Dropped.")]
-
-
-def _on(act: str, tasks: str, label: str, done: str) -> Act:
-    return Act(label=label, path="/tasks", body={"act": act, "tasks": tasks}, done=done)
+    stuck = (_RETRY, *([_ACCEPT] if task is not None and task.state == STUCK else []), _DROP)
+    found = {Due.CONFIRM: (_CONFIRM,), Due.ALLOW: (_RUN, _REVIEW), Due.STUCK: stuck}.get(what, ()) if what else ()
+    named = {"tasks": task.id} if what is Due.STUCK and task is not None else {}
+    return [
+        {"label": label, "path": path, "body": {**body, **named}, "done": done} for label, path, body, done in found
+    ]
 
 
 def asked(tasks: build.Tasks) -> tuple[str, str]:
-    """What the build waits for the person with, and what they can do, in a sentence each; "" where it does not."""
-    what, task = tasks.due
-    if what is Due.GOAL:
-        return f"{build.unplanned(tasks)}.", "Say what is to be done, in other words or as tasks."
-    if what is Due.CONFIRM:
-        count = sum(one.state == PROPOSED for one in tasks.all)
-        it = "it" if count == 1 else "them"
-        return f"{many(count, 'task')} {'is' if count == 1 else 'are'} proposed.", f"Confirm {it}, change or drop {it}."
-    if what is Due.STUCK and task is not None and task.state == STUCK:
-        words = f"Task {task.id} was not approved in {many(task.iteration - task.spent, 'attempt')}."
-        return words, "Have it tried again, accept it as it is, or drop it."
-    if what is Due.STUCK and task is not None:
-        return f"Task {task.id} cannot go on: {why_of(task).rstrip('.')}.", "Mend that and try again, or drop it."
-    if what is Due.ALLOW and task is not None:
-        words = f"There is no sandbox for the gate of task {task.id}."
-        return words, "It can run without one: what the agent wrote then runs as you. Or it stays untested."
-    return "", ""
-
-
-def under_way(tasks: build.Tasks, lead: str, moderator: str) -> str:
-    """What is done now, in a sentence, with the names of who does it."""
-    what, task = tasks.due
-    at = f"task {task.id}, attempt {max(task.iteration, 1)} of {build.last_attempt(tasks, task)}" if task else ""
-    return {
-        Due.PLAN: f"{moderator} {'plans what you asked for' if tasks.is_wanted else 'splits the goal into tasks'}.",
-        Due.ASSIGN: f"A worktree is being opened for task {task.id if task else ''}.",
-        Due.WORK: f"{lead} works on {at}.",
-        Due.GATE: f"The gate tests {at}.",
-        Due.REVIEW: f"{moderator} reviews {at}.",
-        Due.IMPROVE: f"{moderator} looks for an improvement.",
-        Due.SUMMARY: f"{moderator} sums up.",
-    }.get(what or Due.GOAL, "")
+    """That the build waits for the person, and with what; "" where it does not."""
+    question = build.question(tasks)
+    return ("The build waits for you.", f"{question[0].upper()}{question[1:].rstrip('?.')}.") if question else ("", "")
 
 
 def doing(tasks: build.Tasks, who: str, *, is_writing: bool) -> str:
@@ -110,59 +161,68 @@ def doing(tasks: build.Tasks, who: str, *, is_writing: bool) -> str:
     Its daemon opens worktrees and runs the gate by itself, all else `is_writing`.
     """
     what, task = tasks.due
-    if what is None or who != tasks.next_turn:
+    if what is None or who != tasks.next_turn or not (is_writing or what in (Due.ASSIGN, Due.GATE)):
         return ""
-    verb = {Due.ASSIGN: "begins", Due.WORK: "works on", Due.GATE: "tests", Due.REVIEW: "reviews"}.get(what, "writes")
-    is_by_itself = what in (Due.ASSIGN, Due.GATE)
-    return f"{verb} {task.id if task else ''}".strip() if is_writing or is_by_itself else ""
+    return f"{_DOES.get(what, '')} {task.id if task else ''}".strip()
+
+
+def under_way(tasks: build.Tasks, name: Callable[[str], str]) -> str:
+    """What is done now, in a sentence."""
+    what, task = tasks.due
+    at = f" task {task.id}, attempt {max(task.iteration, 1)} of {build.last_attempt(tasks, task)}" if task else ""
+    return f"{name(tasks.next_turn)} {_DOES[what]}{at}." if what in _DOES else ""
 
 
 def ended(dialog: Dialog) -> tuple[str, str]:
     """What came of a build that has ended, and what is left to do, in a sentence each."""
     known = dialog.state.build
-    ready = [task.id for task in known.all if task.state == APPROVED]
-    words = build.came_of(known)
-    if ready:
-        they = "it" if len(ready) == 1 else "them"
-        return (
-            f"{words}; nothing of {they} is on {known.rules.branch if known.rules else ''} yet.",
-            f"Look at {they}, and merge {they}.",
-        )
-    return f"{words}.", "" if any(one.state == MERGED for one in known.all) else "Say what they should do now."
+    ready = sum(task.state == APPROVED for task in known.all)
+    they = "it" if ready == 1 else "them"
+    if ready and known.rules:
+        left = f"; nothing of {they} is on {known.rules.branch} yet."
+        return f"{build.came_of(known)}{left}", f"Look at {they}, and merge {they}."
+    is_merged = any(one.state == MERGED for one in known.all)
+    return f"{build.came_of(known)}.", "" if is_merged else "Say what they should do now."
 
 
 # -- The board ------------------------------------------------------------------------------------------------------
 
+# States of a task, and what its gate said, in words; and the look of their pills.
+_STATES = {"confirmed": "to be done", "assigned": "at work", "stuck": "waits for you", "error": "cannot go on"}
+_TONES = {
+    **dict.fromkeys(("approved", "merged", "passed"), "state-approved"),
+    **dict.fromkeys(("stuck", "error", "failed", "timeout"), "state-rejected"),
+    **dict.fromkeys(("proposed", "asked", "untested"), "state-open"),
+}
+
 
 def tasks_piece(dialog: Dialog, look: Look) -> str:
     """The board of a build's tasks."""
-    rules = dialog.state.build.rules
-    if rules is None:
+    known = dialog.state.build
+    if known.rules is None:
         return fragment("silent", query="")
-    found, known = rows(dialog, look), dialog.state.build
-    is_over = dialog.state.outcome is not None
-    ready = [row.task for row in found if row.task.state == APPROVED]
+    found, is_over = rows(dialog, look), dialog.state.outcome is not None
     return fragment(
         "tasks",
         rows=found,
         done=sum(row.task.state in (APPROVED, MERGED) for row in found),
-        ready=len(ready),
-        branch=rules.branch,
+        ready=sum(row.task.state == APPROVED for row in found),
+        branch=known.rules.branch,
         needed=("", "") if is_over else asked(known),
         acts=[] if is_over else acts_of(known),
         over=is_over,
-        **_words(rules),
+        why_of=why_of,
+        **_words(known.rules),
     )
 
 
 def _words(rules: Build) -> dict[str, Any]:
     """How the templates tell of tasks."""
     return {
-        "why_of": why_of,
         "pills": lambda task: list(_pills(task, rules)),
         "facts": lambda row: " · ".join(filter(None, _facts(row))),
         "review": _review,
-        "older": lambda task: ", ".join(f"{number:03}" for number in task.after) or "none",
+        "numbers": _before,
     }
 
 
@@ -173,8 +233,7 @@ def _pills(task: Task, rules: Build) -> Iterator[tuple[str, str]]:
         waits = "waits for you" if task.gate == "asked" else "in review" if task.gate in RAN else "being tested"
         yield waits + of, "state-open" if task.gate == "asked" else ""
     else:
-        is_busy = task.state == build.ASSIGNED
-        yield _STATES.get(task.state, task.state) + of * is_busy, _TONES.get(task.state, "")
+        yield _STATES.get(task.state, task.state) + of * (task.state == ASSIGNED), _TONES.get(task.state, "")
     if task.commit and task.gate not in ("", "asked"):
         yield build.tested(task), _TONES.get(task.gate, "")
     if task.reviewer == "USER" and task.state in (APPROVED, MERGED):
@@ -183,20 +242,22 @@ def _pills(task: Task, rules: Build) -> Iterator[tuple[str, str]]:
 
 def _review(task: Task) -> str:
     """What the last review came to; of an attempt that is over while the next one runs."""
-    if task.score is None:
-        return ""
-    is_old = task.state == build.ASSIGNED
-    return f"{'the attempt before: ' * is_old}{task.score} of 100"
+    before = "the attempt before: " if task.state == ASSIGNED else ""
+    return f"{before}{task.score} of 100" if task.score is not None else ""
+
+
+def _before(task: Task) -> str:
+    return ", ".join(f"{number:03}" for number in task.after)
 
 
 def _facts(row: Row) -> Iterator[str]:
     """Score, size, what comes before it and the estimate."""
     task = row.task
     yield _review(task)
-    if row.diff is not None and task.state != build.ASSIGNED:
+    if row.diff is not None and task.state != ASSIGNED:
         yield row.diff.stat.replace(" -", "\u00a0-")
     if task.state in (PROPOSED, CONFIRMED):
-        yield f"after {', '.join(f'{number:03}' for number in task.after)}" if task.after else ""
+        yield f"after {_before(task)}" if task.after else ""
         yield f"{task.hours:g} h" if task.hours else ""
 
 
@@ -208,36 +269,27 @@ def task_piece(dialog: Dialog, number: int, figures: Look, patches: Look) -> str
         raise BadInput(f"there is no task {number}", fix="look at them all: dialogd tasks")
     names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: "dialogd"}
     reviews = [event.fields for event in row.events if event.type == "PR_FEEDBACK"]
+    entries = {event.entry for event in row.events}
     return fragment(
         "task",
         row=row,
         task=row.task,
         diff=patches(row.task.base, row.task.commit) if row.task.commit else None,
         feedback=reviews[-1] if reviews else None,
-        found=[one for one in findings(dialog) if one.entry in _entries(row)],
+        found=[one for one in findings(dialog) if one.entry in entries],
         criteria=rules.criteria,
         who=lambda one: names.get(one, one),
-        called=lambda kind: kind.replace("PR_", "").replace("_", " ").lower(),
         visible=visible,
         lines=_patch_lines,
-        size=lambda file: "binary" if file.added is None else f"{file.status} +{file.added} -{file.deleted}",
         **_words(rules),
     )
-
-
-def _entries(row: Row) -> set[str]:
-    """The entries in which something happened to a task."""
-    return {event.entry for event in row.events}
-
-
-_LINES_OF_PATCH = {"+": "added", "-": "deleted", "@": "place"}
 
 
 def _patch_lines(patch: str) -> Iterator[tuple[str, str]]:
     """The lines of a patch as text, each with what it does."""
     for line in patch.removesuffix("\n").split("\n"):
-        is_head = line.startswith(("+++ ", "--- "))
-        yield ("" if is_head else _LINES_OF_PATCH.get(line[:1], "")), visible(line)
+        does = {"+": "added", "-": "deleted", "@": "place"}.get(line[:1], "")
+        yield "" if line.startswith(("+++ ", "--- ")) else does, visible(line)
 
 
 # -- The end, and what becomes of it ----------------------------------------------------------------------------------
@@ -250,19 +302,17 @@ def end_of_build(dialog: Dialog, plan: Plan, rules: Build, **told: Any) -> str:
     """
     outcome, tasks = dialog.state.outcome, rows(dialog)
     said = next((e for e in reversed(dialog.turns) if outcome is not None and e.id == outcome.entry), None)
-    words = words_of(said) if said is not None and said.by == rules.moderator else ""
     ready = [row.task for row in tasks if row.task.state == APPROVED]
     return fragment(
         "end_of_build",
         plan=plan,
         title=build.came_of(dialog.state.build),
-        said=words,
+        said=words_of(said) if said is not None and said.by == rules.moderator else "",
         rows=tasks,
         untested=[task.id for task in ready if task.gate == "untested"],
         ready=bool(ready),
         branch=rules.branch,
         players=cast(dialog),
-        source="\n".join(f"{task.id} {task.state}: {task.description}" for task in listed(dialog.state.build)),
         **told,
         **_words(rules),
     )
@@ -272,15 +322,14 @@ def takeover_piece(log: LogFile, repo: Path, onto: str) -> str:
     """What a merge would do, or, where the branch has moved, a rebase; else why neither can be done."""
     rules = person.rules_of_build(log.read())
     told: dict[str, Any] = {"repo": visible(str(repo)), "onto": onto, "what": None, "refused": None, "unsaid": []}
-    told |= _words(rules)
     try:
-        what = person.takeover(log, repo, onto)
-        unsaid = [one.task.id for one in approvals(log.read()) if one.wants_word and one.task in what.approved]
-        return fragment("takeover", **{**told, "what": what, "unsaid": unsaid})
+        told["what"] = what = person.takeover(log, repo, onto)
+        told["unsaid"] = [one.task.id for one in approvals(log.read()) if one.wants_word and one.task in what.approved]
     except DialogdError as error:
         told["refused"] = error
-    try:
-        moved = person.carried_over(log, repo, onto)
-        return fragment("takeover", **{**told, "what": moved if moved.approved else None})
-    except DialogdError:
-        return fragment("takeover", **told)
+        try:
+            moved = person.carried_over(log, repo, onto)
+            told["what"] = moved if moved.approved else None
+        except DialogdError:
+            pass  # what was refused first is told
+    return fragment("takeover", **told, **_words(rules))

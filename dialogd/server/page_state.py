@@ -21,7 +21,6 @@ from dialogd.protocol.state import Dialog, Outcome, Spent
 from dialogd.protocol.text import dollars, in_words, listed, one_line
 from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed
-from dialogd.server.report import health
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import home_port
 from dialogd.views.standing import phase
@@ -144,16 +143,17 @@ _REOPEN = "A word of yours opens it again; turns, rounds and time are counted an
 _REHEARSAL = "A rehearsal, no model is asked. "
 
 
-def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, problem: str = "") -> dict[str, Any]:
+def page_state(
+    agent: Agent, own: wire.Health, state_dir: StateDir, healths: Healths, problem: str = ""
+) -> dict[str, Any]:
     """Everything around the conversation, of the dialog as last read; docs/http.md says what each field means.
 
     `problem` says why it could not be read just now.
     """
     dialog, file = agent.dialog, str(agent.file.path)
-    own = health(agent, port)
     state = {
         **own.model_dump(include={"version", "lifecycle", "allowed", "signals", "warnings", "turn", "turn_of"}),
-        "me": agent.me, "port": port, "file": file, "problem": problem, "start": "", "again": "", "home": 0,
+        "me": agent.me, "port": own.port, "file": file, "problem": problem, "start": "", "again": "", "home": 0,
         "phase": "no_dialog", "dialog": "", "topic": "", "agents": [], "total": 0, "where": "", "limits": {},
         "left": [], "usd": None, "cost": "", "tokens": 0, "question": None, "questions": [], "calls": [],
         "outcome": None, "approved": "", "proposals": [], "step": False, "paused": False, "changed_from": 0,
@@ -252,7 +252,7 @@ def _stand(
         words = "Nobody has started this dialog yet." if start == "Start" else "This dialog has rested for a while."
         return words, f"Press {start}, and {owing} will reply."
     if state.build and any(agent["doing"] for agent in agents):
-        return page_build.under_way(state.build, *map(players.name, (state.build.lead, state.build.moderator))), ""
+        return page_build.under_way(state.build, players.name), ""
     if writing:
         return writing, ""
     return _owed(dialog, players, agents)

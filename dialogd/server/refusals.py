@@ -17,6 +17,9 @@ from dialogd.config import new_command
 from dialogd.errors import DialogdError
 
 MEDIA_TYPE = "application/problem+json"
+NO_OBJECT = ("json_invalid", "model_attributes_type")
+
+log = logging.getLogger("dialogd.server")
 
 
 def problem(status: int, detail: str, fix: str, field: str = "") -> bytes:
@@ -29,14 +32,6 @@ def problem(status: int, detail: str, fix: str, field: str = "") -> bytes:
     return json.dumps({**facts, "field": field} if field else facts).encode()
 
 
-# -- Every error of a route as problem JSON that names its fix --------------------------------------------------------
-
-log = logging.getLogger("dialogd.server")
-
-NOT_UTF8 = "the body is not UTF-8"
-CONVERT = "send it as UTF-8, such as: iconv -f latin1 -t utf-8 body.json | curl --data-binary @- URL"
-
-
 def handle_errors(app: FastAPI) -> None:
     """Have `app` answer every error, an unforeseen one too, as a problem."""
 
@@ -44,33 +39,34 @@ def handle_errors(app: FastAPI) -> None:
     async def refused(_: Request, error: DialogdError) -> Response:
         return _answer(error.http_status, str(error), error.fix, field=error.field)
 
-    @app.exception_handler(FileNotFoundError)
-    async def missing(_: Request, error: FileNotFoundError) -> Response:
-        return _answer(
-            409, f"there is no dialog at {error.filename} yet", f"write one: {new_command(Path(error.filename))}"
-        )
-
     @app.exception_handler(OSError)
     async def failed(_: Request, error: OSError) -> Response:
+        if isinstance(error, FileNotFoundError):
+            return _answer(
+                409, f"there is no dialog at {error.filename} yet", f"write one: {new_command(Path(error.filename))}"
+            )
         where = f"{error.filename}: " if error.filename else ""
         return _answer(507, f"{where}{error.strerror or error}", "look at the file and its folder, then try again")
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        field = ".".join(str(part) for part in first["loc"][1:])
+        if first["type"] in NO_OBJECT:
+            fix = f"send one, or where all is optional no body at all; curl {request.base_url}docs says what it takes"
+            return _answer(400, "the body is not a JSON object", fix)
+        where, field = (".".join(map(str, part)) for part in (first["loc"], first["loc"][1:]))
         return _answer(422, f"{where}: {first['msg']}", "see GET /docs for what this route takes", field=field)
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> Response:
         if isinstance(error.__cause__, UnicodeDecodeError):
-            return _answer(400, NOT_UTF8, CONVERT)
+            convert = "iconv -f latin1 -t utf-8 body.json | curl --data-binary @- URL"
+            return _answer(400, "the body is not UTF-8", f"send it as UTF-8, such as: {convert}")
         headers = dict(error.headers or {})
         allowed = headers.get("Allow") or headers.get("allow")
-        line = f"curl -X {allowed} {shlex.quote(f'{request.base_url}{request.url.path[1:]}')}" if allowed else ""
+        line = f"curl -X {allowed} {shlex.quote(f'{request.base_url}{request.url.path[1:]}')}; " if allowed else ""
         docs = f"curl {request.base_url}docs lists the routes and what they take"
-        return _answer(error.status_code, str(error.detail), f"{line}; {docs}" if line else docs, headers)
+        return _answer(error.status_code, str(error.detail), f"{line}{docs}", headers)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:

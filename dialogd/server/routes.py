@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, get_args
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import Field, create_model
 from starlette.routing import Match
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from dialogd import __version__, person
 from dialogd.acts import ACTS, Act, carry_out
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import NO_WAIT
-from dialogd.errors import BadInput, DialogdError, Refused
+from dialogd.agent.reporting import BUCKETS
+from dialogd.backends.live import Live
+from dialogd.errors import BackendError, DialogdError, Refused
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
-from dialogd.server.build_routes import build_routes
 from dialogd.server.guard import PROCESSES
-from dialogd.server.metrics import render_metrics
-from dialogd.server.refusals import CONVERT, MEDIA_TYPE, NOT_UTF8, handle_errors
-from dialogd.server.report import health
+from dialogd.server.refusals import MEDIA_TYPE, handle_errors
 from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
 from dialogd.store.caller import asked_by, carried
 from dialogd.store.folders import StateDir
-from dialogd.views.standing import phase
+from dialogd.views.standing import Phase, phase, standing
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 
@@ -46,66 +45,39 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _FIX = "ask the daemon of that dialog: `dialogd status --all` lists them; or name neither file nor dialog"
 _LOOKS = 5  # steps to wait for until a note that is about to be written says why nobody replies
-ACCEPTED = {"status": "accepted"}
 _STATUS = {"MAX_TURNS_REACHED": "max_turns", "time": "max_time", "size": "max_size", "budget": "budget"}
-
-
-_HINT = (b"prefer", NO_WAIT.encode())
-
-
-def _replayed(first: Message, receive: Receive) -> Receive:
-    """What was received already, then the rest."""
-    pending = [first]
-
-    async def again() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return again
-
-
-class _AnyType(APIRoute):
-    """A route that reads its body as JSON whatever its content type: `curl -d` calls everything a form."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, behind a header that says JSON."""
-        handle = super().get_route_handler()
-
-        async def as_json(request: Request) -> Response:
-            others = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
-            scope = {**request.scope, "headers": [*others, (b"content-type", b"application/json")]}
-            return await handle(Request(scope, request.receive))
-
-        return as_json
+ACCEPTED = {"status": "accepted"}
 
 
 class _Api(FastAPI):
-    """FastAPI with models that no route declares, and with the page's routes added on demand.
+    """FastAPI that reads every body as JSON (`curl -d` calls it a form), and adds the page's routes on demand.
 
-    The page's routes are added at the first request that no other route answers, because most pages are never
-    opened, and they take a tenth of a daemon's memory.
+    Most pages are never opened, and their routes take a tenth of a daemon's memory.
     """
 
     add_page: Callable[[], None] | None = None
-    take_hint: Callable[[bytes], bool] = staticmethod(lambda _: False)
+    take_hint: Callable[[bytes], bool]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, adding the page's routes when an unknown one is requested; a peer's hint needs no route."""
-        if (
-            scope["type"] == "http"
-            and (scope["method"], scope["path"]) == ("POST", "/notify")
-            and _HINT in scope["headers"]
-        ):
-            first = await receive()  # the whole body: the guard has read it
-            if not scope["query_string"] and self.take_hint(first.get("body", b"")):
-                await JSONResponse(ACCEPTED, 202)(scope, receive, send)
-                return
-            receive = _replayed(first, receive)
-        if scope["type"] == "http" and all(route.matches(scope)[0] is Match.NONE for route in self.routes):
-            self._complete()
+        """Serve a request; a peer's hint needs no route."""
+        if scope["type"] == "http":
+            if (scope["path"], scope["query_string"]) == ("/notify", b"") and _is_hint(scope):
+                first = await receive()  # the whole body: the guard has read it
+                if self.take_hint(first.get("body", b"")):
+                    await JSONResponse(ACCEPTED, 202)(scope, receive, send)
+                    return
+                pending, rest = [first], receive
+
+                async def receive() -> Any:
+                    return pending.pop() if pending else await rest()
+
+            headers = [header for header in scope["headers"] if header[0] != b"content-type"]
+            scope = {**scope, "headers": [*headers, (b"content-type", b"application/json")]}
+            if all(route.matches(scope)[0] is Match.NONE for route in self.routes):
+                self._complete()
         await super().__call__(scope, receive, send)
 
     def _complete(self) -> None:
-        """Add the page's routes."""
         if self.add_page is not None:
             add, self.add_page = self.add_page, None
             add()
@@ -114,9 +86,12 @@ class _Api(FastAPI):
         """The OpenAPI description."""
         self._complete()
         schema = super().openapi()
-        for model in (wire.Notify, wire.Halt, wire.Problem):
-            schema["components"]["schemas"].setdefault(model.__name__, model.model_json_schema())
+        schema["components"]["schemas"].setdefault("Problem", wire.Problem.model_json_schema())
         return schema
+
+
+def _is_hint(scope: Scope) -> bool:
+    return scope["method"] == "POST" and (b"prefer", NO_WAIT.encode()) in scope["headers"]
 
 
 def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
@@ -130,169 +105,110 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
         responses=_ERRORS,
         dependencies=[Depends(_obeying_its_own(agent))],
     )
-    app.router.route_class = _AnyType
+
+    def get_health() -> wire.Health:
+        return health(agent, port)
+
+    async def write(work: Callable[[], Dialog], starts: bool = True) -> wire.Done:
+        return await _act(agent, work, starts=starts)
+
+    def add_page() -> None:
+        from dialogd.server.page import page_routes, panel_routes
+        from dialogd.server.page_build import build_routes
+
+        build_routes(app, agent, write)
+        page_routes(app, agent, get_health, state)
+        panel_routes(app, agent, state)
+
     handle_errors(app)
     _control_routes(app, agent, halt)
     _reading_routes(app, agent, port)
-    _text_routes(app, agent)
-    stream_routes(app, agent, port)
+    stream_routes(app, agent, get_health)
     _person_routes(app, agent)
-    build_routes(app, agent, _act)
     turn_routes(app, agent)
-    app.add_page = lambda: _page_routes(app, agent, port, state)
-    app.take_hint = _hints(agent)
+    app.add_page = add_page
+    app.take_hint = lambda body: _take_hint(agent, body)
     return app
-
-
-def _page_routes(app: FastAPI, agent: Agent, port: int, state: StateDir) -> None:
-    from dialogd.server.page import page_routes, panel_routes
-
-    page_routes(app, agent, port, state)
-    panel_routes(app, agent, state)
-
-
-def _body(model: str) -> dict[str, Any]:
-    """The description of a body that is optional and taken under any content type."""
-    shape = {"$ref": f"#/components/schemas/{model}"}
-    return {"requestBody": {"required": False, "content": {"application/json": {"schema": shape}}}}
-
-
-async def _json_body(request: Request) -> dict[str, Any]:
-    """A JSON object under any content type, {} without a body; raises `BadInput` for anything else."""
-    raw = await request.body()
-    if not raw.strip():
-        return {}
-    try:
-        body = json.loads(raw)
-    except UnicodeDecodeError:
-        raise BadInput(NOT_UTF8, fix=CONVERT) from None
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise BadInput(
-            'the body is not a JSON object such as {"from": "A"}',
-            fix=f"send no body at all: curl -X POST {request.base_url}{request.url.path[1:]}",
-        )
-    return body
 
 
 def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
     """A check of every request with effects: one that names a dialog is refused by daemons of another."""
 
     async def check(request: Request) -> None:
-        """Raises `Refused` where another file or dialog is named than the daemon's own."""
         asked_by(request.scope.get("state", {}).get(PROCESSES, tuple))
-        if request.method == "POST":
-            file, dialog = _named(await request.body())
-            if file and not _is_same(file, agent.file.path):
-                raise Refused(f"{agent.me} is at {agent.file.path}, not at {file[:200]}", fix=_FIX)
-            # A notify changes nothing: it is not worth another look at the file.
-            known = agent.dialog.id if agent.dialog is not None and request.scope["path"] == "/notify" else ""
-            if dialog not in ("", known):
-                await _refuse_others(agent, file, dialog)
+        if request.method != "POST":
+            return
+        try:
+            given = json.loads(await request.body())
+            file, dialog = (str(given.get(name) or "") for name in ("file", "dialog"))
+        except (ValueError, RecursionError, AttributeError):
+            return  # nothing, or what the route refuses
+        if file and not _is_same(file, agent.file.path):
+            raise Refused(f"{agent.me} is at {agent.file.path}, not at {file[:200]}", fix=_FIX)
+        # A notify changes nothing: it is not worth another look at the file.
+        known = agent.dialog.id if agent.dialog is not None and request.scope["path"] == "/notify" else ""
+        if dialog in ("", known):
+            return
+        with suppress(DialogdError, OSError):
+            await agent.look()
+        if agent.dialog.id != dialog if agent.dialog is not None else not file:
+            raise Refused(f"{agent.file.path} does not hold the dialog {dialog[:60]!r}", fix=_FIX)
 
     return check
-
-
-def _named(body: bytes) -> tuple[str, str]:
-    """The file and the dialog that a body names, "" for none or an unreadable body, which the route refuses."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return "", ""
-    named = [found.get(name) or "" for name in ("file", "dialog")] if isinstance(found, dict) else ["", ""]
-    if not all(isinstance(name, str) for name in named):
-        raise BadInput('"file" and "dialog" are texts', fix="name the file by its full path, the dialog by its id")
-    return named[0], named[1]
 
 
 def _is_same(named: str, file: Path) -> bool:
     """True when both are one file, whatever way led to its folder; the file itself is never followed."""
     folder, name = os.path.split(named)
-    if named == str(file):
-        return True
     try:
         return Path(folder).is_absolute() and Path(os.path.realpath(folder), name) == file
     except ValueError:  # what can be no path
         return False
 
 
-async def _refuse_others(agent: Agent, file: str, dialog: str) -> None:
-    """Raise `Refused` unless the daemon's file holds that dialog now; if it cannot be read, the file's name decides."""
-    with suppress(DialogdError, OSError):
-        await agent.look()
-    if agent.dialog.id != dialog if agent.dialog is not None else not file:
-        raise Refused(f"{agent.file.path} does not hold the dialog {dialog[:60]!r}", fix=_FIX)
+# -- Look at the file; stop -------------------------------------------------------------------------------------------
 
 
 def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
-    @app.post(
-        "/notify",
-        responses={202: {"model": wire.Notified}, 200: {"model": wire.Notified}},
-        openapi_extra=_body("Notify"),
-    )
+    @app.post("/notify", responses={202: {"model": wire.Notified}, 200: {"model": wire.Notified}})
     async def notify(
-        request: Request,
+        wanted: wire.Notify | None = None,
         wait: Annotated[bool, Query(description="answer after the turn has passed")] = False,
     ) -> JSONResponse:
         """Say "look at the file". Starts a dialog; harmless at any other time, however often."""
-        return await _notify(agent, request, wait=wait)
+        wanted = wanted or wire.Notify.model_validate({})
+        agent.hub.publish("notified", by=wanted.sender or "somebody")
+        busy, written = agent.call is not None, agent.tally.turns
+        action = await _nudged(agent, wanted)
+        if wait and (busy or _is_on_its_way(action)):
+            return await _after_turn(agent, written)
+        if busy:
+            return JSONResponse({"status": "busy", "reason": "a reply is being written"})
+        return _notified(action)
 
-    @app.post("/stop", response_model=wire.Stopped, openapi_extra=_body("Halt"))
-    async def stop(request: Request) -> wire.Stopped:
+    @app.post("/stop")
+    async def stop(wanted: wire.Halt | None = None) -> wire.Stopped:
         """Stop everything: end the call, write `[STOPPED]`, archive, notify the peers once, exit."""
-        body = await _json_body(request)
-        try:
-            wanted = wire.Halt.model_validate(body)
-        except ValueError as error:
-            raise BadInput(f"the body makes no sense: {error}", fix="send no body at all") from None
-        stopped = await halt(wanted)
+        stopped = await halt(wanted or wire.Halt.model_validate({}))
         with suppress(DialogdError, OSError):
             if stopped.outcome is not None:
                 await agent.look()  # so that listeners hear of the end before they hear `bye`
         return stopped
 
 
-def _hints(agent: Agent) -> Callable[[bytes], bool]:
-    """A function that handles the body of a peer's hint without the routes, which cost as much as the rest of a turn.
-
-    For any other body it returns False.
-    """
-
-    def take(body: bytes) -> bool:
-        try:
-            found = json.loads(body)
-            sender = found.pop("from")
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-            return False
-        dialog, file = agent.dialog, str(agent.file.path)
-        if dialog is None or found != {"file": file, "dialog": dialog.id} or dialog.header.agent(sender) is None:
-            return False
-        agent.hub.publish("notified", by=sender)
-        agent.wake()
-        return True
-
-    return take
-
-
-async def _notify(agent: Agent, request: Request, *, wait: bool = False) -> JSONResponse:
-    """Have the agent look, and return the result; to a peer that does not wait, that it will look."""
-    body = await _json_body(request)
+def _take_hint(agent: Agent, body: bytes) -> bool:
+    """Take a peer's hint without the routes, which cost as much as the rest of a turn; False for any other body."""
     try:
-        wanted = wire.Notify.model_validate(body)
-    except ValueError:
-        raise BadInput('"from" is not an agent id', fix='send {"from": "A"} or no body') from None
-    agent.hub.publish("notified", by=wanted.sender or "somebody")
-    if wanted.sender not in ("", USER) and not (wanted.start or wait) and request.headers.get("prefer") == NO_WAIT:
-        agent.wake()
-        return JSONResponse(ACCEPTED, 202)
-    busy, written = agent.call is not None, agent.tally.turns
-    action = await _nudged(agent, wanted)
-    if wait and (busy or _is_on_its_way(action)):
-        return await _after_turn(agent, written)
-    if busy:
-        return JSONResponse({"status": "busy", "reason": "a reply is being written"})
-    return _notified(action)
+        found = json.loads(body)
+        sender = found.pop("from")
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return False
+    own = {"file": str(agent.file.path), "dialog": agent.dialog.id if agent.dialog is not None else ""}
+    if not isinstance(sender, str) or sender in ("", USER) or not found.items() <= own.items():
+        return False
+    agent.hub.publish("notified", by=sender[:64])
+    agent.wake()
+    return True
 
 
 async def _nudged(agent: Agent, wanted: wire.Notify) -> Action:
@@ -331,7 +247,105 @@ def _notified(action: Action) -> JSONResponse:
             return JSONResponse(ACCEPTED, 202)
 
 
-async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> wire.Done:
+# -- What there is to read --------------------------------------------------------------------------------------------
+
+
+def _reading_routes(app: FastAPI, agent: Agent, port: int) -> None:
+    @app.get("/health")
+    async def get_health() -> wire.Health:
+        """How this daemon and its dialog are."""
+        return health(agent, port)
+
+    @app.get("/dialog")
+    async def get_dialog(
+        since: Annotated[int, Query(ge=0, description="entries to leave out at the beginning")] = 0,
+    ) -> wire.DialogOut:
+        """The dialog, folded from the file as it stands now."""
+        dialog = await agent.look()
+        if dialog is None:
+            raise FileNotFoundError(2, "no dialog", str(agent.file.path))
+        return wire.DialogOut.of(dialog, since)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(render_metrics(agent), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/docs", response_class=HTMLResponse)
+    async def docs() -> Response:
+        """This description, as a page."""
+        from dialogd.server.page import render_api
+
+        return HTMLResponse(render_api(app.openapi()))
+
+
+def health(agent: Agent, port: int) -> wire.Health:
+    """The answer of `GET /health`, from what is known without touching the disk."""
+    dialog = agent.dialog
+    me = dialog.header.agent(agent.me) if dialog else None
+    stands = standing(dialog, thinking=agent.is_working)
+    if isinstance(agent.action, Stop):
+        stands["outcome"] = agent.action.outcome.name
+    urls = agent.peers.of(dialog)
+    return wire.Health(
+        **stands,
+        id=agent.me,
+        name=agent.behavior.name or (me.name if me else f"Claude {agent.me}"),
+        port=port,
+        pid=os.getpid(),
+        version=__version__,
+        file=str(agent.file.path),
+        working_on=_working_on(agent),
+        delivery=_delivery(agent),
+        waiting=_waiting(agent),
+        calls=[wire.CallAsked(**asked.data) for asked in agent.approvals.open.values()],
+        backend=agent.backend.name,
+        model=agent.backend.model,
+        peers={who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in urls.items()},
+        turns_written=agent.tally.turns,
+        secrets_redacted=agent.tally.secrets,
+        warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
+        usd=agent.tally.bill.known_usd,
+    )
+
+
+def _working_on(agent: Agent) -> wire.Working | None:
+    """The turn that it is at, while it is."""
+    if agent.call is None or not agent.is_working:
+        return None
+    does = agent.hub.state_of(agent.me)
+    turn = (agent.dialog.state.number if agent.dialog else 0) + 1
+    state = "executing" if does is not None and does.state == "executing" else "thinking"
+    return wire.Working(turn=turn, seconds=round(agent.call.seconds, 1), state=state)
+
+
+def _delivery(agent: Agent) -> wire.Delivery | None:
+    """What becomes of the turn that a live seat owes."""
+    live = agent.backend
+    if not isinstance(live, Live) or live.owed is None:
+        return None
+    owed = live.owed
+    return wire.Delivery(debt=owed.debt, session=live.session, knocks=owed.knocks, opened=owed.is_opened)
+
+
+def _waiting(agent: Agent) -> wire.Waiting | None:
+    """What it waits for, while it does; of a live seat that its turn is fetched."""
+    if agent.call is None and isinstance(agent.action, Wait):
+        return wire.Waiting(status=agent.action.status, reason=agent.action.reason)
+    if agent.call is None or agent.is_working:
+        return None
+    owed, session = (agent.backend.owed, agent.backend.session) if isinstance(agent.backend, Live) else (None, "")
+    reason = f"nobody has fetched its turn yet: dialogd live turn --id {agent.me}"
+    if owed is not None and session:
+        times = "one time" if owed.knocks == 1 else f"{owed.knocks} times"
+        reason = owed.waits or f"its session was knocked at {times}, and has not opened the turn"
+    return wire.Waiting(status="unopened", reason=reason)
+
+
+# -- What the person does: each writes one entry of theirs and tells everybody ----------------------------------------
+
+
+async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool) -> wire.Done:
     """Write the person's action into the file, and notify everybody; with `starts` it starts the dialog."""
     dialog = await agent.on_disk(carried(work))
     if starts:
@@ -343,90 +357,29 @@ async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True)
     return wire.Done(turn=state.number, turn_of=list(state.owing), phase=phase(dialog, thinking=False))
 
 
-def _reading_routes(app: FastAPI, agent: Agent, port: int) -> None:
-    @app.get("/health", response_model=wire.Health)
-    async def get_health() -> wire.Health:
-        """How this daemon and its dialog are."""
-        return health(agent, port)
-
-    @app.get("/dialog", response_model=wire.DialogOut)
-    async def get_dialog(
-        since: Annotated[int, Query(ge=0, description="entries to leave out at the beginning")] = 0,
-    ) -> wire.DialogOut:
-        """The dialog, folded from the file as it stands now."""
-        dialog = await agent.look()
-        if dialog is None:
-            raise FileNotFoundError(2, "no dialog", str(agent.file.path))
-        return wire.DialogOut.of(dialog, since)
-
-
-def _text_routes(app: FastAPI, agent: Agent) -> None:
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        """Prometheus metrics."""
-        return Response(render_metrics(agent), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @app.get("/docs", response_class=HTMLResponse)
-    async def docs() -> Response:
-        """This description, as a page."""
-        from dialogd.server.page import render_api
-
-        return Response(render_api(app.openapi()), media_type="text/html; charset=utf-8")
-
-
-# -- What the person does ---------------------------------------------------------------------------------------------
-
-
-class Invited(BaseModel):
-    """One more agent, in parts; without name and address it gets the usual ones."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    id: str = Field(max_length=64)
-    name: str = Field("", max_length=200)
-    url: str = Field("", description="where its daemon listens, on the loopback", max_length=200)
-
-
-class Judged(wire.Meant):
-    """A call of a tool that an agent asks for, by its id, and whether it may be made."""
-
-    call: str = Field(description="its id: A-3f9a1c", max_length=100)
-    refuse: bool = False
-
-
-class CallAnswered(BaseModel):
-    """A call that the person has answered."""
-
-    status: Literal["approved", "refused"]
-    call: str
-    agent: str
-    tool: str
-
-
 def _person_routes(app: FastAPI, agent: Agent) -> None:
-    """The routes by which the person acts: each writes one entry of theirs and tells everybody."""
     for act in ACTS.values():
         _add_act(app, act, agent)
 
     @app.post("/approve-call")
-    async def approve_call(wanted: Judged) -> CallAnswered:
+    async def approve_call(wanted: wire.Judged) -> wire.CallAnswered:
         """Let an agent make the call of a tool that it asks for, or refuse it; also of another daemon's agent."""
         await agent.on_disk(carried(lambda: person.admitted(agent.file, "approve-call")))
         owner = wanted.call.rpartition("-")[0]
         if owner != agent.me and agent.dialog is not None and agent.dialog.header.agent(owner) is not None:
             found = await agent.peers.approve_call(agent.dialog, owner, wanted.call, refuse=wanted.refuse)
-            return CallAnswered.model_validate(found)
+            return wire.CallAnswered.model_validate(found)
         asked = agent.approvals.answer(wanted.call, approve=not wanted.refuse)
-        status: Literal["approved", "refused"] = "refused" if wanted.refuse else "approved"
-        return CallAnswered(status=status, call=asked.id, agent=asked.agent, tool=asked.tool)
+        status = "refused" if wanted.refuse else "approved"
+        return wire.CallAnswered(status=status, call=asked.id, agent=asked.agent, tool=asked.tool)
 
 
 def _add_act(app: FastAPI, act: Act, agent: Agent) -> None:
     """The act as a route, whose body has a field for each thing that it is given."""
     fields: dict[str, Any] = {
         one.name: (
-            str | Invited if one.kind == "str | Invited" else one.kind,
-            Field(one.default, description=one.about, **cast(Any, one.limits)),
+            str | wire.Invited if one.kind == "str | Invited" else one.kind,
+            Field(one.default, description=one.about, **dict[str, Any](one.limits)),
         )
         for one in act.given
     }
@@ -439,9 +392,76 @@ def _add_act(app: FastAPI, act: Act, agent: Agent) -> None:
         starts = act.starts and not values.get("note")
         return await _act(agent, lambda: carry_out(act, agent.file, values, agent.secrets), starts=starts)
 
-    default = None if is_optional else inspect.Parameter.empty
-    kind = model | None if is_optional else model
-    body = inspect.Parameter("given", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
-    post.__signature__ = inspect.Signature([body], return_annotation=wire.Done)  # type: ignore[attr-defined]
+    post.__annotations__ = {"given": model | None if is_optional else model, "return": wire.Done}
+    post.__defaults__ = (None,) if is_optional else None
     post.__name__, post.__doc__ = act.do or act.name, act.help
     app.post(f"/{act.name}")(post)
+
+
+# -- Prometheus metrics: few labels, never one per dialog; unknown figures are counted separately, never as 0 ---------
+
+Row = tuple[str, str, str, str, Mapping[str, float]]  # name, type, what it is, label, numbers by the label's value
+
+
+def render_metrics(agent: Agent) -> bytes:
+    """The metrics of one daemon in the Prometheus text format; every number bears the agent's id."""
+    lines: list[str] = []
+    for name, kind, about, label, values in (*_work(agent), *_state(agent)):
+        suffix = "_total" if kind == "counter" else ""
+        lines += [f"# HELP dialogd_{name}{suffix} {about}", f"# TYPE dialogd_{name}{suffix} {kind}"]
+        for word, value in values.items():
+            part = word if kind == "histogram" else f'{suffix}{{agent="{agent.me}"'
+            more = f',{label}="{word}"' if label else ""
+            lines.append(f"dialogd_{name}{part}{more}}} {float(value)}")
+    return "\n".join([*lines, ""]).encode()
+
+
+def _work(agent: Agent) -> Iterator[Row]:
+    """What this daemon has done since it started."""
+    tally, bill = agent.tally, agent.tally.bill
+    ends = {end: tally.ends[end] for end in ("written", "interrupted", "late", "failed")}
+    errors = {kind: tally.errors[kind] for kind in sorted(BackendError.KINDS)}
+    tokens = {"in": bill.tokens_in - bill.cached, "cached": bill.cached, "out": bill.tokens_out}
+    denied: Counter[str] = Counter()
+    for (_, act), count in agent.file.journals.denied().items():
+        denied[act] += count
+    yield "turns", "counter", "Turns asked for, by how they ended.", "outcome", ends
+    yield "turn_seconds", "histogram", "How long the calls of written turns took.", "", _histogram(agent)
+    for name, about, value in (
+        ("deliveries_refused", "Replies to a live seat that were not to its own turn.", tally.refused),
+        ("secrets_redacted", "Secrets taken out of replies.", tally.secrets),
+        ("lock_wait_seconds", "Time spent waiting for the dialog's lock.", agent.file.lock.waited),
+        ("cost_usd", "US dollars its calls are known to have cost.", bill.usd),
+        ("calls", "Calls of the backend.", bill.calls),
+        ("calls_unpriced", "Calls whose cost nobody knows.", tally.unpriced),
+        ("calls_uncounted", "Calls whose tokens nobody knows.", bill.calls - bill.tokens_known),
+    ):
+        yield name, "counter", about, "", {"": value}
+    yield "errors", "counter", "Calls that failed for good, by what went wrong.", "kind", errors
+    yield "tokens", "counter", "Tokens of its calls, as far as known.", "type", tokens
+    about = "Acts of the person's alone that sessions tried in this dialog, by any way."
+    yield "acts_refused", "counter", about, "act", dict(sorted(denied.items()))
+
+
+def _histogram(agent: Agent) -> dict[str, float]:
+    durations, own = agent.tally.durations, f'{{agent="{agent.me}"'
+    counts = list(accumulate(durations.counts))
+    edges = (*(f"{edge:g}" for edge in BUCKETS), "+Inf")
+    buckets = {f'_bucket{own},le="{edge}"': count for edge, count in zip(edges, counts, strict=True)}
+    return {**buckets, f"_count{own}": counts[-1], f"_sum{own}": durations.sum}
+
+
+def _state(agent: Agent) -> Iterator[Row]:
+    """How it and its dialog are now."""
+    dialog, now = agent.dialog, phase(agent.dialog, thinking=agent.is_working)
+    for name, about, value in (
+        ("thinking", "1 while a reply is being written.", agent.is_working),
+        ("call_seconds", "Age of the call under way.", agent.call.seconds if agent.call else 0.0),
+        ("event_clients", "Listeners on /events.", agent.hub.clients),
+        ("dialog_turn", "The dialog's last turn.", dialog.state.number if dialog else 0),
+        ("dialog_ended", "1 once the dialog is over.", dialog is not None and dialog.state.outcome is not None),
+    ):
+        yield name, "gauge", about, "", {"": value}
+    states = {word: word == now for word in get_args(Phase)}
+    yield "dialog_state", "gauge", "1 for where the dialog stands.", "state", states
+    yield "build_info", "gauge", "The version.", "version", {__version__: 1}

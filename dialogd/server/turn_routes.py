@@ -81,7 +81,20 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         full: Annotated[bool, Query(description="everything, not only what is new since the last turn")] = False,
     ) -> Owed:
         """What this agent owes: what to read, and how to answer."""
-        return await _owed(agent, request, wait, page, full=full)
+        live, until = await _seat(agent), time.monotonic() + wait
+        while live.owed is None and not agent.is_stopping and time.monotonic() < until:
+            await live.changed(min(until - time.monotonic(), LOOK))  # what ends the dialog changes nothing there
+            if isinstance(agent.action, Stop) or await _has_left(request):
+                break
+        found = None if await _has_left(request) else live.open(page, full=full)
+        status, reason = _standing(agent)
+        answer = Owed(agent=agent.me, dialog=agent.dialog.id if agent.dialog else "", status=status, text=reason)
+        if found is None:
+            return answer
+        owed, text, pages = found
+        left = {"seconds": round(max(owed.until - time.monotonic(), 0.0), 1)}
+        what = {"status": "owed", "debt": owed.debt, "turn": owed.turn, "page": page, "pages": pages, "text": text}
+        return answer.model_copy(update={**what, **left})
 
     @app.post("/accept")
     async def accept() -> Accepted:
@@ -89,10 +102,8 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         live = _live(agent)
         caller = await agent.on_disk(carried(agent.file.caller))
         if caller.seat is None or caller.seat.pid != os.getpid():
-            raise Refused(
-                f"only the session that was asked can take the seat of {agent.me}",
-                fix="run it inside of that session: dialogd live accept",
-            )
+            why = f"only the session that was asked can take the seat of {agent.me}"
+            raise Refused(why, fix="run it inside of that session: dialogd live accept")
         live.accept()
         return Accepted(agent=agent.me)
 
@@ -102,47 +113,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         live = await _seat(agent)
         if is_blank(delivered.text):
             raise BadInput("the reply is empty", fix="write your contribution, or the single line [PASS]")
-        until = time.monotonic() + SETTLE
-        await _asked_for(agent, live, delivered.debt, until)
-        try:
-            came = live.deliver(delivered.debt, delivered.text, is_open=_is_unasked(agent, live, delivered.debt))
-        except Refused:
-            agent.tally.refused += 1
-            raise
-        asked = live.asked(delivered.debt)
-        assert asked is not None  # it is one that was taken
-        if came == "early":
-            return await _keep(agent, live, asked, delivered.text)
-        if came in ("late", "kept"):
-            return await _draft(agent, asked, delivered.text if came == "late" else "")
-        return await _outcome(agent, live, asked, delivered.text, until)
-
-
-async def _owed(agent: Agent, request: Request, wait: float, page: int, *, full: bool) -> Owed:
-    """The turn that is owed, waited for so many seconds while the one who asks is still there."""
-    live = await _seat(agent)
-    until = time.monotonic() + wait
-    while live.owed is None and not agent.is_stopping and time.monotonic() < until:
-        await live.changed(min(until - time.monotonic(), LOOK))  # what ends the dialog changes nothing there
-        if isinstance(agent.action, Stop) or await _has_left(request):
-            break
-    found = None if await _has_left(request) else live.open(page, full=full)
-    dialog = agent.dialog.id if agent.dialog is not None else ""
-    if found is None:
-        status, reason = _standing(agent)
-        return Owed(agent=agent.me, dialog=dialog, status=status, text=reason)
-    owed, text, pages = found
-    return Owed(
-        agent=agent.me,
-        dialog=dialog,
-        status="owed",
-        debt=owed.debt,
-        turn=owed.turn,
-        page=page,
-        pages=pages,
-        text=text,
-        seconds=round(max(owed.until - time.monotonic(), 0.0), 1),
-    )
+        return await _Delivery(agent, live, delivered.debt, delivered.text).taken()
 
 
 async def _has_left(request: Request) -> bool:
@@ -164,20 +135,15 @@ async def _seat(agent: Agent) -> Live:
     """The live seat. Raises `Refused` for a session that holds another one, and for who may be one."""
     live = _live(agent)
     caller = await asyncio.to_thread(agent.file.caller)
-    if caller.is_unknown:
-        agent.tally.refused += 1
-        raise Refused(
-            "the system does not say which process asks, and a session that holds another seat may not",
-            fix="keep the connection open until the answer is there",
-        )
     seat = caller.seat
-    if seat is not None and (seat.id, Path(seat.file)) != (agent.me, agent.file.path):
-        agent.tally.refused += 1
-        raise Refused(
-            f"this session holds the seat of {seat.id} at {seat.file}, not that of {agent.me} here",
-            fix=f"take its own turn: dialogd live turn --id {seat.id} --file {seat.file}",
-        )
-    return live
+    if not caller.is_unknown and (seat is None or (seat.id, Path(seat.file)) == (agent.me, agent.file.path)):
+        return live
+    agent.tally.refused += 1
+    if seat is None:
+        why = "the system does not say which process asks, and a session that holds another seat may not"
+        raise Refused(why, fix="keep the connection open until the answer is there")
+    why = f"this session holds the seat of {seat.id} at {seat.file}, not that of {agent.me} here"
+    raise Refused(why, fix=f"take its own turn: dialogd live turn --id {seat.id} --file {seat.file}")
 
 
 def _standing(agent: Agent) -> tuple[str, str]:
@@ -191,88 +157,104 @@ def _standing(agent: Agent) -> tuple[str, str]:
             return "busy", "the last reply is being written into the file"
 
 
-async def _asked_for(agent: Agent, live: Live, debt: str, until: float) -> None:
-    """Wait while a turn is open and about to be asked for, as after a restart: what comes for it then is not late."""
-    while _is_unasked(agent, live, debt) and not agent.is_stopping:
-        action, left = agent.action, until - time.monotonic()
-        waits_for_somebody = isinstance(action, Wait) and action.seconds is None and action.status != "starting"
-        if left <= 0 or waits_for_somebody:
-            return
-        await live.changed(min(left, LOOK))
+class _Delivery:
+    """A reply that is delivered for a debt, until it is known what became of it."""
 
+    def __init__(self, agent: Agent, live: Live, debt: str, text: str) -> None:
+        self.agent, self.live, self.debt, self.text = agent, live, debt, text
+        self.until = time.monotonic() + SETTLE
 
-def _is_unasked(agent: Agent, live: Live, debt: str) -> bool:
-    """True while the turn of that name is owed, or may be, and nobody is asked for it."""
-    asked, dialog = live.asked(debt), agent.dialog
-    if asked is None or live.owed is not None or agent.call is not None:
-        return False
-    return dialog is None or (_is_open(agent, asked) and dialog.state.debts.seal(agent.me) is None)
-
-
-async def _keep(agent: Agent, live: Live, asked: Asked, text: str) -> Taken:
-    """Keep a reply to a turn that is owed while the dialog waits for something else; a draft where it has passed."""
-    dialog = agent.dialog
-    debt = dialog.state.debt(agent.me) if dialog is not None else None
-    if dialog is None or debt is None or debt.key != _key(agent, asked):
-        live.drop()
-        return await _draft(agent, asked, text)
-    if not asked.kind:  # an answer to a question about a reply is kept in memory: after a kill it is asked again
+    async def taken(self) -> Taken:
+        """Hand it over, and wait for what it comes to. Raises `Refused` for one that nobody asked for."""
+        await self._asked_for()
         try:
-            await agent.keep_reply(dialog, debt, text)
-        except BaseException:
-            live.drop()
+            came = self.live.deliver(self.debt, self.text, is_open=self._is_unasked())
+        except Refused:
+            self.agent.tally.refused += 1
             raise
-        live.keep(asked)
-    _, reason = _standing(agent)
-    return Taken(
-        status="taken", text=f"it is kept, and will be written into the file once the dialog goes on: {reason}"
-    )
+        if came == "early":
+            return await self._keep()
+        return await (self._draft(is_kept=came == "kept") if came in ("late", "kept") else self._outcome())
 
+    @property
+    def asked(self) -> Asked:
+        """The turn that it is for."""
+        asked = self.live.asked(self.debt)
+        assert asked is not None  # else it was refused
+        return asked
 
-async def _outcome(agent: Agent, live: Live, asked: Asked, text: str, until: float) -> Taken:
-    while time.monotonic() < until:
-        if (number := _landed(agent, asked)) is not None:
-            return Taken(
-                status="appended", turn=number, text="it is in the file; your next one: dialogd live turn --wait"
-            )
-        is_handed = live.handed == asked.debt
-        if is_handed and live.owed is not None and live.owed.debt != asked.debt:
-            return Taken(status="asked", text="there is a question about your reply; fetch it: dialogd live turn")
-        if agent.call is None and agent.dialog is not None:
-            if not _is_open(agent, asked):
-                return await _draft(agent, asked, "" if is_handed else text)  # closed before the turn took it
-            if agent.dialog.state.debts.seal(agent.me) is not None:
-                return Taken(status="taken", text="it is sealed, and opened once all have given their answer")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK):
-                await agent.settled()
-    kept = await agent.on_disk(agent.journal.received)
-    if live.handed == asked.debt or (kept is not None and kept.debt == _key(agent, asked)):
-        return Taken(status="taken", text="it is kept, and will be written into the file")
-    return await _draft(agent, asked, text)  # the daemon that took it was killed before it kept it
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.agent.me, self.asked.re, self.asked.chain
 
+    def _is_open(self) -> bool:
+        debt = self.agent.dialog.state.debt(self.agent.me) if self.agent.dialog is not None else None
+        return debt is not None and debt.key == self.key
 
-async def _draft(agent: Agent, asked: Asked, text: str) -> Taken:
-    """The reply has become a draft; one with a `text` is kept as one here."""
-    if text:
-        safe = redact(text, agent.secrets)[0]
-        await agent.keep_draft(Received(_key(agent, asked), safe, {}, 0), "its turn had passed")
-    return Taken(
-        status="draft", text="its turn had passed; it is kept as a draft, and shown to you with your next turn"
-    )
+    def _is_sealed(self) -> bool:
+        return self.agent.dialog is not None and self.agent.dialog.state.debts.seal(self.agent.me) is not None
 
+    def _is_unasked(self) -> bool:
+        """True while the turn of that name is owed, or may be, and nobody is asked for it."""
+        if self.live.asked(self.debt) is None or self.live.owed is not None or self.agent.call is not None:
+            return False
+        return self.agent.dialog is None or (self._is_open() and not self._is_sealed())
 
-def _is_open(agent: Agent, asked: Asked) -> bool:
-    debt = agent.dialog.state.debt(agent.me) if agent.dialog is not None else None
-    return debt is not None and debt.key == _key(agent, asked)
+    async def _asked_for(self) -> None:
+        """Wait while a turn is about to be asked for, as after a restart: what comes for it then is not late."""
+        while self._is_unasked() and not self.agent.is_stopping:
+            action, left = self.agent.action, self.until - time.monotonic()
+            waits_for_somebody = isinstance(action, Wait) and action.seconds is None and action.status != "starting"
+            if left <= 0 or waits_for_somebody:
+                return
+            await self.live.changed(min(left, LOOK))
 
+    async def _keep(self) -> Taken:
+        """Keep a reply to a turn that is owed while the dialog waits for something else; a draft where it passed."""
+        dialog = self.agent.dialog
+        debt = dialog.state.debt(self.agent.me) if dialog is not None else None
+        if dialog is None or debt is None or debt.key != self.key:
+            self.live.drop()
+            return await self._draft()
+        if not self.asked.kind:  # an answer to a question is kept in memory: after a kill it is asked again
+            try:
+                await self.agent.keep_reply(dialog, debt, self.text)
+            except BaseException:
+                self.live.drop()
+                raise
+            self.live.keep(self.asked)
+        _, reason = _standing(self.agent)
+        text = f"it is kept, and will be written into the file once the dialog goes on: {reason}"
+        return Taken(status="taken", text=text)
 
-def _key(agent: Agent, asked: Asked) -> tuple[str, str, str]:
-    return agent.me, asked.re, asked.chain
+    async def _outcome(self) -> Taken:
+        """Wait until it is in the file, asked about, sealed or late."""
+        agent, live = self.agent, self.live
+        while time.monotonic() < self.until:
+            landed = Received(self.key, "", {}, 0).landed(agent.dialog, agent.me) if agent.dialog is not None else None
+            if landed is not None:
+                text = "it is in the file; your next one: dialogd live turn --wait"
+                return Taken(status="appended", turn=landed.number, text=text)
+            is_handed = live.handed == self.debt
+            if is_handed and live.owed is not None and live.owed.debt != self.debt:
+                return Taken(status="asked", text="there is a question about your reply; fetch it: dialogd live turn")
+            if agent.call is None and agent.dialog is not None:
+                if not self._is_open():
+                    return await self._draft(is_kept=is_handed)  # else closed before the turn took it
+                if self._is_sealed():
+                    return Taken(status="taken", text="it is sealed, and opened once all have given their answer")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK):
+                    await agent.settled()
+        kept = await agent.on_disk(agent.journal.received)
+        if live.handed == self.debt or (kept is not None and kept.debt == self.key):
+            return Taken(status="taken", text="it is kept, and will be written into the file")
+        return await self._draft()  # the daemon that took it was killed before it kept it
 
-
-def _landed(agent: Agent, asked: Asked) -> int | None:
-    if agent.dialog is None:
-        return None
-    entry = Received(_key(agent, asked), "", {}, 0).landed(agent.dialog, agent.me)
-    return entry.number if entry is not None else None
+    async def _draft(self, *, is_kept: bool = False) -> Taken:
+        """It has become a draft, which is kept here unless it is already."""
+        if not is_kept:
+            safe = redact(self.text, self.agent.secrets)[0]
+            await self.agent.keep_draft(Received(self.key, safe, {}, 0), "its turn had passed")
+        text = "its turn had passed; it is kept as a draft, and shown to you with your next turn"
+        return Taken(status="draft", text=text)

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dialogd.protocol.model import Entry
 from dialogd.protocol.names import worded
 from dialogd.protocol.state import Dialog
 from dialogd.views.standing import Basics, Standing, basics, entry_fields
@@ -79,22 +78,30 @@ class Done(BaseModel):
     phase: str
 
 
-class TurnedOut(BaseModel):
-    """How what an earlier dialog decided turned out."""
+class Invited(BaseModel):
+    """One more agent, in parts; without name and address it gets the usual ones."""
 
     model_config = ConfigDict(extra="forbid")
 
-    outcome: Literal["worked", "failed"]
-    why: str = Field(description="in a sentence", min_length=1, max_length=2000)
+    id: str = Field(max_length=64)
+    name: str = Field("", max_length=200)
+    url: str = Field("", description="where its daemon listens, on the loopback", max_length=200)
 
 
-class Remembered(BaseModel):
-    """What is remembered of an earlier dialog's decision."""
+class Judged(Meant):
+    """A call of a tool that an agent asks for, by its id, and whether it may be made."""
 
-    status: Literal["ok"] = "ok"
-    dialog: str
-    outcome: str
-    why: str
+    call: str = Field(description="its id: A-3f9a1c", max_length=100)
+    refuse: bool = False
+
+
+class CallAnswered(BaseModel):
+    """A call that the person has answered."""
+
+    status: str = Field(examples=["approved", "refused"])
+    call: str
+    agent: str
+    tool: str
 
 
 class Stopped(BaseModel):
@@ -111,7 +118,7 @@ class Working(BaseModel):
 
     turn: int
     seconds: float
-    state: Literal["thinking", "executing"] = "thinking"
+    state: str
 
 
 class Delivery(BaseModel):
@@ -174,7 +181,7 @@ class EntryOut(BaseModel):
     """One turn (`number` > 0) or note of the dialog.
 
     `struck`: the person withdrew it, so that `marks` counts none of its own. `via`: with `by` USER, whose session wrote
-    it, a seat's id, OTHER or UNKNOWN; "" for the person.
+    it, a seat's id, OTHER or UNKNOWN; "" for the person. What no frame says is empty.
     """
 
     id: str
@@ -192,13 +199,6 @@ class EntryOut(BaseModel):
     usd: str = ""
     via: str = ""
 
-    @classmethod
-    def of(cls, entry: Entry) -> EntryOut:
-        """The entry as it travels; what no frame says is empty."""
-        frame = entry.frame
-        said = {name: getattr(frame, name) for name in ("at", "ms", "model", "usd", "via")} if frame is not None else {}
-        return cls(**entry_fields(entry), **said)
-
 
 class DialogOut(Basics):
     """The dialog, folded."""
@@ -210,9 +210,16 @@ class DialogOut(Basics):
     @classmethod
     def of(cls, dialog: Dialog, since: int) -> DialogOut:
         """The dialog as it travels, entries from index `since` on."""
-        return cls(
-            **basics(dialog),
-            agents={agent.id: agent.name for agent in dialog.header.agents},
-            limits=asdict(dialog.state.limits),
-            entries=[EntryOut.of(entry) for entry in dialog.entries[since:]],
+        framed = ("at", "ms", "model", "usd", "via")
+        entries = [
+            {**entry_fields(entry), **{name: getattr(entry.frame, name, "") for name in framed}}
+            for entry in dialog.entries[since:]
+        ]
+        return cls.model_validate(
+            {
+                **basics(dialog),
+                "agents": {agent.id: agent.name for agent in dialog.header.agents},
+                "limits": asdict(dialog.state.limits),
+                "entries": entries,
+            }
         )

@@ -17,9 +17,9 @@ from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES
 from dialogd.server import wire
-from dialogd.server.event_models import KINDS, model_of
 from dialogd.server.guard import BODY_BYTES, HEADER_BYTES
 from dialogd.server.routes import _STATUS, create_app
+from dialogd.server.streams import KINDS, model_of
 from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table
 

@@ -91,7 +91,7 @@ def test_a_build_is_held_on_the_page(tmp_path: Path, visitor: Visitor, browser: 
 
         site.waits_at()
         site.until(lambda: site.due is Due.STUCK, "a task that is stuck", seconds=180)
-        expect(head).to_contain_text("Task 002 was not approved in 3 attempts.")
+        expect(head).to_contain_text("Task 002 is stuck: retry it, drop it, or accept it as it is.")
         is_mended(page, site)
         is_read(page)
         page.locator("#build-asks").get_by_role("button", name="Accept it as it is").click()

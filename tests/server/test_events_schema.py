@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from dialogd.server.event_models import KINDS
+from dialogd.server.streams import KINDS
 from dialogd.server.wire import Health
 from tests.server.daemon_process import Room, Stream, listening, send
 

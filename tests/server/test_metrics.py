@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dialogd.backends import Usage
 from dialogd.errors import BackendError
-from dialogd.server.metrics import render_metrics
+from dialogd.server.routes import render_metrics
 from tests.docs.manual import DOCS, codes, section
 from tests.server.daemon_process import Room, send
 from tests.turns.minds import Mind, agent_with

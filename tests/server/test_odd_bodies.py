@@ -94,7 +94,7 @@ def test_no_odd_value_makes_a_route_fail(room: Room, path: str) -> None:
 def test_no_broken_body_makes_a_route_fail(room: Room, path: str) -> None:
     room.begin("Tabs or spaces?")
     for kind, body in BROKEN.items():
-        if path != "/stop" or kind in ("no-utf-8", "cut", "no-json", "list", "text", "number", "null", "deep", "nul"):
+        if path != "/stop" or kind in ("no-utf-8", "cut", "no-json", "list", "text", "number", "deep", "nul"):
             acted(room, path, body)
 
 

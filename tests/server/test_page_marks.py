@@ -164,17 +164,19 @@ def test_what_is_searched_stands_where_the_page_says(wanted: str) -> None:
 RULES = Build(moderator="M", lead="L")
 WORK = Task(1, "read ages", state="assigned", iteration=4, spent=3)
 WAITING = {
-    "a plan": (Task(1, "read ages"), "1 task is proposed.", ["Confirm all"]),
+    "a plan": (Task(1, "read ages"), "Confirm, change or drop the proposed tasks: 001.", ["Confirm all"]),
     "a task that failed": (
-        replace(WORK, state="stuck", iteration=6), "Task 001 was not approved in 3 attempts.",
+        replace(WORK, state="stuck", iteration=6), "Task 001 is stuck: retry it, drop it, or accept it as it is.",
         ["Try again", "Accept it as it is", "Drop it"],
     ),
     "an error": (
-        replace(WORK, state="error", why="Refused | no repository"), "Task 001 cannot go on: no repository.",
+        replace(WORK, state="error", why="Refused | no repository"),
+        "Task 001 is stopped by an error: retry it, drop it.",
         ["Try again", "Drop it"],
     ),
     "a gate": (
-        replace(WORK, state="submitted", gate="asked"), "There is no sandbox for the gate of task 001.",
+        replace(WORK, state="submitted", gate="asked"),
+        "May the gate of task 001 run without a sandbox? It runs what the agent wrote, as you.",
         ["Run it, as me", "Review it untested"],
     ),
     "work": (WORK, "", []),
@@ -184,22 +186,22 @@ WAITING = {
 @cases(("task", "words", "labels"), WAITING.values())
 def test_what_a_build_asks_is_a_sentence_with_its_answers(task: Task, words: str, labels: list[str]) -> None:
     tasks = Tasks((task,), RULES)
-    assert asked(tasks)[0] == words
-    assert [act.label for act in acts_of(tasks)] == labels
+    assert asked(tasks)[1] == words
+    assert [act["label"] for act in acts_of(tasks)] == labels
 
 
 DONE = {
     "work": (WORK, "L works on task 001, attempt 4 of 6.", "works on 001"),
-    "the gate": (replace(WORK, state="submitted"), "The gate tests task 001, attempt 4 of 6.", "tests 001"),
+    "the gate": (replace(WORK, state="submitted"), "L tests task 001, attempt 4 of 6.", "tests 001"),
     "a review": (
         replace(WORK, state="submitted", gate="passed"), "M reviews task 001, attempt 4 of 6.", "reviews 001",
     ),
-    "a worktree": (replace(WORK, state="confirmed"), "A worktree is being opened for task 001.", "begins 001"),
+    "a worktree": (replace(WORK, state="confirmed"), "L begins task 001, attempt 4 of 6.", "begins 001"),
 }  # fmt: skip
 
 
 @cases(("task", "words", "short"), DONE.values())
 def test_what_is_done_at_a_task_is_told_at_the_top_and_at_the_agent(task: Task, words: str, short: str) -> None:
     tasks = Tasks((task,), RULES)
-    assert under_way(tasks, "L", "M") == words
+    assert under_way(tasks, str) == words
     assert {doing(tasks, who, is_writing=True) for who in "LM"} == {short, ""}

@@ -76,7 +76,7 @@ def test_what_names_another_dialog_is_refused_and_does_nothing(room: Room) -> No
             problem = send(room.a, f"POST {path}", {**body, **other}).problem
             assert (path, problem["status"]) == (path, 409)
             assert "status --all" in problem["fix"]
-        assert send(room.a, f"POST {path}", {**body, "file": 5}).status in (400, 422)
+        assert send(room.a, f"POST {path}", {**body, "file": 5}).status in (409, 422)
     assert room.file.read_bytes() == before
     assert (room.a.health() or {})["phase"] == "waiting"
 
