@@ -8,9 +8,8 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 from dialogd.backends import Found, Options, Request, Usage
@@ -22,8 +21,7 @@ from dialogd.errors import BadInput
 from dialogd.protocol.model import digest
 
 if TYPE_CHECKING:
-    from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent
-    from anthropic.types import Usage as MessageUsage
+    from anthropic.types import RawMessageStreamEvent
     from openai.types.chat import ChatCompletionChunk
     from openai.types.responses import ResponseStreamEvent
 
@@ -49,13 +47,9 @@ class Anthropic(API):
     unasked: ClassVar[Mapping[str, str]] = {"webhook_key": ""}
     headers = "ANTHROPIC_CUSTOM_HEADERS"
     stops: ClassVar[Mapping[str, str]] = {
-        "end_turn": "done",
-        "stop_sequence": "done",
-        "max_tokens": "length",
+        "end_turn": "done", "stop_sequence": "done", "max_tokens": "length", "pause_turn": "pause", "tool_use": "tool",
         "model_context_window_exceeded": "window",
-        "pause_turn": "pause",
-        "tool_use": "tool",
-    }
+    }  # fmt: skip
 
     def __init__(self, options: Options) -> None:
         elsewhere = options.variables.get("ANTHROPIC_BASE_URL", "").strip()
@@ -65,11 +59,9 @@ class Anthropic(API):
 
     @staticmethod
     def probe(variables: Mapping[str, str], _variant: str = "") -> Found:
-        """Look for a key."""
         return services.key_found(variables, ANTHROPIC_KEYS, "anthropic")
 
     def question(self, request: Request, prompt: Prompt, most: int) -> dict[str, Any]:
-        """The body of a request for a reply of at most so many tokens."""
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": most,
@@ -94,21 +86,19 @@ class Anthropic(API):
         if so_far:
             messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
         tools = [{"name": one.name, "description": one.description, "input_schema": one.schema} for one in offered]
-        choice = {} if may_call else {"tool_choice": {"type": "none"}}
-        return body | {"messages": messages, "tools": tools} | choice
+        return body | {"messages": messages, "tools": tools} | ({} if may_call else {"tool_choice": {"type": "none"}})
 
     def create(self, client: Any) -> Any:
-        """Messages."""
         return client.messages.create
 
     def reading(self, reply: StreamedReply) -> Callable[[Any], str]:
-        """What takes an event into the reply."""
-        return lambda event: _read(event, reply) if event is not None else ""
+        return lambda event: _read_message(event, reply) if event is not None else ""
 
     def own_headers(self, omit: object) -> dict[str, Any]:
         """The person's headers, and the key in the header where older gateways look for it."""
-        is_old = self.service.key and not self.service.is_official and self.service.variable != ANTHROPIC_KEYS[1]
-        return super().own_headers(omit) | ({"X-Api-Key": self.service.key} if is_old else {})
+        service = self.service
+        is_old = service.key and services.vendor_of(service.url) is None and service.variable != ANTHROPIC_KEYS[1]
+        return super().own_headers(omit) | ({"X-Api-Key": service.key} if is_old else {})
 
 
 def _blocks(prompt: Prompt) -> list[dict[str, Any]]:
@@ -128,34 +118,6 @@ def _cached(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
 
 
-def _read(event: RawMessageStreamEvent, reply: StreamedReply) -> str:
-    """Take an event into the reply; gives the text that it brought. Thinking is counted and left out."""
-    if event.type == "content_block_delta":
-        if reply.may_use:
-            _take_delta(event.delta, reply)
-        if event.delta.type == "text_delta":
-            return reply.add(event.delta.text)
-        if event.delta.type == "thinking_delta":
-            reply.think(event.delta.thinking)
-    elif event.type == "content_block_start" and reply.may_use:
-        block: dict[str, Any] = event.content_block.to_dict()
-        reply.said.append({name: block[name] for name in _KEPT.get(block["type"], ()) if name in block})
-    elif event.type == "content_block_stop" and reply.said and reply.said[-1].get("type") == "tool_use":
-        block = reply.said[-1]
-        written = block["input"] if isinstance(block["input"], str) else json.dumps(block["input"])
-        reply.uses.append(Use(str(block["id"]), str(block["name"]), written))
-        block["input"] = _object(written)
-    elif event.type == "message_start":
-        _count_message(event.message.usage, reply)
-    elif event.type == "message_delta":
-        reply.stop = event.delta.stop_reason or ""
-        details = event.delta.stop_details
-        reply.detail = (details.explanation or details.category or "") if details else ""
-        _count_message(event.usage, reply)
-        reply.usage = replace(reply.usage, tokens_out=event.usage.output_tokens, estimated=False)
-    return ""
-
-
 # What of a block is sent back with what came of the calls in it; thoughts belong to them, and are signed.
 _KEPT: Mapping[str, tuple[str, ...]] = {
     "text": ("type", "text"),
@@ -165,33 +127,43 @@ _KEPT: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _take_delta(delta: Any, reply: StreamedReply) -> None:
-    """Add a piece to the block that it belongs to, as that is sent back."""
-    if not reply.said:
-        return
-    block = reply.said[-1]
-    for name in ("text", "thinking", "signature"):
-        if isinstance(piece := getattr(delta, name, None), str):
-            block[name] = block.get(name, "") + piece
-    if isinstance(piece := getattr(delta, "partial_json", None), str):
-        block["input"] = (block["input"] if isinstance(block.get("input"), str) else "") + piece
+def _read_message(event: RawMessageStreamEvent, reply: StreamedReply) -> str:
+    """Take an event into the reply; gives the text that it brought. Thinking is counted and left out."""
+    block = reply.said[-1] if reply.said else {}
+    if event.type == "content_block_delta":
+        for name in ("text", "thinking", "signature", "partial_json") if block else ():
+            if isinstance(piece := getattr(event.delta, name, None), str):
+                block[name] = block.get(name, "") + piece
+        if event.delta.type == "text_delta":
+            return reply.add(event.delta.text)
+        reply.written += len(getattr(event.delta, "thinking", ""))
+    elif event.type == "content_block_start" and reply.may_use:
+        begun = event.content_block.to_dict()
+        reply.said.append({name: begun[name] for name in _KEPT.get(str(begun["type"]), ()) if name in begun})
+    elif event.type == "content_block_stop" and block.get("type") == "tool_use":
+        written = block.pop("partial_json", "") or json.dumps(block["input"])
+        reply.uses.append(Use(str(block["id"]), str(block["name"]), written))
+        block["input"] = _object(written)
+    elif event.type in ("message_start", "message_delta"):
+        told: Any = event.message.usage if event.type == "message_start" else event.usage
+        if told.input_tokens is not None:  # the service counts cache reads and writes separately
+            cached, written = told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0
+            tokens = told.input_tokens + cached + written
+            reply.usage = replace(reply.usage, tokens_in=tokens, cached=cached, cache_write=written)
+        if event.type == "message_delta":
+            details, reply.stop = event.delta.stop_details, event.delta.stop_reason or ""
+            reply.detail = (details.explanation or details.category or "") if details else ""
+            reply.usage = replace(reply.usage, tokens_out=told.output_tokens, estimated=False)
+    return ""
 
 
 def _object(written: str) -> dict[str, Any]:
     """Arguments as they are sent back: the service takes only an object, the model may have written anything."""
     try:
-        found = json.loads(written or "{}")
+        found = json.loads(written)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _count_message(told: MessageUsage | MessageDeltaUsage, reply: StreamedReply) -> None:
-    """Add up what was read; the service counts cache reads and writes separately."""
-    if told.input_tokens is not None:
-        cached, written = told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0
-        tokens = told.input_tokens + cached + written
-        reply.usage = replace(reply.usage, tokens_in=tokens, cached=cached, cache_write=written)
 
 
 # -- Ollama: where it listens, and which models it has ----------------------------------------------------------------
@@ -216,13 +188,6 @@ def address(variables: Mapping[str, str]) -> str:
     return f"{parts.scheme}://{host}:{port or default}{parts.path.rstrip('/')}/v1"
 
 
-def room(variables: Mapping[str, str], most_out: int) -> int:
-    """Tokens that a prompt may have: OLLAMA_CONTEXT_LENGTH without the reply, where that is set."""
-    length = variables.get("OLLAMA_CONTEXT_LENGTH", "").strip()
-    window = int(length) if length.isdecimal() and len(length) < 9 else 0
-    return max(window - most_out, window // 2) if window else ROOM
-
-
 def models(url: str) -> list[str] | None:
     """The models that chat and run here, newest first; None without an answer. Asks this machine only."""
     if not is_loopback(url):
@@ -241,7 +206,6 @@ def models(url: str) -> list[str] | None:
 
 
 def probe_ollama(variables: Mapping[str, str]) -> Found:
-    """Check whether Ollama answers, and has a model."""
     url = address(variables)
     host = urlsplit(url).netloc
     if not is_loopback(url):
@@ -260,24 +224,21 @@ VENDORS = ("OpenAI", "xAI")
 THOUGHTS = ("reasoning_content", "reasoning")  # what servers of Chat Completions call them; no part of OpenAI's own
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(NamedTuple):
     """A variant: its vendor and their own address, the variable that names another, and the one that holds the key."""
 
-    vendor: str
-    url: str
-    elsewhere: str
-    key: str
+    vendor: str = ""
+    url: str = "https://api.openai.com/v1"
+    elsewhere: str = "OPENAI_BASE_URL"
+    key: str = "OPENAI_API_KEY"
 
 
-PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {
-        "": Preset("", "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
-        "gpt": Preset("OpenAI", "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
-        "grok": Preset("xAI", "https://api.x.ai/v1", "XAI_BASE_URL", "XAI_API_KEY"),
-        "ollama": Preset("", "", "", ""),
-    }
-)
+PRESETS: Mapping[str, Preset] = {
+    "": Preset(),
+    "gpt": Preset("OpenAI"),
+    "grok": Preset("xAI", "https://api.x.ai/v1", "XAI_BASE_URL", "XAI_API_KEY"),
+    "ollama": Preset("", "", "OLLAMA_HOST", "OLLAMA_API_KEY"),
+}
 
 
 class OpenAI(API):
@@ -296,12 +257,9 @@ class OpenAI(API):
     unasked: ClassVar[Mapping[str, str]] = {"admin_api_key": "", "webhook_secret": ""}
     headers = "OPENAI_CUSTOM_HEADERS"
     stops: ClassVar[Mapping[str, str]] = {
-        "stop": "done",
-        "max_output_tokens": "length",
-        "content_filter": "refusal",
-        "tool_calls": "tool",
+        "stop": "done", "max_output_tokens": "length", "content_filter": "refusal", "tool_calls": "tool",
         "function_call": "tool",
-    }
+    }  # fmt: skip
 
     def __init__(self, options: Options) -> None:
         if options.variant not in PRESETS:
@@ -311,12 +269,13 @@ class OpenAI(API):
         service = _service(options)
         price: Price | None = FREE
         if self.costs or options.price:
-            vendor = PRESETS[options.variant].vendor or service.vendor
-            price = price_of(service.model, vendor, options.price)
+            price = price_of(service.model, PRESETS[options.variant].vendor or service.vendor, options.price)
         super().__init__(options, service, price)
         if not self.costs:
-            self.room = room(options.variables, self.most_out)
-        self.api = options.api or ("responses" if self._is_at(*VENDORS) else "chat")
+            length = options.variables.get("OLLAMA_CONTEXT_LENGTH", "").strip()
+            window = int(length) if length.isdecimal() and len(length) < 9 else 0
+            self.room = max(window - self.most_out, window // 2) or ROOM
+        self.api = options.api or ("responses" if service.is_at(*VENDORS) else "chat")
 
     @staticmethod
     def probe(variables: Mapping[str, str], variant: str) -> Found:
@@ -331,19 +290,19 @@ class OpenAI(API):
         return found
 
     def question(self, request: Request, prompt: Prompt, most: int) -> dict[str, Any]:
-        """The body of a request for a reply of at most so many tokens."""
         body: dict[str, Any] = {"model": self.model}
-        if self._is_at("OpenAI"):
+        effort = self._options.effort
+        if self.service.is_at("OpenAI"):
             # OpenAI finds a prompt's beginning again by itself; this leads an agent's calls to where it was seen.
             body["prompt_cache_key"] = digest(f"{request.dialog.id}\n{request.agent.id}")[:32]
         if self.api == "chat":
             body["messages"] = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.body}]
             body["stream_options"] = {"include_usage": True}
-            body["max_completion_tokens" if self._is_at(*VENDORS) else "max_tokens"] = most
-            return body | ({"reasoning_effort": self._options.effort} if self._options.effort else {})
+            body["max_completion_tokens" if self.service.is_at(*VENDORS) else "max_tokens"] = most
+            return body | ({"reasoning_effort": effort} if effort else {})
         body |= {"instructions": prompt.system, "input": prompt.body, "max_output_tokens": most}
         body["store"] = False  # else the vendor keeps the dialog for a month
-        return body | ({"reasoning": {"effort": self._options.effort}} if self._options.effort else {})
+        return body | ({"reasoning": {"effort": effort}} if effort else {})
 
     def with_tools(
         self, body: dict[str, Any], offered: Sequence[OfferedTool], so_far: Sequence[Exchange], *, may_call: bool
@@ -371,16 +330,13 @@ class OpenAI(API):
         return body | {"tools": flat} | choice
 
     def create(self, client: Any) -> Any:
-        """Chat Completions, or Responses."""
         return client.chat.completions.create if self.api == "chat" else client.responses.create
 
     def reading(self, reply: StreamedReply) -> Callable[[Any], str]:
         """The function that adds an event to the reply; local models' thoughts are left out."""
         if self.api != "chat":
             return lambda event: _read_event(event, reply) if event is not None else ""
-        thoughts = Thoughts(reply)
-        asked: dict[int, Use] = {}
-        thought: dict[str, str] = {}
+        thoughts, asked, thought = Thoughts(reply), dict[int, Use](), dict[str, str]()
 
         def read(chunk: Any) -> str:
             if chunk is not None:
@@ -388,7 +344,11 @@ class OpenAI(API):
             rest = thoughts.rest()
             if asked:
                 reply.uses = [use._replace(id=use.id or f"call_{at}") for at, use in sorted(asked.items())]
-                reply.said = [thought | _asked(reply)]
+                calls = [
+                    {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments or "{}"}}
+                    for id_, name, arguments in reply.uses
+                ]
+                reply.said = [{**thought, "role": "assistant", "content": reply.text or None, "tool_calls": calls}]
             return rest
 
         return read
@@ -402,10 +362,6 @@ class OpenAI(API):
                 if value := self._options.variables.get(name, "").strip():
                     own[header] = value
         return own
-
-    def _is_at(self, *vendors: str) -> bool:
-        """True when the service is at one of these vendors' own addresses."""
-        return self.service.is_official and self.service.vendor in vendors
 
 
 def _service(options: Options) -> Service:
@@ -431,15 +387,6 @@ def _told(told: ToolResult) -> str:
     return f"error: {told.text}" if told.is_error else told.text or "(nothing)"
 
 
-def _asked(reply: StreamedReply) -> dict[str, Any]:
-    """What a model said when it asked for calls, as Chat Completions want it back."""
-    calls = [
-        {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.arguments or "{}"}}
-        for use in reply.uses
-    ]
-    return {"role": "assistant", "content": reply.text or None, "tool_calls": calls}
-
-
 def _read_chunk(
     chunk: ChatCompletionChunk, reply: StreamedReply, asked: dict[int, Use], thought: dict[str, str]
 ) -> str:
@@ -460,7 +407,7 @@ def _read_chunk(
         words = getattr(choice.delta, name, None)
         if isinstance(words, str) and words:
             thought[name] = thought.get(name, "") + words
-            reply.think(words)
+            reply.written += len(words)
     return choice.delta.content or ""
 
 
@@ -473,7 +420,7 @@ def _read_event(event: ResponseStreamEvent, reply: StreamedReply) -> str:
     elif event.type == "response.refusal.delta":
         reply.detail += event.delta
     elif event.type in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
-        reply.think(event.delta)
+        reply.written += len(event.delta)
     elif event.type in ("response.completed", "response.incomplete", "response.failed"):
         if told := event.response.usage:
             _count(reply, told.input_tokens, told.output_tokens, told.input_tokens_details)

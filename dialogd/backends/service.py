@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import ipaddress
 import json
@@ -26,9 +27,14 @@ from dialogd.protocol.text import one_line, redact
 if TYPE_CHECKING:
     from dialogd.backends.tools import OfferedTool, ToolResult
 
-# -- What went wrong with a model API, in one kind of error -----------------------------------------------------------
-
+MAX_TOKENS = 8192  # of one reply, thinking included
+LEAST_TOKENS = 16  # some services refuse to be asked for fewer
+CONNECT = 10.0  # seconds
+SILENCE = 600.0  # seconds without a byte; how long a turn may take is the dialog's own limit
+UPDATE = 2_000  # characters after which what has been used is told again
 QUOTED = 200  # characters of a service's own words
+
+# -- What went wrong, in one kind of error ----------------------------------------------------------------------------
 
 # What is left where a prompt is too long for a model whose window dialogd does not know better.
 SHORTER = (
@@ -45,6 +51,7 @@ _SPENT = re.compile(
     re.I,
 )
 _POLICY = re.compile(r"content_filter|content_policy|_policy_?violation|bio_policy", re.I)
+_ABOUT_TOOLS = re.compile(r"\btools?\b|tool_", re.I)
 
 
 class Meaning(NamedTuple):
@@ -55,63 +62,52 @@ class Meaning(NamedTuple):
     fix: str
 
 
-_MOVED = "set --base-url to where it has moved, if you trust that; nothing was sent there"
+_AGAIN = "ask again with `dialogd retry` once {vendor} is well"
+_OTHER = "choose another --model"
+_LONGER = "raise --max-tokens"
 _SPEND = Meaning("limit", False, "raise the spending limit or add credit for the key in {variable}")
 _REFUSED = Meaning("refusal", False, "put the question differently, or ask another model with --model")
+_MOVED = Meaning("request", False, "set --base-url to where it has moved, if you trust that; nothing was sent there")
+_WRONG_KEY = Meaning("auth", False, "check {variable}: that key was sent to {host}")
+_NO_RIGHT = Meaning("auth", False, "the key in {variable} may not do this: check it, or choose another --model")
 _UNKNOWN = "check the model ({model}), the address ({host}) and --api: one of them is unknown"
-_AGAIN = "ask again with `dialogd retry` once {vendor} is well"
-_NETWORK = "check the network and the address ({host})"
-_OTHER = "choose another --model"
+_OBJECTS = "it objects to the request: see --model, --effort, --max-tokens"
 
 # The first row that fits a status and the service's words is what an error means.
 ERRORS: tuple[tuple[range | tuple[int, ...], re.Pattern[str] | None, Meaning], ...] = (
-    (range(300, 400), None, Meaning("request", False, _MOVED)),
+    (range(300, 400), None, _MOVED),
     ((400, 402, 403, 429), _SPENT, _SPEND),
     ((402,), None, _SPEND),
     ((400, 413, 422), TOO_LONG, Meaning("request", False, SHORTER)),
     ((413,), None, Meaning("request", False, SHORTER)),
     ((400, 500), _POLICY, _REFUSED),
-    ((401,), None, Meaning("auth", False, "check {variable}: that key was sent to {host}")),
-    (
-        (403,),
-        None,
-        Meaning("auth", False, "the key in {variable} may not do this: check it, or choose another --model"),
-    ),
+    ((401,), None, _WRONG_KEY),
+    ((403,), None, _NO_RIGHT),
     ((404,), None, Meaning("request", False, _UNKNOWN)),
     ((408,), None, Meaning("timeout", True, _AGAIN)),
     ((429,), None, Meaning("busy", True, "let fewer agents use the key in {variable}, or wait a while")),
     ((409, 503, 529), None, Meaning("busy", True, _AGAIN)),
-    (
-        range(400, 500),
-        None,
-        Meaning("request", False, "it objects to the request: see --model, --effort, --max-tokens"),
-    ),
+    (range(400, 500), None, Meaning("request", False, _OBJECTS)),
     (range(500, 1000), None, Meaning("failed", True, _AGAIN)),
 )
 
 # Errors that come as a word, in a stream that had begun well.
 WORDS: Mapping[str, int] = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "timeout_error": 408,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
+    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
+    "not_found_error": 404, "timeout_error": 408, "rate_limit_error": 429, "rate_limit_exceeded": 429,
     "overloaded_error": 529,
-}
+}  # fmt: skip
 
 # Why a reply ended that is not complete, in words of ours (`API.stops`).
 ENDS: Mapping[str, tuple[Meaning, str]] = {
     "": (Meaning("cut", True, _AGAIN), "the stream of {vendor} ended before the reply did"),
-    "length": (Meaning("cut", False, "raise --max-tokens"), "the reply was cut at {most} tokens"),
+    "length": (Meaning("cut", False, _LONGER), "the reply was cut at {most} tokens"),
     "window": (Meaning("cut", False, SHORTER), "the dialog and the reply outgrew the window of {model}"),
     "refusal": (_REFUSED, "{model} refused"),
     "tool": (Meaning("garbled", True, _OTHER), "{model} asked for a tool instead of answering"),
     "pause": (Meaning("cut", True, _AGAIN), "{vendor} paused the reply instead of ending it"),
     "empty": (Meaning("empty", True, f"{_OTHER}, or another --effort"), "{model} answered with no text"),
-    "thought": (Meaning("cut", False, "raise --max-tokens"), "{model} thought until its {most} tokens were used up"),
+    "thought": (Meaning("cut", False, _LONGER), "{model} thought until its {most} tokens were used up"),
 }
 _CUT = frozenset({"", "length", "window"})  # ends that may have come in the middle of a word
 
@@ -133,7 +129,7 @@ def failure(error: Exception, service: Service, reply: StreamedReply) -> Backend
     clear_frames(error.__traceback__)  # a reader of the stream that they hold would stay open as long as the error
     status, body = getattr(error, "status_code", 200), getattr(error, "body", None)
     if isinstance(status, int) and status >= 300:
-        reply.used_nothing()
+        reply.usage = Usage(service.model, 0, 0)
         cause = f"{service.vendor} answered {status}"
     elif body is not None:
         status = next((WORDS[word] for word in _names(body) if word in WORDS), 500)
@@ -154,26 +150,20 @@ def _broken(error: Exception, service: Service, reply: StreamedReply) -> Backend
     """A connection that failed, broke, or returned garbage."""
     import httpx2
 
-    while error.__cause__ is not None and isinstance(error.__cause__, httpx2.HTTPError):
+    while isinstance(error.__cause__, httpx2.HTTPError):
         error = error.__cause__
-    vendor, meaning = service.vendor, Meaning("network", True, _NETWORK)
-    match error:
-        case httpx2.ConnectTimeout():
-            reply.used_nothing()
-            cause = f"no connection to {vendor} within {CONNECT:g} seconds"
-        case httpx2.ConnectError():
-            reply.used_nothing()
-            cause = f"no connection to {vendor}: {error}"
-        case httpx2.TimeoutException():
-            meaning, cause = Meaning("timeout", True, _AGAIN), f"{vendor} fell silent"
-        case httpx2.HTTPError():
-            when = "in mid-reply" if reply.written else "before the reply began"
-            cause = f"the connection to {vendor} broke {when}"
-        case _:
-            meaning = Meaning("garbled", True, "check the address ({host}): does it speak this API?")
-            cause = f"{vendor} sent what cannot be read ({type(error).__name__})"
-            if isinstance(error, NotAStream | json.JSONDecodeError):
-                cause = f"{vendor} sent {error if isinstance(error, NotAStream) else 'what is not JSON'}"
+    vendor, meaning = service.vendor, Meaning("network", True, "check the network and the address ({host})")
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        reply.usage = Usage(service.model, 0, 0)
+        cause = f"no connection to {vendor}: {str(error) or 'no answer'}"
+    elif isinstance(error, httpx2.TimeoutException):
+        meaning, cause = Meaning("timeout", True, _AGAIN), f"{vendor} fell silent"
+    elif isinstance(error, httpx2.HTTPError):
+        cause = f"the connection to {vendor} broke {'in mid-reply' if reply.written else 'before the reply began'}"
+    else:
+        meaning = Meaning("garbled", True, "check the address ({host}): does it speak this API?")
+        what = str(error) if isinstance(error, NotAStream) else f"what cannot be read ({type(error).__name__})"
+        cause = f"{vendor} sent {what}"
     return _error(meaning, cause, service, reply)
 
 
@@ -213,15 +203,15 @@ def _error(meaning: Meaning, cause: str, service: Service, reply: StreamedReply)
     )
 
 
+def _inner(body: object) -> object:
+    """`{"error": {…}}` and `{…}` alike."""
+    return body.get("error", body) if isinstance(body, dict) else body
+
+
 def _names(body: object) -> list[str]:
     """The words that a program can read in an error: its code, its type."""
     inner = _inner(body)
     return [str(inner[name]) for name in ("code", "type") if inner.get(name)] if isinstance(inner, dict) else []
-
-
-def _inner(body: object) -> object:
-    """`{"error": {…}}` and `{…}` alike."""
-    return body.get("error", body) if isinstance(body, dict) else body
 
 
 def _quoted(body: object, secrets: Sequence[str]) -> str:
@@ -252,13 +242,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return max(wait, 0.0) if math.isfinite(wait) else None
 
 
-# -- What backends of model APIs share --------------------------------------------------------------------------------
-
-MAX_TOKENS = 8192  # of one reply, thinking included
-LEAST_TOKENS = 16  # some services refuse to be asked for fewer
-CONNECT = 10.0  # seconds
-SILENCE = 600.0  # seconds without a byte; how long a turn may take is the dialog's own limit
-UPDATE = 2_000  # characters after which what has been used is told again
+# -- Who is asked -----------------------------------------------------------------------------------------------------
 
 # A key goes to its own vendor: whatever is asked for, these hosts get the key in this variable and no other.
 HOSTS: Mapping[str, tuple[str, str]] = {
@@ -273,30 +257,20 @@ HOSTS: Mapping[str, tuple[str, str]] = {
 }
 
 # Tokens that a model can take in and write together, by how its name begins; the first that fits.
-WINDOWS: tuple[tuple[str, int], ...] = (
-    *(
-        (f"claude-{old}", 200_000)
-        for old in ("haiku-4", "opus-4-0", "opus-4-1", "opus-4-5", "sonnet-4-0", "sonnet-4-5")
-    ),
-    ("claude-", 1_000_000),
-    ("gpt-5.5", 1_000_000),
-    ("gpt-6", 1_000_000),
-    ("gpt-5", 400_000),
-    ("grok-4.", 500_000),
-    ("grok-4", 256_000),
-)
+_OLD_CLAUDES = ("haiku-4", "opus-4-0", "opus-4-1", "opus-4-5", "sonnet-4-0", "sonnet-4-5")
+WINDOWS: Mapping[str, int] = {
+    **{f"claude-{old}": 200_000 for old in _OLD_CLAUDES},
+    "claude-": 1_000_000, "gpt-5.5": 1_000_000, "gpt-6": 1_000_000, "gpt-5": 400_000,
+    "grok-4.": 500_000, "grok-4": 256_000,
+}  # fmt: skip
 WINDOW = 100_000  # of a model that nobody here knows
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Who is asked, and with what.
+    """Who is asked, and with what: `vendor` in words, the key ("" for none), the variable where it stands or should.
 
-    vendor    who answers, in words: `Anthropic`, `localhost:1234`
-    url       the base URL
-    key       "" where none is needed
-    variable  where the key stands, or should
-    more      further secrets of the person's
+    `more` are further secrets of the person's.
     """
 
     vendor: str
@@ -308,7 +282,6 @@ class Service:
 
     @property
     def host(self) -> str:
-        """The URL's host and port, without what may stand before them."""
         return host_of(self.url)
 
     @property
@@ -316,16 +289,9 @@ class Service:
         """The key, a password in the URL, and what else the person holds."""
         return tuple(secret for secret in (self.key, urlsplit(self.url).password or "", *self.more) if secret)
 
-    @property
-    def transport(self) -> dict[str, Any]:
-        """The HTTP client: no redirects, so that dialog and key go nowhere else; no certificates for plain HTTP."""
-        plain = {"verify": False} if self.url.lower().startswith("http:") else {}
-        return {"follow_redirects": False, **plain}
-
-    @property
-    def is_official(self) -> bool:
-        """True for a vendor's own address, False for a gateway, a local server, anything else."""
-        return vendor_of(self.url) is not None
+    def is_at(self, *vendors: str) -> bool:
+        """True for the own address of one of these vendors; False for a gateway, a local server, anything else."""
+        return vendor_of(self.url) is not None and self.vendor in vendors
 
 
 def service_of(url: str, keys: tuple[str, ...], variables: Mapping[str, str], model: str, beside: str = "") -> Service:
@@ -362,12 +328,10 @@ def host_of(url: str) -> str:
 
 
 def same_host(one: str, other: str) -> bool:
-    """True when both URLs lead to the same host and port."""
     return bool(one) and bool(other) and host_of(one).lower() == host_of(other).lower()
 
 
 def is_loopback(url: str) -> bool:
-    """True when a URL leads to this machine."""
     host = _split(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -387,8 +351,7 @@ def _split(url: str) -> SplitResult:
 def headers_in(variables: Mapping[str, str], variable: str) -> dict[str, str]:
     """Headers that somebody wants sent along, `Name: value` one to a line; never one that carries the key."""
     pairs = (line.partition(":") for line in variables.get(variable, "").split("\n") if ":" in line)
-    found = {name.strip(): value.strip() for name, _, value in pairs}
-    return {name: value for name, value in found.items() if name.lower() != "authorization"}
+    return {name.strip(): value.strip() for name, _, value in pairs if name.strip().lower() != "authorization"}
 
 
 def key_found(variables: Mapping[str, str], names: tuple[str, ...], package: str) -> Found:
@@ -405,25 +368,7 @@ def key_found(variables: Mapping[str, str], names: tuple[str, ...], package: str
     return Found(True, f"a key in {name}", pays=f"the key in {name}", version=version)
 
 
-def window_of(model: str) -> int:
-    """A model's context window in tokens; a cautious number for an unknown model."""
-    name = model.rpartition("/")[2]
-    return next((window for start, window in WINDOWS if name.startswith(start)), WINDOW)
-
-
-def most_out(request: Request, prompt: Prompt, most: int, price: Price | None, more: int = 0) -> int:
-    """How many tokens the reply may have, so that the turn stays within the request's budget; never below 16.
-
-    `more` are the tokens that are read beside the prompt.
-    """
-    tokens_in = max(prompt.tokens + more, request.reads)
-    if request.tokens is not None:
-        most = min(most, request.tokens - tokens_in)
-    if request.allowance is not None and price is not None:
-        read = price.usd(tokens_in, 0)
-        million = price.usd(tokens_in, 1_000_000) - read
-        most = min(most, int((request.allowance - read) * 1_000_000 / million)) if million > 0 else most
-    return max(most, LEAST_TOKENS)
+# -- One streamed reply -----------------------------------------------------------------------------------------------
 
 
 class Use(NamedTuple):
@@ -466,14 +411,9 @@ class StreamedReply:
     may_use: bool = False
     uses: list[Use] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
-    written: int = 0
+    text: str = ""
+    written: int = 0  # with thoughts, which are paid for
     reported: int = 0
-
-    @property
-    def text(self) -> str:
-        """What has arrived."""
-        return "".join(self.parts)
 
     @property
     def whole(self) -> str:
@@ -483,17 +423,9 @@ class StreamedReply:
 
     def add(self, text: str) -> str:
         """Take a piece of the reply and give it back."""
-        self.parts.append(text)
+        self.text += text
         self.written += len(text)
         return text
-
-    def think(self, text: str) -> None:
-        """Count a piece of the model's thinking: it is paid for, and no part of the reply."""
-        self.written += len(text)
-
-    def used_nothing(self) -> None:
-        """Nothing was billed."""
-        self.usage = Usage(self.usage.model, 0, 0)
 
     @property
     def used(self) -> Usage:
@@ -502,59 +434,35 @@ class StreamedReply:
             return self.usage
         return replace(self.usage, tokens_out=self.written // CHARACTERS_PER_TOKEN + 1)
 
-    def news(self) -> Usage | None:
-        """What has been used so far, when that is worth telling again."""
-        if self.written - self.reported < UPDATE:
-            return None
-        self.reported = self.written
-        return self.used
-
 
 class Thoughts:
     """Removes the thinking that some local models write before their reply, as `<think>…</think>`."""
 
     def __init__(self, reply: StreamedReply) -> None:
         self._reply = reply
-        self._held: str | None = ""
-        self._trims = False
+        self._held: str | None = ""  # None once the reply itself has begun
 
     def without(self, text: str) -> str:
         """The part of the next piece that belongs to the reply; "" while nobody can know."""
         if self._held is not None:
             self._held += text
-            text = self._opened(self._held)
-        if self._trims:
-            text = text.lstrip()
-            self._trims = not text
+            text = self._held
+            if "<think>".startswith(text.lstrip()[:7]):
+                thought, _, text = text.partition("</think>")
+                text = text.lstrip()
+                if not text:
+                    return ""
+                self._reply.written += len(thought)
+            self._held = None
         return self._reply.add(text)
 
     def rest(self) -> str:
         """What was held back to the end and is no thinking."""
         held, self._held = self._held or "", None
         if held.lstrip().startswith("<think>"):
-            self._reply.think(held)
+            self._reply.written += len(held)
             return ""
         return self._reply.add(held)
-
-    def _opened(self, held: str) -> str:
-        """What follows the thinking, or all where there is none; "" until that is clear."""
-        if "<think>".startswith(held.lstrip()[:7]):
-            thought, end, held = held.partition("</think>")
-            if not end:
-                return ""
-            self._reply.think(thought)
-            self._trims = True
-        self._held = None
-        return held
-
-
-_ABOUT_TOOLS = re.compile(r"\btools?\b|tool_", re.I)
-
-
-def _beside(request: Request, so_far: Sequence[Exchange]) -> int:
-    """An estimate of the tokens that are read beside the prompt: the tools, and the calls so far."""
-    offered = request.tools.offered if request.tools is not None else ()
-    return sum(one.tokens for one in so_far) + sum(tokens_of(str(one)) for one in offered)
 
 
 class API:
@@ -579,7 +487,8 @@ class API:
         self.model = service.model
         self.price = price
         self.most_out = options.max_tokens or MAX_TOKENS
-        self.room = window_of(self.model) - self.most_out
+        name = self.model.rpartition("/")[2]
+        self.room = next((size for start, size in WINDOWS.items() if name.startswith(start)), WINDOW) - self.most_out
         self.secrets = self.service.secrets
         self.silence = SILENCE
         self._options = options
@@ -614,23 +523,22 @@ class API:
         Where the model asks for calls of tools they are made, and it is asked again, until it asks for none.
         """
         yield Usage(self.model, calls=0)
-        tools = request.tools
-        if tools is not None and not (tools.servers or (self._takes_tools and not request.question)):
+        tools, prompt, so_far, before = request.tools, request.prompt(), list[Exchange](), ""
+        if tools is not None and not tools.servers and (request.question or not self._takes_tools):
             tools = None  # an answer to a question has nobody to write to
-        request, prompt, so_far = replace(request, tools=tools), request.prompt(), list[Exchange]()
-        reply = self._begin(request, prompt, so_far)
+        request = replace(request, tools=tools)
         try:
             if tools is not None:
                 await tools.open(request.until)
                 prompt = tools.within(prompt)
             while True:
-                reply = self._begin(request, prompt, so_far, reply.whole)
+                reply = self._begin(request, prompt, so_far, before)
                 try:
                     async with aclosing(self._stream(request, prompt, so_far, reply)) as pieces:
                         async for piece in pieces:
                             yield piece
                 except BackendError as error:
-                    knows_none = tools is not None and error.kind == "request" and _ABOUT_TOOLS.search(error.cause)
+                    knows_none = error.kind == "request" and _ABOUT_TOOLS.search(error.cause)
                     if not knows_none or request.tools is None or request.tools.servers:
                         raise
                     self._takes_tools = False  # many a local model: nobody asked for those of the dialog
@@ -638,13 +546,10 @@ class API:
                     continue
                 if tools is None or not reply.uses:
                     return
-                used = reply.used
-                request, read = (
-                    self._rest(request, used),
-                    max(prompt.tokens + _beside(request, so_far), used.tokens_in or 0),
-                )
+                used, before = reply.used, reply.whole
+                read = max(prompt.tokens + _beside(request, so_far), used.tokens_in or 0)
                 coming = read + (used.tokens_out or 0)  # what the next request reads, beside what the calls give
-                self._must_pay(request, coming, reply)
+                request = self._must_pay(self._rest(request, used), coming, reply)
                 results = []
                 for use in reply.uses:
                     yield Tool(use.name)
@@ -657,25 +562,30 @@ class API:
             if tools is not None:
                 await tools.close()
 
-    def _begin(self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], before: str = "") -> StreamedReply:
-        """A reply that is to come, with what it may have and will at least cost."""
-        more = _beside(request, so_far)
-        guess = Usage(self.model, prompt.tokens + more, 0, estimated=True)
-        most = most_out(request, prompt, self.most_out, self.price, more)
+    def _begin(self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], before: str) -> StreamedReply:
+        """A reply that is to come, with what it will at least cost, and may have, so that its turn can be paid."""
+        reads, most = prompt.tokens + _beside(request, so_far), self.most_out
+        at_least = max(reads, request.reads)
+        if request.tokens is not None:
+            most = min(most, request.tokens - at_least)
+        if request.allowance is not None and self.price is not None:
+            read = self.price.usd(at_least, 0)
+            million = self.price.usd(at_least, 1_000_000) - read
+            most = min(most, int((request.allowance - read) * 1_000_000 / million)) if million > 0 else most
         may_use = request.tools is not None and not request.tools.is_used_up
-        return StreamedReply(guess, most, before=before, may_use=may_use)
+        guess = Usage(self.model, reads, 0, estimated=True)
+        return StreamedReply(guess, max(most, LEAST_TOKENS), before=before, may_use=may_use)
 
     def _rest(self, request: Request, used: Usage) -> Request:
         """The request with what its budget has left."""
-        tokens_in, tokens_out = used.tokens_in or 0, used.tokens_out or 0
-        usd = self.price.usd(tokens_in, tokens_out, used.cached or 0, used.cache_write or 0) if self.price else 0.0
+        read, out = used.tokens_in or 0, used.tokens_out or 0
+        usd = self.price.usd(read, out, used.cached or 0, used.cache_write or 0) if self.price else 0.0
+        allowance = None if request.allowance is None else request.allowance - usd
         return replace(
-            request,
-            allowance=None if request.allowance is None else request.allowance - usd,
-            tokens=None if request.tokens is None else request.tokens - tokens_in - tokens_out,
+            request, allowance=allowance, tokens=None if request.tokens is None else request.tokens - read - out
         )
 
-    def _must_pay(self, left: Request, coming: int, reply: StreamedReply) -> None:
+    def _must_pay(self, left: Request, coming: int, reply: StreamedReply) -> Request:
         """Raise `BackendError` where what is left of the budget pays for no request that reads so much."""
         price = self.price
         is_paid = left.allowance is None or price is None or price.usd(coming, LEAST_TOKENS) <= left.allowance
@@ -687,13 +597,12 @@ class API:
                 is_whole=True,
                 kind="limit",
             )
+        return left
 
     async def _stream(
         self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], reply: StreamedReply
     ) -> AsyncGenerator[str | Usage, None]:
         """Stream one answer into `reply`, which has `uses` at its end where it asks for calls that it may make."""
-        import asyncio
-
         yield reply.used
         await asyncio.to_thread(importlib.import_module, self.sdk[0])  # takes seconds, in which the daemon must answer
         if self._client is None:
@@ -715,8 +624,9 @@ class API:
                         if text := read(event):
                             yield gap + text
                             gap = ""
-                        if news := reply.news():
-                            yield news
+                        if reply.written - reply.reported >= UPDATE:
+                            reply.reported = reply.written
+                            yield reply.used
             if text := read(None):
                 yield gap + text
         except self._errors() as error:
@@ -729,7 +639,6 @@ class API:
             raise cut
 
     async def close(self) -> None:
-        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -738,6 +647,8 @@ class API:
         sdk = importlib.import_module(self.sdk[0])
         key = self.service.key or "none"  # the SDK insists on one
         ambient = dict.fromkeys(headers_in(os.environ, self.headers), sdk.omit)
+        # No redirects, so that dialog and key go nowhere else; no certificates for plain HTTP.
+        plain = {"verify": False} if self.service.url.lower().startswith("http:") else {}
         return getattr(sdk, self.sdk[1])(
             **self.unasked,
             api_key=key,
@@ -745,7 +656,7 @@ class API:
             max_retries=0,  # call.py tries again
             timeout=sdk.Timeout(self.silence, connect=CONNECT),
             default_headers={**ambient, **self.own_headers(sdk.omit), "Authorization": f"Bearer {key}"},
-            http_client=sdk.DefaultAsyncHttpxClient(**self.service.transport),
+            http_client=sdk.DefaultAsyncHttpxClient(follow_redirects=False, **plain),
         )
 
     def _errors(self) -> tuple[type[Exception], ...]:
@@ -755,3 +666,9 @@ class API:
         own = getattr(importlib.import_module(self.sdk[0]), self.sdk[2])
         # Events are built without a check, so that one of another shape fails where it is read.
         return (own, httpx2.HTTPError, StreamError, ValueError, AttributeError, TypeError)
+
+
+def _beside(request: Request, so_far: Sequence[Exchange]) -> int:
+    """An estimate of the tokens that are read beside the prompt: the tools, and the calls so far."""
+    offered = request.tools.offered if request.tools is not None else ()
+    return sum(one.tokens for one in so_far) + sum(tokens_of(str(one)) for one in offered)

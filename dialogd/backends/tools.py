@@ -1,9 +1,8 @@
 """The tools that a model may call in its turn: of MCP servers of the person's, behind a gate, and of its own dialog.
 
-A `Toolbox` is that of one turn: it holds what was called for it, also before a crash or a failure. A call is asked
-about where the person wants that, journalled, made, and its result journalled and handed to the model. What was begun
-and not heard of again is never made a second time. Servers run while a model is asked, each under a guard: they get no
-keys, and end with the call, or with the daemon however that ends.
+A call is asked about where the person wants that, journalled, made, and its result journalled and handed to the model.
+What was begun and not heard of again is never made a second time. Servers run while a model is asked, each under a
+guard: they get no keys, and end with the call, or with the daemon however that ends.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.parts import Prompt, fenced
@@ -48,6 +48,11 @@ PATIENCE = 0.5  # part of what the turn has left of its time that one call, or t
 LIST, SEND = "sessions_list", "sessions_send"
 TEXT = "TEXT"  # the type of a message that is no contribution
 
+ALLOWED = ("allowed", "approved by the person")
+MADE = (
+    "You have called tools since your last turn, and no turn of yours tells of it yet. These calls are made already; do"
+    " not repeat them, and say so where a result is not known:"
+)
 UNKNOWN = (
     "the daemon was stopped in the middle of this call: whether it took effect is not known, and it is not made again"
 )
@@ -56,8 +61,7 @@ Tell = Callable[..., None]
 Record = Callable[..., Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedTool:
+class OfferedTool(NamedTuple):
     """A tool as the model is offered it."""
 
     name: str
@@ -65,8 +69,7 @@ class OfferedTool:
     schema: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(NamedTuple):
     """What the model is told of a call."""
 
     text: str
@@ -91,9 +94,7 @@ class Called:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Called:
         """The call of a record of kind `tool` or `result`."""
-        known = {name: record[name] for name in ("number", "tool", "arguments")}
-        more = {name: record[name] for name in ("how", "text", "is_error") if record["kind"] == "result"}
-        return cls(**known, **more)
+        return cls(**{name: record[name] for name in cls.__slots__ if name in record})
 
     @property
     def result(self) -> ToolResult:
@@ -199,29 +200,17 @@ class Connection:
 
     async def open(self, seconds: float) -> list[Listed]:
         """Start it; its tools, by name. Raises `ServerFailed`."""
-        self._task = asyncio.ensure_future(self._run())
-        both: set[asyncio.Future[Any]] = {self._task, self._ready}
-        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if not self._ready.done():
-            raise ServerFailed(f"it did not list its tools within {in_words(seconds)}")
-        return self._ready.result()
+        self._task = asyncio.create_task(self._run())
+        tools: list[Listed] = await self._before_its_end(self._ready, seconds, "it did not list its tools")
+        return tools
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
         """What a tool gives. Raises `ServerFailed`."""
-        assert self._task is not None
         assert self._client is not None
         answer = asyncio.ensure_future(self._client.call_tool(tool, arguments))
-        both: set[asyncio.Future[Any]] = {self._task, answer}
-        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         try:
-            if answer.done():
-                return answer.result()
-            ended = self._task.done()
-            raise ServerFailed(self._why("it ended") if ended else f"it gave no answer within {in_words(seconds)}")
-        except ServerFailed:
-            raise
-        except Exception as error:  # whatever somebody else's server leads the SDK to
-            raise ServerFailed(self._why(self._words(error))) from error
+            result: CallToolResult = await self._before_its_end(answer, seconds, "it gave no answer")
+            return result
         finally:
             answer.cancel()
             await asyncio.wait({answer})
@@ -234,29 +223,37 @@ class Connection:
         if self._ready.done() and not self._ready.cancelled():
             self._ready.exception()  # it may be that nobody has asked
 
+    async def _before_its_end(self, wanted: asyncio.Future[Any], seconds: float, late: str) -> Any:
+        assert self._task is not None
+        both: set[asyncio.Future[Any]] = {self._task, wanted}
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not wanted.done() and not self._task.done():
+            raise ServerFailed(f"{late} within {in_words(seconds)}")
+        try:
+            if wanted.done():
+                return wanted.result()
+            said = "it ended"
+        except Exception as error:  # whatever somebody else's server leads the SDK to; a group where tasks failed
+            found: BaseException = error
+            while isinstance(found, BaseExceptionGroup):
+                found = found.exceptions[0]
+            said = one_line(str(found) or type(found).__name__, 300, self._secrets)
+        last = last_line(self._child.stderr, self._secrets) if self._child is not None else ""
+        raise ServerFailed(f"{said}; it said: {last}" if last else said)
+
     async def _run(self) -> None:
         from mcp import Client
 
+        problem: Exception = ServerFailed("it ended")
         try:
             async with Client(self._transport()) as self._client:
                 self._ready.set_result(await _listed(self._client))
                 await asyncio.Event().wait()  # until `close` cancels this task, or the connection breaks
-        except Exception as error:  # whatever it was; a group of them where several tasks failed
-            while isinstance(error, BaseExceptionGroup) and isinstance(error.exceptions[0], Exception):
-                error = error.exceptions[0]
-            if not self._ready.done():
-                self._ready.set_exception(ServerFailed(self._why(self._words(error))))
+        except Exception as error:
+            problem = error
         finally:
             if not self._ready.done():
-                self._ready.set_exception(ServerFailed(self._why("it ended")))
-
-    def _words(self, error: Exception) -> str:
-        return one_line(str(error) or type(error).__name__, 300, self._secrets)
-
-    def _why(self, said: str) -> str:
-        """What happened, with the last thing that its program said on stderr."""
-        last = last_line(self._child.stderr, self._secrets) if self._child is not None else ""
-        return f"{said}; it said: {last}" if last else said
+                self._ready.set_exception(problem)
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
@@ -275,22 +272,16 @@ class Connection:
                 yield streams
             return
         environment = {**clean_environment(os.environ), **self.server.environment}
-        self._child = child = Child(_program(self.server, environment), None, environment, None)
+        program = shutil.which(self.server.command[0], path=environment.get("PATH", os.defpath))
+        if program is None:
+            raise ServerFailed(f"no such program: {self.server.command[0]!r}")
+        words = [program, *self.server.command[1:]]
+        self._child = child = Child(words, None, environment, None)
         try:
             async with _spoken(child) as streams:
                 yield streams
         finally:
             await child.end()
-
-
-def _program(server: ToolServer, environment: Mapping[str, str]) -> list[str]:
-    import shutil
-    from pathlib import Path
-
-    found = shutil.which(server.command[0], path=environment.get("PATH", os.defpath))
-    if found is None:
-        raise ServerFailed(f"no such program: {server.command[0]!r}")
-    return [str(Path(found).absolute()), *server.command[1:]]
 
 
 @asynccontextmanager
@@ -359,13 +350,13 @@ def text_of(result: CallToolResult) -> str:
 # -- The tools of one turn --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
+class _Tool(NamedTuple):
     """A tool of a server's, by the name under which it is offered."""
 
     connection: Connection
     name: str
     schema: dict[str, Any]
+    is_denied: bool
 
 
 @dataclass
@@ -394,23 +385,23 @@ class Toolbox:
         self._until = float("inf")
         self._open: list[Connection] = []
         self._tools: dict[str, _Tool] = {}
-        self._denied: set[str] = set()
         self._again: Counter[tuple[str, str]] = Counter()  # calls of earlier attempts that this one may ask for again
         self._answered = 0  # in this attempt
+        others = [agent for agent in self.dialog.header.agents if agent.id != self.me.id]
+        self._others = {key.lower(): agent for agent in others for key in (agent.name, agent.id)}
+        self._ids = ", ".join(agent.id for agent in others)
 
     # -- while a model is asked -----------------------------------------------------------------------------------
 
     async def open(self, until: float) -> None:
         """Start the servers, for an attempt whose time ends at `until` (monotonic). One that fails is left out."""
-        self._until = until
+        self._until, self._answered, self._tools = until, 0, {}
         self._again = Counter((call.tool, call.arguments) for call in self.calls.values())
-        self._answered = 0
         if self.servers:
             await asyncio.to_thread(__import__, "mcp")  # takes a while, in which the daemon must answer
         self._open = [Connection(server, self.secrets) for server in self.servers if not server.is_denied]
         seconds = min(START, self._time_left())
         found = await asyncio.gather(*(one.open(seconds) for one in self._open), return_exceptions=True)
-        self._tools, self._denied = {}, set()
         offered = list(self._own_tools())
         for connection, tools in zip(self._open, found, strict=True):
             server = connection.server
@@ -421,10 +412,11 @@ class Toolbox:
                 raise tools
             for tool in tools:
                 name = re.sub(r"[^A-Za-z0-9_-]", "_", f"{server.name}__{tool.name}")[:64]
-                if server.may_call(tool.name) == "deny":
-                    self._denied.add(name)
-                elif name not in self._tools:
-                    self._tools[name] = _Tool(connection, tool.name, dict(tool.input_schema))
+                if name in self._tools:
+                    continue
+                is_denied = server.may_call(tool.name) == "deny"
+                self._tools[name] = _Tool(connection, tool.name, dict(tool.input_schema), is_denied)
+                if not is_denied:
                     about = clean(tool.description or tool.title or "")[:MOST_DESCRIBED]
                     offered.append(OfferedTool(name, about, dict(tool.input_schema)))
         self.offered = tuple(offered)
@@ -444,23 +436,26 @@ class Toolbox:
         """True once the turn may make no more calls."""
         return max(self._answered, len(self.calls)) >= self.most
 
+    @property
+    def quoted(self) -> str:
+        """All calls as they stand in the turn; "" without any."""
+        return "\n\n".join(call.quoted for _, call in sorted(self.calls.items()))
+
     def within(self, prompt: Prompt) -> Prompt:
         """The prompt, with what is known of calls that were made before for this turn."""
         if not self.calls:
             return prompt
-        said = [f"{one.tool} {one.arguments}\n{one.result.text}" for one in self.calls.values()]
-        told = (
-            "You have called tools since your last turn, and no turn of yours tells of it yet. These calls are made"
-            " already; do not repeat them, and say so where a result is not known:\n\n" + "\n\n".join(map(fenced, said))
-        )
-        return replace(prompt, now=f"{told}\n\n{prompt.now}")
+        said = [fenced(f"{one.tool} {one.arguments}\n{one.result.text}") for one in self.calls.values()]
+        return replace(prompt, now="\n\n".join([MADE, *said, prompt.now]))
 
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Make a call, or say why not; whatever comes of it is told to the model, which may go on."""
-        label, given, problem = self._label(name), dict[str, Any](), "the arguments are not JSON"
+        tool, given, problem = self._tools.get(name), dict[str, Any](), "the arguments are not JSON"
         with suppress(ValueError, RecursionError):
             read = json.loads(arguments or "{}")
             given, problem = (read, "") if isinstance(read, dict) else ({}, "the arguments are no JSON object")
+        label = f"{tool.connection.server.name}.{tool.name}" if tool else name.replace("__", ".", 1)
+        label = one_line(label, 80, self.secrets)  # `tickets.create`: a tool as people are shown it
         plain = redact(clean(json.dumps(given, ensure_ascii=False, sort_keys=True)), self.secrets)[0]
         is_over, self._answered = self.is_used_up, self._answered + 1
         if not problem and (known := self._known(label, plain)) is not None:
@@ -468,29 +463,30 @@ class Toolbox:
         if is_over:
             return _refused(f"this turn may make {self.most} calls, and has; write your turn now")
         if problem:
-            return await self._failed(label, self._safe(arguments)[:MOST_SHOWN], "not made", problem)
-        if name == LIST:
-            return await self._settle(label, plain, "", ToolResult(self._sessions()))
-        if name == SEND:
+            plain, how, told = self._safe(arguments)[:MOST_SHOWN], "not made", _refused(problem)
+        elif name == LIST:
+            how, told = "", ToolResult(self._sessions())
+        elif name == SEND:
             told = self._message(given)
-            return await self._settle(label, plain, "not sent" if told.is_error else "", told)
-        tool = self._tools.get(name)
-        if tool is None:
-            if name in self._denied:
-                return await self._failed(label, plain, "denied", "this tool is denied by the person's configuration")
+            how = "not sent" if told.is_error else ""
+        elif tool is None:
             names = ", ".join(one.name for one in self.offered)
-            return await self._failed(label, plain, "not made", f"there is no tool {name!r}; there are {names}")
-        if problem := _misfit(tool.schema, given):
-            return await self._failed(label, plain, "not made", f"the arguments do not fit: {problem}")
-        how = await self._allowed(tool, label, plain)
-        if how not in ("allowed", "approved by the person"):
-            return await self._failed(label, plain, "refused", how)
-        return await self._made(tool, label, plain, given, how)
+            how, told = "not made", _refused(self._safe(f"there is no tool {name!r}; there are {names}"))
+        elif tool.is_denied:
+            how, told = "denied", _refused("this tool is denied by the person's configuration")
+        elif misfit := _misfit(tool.schema, given):
+            how, told = "not made", _refused(self._safe(f"the arguments do not fit: {misfit}"))
+        else:
+            how = await self._allowed(tool, label, plain)
+            if how in ALLOWED:
+                return await self._made(tool, label, plain, given, how)
+            how, told = "refused", _refused(how)
+        return await self._settle(label, plain, how, told, len(self.calls) + 1)
 
     async def _allowed(self, tool: _Tool, label: str, arguments: str) -> str:
-        """`allowed`, `approved by the person`, else why it is not."""
+        """One of `ALLOWED`, else why it is not."""
         if tool.connection.server.may_call(tool.name) == "allow":
-            return "allowed"
+            return ALLOWED[0]
         if self.dialog.header.is_unattended:
             return "nobody is there to approve this call, and it was not made"
         if len(arguments) > MOST_ASKED:
@@ -498,7 +494,7 @@ class Toolbox:
         approved = await self.approvals.ask(label, arguments, time.monotonic() + self._time_left())
         if approved is None:
             return "nobody answered whether this call may be made, and it was not made"
-        return "approved by the person" if approved else "the person refused this call, and it was not made"
+        return ALLOWED[1] if approved else "the person refused this call, and it was not made"
 
     async def _made(self, tool: _Tool, label: str, arguments: str, given: dict[str, Any], how: str) -> ToolResult:
         """Journal a call, make it, and journal what it gave."""
@@ -515,17 +511,12 @@ class Toolbox:
             told = _refused(self._safe(f"{error}; whether the call took effect is not known"))
         return await self._settle(label, arguments, how + (", failed" if told.is_error else ""), told, begun.number)
 
-    async def _failed(self, label: str, arguments: str, how: str, why: str) -> ToolResult:
-        return await self._settle(label, arguments, how, _refused(self._safe(why)))
-
-    async def _settle(self, label: str, arguments: str, how: str, told: ToolResult, number: int = 0) -> ToolResult:
+    async def _settle(self, label: str, arguments: str, how: str, told: ToolResult, number: int) -> ToolResult:
         """Keep what came of a call, and give it."""
-        number = number or len(self.calls) + 1
         call = Called(number, label, arguments, how, told.text, told.is_error)
         self.calls[number] = call
-        fields = {"tool": label, "arguments": arguments, "how": how, "text": told.text, "is_error": told.is_error}
         with suppress(DialogdError, OSError):  # without it, the call counts as one of which nothing is known
-            await self.record("result", number=number, **fields)
+            await self.record("result", **asdict(call))
         return told
 
     def _known(self, label: str, arguments: str) -> ToolResult | None:
@@ -538,12 +529,6 @@ class Toolbox:
         self._again[label, arguments] -= 1
         return same[0].result
 
-    def _label(self, name: str) -> str:
-        """`tickets.create`: a tool as people are shown it."""
-        if (tool := self._tools.get(name)) is not None:
-            return one_line(f"{tool.connection.server.name}.{tool.name}", 80, self.secrets)
-        return one_line(name.replace("__", ".", 1), 80, self.secrets)
-
     def _safe(self, text: str) -> str:
         return _short(redact(clean(text), self.secrets)[0], MOST_TEXT)
 
@@ -554,7 +539,7 @@ class Toolbox:
     # -- the dialog's own tools -----------------------------------------------------------------------------------
 
     def _own_tools(self) -> tuple[OfferedTool, OfferedTool]:
-        to = {"type": "string", "enum": [*(agent.id for agent in self._others), "all"]}
+        to = {"type": "string", "enum": [*dict.fromkeys(agent.id for agent in self._others.values()), "all"]}
         fields = {"to": to, "text": {"type": "string"}, "type": {"type": "string", "enum": self._types}}
         nothing: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
         message = {**nothing, "properties": fields, "required": ["to", "text"]}
@@ -562,10 +547,6 @@ class Toolbox:
             OfferedTool(LIST, "The agents of this dialog, with what each does now.", nothing),
             OfferedTool(SEND, "Put a message to one agent, or to all, into the turn that you write now.", message),
         )
-
-    @property
-    def _others(self) -> list[Participant]:
-        return [agent for agent in self.dialog.header.agents if agent.id != self.me.id]
 
     @property
     def _types(self) -> list[str]:
@@ -589,24 +570,15 @@ class Toolbox:
         """The message as it will stand in the turn, quoted so that no line of it is a mark; or what is wrong."""
         to, kind, text = (str(worded(given, "text").get(name, "")).strip() for name in ("to", "type", "text"))
         kind = (kind or TEXT).upper()
-        known = [agent for agent in self._others if to.lower() in (agent.id.lower(), agent.name.lower())]
-        if not known and to.lower() != "all":
-            ids = ", ".join(agent.id for agent in self._others)
-            return _refused(f"there is no agent {one_line(to, 60)!r} to send to; there are {ids}, and all")
+        whom = self._others.get(to.lower())
+        if whom is None and to.lower() != "all":
+            return _refused(f"there is no agent {one_line(to, 60)!r} to send to; there are {self._ids}, and all")
         if kind not in self._types:
             return _refused(f"there is no type {one_line(kind, 60)!r}; there are {', '.join(self._types)}")
         if not text:
             return _refused("the message is empty")
-        whom = known[0].name or known[0].id if known else "all"
-        lines = self._safe(text).split("\n")
-        return ToolResult("\n".join([f"**To {whom}** ({kind.lower()}):", *(f"> {line}".rstrip() for line in lines)]))
-
-    # -- what stands in the turn ----------------------------------------------------------------------------------
-
-    @property
-    def quoted(self) -> str:
-        """All calls of the turn as they stand in it; "" without any."""
-        return "\n\n".join(call.quoted for _, call in sorted(self.calls.items()))
+        lines = [f"> {line}".rstrip() for line in self._safe(text).split("\n")]
+        return ToolResult("\n".join([f"**To {(whom.name or whom.id) if whom else 'all'}** ({kind.lower()}):", *lines]))
 
 
 def _misfit(schema: Mapping[str, Any], given: Mapping[str, Any]) -> str:
