@@ -1,7 +1,6 @@
 """What coding-agent CLIs share: probing, one run per turn, reading its events, sessions.
 
-A new one is a module with subclasses of `AgentCLI` (a table of names, paths and orders; arguments) and `Output` (what
-its events mean).
+A new one is a subclass of `AgentCLI` (names, paths, orders; arguments) and one of `Output` (what its events mean).
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from dialogd.backends.keys import bare
 from dialogd.backends.parts import Part, Prompt, tokens_of
 from dialogd.backends.prices import Price, price_of
 from dialogd.backends.readonly_proof import Order, Proof, Run, Stage, Way, prove
+from dialogd.backends.sandbox import limits as most_of
+from dialogd.backends.sandbox import missing
 from dialogd.backends.service import SHORTER, TOO_LONG
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
@@ -95,21 +96,17 @@ def failed(
         if status in statuses or (is_told and re.search(words, message, re.I)):
             kind, again = known, retryable
             break
-    fixes = {
+    fix = {
         "limit": f"wait until the limit of your login or key is renewed, or raise it; `{program}` says which",
         "auth": log_in,
         "request": SHORTER if TOO_LONG.search(message) else "choose another --model",
         "cut": _ENDS["cut"][1],
         "busy": "ask again with `dialogd retry` in a while",
         "network": "look at the connection, then ask again with `dialogd retry`",
-    }
+    }.get(kind, f"run `{program}` by hand in the project, and see what it says")
     quoted = one_line(message, QUOTED, secrets)
-    return BackendError(
-        f"{program} failed: {quoted}" if quoted else f"{program} failed",
-        fix=fixes.get(kind, f"run `{program}` by hand in the project, and see what it says"),
-        retryable=again,
-        kind=kind,
-    )
+    cause = f"{program} failed: {quoted}" if quoted else f"{program} failed"
+    return BackendError(cause, fix=fix, retryable=again, kind=kind)
 
 
 def ended(program: str, kind: str) -> BackendError:
@@ -172,10 +169,10 @@ class Output:
             fix = f"run `{self.cli.program}` by hand, and see what it prints; or install another version"
             why = f"{self.cli.program} floods its output, and was ended"
             self.failure, self.hopeless = BackendError(why, fix=fix, kind="garbled"), True
-            return
-        self._rest += chunk
-        if b"\n" in chunk:
-            *lines, rest = bytes(self._rest).split(b"\n")
+        elif b"\n" not in chunk:
+            self._rest += chunk
+        else:
+            *lines, rest = bytes(self._rest + chunk).split(b"\n")
             self._rest = bytearray(rest)
             for line in lines:
                 self._take(line)
@@ -244,14 +241,18 @@ class AgentCLI:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.level = 0
-        self._own_state = tempfile.TemporaryDirectory(prefix="dialogd-") if options.state is None else None
+        self._own_state = None if options.state else tempfile.TemporaryDirectory(prefix="dialogd-")
         self.state = options.state or Path(self._own_state.name if self._own_state else "")
-        self.project = self._project()
+        self.empty = self.state / "empty"
+        self.empty.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if options.project is not None and not options.project.is_dir():
+            why = f"the project {str(options.project)!r} is not a directory"
+            raise BadInput(why, fix="name an existing directory with --project")
+        self.project = (options.project or self.empty).resolve()
         self.environment, self.paid = self._environment()
         self.persons = self.folder(self.environment)  # where the person's login lies
         password = _PASSWORD.search(self.base_url()) if self.paid else None
-        held = (self.paid, *(password.groups() if password else ())) if self.paid else ()
-        self.secrets = (*held, *options.secrets)
+        self.secrets = (*filter(None, (self.paid, *(password.groups() if password else ()))), *options.secrets)
         self.chosen, self.effort = self.preferences()
         self.model = self.chosen
         self.price: Price | None = self._price()
@@ -315,6 +316,10 @@ class AgentCLI:
         """Whether what the project contains may run; what stands in a worktree is the agent's own."""
         return self.options.trust_project and run.way is None
 
+    def level_of(self, run: Run) -> int:
+        """Which of its own rules hold: the strictest that it was seen to keep."""
+        return run.way.level if run.way else self.level
+
     # A look at it
 
     @classmethod
@@ -343,7 +348,7 @@ class AgentCLI:
 
     async def version(self) -> str:
         """Its version, "" without an answer within 15 s."""
-        return self.installed(self.path) or _version_in(await _asked(self._path, self.environment, VERSION_WAIT))
+        return self.installed(self.path) or await _asked(self._path, self.environment, VERSION_WAIT) or ""
 
     @property
     def path(self) -> Path:
@@ -391,8 +396,6 @@ class AgentCLI:
 
         Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
         """
-        from dialogd.backends.sandbox import missing
-
         if self._writing is not None:
             return
         if not (lacking := missing()):
@@ -431,9 +434,9 @@ class AgentCLI:
             while True:
                 reader = self.events(self)
                 try:
-                    async with aclosing(self._attempt(prompt, chosen, request, reader, way)) as usages:
-                        async for usage in usages:
-                            yield usage
+                    async with aclosing(self._attempt(prompt, chosen, request, reader, way)) as pieces:
+                        async for piece in pieces:
+                            yield piece
                     break
                 except LostSession:
                     if chosen.after is None:
@@ -443,47 +446,41 @@ class AgentCLI:
             reply = reader.text or ""
             if self.at_files:
                 reply = reply.replace(f"@{_JOINER}", "@")
-            if request.question:  # what is gone on from is the reply, not what was asked about it
-                if chosen.after is not None and not self.forks:
-                    session = reader.session or chosen.after.session
-                    self._sessions.add(replace(chosen.after, session=session, usage=reader.total))
-            elif reader.session:
+            if not request.question and reader.session:
                 said = redact(reply, self.secrets)[0]
                 self._sessions.add(
                     checkpoint(prompt, request.re, basis, session=reader.session, reply=said, usage=reader.total)
                 )
+            elif request.question and chosen.after is not None and not self.forks:  # gone on from is the reply
+                session = reader.session or chosen.after.session
+                self._sessions.add(replace(chosen.after, session=session, usage=reader.total))
             yield reply
 
     async def _attempt(
         self, prompt: Prompt, chosen: Continuation, request: Request, reader: Output, way: Way | None
     ) -> AsyncGenerator[Usage | Tool, None]:
         """One run of the CLI, whose output `reader` takes. Yields what was used and what ran; raises `BackendError`."""
-        if chosen.after and not self.forks and not request.question:
-            self._sessions.drop(chosen.after.session)  # from here on it has heard what it may never answer
-        with tempfile.TemporaryDirectory(prefix="run-", dir=self.state, ignore_cleanup_errors=True) as folder:
-            run = replace(self._run_for(prompt, chosen, request, Path(folder)), way=way)
-            try:
-                async with aclosing(self.run(run, reader, chosen.after.usage if chosen.after else None)) as usages:
-                    async for usage in usages:
-                        yield usage
-            finally:
-                if session := reader.session or reader.begun:
-                    note_made(self.state, self.session_file(session))
-
-    def _run_for(self, prompt: Prompt, chosen: Continuation, request: Request, folder: Path) -> Run:
-        system = folder / "system.md"
-        system.write_text(prompt.rules, encoding="utf-8", errors="replace", newline="\n")
         text, session, join = chosen.text, chosen.after.session if chosen.after else "", False
-        if not session and self.options.resume and request.workspace is None:
+        if session and not self.forks and not request.question:
+            self._sessions.drop(session)  # from here on it has heard what it may never answer
+        if not session and self.options.resume and way is None:
             # The person's session goes on under the system prompt that it began with.
             session, join, text = self.joined(), True, f"{prompt.rules}\n\n{chosen.text}"
         if len(text) > self.longest:
-            raise BackendError(
-                f"the prompt has {len(text):,} characters, and {self.program} takes {self.longest:,}",
-                fix=SHORTER,
-                kind="request",
-            )
-        return Run(self.sendable(text), system, folder, session, join, request.allowance)
+            why = f"the prompt has {len(text):,} characters, and {self.program} takes {self.longest:,}"
+            raise BackendError(why, fix=SHORTER, kind="request")
+        with tempfile.TemporaryDirectory(prefix="run-", dir=self.state, ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            system = folder / "system.md"
+            system.write_text(prompt.rules, encoding="utf-8", errors="replace", newline="\n")
+            run = Run(self.sendable(text), system, folder, session, join, request.allowance, way)
+            try:
+                async with aclosing(self.run(run, reader, chosen.after.usage if chosen.after else None)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            finally:
+                if made := reader.session or reader.begun:
+                    note_made(self.state, self.session_file(made))
 
     def sendable(self, text: str) -> str:
         """The text with every `@` that would attach a file defused; undone in the reply."""
@@ -513,7 +510,10 @@ class AgentCLI:
             raise too_greedy(child, self.program)
         said = last_line(child.stderr, self.secrets)
         if run.session and reader.text is None and re.search(self.lost, f"{reader.failure or ''} {said}"):
-            raise self._lost(run)
+            if not run.join:
+                raise LostSession(f"{self.program} lost its session", fix="ask again: `dialogd retry`", retryable=True)
+            why = f"{self.program} has no session {run.session!r} to go on from"
+            raise BackendError(why, fix="look for its id in the project, or leave --resume out", kind="request")
         reader.end(code, said)
         spent = reader.spent(before)
         if spent.tokens_in is None:  # nothing was used by what was not let in, else the guess is kept
@@ -531,8 +531,6 @@ class AgentCLI:
             self._lend(home, boxed=boxed)
             environment[self.keeps[0]] = str(home)
             if run.way is not None and boxed:
-                from dialogd.backends.sandbox import limits as most_of
-
                 limits = most_of(run.way.workspace.path, home)
                 pinned = [path for name in self.settings_files if (path := home / self.keeps[1] / name).is_file()]
                 read = [self.path.parent, run.folder]
@@ -543,26 +541,14 @@ class AgentCLI:
         except OSError as error:
             raise not_started(error, command[0]) from error
 
-    def _lost(self, run: Run) -> BackendError:
-        if run.join:
-            return BackendError(
-                f"{self.program} has no session {run.session!r} to go on from",
-                fix="look for its id in the project, or leave --resume out",
-                kind="request",
-            )
-        return LostSession(f"{self.program} lost its session", fix="ask again with `dialogd retry`", retryable=True)
-
     def failed(self, message: str, status: int | None = None) -> BackendError:
         """The error for the CLI's message; a refused key is named, with the address it was sent to."""
         error = failed(self.program, message, status, log_in=self.log_in, secrets=self.secrets)
-        if error.kind == "auth" and self.paid:
-            address = bare(self.base_url()) or self.vendor or "its provider"
-            return BackendError(
-                f"{error.cause} ({status or 'refused'} from {address})",
-                fix=f"check {self.key}: that key was sent to {address}",
-                kind="auth",
-            )
-        return error
+        if error.kind != "auth" or not self.paid:
+            return error
+        address = bare(self.base_url()) or self.vendor or "its provider"
+        why = f"{error.cause} ({status or 'refused'} from {address})"
+        return BackendError(why, fix=f"check {self.key}: that key was sent to {address}", kind="auth")
 
     # A folder of its own, where it does not use the person's: always in a sandbox, which keeps it from writing there
 
@@ -608,17 +594,6 @@ class AgentCLI:
             self._own_state.cleanup()
 
     # Set-up
-
-    def _project(self) -> Path:
-        project = self.options.project
-        if project is None:
-            project = self.state / "empty"
-            project.mkdir(mode=0o700, parents=True, exist_ok=True)
-        elif not project.is_dir():
-            raise BadInput(
-                f"the project {str(project)!r} is not a directory", fix="name an existing directory with --project"
-            )
-        return project.resolve()
 
     def _environment(self) -> tuple[dict[str, str], str]:
         """The environment of a run, and the key that pays, "" with a login."""
@@ -666,21 +641,21 @@ def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
         mark = [str(program.resolve()), status.st_size, status.st_mtime_ns]
         known = table(read_json(memory) if memory else None)
         last = str(known.get("version") or "") if known.get("file") == mark else ""
-        said = asyncio.run(_asked(program, environment, KNOWN_WAIT if last else VERSION_WAIT))
+        version = asyncio.run(_asked(program, environment, KNOWN_WAIT if last else VERSION_WAIT))
     except OSError:
         return ""
-    if said is None:
-        return last
-    version = _version_in(said)
     if memory and version and version != last:
         with suppress(OSError):
             memory.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(memory, {"file": mark, "version": version})
-    return version
+    return last if version is None else version
 
 
-async def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> bytes | None:
-    """What `--version` prints; b"" where it fails or prints too much, None where it has no end in that time."""
+async def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> str | None:
+    """The version that `--version` names (`2.1.330 (Claude Code)`, `codex-cli 0.169.0`).
+
+    "" where it fails, prints too much or names none; None where it has no end in that time.
+    """
     child, said = Child([str(program), "--version"], b"", clean_environment(environment), None), b""
     try:
         async with asyncio.timeout(seconds):
@@ -690,12 +665,7 @@ async def _asked(program: Path, environment: Mapping[str, str], seconds: float) 
         return None
     finally:
         code = await child.end()
-    return said if code == 0 and len(said) <= LONGEST else b""
-
-
-def _version_in(said: bytes | None) -> str:
-    """The version in what a program says of itself (`2.1.330 (Claude Code)`, `codex-cli 0.169.0`); "" without one."""
-    words = (said or b"").decode("utf-8", "replace").split()
+    words = said.decode("utf-8", "replace").split() if code == 0 and len(said) <= LONGEST else []
     return next((word for word in words if word[:1].isdigit()), "")
 
 
@@ -788,28 +758,19 @@ class Sessions:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.points = _load_points(path)
+        self.points: tuple[Checkpoint, ...] = ()
+        with suppress(KeyError, TypeError):
+            rows = (read_json(path) if path else None) or ()
+            self.points = tuple(Checkpoint(**{**row, "usage": Usage(**row["usage"])}) for row in rows)[-POINTS:]
 
     def add(self, point: Checkpoint) -> None:
         """Add a checkpoint, the only one of its session. If it cannot be written, it lasts as long as the process."""
-        others = (known for known in self.points if known.session != point.session)
-        self._keep((*others, point)[-POINTS:])
+        self.drop(point.session, point)
 
-    def drop(self, session: str) -> None:
-        self._keep(tuple(point for point in self.points if point.session != session))
-
-    def _keep(self, points: tuple[Checkpoint, ...]) -> None:
-        self.points = points
+    def drop(self, session: str, *instead: Checkpoint) -> None:
+        self.points = (*(point for point in self.points if point.session != session), *instead)[-POINTS:]
         if self._path is not None:
-            write_json(self._path, [asdict(point) for point in points])
-
-
-def _load_points(path: Path | None) -> tuple[Checkpoint, ...]:
-    try:
-        rows = (read_json(path) if path else None) or ()
-        return tuple(Checkpoint(**{**row, "usage": Usage(**row["usage"])}) for row in rows)[-POINTS:]
-    except (KeyError, TypeError):
-        return ()
+            write_json(self._path, [asdict(point) for point in self.points])
 
 
 def _is_of(point: Checkpoint, part: Part, me: str) -> bool:

@@ -58,22 +58,18 @@ class _ClaudeEvents(Output):
         elif kind == "user":
             self.tools.append("")
         elif kind == "result":
-            self._result(event)
-
-    def _result(self, event: Event) -> None:
-        self.session, said = str(event.get("session_id") or ""), event.get("result")
-        self._run = self._used(counts(table(event, "usage"), *_CLAUDE_FIGURES))
-        written = sum(counts(table(row), "outputTokens")[0] for row in table(event, "modelUsage").values())
-        self.total = Usage(self._model, tokens_out=written, usd=event.get("total_cost_usd"))  # of the session
-        if event.get("subtype") == "success" and event.get("is_error") is False and isinstance(said, str):
-            self.text = said
-            return
-        why = (_CLAUDE_ENDS.get(str(event.get(name))) for name in ("subtype", "terminal_reason", "stop_reason"))
-        if kind := next(filter(None, why), ""):
-            self.failure = ended("claude", kind)
-        else:
-            said = said or "; ".join(map(str, event.get("errors") or ())) or str(event.get("subtype"))
-            self.failure = self.cli.failed(str(said), event.get("api_error_status"))
+            self.session, said = str(event.get("session_id") or ""), event.get("result")
+            self._run = self._used(counts(table(event, "usage"), *_CLAUDE_FIGURES))
+            written = sum(counts(table(row), "outputTokens")[0] for row in table(event, "modelUsage").values())
+            self.total = Usage(self._model, tokens_out=written, usd=event.get("total_cost_usd"))  # of the session
+            why = (_CLAUDE_ENDS.get(str(event.get(name))) for name in ("subtype", "terminal_reason", "stop_reason"))
+            if subtype == "success" and event.get("is_error") is False and isinstance(said, str):
+                self.text = said
+            elif end := next(filter(None, why), ""):
+                self.failure = ended("claude", end)
+            else:
+                said = said or "; ".join(map(str, event.get("errors") or ())) or str(subtype)
+                self.failure = self.cli.failed(str(said), event.get("api_error_status"))
 
     def spent(self, before: Usage | None) -> Usage:
         """This run's tokens, and its dollars without those of the session's past, which newer versions count in."""
@@ -96,8 +92,7 @@ class ClaudeCode(AgentCLI):
     """Runs `claude -p`. Its sessions are always forked: each turn has its own, and all of them stay good.
 
     With `options.resume` the first turn goes on from a session of the person's, which stays as it is. With
-    `options.trust_project` the settings, hooks, servers and plugins of the project run as in a session of the
-    person's; the tools still only read.
+    `options.trust_project` the settings, hooks, servers and plugins of the project run; the tools still only read.
     """
 
     name, program, package, vendor = "claude-code", "claude", "@anthropic-ai/claude-code", "Anthropic"
@@ -127,13 +122,12 @@ class ClaudeCode(AgentCLI):
         words += ["--tools", f"{CLAUDE_READS},Edit,Write" if run.way else CLAUDE_READS]
         words += ["--allowedTools", "Edit(./**)"] if run.way else []
         if not self.trusts(run):
-            words += ["--setting-sources", ""] if (run.way.level if run.way else self.level) else ["--restricted"]
+            words += ["--setting-sources", ""] if self.level_of(run) else ["--restricted"]
             words += ["--strict-mcp-config", "--disable-slash-commands"]
         words += ["--system-prompt-file", str(run.system)]
         words += ["--model", self.chosen] if self.chosen else []
         words += ["--effort", self.effort] if self.effort else []
-        if run.allowance is not None:
-            words += ["--max-budget-usd", f"{max(run.allowance, 0.0001):.4f}"]
+        words += [] if run.allowance is None else ["--max-budget-usd", f"{max(run.allowance, 0.0001):.4f}"]
         return [*words, "--resume", run.session, "--fork-session"] if run.session else words
 
     def settings(self, run: Run) -> dict[str, str]:
@@ -146,10 +140,8 @@ class ClaudeCode(AgentCLI):
         """Whether it is logged in, by its files; on macOS, which uses the keychain, by the account in its settings."""
         if environment.get("CLAUDE_CODE_OAUTH_TOKEN"):
             return "logged in by CLAUDE_CODE_OAUTH_TOKEN"
-        known = cls._known(environment)
-        if table(read_json(cls.folder(environment) / ".credentials.json")).get("claudeAiOauth"):
-            return "logged in"
-        if sys.platform == "darwin" and known.get("oauthAccount"):
+        known, kept = cls._known(environment), table(read_json(cls.folder(environment) / ".credentials.json"))
+        if kept.get("claudeAiOauth") or (sys.platform == "darwin" and known.get("oauthAccount")):
             return "logged in"
         return "logged in with a key" if known.get("primaryApiKey") else ""
 
@@ -185,14 +177,14 @@ class ClaudeCode(AgentCLI):
         write_json(home / ".claude.json", {name: known[name] for name in LENT if name in known})
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """Hooks and a server, as a project may contain them; nothing when the person trusts it."""
+        """Hooks and a server, as a project may contain them."""
         run = {"type": "command", "command": f"touch {marker}"}
         hooks = {name: [{"hooks": [run]}] for name in ("SessionStart", "UserPromptSubmit", "PreToolUse")}
         server = {"command": "touch", "args": [str(marker)]}
-        return {} if self.options.trust_project else {
+        return {
             ".claude/settings.json": json.dumps({"hooks": hooks, "enableAllProjectMcpServers": True}),
             ".mcp.json": json.dumps({"mcpServers": {"bait": server}}),
-        }  # fmt: skip
+        }
 
 
 # -- Codex ------------------------------------------------------------------------------------------------------------
@@ -202,8 +194,6 @@ OPENAI = "https://api.openai.com/v1"
 # What a turn of a dialog has no use for, and what could start something in the background.
 _CODEX_OFF = ("apps", "plugins", "remote_plugin", "hooks", "memories", "goals", "browser_use", "computer_use",
         "image_generation", "daemon_auto_start", "shell_snapshot")  # fmt: skip
-
-
 _CODEX_TOOLS = frozenset({"command_execution", "file_change", "mcp_tool_call", "web_search"})
 _MORE = {"sandbox_permissions": "require_escalated", "justification": "x"}
 _PATCH = "*** Begin Patch\n*** Add File: $path\n+$text\n*** End Patch\n"
@@ -270,48 +260,42 @@ class Codex(AgentCLI):
     def arguments(self, run: Run) -> list[str]:
         """One run that prints events. Of the person's configuration only model and effort are kept."""
         words = ["exec", "--json", "--skip-git-repo-check", "--ignore-user-config", "--ignore-rules"]
-        level = run.way.level if run.way else self.level
-        words += ["-s", "workspace-write" if run.way else "read-only"] if level else []
+        words += ["-s", "workspace-write" if run.way else "read-only"] if self.level_of(run) else []
         words += ["-m", self.chosen] if self.chosen else []
         for key, value in self._config(run).items():
-            words += ["-c", f"{key}={value}"]
+            words += ["-c", f"{key}={_toml(value)}"]
         return [*words, "fork", run.session, "-"] if run.session else [*words, "-"]
 
-    def _config(self, run: Run) -> dict[str, str]:
-        config = {
-            "model_instructions_file": _toml(str(run.system)),
-            "project_doc_max_bytes": "0",
-            "approval_policy": '"never"',
-            "shell_environment_policy.inherit": '"core"',
-            "web_search": '"disabled"',
-            "analytics.enabled": "false",
-            "check_for_update_on_startup": "false",
-            **{f"features.{name}": "false" for name in _CODEX_OFF},
+    def _config(self, run: Run) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            "model_instructions_file": str(run.system),
+            "project_doc_max_bytes": 0,
+            "approval_policy": "never",
+            "shell_environment_policy.inherit": "core",
+            "web_search": "disabled",
+            "analytics.enabled": False,
+            "check_for_update_on_startup": False,
+            **{f"features.{name}": False for name in _CODEX_OFF},
         }
-        if (run.way.level if run.way else self.level) == 0:
+        if self.level_of(run) == 0:
             binaries = self.path.parents[2] if self.path.suffix == ".js" else self.path.parent
             inside = {".": "write", ".git": "read"} if run.way else {".": "read"}
             reads: dict[str, Any] = {":minimal": "read", ":workspace_roots": inside, str(binaries): "read"}
             if run.way and run.way.boxed:
                 reads[TEMPORARY] = "write"
-            config |= {"default_permissions": '"dialogd"', "permissions.dialogd.filesystem": _toml(reads)}
+            config |= {"default_permissions": "dialogd", "permissions.dialogd.filesystem": reads}
         elif run.way:
             settings = {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": not run.way.boxed, "network_access": False}
-            config |= {f"sandbox_workspace_write.{name}": _toml(value) for name, value in settings.items()}
+            config |= {f"sandbox_workspace_write.{name}": value for name, value in settings.items()}
         if self.effort:
-            config["model_reasoning_effort"] = _toml(self.effort)
+            config["model_reasoning_effort"] = self.effort
         if self.trusts(run):
-            config["projects"] = _toml({str(self.project): {"trust_level": "trusted"}})
+            config["projects"] = {str(self.project): {"trust_level": "trusted"}}
         if self.paid:
-            provider = {  # one of its own, for the built-in one tries websockets first
-                "name": "dialogd",
-                "base_url": self.base_url() or OPENAI,
-                "env_key": self.key,
-                "wire_api": "responses",
-                "request_max_retries": 2,
-                "stream_max_retries": 2,
-            }
-            config |= {"model_provider": '"dialogd"', "model_providers.dialogd": _toml(provider)}
+            retries = {"request_max_retries": 2, "stream_max_retries": 2}
+            service = {"base_url": self.base_url() or OPENAI, "env_key": self.key, "wire_api": "responses", **retries}
+            # A provider of its own, for the built-in one tries websockets first.
+            config |= {"model_provider": "dialogd", "model_providers.dialogd": {"name": "dialogd", **service}}
         return config
 
     def base_url(self) -> str:
@@ -345,9 +329,8 @@ class Codex(AgentCLI):
         return next(self.persons.glob(f"sessions/*/*/*/rollout-*-{session}.jsonl"), None) if is_one else None
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """A server, as a project may contain one; nothing when the person trusts it."""
-        server = f'[mcp_servers.bait]\ncommand = "touch"\nargs = ["{marker}"]\n'
-        return {} if self.options.trust_project else {".codex/config.toml": server}
+        """A server, as a project may contain one."""
+        return {".codex/config.toml": f'[mcp_servers.bait]\ncommand = "touch"\nargs = ["{marker}"]\n'}
 
 
 def _toml(value: object) -> str:
@@ -437,23 +420,22 @@ class _GeminiEvents(Output):
         return text
 
     def _reasons(self) -> set[str]:
-        try:
+        found: list[str] = []
+        with suppress(OSError):
             found = _REASONS.findall((self.folder / TELEMETRY).read_text("utf-8", "replace"))
-        except OSError:
-            found = []
         return {word.strip(' \n"').lower() for word in found[-1].split(",")} if found else set()
 
     def _failure(self, code: int) -> BackendError:
         """The error that a result is. An exit code of 144 and above is the service's status, less 256."""
         message = self._message
-        found = re.search(r'"code":\s*(\d{3})', message)
-        status = int(found[1]) if found else code + 256 if code >= 144 else None
-        inner = re.search(r'"message":\s*("(?:[^"\\]|\\.)*")', message)
-        said = str(json.loads(inner[1])) if inner else message.partition("\n")[0]  # what follows is advice of its own
         if "empty response" in message:
             return ended("gemini", "empty")
         if "finish reason" in message or "terminated" in message:
             return ended("gemini", "network")
+        found = re.search(r'"code":\s*(\d{3})', message)
+        status = int(found[1]) if found else code + 256 if code >= 144 else None
+        inner = re.search(r'"message":\s*("(?:[^"\\]|\\.)*")', message)
+        said = str(json.loads(inner[1])) if inner else message.partition("\n")[0]  # what follows is advice of its own
         if re.search(r"api key not valid", said, re.I):
             status = 401
         elif re.search(r"is not found|not supported for", said, re.I):
@@ -468,10 +450,9 @@ class _GeminiEvents(Output):
 
 def _policy(*tools: str) -> str:
     """Rules of the highest tier for somebody who is not root: no settings of the person or the project allow more."""
-    rules = (("*", "deny"), (tools, "allow"))
     return "\n".join(
         f'[[rule]]\ntoolName = {json.dumps(names)}\ndecision = "{decision}"\npriority = {priority}\n'
-        for priority, (names, decision) in enumerate(rules, 1)
+        for names, decision, priority in (("*", "deny", 1), (tools, "allow", 2))
     )
 
 
@@ -555,17 +536,17 @@ class Gemini(AgentCLI):
         return self.options.model or str(kept.get("name") or GEMINI_BEST), ""
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """Hooks, a server, a discovery command, as a project may contain them; nothing when it is trusted."""
+        """Hooks, a server, a discovery command, as a project may contain them."""
         run = {"matcher": "*", "hooks": [{"type": "command", "command": f"touch {marker}"}]}
         settings = {
             "hooks": {name: [run] for name in ("SessionStart", "BeforeAgent", "BeforeModel", "BeforeTool")},
             "mcpServers": {"bait": {"command": "touch", "args": [str(marker)], "trust": True}},
             "tools": {"discoveryCommand": f"touch {marker}", "allowed": ["run_shell_command", "write_file"]},
         }
-        return {} if self.options.trust_project else {
+        return {
             ".gemini/settings.json": json.dumps(settings),
             ".env": f"NODE_OPTIONS=--require={marker}.js\nGOOGLE_GEMINI_BASE_URL=http://127.0.0.1:9\n",
-        }  # fmt: skip
+        }
 
     def furnish(self, home: Path, *, boxed: bool) -> None:
         way = "gemini-api-key" if self.paid else _gemini_way(self.persons)
@@ -627,23 +608,19 @@ class _OpenCodeEvents(Output):
             self._said.append(str(part.get("text") or ""))
         elif kind == "step_finish":
             self._reason = str(part.get("reason") or "unknown")
-            self._count(part)
+            fresh, out, thought = counts(table(part, "tokens"), "input", "output", "reasoning")
+            read, written = counts(table(part, "tokens", "cache"), "read", "write")
+            sums = self.total
+            self.total = Usage(
+                sums.model,
+                (sums.tokens_in or 0) + fresh + read + written,
+                (sums.tokens_out or 0) + out + thought,
+                (sums.cached or 0) + read,
+                (sums.cache_write or 0) + written,
+                float(part.get("cost") or 0.0) + (sums.usd or 0.0) or None,  # a price of 0 means unknown
+            )
         elif kind == "error":
             self.failure = self._failure(table(event, "error"))
-
-    def _count(self, part: Event) -> None:
-        """Add a step; a price of 0 means unknown."""
-        fresh, out, thought = counts(table(part, "tokens"), "input", "output", "reasoning")
-        read, written = counts(table(part, "tokens", "cache"), "read", "write")
-        sums = self.total
-        self.total = Usage(
-            sums.model,
-            (sums.tokens_in or 0) + fresh + read + written,
-            (sums.tokens_out or 0) + out + thought,
-            (sums.cached or 0) + read,
-            (sums.cache_write or 0) + written,
-            float(part.get("cost") or 0.0) + (sums.usd or 0.0) or None,
-        )
 
     def _failure(self, error: Event) -> BackendError:
         name, data = str(error.get("name") or ""), table(error, "data")
@@ -699,13 +676,14 @@ class OpenCode(AgentCLI):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._base = self.environment.get(self.address, "")
-        self.empty = self.state / "empty"
-        self.empty.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._asks = self.chosen
+        if self._base:
+            self._asks = f"{OPENCODE_PROVIDER}/{self.chosen.rpartition('/')[2] or 'default'}"
 
     def arguments(self, run: Run) -> list[str]:
         words = ["run", "--format", "json", "--title", "dialogd", "--agent", "dialogd", "--dir", str(self.seat(run))]
         words += [] if self.trusts(run) else ["--pure"]
-        words += ["-m", self._model()] if self._model() else []
+        words += ["-m", self._asks] if self._asks else []
         words += ["--variant", self.effort] if self.effort else []
         return [*words, "--session", run.session, "--fork"] if run.session else words
 
@@ -721,6 +699,21 @@ class OpenCode(AgentCLI):
             "OPENCODE_CONFIG_CONTENT": json.dumps(self._config(run)),
         }
 
+    def _config(self, run: Run) -> dict[str, Any]:
+        outside = {"*": "deny", "{env:DIALOGD_PROJECT}/*": "allow"}
+        allowed = (*OPENCODE_READS, "edit") if run.way else OPENCODE_READS
+        rules = {"*": "deny", **dict.fromkeys(allowed, "allow"), "external_directory": outside}
+        may = "read and change" if run.way else "read"
+        prompt = f"{{file:{run.system}}}\n\nYour project is {{env:DIALOGD_PROJECT}}. You may {may} it, by full paths."
+        agents = {"dialogd": {"mode": "primary", "prompt": prompt, "permission": rules}}
+        config: dict[str, Any] = {"agent": agents, "permission": rules, "share": "disabled", "autoupdate": False}
+        if self._base:
+            service = {"baseURL": self._base, "apiKey": f"{{env:{self.key}}}"}
+            models: dict[str, Any] = {self._asks.partition("/")[2]: {}}
+            provider = {"npm": "@ai-sdk/openai-compatible", "options": service, "models": models}
+            config["provider"] = {OPENCODE_PROVIDER: provider}
+        return config
+
     def seat(self, run: Run) -> Path:
         return self.project if self.trusts(run) else self.empty
 
@@ -730,35 +723,10 @@ class OpenCode(AgentCLI):
         return f"logged in with {', '.join(sorted(kept))}" if kept else ""
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """A server and a plugin, as a project may contain them; nothing when the person trusts it."""
+        """A server and a plugin, as a project may contain them."""
         server = {"type": "local", "command": ["touch", str(marker)], "enabled": True}
         plugin = f'import {{ writeFileSync }} from "fs"; writeFileSync({json.dumps(str(marker))}, "x");'
-        return {} if self.options.trust_project else {
+        return {
             "opencode.json": json.dumps({"mcp": {"bait": server}, "permission": {"*": "allow"}}),
             ".opencode/plugin/bait.js": f"{plugin}\nexport const Bait = async () => ({{}});\n",
-        }  # fmt: skip
-
-    def _model(self) -> str:
-        if self._base:
-            return f"{OPENCODE_PROVIDER}/{self.chosen.rpartition('/')[2] or 'default'}"
-        return self.chosen
-
-    def _config(self, run: Run) -> dict[str, Any]:
-        outside = {"*": "deny", "{env:DIALOGD_PROJECT}/*": "allow"}
-        allowed = (*OPENCODE_READS, "edit") if run.way else OPENCODE_READS
-        rules = {"*": "deny", **dict.fromkeys(allowed, "allow"), "external_directory": outside}
-        may = "read and change" if run.way else "read"
-        prompt = f"{{file:{run.system}}}\n\nYour project is {{env:DIALOGD_PROJECT}}. You may {may} it, by full paths."
-        agent = {"mode": "primary", "prompt": prompt, "permission": rules}
-        config: dict[str, Any] = {
-            "agent": {"dialogd": agent},
-            "permission": rules,
-            "share": "disabled",
-            "autoupdate": False,
         }
-        if self._base:
-            service = {"baseURL": self._base, "apiKey": f"{{env:{self.key}}}"}
-            models: dict[str, Any] = {self._model().partition("/")[2]: {}}
-            provider = {"npm": "@ai-sdk/openai-compatible", "options": service, "models": models}
-            config["provider"] = {OPENCODE_PROVIDER: provider}
-        return config

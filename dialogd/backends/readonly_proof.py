@@ -19,7 +19,7 @@ import shlex
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import takewhile
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from dialogd.backends.coding_agent import AgentCLI
 
 Order = tuple[str, Mapping[str, Any] | str]  # a call of a tool: its name, and the input, with `$words` to be filled in
+Json = dict[str, Any]
 
 LIMIT = 600.0  # seconds for one trial of two turns; they take one or two, and much more on a busy machine
 MEMORY = "readonly-proofs.json"
 KEPT = 50  # proofs
+SHARED = Path(tempfile.gettempdir()).resolve()
 RUNS = "5"  # raised whenever the trial learns to see more
 
 _REFUSED = re.compile(
@@ -97,10 +99,9 @@ async def prove(cli: AgentCLI, *, writes: bool = False) -> Proof:
     memory = cli.options.state.parent / MEMORY if cli.options.state else None
     levels = range(cli.writes if writes else cli.levels)
     key = _key(cli, version, levels, writes=writes)
-    try:
+    with suppress(KeyError, TypeError):
         return Proof(**_known(memory)[key])
-    except (KeyError, TypeError):
-        proof = Proof(False, "it has no way of its own of writing in one folder only", version)
+    proof = Proof(False, "it has no way of its own of writing in one folder only", version)
     for level in levels:
         proof = replace(await _trial(cli, level, writes=writes), version=version, backend=cli.name)
         if proof.safe:
@@ -112,15 +113,12 @@ async def prove(cli: AgentCLI, *, writes: bool = False) -> Proof:
 
 
 def last_model(agents: Path, backend: str) -> str:
-    """The CLI's default model when it was last proved, "" where that is unknown.
-
-    `agents` is the folder in which the agents' folders lie.
-    """
+    """The CLI's default model when it was last proved, "" where that is unknown; `agents` holds the agents' folders."""
     rows = (row for row in reversed(_known(agents / MEMORY).values()) if isinstance(row, dict))
     return next((str(row.get("model") or "") for row in rows if row.get("backend") == backend), "")
 
 
-def _known(memory: Path | None) -> dict[str, Any]:
+def _known(memory: Path | None) -> Json:
     rows = read_json(memory) if memory else None
     return rows if isinstance(rows, dict) else {}
 
@@ -142,61 +140,41 @@ def _key(cli: AgentCLI, version: str, levels: Sequence[int], *, writes: bool) ->
 # -- One trial --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the proof happens: a home and a project made for it, files that hold a secret, the fake service."""
+    """Where the proof happens: a home and a project made for it, files that hold a secret, the fake service.
 
-    home: Path
-    project: Path
-    inside: Path
-    outside: Path
-    marker: Path
-    url: str
-    planted: str  # what the orders write
+    Where the agent `writes`, the project is a worktree, and around it lies everything that it must not write; what the
+    bait makes could be made by the agent too.
+    """
 
-    @classmethod
-    def make(cls, folder: Path, url: str, *, writes: bool) -> Stage:
-        """Make it; where the agent may write, what the bait makes could be made by the agent too."""
-        folder = folder.resolve()
-        home, project = folder / "home", folder / "project"
-        marks = (project if writes else folder) / "marks"
-        inside, outside = project / "inside.txt", home / "outside.txt"
-        for path in (home, project, marks):
-            path.mkdir(mode=0o700)
-        for path in (inside, outside):
-            path.write_text(f"{path.stem} {secrets.token_hex(8)}\n", encoding="utf-8")
-        stage = cls(home, project, inside, outside, marks / "made", url, f"planted-{secrets.token_hex(8)}")
+    def __init__(self, folder: Path, url: str, *, writes: bool) -> None:
+        self.top, self.url, self.writes = folder.resolve(), url, writes
+        self.home, self.project = self.top / "home", self.top / "project"
+        self.inside, self.outside = self.project / "inside.txt", self.home / "outside.txt"
+        self.marker = (self.project if writes else self.top) / "marks" / "made"
+        self.planted = f"planted-{secrets.token_hex(8)}"  # what the orders write
+        common, dialog = self.top / "repository" / ".git", self.top / "dialog" / "dialog.md"
+        lock, state, shared = dialog.with_name("dialog.md.lock"), self.top / "state", self.top / "shared"
+        forbidden = (dialog, lock, dialog.parent, state, shared, self.home)
+        self.workspace = Workspace(self.project, common / "worktrees" / "project", common, forbidden)
+        texts = {path: f"{path.stem} {secrets.token_hex(8)}\n" for path in (self.inside, self.outside)}
         if writes:
-            stage._furnish()
-        return stage
-
-    def _furnish(self) -> None:
-        workspace, top = self.workspace, self.home.parent
-        dialog, lock, *others = workspace.forbidden
-        for path in (workspace.git_dir, workspace.common_dir / "hooks", *others, top / "agent"):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        texts = {
-            dialog: "# Claude Autonomous Dialog\n",
-            lock: "",
-            top / "state" / "journal": "old\n",
-            workspace.common_dir / "config": "[core]\n",
-            workspace.common_dir / "hooks" / "pre-commit": "#!/bin/sh\n",
-            workspace.git_dir / "HEAD": "ref: refs/heads/task\n",
-            self.project / ".git": f"gitdir: {workspace.git_dir}\n",
-        }
+            texts |= {
+                dialog: "# Claude Autonomous Dialog\n",
+                lock: "",
+                state / "journal": "old\n",
+                common / "config": "[core]\n",
+                common / "hooks" / "pre-commit": "#!/bin/sh\n",
+                self.workspace.git_dir / "HEAD": "ref: refs/heads/task\n",
+                self.project / ".git": f"gitdir: {self.workspace.git_dir}\n",
+            }
+        for path in (*texts, self.marker, shared / "none", self.top / "agent" / "none"):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path, text in texts.items():
             path.write_text(text, encoding="utf-8")
 
-    @property
-    def workspace(self) -> Workspace:
-        """The project as a worktree, with everything that it must not write."""
-        top, common = self.home.parent, self.home.parent / "repository" / ".git"
-        dialog = top / "dialog" / "dialog.md"
-        lock = dialog.with_name("dialog.md.lock")
-        forbidden = (dialog, lock, dialog.parent, top / "state", top / "shared", self.home)
-        return Workspace(self.project, common / "worktrees" / "project", common, forbidden)
-
     def made(self, number: int) -> tuple[Path, ...]:
+        """What an agent that writes has to make in a turn."""
         return self.project / f"made-{number}.txt", self.project / f"new-{number}" / "made.txt"
 
     def guarded(self) -> dict[Path, bytes]:
@@ -208,46 +186,68 @@ class Stage:
     def files(self) -> set[Path]:
         return {path for folder in (self.project, self.marker.parent) for path in folder.rglob("*") if path.is_file()}
 
-    def filled(self, order: Order, path: Path | None = None) -> Order:
+    def orders(self, double: AgentCLI, number: int, outside: Sequence[Path]) -> list[Order]:
+        """The calls of one turn: read inside, read outside, and all the ways to write."""
+        orders = [self._filled(double.reads, path) for path in (self.inside, self.outside)]
+        if not self.writes:
+            return [*orders, *map(self._filled, double.orders)]
+        orders += [self._filled(double.makes[0], path) for path in self.made(number)]
+        folders = [path / "planted" for path in self.workspace.guarded if path.is_dir()]
+        for path in (*self.guarded(), *folders, *outside):
+            ways = (double.reads, *double.makes, *double.changes) if path.is_file() else double.makes
+            orders += [self._filled(order, path) for order in ways]
+        return [*orders, *map(self._filled, double.escapes)]
+
+    def _filled(self, order: Order, path: Path | None = None) -> Order:
         path = path or self.project / "made"
-        old = path.read_text("utf-8", "replace")[:4] if path.is_file() else ""
-        words = {name: str(getattr(self, name)) for name in ("inside", "marker", "url", "project")}
-        words |= {
+        words = {name: str(getattr(self, name)) for name in ("inside", "marker", "url", "project")} | {
             "path": str(path),
-            "old": old,
+            "quoted": shlex.quote(str(path)),
+            "folder": shlex.quote(str(path.parent)),
+            "old": path.read_text("utf-8", "replace")[:4] if path.is_file() else "",
             "text": self.planted,
             "elsewhere": str(self.workspace.common_dir / "x"),
         }
-        words |= {"quoted": shlex.quote(str(path)), "folder": shlex.quote(str(path.parent))}
 
         def fill(value: Any) -> Any:
             if isinstance(value, Mapping):
                 return {name: fill(item) for name, item in value.items()}
             if isinstance(value, list):
                 return [fill(item) for item in value]
-            return Template(value).safe_substitute(words) if isinstance(value, str) else value
+            return Template(value).safe_substitute(words)
 
         return order[0], fill(order[1])
+
+    def changed(self, kept: Mapping[Path, bytes], outside: Sequence[Path]) -> str:
+        """What was changed that must stay, "" when nothing was."""
+        now, planted = self.guarded(), self.planted.encode()
+        changed = [path for path in {**kept, **now} if kept.get(path) != now.get(path)]
+        changed += [path for path in outside if path.is_symlink() or (path.is_file() and planted in path.read_bytes())]
+        outside[0].unlink(missing_ok=True)
+        return f"it wrote {min(changed).name!r} outside the worktree" if changed else ""
 
 
 async def _trial(cli: AgentCLI, level: int, *, writes: bool) -> Proof:
     """What comes of a first turn, and of one that goes on from it, at one of the CLI's levels."""
-    service, why, session = _Orders(), "", ""
+    why = session = ""
     with (
         tempfile.TemporaryDirectory(prefix="dialogd-proof-", ignore_cleanup_errors=True) as folder,
-        _serving(service.answer, service.fetched) as url,
+        _Service() as service,
     ):
-        stage = Stage.make(Path(folder), url, writes=writes)
+        stage = Stage(Path(folder), service.url, writes=writes)
         double = cli.double(stage, level, writes=writes)
-        for name, text in double.bait(stage.marker).items():
+        baits = {} if double.options.trust_project else double.bait(stage.marker)
+        for name, text in baits.items():
             (stage.project / name).parent.mkdir(parents=True, exist_ok=True)
             (stage.project / name).write_text(text, encoding="utf-8")
-        way, outside = Way(stage.workspace, level) if writes else None, _own_and_shared(double, stage)
-        laid, kept = stage.files(), stage.guarded()
+        # Nothing must be planted where the program itself may write: its settings, those of the home; nor in /tmp.
+        outside = [SHARED / f"{stage.planted}.txt", *(double.persons / name for name in double.settings_files)]
+        outside += [stage.home / name for name in (".bashrc", ".profile", ".gitconfig", "planted")]
+        way, laid, kept = Way(stage.workspace, level) if writes else None, stage.files(), stage.guarded()
         try:
             async with asyncio.timeout(LIMIT):
                 for number in (1, 2):
-                    service.begin(_orders(double, stage, number, outside, writes=writes))
+                    service.begin(stage.orders(double, number, outside))
                     session = await _turn(double, stage, session, way)
                     if service.given <= len(service.tools):
                         why = f"the tools that it was told to use in turn {number} were not all called"
@@ -262,46 +262,16 @@ async def _trial(cli: AgentCLI, level: int, *, writes: bool) -> Proof:
         finally:
             await double.close()
         if writes:
-            why = _changed(stage, kept, outside) or why
+            why = stage.changed(kept, outside) or why
             laid |= {path for number in (1, 2) for path in stage.made(number)}
-            missed = next((path for path in laid - stage.files()), None)
+            missed = next(iter(laid - stage.files()), None)
             why = why or (f"it did not write {missed.name!r} where it may" if missed else "")
             why = "it fetched something by itself" if any("made" in path for path in service.fetched) else why
         if written := stage.files() - laid:
             why = f"it wrote {min(written).name!r}"
-        why = why or service.judge(stage, confined=level < cli.confined, refuses=not writes)
+        why = why or service.judge(stage, confined=level < cli.confined)
     how = "it wrote in the worktree and nowhere else" if writes else "it refused"
     return Proof(not why, why or how, level=level, model=service.model)
-
-
-def _orders(double: AgentCLI, stage: Stage, number: int, outside: Sequence[Path], *, writes: bool) -> list[Order]:
-    """The calls of one turn: read inside, read outside, and all the ways to write."""
-    orders = [stage.filled(double.reads, path) for path in (stage.inside, stage.outside)]
-    if not writes:
-        return [*orders, *map(stage.filled, double.orders)]
-    orders += [stage.filled(double.makes[0], path) for path in stage.made(number)]
-    folders = [path / "planted" for path in stage.workspace.guarded if path.is_dir()]
-    for path in (*stage.guarded(), *folders, *outside):
-        ways = (double.reads, *double.makes, *double.changes) if path.is_file() else double.makes
-        orders += [stage.filled(order, path) for order in ways]
-    return [*orders, *map(stage.filled, double.escapes)]
-
-
-def _own_and_shared(double: AgentCLI, stage: Stage) -> list[Path]:
-    """What must not be planted where the program itself may write: its settings, and those of the home; and in /tmp."""
-    shared = Path(tempfile.gettempdir()).resolve() / f"{stage.planted}.txt"
-    own = [double.persons / name for name in double.settings_files]
-    return [shared, *own, *(stage.home / name for name in (".bashrc", ".profile", ".gitconfig", "planted"))]
-
-
-def _changed(stage: Stage, kept: Mapping[Path, bytes], outside: Sequence[Path]) -> str:
-    """What was changed that must stay, "" when nothing was."""
-    now = stage.guarded()
-    changed = [path for path in {**kept, **now} if kept.get(path) != now.get(path)]
-    planted = stage.planted.encode()
-    changed += [path for path in outside if path.is_symlink() or (path.is_file() and planted in path.read_bytes())]
-    outside[0].unlink(missing_ok=True)
-    return f"it wrote {min(changed).name!r} outside the worktree" if changed else ""
 
 
 async def _turn(double: AgentCLI, stage: Stage, session: str, way: Way | None) -> str:
@@ -316,19 +286,39 @@ async def _turn(double: AgentCLI, stage: Stage, session: str, way: Way | None) -
         return reader.session
 
 
-class _Orders:
-    """The service's side: orders one tool after the other in each turn, and notes what came back.
+# -- The service ------------------------------------------------------------------------------------------------------
 
-    `given` counts the answers of this turn, with the reply that follows the last order.
+_PATH = re.compile(r"/(messages|chat/completions|responses)$|/models/([^/:]+):streamGenerateContent$")
+_CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "reasoning"})
+
+
+class _Service(ThreadingHTTPServer):
+    """A model API on the loopback: orders one tool after the other in each turn, and notes what came back.
+
+    `given` counts the answers of this turn, with the reply that follows the last order; `fetched` are the paths of
+    whatever was got there. It speaks Messages, Chat Completions, Responses and generateContent, always in streams, and
+    only as far as a trial needs. What asks no model gets a count of tokens, or a 404.
     """
 
+    daemon_threads, block_on_close = True, False
+
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
         self.tools: Sequence[Order] = ()
-        self.model = ""
+        self.model = self._first = ""
         self.given = self._wanted = 0
+        self.fetched: list[str] = []
         self._results: list[tuple[int, str, bool, str]] = []
-        self._first = ""
-        self.fetched: list[str] = []  # the paths of whatever was got there
+        self._one = threading.Lock()
+
+    def __enter__(self) -> _Service:
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
 
     def begin(self, tools: Sequence[Order]) -> None:
         self.tools, self.given = tools, 0
@@ -336,15 +326,15 @@ class _Orders:
 
     def answer(self, model: str, text: str, results: Sequence[tuple[bool, str]]) -> Order | str:
         """The next order, or a reply once there is none; `results` are (is an error, text) of the tools that ran."""
-        self.model = self.model or model
-        self._first = self._first or text
-        if 0 < self.given <= len(self.tools) and results:
-            self._results.append((self.given - 1, self.tools[self.given - 1][0], *results[-1]))
-        self.given += 1
-        return self.tools[self.given - 1] if self.given <= len(self.tools) else "Done."
+        with self._one:
+            self.model, self._first = self.model or model, self._first or text
+            if 0 < self.given <= len(self.tools) and results:
+                self._results.append((self.given - 1, self.tools[self.given - 1][0], *results[-1]))
+            self.given += 1
+            return self.tools[self.given - 1] if self.given <= len(self.tools) else "Done."
 
-    def judge(self, stage: Stage, *, confined: bool, refuses: bool) -> str:
-        """Why the CLI fails, "" when it passes; where it does not say that it refuses, the disk tells."""
+    def judge(self, stage: Stage, *, confined: bool) -> str:
+        """Why the CLI fails, "" when it passes; where it writes and does not say that it refuses, the disk tells."""
         inside, outside = (path.read_text().strip() for path in (stage.inside, stage.outside))
         if inside in self._first:
             return "it attached a file that the prompt named"
@@ -353,173 +343,144 @@ class _Orders:
                 return "it could not read a file of the project"
             if number == 1 and confined and outside in text:
                 return "it read a file outside the project"
-            if refuses and number > 1 and not is_error and not _REFUSED.search(text):
+            if not stage.writes and number > 1 and not is_error and not _REFUSED.search(text):
                 return f"it did not refuse {tool!r}"
         return "" if len(self._results) == self._wanted else "not every order came back with an answer"
 
 
-# -- The service ------------------------------------------------------------------------------------------------------
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Service
 
-Json = dict[str, Any]
-Script = Callable[[str, str, Sequence[tuple[bool, str]]], Order | str]
-_PATH = re.compile(r"/(messages|chat/completions|responses)$|/models/([^/:]+):streamGenerateContent$")
-_CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "reasoning"})
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if (match := _PATH.search(self.path.partition("?")[0])) is None:
+            self._send(b'{"input_tokens": 1, "totalTokens": 1}', "application/json")
+            return
+        body: Json = json.loads(raw)
+        model = match[2] or str(body.get("model"))
+        items = body.get("messages") or body.get("contents") or body.get("input")
+        results = [*_results(items if isinstance(items, list) else [])]
+        events = _STREAMS[match[1]](model, self.server.answer(model, raw.decode("utf-8", "replace"), results))
+        names = (f"event: {event['type']}\n" if "type" in event else "" for event in events)
+        lines = [f"{name}data: {json.dumps(event)}\n\n" for name, event in zip(names, events, strict=True)]
+        self._send(
+            "".join([*lines, "data: [DONE]\n\n" * (match[1] == "chat/completions")]).encode(), "text/event-stream"
+        )
 
+    def do_GET(self) -> None:
+        self.server.fetched.append(self.path)
+        self._send(b"{}", "application/json", 404)
 
-@contextmanager
-def _serving(
-    script: Callable[[str, str, Sequence[tuple[bool, str]]], Order | str], fetched: list[str]
-) -> Iterator[str]:
-    """A model API on the loopback that plays a script; its address.
+    do_HEAD = do_GET
 
-    It speaks Messages, Chat Completions, Responses and generateContent, always in streams, and only as far as a trial
-    needs. What asks no model gets a count of tokens, or a 404.
-    """
-    lock = threading.Lock()
+    def _send(self, body: bytes, content_type: str, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def handle(self) -> None:
+        """Serve the connection; an agent that is killed closes it in the middle."""
+        with suppress(ConnectionError):
+            super().handle()
 
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-            if (match := _PATH.search(self.path.partition("?")[0])) is None:
-                self._send(b'{"input_tokens": 1, "totalTokens": 1}', "application/json")
-                return
-            body: Json = json.loads(raw)
-            model = match[2] or str(body.get("model"))
-            items = body.get("messages") or body.get("contents") or body.get("input")
-            results = [*_results(items if isinstance(items, list) else [])]
-            with lock:
-                answer = script(model, raw.decode("utf-8", "replace"), results)
-            stream = _STREAMS.get(match[1], _generate)
-            self._send("".join(map(_event, stream(model, answer))).encode(), "text/event-stream")
-
-        def do_GET(self) -> None:
-            fetched.append(self.path)
-            self._send(b"{}", "application/json", 404)
-
-        do_HEAD = do_GET
-
-        def _send(self, body: bytes, content_type: str, status: int = 200) -> None:
-            self.send_response(status)
-            self.send_header("content-type", content_type)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def handle(self) -> None:
-            """Serve the connection; an agent that is killed closes it in the middle."""
-            try:
-                super().handle()
-            except ConnectionError:
-                self.close_connection = True
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing is logged."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads, server.block_on_close = True, False
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    def log_message(self, *_: Any) -> None:
+        """Nothing is logged."""
 
 
 def _results(items: list[Json]) -> Iterator[tuple[bool, str]]:
     """The results of tools since the model last spoke, oldest first."""
-    new = takewhile(
-        lambda item: item.get("role") not in ("assistant", "model") and item.get("type") not in _CALLS, items[::-1]
-    )
-    for item in [*new][::-1]:
-        inner = [item.get("content"), item.get("parts")]
-        for part in (item, *(part for parts in inner if isinstance(parts, list) for part in parts)):
+
+    def is_new(item: Json) -> bool:
+        return item.get("role") not in ("assistant", "model") and item.get("type") not in _CALLS
+
+    def text(content: object) -> str:
+        return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+    for item in [*takewhile(is_new, reversed(items))][::-1]:
+        inner = [parts for parts in (item.get("content"), item.get("parts")) if isinstance(parts, list)]
+        for part in (item, *(part for parts in inner for part in parts)):
             kind, response = str(part.get("type")), part.get("functionResponse")
             if part.get("role") == "tool":
-                yield False, _text(part.get("content"))
+                yield False, text(part.get("content"))
             elif kind == "tool_result":
-                yield part.get("is_error") is True, _text(part.get("content"))
+                yield part.get("is_error") is True, text(part.get("content"))
             elif kind.endswith("_call_output"):
-                yield part.get("status") == "failed" or part.get("success") is False, _text(part.get("output"))
+                yield part.get("status") == "failed" or part.get("success") is False, text(part.get("output"))
             elif response:
-                yield "error" in response["response"], _text(response["response"])
+                yield "error" in response["response"], text(response["response"])
 
 
-def _text(content: object) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-
-
-def _event(event: Json | str) -> str:
-    if isinstance(event, str):
-        return f"data: {event}\n\n"
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {json.dumps(event)}\n\n"
-
-
-def _messages(model: str, answer: Order | str) -> Iterator[Json]:
+def _messages(model: str, answer: Order | str) -> list[Json]:
     usage = {"input_tokens": 1, "output_tokens": 1}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [], "usage": usage}
-    yield {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}}
-    if isinstance(answer, str):
-        block: Json = {"type": "text", "text": ""}
-        delta, reason = {"type": "text_delta", "text": answer}, "end_turn"
-    else:
+    block: Json = {"type": "text", "text": ""}
+    delta, reason = {"type": "text_delta", "text": answer}, "end_turn"
+    if not isinstance(answer, str):
         block = {"type": "tool_use", "id": _new("toolu"), "name": answer[0], "input": {}}
         delta, reason = {"type": "input_json_delta", "partial_json": json.dumps(answer[1])}, "tool_use"
-    yield {"type": "content_block_start", "index": 0, "content_block": block}
-    yield {"type": "content_block_delta", "index": 0, "delta": delta}
-    yield {"type": "content_block_stop", "index": 0}
-    yield {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
-    yield {"type": "message_stop"}
+    return [
+        {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage},
+        {"type": "message_stop"},
+    ]
 
 
-def _chat(model: str, answer: Order | str) -> Iterator[Json | str]:
+def _chat(model: str, answer: Order | str) -> list[Json]:
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
     delta: Json = {"role": "assistant", "content": answer}
     if not isinstance(answer, str):
         function = {"name": answer[0], "arguments": json.dumps(answer[1])}
         call = {"index": 0, "id": _new("call"), "type": "function", "function": function}
         delta = {"role": "assistant", "content": None, "tool_calls": [call]}
-    stop = "stop" if isinstance(answer, str) else "tool_calls"
-    for part, reason in ((delta, None), ({}, stop)):
-        yield {**head, "choices": [{"index": 0, "delta": part, "finish_reason": reason}]}
-    yield {**head, "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
-    yield "[DONE]"
+    reason = "stop" if isinstance(answer, str) else "tool_calls"
+    return [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
+        {**head, "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}},
+    ]
 
 
-def _responses(model: str, answer: Order | str) -> Iterator[Json]:
+def _responses(model: str, answer: Order | str) -> list[Json]:
     if isinstance(answer, str):
         content = [{"type": "output_text", "text": answer, "annotations": []}]
         item: Json = {"id": _new("msg"), "type": "message", "role": "assistant", "content": content}
     else:
         item = {"id": _new("fc"), "name": answer[0], "call_id": _new("call")}
-        is_text = isinstance(answer[1], str)  # a free text as input is for this API only
-        item |= {"type": "custom_tool_call", "input": answer[1]} if is_text else {
-            "type": "function_call", "arguments": json.dumps(answer[1])}  # fmt: skip
+        if isinstance(answer[1], str):  # a free text as input is for this API only
+            item |= {"type": "custom_tool_call", "input": answer[1]}
+        else:
+            item |= {"type": "function_call", "arguments": json.dumps(answer[1])}
     item["status"] = "completed"
     usage: Json = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     response = {"id": _new("resp"), "object": "response", "created_at": 1, "model": model, "output": []}
-    yield {"type": "response.created", "response": {**response, "status": "in_progress"}}
-    yield {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
-    yield {"type": "response.output_item.done", "output_index": 0, "item": item}
     done = {**response, "status": "completed", "output": [item], "usage": usage}
-    yield {"type": "response.completed", "response": done}
+    return [
+        {"type": "response.created", "response": {**response, "status": "in_progress"}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": done},
+    ]
 
 
-def _generate(model: str, answer: Order | str) -> Iterator[Json]:
+def _generate(model: str, answer: Order | str) -> list[Json]:
     part: Json = {"text": answer}
     if not isinstance(answer, str):
         part = {"functionCall": {"id": _new("call"), "name": answer[0], "args": answer[1]}}
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
     candidate = {"content": {"parts": [part], "role": "model"}, "index": 0, "finishReason": "STOP"}
-    yield {"candidates": [candidate], "usageMetadata": usage, "modelVersion": model, "responseId": _new("id")}
+    return [{"candidates": [candidate], "usageMetadata": usage, "modelVersion": model, "responseId": _new("id")}]
 
 
-_STREAMS: Mapping[str, Callable[[str, Order | str], Iterator[Json | str]]] = {
-    "messages": _messages, "chat/completions": _chat, "responses": _responses,
+_STREAMS: Mapping[str | None, Callable[[str, Order | str], list[Json]]] = {
+    "messages": _messages, "chat/completions": _chat, "responses": _responses, None: _generate,
 }  # fmt: skip
 
 
