@@ -170,7 +170,7 @@ def _hear(daemon: Running, tell: Tell) -> None:
 
 def _plan(settings: Settings, dialog: Dialog, tell: Tell) -> dict[str, str | None]:
     """Where the plan of the ended dialog lies, as Markdown and as JSON; nowhere if none was wanted."""
-    from dialogd.views.plan_files import keep, place
+    from dialogd.views.documents import keep, place
 
     kept = None
     try:

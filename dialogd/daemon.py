@@ -39,7 +39,7 @@ from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Registry
-from dialogd.views.plan_files import disown, keep, place
+from dialogd.views.documents import disown, keep, place
 
 T = TypeVar("T")
 

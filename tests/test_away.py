@@ -9,16 +9,16 @@ from functools import partial
 import pytest
 
 from dialogd.errors import BadInput
-from dialogd.memory import values
-from dialogd.memory.index import facts
+from dialogd.memory import past as values
+from dialogd.memory.past import facts
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clock_at
 from dialogd.store.logfile import Addition
+from dialogd.views.documents import plan_facts as as_json
 from dialogd.views.flow import after, as_text, away, last_word, since_turn
 from dialogd.views.plan import Plan
-from dialogd.views.plan_page import as_json
 from tests.protocol.test_questions import berlin
 from tests.protocol.test_total import is_linear
 from tests.support.cases import cases
@@ -247,7 +247,7 @@ def rejected(count: int) -> Dialog:
 
 @cases("answer", [partial(away, since=0), facts, lambda dialog: as_json(Plan(dialog))])
 def test_the_cost_of_an_answer_grows_with_the_rejections(answer: Callable[[Dialog], object]) -> None:
-    assert len(away(rejected(3), 0).items["rejected"]) == len(facts(rejected(3)).made) == 3
+    assert len(away(rejected(3), 0).items["rejected"]) == len(facts(rejected(3)).decisions) == 3
     assert is_linear(lambda n: answer(rejected(n)), size=15)
 
 

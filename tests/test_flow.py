@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dialogd.protocol.grammar import parse
 from dialogd.views.flow import Message, as_mermaid, flow, label
-from dialogd.views.steps import changed, decisions, facts, steps
+from dialogd.views.standing import changed, decisions, facts, steps
 from tests.examples import examples
 from tests.plans.ends import ROOMS as ENDS
 from tests.plans.ends import file_of

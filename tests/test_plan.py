@@ -26,9 +26,10 @@ from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
+from dialogd.views.documents import keep, markdown, place, write
+from dialogd.views.documents import plan_facts as as_json
+from dialogd.views.markup import inline, quoted
 from dialogd.views.plan import STEPS, Plan, beginning, has_spoken, labelled
-from dialogd.views.plan_files import keep, place, write
-from dialogd.views.plan_page import as_json, inline, markdown, quoted
 from tests.examples import examples
 from tests.plans.scenes import BY_HAND, POSTGRES, SCENES, consensus, deadlock, played, setup, unfinished, vote
 from tests.protocol.test_closing import ASKED, SETUPS, room, say

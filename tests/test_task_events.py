@@ -9,7 +9,7 @@ from typing import Any
 
 from dialogd import person
 from dialogd.errors import BackendError
-from dialogd.memory.reading import row_of
+from dialogd.memory.past import row_of
 from dialogd.protocol import build
 from dialogd.protocol.build import listed
 from dialogd.protocol.model import Draft, Mark
@@ -17,9 +17,9 @@ from dialogd.protocol.review import findings
 from dialogd.server.page import end_piece
 from dialogd.server.page_entries import in_ranks, talk_of
 from dialogd.views.builds import Event, events, look_into, rows
+from dialogd.views.documents import first_screen
 from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
-from dialogd.views.plan_page import first_screen
 from tests.cli.test_build import Built, git, repo
 from tests.protocol.test_build import GOOD, confirm, no, room, yes
 from tests.support.room import Room

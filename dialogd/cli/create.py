@@ -398,7 +398,7 @@ def with_recalled(opening: Opening, wanted: Start, settings: Settings) -> Openin
     if wanted.recall is None:
         return opening
     from dialogd.memory import Memory
-    from dialogd.memory.recall import block
+    from dialogd.memory.past import block
 
     question = wanted.recall if wanted.recall != TOPIC else f"{opening.topic} {opening.question[:MOST_OF_A_QUESTION]}"
     memory = Memory(settings.state_dir)

@@ -48,8 +48,8 @@ def open_memory() -> Memory:
 
 def _show_dialog(known: Memory, path: Path, row: DialogRow | None, *, json: bool) -> None:
     """Show one dialog in full: result, decisions, every turn."""
-    from dialogd.memory.reading import read_dialog
-    from dialogd.views.plan_page import entry_facts
+    from dialogd.memory.past import read_dialog
+    from dialogd.views.documents import entry_facts
 
     try:
         dialog = read_dialog(path)
@@ -84,8 +84,7 @@ def _named(known: Memory, word: str) -> tuple[Path | None, DialogRow | None]:
 
 def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Sequence[PastDecision]]:
     """A dialog that is named by its file: its archived copy, else the file itself."""
-    from dialogd.memory.memory import live_decisions
-    from dialogd.memory.reading import row_of
+    from dialogd.memory.past import facts, row_of
 
     try:
         row = known.dialog(path.name) if path.name.endswith(".md") else known.dialog(dialog.id)
@@ -93,13 +92,13 @@ def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Seq
             return row, known.decisions(row.id)
     except (DialogdError, OSError):
         pass
-    return row_of(dialog, path), [*live_decisions(dialog)]
+    return row_of(dialog, path), facts(dialog).decisions
 
 
 def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, json: bool) -> None:
     """Search what was said in past dialogs. Exit code 1 when nothing is found."""
     from dialogd.agent.clock import local
-    from dialogd.memory.values import since as since_then
+    from dialogd.memory.past import since as since_then
 
     moment = since_then(since, datetime.now(UTC), local)
     known.dialogs(0, files=[options.settings_for().file])
@@ -163,7 +162,7 @@ def _said(entry: Entry) -> Iterator[str]:
 
 def told(decision: PastDecision) -> Iterator[str]:
     """A decision as text for a terminal: how it was made and turned out, its text, the reason."""
-    from dialogd.memory.recall import about
+    from dialogd.memory.past import about
 
     where, *rest = map(line, about(decision))
     yield where

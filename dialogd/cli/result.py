@@ -39,12 +39,11 @@ from dialogd.protocol.text import dollars, many
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
 from dialogd.store.folders import StateDir, file_of
-from dialogd.views import plan_files
-from dialogd.views.export import FORMATS, file_name
-from dialogd.views.export import export as exported
+from dialogd.views import documents
+from dialogd.views.documents import FORMATS, file_name, first_screen, markdown
+from dialogd.views.documents import export as exported
+from dialogd.views.documents import plan_facts as facts_of
 from dialogd.views.plan import Plan, has_spoken
-from dialogd.views.plan_page import as_json as facts_of
-from dialogd.views.plan_page import first_screen, markdown
 from dialogd.views.words import METHODS
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def plan(
         _edit(drawn, folder, json=json)
         return
     if (out and not is_whole) or (synthesize is not None and not out):  # what was paid for is kept
-        page, facts = plan_files.write(drawn, folder, datetime.now(UTC))
+        page, facts = documents.write(drawn, folder, datetime.now(UTC))
         if out:
             options.answer({"markdown": str(page), "json": str(facts)}, [str(page), str(facts)], json=json)
             return
@@ -128,7 +127,7 @@ def _edit(drawn: Plan, folder: Path, *, json: bool) -> None:
     words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or usual)
     if not words:
         raise NotInstalled("no editor was found", fix="name one: export EDITOR=nano")
-    own, others = plan_files.to_edit(drawn, folder, datetime.now(UTC))
+    own, others = documents.to_edit(drawn, folder, datetime.now(UTC))
     for other in others:
         remark(f"note: another edited plan of this end is kept: {other}")
     before = own.read_bytes()
@@ -182,7 +181,7 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
         try:
             await prepare(plays, drawn.dialog)
             one = Call(plays.backend, own.retry_wait, tuple(plays.behavior.secrets))
-            return await plan_files.synthesize(one, drawn, me, own.file)
+            return await documents.synthesize(one, drawn, me, own.file)
         finally:
             await plays.backend.close()
 
@@ -194,14 +193,14 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
 
 def _place(settings: Settings) -> Path:
     """Where plans of this file go."""
-    return plan_files.place(settings.file, StateDir(settings.state_dir), settings.plan)
+    return documents.place(settings.file, StateDir(settings.state_dir), settings.plan)
 
 
 def leave_plan(settings: Settings, dialog: Dialog) -> Path | None:
     """Leave the plan of a dialog that has ended, where one is wanted; the page's path. A failure is only reported."""
     if settings.plan and dialog.state.outcome is not None:
         with _remarking("no plan was left"):
-            pair = plan_files.keep(dialog, settings.file, _place(settings), datetime.now(UTC))
+            pair = documents.keep(dialog, settings.file, _place(settings), datetime.now(UTC))
             return pair[0] if pair else None
     return None
 
@@ -209,7 +208,7 @@ def leave_plan(settings: Settings, dialog: Dialog) -> Path | None:
 def disown(settings: Settings, dialog: Dialog) -> None:
     """Mark the plan of a rejected result as rejected; a failure is only reported."""
     with _remarking("the plan of the rejected result stays as it is"):
-        if (page := plan_files.disown(dialog, settings.file, _place(settings))) is not None:
+        if (page := documents.disown(dialog, settings.file, _place(settings))) is not None:
             remark(f"note: the plan of that result says so now: {page}")
 
 

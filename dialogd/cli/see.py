@@ -33,7 +33,7 @@ from dialogd.store.logfile import LogFile
 from dialogd.views.builds import NAMES, Event, events, look_into
 from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
 from dialogd.views.flow import flow as messages_of
-from dialogd.views.steps import changed, decisions, facts, steps
+from dialogd.views.standing import changed, decisions, facts, steps
 
 WIDTH = 100  # columns
 WIDEST = 16  # of a column that is not the last

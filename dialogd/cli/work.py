@@ -230,8 +230,8 @@ def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Contex
         if not goal or not goal.strip():
             raise BadInput("what is to be built?", fix='name the goal: dialogd build "sort by date" --repo DIR')
         return goal, "", (), ""
+    from dialogd.views.documents import first_screen
     from dialogd.views.plan import Plan
-    from dialogd.views.plan_page import first_screen
 
     dialog = _source(decided)
     agreed, outcome = certify(dialog), dialog.state.outcome
@@ -255,7 +255,7 @@ def _source(named: str) -> Dialog:
     """The dialog that a file, a plan of it, or an id means. Raises `BadInput`."""
     from dialogd.cli.past import open_memory
     from dialogd.memory import current
-    from dialogd.memory.reading import read_dialog
+    from dialogd.memory.past import read_dialog
 
     path, fix = Path(named).expanduser(), "name a dialog's file, its plan or its id: dialogd list"
     if not path.exists():

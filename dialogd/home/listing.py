@@ -19,7 +19,7 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.home.forms import Dialogs, Listed, ListedAgent
 from dialogd.memory import DialogRow, Memory
 from dialogd.memory.index import excerpt
-from dialogd.memory.reading import read_dialog, row_of
+from dialogd.memory.past import read_dialog, row_of
 from dialogd.protocol.build import came_of
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, dollars, one_line
@@ -224,5 +224,5 @@ def text_of(listing: Listing, wanted: str) -> tuple[Dialog, Path]:
     standing = listing.standing(wanted)
     if standing is not None:
         return standing.dialog, standing.file
-    path = listing.memory.dialog_path(wanted)
+    path = Path(listing.memory.dialog(wanted).archive)
     return read_dialog(path), path

@@ -31,7 +31,7 @@ from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
 from dialogd.home import forms
 from dialogd.home.listing import OnDisk
-from dialogd.memory.reading import read_dialog
+from dialogd.memory.past import read_dialog
 from dialogd.protocol.model import Limits, digest
 from dialogd.protocol.money import DEFAULT_CAP
 from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget, read_seconds

@@ -102,7 +102,7 @@ def _list_routes(app: FastAPI, listing: Listing) -> None:
     def past(dialog: Annotated[str, PathParameter(max_length=forms.SHORT)]) -> Response:
         """A dialog to read, with nothing in it that runs."""
         from dialogd.store.archive import attachments_of
-        from dialogd.views.export import export
+        from dialogd.views.documents import export
 
         found, path = text_of(listing, dialog)
         text = export(found, "html", attachments=attachments_of(path))

@@ -39,10 +39,9 @@ from dialogd.server.guard import PROCESSES
 from dialogd.store.caller import asked_by, caller_here
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
+from dialogd.views.documents import markdown, plan_facts
 from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan, has_spoken
-from dialogd.views.plan_page import as_json as plan_facts
-from dialogd.views.plan_page import markdown
 from dialogd.views.words import first_words
 
 P = ParamSpec("P")

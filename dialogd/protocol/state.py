@@ -682,6 +682,20 @@ class Outcome:
         return self.reason.removeprefix(self.cause).removeprefix(":").strip()
 
     @property
+    def is_consensus(self) -> bool:
+        """True where everybody signed the same text, or somebody typed that they did."""
+        return self.name == "CONSENSUS_REACHED"
+
+    @property
+    def is_agreed(self) -> bool:
+        """True where there is a result, which the person takes or rejects."""
+        return self.is_consensus or self.name == "DECIDED"
+
+    @property
+    def is_deadlock(self) -> bool:
+        return self.name == "DEADLOCK"
+
+    @property
     def is_limit(self) -> bool:
         return self.name == "MAX_TURNS_REACHED" or self.cause in ("time", "size", "budget")
 

@@ -26,8 +26,8 @@ from dialogd.agent.loop import Agent
 from dialogd.agent.turn import in_thread
 from dialogd.errors import DialogdError, Refused
 from dialogd.memory import DialogRow, Hit, Memory
-from dialogd.memory.reading import read_dialog
-from dialogd.memory.values import since as since_then
+from dialogd.memory.past import read_dialog
+from dialogd.memory.past import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
 from dialogd.protocol.model import AGREED, USER, turn_number
@@ -58,11 +58,11 @@ from dialogd.server.page_state import Neighbours, page_state
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry, home_port
 from dialogd.views.builds import PATCHES, Look, look_into
+from dialogd.views.documents import KINDS, first_screen
 from dialogd.views.flow import MOST as NEWS
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, away, flow, names_of, since_turn
 from dialogd.views.markup import safe
 from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
-from dialogd.views.plan_page import KINDS, first_screen
 from dialogd.views.words import by_name, called
 
 _POLICY = (
@@ -278,7 +278,7 @@ def panel_routes(app: FastAPI, agent: Agent, state: StateDir) -> None:
     ) -> Response:
         """A dialog as one file: Markdown, HTML, PDF or JSON."""
         from dialogd.store.archive import attachments_of
-        from dialogd.views.export import FORMATS, export, file_name
+        from dialogd.views.documents import FORMATS, export, file_name
 
         dialog, file = await agent.look(), agent.file.path
         if earlier:
@@ -770,7 +770,7 @@ def _earlier(memory: Memory, wanted: str, start: int | None, entry: str) -> str:
 
 def _archived(memory: Memory, wanted: str) -> tuple[Dialog, Path]:
     """An earlier dialog, and the copy that it was read from. Raises `DialogdError`, `OSError`."""
-    path = memory.dialog_path(wanted)
+    path = Path(memory.dialog(wanted).archive)
     status = path.stat()
     return _parsed(path, status.st_mtime_ns, status.st_size), path
 

@@ -1,6 +1,6 @@
-"""Markdown as safe HTML: rendered, then reduced to a few harmless elements; nothing is hidden.
+"""Agents' Markdown made harmless: as a part of a Markdown page, and as safe HTML; nothing is hidden.
 
-Both steps are needed: the renderer drops HTML but passes remote images; the sanitizer alone would let an agent
+For HTML both steps are needed: the renderer drops HTML but passes remote images; the sanitizer alone would let an agent
 write markup.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from html import escape, unescape
 from itertools import islice
@@ -16,12 +16,91 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from dialogd.protocol.text import visible
+from dialogd.protocol.text import one_line, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
+
+# -- in a Markdown page -----------------------------------------------------------------------------------------------
+
+# A fence at the very beginning of a line is one to every reader of Markdown. What one behind blanks or a list's sign
+# opens and closes depends on what stands around it: a text with such a fence is taken to have none.
+_DOUBTFUL = re.compile(r"[ \t>*+\d.)-]+(?:`{3,}|~{3,})")
+_FENCED = re.compile(r"(`{3,}|~{3,})(.*)")
+# What would open a tag, a comment or an image, or define a link for the whole page.
+BACKSLASHED = r"\\\1"
+_INLINE = re.compile(r"(?<!\\)(\\*)(<(?=[A-Za-z/!?])|!(?=\[))")
+_DEFINITION = re.compile(r"^([ \t]*)\[(?=[^\]]{1,999}\]:)")
+_TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+([^ \t#].*?)[ \t]*#*[ \t]*$")
+# Other headings: those in lists, empty ones, and the line of = or - below a text.
+_HEADING = re.compile(r"^((?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(#{1,6}(?:[ \t]|$)|=+[ \t]*$|-+[ \t]*$)")
+
+
+# Where a link, or the definition of one, would lead to anything but a page, an address or a place in the document;
+# `//host` is whatever the reader's program takes it for.
+_LEADS = re.compile(r"\](?=\([ \t]*+(?:\n[ \t>]*+)?+<?+(?:\s*+[/\\]{2}|(?!https?://|mailto:|#)[^()\n]*[:&]))", re.I)
+_DEFINED = re.compile(r"^((?:[ \t>*+-]|\d{1,9}[.)])*)\[(?=[^\]\n]{1,999}\]:)", re.M)
+
+
+def _backslashed(match: re.Match[str]) -> str:
+    """The sign behind a backslash of ours, unless its author's own has that effect: two would undo each other."""
+    before, sign = match.groups()
+    return f"{before}{'' if len(before) % 2 else chr(92)}{sign}"
+
+
+def quoted(text: str) -> str:
+    """A text as a block quote. Outside of fenced code, headings become bold and tags and images lose their effect."""
+    return "\n".join(f"> {line}".rstrip() for line in _safe_lines(visible(text).strip("\n").split("\n")))
+
+
+def _safe_lines(lines: Sequence[str]) -> Iterator[str]:
+    fence, is_clear = "", not any(_DOUBTFUL.match(line) for line in lines)
+    for line in lines:
+        match = _FENCED.fullmatch(line) if is_clear else None
+        if fence:
+            closes = match is not None and match[1].startswith(fence) and not match[2].strip()
+            fence = "" if closes else fence
+            yield line
+        elif match is not None and not (match[1][0] == "`" and "`" in match[2]):
+            fence = match[1]
+            yield line
+        else:
+            yield _harmless(line)
+
+
+def _harmless(line: str) -> str:
+    if (title := _TITLE.match(line)) is not None:
+        return f"**{_INLINE.sub(_backslashed, title[1]).strip('*_ ')}**"
+    return _HEADING.sub(r"\1\\\2", _DEFINITION.sub(r"\1\\[", _INLINE.sub(_backslashed, line)))
+
+
+def inline(text: str, limit: int = 500) -> str:
+    """A text on one line, without tags and images, fit for a sentence, a list or a heading."""
+    return _INLINE.sub(_backslashed, one_line(visible(text), limit))
+
+
+def guarded(text: str) -> str:
+    """The text without links that could run something, and without link definitions."""
+    return _DEFINED.sub(r"\1\\[", _LEADS.sub(r"]\\", text))
+
+
+def fenced(text: str) -> str:
+    """A text between fences of tildes that nothing in it can close."""
+    text = visible(text)
+    longest = max((len(run) for run in re.findall(r"~{3,}", text)), default=2)
+    fence = "~" * (longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; "" without rows."""
+    cells = [[inline(cell).replace("|", r"\|") or "–" for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)) if rows else ""
+
+
+# -- as HTML -----------------------------------------------------------------------------------------------------------
 
 LARGEST = 200_000  # characters of one text that are rendered; what follows is shown as it stands
 MOST_SIGNS = 10_000  # likewise, ends of lines included: signs are what takes time, and an essay has few

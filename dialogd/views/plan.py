@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dialogd.protocol import marks, review, seal
 from dialogd.protocol.admit import BESIDE
@@ -27,7 +27,7 @@ from dialogd.protocol.board import (
 )
 from dialogd.protocol.build import came_of
 from dialogd.protocol.certificate import Certificate, certify, position
-from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
+from dialogd.protocol.marks import before_summary, contributes, crux, experiment, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.money import total
 from dialogd.protocol.questions import asker
@@ -37,7 +37,10 @@ from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account
 from dialogd.protocol.text import dollars, listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.words import METHODS, by_name, row_of
+from dialogd.views.words import BLOCK, METHODS, by_name, row_of
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,9 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """The exact text that was decided; `method` is mutual, vote, moderator, decide, judge, person or by hand.
+    """The exact text that was decided. `by` wrote it, in the entry `stands_in`; `ref` is "" for a judge's choice.
 
-    `by` wrote it, in the entry `stands_in`. `ref` is "" for a text that is no proposal: a position that a judge chose.
-    `is_earlier` is True when the dialog was opened again after it had been decided, `is_rejected` when the person did
-    not take it.
+    `is_earlier`: the dialog was opened again after it had been decided; `is_rejected`: the person did not take it.
     """
 
     ref: str
@@ -94,10 +95,9 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class PlanDecision(AnyDecision):
-    """What was decided on a proposal: `outcome` is approved, rejected or undecided.
+    """What was decided on a proposal: approved, rejected or undecided, as it stands now.
 
     An approval that the person did not take is rejected, for their reason, in their turn `rejected_in` (0 else).
-    `superseded` says in words that the dialog was opened again after it, "" where it stands.
     """
 
     ref: str
@@ -147,7 +147,7 @@ class StanceChange:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """A next step and where it was read: `the agreed text`, `turn 7, by A`, `turn 7, by A: what would settle it`."""
+    """A next step and where it was read: `the agreed text`, `turn 7, by A`."""
 
     text: str
     where: str
@@ -207,18 +207,15 @@ STEPS = r"(?:recommended |proposed |agreed |immediate )?(?:next steps?|action it
 CRUX = r"(?:the )?crux"
 EXPERIMENT = r"(?:the )?(?:(?:cheapest )?experiment|cheapest test)(?: that would settle (?:it|this|that))?"
 
-_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?(\S.*)")
-_HEADING = re.compile(r"[ \t]*#{1,6}[ \t]+\S.*|[ \t]*(\*\*|__)[^*_]+\1[ \t]*:?[ \t]*")
-_BEFORE = r"[ \t]*(?:#{1,6}[ \t]*|[-*+][ \t]+)?[*_]{0,3}"
 _SENTENCE = re.compile(r"[.!?…][”’\"')\]*_]*(?=\s)")
+_BOLD = re.compile(r"(\*\*|__)[^*_]+\1[ \t]*:?[ \t]*")
+_BOX = re.compile(r"\[[ xX]\][ \t]+")
 
 
-def turns_of(dialog: Dialog, agent: str = "") -> Iterator[Entry]:
-    """The agents' turns that count, or those of one agent, in order."""
+def turns_of(dialog: Dialog) -> Iterator[Entry]:
+    """The agents' turns that count, in order."""
     for entry in dialog.turns:
-        if entry.condition is Condition.UNFINISHED or entry.by in (USER, SYSTEM) or entry.is_struck:
-            continue
-        if agent in ("", entry.by):
+        if entry.condition is not Condition.UNFINISHED and entry.by not in (USER, SYSTEM) and not entry.is_struck:
             yield entry
 
 
@@ -237,100 +234,74 @@ def without_marks(text: str) -> str:
     return prose(text).strip("\n")
 
 
-def before_summary(text: str) -> str:
-    """What stands before a text's consensus summary; all of it without one."""
-    lines = text.split("\n")
-    found = next((i for i, line in outside_fences(lines, forgiving=False) if SUMMARY.fullmatch(line)), None)
-    return "\n".join(lines[:found]).strip()
-
-
 def beginning(text: str, words: int = WORDS) -> tuple[str, bool]:
     """The first `words` words, cut at the end of a sentence where there is one; and whether anything was cut."""
     matches = list(re.finditer(r"\S+", text))
     if len(matches) <= words:
         return text, False
     head = text[: matches[words - 1].end()]
-    ends = [match.end() for match in _SENTENCE.finditer(head + " ")]
-    paragraph = head.rfind("\n\n")
-    end = max([*ends, paragraph], default=0)
+    end = max([match.end() for match in _SENTENCE.finditer(head + " ")] + [head.rfind("\n\n")])
     return (head[:end].rstrip() if end > len(head) // 3 else f"{head} …"), True
+
+
+@lru_cache(maxsize=1)
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark")
 
 
 def labelled(text: str, label: str) -> tuple[str, ...]:
     """What stands under a heading, a bold line or a name with a colon that `label` (a pattern) describes.
 
-    The items of the list there, else the rest of the line, else the paragraph; () where nothing has that name.
+    The rest of that line, else the items of the list below it, else the paragraph; () where nothing has that name.
     """
-    name = re.compile(rf"{_BEFORE}{label}\b[*_]{{0,3}}[ \t]*(:?)[*_]{{0,3}}(.*)", re.I)
-    lines = text.split("\n")
-    for index, line in outside_fences(lines, forgiving=False):
-        match = name.fullmatch(line)
-        if match is None or not (match[1] or _is_title(line, match[2])):
-            continue
-        rest = match[2].strip(" \t*_") if match[1] else ""
-        if rest:
-            return (rest,)
-        if found := tuple(_below(lines[index + 1 :])):
-            return found
+    name = re.compile(rf"[*_]{{0,3}}{label}\b[*_]{{0,3}}[ \t]*(:?)[*_]{{0,3}}(.*)", re.I)
+    tokens = _parser().parse(text)
+    for place, token in enumerate(tokens):
+        lines = token.content.split("\n") if token.type == "inline" else []
+        for number, line in enumerate(lines):
+            match = name.fullmatch(line)
+            is_title = tokens[place - 1].type == "heading_open" or _BOLD.fullmatch(line) is not None
+            if match is None or not (match[1] or (is_title and len(match[2].split()) <= 4)):
+                continue
+            rest = match[2].strip(" \t*_") if match[1] else ""
+            rest = rest or " ".join(map(str.strip, lines[number + 1 :]))
+            if found := (rest,) if rest else _below(tokens[place + 2 :]):
+                return found
     return ()
 
 
-def _is_title(line: str, rest: str) -> bool:
-    """True for a heading or a bold line that says little more than the name."""
-    return _HEADING.fullmatch(line) is not None and len(rest.split()) <= 4
-
-
-def _below(lines: list[str]) -> Iterator[str]:
-    """The items of the list with which these lines begin, else their first paragraph."""
-    block = list(takewhile(lambda line: not _HEADING.fullmatch(line), lines))
-    first = next((line for line in block if line.strip()), "")
-    if _ITEM.fullmatch(first):
-        yield from _items(block)
-    elif first:
-        rest = block[block.index(first) :]
-        yield " ".join(line.strip() for line in takewhile(str.strip, rest))
-
-
-def _items(lines: list[str]) -> Iterator[str]:
-    """The items of a list, each with the indented lines that go on with it; ends where other text begins."""
-    item = ""
-    for line in (line for line in lines if line.strip()):
-        match = _ITEM.fullmatch(line)
-        if match is None and not line[:1].isspace():
+def _below(tokens: Sequence[Any]) -> tuple[str, ...]:
+    """The items of the lists with which these tokens begin, else their first paragraph."""
+    items, depth = list[str](), 0
+    for token in tokens:
+        depth += token.nesting if "_list_" in token.type else 0
+        if token.type == "inline" and not (depth == 0 and _BOLD.fullmatch(token.content)):
+            items.append(" ".join(map(str.strip, _BOX.sub("", token.content, count=1).split("\n"))))
+        is_paragraph = token.type in ("paragraph_open", "inline") and not items
+        if depth == 0 and token.nesting >= 0 and not is_paragraph:
             break
-        if match is None:
-            item = f"{item} {line.strip()}"
-            continue
-        if item:
-            yield item
-        item = match[1].strip()
-    yield item
+    return tuple(items)
 
 
 # -- The plan ---------------------------------------------------------------------------------------------------------
 
-IN_WORDS_ALONE = "the agents agreed in words, and nobody wrote a mark that says so: nothing was put up or signed"
 RAISED = ("OBJECTION", "CRITIQUE")
 GIVEN = ("CONCEDE", "AGREE")
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
 LAST_TURNS = 4  # that are looked through for next steps
-
 YOU = "you"
-_ENDINGS = {
-    "MAX_TURNS_REACHED": "out of turns",
-    "time": "out of time",
-    "budget": "out of budget",
-    "size": "the file is full",
-}
+# How a limit ended it, and which, by the cause of the stop; "" where turns or rounds ran out.
 _LIMITS = {
-    "MAX_TURNS_REACHED": "the limit of turns or rounds",
-    "time": "the time limit",
-    "budget": "the budget",
-    "size": "the size limit",
+    "": ("out of turns", "the limit of turns or rounds"),
+    "time": ("out of time", "the time limit"),
+    "budget": ("out of budget", "the budget"),
+    "size": ("the file is full", "the size limit"),
 }
-_POSITIONS = frozenset(
-    {"AGREE", "CONSENSUS_PROPOSED", "DEADLOCK", "OBJECTION", "PROPOSAL", "VOTE", "DECIDE", "REFUSED"}
-)
+_SIDES = {"approve": "for it", "reject": "against", "abstain": "abstaining"}
+_OFTEN = {1: "", 2: " twice", 3: " three times"}
+_YES = ("CONSENSUS", "AGREE")  # how what is refused begins, where a yes was meant
 _MS = re.compile(r"[0-9]{1,12}")
 
 Choice = tuple[str, str]  # what makes two choices the same, and how the choice is called
@@ -355,7 +326,20 @@ class Plan:
     later: tuple[Rejection, ...] = ()
     person: str = "the person"
 
-    # -- what was decided -----------------------------------------------------------------------------------------
+    @cached_property
+    def _turns(self) -> tuple[Entry, ...]:
+        return tuple(turns_of(self.dialog))
+
+    def _marks(self, *names: str) -> Iterator[tuple[Entry, Mark]]:
+        """Every mark of these names in the agents' turns, in order."""
+        return ((entry, mark) for entry in self._turns for mark in entry.marks if mark.name in names)
+
+    def _said(self, *names: str) -> Iterator[Statement]:
+        return (Statement(mark.name, entry.by, entry.number, mark.value) for entry, mark in self._marks(*names))
+
+    @property
+    def _speakers(self) -> Iterable[str]:
+        return dict.fromkeys(entry.by for entry in self._turns)
 
     @cached_property
     def _certificate(self) -> Certificate | None:
@@ -371,8 +355,9 @@ class Plan:
 
     @cached_property
     def _by_ref(self) -> Mapping[str, Proposal]:
-        """The proposals by number."""
         return {proposal.ref: proposal for proposal in self.dialog.state.table.proposals}
+
+    # -- what it was about, and how it ended ----------------------------------------------------------------------
 
     @property
     def certificate(self) -> dict[str, Any] | None:
@@ -413,16 +398,144 @@ class Plan:
         return self.dialog.state.outcome.name if self.dialog.state.outcome else ""
 
     @property
+    def is_deadlock(self) -> bool:
+        return self.dialog.state.outcome is not None and self.dialog.state.outcome.is_deadlock
+
+    @property
     def approved(self) -> ResultApproval | None:
         """The note in which the person took the result."""
-        state = self.dialog.state
-        note = self.dialog.entry(state.approved) if state.approved else None
+        note = self.dialog.entry(self.dialog.state.approved) if self.dialog.state.approved else None
         return ResultApproval(note.id, note.at) if note is not None else None
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
         """Every result that the person did not take."""
         return (*rejections_in(self._opened), *self.later)
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """What everybody who takes or took part is called, by id; the id too where two have the same name."""
+        return {**names_of(self.dialog), USER: self.person, SYSTEM: "the daemon"}
+
+    def name(self, who: str) -> str:
+        """What that agent is called, or several whose ids are joined by commas; the person and the daemon too."""
+        return listed([self.names.get(one, one) for one in who.split(", ")])
+
+    @property
+    def headline(self) -> str:
+        """The outcome and why, in one line. That nobody thought about it in a rehearsal is for its reader to say."""
+        return ": ".join(filter(None, self._ending))
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in a few words: `agreed`; `not ended` while it goes on."""
+        return self._ending[0]
+
+    @property
+    def because(self) -> str:
+        """Who made it end like that, and why, in one sentence; "" where nothing more is known."""
+        return self._ending[1]
+
+    @cached_property
+    def _ending(self) -> tuple[str, str]:
+        state, outcome, called = self.dialog.state, self.dialog.state.outcome, self.dialog.state.table.deadlock
+        if outcome is None:
+            return "not ended", self._waiting()
+        last = next((d for d in reversed(self.decisions) if str(d.turn) == outcome.entry), None)
+        built = f"with {came_of(state.build)}" if state.build.all else "before a task was proposed"
+        built = built if state.build else ""
+        if outcome.is_consensus:
+            return "agreed", self._consensus(outcome)
+        if outcome.is_agreed or outcome.is_deadlock:
+            if state.build:
+                return "decided" if outcome.is_agreed else "nothing approved", came_of(state.build)
+            if outcome.is_agreed:
+                how = f"decided {method(last.method)}" if last else "decided"
+                return how, self._how(last) if last else outcome.reason.strip()
+            why = f"{method(last.method)}, {self._how(last)}" if last else outcome.reason.strip()
+            how = f", called by {self.name(', '.join(called))}" if outcome.by in called else f"; {why}" if why else ""
+            return "no agreement", "; ".join((f"a deadlock{how}", *self._unread()))
+        if outcome.is_limit:
+            ending, which = _LIMITS[outcome.cause]
+            if not outcome.cause and state.counted >= state.limits.max_turns:
+                which = f"the limit of {many(state.limits.max_turns, 'turn')}"
+            came_to = built or ("without an agreement" if self.agreed is None else "after a decision")
+            missed = () if self.agreed else self._unread()
+            return ending, "; ".join((f"{outcome.why or which} ended it {came_to}", *missed))
+        if outcome.failed:
+            return "broken off by an error", self._failed(outcome.why)
+        by = outcome.from_session or self.person if outcome.by == USER else "a daemon"
+        return f"stopped by {by} {built or 'before an agreement'}", outcome.reason.strip()
+
+    def _waiting(self) -> str:
+        """Who is waited for."""
+        state = self.dialog.state
+        paused = "it is paused, and " if state.paused else ""
+        if state.questions.text:
+            asked = state.questions.askers
+            who = self.name(", ".join(asked)) if asked else "the dialog"
+            return f"{paused}{who} {'wait' if len(asked) > 1 else 'waits'} for the answer of {self.person}"
+        if agents := [who for who in state.owing if who != USER]:
+            return f"{paused}turn {state.number + 1} is to be written by {self.name(', '.join(agents))}"
+        its = "your" if self.person == YOU else f"{self.person}'s"
+        return f"{paused}it is {its} turn" if USER in state.owing else f"{paused}nobody's turn is named"
+
+    def _consensus(self, outcome: Outcome) -> str:
+        agreed = self.agreed
+        if agreed is None or agreed.method != "mutual":
+            return f"as {self.name(outcome.by)} wrote it; not everybody signed the text"
+        signed = [signer.agent for signer in agreed.signers]
+        left = ", ".join(one for one in self.dialog.header.voters if one not in signed)
+        text = f"{self.name(', '.join(signed))} signed the same text{f', {agreed.ref}' if agreed.ref else ''}"
+        return f"{text}; left out, being absent: {self.name(left)}" if left else text
+
+    def _failed(self, why: str) -> str:
+        """Why nobody could go on: the record names those by id who were given up, and what was decided without them."""
+        gone = [self.name(agent.id) for agent in self.dialog.header.agents if agent.id in self.dialog.state.absent]
+        if not gone:
+            return why
+        what, without, who = why.partition("; absent: ")[0].partition(" without ")
+        return f"{what}{without}{self.name(who)}, because {listed(gone)} failed, or gave no answer in time, twice"
+
+    def _how(self, decision: PlanDecision) -> str:
+        """What was decided, and by whose voices where there was a vote."""
+        if not decision.ref:
+            who, turn = position(decision.evidence)
+            is_named = decision.outcome == "approved" and who
+            told = f"the position of {self.name(who)} in turn {turn}"
+            return told if is_named else f"{decision.outcome}, {self.rests_on(decision)}"
+        if decision.method != "vote" or not decision.votes:
+            return f"{decision.ref} was {decision.outcome}, {self.rests_on(decision)}"
+        sides = {choice: [self.name(v.agent) for v in decision.votes if v.choice == choice] for choice in _SIDES}
+        voices = ", ".join(f"{listed(who)} {_SIDES[choice]}" for choice, who in sides.items() if who)
+        return f"{decision.ref} was {decision.outcome}; {voices}"
+
+    def rests_on(self, decision: PlanDecision) -> str:
+        """Who stands behind a decision, as its record says it, by name."""
+        return by_name(decision.evidence, self.name)
+
+    def _unread(self) -> Iterator[str]:
+        """Whose yes did not count, how often and why, none having counted since; and an agreement in words alone."""
+        told = [row_of(mark.name).rank == BLOCK or mark.name == "REFUSED" for _, mark in self._marks_of_all()]
+        if not any(told) and convergence(self.dialog) == 1 and not self.is_deadlock:
+            yield "the agents agreed in words, and nobody wrote a mark that says so: nothing was put up or signed"
+        times: Counter[str] = Counter()
+        whys: dict[str, str] = {}
+        for turn in self._turns:
+            refused = [m.fields[-1] for m in turn.all("REFUSED") if m.value.startswith(_YES) or m.fields[-1] == BESIDE]
+            if turn.number > self.dialog.state.base and refused:
+                is_beside = BESIDE in refused
+                times[turn.by] += 1
+                whys[turn.by] = "could not be read" if is_beside else f"did not count: {refused[0]}"
+            elif any(map(marks.is_yes, turn.marks)):
+                del times[turn.by]
+        for who, count in times.items():
+            yield f"{self.name(who)} wrote a yes{_OFTEN.get(count, f' {count} times')} that {whys[who]}"
+
+    def _marks_of_all(self) -> Iterator[tuple[Entry, Mark]]:
+        return ((entry, mark) for entry in self._turns for mark in entry.marks)
+
+    # -- what was decided -----------------------------------------------------------------------------------------
 
     @cached_property
     def agreed(self) -> Agreed | None:
@@ -464,33 +577,28 @@ class Plan:
         """Every decision of a mark, with its votes."""
         return tuple(map(self._decision, self.dialog.state.table.decisions))
 
-    def _decision(self, decision: Decision) -> PlanDecision:
-        proposal, turn = self._by_ref.get(decision.ref), turn_number(decision.entry)
-        now = as_of_now(self._opened, decision.entry, decision.outcome, decision.reason)
+    def _decision(self, made: Decision) -> PlanDecision:
+        proposal, turn = self._by_ref.get(made.ref), turn_number(made.entry)
+        now = as_of_now(self._opened, made.entry, made.outcome, made.reason)
+        votes: dict[str, Vote] = {}  # each agent's last one before it was decided
+        for entry, mark in takewhile(lambda one: one[0].number <= turn, self._marks("VOTE")):
+            vote = marks.vote(mark)
+            if vote is not None and vote.ref == made.ref:
+                heavy = self.dialog.header.rules.weight([entry.by])
+                votes[entry.by] = Vote(entry.by, vote.choice, entry.number, vote.reason, heavy)
         return PlanDecision(
-            ref=decision.ref,
+            ref=made.ref,
             by=proposal.by if proposal else "",
             text=proposal.text if proposal else "",
             outcome=now.outcome,
-            method=decision.method,
-            evidence=decision.evidence,
+            method=made.method,
+            evidence=made.evidence,
             reason=now.reason,
             turn=turn,
-            votes=tuple(self._votes(decision.ref, turn)),
+            votes=tuple(votes.values()),
             rejected_in=turn_number(now.rejected_in),
             superseded=now.superseded,
         )
-
-    def _votes(self, ref: str, until: int) -> Iterable[Vote]:
-        """Each agent's last vote on the proposal before it was decided."""
-        last: dict[str, Vote] = {}
-        for entry in takewhile(lambda entry: entry.number <= until, turns_of(self.dialog)):
-            for mark in entry.all("VOTE"):
-                vote = marks.vote(mark)
-                if vote is not None and vote.ref == ref:
-                    heavy = self.dialog.header.rules.weight([entry.by])
-                    last[entry.by] = Vote(entry.by, vote.choice, entry.number, vote.reason, heavy)
-        return last.values()
 
     @property
     def other_decisions(self) -> list[PlanDecision]:
@@ -498,19 +606,18 @@ class Plan:
         return [d for d in self.decisions if self.agreed is None or d.ref != self.agreed.ref]
 
     @property
-    def has_approved(self) -> bool:
-        """True where a decision approved something."""
-        return any(d.outcome == "approved" for d in self.decisions)
-
-    @property
-    def unsettled(self) -> list[Statement]:
-        """Objections and critiques that nothing became of yet."""
-        return [conflict.said for conflict in self.conflicts if not conflict.how]
-
-    @property
     def _approved_refs(self) -> list[str]:
-        refs = [self.agreed.ref] if self.agreed else []
-        return list(dict.fromkeys((*refs, *(d.ref for d in self.decisions if d.outcome == "approved"))))
+        approved = [d.ref for d in self.decisions if d.outcome == "approved"]
+        return list(dict.fromkeys([self.agreed.ref, *approved] if self.agreed else approved))
+
+    @property
+    def _decided_refs(self) -> set[str]:
+        return {d.ref for d in self.decisions if d.outcome in ("approved", "rejected")}
+
+    @property
+    def has_approved(self) -> bool:
+        """True where something was agreed, or a decision approved something."""
+        return bool(self._approved_refs)
 
     @property
     def agreements(self) -> tuple[Statement, ...]:
@@ -524,182 +631,49 @@ class Plan:
         if agreed is not None:
             what = _make_named(agreed.ref, agreed.text) if agreed.ref else f"what stands in turn {agreed.stands_in}"
             found.append(Statement("APPROVED", agreed.by, turn_number(agreed.decided_in), what))
-        return (*found, *self._given())
-
-    def _given(self) -> Iterator[Statement]:
-        """What agents conceded, and what they agreed to that was not decided; by a mark, else in words."""
         decided = {*self._approved_refs, *(decision.ref for decision in self.decisions)}
-        for entry in turns_of(self.dialog):
-            given = [mark for mark in entry.marks if mark.name in GIVEN]
-            for mark in given:
-                refs = marks.agreed(mark)
-                texts = [_make_named(ref, self._by_ref[ref].text) for ref in refs if ref in self._by_ref]
-                if not decided & set(refs):
-                    yield Statement(mark.name, entry.by, entry.number, ", ".join(texts) or mark.value)
-
-    # -- who is who, and how it ended, or stands, for somebody who has not read it --------------------------------
-
-    @cached_property
-    def names(self) -> Mapping[str, str]:
-        """What everybody who takes or took part is called, by id; the id too where two have the same name."""
-        return {**names_of(self.dialog), USER: self.person, SYSTEM: "the daemon"}
-
-    def name(self, who: str) -> str:
-        """What that agent is called, or several whose ids are joined by commas; the person and the daemon too."""
-        return listed([self.names.get(one, one) for one in who.split(", ")])
-
-    @property
-    def headline(self) -> str:
-        """The outcome and why, in one line. That nobody thought about it in a rehearsal is for its reader to say."""
-        return ": ".join(filter(None, (self.ending, self.because)))
-
-    @property
-    def ending(self) -> str:
-        """How it ended, in a few words: `agreed`; `not ended` while it goes on."""
-        return self._ending[0]
-
-    @property
-    def because(self) -> str:
-        """Who made it end like that, and why, in one sentence; "" where nothing more is known."""
-        return self._ending[1]
-
-    @cached_property
-    def _ending(self) -> tuple[str, str]:
-        outcome, called = self.dialog.state.outcome, self.dialog.state.table.deadlock
-        if outcome is None:
-            return "not ended", self._waiting()
-        last = next((d for d in reversed(self.decisions) if str(d.turn) == outcome.entry), None)
-        reason = outcome.reason.strip()
-        if outcome.name == "CONSENSUS_REACHED":
-            return "agreed", self._consensus(outcome)
-        if outcome.name in ("DECIDED", "DEADLOCK") and self.dialog.state.build:
-            return "decided" if outcome.name == "DECIDED" else "nothing approved", came_of(self.dialog.state.build)
-        if outcome.name == "DECIDED":
-            return (f"decided {method(last.method)}", self._how(last)) if last is not None else ("decided", reason)
-        if outcome.name == "DEADLOCK":
-            why = f"{method(last.method)}, {self._how(last)}" if last is not None else reason
-            how = f", called by {self.name(', '.join(called))}" if outcome.by in called else f"; {why}" if why else ""
-            return "no agreement", "; ".join((f"a deadlock{how}", *_unread(self.dialog, self.name)))
-        if outcome.is_limit:
-            decided = self._built or ("without an agreement" if self.agreed is None else "after a decision")
-            missed = () if self.agreed else (*_agreed_in_words_alone(self.dialog), *_unread(self.dialog, self.name))
-            limit = outcome.why or _LIMITS[outcome.cause or outcome.name]
-            if outcome.name == "MAX_TURNS_REACHED" and self.dialog.state.counted >= self.dialog.state.limits.max_turns:
-                limit = f"the limit of {many(self.dialog.state.limits.max_turns, 'turn')}"
-            return _ENDINGS[outcome.cause or outcome.name], "; ".join((f"{limit} ended it {decided}", *missed))
-        if outcome.failed:
-            return "broken off by an error", self._failed(outcome.why)
-        by = outcome.from_session or self.person if outcome.by == USER else "a daemon"
-        return f"stopped by {by} {self._built or 'before an agreement'}", reason
-
-    @property
-    def _built(self) -> str:
-        """What a build had come to, behind how it ended; "" for a dialog of another kind."""
-        if not self.dialog.state.build:
-            return ""
-        tasks = self.dialog.state.build
-        return f"with {came_of(tasks)}" if tasks.all else "before a task was proposed"
-
-    def _consensus(self, outcome: Outcome) -> str:
-        agreed = self.agreed
-        if agreed is None or agreed.method != "mutual":
-            by = self.name(outcome.by)
-            return f"as {by} wrote it; not everybody signed the text"
-        signed = [signer.agent for signer in agreed.signers]
-        left = ", ".join(one for one in self.dialog.header.voters if one not in signed)
-        text = f"{self.name(', '.join(signed))} signed the same text{f', {agreed.ref}' if agreed.ref else ''}"
-        return f"{text}; left out, being absent: {self.name(left)}" if left else text
-
-    def _failed(self, why: str) -> str:
-        """Why nobody could go on: the record names those by id who were given up, and what was decided without them."""
-        gone = [self.name(agent.id) for agent in self.dialog.header.agents if agent.id in self.dialog.state.absent]
-        if not gone:
-            return why
-        what, without, who = why.partition("; absent: ")[0].partition(" without ")
-        return f"{what}{without}{self.name(who)}, because {listed(gone)} failed, or gave no answer in time, twice"
-
-    def _how(self, decision: PlanDecision) -> str:
-        """What was decided, and by whose voices where there was a vote."""
-        if not decision.ref:
-            who, turn = position(decision.evidence)
-            is_named = decision.outcome == "approved" and who
-            told = f"the position of {self.name(who)} in turn {turn}"
-            return told if is_named else f"{decision.outcome}, {self.rests_on(decision)}"
-        if decision.method != "vote" or not decision.votes:
-            return f"{decision.ref} was {decision.outcome}, {self.rests_on(decision)}"
-        sides = {"approve": "for it", "reject": "against", "abstain": "abstaining"}
-        voices = [
-            f"{listed([self.name(vote.agent) for vote in decision.votes if vote.choice == choice])} {words}"
-            for choice, words in sides.items()
-            if any(vote.choice == choice for vote in decision.votes)
-        ]
-        return f"{decision.ref} was {decision.outcome}; {', '.join(voices)}"
-
-    def rests_on(self, decision: PlanDecision) -> str:
-        """Who stands behind a decision, as its record says it, by name."""
-        return by_name(decision.evidence, self.name)
-
-    def _waiting(self) -> str:
-        """Who is waited for."""
-        state = self.dialog.state
-        agents = [who for who in state.owing if who != USER]
-        paused = "it is paused, and " if state.paused else ""
-        if state.questions.text:
-            asked = state.questions.askers
-            who = self.name(", ".join(asked)) if asked else "the dialog"
-            return f"{paused}{who} {'wait' if len(asked) > 1 else 'waits'} for the answer of {self.person}"
-        if agents:
-            return f"{paused}turn {state.number + 1} is to be written by {self.name(', '.join(agents))}"
-        its = "your" if self.person == YOU else f"{self.person}'s"
-        return f"{paused}it is {its} turn" if USER in state.owing else f"{paused}nobody's turn is named"
+        for entry, mark in self._marks(*GIVEN):
+            refs = marks.agreed(mark)
+            texts = [_make_named(ref, self._by_ref[ref].text) for ref in refs if ref in self._by_ref]
+            if not decided & set(refs):
+                found.append(Statement(mark.name, entry.by, entry.number, ", ".join(texts) or mark.value))
+        return tuple(found)
 
     # -- was the debate worth it ----------------------------------------------------------------------------------
 
     @property
     def course(self) -> tuple[str, ...]:
         """What the debate changed and what it took: against the first answers, and by what the marks say."""
-        worth = self.worth
-        return tuple(filter(None, (self._gain(worth), self._moves(), self._price(worth))))
-
-    def _gain(self, worth: Worth) -> str:
-        """What counting the first answers would have said."""
+        worth, raised, changed = self.worth, len(self.conflicts), len(self.changes)
         if worth.why or not worth.verdict:
-            return f"Whether it changed the result cannot be said: {worth.why}." if self.outcome else ""
-        if worth.same is None:
-            return f"It cannot be compared by marks: {worth.outcome} is a text that no first answer held."
-        if worth.same:
-            return f"{worth.basis[0].upper()}{worth.basis[1:]}, counted, would have come to the same: {worth.verdict}."
-        return f"It changed the result: {worth.basis}, counted, would have come to {worth.verdict}."
-
-    def _moves(self) -> str:
-        """How many objections were settled and positions changed."""
-        parts = []
-        if raised := len(self.conflicts):
-            settled = sum(bool(conflict.how) for conflict in self.conflicts)
-            left = "all settled" if settled == raised > 1 else "settled" if settled else "not settled"
-            left = f"{settled} settled, {raised - settled} left open" if 0 < settled < raised else left
-            parts.append(f"{many(raised, 'objection')}, {left}")
-        if changed := len(self.changes):
-            parts.append(f"{many(changed, 'change')} of position")
-        if not parts and self.dialog.state.has_spoken:
-            return "Nobody objected, and nobody changed a position."
-        return f"{'; '.join(parts)}." if parts else ""
-
-    def _price(self, worth: Worth) -> str:
-        """What the first answers took, and all of it."""
+            gain = f"Whether it changed the result cannot be said: {worth.why}." if self.outcome else ""
+        elif worth.same is None:
+            gain = f"It cannot be compared by marks: {worth.outcome} is a text that no first answer held."
+        elif worth.same:
+            gain = f"{worth.basis[0].upper()}{worth.basis[1:]}, counted, would have come to the same: {worth.verdict}."
+        else:
+            gain = f"It changed the result: {worth.basis}, counted, would have come to {worth.verdict}."
+        settled = raised - len(self.unsettled)
+        left = "all settled" if settled == raised > 1 else "settled" if settled else "not settled"
+        left = f"{settled} settled, {raised - settled} left open" if 0 < settled < raised else left
+        moves = [f"{many(raised, 'objection')}, {left}"] if raised else []
+        moves += [f"{many(changed, 'change')} of position"] if changed else []
+        if not moves and self.dialog.state.has_spoken:
+            moves = ["Nobody objected, and nobody changed a position"]
         whole, first = worth.whole, worth.first
         figures = [dollars(whole.usd)] if whole.usd else []
         figures += [f"{whole.tokens:,} tokens"] if whole.tokens else []
-        early = first.usd if first is not None and first.turns < whole.turns else None
-        alone = f"; the first answers alone {dollars(early)}" if early and whole.usd else ""
-        return f"It cost {' and '.join(figures)}{alone}." if figures else ""
+        early = first.usd if first is not None and first.turns < whole.turns and whole.usd else None
+        alone = f"; the first answers alone {dollars(early)}" if early else ""
+        price = f"It cost {' and '.join(figures)}{alone}." if figures else ""
+        return tuple(filter(None, (gain, f"{'; '.join(moves)}." if moves else "", price)))
 
     @property
     def worth(self) -> Worth:
         """A plain vote of what each agent's first turn is for, against what was decided in the end."""
-        whole, first = cost(self.dialog.entries), dict[str, Entry]()
-        for entry in turns_of(self.dialog):
-            if entry.by != self.dialog.header.judge and entry.by in self.dialog.header.speakers:
+        whole, header, first = cost(self.dialog.entries), self.dialog.header, dict[str, Entry]()
+        for entry in self._turns:
+            if entry.by != header.judge and entry.by in header.speakers:
                 first.setdefault(entry.by, entry)
         if not self.outcome or len(first) < 2:
             return Worth(whole, why="fewer than two agents answered" if self.outcome else "the dialog has not ended")
@@ -711,35 +685,27 @@ class Plan:
         voices = max(counts.values())
         tied = [key for key, number in counts.items() if number == voices]
         final, name = self._final()
-        is_tie = len(tied) > 1
-        sides = [names[key] for key in tied]
-        about = next((one for one in sides if sorted(sides) == sorted([one, f"against {one}"])), "")
-        of_tie = f"a tie {f'over {about}' if about else f'between {listed(sides)}'}: nothing decided"
+        verdict = f"{names[tied[0]]}, with {voices} of {len(chosen)} voices"
+        if is_tie := len(tied) > 1:
+            sides = [names[key] for key in tied]
+            about = next((one for one in sides if sorted(sides) == sorted([one, f"against {one}"])), "")
+            verdict = f"a tie {f'over {about}' if about else f'between {listed(sides)}'}: nothing decided"
         return Worth(
             whole,
             cost(first.values()),
             tuple(Statement("FIRST", who, first[who].number, named) for who, (_, named) in chosen.items()),
-            of_tie if is_tie else f"{names[tied[0]]}, with {voices} of {len(chosen)} voices",
+            verdict,
             name or "nothing was decided",
             None if final and not is_tie and final not in counts else final == ("" if is_tie else tied[0]),
-            basis=self._basis(list(first.values())),
+            basis=_basis(list(first.values())),
         )
-
-    def _basis(self, first: Sequence[Entry]) -> str:
-        """How independent the first answers were."""
-        if all(entry.frame and entry.frame.nonce for entry in first):
-            return "the sealed first answers"
-        if len({entry.re for entry in first}) == 1 and first[0].re:
-            return "the first answers, given without knowing the others'"
-        early = min(first, key=lambda entry: entry.number)
-        return f"the first answers (only {early.by}'s was given without knowing another)"
 
     def _choice(self, entry: Entry) -> Choice | None:
         """What a turn is for, or against, by its first mark that says so."""
-        own = [p for p in self.dialog.state.table.proposals if p.entry == entry.id]
+        own = [p.ref for p in self.dialog.state.table.proposals if p.entry == entry.id]
         for mark in entry.marks:
             vote = marks.vote(mark) if mark.name == "VOTE" else None
-            refs = [own[0].ref] if row_of(mark.name).makes and own else marks.agreed(mark)
+            refs = own[:1] if row_of(mark.name).makes and own else marks.agreed(mark)
             against = self._aims(entry, mark) if mark.name == "OBJECTION" else ()
             if vote is not None and vote.choice in (marks.APPROVE, marks.REJECT):
                 refs, against = ((vote.ref,), ()) if vote.choice == marks.APPROVE else ((), (vote.ref,))
@@ -762,8 +728,8 @@ class Plan:
             own = [p.ref for p in self.dialog.state.table.proposals if p.by == agreed.by and not p.sha]
             name = f"the position of {self.name(agreed.by)} in turn {agreed.stands_in}"
             return (self._of_proposal(own[-1])[0] if own else _key(agreed.text)), name
-        last = next((d for d in reversed(self.decisions) if d.stands == "approved"), None)
-        ref = agreed.ref if agreed is not None else last.ref if last is not None else ""
+        last = next((d.ref for d in reversed(self.decisions) if d.stands == "approved"), "")
+        ref = agreed.ref if agreed is not None else last
         return self._of_proposal(ref) if ref else ("", "")
 
     # -- what was objected to, what became of it, and who still stands against what was decided -------------------
@@ -771,16 +737,16 @@ class Plan:
     @cached_property
     def conflicts(self) -> tuple[Disagreement, ...]:
         """Every objection and critique, in order, with what became of it."""
-        found, by_ref = [], self._by_ref
-        conceded = [(entry, mark) for entry in turns_of(self.dialog) for mark in entry.all("CONCEDE")]
-        for entry in turns_of(self.dialog):
-            for mark in (mark for mark in entry.marks if mark.name in RAISED):
-                about = self._aims(entry, mark)
-                said = Statement(mark.name, entry.by, entry.number, mark.value)
-                sides = {said.by, *(by_ref[ref].by for ref in about if ref in by_ref)}
-                given_up = _conceded(said, about, [(e, m) for e, m in conceded if e.by in sides], self.name)
-                found.append(Disagreement(said, about, given_up or self._settled(said, about)))
+        found = []
+        for entry, mark in self._marks(*RAISED):
+            said, about = Statement(mark.name, entry.by, entry.number, mark.value), self._aims(entry, mark)
+            found.append(Disagreement(said, about, self._conceded(said, about) or self._settled(said, about)))
         return tuple(found)
+
+    @property
+    def unsettled(self) -> list[Statement]:
+        """Objections and critiques that nothing became of yet."""
+        return [conflict.said for conflict in self.conflicts if not conflict.how]
 
     def _aims(self, entry: Entry, mark: Mark) -> tuple[str, ...]:
         """The proposals that an objection is about: those it names, those of the turns it answers, else the last."""
@@ -790,6 +756,19 @@ class Plan:
         before = [(turn_number(p.entry), p.ref) for p in self.dialog.state.table.proposals if p.by != entry.by]
         before = [(turn, ref) for turn, ref in before if turn < entry.number]
         return tuple(ref for turn, ref in before if turn in turns) or tuple(ref for _, ref in before[-1:])
+
+    def _conceded(self, said: Statement, about: Sequence[str]) -> str:
+        """Who gave up the point later: the one who raised it, or whose proposal it was."""
+        sides = {said.by, *(self._by_ref[ref].by for ref in about if ref in self._by_ref)}
+        for entry, mark in self._marks("CONCEDE"):
+            turns, refs = referred(entry)
+            own = marks.references(mark)
+            named = {*refs, *own[1], *marks.objected(mark)}
+            # A concession names the proposal or the turn of the objection, or nothing at all.
+            is_meant = said.turn in (*turns, *own[0]) or named & set(about) or not (turns or own[0] or named)
+            if entry.by in sides and entry.number > said.turn and is_meant:
+                return f"conceded by {self.name(entry.by)} in turn {entry.number}: {mark.value}".rstrip(": ")
+        return ""
 
     def _settled(self, said: Statement, about: Sequence[str]) -> str:
         """That an objection's proposal was decided later, or that its author signed; "" for neither."""
@@ -810,28 +789,20 @@ class Plan:
             if signer.reservation:
                 found.append(Statement("RESERVATION", signer.agent, signer.turn, signer.reservation))
         for ref in self._approved_refs:
-            found += self._against(ref)
+            cast = (vote for d in self.decisions if d.ref == ref for vote in d.votes if vote.choice == "reject")
+            votes = {vote.agent: vote.reason for vote in cast}
+            for (agent, about), held in latest(self._stances).items():
+                if about == ref and held.stance == "against":
+                    entry = self.dialog.entry(str(held.turn))
+                    mark = entry.mark("OBJECTION") if entry is not None else None
+                    reason = votes.get(agent, mark.value if mark else "")
+                    found.append(Statement("AGAINST", agent, held.turn, f"{ref}: {reason}" if reason else ref))
         if agreed is not None and not agreed.ref:  # a judge chose a position: the last ones of the others
             last = {p.by: p for p in self.dialog.state.table.proposals if p.by != agreed.by and not p.sha}
             found += (Statement("OTHER_SIDE", p.by, turn_number(p.entry), f"{p.ref}: {p.text}") for p in last.values())
-        if self._approved_refs:
-            turns = ((entry, mark) for entry in turns_of(self.dialog) for mark in entry.all("RESERVATION"))
-            reserved = {entry.by: Statement("RESERVATION", entry.by, entry.number, mark.value) for entry, mark in turns}
-            known = {said.by for said in found}
-            found += (said for who, said in reserved.items() if who not in known)
-        return tuple(found)
-
-    def _against(self, ref: str) -> Iterator[Statement]:
-        """Whose last position on a proposal is a no, with the reason of that turn."""
-        votes = {
-            vote.agent: vote for d in self.decisions if d.ref == ref for vote in d.votes if vote.choice == "reject"
-        }
-        for (agent, about), held in latest(self._stances).items():
-            if about == ref and held.stance == "against":
-                entry = self.dialog.entry(str(held.turn))
-                mark = entry.mark("OBJECTION") if entry is not None else None
-                reason = votes[agent].reason if agent in votes else mark.value if mark else ""
-                yield Statement("AGAINST", agent, held.turn, f"{ref}: {reason}" if reason else ref)
+        known = {said.by for said in found}
+        reserved = {said.by: said for said in self._said("RESERVATION") if self._approved_refs}
+        return (*found, *(said for who, said in reserved.items() if who not in known))
 
     @property
     def changes(self) -> tuple[StanceChange, ...]:
@@ -852,12 +823,9 @@ class Plan:
         """Each agent in its own words: the last turn that says something beside an agreed text, and its last stands."""
         names = {agent.id: agent.name for agent in self.dialog.header.agents}
         found = []
-        for who in dict.fromkeys((*names, *(entry.by for entry in turns_of(self.dialog)))):
-            turns = tuple(turns_of(self.dialog, who))
-            number, text = _last_of_substance(turns)
-            stands = {
-                m.name: Statement(m.name, who, e.number, m.value) for e in turns for m in e.marks if m.name in STANDS
-            }
+        for who in dict.fromkeys((*names, *self._speakers)):
+            number, text = _last_of_substance([entry for entry in self._turns if entry.by == who])
+            stands = {said.kind: said for said in self._said(*STANDS) if said.by == who}
             if text:
                 last = tuple(sorted(stands.values(), key=lambda said: said.turn))
                 found.append(View(who, names.get(who, who), number, *beginning(text), last))
@@ -867,14 +835,11 @@ class Plan:
     def positions(self) -> tuple[Statement, ...]:
         """Each agent's last position: its last plain proposal, and its last objection after that."""
         found: list[Statement] = []
-        for agent in dict.fromkeys(entry.by for entry in turns_of(self.dialog)):
+        for agent in self._speakers:
             last: dict[str, Statement] = {}
-            for entry in turns_of(self.dialog, agent):
-                for mark in entry.marks:
-                    if mark.name == "PROPOSAL":
-                        last = {}
-                    if mark.name in ("PROPOSAL", "OBJECTION"):
-                        last[mark.name] = Statement(mark.name, agent, entry.number, mark.value)
+            for said in self._said("PROPOSAL", "OBJECTION"):
+                if said.by == agent:
+                    last = {said.kind: said} if is_for(said) else {**last, said.kind: said}
             found += last.values()
         return tuple(found)
 
@@ -894,8 +859,8 @@ class Plan:
         What several say in the same words stands once, under all their names.
         """
         same: dict[str, Statement] = {}
-        for agent in dict.fromkeys(entry.by for entry in turns_of(self.dialog)):
-            turns = tuple(turns_of(self.dialog, agent))
+        for agent in self._speakers:
+            turns = [entry for entry in self._turns if entry.by == agent]
             said = [Statement(name, agent, e.number, text) for e in turns for text in read(e.marks)]
             texts = labelled(own_words(turns[-1]), label)
             for item in said[-1:] or [Statement(name, agent, turns[-1].number, text) for text in texts[:1]]:
@@ -918,11 +883,15 @@ class Plan:
     @property
     def questions(self) -> tuple[Statement, ...]:
         """What the marks leave open, most pressing first."""
+        answered: dict[int, set[str]] = {}  # by whom each turn was answered by number
+        for entry in self._turns:
+            for number in referred(entry)[0]:
+                answered.setdefault(number, set()).add(entry.by)
         asked = ((asker(self.dialog, q), q) for q in self.dialog.state.questions.open)
         return (
             *(Statement("QUESTION_FOR_USER", who, turn_number(q.entry), q.said) for who, q in asked),
             *(() if self._now else self.crux),
-            *self._unanswered(),
+            *(said for said in self._said("QUESTION") if not answered.get(said.turn, set()) - {said.by}),
             *self._undecided(),
             *(
                 Statement("FINDING", f.by, f.turn, f"finding {f.number} blocks: {f.issue}")
@@ -931,25 +900,15 @@ class Plan:
             ),
         )
 
-    def _unanswered(self) -> Iterator[Statement]:
-        """Questions to the other agents, in turns that nobody else answered by number."""
-        answered: dict[int, set[str]] = {}
-        for entry in turns_of(self.dialog):
-            for number in referred(entry)[0]:
-                answered.setdefault(number, set()).add(entry.by)
-        for entry in turns_of(self.dialog):
-            if not answered.get(entry.number, set()) - {entry.by}:
-                yield from (Statement("QUESTION", entry.by, entry.number, mark.value) for mark in entry.all("QUESTION"))
-
     def _undecided(self) -> Iterator[Statement]:
         """Proposals that nothing was decided about. What everybody signed, or a judge chose, settles them all."""
-        state, agreed, stances = self.dialog.state, self._now, latest(self._stances)
+        table, agreed, stances = self.dialog.state.table, self._now, latest(self._stances)
         if agreed is not None and (agreed.method in ("mutual", "person", "by hand") or not agreed.ref):
             return
-        done = {d.ref for d in self.decisions if d.outcome in ("approved", "rejected")} | set(state.table.vetoed)
-        texts = {same_text(p.text).casefold() for p in state.table.proposals if p.ref in done and p.text.strip()}
-        newest = next((p.ref for p in reversed(state.table.proposals) if p.sha), "")
-        for p in state.table.proposals:
+        done = self._decided_refs | set(table.vetoed)
+        texts = {same_text(p.text).casefold() for p in table.proposals if p.ref in done and p.text.strip()}
+        newest = next((p.ref for p in reversed(table.proposals) if p.sha), "")
+        for p in table.proposals:
             position = stances.get((p.by, p.ref))
             is_gone = (position is not None and position.stance == "conceded") or (p.sha and p.ref != newest)
             if not (is_gone or p.ref in done or same_text(p.text).casefold() in texts):
@@ -962,7 +921,7 @@ class Plan:
         agreed = self._now
         if agreed is not None and (found := labelled(agreed.text, STEPS)):
             return tuple(NextStep(text, "the agreed text") for text in found)
-        for entry in tuple(turns_of(self.dialog))[: -LAST_TURNS - 1 : -1]:
+        for entry in self._turns[: -LAST_TURNS - 1 : -1]:
             if found := labelled(own_words(entry), STEPS):
                 return tuple(NextStep(text, f"turn {entry.number}, by {entry.by}") for text in found)
         tried = self.experiments if agreed is None else ()
@@ -975,9 +934,8 @@ class Plan:
         """The figures by their names in the plan's JSON (docs/plan.md says what each means); None where unknown."""
         state, agents = self.dialog.state, [agent.id for agent in self.dialog.header.agents]
         made = Counter(contribution.agent for contribution in contributions(self.dialog))
-        said = (marks.confidence(mark) for entry in turns_of(self.dialog) for mark in entry.all("CONFIDENCE"))
-        confidences = [confidence for confidence in said if confidence is not None]
-        decided = {d.ref for d in self.decisions if d.outcome in ("approved", "rejected")} | {*self._approved_refs}
+        said = [sure for _, mark in self._marks("CONFIDENCE") if (sure := marks.confidence(mark)) is not None]
+        decided = {*self._decided_refs, *self._approved_refs}
         frames = (entry.frame for entry in self.dialog.entries if entry.frame is not None)
         seconds = [int(frame.ms) / 1000 for frame in frames if _MS.fullmatch(frame.ms)]
         return {
@@ -986,9 +944,9 @@ class Plan:
             "rounds_completed": state.floor.rounds,
             "proposals_made": len({*self._by_ref, *decided}),
             "decisions_reached": len(decided),
-            "conflicts_resolved": sum(bool(conflict.how) for conflict in self.conflicts),
+            "conflicts_resolved": len(self.conflicts) - len(self.unsettled),
             "consensus_rate": self._consensus_rate(),
-            "average_confidence": fmean(confidences) if confidences else None,
+            "average_confidence": fmean(said) if said else None,
             **_account(total(state.spent)),
             "latency": {
                 "total": sum(seconds) if seconds else None,
@@ -1003,48 +961,24 @@ class Plan:
 
     def _consensus_rate(self) -> float | None:
         """Of the agents that may vote, the part that stands behind what was approved; None when nothing was."""
-        able, refs = set(self.dialog.header.voters), self._approved_refs
-        return fmean(len(self._behind(ref) & able) / len(able) for ref in sorted(refs)) if able and refs else None
+        able, agreed, shares = set(self.dialog.header.voters), self.agreed, []
+        for ref in sorted(self._approved_refs):
+            # Who signed it, voted for it, or whose latest position on it is a yes.
+            behind = {signer.agent for signer in agreed.signers} if agreed is not None and agreed.ref == ref else set()
+            made = [d for d in self.decisions if (d.ref, d.outcome) == (ref, "approved")]
+            behind |= {vote.agent for d in made for vote in d.votes if vote.choice == "approve"}
+            behind |= {who for (who, about), p in latest(self._stances).items() if (about, p.stance) == (ref, "for")}
+            shares.append(len(behind & able) / len(able) if able else 0.0)
+        return fmean(shares) if able and shares else None
 
-    def _behind(self, ref: str) -> set[str]:
-        """Who stands behind a proposal: who signed it, or whose latest position on it is a yes."""
-        agreed = self.agreed
-        signed = {signer.agent for signer in agreed.signers} if agreed is not None and agreed.ref == ref else set()
-        cast = (vote for d in self.decisions if (d.ref, d.outcome) == (ref, "approved") for vote in d.votes)
-        votes = {vote.agent for vote in cast if vote.choice == "approve"}
-        return (
-            signed | votes | {w for (w, about), p in latest(self._stances).items() if (about, p.stance) == (ref, "for")}
-        )
+
+def is_for(said: Statement) -> bool:
+    """True for what an agent proposes, among its positions; the others are objections."""
+    return said.kind == "PROPOSAL"
 
 
 def _make_named(ref: str, text: str) -> str:
     return f"{ref}: {text}" if text and "\n" not in text.strip() else f"the text {ref}"
-
-
-def _agreed_in_words_alone(dialog: Dialog) -> tuple[str, ...]:
-    """Said where every agent's last reply agrees by its phrases, none disagrees, and no mark takes a position."""
-    marks = {mark.name for entry in dialog.turns if entry.by != USER for mark in entry.marks}
-    return (IN_WORDS_ALONE,) if not marks & _POSITIONS and convergence(dialog) == 1 else ()
-
-
-def _unread(dialog: Dialog, name: Callable[[str], str]) -> Iterator[str]:
-    """Who wrote a yes that did not count, how often, why, and none since that did."""
-    times: Counter[str] = Counter()
-    whys: dict[str, str] = {}
-    for turn in (turn for turn in dialog.turns if turn.number > dialog.state.base and not turn.is_struck):
-        refused = next((m.fields[-1] for m in turn.all("REFUSED") if m.value.startswith(_YES)), None)
-        refused = next((m.fields[-1] for m in turn.all("REFUSED") if m.fields[-1] == BESIDE), refused)
-        if refused is not None:
-            times[turn.by] += 1
-            whys[turn.by] = "could not be read" if refused == BESIDE else f"did not count: {refused}"
-        elif any(map(marks.is_yes, turn.marks)):
-            del times[turn.by]
-    for who, count in times.items():
-        often = {1: "", 2: " twice", 3: " three times"}.get(count, f" {count} times")
-        yield f"{name(who)} wrote a yes{often} that {whys[who]}"
-
-
-_YES = ("CONSENSUS", "AGREE")  # how what is refused begins, where a yes was meant
 
 
 def referred(entry: Entry) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -1053,32 +987,28 @@ def referred(entry: Entry) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return tuple(n for turns, _ in found for n in turns), tuple(ref for _, refs in found for ref in refs)
 
 
-def _conceded(
-    said: Statement, about: Sequence[str], conceded: Sequence[tuple[Entry, Mark]], name: Callable[[str], str]
-) -> str:
-    """Who gave up the point later: the one who raised it, or whose proposal it was."""
-    for entry, mark in conceded:
-        if entry.number > said.turn and _is_meant(entry, mark, said, about):
-            return f"conceded by {name(entry.by)} in turn {entry.number}: {mark.value}".rstrip(": ")
-    return ""
-
-
-def _is_meant(entry: Entry, mark: Mark, said: Statement, about: Sequence[str]) -> bool:
-    """A concession names the proposal or the turn of the objection, or nothing at all."""
-    turns, refs = referred(entry)
-    own = marks.references(mark)
-    turns, refs = (*turns, *own[0]), (*refs, *own[1], *marks.objected(mark))
-    return said.turn in turns or bool(set(refs) & set(about)) or not (turns or refs)
-
-
 def _last_of_substance(turns: Sequence[Entry]) -> tuple[int, str]:
     """Number and text of the last turn that says something beside an agreed text; else of the last one at all."""
     texts = [(entry.number, own_words(entry)) for entry in turns]
-    heads = [(number, before_summary(text)) for number, text in texts]
+    heads = [(number, before_summary(text).strip()) for number, text in texts]
     for found in (*reversed(heads), *reversed(texts)):
         if len(found[1].split()) >= SUBSTANCE:
             return found
     return max(reversed(texts), key=lambda found: len(found[1].split()), default=(0, ""))
+
+
+def _basis(first: Sequence[Entry]) -> str:
+    """How independent the first answers were."""
+    if all(entry.frame and entry.frame.nonce for entry in first):
+        return "the sealed first answers"
+    if len({entry.re for entry in first}) == 1 and first[0].re:
+        return "the first answers, given without knowing the others'"
+    early = min(first, key=lambda entry: entry.number)
+    return f"the first answers (only {early.by}'s was given without knowing another)"
+
+
+def _key(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold())) or text
 
 
 def _live(dialog: Dialog) -> dict[str, dict[str, int]]:
@@ -1106,10 +1036,6 @@ def _account(spent: Spent) -> dict[str, Any]:
     }
 
 
-def _key(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.casefold())) or text
-
-
 def cost(entries: Iterable[Entry]) -> PlanCost:
     """What these entries came to, as far as their frames say."""
     turns, spent, times = 0, Spent(), []
@@ -1120,9 +1046,10 @@ def cost(entries: Iterable[Entry]) -> PlanCost:
         turns += entry.is_turn
         spent = spent.plus(account(frame.tokens_in, frame.tokens_out, frame.usd))
         times += [int(frame.ms)] if _MS.fullmatch(frame.ms) else []
+    known = _account(spent)
     return PlanCost(
         turns,
         usd=None if spent.unknown == spent.entries else spent.usd,
-        tokens=None if (spent.uncounted and not spent.tokens) or not spent.entries else spent.tokens,
+        tokens=None if known["tokens"]["in"] is None else spent.tokens,
         seconds=sum(times) / 1000 if times else None,
     )

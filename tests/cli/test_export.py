@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.store.archive import archive
-from dialogd.views.export import export
+from dialogd.views.documents import export
 from tests.cli.command import Commands
 from tests.export.dialogs import peaceful
 

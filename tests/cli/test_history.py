@@ -9,8 +9,8 @@ import pytest
 
 from dialogd.server.wire import DialogOut
 from dialogd.store.folders import StateDir
+from dialogd.views.documents import plan_facts as as_json
 from dialogd.views.plan import Plan
-from dialogd.views.plan_page import as_json
 from tests.cli.command import Commands
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.plans.scenes import BY_HAND

@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from dialogd.memory.memory import live_decisions
+from dialogd.memory.past import facts as kept_of
 from dialogd.server import page as panels
-from dialogd.views.export import export
+from dialogd.views.documents import export, first_screen, markdown
 from dialogd.views.plan import Plan
-from dialogd.views.plan_page import first_screen, markdown
 from tests.cli.command import Commands
 from tests.support.room import Room, opening
 
@@ -86,6 +85,6 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
         page = export(dialog, "md").decode()
         assert f"**P1** by Claude A: Redis ({word}" in page
         assert json.loads(export(dialog, "json"))["decisions"][0] == first
-        recalled = next(iter(live_decisions(dialog)))
+        recalled = kept_of(dialog).decisions[0]
         assert recalled.status == first["outcome"]
         assert recalled.superseded.startswith(WENT_ON)

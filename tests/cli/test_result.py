@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dialogd.protocol.grammar import parse
-from dialogd.views.plan_files import keep
+from dialogd.views.documents import keep
 from tests.cli.command import Commands
 from tests.support.room import Room, opening
 

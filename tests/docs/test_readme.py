@@ -16,7 +16,7 @@ import pytest
 from dialogd.cli.create import free_ports
 from dialogd.config import DEFAULT_FILE
 from dialogd.store.folders import StateDir
-from dialogd.views.plan_files import place
+from dialogd.views.documents import place
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Block, Sandbox, blocks, put_dialogd, until
 from tests.support.pair import PATIENCE
 

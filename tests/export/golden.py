@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dialogd.views.export import export
+from dialogd.views.documents import export
 from tests.export.dialogs import peaceful
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
 from dialogd.store.archive import attachments_of
-from dialogd.views.export import BROWSERS, FORMATS, draw_up, export, file_name
+from dialogd.views.documents import BROWSERS, FORMATS, draw_up, export, file_name
 from dialogd.views.markup import parsed, to_html
 from dialogd.views.plan import Plan
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
@@ -346,7 +346,7 @@ ALONE = """
 import sys
 sys.modules["weasyprint"] = None  # as where it is not installed
 from dialogd.errors import NotInstalled
-from dialogd.views.export import export
+from dialogd.views.documents import export
 from tests.export.dialogs import peaceful
 try:
     export(peaceful().dialog, "pdf")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.views.export import export
+from dialogd.views.documents import export
 from tests.export.dialogs import hostile
 
 pytestmark = pytest.mark.slow

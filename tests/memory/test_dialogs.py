@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from dialogd.errors import BadInput
-from dialogd.memory.memory import history
+from dialogd.memory.index import history
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.memory.test_index import STAGES
 from tests.support.past import Past
@@ -52,7 +53,7 @@ def test_a_dialog_is_found_by_the_beginning_of_its_id(shelf: Shelf) -> None:
     for dialog in (SESSIONS, RETRIES):
         shelf.put(dialog)
     assert shelf.memory.dialog("d00001").id == shelf.memory.dialog("where-should").id == SESSIONS.id
-    assert shelf.memory.dialog_path(RETRIES.id).read_bytes() == RETRIES.file()
+    assert Path(shelf.memory.dialog(RETRIES.id).archive).read_bytes() == RETRIES.file()
     for wanted in ("d0", "x", "", "%", "d_0001"):
         with pytest.raises(BadInput):
             shelf.memory.dialog(wanted)

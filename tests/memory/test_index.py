@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dialogd.errors import StorageError
 from dialogd.memory import Memory
-from dialogd.memory.reading import LARGEST
+from dialogd.memory.past import LARGEST
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.support.room import Room, opening

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dialogd import person
 from dialogd.cli.create import Start, draw_up, usual_ports
 from dialogd.memory import PastDecision, Verdict
-from dialogd.memory.recall import block
+from dialogd.memory.past import block
 from dialogd.protocol.grammar import parse
 from dialogd.templates.opening import compose
 from dialogd.views.plan import Signed

@@ -10,7 +10,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.state import Dialog
 from dialogd.server.page import end_piece, result_piece
-from dialogd.views.export import export
+from dialogd.views.documents import export
 from dialogd.views.flow import as_text, away
 from dialogd.views.plan import YOU, Plan
 from tests.plans.ends import ROOMS, file_of

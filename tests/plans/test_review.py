@@ -7,8 +7,8 @@ import re
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.review import PARTS, findings, score
 from dialogd.protocol.state import Dialog
+from dialogd.views.documents import markdown
 from dialogd.views.plan import Plan
-from dialogd.views.plan_page import markdown
 from tests.plans.scenes import review
 from tests.support.cases import cases
 from tests.support.room import Room, opening

@@ -12,9 +12,9 @@ from dialogd.agent.call import Call
 from dialogd.backends import Request, Usage
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError
+from dialogd.views.documents import markdown, prompt, synthesize
+from dialogd.views.documents import plan_facts as as_json
 from dialogd.views.plan import Plan
-from dialogd.views.plan_files import prompt, synthesize
-from dialogd.views.plan_page import as_json, markdown
 from tests.plans.scenes import consensus
 
 SECRET = "sk-ant-api03-" + "x" * 40
