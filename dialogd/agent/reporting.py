@@ -96,7 +96,10 @@ class _Line(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line; secrets are taken out last, for whatever failed may quote one, tracebacks included."""
-        return redact(self._make(record), self._secrets)[0]
+        line: str | None = getattr(record, "line", None)
+        if line is None:  # made once, for both handlers
+            line = record.line = redact(self._make(record), self._secrets)[0]
+        return line
 
     def _json(self, record: logging.LogRecord) -> str:
         event: Event | None = getattr(record, "event", None)
@@ -112,7 +115,9 @@ class _Line(logging.Formatter):
 
     def _plain(self, record: logging.LogRecord) -> str:
         """`20:15:02 A  replying`; control characters of foreign text do not reach the terminal."""
-        text = "".join(c if c.isprintable() else "\ufffd" for c in record.getMessage())
+        text = record.getMessage()
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else "\ufffd" for c in text)
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {self._me}  {text}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
