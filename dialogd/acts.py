@@ -172,8 +172,11 @@ ACTS = {
                   read=str)), happened=_limited),
         Act("approve", "Accept the result, or let an agent call a tool."),
         Act("reject", "Reject the result, with a reason; the dialog continues.",
-            given=(Given("reason", "What is wrong with it; `-` reads standard input.", metavar="REASON",
-                         limits={"max_length": LONG}),), starts=True),
+            "Your turn, with the reason, opens it again.", (
+            Given("reason", "What is wrong with it; `-` reads standard input.", metavar="REASON",
+                  limits={"max_length": LONG}),), starts=True,
+            happened=lambda _b, a, _: f"turn {a.state.number} is yours; the result is rejected, the dialog is open"
+            " again"),
         Act("floor", "Ask for the floor, where the order of speakers is free.",
             "For yourself or an agent; whoever asks first speaks first.",
             (Given("agent", "Who asks. Default: you.", default="", metavar="[ID]"),), happened=_queued),

@@ -15,12 +15,12 @@ import typer
 
 from dialogd import person
 from dialogd.acts import ACTS, Act, carry_out
-from dialogd.backends.seats import Seat, start_again
+from dialogd.backends.seats import Seat
 from dialogd.cli import options
 from dialogd.cli.client import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
 from dialogd.cli.create import is_free, read_cast
 from dialogd.cli.result import disown, keep_ended, leave_plan
-from dialogd.cli.status import ended, onwards
+from dialogd.cli.status import ended, onwards, started_again
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, file_flag, start_command
 from dialogd.errors import BadInput, DialogdError, NotRunning
@@ -34,7 +34,6 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import listed
 from dialogd.store.caller import settle
 from dialogd.store.folders import StateDir
-from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
 from dialogd.views.plan import has_spoken
 
@@ -52,9 +51,12 @@ def _command(act: Act) -> Callable[..., None]:
         for one in act.given:
             if one.ask:
                 given[one.name] = given[one.name] == "on"
-        if "text" in given:
-            given["text"] = options.typed(given["text"])
+            elif one.name == "text" or act.name == "reject":
+                given[one.name] = options.typed(given[one.name])
         after = carry_out(act, log, given, options.own_secrets() if act.given else ())
+        if act.name == "reject":
+            disown(settings, after)
+            keep_ended(settings, after)
         assert act.happened is not None
         done(settings, after, act.happened(before, after, given))
 
@@ -93,10 +95,7 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
     asleep = next((who for who in agents if who not in running and who != ANY), "")
     if state.paused or not asleep:
         return f"{owing}{' once you resume' if state.paused else ''}"
-    if dialog.state.build and not running:
-        again = lifecycle.continued(dialog, file_flag(settings.file))
-    else:
-        again = start_again(StateDir(settings.state_dir), settings.file, dialog.id, asleep)
+    again = started_again(dialog, settings.file, asleep, StateDir(settings.state_dir), is_alone=not running)
     return f"{owing} (not running: {again})"
 
 
@@ -134,11 +133,6 @@ def _port(dialog: Dialog) -> int:
     return next((p for p in range(first, first + 100) if str(p) not in taken and is_free(p)), first)
 
 
-# -- The person takes the result of a dialog, or rejects it -----------------------------------------------------------
-
-Reason = Annotated[str, typer.Argument(metavar="REASON", help="What is wrong with it; `-` reads standard input.")]
-
-
 def approve(
     call: Annotated[str, typer.Argument(metavar="[CALL]", help="A call of a tool that waits, such as A-3f9a1c.")] = "",
     refuse: Annotated[bool, typer.Option("--refuse", help="The call, or the only one, may not be made.")] = False,
@@ -150,10 +144,10 @@ def approve(
     With CALL the tool that an agent asks for: `dialogd status` shows the calls that wait. Without an answer a call is
     refused in time for the agent's turn to end.
     """
-    if call or refuse:
-        _answer_call(call, file, refuse=refuse)
-        return
     settings, log, before = options.opened(file)
+    if call or refuse:
+        _answer_call(settings, before, call, refuse=refuse)
+        return
     after = person.approve(log)
     keep_ended(settings, after)
     if before.state.outcome is None:
@@ -165,39 +159,21 @@ def approve(
         remark(f"next: {way}")
 
 
-def _answer_call(call: str, file: str | None, *, refuse: bool) -> None:
+def _answer_call(settings: Settings, dialog: Dialog, call: str, *, refuse: bool) -> None:
     """Let an agent call the tool that it asks for, or refuse it."""
-    settings, _, dialog = options.opened(file)
-    answers = healths(daemons(settings, settings.file))
-    asked = {
-        str(one.get("call")): (daemon, one) for daemon, said in answers.items() for one in (said or {}).get("calls", ())
-    }
+    said = healths(daemons(settings, settings.file)).items()
+    asked = {str(one.get("call")): (daemon, one) for daemon, health in said for one in (health or {}).get("calls", ())}
     if not asked:
         raise NotRunning("no call of a tool waits for you", fix="`dialogd status` shows when one does")
-    if not call and len(asked) > 1:
-        raise BadInput("several calls wait for you", fix=f"name one: {', '.join(asked)}")
+    if call not in asked and (call or len(asked) > 1):
+        what = f"no call {call!r} waits for you" if call else "several calls wait for you"
+        raise BadInput(what, fix=f"name one: {', '.join(asked)}")
     call = call or next(iter(asked))
-    if call not in asked:
-        raise BadInput(f"no call {call!r} waits for you", fix=f"these do: {', '.join(asked)}")
     daemon, one = asked[call]
     body = {"call": call, "refuse": refuse, "file": daemon.file, "dialog": dialog.id}
-    answer = ask(daemon.port, "POST", "/approve-call", body, seconds=2.0)
     fix = "try it again; `dialogd status` says more"
-    found = accepted(daemon, answer, fix=fix, retry=fix)
+    found = accepted(daemon, ask(daemon.port, "POST", "/approve-call", body, seconds=2.0), fix=fix, retry=fix)
     remark(f"{found['status']}: {one.get('tool')} {one.get('arguments')}")
-
-
-def reject(reason: Reason, file: options.FileOption = None) -> None:
-    """Reject the result, with a reason; the dialog continues.
-
-    Your turn, with the reason, opens it again.
-    """
-    settings, log, _ = options.opened(file)
-    words = options.typed(reason)
-    after = person.reject(log, words, secrets=options.own_secrets())
-    disown(settings, after)
-    keep_ended(settings, after)
-    done(settings, after, f"turn {after.state.number} is yours; the result is rejected, the dialog is open again")
 
 
 # -- `dialogd stop`: end dialogs and their daemons, also where none runs or one hangs ---------------------------------
@@ -223,12 +199,10 @@ def stop(file: options.FileOption = None) -> None:
             f"this session holds seat {seat.id}, so only its own dialog is stopped; all of them: in a terminal of yours"
         )
     running = daemons(settings, settings.file if file is not None else None)
-    ends = in_parallel(end_daemon, running)
-    for daemon, how in zip(running, ends, strict=True):
+    for daemon, how in zip(running, in_parallel(end_daemon, running), strict=True):
         show(plain(f"{daemon.id} (pid {daemon.pid}, port {daemon.port}) {how}"))
-    files = dict.fromkeys([settings.file, *(Path(daemon.file) for daemon in running)])
     served = {Path(daemon.file): daemon.plans for daemon in running}
-    closed = [_close(settings, path, served) for path in files]
+    closed = [_close(settings, path, served) for path in dict.fromkeys([settings.file, *served])]
     if False in closed:
         raise typer.Exit(1)
     if not running and not any(closed):
@@ -248,9 +222,8 @@ def end_daemon(daemon: Running) -> str:
     if gone(daemon, deadline):
         return "stopped"
     signalled(daemon, signal.SIGKILL)
-    if gone(daemon, time.monotonic() + LAST_WAIT):
-        return "did not answer and was killed"
-    return "could not be ended; look at it with ps"
+    is_gone = gone(daemon, time.monotonic() + LAST_WAIT)
+    return "did not answer and was killed" if is_gone else "could not be ended; look at it with ps"
 
 
 def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool | None:
@@ -275,12 +248,7 @@ def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool |
     except DialogdError as error:
         remark(f"{file} is still open: {error}; {error.fix}; then say `dialogd stop` again")
         return False
-    return _keep(settings, log, dialog, served)
-
-
-def _keep(settings: Settings, log: LogFile, dialog: Dialog, served: Mapping[Path, str]) -> bool:
-    """Copy a dialog that is closed, and leave its plan; False, and a line that says so, where that failed."""
-    file, name = log.path, dialog.state.outcome.name if dialog.state.outcome else "open"
+    name = dialog.state.outcome.name if dialog.state.outcome else "open"
     try:
         copy = keep(dialog, file, StateDir(settings.state_dir))
     except (DialogdError, OSError) as error:
@@ -289,8 +257,7 @@ def _keep(settings: Settings, log: LogFile, dialog: Dialog, served: Mapping[Path
         return False
     show(plain(f"{file} [{name}], copied to {copy}"))
     plan = settings.plan if file not in served else Path(served[file]) if served[file] else False
-    wanted = replace(settings, file=file, plan=plan)
-    page = leave_plan(wanted, dialog) if name == "STOPPED" else None
+    page = leave_plan(replace(settings, file=file, plan=plan), dialog) if name == "STOPPED" else None
     if page is not None:
         show(plain(f"plan {page}"))
     if page is not None or name != "STOPPED" or not plan or not has_spoken(dialog):

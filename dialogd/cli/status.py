@@ -28,7 +28,6 @@ from dialogd.protocol.build import APPROVED, MERGED, listed, red, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.fold import strikes, vetoes
-from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import AGREED, ANY, USER, whose
 from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog, Outcome
@@ -66,30 +65,28 @@ class Situation:
         return cls(dialog, file, running, {daemon.id: said for daemon, said in healths(running).items()}, state)
 
     @property
-    def owing(self) -> tuple[str, ...]:
-        """The agents that owe a turn."""
-        return tuple(who for who in self.dialog.state.owing if who != USER)
-
-    @property
     def phase(self) -> str:
         """The dialog in one word."""
         return phase(self.dialog, thinking=any(map(self.working, self.healths)))
 
     def reasons(self) -> tuple[str, ...]:
         """Why the dialog stands where it stands, one sentence each; never empty."""
-        state = self.dialog.state
-        if state.outcome is not None:
+        if self.dialog.state.outcome is not None:
             return (ended(self.dialog),)
-        held = self._held()
-        busy = {agent: text for agent in self.healths if (text := self._thinking(agent))}
-        if held is not None:
+        busy, timeout_of = {}, self.dialog.state.limits.timeout_of
+        for agent in self.healths:
+            if work := self.working(agent):
+                since = in_words(round(float(work.get("seconds") or 0.0)))
+                most = in_words(timeout_of(agent))
+                busy[agent] = f"{agent} thinks about turn {work.get('turn')} since {since} (at most {most})"
+        if (held := self._held()) is not None:
             return (self._words(held), *busy.values())
-        return (*busy.values(), *(self._idle(agent) for agent in self.owing if agent not in busy))
+        return (*busy.values(), *(self._idle(who) for who in self.dialog.state.owing if who not in {USER, *busy}))
 
     def _held(self) -> Wait | None:
         """What keeps everybody from going on; None when an agent may."""
         agents, rest = [agent.id for agent in self.dialog.header.agents], 0.0
-        me = next((who for who in self.owing if who in agents), agents[0])
+        me = next((who for who in self.dialog.state.owing if who in agents), agents[0])
         with suppress(OSError):
             rest = max(time.time() - self.file.stat().st_mtime, 0.0)  # seconds since the file was last written
         action = decide(self.dialog, me, Clock(zone=local, rest=rest))
@@ -103,8 +100,7 @@ class Situation:
 
     def _failure(self) -> str:
         """Which agent's failure gave the turn to the person, and what they can do."""
-        last = self.dialog.last
-        mark = last.mark("AGENT_ERROR") if last else None
+        mark = self.dialog.last.mark("AGENT_ERROR") if self.dialog.last else None
         if mark is None:
             return ""
         agent, cause, fix = (*mark.fields, "", "")[:3]
@@ -116,33 +112,20 @@ class Situation:
         turn = work.get("turn") if isinstance(work, dict) else None
         return work if isinstance(turn, int) and turn > self.dialog.state.number else None
 
-    def _thinking(self, agent: str) -> str:
-        """Since when that agent works, and how long it may; "" when it does not."""
-        if (work := self.working(agent)) is None:
-            return ""
-        timeout = self.dialog.state.limits.timeout_of(agent)
-        since = in_words(round(float(work.get("seconds") or 0.0)))
-        return f"{agent} thinks about turn {work.get('turn')} since {since} (at most {in_words(timeout)})"
-
     def _idle(self, agent: str) -> str:
         """Why that agent owes a turn and does not work on it."""
         if agent == ANY:
             return "any agent may speak"
-        answer = self.healths.get(agent)
-        if answer is None:
-            daemon = next((daemon for daemon in self.daemons if daemon.id == agent), None)
-            if daemon is not None:
-                return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
-            from dialogd.backends.seats import start_again  # reads all backends: only where a daemon is gone
-
-            again = start_again(self.state, self.file, self.dialog.id, agent)
-            if self.dialog.state.build and not self.daemons:
-                again = lifecycle.continued(self.dialog, file_flag(self.file))
-            return f"waiting for {agent}; its daemon does not run: {again}"
-        waiting = answer.get("waiting")
-        if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):
-            return f"waiting for {agent}: {line(str(waiting.get('reason')))}"
-        return f"waiting for {agent}, which is about to reply"
+        answer, daemon = self.healths.get(agent), next((one for one in self.daemons if one.id == agent), None)
+        if answer is not None:
+            waiting = answer.get("waiting")
+            if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):
+                return f"waiting for {agent}: {line(str(waiting.get('reason')))}"
+            return f"waiting for {agent}, which is about to reply"
+        if daemon is not None:
+            return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
+        again = started_again(self.dialog, self.file, agent, self.state, is_alone=not self.daemons)
+        return f"waiting for {agent}; its daemon does not run: {again}"
 
     def calls(self) -> list[dict[str, Any]]:
         """The calls of tools that wait for the person, as the daemons told them."""
@@ -157,9 +140,16 @@ class Situation:
         if state.questions.text:
             words = questions.waiting(self.dialog, now(), local)
             return line(f"{state.questions.asker} asks you: {words}" if len(state.questions.askers) == 1 else words)
-        if self.dialog.state.hand.step and not self._failure():
-            return "step mode: it is your turn"
-        return self._words(held)
+        return "step mode: it is your turn" if state.hand.step and not self._failure() else self._words(held)
+
+
+def started_again(dialog: Dialog, file: Path, agent: str, state: StateDir, *, is_alone: bool) -> str:
+    """The command that starts that agent's daemon again; of a build of which no daemon runs, all of them."""
+    from dialogd.backends.seats import start_again  # reads all backends: only where a daemon is gone
+
+    if dialog.state.build and is_alone:
+        return lifecycle.continued(dialog, file_flag(file))
+    return start_again(state, file, dialog.id, agent)
 
 
 MOST_SHOWN = 400  # characters of a call's arguments
@@ -189,29 +179,26 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
 
     `is_running` says that its daemons are still there.
     """
-    outcome, named = dialog.state.outcome, f" --file {shlex.quote(str(file))}"
-    tasks = dialog.state.build
-    merge = onwards(dialog, file) if tasks else ""
-    if outcome is None or (dialog.state.approved and not merge):
+    state, named = dialog.state, f" --file {shlex.quote(str(file))}"
+    merge = onwards(dialog, file) if state.build else ""
+    is_merged = any(task.state == MERGED for task in state.build.all) if state.build else False
+    if state.outcome is None or (not merge and (state.approved or is_merged)):
         return ""
-    bad = red(dialog.state.build)
+    bad = red(state.build)
     takes = f"{merge} takes it over" + (f" ({bad.id}: {tested(bad)}, which only --anyway overrules)" if bad else "")
-    if dialog.state.approved:
+    if state.approved:
         return takes
     go_on = "" if is_running else f" and {lifecycle.continued(dialog, named)}"
-    if tasks and not merge and any(task.state == MERGED for task in dialog.state.build.all):
-        return ""
-    if outcome.name in AGREED:
-        first = takes if merge else f"dialogd approve{named}"
-        return f'{first}, or dialogd reject "why"{named}{go_on}'
-    what = f"{outcome.name} {outcome.reason}".lower()
+    if state.outcome.name in AGREED:
+        return f'{takes if merge else f"dialogd approve{named}"}, or dialogd reject "why"{named}{go_on}'
+    what = f"{state.outcome.name} {state.outcome.reason}".lower()
     more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
     first = f"dialogd limit max_size 2MB{named}, then " if what.startswith(("max_size", "stopped size")) else ""
     again = f'dialogd say "…"{more}{named}{go_on} opens it again'
-    if tasks and outcome.name != "DEADLOCK":
+    if state.build and state.outcome.name != "DEADLOCK":
         again = f"{lifecycle.continued(dialog, f'{more}{named}')} goes on"
-    done = f"; {merge} takes over what is approved" if merge else ""
-    return f"dialogd plan{named} says where it stands; {first}{again}{done}"
+    taken = f"; {merge} takes over what is approved" if merge else ""
+    return f"dialogd plan{named} says where it stands; {first}{again}{taken}"
 
 
 def onwards(dialog: Dialog, file: Path) -> str:
@@ -263,16 +250,11 @@ def facts(dialog: Dialog, at: str) -> dict[str, Any]:
 
 
 def _phase(dialog: Dialog) -> dict[str, Any] | None:
-    """The phase that is under way; after the end the one that began last, for what was to follow never did."""
-    rules, state = dialog.header.rules, dialog.state
-    index = rules.phase(state.floor.rounds)
+    """The phase that is under way; after the end that of the last whole round, for what was to follow never began."""
+    rules, done = dialog.header.rules, dialog.state.floor.rounds
+    index = rules.phase(done if dialog.state.outcome is None else max(done - 1, 0))
     if index < 0:
         return None
-    if state.outcome is not None:
-        turns = (entry for entry in dialog.entries if entry.frame and entry.number > state.base)
-        began = [name for entry in turns if (name := round_of(entry.marks, "phase"))]
-        names = [phase.name for phase in rules.phases[: index + 1]]
-        index = names.index(began[-1]) if began and began[-1] in names else 0
     phase = rules.phases[index]
     return {"number": index + 1, "of": len(rules.phases), "name": phase.name, "description": phase.description}
 
@@ -283,8 +265,8 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
     if not rules.is_plain:
         yield from _rules_rows(dialog, now_)
         for poll in now_["polls"] if not is_over else ():
-            weights = [f" (weight {vote['weight']:g})" if vote["weight"] != 1 else "" for vote in poll["votes"]]
-            votes = [f"{v['agent']} {v['choice']}{weight}" for v, weight in zip(poll["votes"], weights, strict=True)]
+            weight = {vote["agent"]: f" (weight {vote['weight']:g})" for vote in poll["votes"] if vote["weight"] != 1}
+            votes = [f"{vote['agent']} {vote['choice']}{weight.get(vote['agent'], '')}" for vote in poll["votes"]]
             missing = f"; not yet: {', '.join(poll['missing'])}" if poll["missing"] else ""
             yield "vote", f"{poll['ref']}: {', '.join(votes) or 'nobody yet'}{missing}"
         for one in now_["decisions"][-LATEST:] if not state.build else ():
@@ -333,7 +315,7 @@ def _you(agent: str) -> str:
     return "you" if agent == USER else agent
 
 
-def result(dialog: Dialog) -> Iterator[tuple[str, str]]:
+def taken(dialog: Dialog) -> Iterator[tuple[str, str]]:
     """What the person made of a result: that they took it, or rejected the one before this opening."""
     note, before = dialog.entry(dialog.state.approved) if dialog.state.approved else None, rejected(dialog)
     if note is not None:
@@ -381,18 +363,15 @@ def status(
         lines = [f"{row['id']:3} {row['url']}  pid {row['pid']}  {row['phase']}  {row['file']}" for row in rows]
         options.answer(rows, lines or ["no daemon runs"], json=json)
         return
-    if board:
-        from dialogd.cli.see import show_board
+    if board or cost or is_away or since is not None:
+        from dialogd.cli import result, see
 
-        show_board(settings, json=json)
-        return
-    if cost:
-        from dialogd.cli.result import show_cost
-
-        show_cost(settings, json=json)
-        return
-    if is_away or since is not None:
-        _missed(settings, since, json=json)
+        if board:
+            see.show_board(settings, json=json)
+        elif cost:
+            result.show_cost(settings, json=json)
+        else:
+            _missed(settings, since, json=json)
         return
     running, state = daemons(settings, settings.file), StateDir(settings.state_dir)
     try:
@@ -428,58 +407,37 @@ def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
 
 
 def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]:
-    return {
-        "id": daemon.id,
-        "url": daemon.url,
-        "port": daemon.port,
-        "pid": daemon.pid,
-        "file": daemon.file,
-        "log": daemon.log,
-        "phase": answer.get("phase") if answer else "no answer",
-        "health": answer,
-    }
+    known = {name: getattr(daemon, name) for name in ("id", "url", "port", "pid", "file", "log")}
+    return {**known, "phase": answer.get("phase") if answer else "no answer", "health": answer}
 
 
 def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
-    keys = ("name", "by", "entry", "reason", "via")
-    end = {key: getattr(state.outcome, key) for key in keys} if state.outcome else None
+    end = (
+        {key: getattr(state.outcome, key) for key in ("name", "by", "entry", "reason", "via")}
+        if state.outcome
+        else None
+    )
     stands = Standing(**standing(dialog, thinking=situation.phase == "thinking")).model_dump(exclude={"question"})
+    agents = [
+        {"id": a.id, "name": a.name, "url": a.url, "state": "absent" if a.id in state.absent else "present",
+         "why": lifecycle.why_absent(dialog, a.id)}
+        for a in dialog.header.agents
+    ]  # fmt: skip
     return {
-        **stands,
-        "file": str(situation.file),
-        "rehearsal": dialog.is_rehearsed,
-        "max_turns": state.limits.max_turns,
-        "turns_counted": state.counted,
-        "outcome": end,
+        **stands, "file": str(situation.file), "rehearsal": dialog.is_rehearsed,
+        "max_turns": state.limits.max_turns, "turns_counted": state.counted, "outcome": end,
         "consensus_reached": end is not None and end["name"] == "CONSENSUS_REACHED",
-        "waiting": list(situation.reasons()),
-        "needs_person": situation.needs_person(),
-        "calls": situation.calls(),
-        "agents": [
-            {
-                "id": a.id,
-                "name": a.name,
-                "url": a.url,
-                "state": "absent" if a.id in state.absent else "present",
-                "why": lifecycle.why_absent(dialog, a.id),
-            }
-            for a in dialog.header.agents
-        ],
-        "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
-        "rules": facts(dialog, now()),
-        "struck": sorted(state.hand.struck),
-        "vetoed": list(state.table.vetoed),
-        "left": [agent.id for agent in state.hand.left],
-        "step": state.hand.step,
-        "unattended": dialog.header.is_unattended,
-        "warnings": list(warnings),
-        "secrets_redacted": _secrets(dialog),
+        "waiting": list(situation.reasons()), "needs_person": situation.needs_person(), "calls": situation.calls(),
+        "agents": agents, "daemons": [_daemon(one, situation.healths.get(one.id)) for one in situation.daemons],
+        "rules": facts(dialog, now()), "struck": sorted(state.hand.struck), "vetoed": list(state.table.vetoed),
+        "left": [agent.id for agent in state.hand.left], "step": state.hand.step,
+        "unattended": dialog.header.is_unattended, "warnings": list(warnings), "secrets_redacted": _secrets(dialog),
         "from_sessions": [
             {"entry": e.id, "via": e.via, "marks": list(map(str, e.written))} for e in dialog.entries if e.via
         ],
         "refused_acts": _denied(situation),
-    }
+    }  # fmt: skip
 
 
 def _denied(situation: Situation) -> dict[str, dict[str, int]]:
@@ -488,16 +446,6 @@ def _denied(situation: Situation) -> dict[str, dict[str, int]]:
     for (via, act), count in sorted(Journals(situation.state.dialog(situation.file)).denied().items()):
         found.setdefault(via, {})[act] = count
     return found
-
-
-def _sessions(situation: Situation) -> Iterator[tuple[str, str]]:
-    """What sessions that hold seats did by the person's hand, the latest, and what they tried."""
-    *before, last = ("", *lifecycle.from_sessions(situation.dialog))
-    if last:
-        yield "not you", last + (f" ({len(before)} in all)" if len(before) > 1 else "")
-    for via, acts in _denied(situation).items():
-        tried = ", ".join(f"{act} ({count} times)" if count > 1 else act for act, count in acts.items())
-        yield "refused", f"to {whose(via)}, being yours alone: {tried}"
 
 
 def _secrets(dialog: Dialog) -> int:
@@ -510,7 +458,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
     dialog, state = situation.dialog, situation.dialog.state
     is_over, at, near, hidden = state.outcome is not None, now(), convergence(situation.dialog), _secrets(dialog)
     whose_turn = "" if is_over else f", next: {', '.join(state.owing) or 'nobody'}"
-    is_near = near is not None and not is_over and not dialog.state.build  # iterations resemble one another
+    is_near = near is not None and not is_over and not state.build  # iterations resemble one another
     rows = [
         ("file", f"{situation.file} (dialog {dialog.id})"),
         ("", "REHEARSAL: no model is asked; what comes of it is no memory" if dialog.is_rehearsed else None),
@@ -519,10 +467,9 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *(("", reason) for reason in situation.reasons()),
         *(("question", text) for text in questions.rows(dialog, at, local) if not is_over),
         *(("approve", may_call(call, situation.file)) for call in situation.calls()),
-        *result(dialog),
+        *taken(dialog),
         *procedure_rows(dialog, at),
-        *_by_hand(dialog),
-        *_sessions(situation),
+        *_by_hand(situation),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         ("secrets", f"{hidden} redacted in the file" if hidden else None),
         ("budget", money.standing(state) or None),
@@ -539,26 +486,29 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
 
 
 def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
-    why = lifecycle.why_absent(situation.dialog, agent)
-    absent = f", absent: {why}" if why else ""
     daemon = next((daemon for daemon in situation.daemons if daemon.id == agent), None)
-    if daemon is None:
-        return agent, f"{name}, not running{absent}"
-    answer = situation.healths.get(agent)
-    if answer is None:
-        return agent, f"{name}, pid {daemon.pid}, does not answer{absent}"
-    return agent, f"{name}, {daemon.url}, pid {daemon.pid}, {answer.get('backend')}, {answer.get('phase')}{absent}"
+    answer, how = situation.healths.get(agent), "not running"
+    if daemon is not None:
+        how = f"pid {daemon.pid}, does not answer"
+    if daemon is not None and answer is not None:
+        how = f"{daemon.url}, pid {daemon.pid}, {answer.get('backend')}, {answer.get('phase')}"
+    why = lifecycle.why_absent(situation.dialog, agent)
+    return agent, f"{name}, {how}" + (f", absent: {why}" if why else "")
 
 
-def _by_hand(dialog: Dialog) -> Iterator[tuple[str, str]]:
-    """What the person withdrew, ruled out or set: a label and words."""
-    for strike_ in strikes(dialog).values():
-        yield "struck", line(strike_.in_words)
-    for ref, reason in vetoes(dialog).items():
-        yield "vetoed", line(f"{ref}{reason and f': {reason}'}")
+def _by_hand(situation: Situation) -> Iterator[tuple[str, str]]:
+    """What the person withdrew, ruled out or set; what sessions that hold seats did by their hand, or tried."""
+    dialog = situation.dialog
+    yield from (("struck", strike.in_words) for strike in strikes(dialog).values())
+    yield from (("vetoed", f"{ref}{reason and f': {reason}'}") for ref, reason in vetoes(dialog).items())
     if gone := ", ".join(agent.id for agent in dialog.state.hand.left):
         yield "left", gone
     if dialog.header.is_unattended:
         yield "person", "absent: nothing waits for you"
     if dialog.state.hand.step:
         yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
+    if did := lifecycle.from_sessions(dialog):
+        yield "not you", did[-1] + (f" ({len(did)} in all)" if len(did) > 1 else "")
+    for via, acts in _denied(situation).items():
+        tried = ", ".join(f"{act} ({count} times)" if count > 1 else act for act, count in acts.items())
+        yield "refused", f"to {whose(via)}, being yours alone: {tried}"
