@@ -22,7 +22,7 @@ def command_line() -> Any:
     """The command line, as click knows it."""
     from typer.main import get_command
 
-    from dialogd.cli.app import build
+    from dialogd.cli import build
 
     return get_command(build())
 

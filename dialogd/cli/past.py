@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +14,18 @@ from typer.core import TyperCommand
 from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.create import TOPIC
-from dialogd.cli.terminal import as_json, line, plain, remark, show
+from dialogd.cli.terminal import line, plain, remark
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.text import dollars, many, moment_of
 
 if TYPE_CHECKING:
     from dialogd.memory import DialogRow, Hit, Memory, PastDecision
-    from dialogd.protocol.model import Entry
     from dialogd.protocol.state import Dialog
 
+
+TOPIC_WIDTH = 60  # characters of a topic in the list
+LEAST_ID = 4  # characters of the beginning of an id that name its dialog; a shorter word is looked for
+SHOWN = 12  # lines of a decision's text
 
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most. Default: 20.")]
 Everything = Annotated[bool, typer.Option("--all", help="List all of them.")]
@@ -36,162 +38,12 @@ Rebuild = Annotated[bool, typer.Option("--rebuild", help="Read the archive's fil
 By = Annotated[str, typer.Option("--agent", metavar="ID", help="Only what this agent wrote; USER for you.")]
 Since = Annotated[str, typer.Option(metavar="TIME", help="Not older than this: 2h, 7d, yesterday, 2026-11-01.")]
 
-TOPIC_WIDTH = 60  # characters of a topic in the list
-
 
 def open_memory() -> Memory:
     """The memory of this user's state directory."""
     from dialogd.memory import Memory
 
     return Memory(options.settings_for().state_dir)
-
-
-def _show_dialog(known: Memory, path: Path, row: DialogRow | None, *, json: bool) -> None:
-    """Show one dialog in full: result, decisions, every turn."""
-    from dialogd.memory.past import read_dialog
-    from dialogd.views.documents import entry_facts
-
-    try:
-        dialog = read_dialog(path)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror or error}", fix="dialogd list names them") from error
-    row, decisions = (row, known.decisions(row.id)) if row else _unlisted(known, path, dialog)
-    verdicts = known.verdicts(row.id) if row.archive else ()
-    facts = {
-        **row.as_json(),
-        "decisions": [decision.as_json() for decision in decisions],
-        "outcomes": [{"outcome": v.outcome, "why": v.why, "at": v.at} for v in verdicts],
-        "entries": [entry_facts(entry) for entry in dialog.entries],
-    }
-    options.answer(facts, _page(row, decisions, dialog), json=json)
-
-
-LEAST_ID = 4  # characters of the beginning of an id that name its dialog; a shorter word is looked for
-
-
-def _named(known: Memory, word: str) -> tuple[Path | None, DialogRow | None]:
-    """The file that a word names: a dialog's own, or the copy of the one with that id; None for a mere word."""
-    if "/" in word or (word.endswith(".md") and Path(word).exists()):
-        return Path(word).expanduser(), None
-    if len(word) < LEAST_ID or not any(sign.isdigit() for sign in word):
-        return None, None
-    try:
-        row = known.dialog(word)
-    except DialogdError:
-        return None, None
-    return Path(row.archive), row
-
-
-def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Sequence[PastDecision]]:
-    """A dialog that is named by its file: its archived copy, else the file itself."""
-    from dialogd.memory.past import facts, row_of
-
-    try:
-        row = known.dialog(path.name) if path.name.endswith(".md") else known.dialog(dialog.id)
-        if Path(row.archive).samefile(path):
-            return row, known.decisions(row.id)
-    except (DialogdError, OSError):
-        pass
-    return row_of(dialog, path), facts(dialog).decisions
-
-
-def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, json: bool) -> None:
-    """Search what was said in past dialogs. Exit code 1 when nothing is found."""
-    from dialogd.agent.clock import local
-    from dialogd.memory.past import since as since_then
-
-    moment = since_then(since, datetime.now(UTC), local)
-    known.dialogs(0, files=[options.settings_for().file])
-    hits = known.search(words, agent=agent, since=moment, limit=limit)
-    if json:
-        show(as_json([hit.as_json() for hit in hits]))
-    for hit in () if json else hits:
-        show(_hit(hit))
-    _found(hits, "nothing found", json=json)
-
-
-def _found(things: Sequence[object], nothing: str, *, json: bool) -> None:
-    """Say that nothing was found, and end with exit code 1, where it is so."""
-    if not things:
-        if not json:
-            remark(nothing)
-        raise typer.Exit(1)
-
-
-def _hit(hit: Hit) -> str:
-    """Two lines: where it is, and the passage with the words marked."""
-    who = f" {hit.agent}" if hit.agent else ""
-    where = f"turn {hit.entry}" if hit.turn and "." not in hit.entry else f"note {hit.entry}" if hit.turn else "topic"
-    where = f"REHEARSAL  {where}" if hit.is_rehearsal else where
-    head = f"{hit.dialog}  {where}{who}  {hit.at[:10]}  {line(hit.topic)}"
-    text, end = "", 0
-    for start, stop in hit.spans:
-        word = line(hit.snippet[start:stop])
-        text += f"{plain(hit.snippet[end:start])}*{word}*"
-        end = stop
-    return f"{plain(head)}\n    {text}{plain(hit.snippet[end:])}"
-
-
-def _page(row: DialogRow, decisions: Sequence[PastDecision], dialog: Dialog) -> Iterator[str]:
-    """The dialog as text for a terminal: its result, then every entry."""
-    yield f"{line(row.topic)}  ({row.id})"
-    yield line(f"{'REHEARSAL, no model was asked: ' if row.is_rehearsal else ''}{row.headline}")
-    yield f"{when(row)} · {', '.join(row.agents)} · {many(row.turns, 'turn')} · {cost(row)}"
-    for name, value in (("file", row.file), ("archive", row.archive)):
-        if value:
-            yield f"{name:8} {value}"
-    if row.verdict is not None:
-        yield f"later    it {row.verdict.outcome}: {line(row.verdict.why)}"
-    for decision in decisions:
-        yield ""
-        yield from told(decision)
-    for entry in dialog.entries:
-        yield ""
-        yield from _said(entry)
-
-
-def _said(entry: Entry) -> Iterator[str]:
-    name = line(entry.name) or entry.by
-    title = f"Turn {entry.number}, {name}" if entry.is_turn else f"Note {entry.id}, {name}"
-    at = f", {entry.frame.at}" if entry.frame is not None else ""
-    yield f"── {title}{at}{', withdrawn by you' if entry.is_struck else ''} ──"
-    body = entry.body.strip("\n")
-    yield from [body] if body.strip() else []
-    yield from map(str, entry.marks if entry.frame is not None else ())
-
-
-def told(decision: PastDecision) -> Iterator[str]:
-    """A decision as text for a terminal: how it was made and turned out, its text, the reason."""
-    from dialogd.memory.past import about
-
-    where, *rest = map(line, about(decision))
-    yield where
-    for part in rest:
-        yield f"  {part}"
-    yield from (f"    {text}" for text in decision.text.strip().split("\n")[:SHOWN])
-    if decision.text.count("\n") >= SHOWN:
-        yield "    …"
-    why = "; ".join(part for part in (decision.evidence, decision.reason) if part)
-    if why:
-        yield f"  because: {line(why)}"
-
-
-SHOWN = 12  # lines of a decision's text
-
-
-def when(row: DialogRow) -> str:
-    """When a dialog ended, or that it is running, in local time."""
-    if row.state != "ended":
-        return row.state
-    ended = moment_of(row.ended)
-    return f"{ended.astimezone():%Y-%m-%d %H:%M}" if ended is not None else "undated"
-
-
-def cost(row: DialogRow) -> str:
-    """What a dialog cost, as far as anybody knows."""
-    if row.usd is None:
-        return "cost unknown"
-    return f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"
 
 
 def list_dialogs(
@@ -214,28 +66,158 @@ def list_dialogs(
     """
     known = open_memory()
     if rebuild:
-        _rebuild(known, json=json)
-        return
-    if words:
-        path, row = _named(known, words[0]) if len(words) == 1 else (None, None)
-        if path is not None:
-            _show_dialog(known, path, row, json=json)
-        else:
-            _search(known, " ".join(words), agent, since, limit, json=json)
-        return
-    rows = known.dialogs(None if every else limit, files=[options.settings_for(file).file])
-    lines = []
-    for row in rows:
-        end = "REHEARSAL" if row.is_rehearsal else row.outcome or row.state
-        turned = f"  {row.verdict.outcome}" if row.verdict else "  approved" if row.approved else ""
-        facts = f"{when(row):16}  {row.id:12}  {end:18}  {row.turns:3} turns  {cost(row):12}"
-        lines.append(f"{facts}  {line(row.topic)[:TOPIC_WIDTH]}{turned}")
-    options.answer([row.as_json() for row in rows], lines, json=json)
-    if not rows and not json:
-        remark("no dialog yet; begin one: dialogd run TOPIC")
+        known.rebuild()
+        facts = known.status()
+        broken = f", {facts['unreadable']} of them cannot be read" if facts["unreadable"] else ""
+        lines = [
+            f"archive   {facts['archive']}: {facts['copies']} copies, {facts['dialogs']} dialogs{broken}",
+            f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions",
+        ]
+        options.answer(facts, lines, json=json)
+    elif words and (named := _named(known, words[0]) if len(words) == 1 else None):
+        _show_dialog(known, *named, json=json)
+    elif words:
+        _search(known, " ".join(words), agent, since, limit, json=json)
+    else:
+        rows = known.dialogs(None if every else limit, files=[options.settings_for(file).file])
+        options.answer([row.as_json() for row in rows], map(_row, rows), json=json)
+        if not rows and not json:
+            remark("no dialog yet; begin one: dialogd run TOPIC")
 
 
-# -- `dialogd recall` and `outcome` -------------------------------------------------------------------------
+def _row(row: DialogRow) -> str:
+    end = "REHEARSAL" if row.is_rehearsal else row.outcome or row.state
+    turned = f"  {row.verdict.outcome}" if row.verdict else "  approved" if row.approved else ""
+    facts = f"{when(row):16}  {row.id:12}  {end:18}  {row.turns:3} turns  {cost(row):12}"
+    return f"{facts}  {line(row.topic)[:TOPIC_WIDTH]}{turned}"
+
+
+def when(row: DialogRow) -> str:
+    """When a dialog ended, or that it is running, in local time."""
+    ended = moment_of(row.ended)
+    local = f"{ended.astimezone():%Y-%m-%d %H:%M}" if ended is not None else "undated"
+    return local if row.state == "ended" else row.state
+
+
+def cost(row: DialogRow) -> str:
+    """What a dialog cost, as far as anybody knows."""
+    return "cost unknown" if row.usd is None else f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"
+
+
+def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, json: bool) -> None:
+    """Search what was said in past dialogs. Exit code 1 when nothing is found."""
+    from dialogd.agent.clock import local
+    from dialogd.memory.past import since as since_then
+
+    moment = since_then(since, datetime.now(UTC), local)
+    known.dialogs(0, files=[options.settings_for().file])
+    hits = known.search(words, agent=agent, since=moment, limit=limit)
+    options.answer([hit.as_json() for hit in hits], map(_hit, hits), json=json)
+    _found(hits, "nothing found", json=json)
+
+
+def _found(things: Sequence[object], nothing: str, *, json: bool) -> None:
+    """Say that nothing was found, and end with exit code 1, where it is so."""
+    if not things:
+        if not json:
+            remark(nothing)
+        raise typer.Exit(1)
+
+
+def _hit(hit: Hit) -> str:
+    """Two lines: where it is, and the passage with the words marked."""
+    where = f"turn {hit.entry}" if hit.turn and "." not in hit.entry else f"note {hit.entry}" if hit.turn else "topic"
+    rehearsal, who = "REHEARSAL  " if hit.is_rehearsal else "", f" {hit.agent}" if hit.agent else ""
+    text, end = "", 0
+    for start, stop in hit.spans:
+        text += f"{plain(hit.snippet[end:start])}*{line(hit.snippet[start:stop])}*"
+        end = stop
+    head = f"{hit.dialog}  {rehearsal}{where}{who}  {hit.at[:10]}  {line(hit.topic)}"
+    return f"{plain(head)}\n    {text}{plain(hit.snippet[end:])}"
+
+
+# -- One dialog in full -----------------------------------------------------------------------------------------------
+
+
+def _named(known: Memory, word: str) -> tuple[Path, DialogRow | None] | None:
+    """The file that a word names: a dialog's own, or the copy of the one with that id; None for a mere word."""
+    if "/" in word or (word.endswith(".md") and Path(word).exists()):
+        return Path(word).expanduser(), None
+    if len(word) < LEAST_ID or not any(sign.isdigit() for sign in word):
+        return None
+    try:
+        row = known.dialog(word)
+    except DialogdError:
+        return None
+    return Path(row.archive), row
+
+
+def _show_dialog(known: Memory, path: Path, row: DialogRow | None, *, json: bool) -> None:
+    """Show one dialog in full: result, decisions, every turn."""
+    from dialogd.memory.past import read_dialog
+    from dialogd.views.documents import entry_facts
+
+    try:
+        dialog = read_dialog(path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}", fix="dialogd list names them") from error
+    row, decisions = (row, known.decisions(row.id)) if row else _unlisted(known, path, dialog)
+    verdicts = known.verdicts(row.id) if row.archive else ()
+    facts = {
+        **row.as_json(),
+        "decisions": [decision.as_json() for decision in decisions],
+        "outcomes": [{"outcome": v.outcome, "why": v.why, "at": v.at} for v in verdicts],
+        "entries": [entry_facts(entry) for entry in dialog.entries],
+    }
+    options.answer(facts, _page(row, decisions, dialog), json=json)
+
+
+def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Sequence[PastDecision]]:
+    """A dialog that is named by its file: its archived copy, else the file itself."""
+    from dialogd.memory.past import facts, row_of
+
+    try:
+        row = known.dialog(path.name) if path.name.endswith(".md") else known.dialog(dialog.id)
+        if Path(row.archive).samefile(path):
+            return row, known.decisions(row.id)
+    except (DialogdError, OSError):
+        pass
+    return row_of(dialog, path), facts(dialog).decisions
+
+
+def _page(row: DialogRow, decisions: Sequence[PastDecision], dialog: Dialog) -> Iterator[str]:
+    """The dialog as text for a terminal: its result, then every entry."""
+    yield f"{line(row.topic)}  ({row.id})"
+    yield line(f"{'REHEARSAL, no model was asked: ' if row.is_rehearsal else ''}{row.headline}")
+    yield f"{when(row)} · {', '.join(row.agents)} · {many(row.turns, 'turn')} · {cost(row)}"
+    yield from (f"{name:8} {value}" for name, value in (("file", row.file), ("archive", row.archive)) if value)
+    if row.verdict is not None:
+        yield f"later    it {row.verdict.outcome}: {line(row.verdict.why)}"
+    for decision in decisions:
+        yield ""
+        yield from told(decision)
+    for entry in dialog.entries:
+        name, at = line(entry.name) or entry.by, f", {entry.at}" if entry.at else ""
+        title = f"Turn {entry.number}, {name}" if entry.is_turn else f"Note {entry.id}, {name}"
+        yield f"\n── {title}{at}{', withdrawn by you' if entry.is_struck else ''} ──"
+        yield from filter(str.strip, [entry.body.strip("\n")])
+        yield from map(str, entry.marks if entry.frame is not None else ())
+
+
+def told(decision: PastDecision) -> Iterator[str]:
+    """A decision as text for a terminal: how it was made and turned out, its text, the reason."""
+    from dialogd.memory.past import about
+
+    where, *rest = map(line, about(decision))
+    text = decision.text.strip().split("\n")
+    yield where
+    yield from (f"  {part}" for part in rest)
+    yield from (f"    {row}" for row in (*text[:SHOWN], *(["…"] if len(text) > SHOWN else [])))
+    if why := "; ".join(filter(None, (decision.evidence, decision.reason))):
+        yield f"  because: {line(why)}"
+
+
+# -- `dialogd recall` and `outcome` -----------------------------------------------------------------------------------
 
 RECALL = "--recall"
 
@@ -243,7 +225,7 @@ RECALL = "--recall"
 class RecallCommand(TyperCommand):
     """A command whose `--recall` may stand alone, or before a question."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: builtins.list[str]) -> builtins.list[str]:
         """Give a bare `--recall` its value; a word after it is the question, unless it must be the topic."""
         if RECALL in args:
             at = args.index(RECALL)
@@ -252,7 +234,7 @@ class RecallCommand(TyperCommand):
                 args = [*args[:at], f"{RECALL}={TOPIC}", *args[at + 1 :]]
         return super().parse_args(ctx, args)
 
-    def _has_topic(self, ctx: Any, args: list[str]) -> bool:
+    def _has_topic(self, ctx: Any, args: builtins.list[str]) -> bool:
         """True when a topic is left once the word behind `--recall` is its question."""
         values, _, _ = self.make_parser(ctx).parse_args(args=[*args])
         return isinstance(values.get("topic"), str)
@@ -271,8 +253,8 @@ def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption
     known = open_memory()
     known.dialogs(0, files=[options.settings_for().file])
     found = known.recall(question, limit)
-    lines = (row for number, decision in enumerate(found) for row in ([""] if number else [], told(decision)))
-    options.answer([decision.as_json() for decision in found], chain.from_iterable(lines), json=json)
+    lines = "\n\n".join("\n".join(told(decision)) for decision in found)
+    options.answer([decision.as_json() for decision in found], filter(None, [lines]), json=json)
     _found(found, "" if found else f"nothing found: {known.why_nothing()}", json=json)
 
 
@@ -291,15 +273,3 @@ def outcome(which: Which, outcome: Outcome = None, why: Why = "", json: options.
     row = known.outcome(which, outcome.lower(), why)
     lines = [f"{row.id} {row.verdict.outcome}: {row.verdict.why}"] if row.verdict else []
     options.answer(row.as_json(), lines, json=json)
-
-
-def _rebuild(known: Memory, *, json: bool) -> None:
-    """Rebuild the index from the archive's files, nothing else is touched, and say what it holds."""
-    known.rebuild()
-    facts = known.status()
-    broken = f", {facts['unreadable']} of them cannot be read" if facts["unreadable"] else ""
-    lines = [
-        f"archive   {facts['archive']}: {facts['copies']} copies, {facts['dialogs']} dialogs{broken}",
-        f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions",
-    ]
-    options.answer(facts, lines, json=json)

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -23,13 +23,11 @@ from dialogd.cli.terminal import as_json, clock, fit, line, plain, remark, show,
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput, NotADialog, NotRunning
 from dialogd.protocol import board as views
-from dialogd.protocol.board import Contribution, Decided, Proposed
 from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import SYSTEM
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
-from dialogd.store.logfile import LogFile
 from dialogd.views.builds import NAMES, Event, events, look_into
 from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
 from dialogd.views.flow import flow as messages_of
@@ -44,69 +42,44 @@ def show_board(settings: Settings, *, json: bool) -> None:
     """Show what was contributed, proposed and decided."""
     dialog = options.dialog_at(options.log_of(settings))
     said, proposed, decided = views.contributions(dialog), views.proposals(dialog), views.decisions(dialog)
-    tables: dict[str, Sequence[Contribution | Proposed | Decided]]
-    tables = {"contributions": said, "proposals": proposed, "decisions": decided}
-    facts = {name: [asdict(row) for row in rows] for name, rows in tables.items()}
-    lines = [
-        *_table("contributions", "turn round by type to sure text", map(_contribution, said)), "",
-        *_table("proposals", "ref by entry round decision for against votes", map(_proposal, proposed)), "",
-        *_table("decisions", "ref outcome method entry round evidence", map(_decision, decided)),
+
+    def vote(one: views.WeightedBallot) -> str:
+        return f"{one.agent} {one.choice}{'' if one.weight == 1 else f' (weight {one.weight:g})'}"
+
+    # The cells of each row; the last one stands in a line of its own where it may be long.
+    contributions = [
+        (str(c.turn), str(c.round), c.agent, f"{c.kind} {c.ref}".strip(), ", ".join(c.refs),
+         "" if c.confidence is None else f"{c.confidence:g}", c.text, "")
+        for c in said
     ]  # fmt: skip
-    if not any(tables.values()):
+    proposals = [
+        (p.ref, p.agent, p.entry, str(p.round), p.decision or "open", ", ".join(p.supporters),
+         ", ".join(p.opponents), ", ".join(map(vote, p.votes)), p.text)
+        for p in proposed
+    ]  # fmt: skip
+    made = [
+        (d.ref, d.stands, d.method, d.entry, str(d.round), d.evidence,
+         f"superseded: {d.superseded}" if d.superseded else d.reason)
+        for d in decided
+    ]  # fmt: skip
+    lines = [
+        *_table("contributions", "turn round by type to sure text", contributions), "",
+        *_table("proposals", "ref by entry round decision for against votes", proposals), "",
+        *_table("decisions", "ref outcome method entry round evidence", made),
+    ]  # fmt: skip
+    if not (said or proposed or decided):
         lines = ["this dialog has no contributions, no proposals and no decisions yet"]
-    options.answer({"file": str(settings.file), "dialog": dialog.id, **facts}, lines, json=json)
+    tables: dict[str, Sequence[views.Contribution | views.Proposed | views.Decided]]
+    tables = {"contributions": said, "proposals": proposed, "decisions": decided}
+    known = {name: [asdict(row) for row in rows] for name, rows in tables.items()}
+    options.answer({"file": str(settings.file), "dialog": dialog.id, **known}, lines, json=json)
 
 
-def _speaker(dialog: Dialog, name: str | None) -> str | None:
-    """The id of whoever is meant, an agent that has left too, USER or SYSTEM. Raises `BadInput`."""
-    if name is None or name.upper() == SYSTEM or name in {agent.id for agent in dialog.header_as_written.agents}:
-        return name and (SYSTEM if name.upper() == SYSTEM else name)
-    ids, strangers = who(dialog.header, name)
-    if strangers or len(ids) != 1:
-        known = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
-        raise BadInput(f"nobody in this dialog is called {name!r}", fix=f"name one of: {known}, User, System")
-    return ids[0]
-
-
-def _kind(dialog: Dialog, name: str | None) -> str | None:
-    """The kind of contribution that is meant, in its own spelling. Raises `BadInput`."""
-    if name is None:
-        return None
-    kind = re.sub(r"[\s-]+", "_", name.strip()).upper()
-    said = {c.kind for c in views.contributions(dialog)} | {message.message_type for message in messages_of(dialog)}
-    known = {*MARKS, *dialog.header.rules.kinds, views.TEXT, DECISION} | said
-    if kind not in known:
-        raise BadInput(f"nothing is of kind {name!r}", fix=f"name one of: {', '.join(sorted(known))}")
-    return kind
-
-
-# One row: its cells, and what stands in a line of its own below them.
-Row = tuple[tuple[str, ...], str]
-
-
-def _contribution(c: Contribution) -> Row:
-    kind = f"{c.kind} {c.ref}".strip()
-    sure = "" if c.confidence is None else f"{c.confidence:g}"
-    return (str(c.turn), str(c.round), c.agent, kind, ", ".join(c.refs), sure, c.text), ""
-
-
-def _proposal(p: Proposed) -> Row:
-    votes = ", ".join(f"{v.agent} {v.choice}{'' if v.weight == 1 else f' (weight {v.weight:g})'}" for v in p.votes)
-    sides = ", ".join(p.supporters), ", ".join(p.opponents)
-    return (p.ref, p.agent, p.entry, str(p.round), p.decision or "open", *sides, votes), p.text
-
-
-def _decision(d: Decided) -> Row:
-    why = f"superseded: {d.superseded}" if d.superseded else d.reason
-    return (d.ref, d.stands, d.method, d.entry, str(d.round), d.evidence), why
-
-
-def _table(title: str, heads: str, rows: Iterable[Row]) -> Iterator[str]:
-    """A table with its title; "none" without rows."""
-    listed = [*rows]
-    yield f"{title}: {len(listed) or 'none'}"
-    lines = table([heads.split(), *(cells for cells, _ in listed)] if listed else [], WIDEST)
-    for row, below in zip(lines, ["", *(below for _, below in listed)], strict=False):
+def _table(title: str, heads: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table with its title, and below each row its last cell; "none" without rows."""
+    yield f"{title}: {len(rows) or 'none'}"
+    lines = table([heads.split(), *(row[:-1] for row in rows)] if rows else [], WIDEST)
+    for row, below in zip(lines, ["", *(row[-1] for row in rows)], strict=False):
         yield fit(f"  {row}", WIDTH)
         if below:
             yield fit(f"      {line(below)}", WIDTH)
@@ -143,6 +116,31 @@ Project = Annotated[
 ]
 
 
+class FlowLine(NamedTuple):
+    """A message, or what happened to a task: what is filtered and shown of it."""
+
+    id: str
+    by: str
+    to: str
+    kind: str
+    turn: int
+    time: str
+    words: str
+    what: Message | Event
+
+    @classmethod
+    def of(cls, one: Message | Event) -> FlowLine:
+        """The line of it."""
+        if isinstance(one, Event):
+            words = f"{one.reference:8}  {line(one.summary)}"
+            return cls(one.id, one.from_agent, one.to_agent, one.type, one.turn, one.time, words, one)
+        said = one.payload
+        state = "  (withdrawn)" if said["is_withdrawn"] else "  (open)" if said["is_open"] else ""
+        words = f"{line(' '.join(filter(None, [said['reference'], said['summary']])))}{state}"
+        by, to, kind = one.from_agent, one.to_agent, one.message_type
+        return cls(one.message_id, by, to, kind, said["turn"], one.timestamp, words, one)
+
+
 def show_messages(
     what: What = None,
     agent: Agents = None,
@@ -174,62 +172,68 @@ def show_messages(
     log = options.log_of(settings if project is None else replace(settings, file=_file_of(project, settings)))
 
     def wanted(dialog: Dialog) -> list[FlowLine]:
-        agents = {NAMES.get(one, one) for name in agent or () if (one := _speaker(dialog, name))}
-        at = datetime.now().astimezone().isoformat()
-        turn = since_turn(dialog, since, at, local) if since is not None else None
-        rules = dialog.state.build.rules
+        agents = {NAMES.get(one, one) for one in (_speaker(dialog, name) for name in agent or ())}
+        turn = -1 if since is None else since_turn(dialog, since, datetime.now().astimezone().isoformat(), local)
+        rules, kinds = dialog.state.build.rules, {re.sub(r"[\s-]+", "_", name.strip()).upper() for name in kind or ()}
+        every: Iterable[Message | Event] = messages_of(dialog)
         if project is not None and not mermaid and rules is not None:
-            every = [*map(_of_task, events(dialog, look_into(Path(rules.repo) if rules.repo else None)))]
-            kinds = {re.sub(r"[\s-]+", "_", name.strip()).upper() for name in kind or ()}
+            every = events(dialog, look_into(Path(rules.repo) if rules.repo else None))
         else:
-            every = [*map(_of_message, messages_of(dialog))]
-            kinds = {_kind(dialog, name) or "" for name in kind or ()}
+            _check_kinds(dialog, kinds)
         return [
             told
-            for told in every
+            for told in map(FlowLine.of, every)
             if (not agents or agents & {told.by, *told.to.split(", ")})
             and (not kinds or told.kind in kinds)
-            and (turn is None or told.turn > turn)
+            and told.turn > turn
         ]
 
-    if follow:
-        with suppress(KeyboardInterrupt):
-            _follow(log, wanted, json=json)
+    shown: set[str] = set()
+    dialog: Dialog | None = None if follow else options.dialog_at(log)
+    while follow and (dialog is None or dialog.state.outcome is None):
+        before = dialog
+        with suppress(FileNotFoundError, NotADialog):  # it may be about to be written
+            dialog = log.read()
+        if dialog is not None and dialog is not before:
+            fresh = [told for told in wanted(dialog) if told.id not in shown]
+            shown.update(told.id for told in fresh)
+            for text in [as_json(asdict(t.what), indent=None) for t in fresh] if json else _lines(dialog, fresh):
+                show(text)
+        time.sleep(LOOK)
+    if follow or dialog is None:
         return
-    dialog = options.dialog_at(log)
     told = wanted(dialog)
     messages = [one.what for one in told if isinstance(one.what, Message)]
     if mermaid:
         show(plain(as_mermaid(messages).removesuffix("\n")))
         return
-    lines = [*_lines(dialog, told), *_open(messages)] or ["nobody has said anything yet"]
-    options.answer([asdict(one.what) for one in told], lines, json=json)
+    waiting = [one for one in told if isinstance(one.what, Message) and one.what.payload["is_open"]]
+    lines = [*_lines(dialog, told), *(["", f"open: {len(waiting)}"] if waiting else [])]
+    for one in [one.what for one in waiting if isinstance(one.what, Message)]:
+        to = line(", ".join(one.to_names)) or "all"
+        words = line(one.payload["text"])[:200]
+        lines.append(plain(f"  turn {one.payload['turn']}, {line(one.from_name)} → {to}: {words}"))
+    options.answer([asdict(one.what) for one in told], lines or ["nobody has said anything yet"], json=json)
 
 
-class FlowLine(NamedTuple):
-    """A message, or what happened to a task: what is filtered and shown of it."""
-
-    id: str
-    by: str
-    to: str
-    kind: str
-    turn: int
-    time: str
-    words: str
-    what: Message | Event
+def _speaker(dialog: Dialog, name: str) -> str:
+    """The id of whoever is meant, an agent that has left too, USER or SYSTEM. Raises `BadInput`."""
+    if name.upper() == SYSTEM or name in {agent.id for agent in dialog.header_as_written.agents}:
+        return SYSTEM if name.upper() == SYSTEM else name
+    ids, strangers = who(dialog.header, name)
+    if strangers or len(ids) != 1:
+        known = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
+        raise BadInput(f"nobody in this dialog is called {name!r}", fix=f"name one of: {known}, User, System")
+    return ids[0]
 
 
-def _of_message(message: Message) -> FlowLine:
-    said = message.payload
-    state = "  (withdrawn)" if said["is_withdrawn"] else "  (open)" if said["is_open"] else ""
-    words = f"{line(' '.join(filter(None, [said['reference'], said['summary']])))}{state}"
-    by, to, kind = message.from_agent, message.to_agent, message.message_type
-    return FlowLine(message.message_id, by, to, kind, said["turn"], message.timestamp, words, message)
-
-
-def _of_task(event: Event) -> FlowLine:
-    words = f"{event.reference:8}  {line(event.summary)}"
-    return FlowLine(event.id, event.from_agent, event.to_agent, event.type, event.turn, event.time, words, event)
+def _check_kinds(dialog: Dialog, kinds: Iterable[str]) -> None:
+    """Raise `BadInput` for a kind of contribution that there is not."""
+    said = {c.kind for c in views.contributions(dialog)} | {message.message_type for message in messages_of(dialog)}
+    known = {*MARKS, *dialog.header.rules.kinds, views.TEXT, DECISION} | said
+    for kind in kinds:
+        if kind not in known:
+            raise BadInput(f"nothing is of kind {kind!r}", fix=f"name one of: {', '.join(sorted(known))}")
 
 
 def _file_of(project: str, settings: Settings) -> Path:
@@ -246,12 +250,14 @@ def _file_of(project: str, settings: Settings) -> Path:
     own = load({}, {name: value for name, value in os.environ.items() if name != "DIALOGD_FILE"}, folder)
     if own.source("file") != "default":
         return own.file
-    state = StateDir(settings.state_dir)
     for row in known.dialogs(None, files=[settings.file]):
-        cast = saved_cast(state, Path(row.file)) if row.file else None
-        seats = cast.seats if cast is not None and cast.dialog == row.id else ()
-        works = any(seat.project and folder == Path(seat.project).resolve() for seat in seats)
-        if works or _builds(Path(row.archive or row.file), folder):
+        cast = saved_cast(StateDir(settings.state_dir), Path(row.file)) if row.file else None
+        places = [seat.project for seat in cast.seats] if cast is not None and cast.dialog == row.id else []
+        with suppress(OSError, NotADialog), Path(row.archive or row.file).open("rb") as file:
+            head = file.read(MOST_HEAD)
+            rules = parse(head).state.build.rules if b"[build]" in head else None
+            places += [rules.repo] if rules is not None else []
+        if any(place and folder == Path(place).resolve() for place in places):
             return current(row)[0]
     raise BadInput(
         f"no dialog is known of the project {project}",
@@ -259,62 +265,15 @@ def _file_of(project: str, settings: Settings) -> Path:
     )
 
 
-def _builds(path: Path, folder: Path) -> bool:
-    """True for the file of a build in that repository."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(MOST_HEAD)
-        rules = parse(head).state.build.rules if b"[build]" in head else None
-    except (OSError, NotADialog):
-        return False
-    return rules is not None and bool(rules.repo) and folder == Path(rules.repo).resolve()
-
-
-def _follow(log: LogFile, wanted: Callable[[Dialog], list[FlowLine]], *, json: bool) -> None:
-    """Show what there is, then what comes, until the dialog ends."""
-    shown: set[str] = set()
-    dialog: Dialog | None = None
-    while True:
-        before = dialog
-        with suppress(FileNotFoundError, NotADialog):  # it may be about to be written
-            dialog = log.read()
-        if dialog is not None and dialog is not before:
-            fresh = [told for told in wanted(dialog) if told.id not in shown]
-            shown.update(told.id for told in fresh)
-            for text in [as_json(asdict(t.what), indent=None) for t in fresh] if json else _lines(dialog, fresh):
-                show(text)
-            if dialog.state.outcome is not None:
-                return
-        time.sleep(LOOK)
-
-
 def _lines(dialog: Dialog, every: Sequence[FlowLine]) -> Iterator[str]:
     names = names_of(dialog)
-    rows = [(told, names.get(told.by, told.by), _to(told, names)) for told in every]
+    whom = [line(", ".join(names.get(who, who) for who in told.to.split(", "))) or "all" for told in every]
     width = min(WIDEST_NAME, max(map(len, ["System", *map(line, names.values())])))
-    to = max([width, *(min(WIDEST_NAME, len(whom)) for _, _, whom in rows)])
+    to = max([width, *(min(WIDEST_NAME, len(one)) for one in whom)])
     kind = max([8, *(len(line(told.kind)) for told in every)])
-    for told, by, whom in rows:
-        head = f"{clock(told.time)}  {line(by):>{width}} → {whom:{to}}"
+    for told, one in zip(every, whom, strict=True):
+        head = f"{clock(told.time)}  {line(names.get(told.by, told.by)):>{width}} → {one:{to}}"
         yield plain(f"{head}  {line(told.kind):{kind}}  {told.words}".rstrip())
-
-
-def _open(messages: Sequence[Message]) -> Iterator[str]:
-    """The questions that wait for an answer."""
-    waiting = [message for message in messages if message.payload["is_open"]]
-    if waiting:
-        yield ""
-        yield f"open: {len(waiting)}"
-    for message in waiting:
-        said, to = message.payload, line(", ".join(message.to_names)) or "all"
-        yield plain(f"  turn {said['turn']}, {line(message.from_name)} → {to}: {line(said['text'])[:200]}")
-
-
-def _to(told: FlowLine, names: Mapping[str, str]) -> str:
-    return line(", ".join(names.get(who, who) for who in told.to.split(", "))) or "all"
-
-
-# -- `dialogd show ENTRY` ---------------------------------------------------------------------------------------------
 
 
 def _show_entry(settings: Settings, wanted: str, *, json: bool) -> None:
@@ -363,18 +322,29 @@ def logs(
     Of an agent's daemon, running or not.
     """
     settings = options.settings_for(file)
-    path, is_running = _find(settings, agent, only_here=file is not None)
+    path, is_running = _log_of(settings, agent, only_here=file is not None)
     with path.open("rb") as source:
         last = [plain(raw.decode("utf-8", "replace").rstrip("\r\n")) for raw in deque(source, lines)]
         at = source.tell()
     if not json:
         remark(f"{path}{'' if is_running else ' (not running)'}")
     options.answer({"agent": agent, "log": str(path), "running": is_running, "lines": last}, last, json=json)
-    if follow and not json:
-        _logs_follow(path, at)
+    rest, inode = b"", path.stat().st_ino
+    while follow and not json:
+        time.sleep(0.2)
+        with suppress(FileNotFoundError):
+            now = path.stat()
+            if now.st_ino != inode or now.st_size < at:  # it was rotated
+                inode, at, rest = now.st_ino, 0, b""
+            with path.open("rb") as source:
+                source.seek(at)
+                *whole, rest = (rest + source.read()).split(b"\n")
+                at = source.tell()
+            for raw in whole:
+                show(plain(raw.decode("utf-8", "replace").rstrip("\r")))
 
 
-def _find(settings: Settings, agent: str, *, only_here: bool) -> tuple[Path, bool]:
+def _log_of(settings: Settings, agent: str, *, only_here: bool) -> tuple[Path, bool]:
     """The log of that agent: of the daemon that runs, at this file first; else the newest of that name."""
     running = [d for d in daemons(settings) if d.id.casefold() == agent.casefold() and d.log]
     here = [d for d in daemons(settings, settings.file) if d in running]
@@ -385,29 +355,5 @@ def _find(settings: Settings, agent: str, *, only_here: bool) -> tuple[Path, boo
     found = [path for path in folder.glob("*.log") if path.name.casefold().startswith(f"{agent.casefold()}-")]
     if not found:
         again = start_again(StateDir(settings.state_dir), settings.file, None, agent)
-        raise NotRunning(
-            f"{agent} has no log in {folder}",
-            fix=f"start it: {again}; or see `dialogd status`",
-        )
+        raise NotRunning(f"{agent} has no log in {folder}", fix=f"start it: {again}; or see `dialogd status`")
     return max(found, key=lambda path: path.stat().st_mtime), False
-
-
-def _logs_follow(path: Path, at: int) -> None:
-    """Print new lines, also after the log was rotated, until Ctrl-C."""
-    rest = b""
-    inode = path.stat().st_ino
-    while True:
-        time.sleep(0.2)
-        try:
-            now = path.stat()
-            if now.st_ino != inode or now.st_size < at:
-                inode, at, rest = now.st_ino, 0, b""
-            with path.open("rb") as source:
-                source.seek(at)
-                rest += source.read()
-                at = source.tell()
-        except FileNotFoundError:
-            continue
-        *whole, rest = rest.split(b"\n")
-        for raw in whole:
-            show(plain(raw.decode("utf-8", "replace").rstrip("\r")))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import dialogd.cli as app
 from dialogd import __version__
-from dialogd.cli import app
-from dialogd.cli.app import build
+from dialogd.cli import build
 from tests.cli.command import Commands, until
 
 GROUPS = {
@@ -128,7 +128,6 @@ def test_help_loads_no_command(dialogd: Commands) -> None:
             "dialogd",
             "dialogd.acts",
             "dialogd.cli",
-            "dialogd.cli.app",
             "dialogd.cli.terminal",
             "dialogd.errors",
         } | {name for name in own if name.startswith("dialogd.protocol") and not name.startswith("dialogd.protocol.f")}
@@ -139,7 +138,6 @@ def test_a_wrong_command_loads_no_other(dialogd: Commands) -> None:
     _, modules = loaded(dialogd, "statsu")
     assert not modules & HEAVY
     assert not {name for name in modules if name.startswith("dialogd.cli.")} - {
-        "dialogd.cli.app",
         "dialogd.cli.terminal",
     }
 

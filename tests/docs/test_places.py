@@ -14,13 +14,13 @@ from typing import Any, cast
 import pytest
 from typer.main import get_command
 
+import dialogd.cli as command_line
 from dialogd import errors
 from dialogd.agent.call import ATTEMPTS
 from dialogd.agent.events import CLIENTS, Hub
 from dialogd.agent.reporting import LOG_FILES, LOG_SIZE
 from dialogd.backends import BACKENDS
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
-from dialogd.cli import app as command_line
 from dialogd.cli.work import Shorthand
 from dialogd.config import SETTINGS, load
 from dialogd.errors import DialogdError
