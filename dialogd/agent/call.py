@@ -18,8 +18,7 @@ from dialogd.backends import Backend, Delivery, NextRequest, Request, Tool, Usag
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, DialogdError
-from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
-from dialogd.protocol.state import Dialog, Spent, account
+from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Dialog, Estimate, Spent, account
 from dialogd.protocol.text import KEY_BEGINS, KEY_ENDS, KEY_MAY_BEGIN, SHORTEST, clean, in_words, one_line, redact
 
 # -- What calls cost, and what the next one will --------------------------------------------------------------------

@@ -26,8 +26,7 @@ from dialogd.backends import (
 )
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
-from dialogd.protocol.money import DEFAULT_TOKENS
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import DEFAULT_TOKENS, Dialog
 from dialogd.protocol.text import NO_BUDGET, dollars, listed, read_budget
 from dialogd.store.disk import pread
 from dialogd.store.folders import StateDir

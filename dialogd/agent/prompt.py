@@ -386,7 +386,7 @@ class _Now:
     @property
     def is_calm(self) -> bool:
         """True where the last two turns, both of agents, hold no contribution and no text."""
-        last = list(islice((turn for turn in self.dialog.latest_turns if not turn.is_struck), 2))
+        last = list(islice((turn for turn in self.dialog.latest_turns if turn.counts), 2))
         says = (mark for turn in last for mark in turn.marks)
         is_new = any(contributes(mark) or mark.name in _NEW for mark in says)
         return len(last) == 2 and all(turn.by != USER for turn in last) and not is_new
@@ -490,7 +490,7 @@ class _Now:
 
     def _turns_of(self, who: str) -> Iterator[Entry]:
         """The agent's turns since the dialog began anew, latest first."""
-        own = (entry for entry in self.dialog.latest_turns if entry.by == who and not entry.is_struck)
+        own = (entry for entry in self.dialog.latest_turns if entry.by == who and entry.counts)
         return (entry for entry in own if entry.number > self.state.base)
 
 
@@ -587,7 +587,7 @@ class Prompts:
             known = self._entries.get(entry.start)
             if known is None or known[0] is not entry:
                 known = entry, self._part(dialog, entry, agent)
-                if not entry.is_struck:  # what is said of those depends on others
+                if entry.counts:  # what is said of those depends on others
                     self._entries[entry.start] = known
             part = known[1]
             if part is None:
@@ -669,7 +669,7 @@ def _entry(dialog: Dialog, entry: Entry, agent: Participant) -> Part:
         decisions = "\n".join(map(str, entry.all("DECISION")))
         where = f"in turn {after}" if entry.is_turn else f"after turn {after}"
         return Part(entry.id, f"## Decided {where}\n\n{fenced(decisions)}", SYSTEM)
-    if entry.is_struck:
+    if not entry.counts:
         return Part(entry.id, f"## Turn {entry.number}\n\n{fenced(strikes(dialog)[entry.number].in_words)}", SYSTEM)
     title = f"Turn {entry.number}" if entry.is_turn else "Note"
     host = " (by a program of theirs)" if entry.frame is not None and entry.frame.host else ""

@@ -18,9 +18,8 @@ from dialogd.agent.call import Bill
 from dialogd.agent.events import Event, Hub
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
 from dialogd.protocol.model import Condition, Entry
-from dialogd.protocol.money import payer, total
 from dialogd.protocol.signals import budget
-from dialogd.protocol.state import Dialog, Spent, account
+from dialogd.protocol.state import Dialog, Spent, account, payer, total
 from dialogd.protocol.text import redact
 from dialogd.store.disk import log_at
 from dialogd.views.standing import Standing, entry_fields, standing

@@ -16,8 +16,7 @@ from dialogd.backends.coding_agent import MEMORY, VERSION_WAIT
 from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.backends.service import host_of, vendor_of
 from dialogd.errors import BadInput, DialogdError
-from dialogd.protocol.money import DEFAULT_CAP
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import DEFAULT_CAP, Dialog
 
 SCENARIOS = frozenset({"rehearsal"})  # what follows the colon is a scenario
 COMMANDS = frozenset({"command", "acp"})  # what follows the colon is a command line

@@ -65,7 +65,7 @@ def quote(text: str, limit: int = QUOTE) -> str:
 
 def _recent(dialog: Dialog) -> list[Entry]:
     recent = islice(reversed(dialog.entries), LOOK_BACK)
-    return [entry for entry in recent if turn_number(entry.id) > dialog.state.base and not entry.is_struck][::-1]
+    return [entry for entry in recent if turn_number(entry.id) > dialog.state.base and entry.counts][::-1]
 
 
 class Scene:
@@ -127,7 +127,7 @@ class Scene:
             if entry.is_turn and entry.by != USER:
                 break
             is_act = not entry.is_turn and any(mark.name in CONTROLS for mark in entry.marks)
-            is_act |= bool(entry.from_session) or entry.is_struck
+            is_act |= bool(entry.from_session) or not entry.counts
             if entry.by == USER and entry.number != 1 and entry.body.strip() and not is_act:
                 return quote(entry.body)
         return ""

@@ -40,8 +40,8 @@ from dialogd.protocol.build import expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, WHY_RESERVED, Limits, Participant
-from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.rules import roles_of
+from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.text import NO_BUDGET, budget_line, is_blank, many, read_budget, redact
 from dialogd.store.caller import is_inside
 from dialogd.store.folders import StateDir

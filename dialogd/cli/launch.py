@@ -53,7 +53,7 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, N
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.header import LOOPBACK_URL
 from dialogd.protocol.lifecycle import continued
-from dialogd.protocol.model import AGREED, USER
+from dialogd.protocol.model import USER
 from dialogd.protocol.text import in_words, one_line
 from dialogd.store.caller import is_inside, process_key
 from dialogd.store.disk import log_at, read_json, write_json
@@ -484,7 +484,7 @@ def _close(show: LiveView, *, stay: float) -> int:
     keep_ended(show.settings, dialog)
     if (page := leave_plan(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
-    if outcome is not None and outcome.name in AGREED:
+    if outcome is not None and outcome.is_agreed:
         if not is_build and (way := onwards(dialog, show.settings.file)):
             show.say(f"build  {way}")
         if not stay:

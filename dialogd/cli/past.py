@@ -199,7 +199,7 @@ def _page(row: DialogRow, decisions: Sequence[PastDecision], dialog: Dialog) -> 
     for entry in dialog.entries:
         name, at = line(entry.name) or entry.by, f", {entry.at}" if entry.at else ""
         title = f"Turn {entry.number}, {name}" if entry.is_turn else f"Note {entry.id}, {name}"
-        yield f"\n── {title}{at}{', withdrawn by you' if entry.is_struck else ''} ──"
+        yield f"\n── {title}{at}{', withdrawn by you' if not entry.counts else ''} ──"
         yield from filter(str.strip, [entry.body.strip("\n")])
         yield from map(str, entry.marks if entry.frame is not None else ())
 

@@ -31,10 +31,9 @@ from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, certify, changes, differences, where
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER, Condition
-from dialogd.protocol.money import estimate, in_dollars, standing, total, used
 from dialogd.protocol.replay import faults
 from dialogd.protocol.seal import answers
-from dialogd.protocol.state import Dialog, Spent
+from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
@@ -323,7 +322,7 @@ def show_cost(settings: Settings, *, json: bool) -> None:
     for label, *cells, money in rows:
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:4], strict=True))
         lines.append("  ".join((f"  {label:{widths[0]}}", *numbers, money)))
-    if budget := standing(state):
+    if budget := budget_standing(state):
         lines.append(f"  budget: {budget} ({used(state) or 0.0:.0%})")
     lines += [f"  not in the file: {who} {bill.words}, for calls that brought no entry" for who, bill in loose.items()]
     facts = {

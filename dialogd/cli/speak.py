@@ -29,7 +29,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import where
 from dialogd.protocol.fold import free_port
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import AGREED, ANY, USER
+from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import listed
 from dialogd.store.caller import settle
@@ -155,7 +155,7 @@ def approve(
     what = "it was approved already" if before.state.approved else "approved"
     outcome = after.state.outcome
     show(plain(f"{what}: {outcome.words}, in {where(outcome.entry)}" if outcome else what))
-    if outcome is not None and outcome.name in AGREED and (way := onwards(after, settings.file)):
+    if outcome is not None and outcome.is_agreed and (way := onwards(after, settings.file)):
         remark(f"next: {way}")
 
 

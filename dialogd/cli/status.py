@@ -22,15 +22,15 @@ from dialogd.cli.terminal import line
 from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
-from dialogd.protocol import lifecycle, money, questions
+from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.board import as_of_now, rejected, reopenings
 from dialogd.protocol.build import APPROVED, MERGED, listed, red, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.fold import strikes, vetoes
-from dialogd.protocol.model import AGREED, ANY, USER, whose
+from dialogd.protocol.model import ANY, USER, whose
 from dialogd.protocol.signals import convergence, signals
-from dialogd.protocol.state import Dialog, Outcome
+from dialogd.protocol.state import Dialog, Outcome, budget_standing
 from dialogd.protocol.text import in_words, places
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
@@ -40,7 +40,7 @@ from dialogd.views.standing import Standing, phase, standing
 
 def exit_code(outcome: Outcome | None) -> int:
     """0 for a dialog that goes on, or ended as its rule decides; 1 for one that ended in an error, 4 for other ends."""
-    if outcome is None or outcome.name in AGREED:
+    if outcome is None or outcome.is_agreed:
         return 0
     return 1 if outcome.failed else 4
 
@@ -189,7 +189,7 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     if state.approved:
         return takes
     go_on = "" if is_running else f" and {lifecycle.continued(dialog, named)}"
-    if state.outcome.name in AGREED:
+    if state.outcome.is_agreed:
         return f'{takes if merge else f"dialogd approve{named}"}, or dialogd reject "why"{named}{go_on}'
     what = f"{state.outcome.name} {state.outcome.reason}".lower()
     more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
@@ -472,7 +472,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *_by_hand(situation),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         ("secrets", f"{hidden} redacted in the file" if hidden else None),
-        ("budget", money.standing(state) or None),
+        ("budget", budget_standing(state) or None),
         ("signals", f"convergence {near:.2f} (weak)" if is_near else None),
         *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in warnings),

@@ -43,9 +43,8 @@ from dialogd.errors import DialogdError
 from dialogd.protocol import lifecycle, names
 from dialogd.protocol.marks import tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
-from dialogd.protocol.money import in_dollars, total
 from dialogd.protocol.signals import budget, convergence
-from dialogd.protocol.state import Dialog, Outcome
+from dialogd.protocol.state import Dialog, Outcome, in_dollars, total
 from dialogd.protocol.text import dollars, many
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
@@ -442,7 +441,7 @@ class LiveView(Follower):
         below: list[RenderableType] = []
         if news.condition is Condition.DAMAGED:
             below.append(Text(f"(damaged: line {news.line} of the file; it counts for nothing)", "yellow"))
-        if news.is_struck:
+        if not news.counts:
             below.append(Text("(withdrawn by the person: its marks count for nothing)", "yellow"))
         # By hand marks stand in the text; what only looks like one of the view's own lines is escaped.
         rows = [row for row in news.body.split("\n") if news.frame or tolerant(row) not in news.marks]

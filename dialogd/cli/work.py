@@ -36,7 +36,7 @@ from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
 from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task, listed
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.model import AGREED, USER
+from dialogd.protocol.model import USER
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, in_words, many, one_line
@@ -235,7 +235,7 @@ def _goal(goal: str | None, decided: str | None) -> tuple[str, str, tuple[Contex
 
     dialog = _source(decided)
     agreed, outcome = certify(dialog), dialog.state.outcome
-    if outcome is None or outcome.name not in AGREED or agreed is None or not agreed.text.strip():
+    if outcome is None or not outcome.is_agreed or agreed is None or not agreed.text.strip():
         how = ended(dialog) if outcome else "it has not ended"
         raise Refused(
             f"dialog {dialog.id} decided nothing that could be carried out: {how}",

@@ -165,7 +165,7 @@ def _said(dialog: Dialog, wanted: Sequence[str]) -> str:
     for entry in reversed(dialog.entries):
         text = words_of(entry)
         lower = " ".join(text.split()).casefold()
-        if not entry.is_struck and all(word in lower for word in wanted):
+        if entry.counts and all(word in lower for word in wanted):
             return excerpt(clean(text), wanted)
     return ""
 

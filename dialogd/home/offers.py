@@ -33,7 +33,7 @@ from dialogd.home import forms
 from dialogd.home.listing import OnDisk
 from dialogd.memory.past import read_dialog
 from dialogd.protocol.model import Limits, digest
-from dialogd.protocol.money import DEFAULT_CAP
+from dialogd.protocol.state import DEFAULT_CAP
 from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget, read_seconds
 from dialogd.store.disk import read_json
 from dialogd.store.folders import StateDir

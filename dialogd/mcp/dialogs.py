@@ -153,12 +153,12 @@ def message(entry: Entry) -> dict[str, Any]:
         "from": {USER: "USER", SYSTEM: "SYSTEM"}.get(entry.by, entry.by),
         "name": entry.name,
         "type": kind,
-        "text": "" if entry.is_struck else entry.body.strip("\n"),
+        "text": "" if not entry.counts else entry.body.strip("\n"),
         "marks": [str(mark) for mark in entry.marks],
         "to": list(entry.turn or ()),
         "at": entry.at,
         **({"via": host} if host else {}),
-        **({"withdrawn": True} if entry.is_struck else {}),
+        **({"withdrawn": True} if not entry.counts else {}),
     }
 
 

@@ -19,8 +19,7 @@ from dialogd.protocol.build import came_of
 from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, until
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, turn_number
-from dialogd.protocol.money import total
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, total
 from dialogd.protocol.text import Zone, clean, escape, moment_of, one_line, redact
 from dialogd.store.disk import distrust
 from dialogd.views.flow import TIMES, moment
@@ -275,7 +274,7 @@ def _said(dialog: Dialog, attachments: Mapping[str, str]) -> Iterator[tuple[str,
     names = {entry.by: entry.name for entry in entries if entry.frame is not None and entry.name}
     known = Context(lambda who: names.get(who, who))
     for entry in entries:
-        if entry.by == SYSTEM or entry.is_struck:
+        if entry.by == SYSTEM or not entry.counts:
             continue
         body = _whole(entry.body, attachments) if entry.number != 1 else _BLOCK.sub("", entry.body)
         marks = [one for one in worded(entry, known) if one.rank != SMALL] if entry.frame is not None else []

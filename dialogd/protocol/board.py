@@ -42,7 +42,7 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
     for entry in entries:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
             continue
-        if entry.by in agents and entry.is_turn and not entry.is_struck:
+        if entry.by in agents and entry.is_turn and entry.counts:
             stances = _stances(entry, raised, text, dialog.state.table.proposals)
             found += (
                 Position(entry.by, ref, stance, entry.number)
@@ -227,7 +227,7 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
     return tuple(
         one
         for entry in dialog.turns
-        if entry.by != USER and entry.condition is not Condition.UNFINISHED and not entry.is_struck
+        if entry.by != USER and entry.condition is not Condition.UNFINISHED and entry.counts
         for one in _of(entry, rounds[entry.id], numbers.get(entry.id, ()))
     )
 

@@ -417,7 +417,7 @@ def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
         score = reviewed.score if score is None else score
         tasks = tasks.with_(reviewed, undecided=reviewed.undecided + 1, score=score)
     new = [mark for mark in said.written if mark.name in ("TASK_PROPOSED", "IMPROVEMENT")]
-    if said.is_struck:
+    if not said.counts:
         return replace(tasks, top=tasks.top + len(new))
     tasks = replace(
         tasks,

@@ -163,7 +163,7 @@ def unrecorded(dialog: Dialog) -> Iterator[tuple[int, Certificate]]:
 
 
 def _counts(entry: Entry) -> bool:
-    return entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED) and not entry.is_struck
+    return entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED) and entry.counts
 
 
 def _agrees(entry: Entry) -> bool:
@@ -325,7 +325,7 @@ def _withdrawn(dialog: Dialog, certificate: Certificate | None) -> Iterator[Chan
     for entry in dialog.entries if certificate is None else ():
         made = [mark for mark in entry.written if mark.name == "DECISION" and mark.fields[0] == "approved"]
         refs |= {mark.ref for mark in made}
-        if entry.is_struck and (made or any(m.name in AGREED for m in entry.written)):
+        if not entry.counts and (made or any(m.name in AGREED for m in entry.written)):
             turns[entry.number] = f"in which {(made[0].ref if made else '') or 'the text'} was agreed"
     for entry in dialog.entries:
         if entry.by != USER or entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):

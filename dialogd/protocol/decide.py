@@ -12,10 +12,9 @@ from dialogd.protocol.build import Due, Task
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, stall_note
 from dialogd.protocol.marks import CYCLE
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
-from dialogd.protocol.money import NOTHING, Estimate, reached
 from dialogd.protocol.order import ways_out
 from dialogd.protocol.signals import cycle
-from dialogd.protocol.state import Debt, Dialog, Outcome
+from dialogd.protocol.state import NOTHING, Debt, Dialog, Estimate, Outcome, reached
 from dialogd.protocol.text import Zone, in_words, seconds_between
 from dialogd.protocol.verdict import turns_limit
 

@@ -24,11 +24,22 @@ from dialogd.protocol import build, order
 from dialogd.protocol.build import Tasks
 from dialogd.protocol.header import FIRST_PORT, read_agent
 from dialogd.protocol.marks import picked, round_of
-from dialogd.protocol.model import AGREED, ANY, USER, Condition, Entry, Header, Mark, Participant, Said
-from dialogd.protocol.money import accounted
+from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Participant, Said
 from dialogd.protocol.questions import asked_in, without_fields
 from dialogd.protocol.review import reviewed
-from dialogd.protocol.state import Dialog, Escalation, Hand, Outcome, Polls, Question, Questions, State, Table
+from dialogd.protocol.state import (
+    Dialog,
+    Escalation,
+    Hand,
+    Outcome,
+    Polls,
+    Question,
+    Questions,
+    Seal,
+    State,
+    Table,
+    accounted,
+)
 
 NO_REASON = "no reason given"
 HAND_MARKS = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP"})
@@ -36,14 +47,7 @@ HAND_MARKS = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP"})
 # What a struck turn of the person keeps: it moved the dialog, and its own command moves it back.
 _KEPT = frozenset({"STRIKE", "INVITE", "LEAVE", "STEP", "LIMIT", "PAUSED", "RESUMED", "SKIP", "RETRY"})
 _ON, _OFF = frozenset({"on", "true", "yes"}), frozenset({"off", "false", "no"})
-_SPAN = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
-_REF = re.compile(r"\bP?#?(\d{1,6})\b", re.I)
 _MOST_NAMED = 10_000  # turns of one STRIKE: after `## Turn 999999999`, typed by hand, a span may be as long
-
-
-def first(header: Header) -> Hand:
-    """What is set before the person has done anything."""
-    return Hand(step=True) if header.setup.get("step") is True and not header.is_unattended else Hand()
 
 
 def effective(header: Header, hand: Hand) -> Header:
@@ -58,10 +62,10 @@ def effective(header: Header, hand: Hand) -> Header:
     return replace(header, agents=hand.cast, rules=rules)
 
 
-# -- what the marks say -------------------------------------------------------------------------------------------
+# -- What the marks of the person's hand say --------------------------------------------------------------------------
 
 
-def split(mark: Mark) -> tuple[str, str]:
+def _split(mark: Mark) -> tuple[str, str]:
     """What a mark names, and the reason behind its bar."""
     head, _, reason = mark.value.partition("|")
     return f"{mark.ref} {head}".strip(), reason.strip()
@@ -70,17 +74,16 @@ def split(mark: Mark) -> tuple[str, str]:
 def turns_in(mark: Mark, most: int) -> frozenset[int]:
     """The turns that a STRIKE names, up to number `most` and `_MOST_NAMED` of them: `7`, `7, 9`, `3-5`."""
     found: set[int] = set()
-    room = _MOST_NAMED
-    for low, high in _SPAN.findall(split(mark)[0]):
-        span = range(max(int(low), 1), min(int(high or low), most) + 1)[:room]
-        found.update(span)
-        room -= len(span)
+    for low, high in re.findall(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?", _split(mark)[0]):
+        span = range(max(int(low), 1), min(int(high or low), most) + 1)
+        found.update(span[: _MOST_NAMED - len(found)])
     return frozenset(found)
 
 
 def refs_in(mark: Mark) -> tuple[str, ...]:
     """The proposals that a VETO names: `P2`, `P2, P3`."""
-    return tuple(dict.fromkeys(f"P{int(number)}" for number in _REF.findall(split(mark)[0])))
+    numbers = re.findall(r"\bP?#?(\d{1,6})\b", _split(mark)[0], re.I)
+    return tuple(dict.fromkeys(f"P{int(number)}" for number in numbers))
 
 
 def invited(header: Header, text: str, left: Sequence[Participant] = ()) -> tuple[Participant | None, str]:
@@ -100,21 +103,16 @@ def invited(header: Header, text: str, left: Sequence[Participant] = ()) -> tupl
     if taken is not None:
         return None, f"{taken.id} takes part already"
     others = (*header.agents, *(one for one in left if one.id != agent.id))
-    other = next((one for one in others if _port(one) == _port(agent)), None)
+    other = next((one for one in others if one.port == agent.port), None)
     if other is not None:
-        return None, f"{agent.id} cannot listen on port {_port(agent)}: {other.id} does"
+        return None, f"{agent.id} cannot listen on port {agent.port}: {other.id} does"
     return agent, ""
 
 
 def free_port(header: Header, left: Sequence[Participant] = ()) -> int:
     """The port for one more agent: 3001 and its seat, or the next that no agent has, nor one that `left`."""
-    taken = {_port(agent) for agent in (*header.agents, *left)}
-    wanted = FIRST_PORT + len(header.agents)
-    return next(port for port in range(wanted, 65_536) if port not in taken)
-
-
-def _port(agent: Participant) -> int:
-    return int(agent.url.rpartition(":")[2])
+    taken = {agent.port for agent in (*header.agents, *left)}
+    return next(port for port in range(FIRST_PORT + len(header.agents), 65_536) if port not in taken)
 
 
 def joined(header: Header, marks: Sequence[Mark]) -> Header:
@@ -143,13 +141,12 @@ class Strike:
 def strikes(dialog: Dialog) -> Mapping[int, Strike]:
     """The turns that were struck, by number; of several strikes the first."""
     found: dict[int, Strike] = {}
-    for entry in dialog.entries if dialog.state.hand.struck else ():
-        if entry.by != USER or entry.condition is Condition.DAMAGED:
-            continue
-        for mark in entry.written:
-            if mark.name == "STRIKE":
-                for turn in sorted(turns_in(mark, dialog.state.number) & dialog.state.hand.struck):
-                    found.setdefault(turn, Strike(turn, split(mark)[1], entry))
+    struck = dialog.state.hand.struck
+    for entry in dialog.entries if struck else ():
+        marks = entry.written if entry.by == USER and entry.condition is not Condition.DAMAGED else ()
+        for mark in (mark for mark in marks if mark.name == "STRIKE"):
+            for turn in sorted(turns_in(mark, dialog.state.number) & struck):
+                found.setdefault(turn, Strike(turn, _split(mark)[1], entry))
     return found
 
 
@@ -157,96 +154,6 @@ def vetoes(dialog: Dialog) -> Mapping[str, str]:
     """The reason of each veto ("" where none was given), by proposal."""
     ruled_out = (decision for decision in dialog.state.table.decisions if decision.method == "veto")
     return {veto.ref: "" if veto.reason == NO_REASON else veto.reason for veto in ruled_out}
-
-
-# -- what they change ---------------------------------------------------------------------------------------------
-
-
-def controls(said: Said) -> tuple[Mark, ...]:
-    """The marks of a person's entry that move the dialog; of a struck one those that stay."""
-    return tuple(m for m in said.withdrawn if m.name in _KEPT) if said.is_struck else said.marks
-
-
-def done(header: Header, state: State, said: Said, mark: Mark) -> tuple[str, ...]:
-    """Change `state` as a mark of the person's hand says; gives who is next where nobody owes a turn any more."""
-    named, _ = split(mark)
-    match mark.name:
-        case "STRIKE":
-            return _strike(state, turns_in(mark, state.number - said.is_turn))
-        case "VETO" if state.outcome is None:
-            known = {proposal.ref for proposal in state.table.proposals} - {*state.table.vetoed}
-            for ref in (ref for ref in refs_in(mark) if ref in known):
-                state.table = state.table.ruled_out(ref, split(mark)[1] or NO_REASON, said, state.number)
-                state.polls = state.polls.closed(ref)
-        case "INVITE":
-            agent, _ = invited(header, mark.value, state.hand.left)
-            if agent is not None:
-                left = tuple(one for one in state.hand.left if one.id != agent.id)
-                state.hand = replace(state.hand, cast=(*header.agents, agent), left=left)
-                # It comes behind the others, as if it had had its chance just now.
-                state.floor = replace(state.floor, chance_at={**state.floor.chance_at, agent.id: state.number})
-        case "LEAVE" if named.upper() == USER:
-            state.hand = replace(state.hand, is_away=True, step=False)
-        case "LEAVE":
-            who = next((a.id for a in header.agents if a.id.casefold() == named.casefold()), "")
-            if who and len(header.agents) > 1:
-                return _leave(header, state, who)
-        case "STEP" if state.outcome is None and not header.is_unattended and named.casefold() in _ON | _OFF:
-            state.hand = replace(state.hand, step=named.casefold() in _ON)
-    return ()
-
-
-def _strike(state: State, turns: frozenset[int]) -> tuple[str, ...]:
-    """Strike the turns; their marks are taken away where the file is read, which folds it once more."""
-    if not turns <= state.hand.struck:
-        state.hand = replace(state.hand, struck=state.hand.struck | turns)
-    outcome = state.outcome
-    if outcome is None:
-        return ()
-    by_agreement = outcome.name in AGREED
-    ref = re.match(r"P\d+\b", outcome.reason)
-    is_lost = by_agreement and state.table.rests_on(state.hand.struck, ref[0] if ref else "", outcome.reason)
-    if not is_lost and outcome.entry not in map(str, turns):
-        return ()
-    state.outcome = None
-    return (USER,)
-
-
-def _leave(header: Header, state: State, who: str) -> tuple[str, ...]:
-    """Let an agent go; gives who is next where it was the one that owed a turn."""
-    is_judge, is_awaited = who == header.judge, who in order.awaited(header, state)
-    owed = any(debt.agent == who for debt in state.debts.open)
-    was_to_decide = state.escalation.to == who or (owed and is_judge)
-    cast = tuple(agent for agent in header.agents if agent.id != who)
-    ids = [agent.id for agent in header.agents]
-    before = ids[ids.index(who) - 1]  # so that the order goes on where it was
-    last = before if state.floor.last == who else state.floor.last
-    state.hand = replace(state.hand, cast=cast, left=(*state.hand.left, *(a for a in header.agents if a.id == who)))
-    state.debts = replace(state.debts.without(who), failed=state.debts.failed - {who})
-    state.floor = replace(state.floor.unqueued(who), last=last)
-    state.table = state.table.left(who, was_judge=is_judge)
-    state.polls = state.polls.left(who)
-    if state.escalation.to == who:
-        state.escalation = replace(state.escalation, to=USER)
-    if state.outcome is not None:
-        return ()
-    now = effective(header, state.hand)
-    order.passed_over(now, state, who)
-    state.floor = replace(state.floor, last=last)
-    if is_awaited and not was_to_decide and all(debt.agent == USER for debt in state.debts.open):
-        # That it may leave is what the person was asked; where one is left, a text on the table still waits for them.
-        if len(cast) == 1 and state.table.standing is not None:
-            return ()
-        state.debts, state.questions = replace(state.debts, open=()), replace(state.questions, open=())
-        return order.following(now, state, last)
-    if was_to_decide and not state.questions.open:
-        why = f": {without_fields(state.escalation.why)}" if state.escalation.why else ""
-        question = Question(f"{who}, who was to decide, has left; please do{why}")
-        state.questions = replace(state.questions, open=(question,))
-    if not owed or state.debts.open:
-        return ()
-    is_asked = was_to_decide or state.questions.open or state.escalation.to == USER
-    return (USER,) if is_asked else order.following(now, state, last)
 
 
 # -- The fold ---------------------------------------------------------------------------------------------------------
@@ -278,13 +185,12 @@ def state_after(header: Header, state: State, said: Said) -> State:
 def _said(header: Header, state: State, said: Said) -> None:
     state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
     before = state.build
-    is_over = state.outcome is not None and state.outcome.name in ("DECIDED", "DEADLOCK")
+    is_over = state.outcome is not None and state.outcome.is_complete
     state.build = build.folded(before, said, is_unattended=header.is_unattended, is_over=is_over)
     if said.by == USER:
         _person(header, state, said)
         if before and said.turn is None and said.ending is None:
-            here = effective(header, state.hand)  # who left by the same note is not asked
-            _tasked(here, before, state, said)
+            _tasked(effective(header, state.hand), before, state, said)  # who left by the same note is not asked
     elif said.is_turn:
         _agent(header, state, said)
     else:
@@ -321,21 +227,30 @@ def _person(header: Header, state: State, said: Said) -> None:
     if said.is_turn:
         rejects = said.turn is None and said.ending is None and any(m.name == "REJECTED" for m in said.written)
         named = order.reopened(header, state) if rejects else ()  # typed alone, it passes the turn as a word does
-        _cleared(state, said)
+        # A person's turn clears debts, signatures, votes, and the round that was under way.
+        state.debts = replace(state.debts, open=(), failed=frozenset(), missed={})
+        state.table, state.polls, state.floor = state.table.cleared(), state.polls.anew(said.number), state.floor.anew()
+        state.questions, state.escalation = Questions(), Escalation()
+        state.approved = state.closing = ""
         if state.outcome is not None and said.ending is None:
             _reopened(state, said)
         if rejects:
             state.debts = state.debts.opened(said, named)
-        if said.is_struck:
+        if not said.counts:
             state.table = state.table.reserved(said)
     elif said.turn is not None:
         if USER in state.owing:
             state.floor = state.floor.unqueued(USER)
             if state.escalation.to == USER:
                 state.escalation = Escalation()
-        state.debts, state.questions = state.debts.without(USER), replace(state.questions, open=())
-    _proposed(header, state, said)
+        _unasked(state, USER)
+    _opened(header, state, state.table.proposed(said))
     _last_word(state, said)
+
+
+def _unasked(state: State, *closes: str) -> None:
+    """Close debts of these, and every question to the person."""
+    state.debts, state.questions = state.debts.without(*closes), replace(state.questions, open=())
 
 
 def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
@@ -350,7 +265,7 @@ def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
     is_free = set(state.owing) <= {USER}
     is_back = said.mark("INVITE") is not None and is_free and not state.questions.open
     if (is_back or (spoke and (is_other or is_free))) and header.agent(named) and state.outcome is None:
-        state.debts, state.questions = state.debts.without(*state.owing), replace(state.questions, open=())
+        _unasked(state, *state.owing)
         state.debts = state.debts.opened(said, (named,))
 
 
@@ -363,26 +278,13 @@ def _approved(header: Header, state: State, said: Said) -> None:
         state.approved = said.id
 
 
-def _cleared(state: State, said: Said) -> None:
-    """Clear what a person's turn clears: debts, signatures, votes, and the round that was under way."""
-    state.debts = replace(state.debts, open=(), failed=frozenset(), missed={})
-    state.table = state.table.cleared()
-    state.polls = state.polls.anew(said.number)
-    state.floor = state.floor.anew()
-    state.questions = Questions()
-    state.escalation = Escalation()
-    state.approved = state.closing = ""
-
-
 def _reopened(state: State, said: Said) -> None:
     """Open the dialog again after its end: everything that is limited counts anew."""
     state.outcome = None
     state.approved = ""
     state.rejected = said.id if said.mark("REJECTED") is not None else ""
-    state.base = state.number - said.is_turn
-    state.began = said.at
-    state.floor = state.floor.reopened()
-    state.polls = Polls()
+    state.base, state.began = state.number - said.is_turn, said.at
+    state.floor, state.polls = state.floor.reopened(), Polls()
     state.table = replace(state.table, is_tested=False)
 
 
@@ -390,10 +292,15 @@ def _controls(header: Header, state: State, said: Said) -> None:
     """What only the person may say: pause, limits, skip, retry, and what changes who and what takes part."""
     if said.mark("TO") is not None:
         state.floor = order.queued(header, state.floor, said)
-    for mark in controls(said):
+    for mark in said.marks if said.counts else (mark for mark in said.written if mark.name in _KEPT):
         who = mark.value.split(" ")[0]
+        named: tuple[str, ...] = ()  # who is next where nobody owes a turn any more
         if mark.name in HAND_MARKS:
-            header = _by_hand(header, state, said, mark)
+            had_ended = state.outcome is not None
+            named = _by_hand(header, state, said, mark)
+            if had_ended and state.outcome is None:
+                _reopened(state, said)
+            header = effective(header, state.hand)
         elif mark.name in ("PAUSED", "RESUMED"):
             state.paused, state.paused_via = mark.name == "PAUSED", said.via
         elif mark.name == "LIMIT":
@@ -404,23 +311,96 @@ def _controls(header: Header, state: State, said: Said) -> None:
                 state.escalation = Escalation()
             state.debts = state.debts.without(who, USER)
             order.passed_over(header, state, who)
-            if said.turn is None and not state.debts.open:
-                state.debts = state.debts.opened(said, order.following(header, state, who))
-        elif mark.name == "RETRY" and header.agent(who):
-            state.debts = state.debts.retried(who).opened(said, (who,))
+            named = order.following(header, state, who)
+        elif mark.name == "RETRY" and header.agent(who):  # one more failure, and it is absent again
+            debts = state.debts.without(who, USER)
+            missed = {one: 1 if one == who else times for one, times in debts.missed.items()}
+            state.debts = replace(debts, failed=debts.failed - {who}, missed=missed).opened(said, (who,))
             own = tuple(question for question in state.questions.open if question.asker)
             state.questions = replace(state.questions, open=own)  # that it was absent is what daemons asked about
+        if named and said.turn is None and not state.debts.open:
+            state.debts = state.debts.opened(said, named)
 
 
-def _by_hand(header: Header, state: State, said: Said, mark: Mark) -> Header:
-    """Carry out a mark of the person's hand; where nobody owes a turn any more, somebody does again."""
-    had_ended = state.outcome is not None
-    named = done(header, state, said, mark)
-    if had_ended and state.outcome is None:
-        _reopened(state, said)
-    if said.turn is None and not state.debts.open:
-        state.debts = state.debts.opened(said, named)
-    return effective(header, state.hand)
+def _by_hand(header: Header, state: State, said: Said, mark: Mark) -> tuple[str, ...]:
+    """Carry out a mark of the person's hand; gives who is next where nobody owes a turn any more."""
+    named, reason = _split(mark)
+    match mark.name:
+        case "STRIKE":
+            return _strike(state, turns_in(mark, state.number - said.is_turn))
+        case "VETO" if state.outcome is None:
+            known = {proposal.ref for proposal in state.table.proposals} - {*state.table.vetoed}
+            for ref in (ref for ref in refs_in(mark) if ref in known):
+                state.table = state.table.ruled_out(ref, reason or NO_REASON, said, state.number)
+                state.polls = state.polls.closed(ref)
+        case "INVITE":
+            agent, _ = invited(header, mark.value, state.hand.left)
+            if agent is not None:
+                left = tuple(one for one in state.hand.left if one.id != agent.id)
+                state.hand = replace(state.hand, cast=(*header.agents, agent), left=left)
+                # It comes behind the others, as if it had had its chance just now.
+                state.floor = replace(state.floor, chance_at={**state.floor.chance_at, agent.id: state.number})
+        case "LEAVE" if named.upper() == USER:
+            state.hand = replace(state.hand, is_away=True, step=False)
+        case "LEAVE":
+            who = next((a.id for a in header.agents if a.id.casefold() == named.casefold()), "")
+            if who and len(header.agents) > 1:
+                return _leave(header, state, who)
+        case "STEP" if state.outcome is None and not header.is_unattended and named.casefold() in _ON | _OFF:
+            state.hand = replace(state.hand, step=named.casefold() in _ON)
+    return ()
+
+
+def _strike(state: State, turns: frozenset[int]) -> tuple[str, ...]:
+    """Strike the turns; their marks are taken away where the file is read, which folds it once more."""
+    if not turns <= state.hand.struck:
+        state.hand = replace(state.hand, struck=state.hand.struck | turns)
+    outcome = state.outcome
+    if outcome is None:
+        return ()
+    ref = re.match(r"P\d+\b", outcome.reason)
+    is_lost = outcome.is_agreed and state.table.rests_on(state.hand.struck, ref[0] if ref else "", outcome.reason)
+    if not is_lost and outcome.entry not in map(str, turns):
+        return ()
+    state.outcome = None
+    return (USER,)
+
+
+def _leave(header: Header, state: State, who: str) -> tuple[str, ...]:
+    """Let an agent go; gives who is next where it was the one that owed a turn."""
+    is_judge, is_awaited = who == header.judge, who in order.awaited(header, state)
+    owed = who in state.owing
+    was_to_decide = state.escalation.to == who or (owed and is_judge)
+    ids = [agent.id for agent in header.agents]
+    last = ids[ids.index(who) - 1] if state.floor.last == who else state.floor.last  # the order goes on where it was
+    cast = tuple(agent for agent in header.agents if agent.id != who)
+    state.hand = replace(state.hand, cast=cast, left=(*state.hand.left, *(a for a in header.agents if a.id == who)))
+    state.debts = replace(state.debts.without(who), failed=state.debts.failed - {who})
+    state.floor = state.floor.unqueued(who)
+    state.table = state.table.left(who, was_judge=is_judge)
+    state.polls = state.polls.left(who)
+    if state.escalation.to == who:
+        state.escalation = replace(state.escalation, to=USER)
+    if state.outcome is not None:
+        state.floor = replace(state.floor, last=last)
+        return ()
+    now = effective(header, state.hand)
+    order.passed_over(now, state, who)
+    state.floor = replace(state.floor, last=last)
+    if is_awaited and not was_to_decide and set(state.owing) <= {USER}:
+        # That it may leave is what the person was asked; where one is left, a text on the table still waits for them.
+        if len(cast) == 1 and state.table.standing is not None:
+            return ()
+        _unasked(state, USER)
+        return order.following(now, state, last)
+    if was_to_decide and not state.questions.open:
+        why = f": {without_fields(state.escalation.why)}" if state.escalation.why else ""
+        question = Question(f"{who}, who was to decide, has left; please do{why}")
+        state.questions = replace(state.questions, open=(question,))
+    if not owed or state.debts.open:
+        return ()
+    is_asked = was_to_decide or state.questions.open or state.escalation.to == USER
+    return (USER,) if is_asked else order.following(now, state, last)
 
 
 # -- Agents -----------------------------------------------------------------------------------------------------------
@@ -431,17 +411,21 @@ def _agent(header: Header, state: State, said: Said) -> None:
     state.debts = state.debts.answered(said.by, *closes)
     if header.is_unattended and said.by in state.questions.askers:
         state.questions = replace(state.questions, told=state.questions.told | {said.by})
-    made = order.spoken(header, state, said)
-    if said.is_struck:  # its agent was heard, and its numbers are taken
+    made, may_vote, is_judge = order.spoken(header, state, said), said.by in header.voters, said.by == header.judge
+    if said.counts:  # what was struck counts no more
+        _opened(header, state, state.table.spoken(said, may_vote=may_vote, made=made))
+    else:  # its agent was heard, and its numbers are taken
         state.table = state.table.reserved(said)
-    else:
-        table = state.table.spoken(said, may_vote=said.by in header.voters, made=made)
-        _opened(header, state, table)
-    if state.polls.open and said.by in header.voters:
+    if state.polls.open and may_vote:
         state.polls = state.polls.voted(said)
-    if not (said.is_struck and said.by == header.judge):
-        _judged(header, state, said)
-    if not said.is_struck:
+    # What others say after the judge's answer makes it old: both answers are about the same positions. So does its
+    # question to the person: it answers anew once it knows what it lacked.
+    if is_judge and said.counts and said.mark("QUESTION_FOR_USER") is None:
+        answer = picked(said.all("DECIDE"), order.positioned(header, state)) or ("", "")
+        state.table = replace(state.table, judged=(*state.table.judged, answer))
+    elif state.table.judged and (said.counts or not is_judge):
+        state.table = replace(state.table, judged=())
+    if said.counts:
         _decided(state, said)
     _escalated(header, state, said)
     if header.rules.has_findings:
@@ -450,30 +434,12 @@ def _agent(header: Header, state: State, said: Said) -> None:
     _last_word(state, said)
 
 
-def _judged(header: Header, state: State, said: Said) -> None:
-    """Take the judge's answer: whose position, or `none`; "" where it says nothing clear.
-
-    What others say after it makes it old: both answers are about the same positions. So does its question to the
-    person: it answers anew once it knows what it lacked.
-    """
-    if said.by == header.judge and said.mark("QUESTION_FOR_USER") is None:
-        answer = picked(said.all("DECIDE"), order.positioned(header, state))
-        state.table = replace(state.table, judged=(*state.table.judged, answer or ("", "")))
-    elif state.table.judged:
-        state.table = replace(state.table, judged=())
-
-
 def _opened(header: Header, state: State, table: Table) -> None:
-    """Note what is new on the table, to be put to the vote where this dialog votes."""
+    """Take what is new on the table, to be put to the vote where this dialog votes."""
     new = tuple(proposal.ref for proposal in table.proposals[len(state.table.proposals) :])
     state.table = table
     if new and header.rules.verdict == "vote":
         state.polls = replace(state.polls, waiting=(*state.polls.waiting, *new))
-
-
-def _proposed(header: Header, state: State, said: Said) -> None:
-    """Take proposals of the person or a daemon."""
-    _opened(header, state, state.table.proposed(said))
 
 
 def _decided(state: State, said: Said) -> None:
@@ -492,9 +458,8 @@ def _escalated(header: Header, state: State, said: Said) -> None:
     """Name who has to decide what the others could not: the moderator, else the person."""
     if header.rules.is_plain:
         return
-    before = state.escalation
     comes_back = header.is_unattended and said.mark("QUESTION_FOR_USER") is not None
-    if before.to == said.by and said.asked_after >= before.at and not comes_back:
+    if state.escalation.to == said.by and said.asked_after >= state.escalation.at and not comes_back:
         state.escalation = Escalation()
     mark = said.mark("ESCALATE")
     if mark is not None:
@@ -518,17 +483,22 @@ def _system(header: Header, state: State, said: Said) -> None:
         if mark.name in ("AGENT_ERROR", "STALLED") and header.agent(who):
             _missing(header, state, said, who, is_stall=mark.name == "STALLED")
         elif mark.name == "SEALED" and header.agent(said.by) and not said.by_hand:
-            state.debts = state.debts.sealed(said, who)
+            others = (seal for seal in state.debts.seals if seal.agent != said.by)
+            state.debts = replace(state.debts, seals=(*others, Seal(said.by, who, said.id, said.re)))
         elif mark.name == "ROUND" and who == "closing":
-            _closing(state, round_of((mark,), "closing") or "time")
-    _proposed(header, state, said)  # a task that was carried on
+            # The last round: who was called stalled has had its chance, nobody waits for the person.
+            stalled = frozenset(debt.agent for debt in state.debts.open if debt.stalled)
+            state.closing = round_of((mark,), "closing") or "time"
+            state.floor = replace(state.floor, spoke=stalled, passed=frozenset())
+            state.debts = state.debts.without(USER, ANY, *stalled)
+    _opened(header, state, state.table.proposed(said))  # a task that was carried on
     _decided(state, said)
     _escalated(header, state, said)
     if header.is_unattended and said.turn is not None:
         state.debts = state.debts.without(USER, *(() if ANY in said.turn else (ANY,)))
     state.questions = asked_in(said, "", state.questions)
     if said.mark("DEFAULT_TAKEN") is not None and said.turn is not None:
-        state.questions, state.debts = replace(state.questions, open=()), state.debts.without(USER)
+        _unasked(state, USER)
     _last_word(state, said)
 
 
@@ -537,25 +507,18 @@ def _missing(header: Header, state: State, said: Said, who: str, *, is_stall: bo
 
     Who is asked again at once, and who may still answer, has not been passed over.
     """
-    state.debts = state.debts.missing(who, is_stall=is_stall)
+    debts = state.debts.missing(who, is_stall=is_stall)
     if is_stall and said.turn is None and said.ending is None:
-        state.debts = state.debts.stalled(who)
+        called = tuple(replace(debt, stalled=True) if debt.agent == who else debt for debt in debts.open)
+        state.debts = replace(debts, open=called)
         return
-    state.debts = state.debts.without(who)
+    state.debts = debts.without(who)
     if who in state.absent and state.escalation.to == who:
         state.escalation = replace(state.escalation, to=USER)
     if said.turn == (who,):
         state.floor = replace(state.floor, last=who)
     else:
         order.passed_over(header, state, who)
-
-
-def _closing(state: State, why: str) -> None:
-    """Begin the last round: who was called stalled has had its chance, nobody waits for the person."""
-    stalled = frozenset(debt.agent for debt in state.debts.open if debt.stalled)
-    state.closing = why
-    state.floor = replace(state.floor, spoke=stalled, passed=frozenset())
-    state.debts = state.debts.without(USER, ANY, *stalled)
 
 
 # -- How an entry ends ------------------------------------------------------------------------------------------------
@@ -578,9 +541,7 @@ def _reason(said: Said, end: Mark) -> str:
         return end.value
     decisions = [mark for mark in said.all("DECISION") if mark.fields[1:2] != ("review",)]  # a task's ends no build
     decision = next((mark for mark in decisions if mark.fields[0] == "approved"), decisions[0] if decisions else None)
-    if decision is not None:
-        return f"{decision.ref} {', '.join(decision.fields)}".strip()
-    return end.value
+    return f"{decision.ref} {', '.join(decision.fields)}".strip() if decision is not None else end.value
 
 
 # -- The fold from the beginning --------------------------------------------------------------------------------------
@@ -588,7 +549,8 @@ def _reason(said: Said, end: Mark) -> str:
 
 def beginning(header: Header, struck: Collection[int] = ()) -> State:
     """The state before the first entry, in a dialog of which these turns are struck."""
-    hand = replace(first(header), struck=frozenset(struck))
+    step = header.setup.get("step") is True and not header.is_unattended
+    hand = Hand(step=step, struck=frozenset(struck))
     return State(limits=header.limits, hand=hand, build=build.expected(header.rules, 0))
 
 
@@ -622,6 +584,6 @@ def refolded(written: Header, entries: tuple[Entry, ...], struck: frozenset[int]
 
 def _struck(entry: Entry) -> Entry:
     """The turn without its marks; notes are numbered 0, and no strike names them."""
-    if entry.is_struck or not entry.is_turn or entry.condition is Condition.DAMAGED:
+    if not entry.counts or not entry.is_turn or entry.condition is Condition.DAMAGED:
         return entry
-    return replace(entry, is_struck=True, withdrawn=entry.marks, marks=())
+    return replace(entry, withdrawn=entry.marks, marks=())

@@ -479,7 +479,7 @@ def contributes(mark: Mark) -> bool:
 
 def stated(said: Said) -> str:
     """The position that a turn states, its text and its agent's marks; "" for one with a PASS, and where nothing is."""
-    if said.is_struck or said.mark("PASS") is not None:
+    if not said.counts or said.mark("PASS") is not None:
         return ""
     own = (str(mark) for mark in said.marks if mark.name not in _RECORDS and mark.name != "ESCALATE")
     return "\n\n".join(text for text in (said.body, *own) if text.strip())

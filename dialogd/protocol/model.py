@@ -19,25 +19,33 @@ SYSTEM = "SYSTEM"
 ANY = "ANY"
 ALL = "ALL"
 RESERVED = frozenset({USER, SYSTEM, ANY, ALL})
+WHY_RESERVED = "USER, SYSTEM, ANY and ALL name no agent in a dialog"
 OTHER = "OTHER"
 UNKNOWN = "UNKNOWN"
-WHY_RESERVED = "USER, SYSTEM, ANY and ALL name no agent in a dialog"
-
-
-def whose(via: str) -> str:
-    """Whose session a frame's `via` means: a seat's id, one with a seat in another dialog, or nobody knows whose.
-
-    Without one it was the person.
-    """
-    if not via:
-        return "the person"
-    named = {OTHER: "a session seated in another dialog", UNKNOWN: "an unknown program"}
-    return named.get(via, f"{via}'s session")
-
 
 # What a finished dialog may end with; a turn or note that carries one of these and no TURN line is the end.
 AGREED = ("CONSENSUS_REACHED", "DECIDED")  # the outcomes with a result, which the person takes or rejects
 OUTCOMES = ("CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "STOPPED")
+
+
+def digest(text: str | bytes) -> str:
+    """The hash by which entries and texts are named: 16 hex digits of SHA-256 (FIPS 180-4) over the UTF-8 bytes."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def turn_number(entry_id: str) -> int:
+    """The number of the turn that an entry is, or stands after; 0 before any."""
+    head = entry_id.partition(".")[0]
+    return int(head) if head.isdigit() else 0
+
+
+def whose(via: str) -> str:
+    """Whose session a frame's `via` means, in words; without one it was the person."""
+    if not via:
+        return "the person"
+    named = {OTHER: "a session seated in another dialog", UNKNOWN: "an unknown program"}
+    return named.get(via, f"{via}'s session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,66 +68,55 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A participant that owes turns. `url` is where its daemon listens (loopback).
-
-    `is_named` is False where `name` is a default, because the header gives none.
-    """
+    """A participant that owes turns."""
 
     id: str
     name: str
-    url: str
+    url: str  # where its daemon listens (loopback)
     role: str = ""
-    is_named: bool = True
+    is_named: bool = True  # False where `name` is a default, because the header gives none
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Hard limits; sizes in bytes (`max_size`) and code points (`max_message`), `timeout` in seconds.
-
-    `budget` (US dollars) and `tokens` are what all agents together may spend in the whole dialog, `max_rounds` how
-    many rounds there are, `max_time` (seconds) how long it all may take; None: no limit. `timeouts` holds, by id, those
-    of agents that have one of their own, as a live session has.
-    """
+    """Hard limits; None: no limit."""
 
     max_turns: int = 20
-    timeout: float = 300.0
-    max_message: int = 10_000
-    max_size: int = 1_000_000
-    budget: float | None = None
-    tokens: int | None = None
+    timeout: float = 300.0  # seconds
+    max_message: int = 10_000  # code points
+    max_size: int = 1_000_000  # bytes
+    budget: float | None = None  # US dollars that all agents together may spend in the whole dialog
+    tokens: int | None = None  # the same in tokens
     max_rounds: int | None = None
-    max_time: float | None = None
-    timeouts: Mapping[str, float] = field(default_factory=dict, hash=False)
+    max_time: float | None = None  # seconds that it all may take
+    timeouts: Mapping[str, float] = field(default_factory=dict, hash=False)  # by id, of agents with one of their own
 
     def timeout_of(self, agent: str) -> float:
         """The seconds that one reply of this agent may take."""
         return self.timeouts.get(agent, self.timeout)
 
     def changed(self, text: str) -> tuple[Limits, str]:
-        """These limits after `max_turns 40` or `timeout B 30 minutes`.
-
-        Unchanged, with the reason in words, where that means nothing.
-        """
+        """These limits after `max_turns 40` or `timeout B 30 minutes`; as they are, and why, where it means nothing."""
         name, _, value = text.strip().partition(" ")
-        key = name.lower().rstrip(":=").replace("-", "_")
-        reader = _READERS.get(key)
-        if reader is None:
+        key, value = name.lower().rstrip(":=").replace("-", "_"), value.strip(" =:")
+        if key not in _READERS:
             return self, f"no limit is called {name!r}; there are: {', '.join(_READERS)}"
-        agent, value = "", value.strip(" =:")
-        if key == "timeout" and (own := _OWN_TIMEOUT.fullmatch(value)):
-            agent, value = own[1], own[2]
+        own = re.fullmatch(r"([A-Za-z][A-Za-z0-9_-]*)[ =:]+(\d.*)", value) if key == "timeout" else None
         try:
-            read = reader(value)
+            if own:
+                return replace(self, timeouts={**self.timeouts, own[1]: read_seconds(own[2])}), ""
+            read = _READERS[key](value)
         except ValueError as error:
             return self, f"{key}: {error}"
-        if agent:
-            return replace(self, timeouts={**self.timeouts, agent: read}), ""  # type: ignore[dict-item]
         if isinstance(read, tuple):  # a budget is named anew as a whole
             return replace(self, budget=read[0], tokens=read[1]), ""
         return replace(self, **{key: read}), ""  # type: ignore[arg-type]
 
 
-_OWN_TIMEOUT = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)[ =:]+(\d.*)")  # `B 30 minutes`
 _READERS: Mapping[str, Callable[[str], float | Budget]] = {
     "max_turns": read_count,
     "timeout": read_seconds,
@@ -179,30 +176,28 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The comment line of a daemon-written entry; `size` and `sha` cover what follows it to the last newline.
+    """The comment line of a daemon-written entry.
 
-    `prev` names the `chain` of the entry before. `ms` is the call's duration; `nonce` opens the seal of a sealed
-    answer; `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown; a leading
-    `~` says that a part was estimated or is unknown. `knocks` is how often a live session was knocked at for it. `host`
-    is the program by which the person spoke, "" for none: `mcp`; `via` says whose session it was that did what only the
-    person's hand writes.
+
+    `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown; a leading `~` says
+    that a part was estimated or is unknown.
     """
 
     by: str
     at: str
-    size: int
+    size: int  # with `sha` over what follows the line, to the last newline
     sha: str
-    prev: str
-    ms: str = ""
+    prev: str  # the `chain` of the entry before
+    ms: str = ""  # the call's duration
     calls: str = ""
-    nonce: str = ""
+    nonce: str = ""  # opens the seal of a sealed answer
     model: str = ""
     tokens_in: str = ""
     tokens_out: str = ""
     usd: str = ""
-    knocks: str = ""
-    host: str = ""
-    via: str = ""
+    knocks: str = ""  # how often a live session was knocked at for it
+    host: str = ""  # the program by which the person spoke, "" for none: `mcp`
+    via: str = ""  # whose session it was that did what only the person's hand writes
 
 
 class Condition(enum.Enum):
@@ -217,30 +212,29 @@ class Condition(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What somebody says in a turn (numbered) or a note (`number` 0), whether it stands in the file yet or not.
+    """What somebody says in a turn (numbered) or a note (`number` 0), whether it stands in the file yet or not."""
 
-    `turn` holds the ids its TURN line names, None without one. `id` names the entry for debts: `7`, or `7.2` for the
-    second note after turn 7; `re` names the debt that it answers. `chain` is the recorded sha of a framed entry, the
-    computed one of a hand-written entry. A turn that the person struck has no marks any more, but `withdrawn` ones.
-    """
-
-    id: str
+    id: str  # names the entry for debts: `7`, or `7.2` for the second note after turn 7
     number: int
     by: str
     name: str
     body: str
     marks: tuple[Mark, ...]
-    turn: tuple[str, ...] | None
-    re: str = field(default="", kw_only=True)
-    chain: str = field(default="", kw_only=True)
+    turn: tuple[str, ...] | None  # the ids that its TURN line names
+    re: str = field(default="", kw_only=True)  # the debt that it answers
+    chain: str = field(default="", kw_only=True)  # the recorded sha, the computed one of a hand-written entry
     by_hand: bool = field(default=False, kw_only=True)
-    is_struck: bool = field(default=False, kw_only=True)
-    withdrawn: tuple[Mark, ...] = field(default=(), kw_only=True)
+    withdrawn: tuple[Mark, ...] | None = field(default=None, kw_only=True)  # the marks of a turn that was struck
+
+    @property
+    def counts(self) -> bool:
+        """False for a turn that the person struck: none of its marks counts any more."""
+        return self.withdrawn is None
 
     @property
     def written(self) -> tuple[Mark, ...]:
         """The marks that stand in the file, whether they count or not."""
-        return self.withdrawn if self.is_struck else self.marks
+        return self.marks if self.withdrawn is None else self.withdrawn
 
     @property
     def is_turn(self) -> bool:
@@ -270,7 +264,7 @@ class Said:
     @property
     def asked_after(self) -> int:
         """The number of the turn after which this was asked for; of a turn typed by hand its own."""
-        return self.number if self.by_hand else int(self.re.split(".")[0] or 0)
+        return self.number if self.by_hand else turn_number(self.re)
 
     def mark(self, name: str) -> Mark | None:
         """The first mark of that name, or None."""
@@ -289,26 +283,21 @@ class Said:
 
         A daemon writes it last; what an agent only called for (`[DEADLOCK]`) may stand above it.
         """
-        if self.turn is not None:
-            return None
-        ends = [mark for mark in self.written if mark.name in OUTCOMES]
+        ends = [mark for mark in self.written if mark.name in OUTCOMES] if self.turn is None else ()
         return (ends[0] if self.by_hand else ends[-1]) if ends else None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry(Said):
-    """One turn or note of the file. `start` and `end` are byte offsets; `line` is 1-based.
-
-    `linked` says that its `prev` names the entry before it, `notice` what could not be understood in it, in words.
-    """
+    """One turn or note of the file, from byte `start` to `end`."""
 
     condition: Condition
     start: int
     end: int
-    line: int
+    line: int  # from 1
     frame: Frame | None = None
-    linked: bool = True
-    notice: str = ""
+    linked: bool = True  # its `prev` names the entry before it
+    notice: str = ""  # what could not be understood in it, in words
 
     @property
     def at(self) -> str:
@@ -323,31 +312,12 @@ class Entry(Said):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An entry to be written: everything but its place in the file.
-
-    `number` 0 makes a note. `body` is clean text, not yet escaped; `attributes` are the frame's: re, at, ms,
-    model, in, out, usd (empty ones are left out).
-    """
+    """An entry to be written: everything but its place in the file. `number` 0 makes a note."""
 
     by: str
     name: str
     number: int = 0
-    body: str = ""
+    body: str = ""  # clean text, not yet escaped
     marks: tuple[Mark, ...] = ()
     turn: tuple[str, ...] | None = None
-    attributes: tuple[tuple[str, str], ...] = ()
-
-
-# -- The hash by which entries and texts are named --------------------------------------------------------------------
-
-
-def digest(text: str | bytes) -> str:
-    """Sixteen hex digits of SHA-256 (FIPS 180-4) over the UTF-8 bytes."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def turn_number(entry_id: str) -> int:
-    """The number of the turn that an entry is, or stands after; 0 before any."""
-    head = entry_id.partition(".")[0]
-    return int(head) if head.isdigit() else 0
+    attributes: tuple[tuple[str, str], ...] = ()  # the frame's: re, at, ms …; empty ones are left out

@@ -197,7 +197,7 @@ def contributions(marks: Iterable[Mark]) -> int:
 
 def spoken(header: Header, state: State, said: Said) -> int:
     """Note on the floor that an agent has had its turn; gives how many contributions it made."""
-    made = 0 if said.is_struck else contributions(said.marks)
+    made = 0 if not said.counts else contributions(said.marks)
     named = dict.fromkeys(who for mark in said.all("TO") for who in marks.to(mark, _heard(header)) if who != said.by)
     state.floor = state.floor.spoken(said, made=made, named=tuple(named))
     passed_over(header, state, said.by, passes=not made and said.mark("PASS") is not None)

@@ -79,7 +79,7 @@ def reviewed(table: Table, said: Said) -> Table:
             continue
         if kind.numbers:
             table = replace(table, findings=table.findings + 1)  # of a struck turn, too: no number is given again
-        if said.is_struck:
+        if not said.counts:
             continue
         if level(mark) in kind.blocks:
             table = replace(table, blocking=(*table.blocking, (table.findings, said.by)))
@@ -112,7 +112,7 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
             how, turn = "by the next submission", turn_number(entry.id)
             found = [replace(f, resolved=how, resolved_in=turn) if f.by == SYSTEM and f.blocks else f for f in found]
         number += kind == "FINDING"
-        if entry.is_struck:
+        if not entry.counts:
             continue
         if kind == "FINDING":
             found.append(finding(fields, number, entry.by, turn_number(entry.id), entry.id))
@@ -133,7 +133,7 @@ def score(dialog: Dialog) -> Score | None:
         return None
     last: dict[str, dict[str, float]] = {}
     for entry, kind, fields in _contributions(dialog):
-        if kind == "SCORE" and not entry.is_struck and (parts := parts_of(fields)):
+        if kind == "SCORE" and entry.counts and (parts := parts_of(fields)):
             last[entry.by] = parts
     if not last:
         return None

@@ -12,9 +12,8 @@ from functools import lru_cache
 from itertools import islice
 
 from dialogd.protocol import marks
-from dialogd.protocol.model import AGREED, USER, Condition, Entry, Said
-from dialogd.protocol.money import standing, used
-from dialogd.protocol.state import Dialog, State
+from dialogd.protocol.model import USER, Condition, Entry, Said
+from dialogd.protocol.state import Dialog, State, budget_standing, used
 
 WINDOW = 12  # turns that are looked at, of many agents more
 SAME = 0.85  # overlap from which two texts count as nearly the same
@@ -39,7 +38,7 @@ def convergence(dialog: Dialog) -> float | None:
     The mean over each agent's latest reply since the person spoke: 1 for a yes, 0 for a no, a half for both or neither.
     """
     outcome, table = dialog.state.outcome, dialog.state.table
-    if outcome is not None and outcome.name in AGREED:
+    if outcome is not None and outcome.is_agreed:
         return 1.0
     signed = {who for who, _ in table.standing.signers} if table.standing else set()
     replies = _latest_replies(dialog)
@@ -53,7 +52,7 @@ def _latest_replies(dialog: Dialog) -> list[Entry]:
     for entry in islice(reversed(dialog.entries), 3 * max(WINDOW, len(who))):
         if (entry.by == USER and entry.is_turn) or len(found) == len(who):
             break
-        says = entry.is_turn and entry.condition is not Condition.DAMAGED and not entry.is_struck
+        says = entry.is_turn and entry.condition is not Condition.DAMAGED and entry.counts
         if says and entry.by in who and (entry.body.strip() or any(mark.name != "PASS" for mark in entry.marks)):
             found.setdefault(entry.by, entry)
     return list(found.values())
@@ -93,7 +92,7 @@ def _recent(dialog: Dialog) -> list[Entry]:
     for entry in islice(reversed(dialog.entries), WINDOW * 3):
         if entry.by == USER and entry.is_turn:
             break
-        if entry.is_turn and entry.condition is not Condition.DAMAGED and not entry.is_struck:
+        if entry.is_turn and entry.condition is not Condition.DAMAGED and entry.counts:
             turns.append(entry)
     return turns[:WINDOW][::-1]
 
@@ -163,4 +162,4 @@ def budget(state: State) -> Signal | None:
     """Half of the budget is spent, or four fifths."""
     part = used(state) or 0.0
     reached = next((level for level in WARNINGS if part >= level), None)
-    return Signal("budget", f"{reached:.0%} of the budget is spent: {standing(state)}") if reached else None
+    return Signal("budget", f"{reached:.0%} of the budget is spent: {budget_standing(state)}") if reached else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -21,75 +22,39 @@ from dialogd.protocol.marks import (
     stated,
     summary_of,
 )
-from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark, Participant, Said, digest, whose
-from dialogd.protocol.text import is_blank
+from dialogd.protocol.model import (
+    AGREED,
+    ANY,
+    SYSTEM,
+    USER,
+    Condition,
+    Entry,
+    Header,
+    Limits,
+    Mark,
+    Participant,
+    Said,
+    digest,
+    turn_number,
+    whose,
+)
+from dialogd.protocol.text import dollars, is_blank
 
-_COUNT = re.compile(r"~?([0-9]{1,12})")
-_DOLLARS = re.compile(r"(~?)([0-9]{1,9}(?:\.[0-9]{1,12})?)")
 _COUNTED = re.compile(r"\bin turns? (\d{1,9})(?: and (\d{1,9}))?")  # the turns that a decision says it counts
 _ROUNDING = 1 - 1e-9  # three thirds are a whole
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What an agent has spent, as far as the frames say.
-
-    `micros` are millionths of a US dollar: whole numbers, so that a sum depends on no order. `exact` is False once a
-    part was estimated. `unknown` counts entries whose price nobody knows, `uncounted` those whose tokens nobody knows.
-    """
-
-    entries: int = 0
-    micros: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    exact: bool = True
-    unknown: int = 0
-    uncounted: int = 0
-
-    @property
-    def usd(self) -> float:
-        return self.micros / 1e6
-
-    @property
-    def tokens(self) -> int:
-        return self.tokens_in + self.tokens_out
-
-    def plus(self, other: Spent) -> Spent:
-        sums = {key: getattr(self, key) + getattr(other, key) for key in Spent.__dataclass_fields__}
-        return Spent(**sums | {"exact": self.exact and other.exact})
-
-
-def account(tokens_in: str, tokens_out: str, usd: str) -> Spent:
-    """One entry's account, from its frame's `in`, `out` and `usd`; what makes no sense counts as not said."""
-    read, written = (_COUNT.fullmatch(text) for text in (tokens_in, tokens_out))
-    price = _DOLLARS.fullmatch(usd)
-    return Spent(
-        entries=1,
-        micros=round(float(price[2]) * 1e6) if price else 0,
-        tokens_in=int(read[1]) if read else 0,
-        tokens_out=int(written[1]) if written else 0,
-        exact=price is None or not price[1],
-        unknown=int(price is None),
-        uncounted=int(read is None or written is None),
-    )
-
 
 # -- Who owes a turn --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Debt:
-    """A turn that `agent` owes, opened by the entry with id `re` and hash `chain`.
-
-    `agent` may be USER (the person) or ANY. `stalled` is set once it was noted that no answer came in time, `is_ready`
-    once every answer of a sealed round is sealed and this one may be written.
-    """
+    """A turn that `agent` (or USER, the person, or ANY) owes, opened by the entry with id `re` and hash `chain`."""
 
     agent: str
     re: str
     chain: str = ""
-    stalled: bool = False
-    is_ready: bool = False
+    stalled: bool = False  # it was noted that no answer came in time
+    is_ready: bool = False  # every answer of a sealed round is sealed: this one may be written
 
     @property
     def timer(self) -> tuple[str, str, str]:
@@ -114,15 +79,12 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Debts:
-    """Who owes a turn, whose answer is sealed, and who gave none.
-
-    `failed` are agents whose last entry is an error; `missed` counts failures and stalls in succession.
-    """
+    """Who owes a turn, whose answer is sealed, and who gave none."""
 
     open: tuple[Debt, ...] = ()
     seals: tuple[Seal, ...] = ()
-    failed: frozenset[str] = frozenset()
-    missed: Mapping[str, int] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()  # agents whose last entry is an error
+    missed: Mapping[str, int] = field(default_factory=dict)  # failures and stalls in succession
 
     def seal(self, agent: str) -> Seal | None:
         return next((seal for seal in self.seals if seal.agent == agent), None)
@@ -138,29 +100,15 @@ class Debts:
 
     def answered(self, who: str, *closes: str) -> Debts:
         """After a turn of that agent, which closes the debts of these; without any it closes all."""
-        return replace(
-            self.without(*closes) if closes else replace(self, open=()),
-            failed=self.failed - {who},
-            missed={one: times for one, times in self.missed.items() if one != who} if self.missed else self.missed,
-        )
+        left = self.without(*closes) if closes else replace(self, open=())
+        missed = {one: times for one, times in self.missed.items() if one != who}
+        return replace(left, failed=self.failed - {who}, missed=missed)
 
     def missing(self, who: str, *, is_stall: bool) -> Debts:
         """After a note that `who` failed or stalled; a failure of who was called stalled counts once with that."""
         is_known = not is_stall and any(debt.stalled for debt in self.open if debt.agent == who)
         failed = self.failed if is_stall else self.failed | {who}
         return replace(self, failed=failed, missed={**self.missed, who: self.missed.get(who, 0) + (not is_known)})
-
-    def stalled(self, who: str) -> Debts:
-        return replace(self, open=tuple(replace(one, stalled=True) if one.agent == who else one for one in self.open))
-
-    def retried(self, who: str) -> Debts:
-        """Without that agent's debt and the person's; one more failure, and it is absent again."""
-        missed = {one: 1 if one == who else times for one, times in self.missed.items()}
-        return replace(self.without(who, USER), failed=self.failed - {who}, missed=missed)
-
-    def sealed(self, said: Said, sha: str) -> Debts:
-        others = (seal for seal in self.seals if seal.agent != said.by)
-        return replace(self, seals=(*others, Seal(said.by, sha, said.id, said.re)))
 
     def unsealed(self) -> Debts:
         """Without the seals of closed debts; once all that are open are sealed, the texts may follow."""
@@ -178,28 +126,20 @@ class Floor:
     """Who has spoken, and who is to be heard. Counts begin anew when the dialog is opened again.
 
     A round is complete when all who can speak have had a turn in it, or were passed over, and none owes one.
-
-    last         the agent that spoke, or was passed over, last
-    rounds       complete ones; `is_quiet`: in the last one nobody did more than pass
-    spoke        who has had a turn, or was passed over, in this round; `passed`: with nothing but [PASS]
-    turns_of     each agent's turns; `spoke_at`: its last turn; `chance_at`: the turn after which it last could speak
-    position_at  each agent's last turn that states a position
-    queue        who was given, or asked for, the floor, where the order is free
-    contributed  typed contributions; `in_round`: each agent's in this round
     """
 
-    last: str = ""
-    rounds: int = 0
-    is_quiet: bool = False
-    spoke: frozenset[str] = frozenset()
-    passed: frozenset[str] = frozenset()
+    last: str = ""  # the agent that spoke, or was passed over, last
+    rounds: int = 0  # complete ones
+    is_quiet: bool = False  # in the last one nobody did more than pass
+    spoke: frozenset[str] = frozenset()  # who has had a turn, or was passed over, in this round
+    passed: frozenset[str] = frozenset()  # the same with nothing but [PASS]
     turns_of: Mapping[str, int] = field(default_factory=dict)
-    spoke_at: Mapping[str, int] = field(default_factory=dict)
-    chance_at: Mapping[str, int] = field(default_factory=dict)
-    position_at: Mapping[str, int] = field(default_factory=dict)
-    queue: tuple[str, ...] = ()
-    contributed: int = 0
-    in_round: Mapping[str, int] = field(default_factory=dict)
+    spoke_at: Mapping[str, int] = field(default_factory=dict)  # each agent's last turn
+    chance_at: Mapping[str, int] = field(default_factory=dict)  # the turn after which it last could speak
+    position_at: Mapping[str, int] = field(default_factory=dict)  # its last turn that states a position
+    queue: tuple[str, ...] = ()  # who was given, or asked for, the floor, where the order is free
+    contributed: int = 0  # typed contributions
+    in_round: Mapping[str, int] = field(default_factory=dict)  # each agent's in this round
 
     def spoken(self, said: Said, *, made: int, named: Sequence[str]) -> Floor:
         """After an agent's turn with so many contributions, which hands the floor to `named`."""
@@ -286,25 +226,18 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Proposals, signatures, decisions and findings.
-
-    deadlock   who called it a deadlock, since the last word against it
-    red_team   the proposal that the next turn is to argue against; `is_tested`: such a turn was taken
-    judged     the judge's answers so far: position, reason
-    findings   how many there are; `blocking`: number and author of those that keep an approval from counting
-    top        the highest number that a proposal had, also one of a withdrawn turn: no other gets it
-    """
+    """Proposals, signatures, decisions and findings."""
 
     proposals: tuple[Proposal, ...] = ()
     standing: Standing | None = None
     decisions: tuple[Decision, ...] = ()
-    deadlock: tuple[str, ...] = ()
-    red_team: str = ""
-    is_tested: bool = False
-    judged: tuple[tuple[str, str], ...] = ()
+    deadlock: tuple[str, ...] = ()  # who called it a deadlock, since the last word against it
+    red_team: str = ""  # the proposal that the next turn is to argue against
+    is_tested: bool = False  # such a turn was taken
+    judged: tuple[tuple[str, str], ...] = ()  # the judge's answers so far: position, reason
     findings: int = 0
-    blocking: tuple[tuple[int, str], ...] = ()
-    top: int = 0
+    blocking: tuple[tuple[int, str], ...] = ()  # number and author of those that keep an approval from counting
+    top: int = 0  # the highest number that a proposal had, also one of a withdrawn turn: no other gets it
 
     @property
     def next_ref(self) -> str:
@@ -342,30 +275,28 @@ class Table:
             standing = Standing(text, signers, standing.replaced + 1 if standing is not None else 0)
             table = table.with_proposal(text)
         if standing is not None and may_vote and not (objects or calls or standing.signed_by(said.by)):
-            ref = standing.proposal.ref
-            if claims or any(ref in agreed(mark) for mark in said.all("AGREE")):
-                standing = replace(standing, signers=(*standing.signers, (said.by, said.number)))
+            signs = claims or any(standing.proposal.ref in agreed(mark) for mark in said.all("AGREE"))
+            standing = replace(standing, signers=(*standing.signers, *[(said.by, said.number)] * signs))
         asks = round_of(said.marks, "red team")
-        changed: dict[str, Any] = {
-            "standing": standing,
-            "deadlock": (*(who for who in self.deadlock if who != said.by), said.by) if calls else (),
-            "red_team": asks if asks is not None else "" if made else self.red_team,
-            "is_tested": self.is_tested or bool(self.red_team and made),
-        }
-        is_same = all(getattr(self, key) == value for key, value in changed.items())
-        return table if is_same else replace(table, **changed)
+        return replace(
+            table,
+            standing=standing,
+            deadlock=(*(who for who in self.deadlock if who != said.by), said.by) if calls else (),
+            red_team=asks if asks is not None else "" if made else self.red_team,
+            is_tested=self.is_tested or bool(self.red_team and made),
+        )
 
     def reserved(self, said: Said) -> Table:
         """After a withdrawn turn: the numbers of its proposals are not given again."""
-        texts = [mark for mark in said.withdrawn if mark.name == "CONSENSUS_PROPOSED"]
-        refs = [mark.ref for mark in (*_proposals(said.withdrawn), *texts)]
-        claims = any(mark.name == "CONSENSUS_REACHED" for mark in said.withdrawn) and said.turn is not None
+        texts = [mark for mark in said.written if mark.name == "CONSENSUS_PROPOSED"]
+        refs = [mark.ref for mark in (*_proposals(said.written), *texts)]
+        claims = said.turn is not None and any(mark.name == "CONSENSUS_REACHED" for mark in said.written)
         if said.by_hand and said.by != USER and claims and summary_of(prose(said.body)):
             refs.append("")
         top = self.top
         for ref in refs:
             top = max(top, int(ref[1:])) if ref else top + 1
-        return replace(self, top=top) if refs else self
+        return replace(self, top=top)
 
     def cleared(self) -> Table:
         """After a person's turn: signatures, calls for a deadlock, and what was to be argued against or judged."""
@@ -374,9 +305,8 @@ class Table:
     def decided(self, mark: Mark, said: Said, withdrawn: frozenset[int]) -> Table:
         """With the decision of that mark: the first one on a proposal counts; none that rests on withdrawn turns."""
         outcome, method, evidence, reason = (*mark.fields, "", "", "", "")[:4]
-        if mark.ref and any(d.ref == mark.ref and d.is_final for d in self.decisions):
-            return self
-        if self.rests_on(withdrawn, mark.ref, evidence):
+        is_known = mark.ref and any(d.ref == mark.ref and d.is_final for d in self.decisions)
+        if is_known or self.rests_on(withdrawn, mark.ref, evidence):
             return self
         decision = Decision(mark.ref, outcome, method, evidence, reason, said.id)
         is_settled = said.turn is not None and method != "decide"
@@ -464,17 +394,13 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Polls:
-    """The open votes, and the proposals that wait for the phase in which they are put to the vote.
-
-    since   the turn in which the last one was put; `heard` are the voters that had a turn since, having seen it
-    failed  counts votes that failed since the last decision that was not one
-    """
+    """The open votes, and the proposals that wait for the phase in which they are put to the vote."""
 
     open: tuple[Poll, ...] = ()
     waiting: tuple[str, ...] = ()
-    since: int = 0
-    heard: frozenset[str] = frozenset()
-    failed: int = 0
+    since: int = 0  # the turn in which the last one was put
+    heard: frozenset[str] = frozenset()  # the voters that had a turn since, having seen it
+    failed: int = 0  # votes that failed since the last decision that was not one
 
     def opened(self, turn: int) -> Polls:
         """With a poll for each proposal that waited: all voters are heard anew."""
@@ -515,10 +441,7 @@ class Polls:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How a poll stands: who said what, by name; `weights` of approval, rejection, all voters; None: all the same.
-
-    `silent` did not vote, `absent` could not; `is_enough` says that the share for it reaches the threshold.
-    """
+    """How a poll stands: who said what, by name; `silent` did not vote, `absent` could not."""
 
     approve: tuple[str, ...]
     reject: tuple[str, ...]
@@ -526,8 +449,8 @@ class Tally:
     silent: tuple[str, ...]
     absent: tuple[str, ...]
     is_quorate: bool
-    is_enough: bool
-    weights: tuple[float, float, float] | None = None
+    is_enough: bool  # the share for it reaches the threshold
+    weights: tuple[float, float, float] | None = None  # of approval, rejection, all voters; None: all the same
 
     @property
     def evidence(self) -> str:
@@ -580,15 +503,12 @@ NO_TEXT = "(see above)"  # in place of a question's text that stands in the body
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to the person. `by` is an ISO time with its offset, "" without a deadline; `default` "" without one.
-
-    `asker` is the agent, "" where a daemon asks; `entry` the id of the entry that asks.
-    """
+    """A question to the person."""
 
     text: str
-    by: str = ""
+    by: str = ""  # the deadline, an ISO time with its offset
     default: str = ""
-    asker: str = ""
+    asker: str = ""  # the agent; "" where a daemon asks
     entry: str = ""
 
     @property
@@ -622,7 +542,7 @@ class Questions:
     @property
     def askers(self) -> tuple[str, ...]:
         """The agents that asked the person, in order."""
-        return tuple(dict.fromkeys(question.asker for question in self.open if question.asker)) if self.open else ()
+        return tuple(dict.fromkeys(question.asker for question in self.open if question.asker))
 
     @property
     def asker(self) -> str:
@@ -632,6 +552,7 @@ class Questions:
 
 # -- How it ends ------------------------------------------------------------------------------------------------------
 
+# In words, by the mark's name, or by the cause of a stop.
 ENDS: Mapping[str, str] = MappingProxyType(
     {
         "CONSENSUS_REACHED": "everyone agreed to the same text",
@@ -644,21 +565,18 @@ ENDS: Mapping[str, str] = MappingProxyType(
         "size": "the file is as large as it may get",
         "error": "an error broke it off",
     }
-)  # in words, by the mark's name, or by the cause of a stop
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a dialog ended: the outcome mark's name, who wrote it, where, and why in words.
-
-    `via` says whose session it was that ended the dialog by the person's hand.
-    """
+    """How a dialog ended: the outcome mark's name, who wrote it, where, and why in words."""
 
     name: str
     by: str
     entry: str
     reason: str = ""
-    via: str = ""
+    via: str = ""  # whose session ended the dialog by the person's hand
 
     @property
     def from_session(self) -> str:
@@ -689,11 +607,16 @@ class Outcome:
     @property
     def is_agreed(self) -> bool:
         """True where there is a result, which the person takes or rejects."""
-        return self.is_consensus or self.name == "DECIDED"
+        return self.name in AGREED
 
     @property
     def is_deadlock(self) -> bool:
         return self.name == "DEADLOCK"
+
+    @property
+    def is_complete(self) -> bool:
+        """True where its rule came to an end, with a decision or without one: what a build ends with."""
+        return self.name in ("DECIDED", "DEADLOCK")
 
     @property
     def is_limit(self) -> bool:
@@ -716,45 +639,34 @@ class Escalation:
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """What the person's hand has changed.
+    """What the person's hand has changed."""
 
-    `struck` are turns. `cast` is who takes part, None while that is whom the header names; `left` who does no longer;
-    `is_away`: nor does the person. In `step` mode the turn comes back to the person each time.
-    """
+    struck: frozenset[int] = frozenset()  # turns
+    cast: tuple[Participant, ...] | None = None  # who takes part; None while that is whom the header names
+    left: tuple[Participant, ...] = ()  # who does no longer
+    is_away: bool = False  # nor does the person
+    step: bool = False  # the turn comes back to the person each time
 
-    struck: frozenset[int] = frozenset()
-    cast: tuple[Participant, ...] | None = None
-    left: tuple[Participant, ...] = ()
-    is_away: bool = False
-    step: bool = False
+
+# -- The state, and the dialog ----------------------------------------------------------------------------------------
 
 
 @dataclass
 class State:
-    """What the entries so far come to. Only `fold.py` makes one, and changes none that it has given away.
+    """What the entries so far come to. Only `fold.py` makes one, and changes none that it has given away."""
 
-    number    the last turn's; `notes`: how many since
-    base      turns before the last reopening: they count against no limit
-    began     when the dialog, or its last reopening, began, as it stands in the file
-    closing   why this is the last round
-    approved  the note by which the person took the result
-    rejected  the turn in which they rejected the result before this opening
-    spent     by agent, since the beginning
-    build     its tasks, and what is due
-    """
-
-    number: int = 0
-    notes: int = 0
-    base: int = 0
-    began: str = ""
-    closing: str = ""
+    number: int = 0  # the last turn's
+    notes: int = 0  # how many since
+    base: int = 0  # turns before the last reopening: they count against no limit
+    began: str = ""  # when the dialog, or its last reopening, began, as it stands in the file
+    closing: str = ""  # why this is the last round
     outcome: Outcome | None = None
     paused: bool = False
     paused_via: str = ""
-    approved: str = ""
-    rejected: str = ""
+    approved: str = ""  # the note by which the person took the result
+    rejected: str = ""  # the turn in which they rejected the result before this opening
     limits: Limits = field(default_factory=Limits)
-    spent: Mapping[str, Spent] = field(default_factory=dict)
+    spent: Mapping[str, Spent] = field(default_factory=dict)  # by agent, since the beginning
     hand: Hand = field(default_factory=Hand)
     debts: Debts = field(default_factory=Debts)
     floor: Floor = field(default_factory=Floor)
@@ -780,8 +692,7 @@ class State:
     @property
     def absent(self) -> frozenset[str]:
         """The agents that failed or stalled twice in succession: nobody waits for them."""
-        missed = self.debts.missed
-        return frozenset([who for who, times in missed.items() if times > 1]) if missed else frozenset()
+        return frozenset([who for who, times in self.debts.missed.items() if times > 1])
 
     @property
     def has_spoken(self) -> bool:
@@ -791,8 +702,7 @@ class State:
     def is_asked_to_decide(self, agent: str) -> bool:
         """True when `agent` is to decide what the others could not, and was asked for its turn since."""
         debt = self.debt(agent)
-        asked = int(debt.re.split(".")[0] or 0) if debt else 0
-        return self.escalation.to == agent and asked >= self.escalation.at
+        return self.escalation.to == agent and (turn_number(debt.re) if debt else 0) >= self.escalation.at
 
     @property
     def counted(self) -> int:
@@ -870,3 +780,194 @@ class Dialog:
     def entry(self, entry_id: str) -> Entry | None:
         """The entry of that id (`7`, `7.2`), or None."""
         return next((e for e in reversed(self.entries) if e.id == entry_id), None)
+
+
+# -- What was spent, what is left, and whether the next turn may still be bought --------------------------------------
+
+# What may be used on a paid key in a dialog for which nobody set a budget.
+DEFAULT_CAP = 5.0  # US dollars
+DEFAULT_TOKENS = 1_000_000  # where the price is unknown
+
+_COUNT = re.compile(r"~?([0-9]{1,12})")
+_DOLLARS = re.compile(r"(~?)([0-9]{1,9}(?:\.[0-9]{1,12})?)")
+_ACCOUNTS = ("AGENT_ERROR", "DIGEST")  # notes of the daemon that give account of the agent that their first field names
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What an agent has spent, as far as the frames say."""
+
+    entries: int = 0
+    micros: int = 0  # millionths of a US dollar: whole numbers, so that a sum depends on no order
+    tokens_in: int = 0
+    tokens_out: int = 0
+    exact: bool = True  # no part was estimated
+    unknown: int = 0  # entries whose price nobody knows
+    uncounted: int = 0  # entries whose tokens nobody knows
+
+    @property
+    def usd(self) -> float:
+        return self.micros / 1e6
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_in + self.tokens_out
+
+    def plus(self, other: Spent) -> Spent:
+        sums = {key: getattr(self, key) + getattr(other, key) for key in Spent.__dataclass_fields__}
+        return Spent(**sums | {"exact": self.exact and other.exact})
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What something costs, or may cost: US dollars, and tokens both ways; None where nobody knows or limits it."""
+
+    usd: float | None = None
+    tokens: int | None = None
+
+
+NOTHING = Estimate(0.0, 0)
+
+
+def account(tokens_in: str, tokens_out: str, usd: str) -> Spent:
+    """One entry's account, from its frame's `in`, `out` and `usd`; what makes no sense counts as not said."""
+    read, written = (_COUNT.fullmatch(text) for text in (tokens_in, tokens_out))
+    price = _DOLLARS.fullmatch(usd)
+    return Spent(
+        entries=1,
+        micros=round(float(price[2]) * 1e6) if price else 0,
+        tokens_in=int(read[1]) if read else 0,
+        tokens_out=int(written[1]) if written else 0,
+        exact=price is None or not price[1],
+        unknown=int(price is None),
+        uncounted=int(read is None or written is None),
+    )
+
+
+def payer(header: Header, entry: Entry) -> str | None:
+    """Whose spending the entry's frame gives account of; None when it gives none."""
+    frame = entry.frame
+    if frame is None or entry.by == USER:
+        return None
+    if entry.is_turn:
+        return entry.by if entry.by != SYSTEM else None
+    if not (frame.calls or frame.tokens_in or frame.tokens_out or frame.usd):
+        return None
+    named = (mark.fields[0] for mark in entry.marks if mark.name in _ACCOUNTS)
+    return next((who for who in named if header.agent(who)), None)
+
+
+def accounted(header: Header, spent: Mapping[str, Spent], entry: Entry) -> Mapping[str, Spent]:
+    """What was spent, with what the entry's frame says; a hand-made entry costs nobody anything."""
+    who, frame = payer(header, entry), entry.frame
+    if who is None or frame is None:
+        return spent
+    return {**spent, who: spent.get(who, Spent()).plus(account(frame.tokens_in, frame.tokens_out, frame.usd))}
+
+
+def total(spent: Mapping[str, Spent]) -> Spent:
+    """What all agents have spent together."""
+    return reduce(Spent.plus, spent.values(), Spent())
+
+
+def share(state: State, limits: Limits, owing: int) -> Estimate:
+    """What each of so many agents that owe a turn may use: what is left of the dialog's budget, divided evenly."""
+    gone, among = total(state.spent), max(owing, 1)
+    return Estimate(
+        usd=None if limits.budget is None else max(_micros(limits.budget) - gone.micros, 0) // among / 1e6,
+        tokens=None if limits.tokens is None else max(limits.tokens - gone.tokens, 0) // among,
+    )
+
+
+def allowance(state: State, me: str, cap: Estimate) -> Estimate:
+    """What agent `me` may use for the turn it owes: its share of the dialog's budget, or less by a `cap` of its own."""
+    mine, own = share(state, state.limits, _payers(state)), state.spent.get(me, Spent())
+    usd = [] if cap.usd is None else [max(_micros(cap.usd) - own.micros, 0) / 1e6]
+    tokens = [] if cap.tokens is None else [max(cap.tokens - own.tokens, 0)]
+    return Estimate(
+        min([*usd, *([] if mine.usd is None else [mine.usd])], default=None),
+        min([*tokens, *([] if mine.tokens is None else [mine.tokens])], default=None),
+    )
+
+
+def reached(state: State, me: str, turn: Estimate, cap: Estimate, cut_off: Estimate = NOTHING) -> str:
+    """Why agent `me` may not buy the `turn` it owes, in words for `[STOPPED: budget: …]`; "" when it may.
+
+    It may not when the turn would pass its share of the dialog's budget, or the `cap` of its own, or when nothing is
+    left. A turn whose cost is unknown is bought while something is left. `cut_off` is the part of `turn` that calls of
+    which no entry gives account have cost: they were interrupted, died with their daemon, or came too late.
+    """
+    budget = Estimate(state.limits.budget, state.limits.tokens)
+    for what, spent, limit, owing in (
+        ("the budget", total(state.spent), budget, _payers(state)),
+        (f"{me}'s own budget", state.spent.get(me, Spent()), cap, 1),
+    ):
+        if limit.usd is not None:
+            left, needed = _micros(limit.usd) - spent.micros, _micros(turn.usd or 0.0)
+            if left <= 0 or needed * owing > left:
+                words = f"{what} of {dollars(limit.usd)}: {in_dollars(spent)} spent"
+                return words + _beyond(dollars(left / 1e6), left > 0, dollars(needed / 1e6), bool(cut_off.usd), owing)
+        if limit.tokens is not None:
+            left, needed = limit.tokens - spent.tokens, turn.tokens or 0
+            if left <= 0 or needed * owing > left:
+                words = f"{what} of {limit.tokens:,} tokens: {in_tokens(spent)} used"
+                return words + _beyond(f"{left:,}", left > 0, f"{needed:,}", bool(cut_off.tokens), owing)
+    return ""
+
+
+def _beyond(left: str, is_left: bool, needed: str, is_cut_off: bool, owing: int) -> str:
+    """How the turn is too much for what is left, if anything is."""
+    lost = ", including calls that were cut off or came too late" if is_cut_off else ""
+    among = f", and the {left} left is for {owing} turns" if owing > 1 else ""
+    return f"; the next turn would take about {needed}{lost}{among}" if is_left else ""
+
+
+def used(state: State) -> float | None:
+    """How much of the dialog's budget is gone, 1.0 for all of it; of two amounts the fuller one, None without any."""
+    limits, gone = state.limits, total(state.spent)
+    parts = [gone.usd / limits.budget] if limits.budget else []
+    return max([*parts, gone.tokens / limits.tokens] if limits.tokens else parts, default=None)
+
+
+def budget_standing(state: State) -> str:
+    """How the dialog's budget stands, in words: `$1.62 of $2.00, 90,000 of 200,000 tokens`; "" without one."""
+    limits, gone = state.limits, total(state.spent)
+    parts = [f"{in_dollars(gone)} of {dollars(limits.budget)}"] if limits.budget else []
+    return ", ".join([*parts, f"{in_tokens(gone)} of {limits.tokens:,} tokens"] if limits.tokens else parts)
+
+
+def in_dollars(spent: Spent) -> str:
+    """What was spent, in words: `$0.34`, `about $0.34`, `at least $0.34`, `unknown`; `nothing` before any entry."""
+    if not spent.entries:
+        return "nothing"
+    if spent.unknown == spent.entries:
+        return "unknown"
+    return f"{'at least ' if spent.unknown else ''}{'' if spent.exact else 'about '}{dollars(spent.usd)}"
+
+
+def in_tokens(spent: Spent) -> str:
+    """What was used, in words: `12,000`, `at least 12,000`, `unknown`; `0` before any entry."""
+    if spent.uncounted and not spent.tokens:
+        return "unknown"
+    return f"{'at least ' if spent.uncounted else ''}{spent.tokens:,}"
+
+
+def estimate(turns: int, agents: int, cost: Callable[[int, int], float], *, start: int, said: int, out: int) -> float:
+    """What one of so many agents will spend at most, roughly, in a dialog of so many turns, in US dollars.
+
+    `cost` prices a request by its tokens in and out. A prompt has `start` tokens before anybody has replied, and `said`
+    more for each turn since; a reply has `out`. What a cache saves is left out.
+    """
+    own = math.ceil(max(turns - 1, 0) / max(agents, 1))
+    looked_at = min(own, 1_000)  # in a longer dialog the rest counts like the last of these
+    costs = [cost(start + said * min((turn + 1) * agents - 1, turns - 2), out) for turn in range(looked_at)]
+    return sum(costs) + (costs[-1] * (own - looked_at) if costs else 0.0)
+
+
+def _payers(state: State) -> int:
+    """How many agents owe a turn."""
+    return sum(who != USER for who in state.owing)
+
+
+def _micros(usd: float) -> int:
+    return round(usd * 1e6)

@@ -30,10 +30,9 @@ from dialogd.memory.past import read_dialog
 from dialogd.memory.past import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
-from dialogd.protocol.model import AGREED, USER, turn_number
-from dialogd.protocol.money import in_dollars
+from dialogd.protocol.model import USER, turn_number
 from dialogd.protocol.signals import convergence, signals
-from dialogd.protocol.state import Dialog, Proposal
+from dialogd.protocol.state import Dialog, Proposal, in_dollars
 from dialogd.protocol.text import dollars, in_words, many
 from dialogd.server import wire
 from dialogd.server.page_build import end_of_build, repository, takeover_piece, task_piece, tasks_piece
@@ -512,7 +511,7 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     spent = in_dollars(news.spent).replace("unknown", "cost unknown") if news.spent.entries else ""
     is_asked = bool(dialog.state.questions.text) and dialog.state.outcome is None  # then the words are an agent's
     end = dialog.state.outcome
-    buttons = _BUTTONS if end is None or end.name in AGREED else {**_BUTTONS, **_WITHOUT_RESULT}
+    buttons = _BUTTONS if end is None or end.is_agreed else {**_BUTTONS, **_WITHOUT_RESULT}
     needed = news.needed if is_asked else _COMMAND.sub(lambda match: buttons[match[1]], news.needed)
     names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: ""}
     return fragment(

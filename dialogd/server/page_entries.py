@@ -416,7 +416,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
         marks=[PageMark(name=m.name, ref=m.ref, value=m.value) for m in entry.marks],
         turn=list(entry.turn) if entry.turn is not None else None,
         condition=entry.condition.value,
-        struck=entry.is_struck,
+        struck=not entry.counts,
         chain=_chain(entry),
         version=version(entry, [one for one in talk.findings if one.entry == entry.id] if talk else ()),
         **facts,
@@ -611,7 +611,7 @@ def version(entry: Entry, found: Sequence[Finding] = ()) -> str:
 
     `found` are its findings: what is resolved of them is shown.
     """
-    struck = "-".join(["struck"] * entry.is_struck + [f"resolved-{one.number}" for one in found if one.resolved])
+    struck = "-".join(["struck"] * (not entry.counts) + [f"resolved-{one.number}" for one in found if one.resolved])
     if entry.condition is Condition.SOUND:
         return struck
     text = f"{entry.body}\n{entry.marks}\n{entry.turn}"

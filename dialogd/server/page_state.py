@@ -13,11 +13,11 @@ from dialogd.backends.auto import COMMANDS, SCENARIOS
 from dialogd.backends.seats import start_again
 from dialogd.config import start_command
 from dialogd.person import now
-from dialogd.protocol import lifecycle, money
+from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import AGREED, ANY, USER, whose
-from dialogd.protocol.state import Dialog, Outcome, Spent
+from dialogd.protocol.state import Dialog, Outcome, Spent, total
 from dialogd.protocol.text import dollars, in_words, listed, one_line
 from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed
@@ -185,7 +185,7 @@ def page_state(
         "where": _where(dialog),
         "limits": asdict(dialog.state.limits),
         "left": list(_left(dialog)),
-        **_spent(money.total(dialog.state.spent)),
+        **_spent(total(dialog.state.spent)),
         "question": asked[0] if asked else None,
         "questions": asked,
         "calls": calls,
@@ -233,7 +233,7 @@ def _stand(
         why = "" if state.outcome.name in ("DECIDED", "DEADLOCK") else f"{_ended(state.outcome)} "
         return f"{why}{words}", needed
     if state.outcome is not None:
-        is_agreed = state.outcome.name in AGREED
+        is_agreed = state.outcome.is_agreed
         return _ended(state.outcome), "Approve it, or say what is wrong." if is_agreed and not state.approved else ""
     busy = [agent for agent in agents if agent["state"] in ("thinking", "executing")]
     writing = _writing(busy, state.number + 1)
@@ -317,7 +317,7 @@ def _outcome(dialog: Dialog) -> dict[str, Any] | None:
 
 def _left(dialog: Dialog) -> Iterator[dict[str, Any]]:
     """What is left of each limit: figures, `words` for people, `part` from 1 (all) down to 0."""
-    state, limits, spent = dialog.state, dialog.state.limits, money.total(dialog.state.spent)
+    state, limits, spent = dialog.state, dialog.state.limits, total(dialog.state.spent)
     time = time_left(dialog, now())
     used: dict[str, tuple[float | None, float]] = {
         "turns": (limits.max_turns, state.counted),

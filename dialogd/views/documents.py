@@ -30,10 +30,9 @@ from dialogd.protocol.build import DROPPED, MERGED, tested
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.lifecycle import answers, continued
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant, digest
-from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.names import lifecycle_of
 from dialogd.protocol.signals import convergence
-from dialogd.protocol.state import Dialog, Spent
+from dialogd.protocol.state import Dialog, Spent, in_dollars, in_tokens, total
 from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, redact
 from dialogd.store.disk import why, write_once, write_over
 from dialogd.store.folders import StateDir
@@ -460,7 +459,7 @@ def prompt(dialog: Dialog, secrets: Sequence[str] = ()) -> Prompt:
     for entry in dialog.entries:
         who = {USER: "the person", SYSTEM: "the daemon"}.get(entry.by, entry.by)
         marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame is not None else ""
-        text = "withdrawn by the person" if entry.is_struck else "\n\n".join(filter(None, (entry.body, marks)))
+        text = "withdrawn by the person" if not entry.counts else "\n\n".join(filter(None, (entry.body, marks)))
         title = f"Turn {entry.number}" if entry.is_turn else "Note"
         if entry.condition is not Condition.DAMAGED:
             parts.append(Part(entry.id, f"## {title}, by {who}\n\n{data(text)}", entry.by))
@@ -587,7 +586,7 @@ def _rules(dialog: Dialog) -> Iterator[str]:
 
 
 def _piece(plan: Plan, entry: Entry, attachments: Mapping[str, str]) -> Piece:
-    withdrawn = "withdrawn by the person: its marks do not count" if entry.is_struck else ""
+    withdrawn = "withdrawn by the person: its marks do not count" if not entry.counts else ""
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
     who, text = entry.from_session or plan.name(entry.by), words_of(entry)
     for name in attachments:
@@ -597,7 +596,7 @@ def _piece(plan: Plan, entry: Entry, attachments: Mapping[str, str]) -> Piece:
         anchor=f"t{entry.number}" if entry.is_turn else f"n{entry.id.replace('.', '-')}",
         title=f"{kind} — {who[:1].upper()}{' '.join(who[1:].split())}" if who.strip() else kind,
         caption=date(entry.at) if entry.frame is not None else "written by hand",
-        is_withdrawn=entry.is_struck,
+        is_withdrawn=not entry.counts,
         note="; ".join(filter(None, (withdrawn, STATES.get(entry.condition, ""), entry.notice))),
         text=text,
         told=sentences(entry, plan.name),

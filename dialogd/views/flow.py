@@ -15,10 +15,9 @@ from dialogd.protocol.board import AGAINST, Position, Reopening, latest, positio
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
 from dialogd.protocol.marks import MARKS, Who
-from dialogd.protocol.model import AGREED, ANY, OUTCOMES, SYSTEM, USER, Condition, Entry, Mark, turn_number
-from dialogd.protocol.money import accounted, in_dollars, total
+from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.review import total_of
-from dialogd.protocol.state import Dialog, Proposal, Spent
+from dialogd.protocol.state import Dialog, Proposal, Spent, accounted, in_dollars, total
 from dialogd.protocol.text import Zone, clock_at, one_line, seconds_between
 from dialogd.views.words import by_name, called, ending, first_words, row_of, tried, words_of
 
@@ -190,8 +189,8 @@ class _Walk:
                 answers=found.message_id if found else "",
                 confidence=marks.confidence(sure) if sure is not None and speaker == entry.by else None,
                 score=score,
-                is_open=asks and not entry.is_struck,
-                is_withdrawn=entry.is_struck or (is_made and reference in self.dialog.state.table.vetoed),
+                is_open=asks and entry.counts,
+                is_withdrawn=not entry.counts or (is_made and reference in self.dialog.state.table.vetoed),
             ),
             from_name=self.names.get(speaker, speaker),
             to_names=tuple(self.names.get(who, who) for who in to),
@@ -229,7 +228,7 @@ class _Walk:
         if kind == questions.NAME and entry.mark("DEFAULT_TAKEN") is not None:
             return True
         speaks = entry.is_turn or (entry.by == USER and entry.turn is not None)
-        if not speaks or entry.is_struck or speaker == question.message.from_agent:
+        if not speaks or not entry.counts or speaker == question.message.from_agent:
             return False
         cited = cited_by(entry)  # a turn that only passes, or says that it is about other things, answers no question
         if kind == "QUESTION" and (only_passes(entry) or (cited and question.about.isdisjoint(cited))):
@@ -577,7 +576,7 @@ def _needed(dialog: Dialog, zone: Zone | None) -> str:
     if state.outcome is not None:
         if state.approved or (state.outcome.name == "STOPPED" and not state.outcome.is_limit):
             return ""
-        if state.outcome.name not in AGREED:
+        if not state.outcome.is_agreed:
             return "say how it ends: `dialogd approve` closes it as it is, `dialogd say …` opens it again"
         return "look at the result: `dialogd approve` takes it, `dialogd reject WHY` sends the agents back to it"
     if state.questions.text:

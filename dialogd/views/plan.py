@@ -29,12 +29,11 @@ from dialogd.protocol.build import came_of
 from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import before_summary, contributes, crux, experiment, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
-from dialogd.protocol.money import total
 from dialogd.protocol.questions import asker
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import convergence
-from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account
+from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account, total
 from dialogd.protocol.text import dollars, listed, many, seconds_between
 from dialogd.views.flow import names_of
 from dialogd.views.words import BLOCK, METHODS, by_name, row_of
@@ -215,7 +214,7 @@ _BOX = re.compile(r"\[[ xX]\][ \t]+")
 def turns_of(dialog: Dialog) -> Iterator[Entry]:
     """The agents' turns that count, in order."""
     for entry in dialog.turns:
-        if entry.condition is not Condition.UNFINISHED and entry.by not in (USER, SYSTEM) and not entry.is_struck:
+        if entry.condition is not Condition.UNFINISHED and entry.by not in (USER, SYSTEM) and entry.counts:
             yield entry
 
 

@@ -13,9 +13,8 @@ from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Work, Writ
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.lifecycle import in_words
 from dialogd.protocol.model import USER, Entry
-from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.signals import convergence, signals
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, in_dollars, in_tokens, total
 from dialogd.protocol.text import listed, one_line
 
 Phase = Literal["no_dialog", "thinking", "waiting", "paused", "waiting_for_user", "ended", "error"]
@@ -125,7 +124,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         "marks": [str(mark) for mark in entry.marks],
         "turn": None if entry.turn is None else list(entry.turn),
         "condition": entry.condition.value,
-        "struck": entry.is_struck,
+        "struck": not entry.counts,
     }
 
 

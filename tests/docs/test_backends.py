@@ -19,9 +19,8 @@ from dialogd.backends import BACKENDS, auto, coding_agent, keys, parts, service
 from dialogd.backends import apis as openai
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.errors import BackendError
-from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.signals import WARNINGS
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Dialog
 from dialogd.protocol.text import dollars
 from tests.docs.manual import DOCS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 from tests.support.minds import consensus

@@ -10,7 +10,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import Clock, Write, decide
 from dialogd.protocol.model import USER
-from dialogd.protocol.money import Estimate
+from dialogd.protocol.state import Estimate
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Room, opening

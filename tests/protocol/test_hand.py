@@ -62,7 +62,7 @@ def test_a_struck_turn_counts_for_nothing_and_stays_a_turn() -> None:
     before = room.dialog
     after = does(room, person.strike, "3", "written in a hurry")
     entry = after.entry("3")
-    assert (entry.is_struck, entry.marks, entry.body) == (True, (), "Yes.")
+    assert (not entry.counts, entry.marks, entry.body) == (True, (), "Yes.")
     assert [str(mark) for mark in entry.withdrawn] == ["[VOTE: P1 approve | fast]", "[PROPOSAL P2: Redis too]"]
     assert (after.state.hand.struck, after.state.owing, after.state.number) == ({3}, before.state.owing, 3)
     assert [p.ref for p in after.state.table.proposals] == ["P1"]
@@ -118,7 +118,7 @@ def test_a_strike_of_another_turn_leaves_the_end_alone() -> None:
     room = agreed()
     after = does(room, person.strike, "1", "badly put")
     assert after.state.outcome is not None
-    assert after.entries[0].is_struck
+    assert not after.entries[0].counts
 
 
 def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> None:
@@ -593,7 +593,7 @@ def check(dialog: Dialog) -> None:
     refs = [p.ref for p in state.table.proposals]
     assert len(refs) == len(set(refs))
     assert dialog.header.agents
-    assert {entry.number for entry in dialog.entries if entry.is_struck} <= state.hand.struck
+    assert {entry.number for entry in dialog.entries if not entry.counts} <= state.hand.struck
     gone = {agent.id for agent in state.hand.left}
     assert not gone & {agent.id for agent in dialog.header.agents}
     for agent in (*dialog.header.agents, *state.hand.left):
@@ -640,9 +640,9 @@ def test_a_strike_that_the_next_line_hides_again_never_was() -> None:
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     before = room.dialog
     room.types("\n```\n[STRIKE: 2]\n")
-    assert room.dialog.entries[1].is_struck
+    assert not room.dialog.entries[1].counts
     room.types("```\n\nJust an example.\n\nTURN: B\n")
-    assert not room.dialog.entries[1].is_struck
+    assert room.dialog.entries[1].counts
     assert [p.ref for p in room.dialog.state.table.proposals] == ["P1"]
     assert room.dialog.entries[1] == before.entries[1]
     assert parse(room.paper.data) == room.dialog

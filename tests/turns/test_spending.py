@@ -190,8 +190,8 @@ async def test_an_end_after_a_kill_does_not_say_that_nothing_was_spent(tmp_path:
     outcome = (await step(path, mind)).state.outcome
     assert (outcome.cause, mind.asked) == ("budget", [])
     assert outcome.reason == (
-        "budget: the budget of $0.06: $0.012 spent on what stands in the file, about $0.062 with calls that were cut"
-        " off or came too late, those without a bill by estimate"
+        "budget: the budget of $0.06: $0.012 spent; the next turn would take about $0.0825, including calls that"
+        " were cut off or came too late"
     )
 
 
