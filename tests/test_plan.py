@@ -452,14 +452,6 @@ def test_the_debate_that_turned_the_first_answers_says_so() -> None:
     assert (comparison.verdict, comparison.outcome, comparison.same) == ("P1, with 2 of 3 voices", "P2", False)
 
 
-def test_how_independent_the_first_answers_were_is_said() -> None:
-    drawn = Plan(vote())
-    assert "only A's" in drawn.worth.basis
-    assert drawn.course[0].startswith(
-        "The first answers (only A's was given without knowing another), counted, would have"
-    )
-
-
 def test_sealed_first_answers_are_named_so() -> None:
     more = setup('order = "parallel"\nverdict = "vote"\nsealed = true')
     yes = "[VOTE: P1 approve | so be it]"

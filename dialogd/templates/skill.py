@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from string import Template as Filled
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from dialogd.protocol.marks import outside_fences
 from dialogd.protocol.rules import (
@@ -48,8 +48,7 @@ Span = tuple[int, int | None]  # fewest and most agents; None: any number
 Line = tuple[int, str]  # number (1-based) and text
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(NamedTuple):
     """What is wrong in `line` (1-based) of a file, and what to write instead."""
 
     line: int
@@ -57,8 +56,7 @@ class Mistake:
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenValue:
+class WrittenValue(NamedTuple):
     """A value as it stands in the file, and its line."""
 
     value: Value
@@ -69,11 +67,6 @@ class WrittenValue:
         """The value as one text; the points of a list after one another."""
         return self.value if isinstance(self.value, str) else "; ".join(self.value)
 
-    @property
-    def listed(self) -> tuple[str, ...]:
-        """The value as a list; a text is its only point."""
-        return tuple(self.value) if not isinstance(self.value, str) else (self.value,) if self.value else ()
-
 
 NOTHING = WrittenValue("", 0)
 
@@ -81,13 +74,16 @@ NOTHING = WrittenValue("", 0)
 # -- Front matter -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(NamedTuple):
     """The front matter's values by key, what could not be read in it, and in which line (from 0) the rest begins."""
 
-    values: Mapping[str, WrittenValue] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[str, WrittenValue] = MappingProxyType({})
     problems: tuple[Mistake, ...] = ()
     end: int = 0
+
+
+_QUOTE = "write `key: value`, and quotes around a value that holds `: ` or begins with a sign"
+_BREAKS = {0x85: " ", 0x2028: " ", 0x2029: " "}  # lines of YAML, but not of a file
 
 
 def front_matter(lines: Sequence[str]) -> Front:
@@ -99,52 +95,44 @@ def front_matter(lines: Sequence[str]) -> Front:
         return Front(problems=(Mistake(1, "front matter without an end", "close it with a line of `---`"),), end=1)
     values: dict[str, WrittenValue] = {}
     problems: list[Mistake] = []
-    for found in _yaml(lines[1:end]):
-        if isinstance(found, Mistake):
-            problems.append(found)
-            continue
-        key, written = found
+    for key, written in _yaml("\n".join(lines[1:end]).translate(_BREAKS), problems):
         if key in values:
             problems.append(Mistake(written.line, f"{key} is there twice", "keep one of the two"))
         values[key] = written
-    return Front(MappingProxyType(values), tuple(problems), end + 1)
+    return Front(values, tuple(problems), end + 1)
 
 
-_QUOTE = "write `key: value`, and quotes around a value that holds `: ` or begins with a sign"
-_BREAKS = {0x85: " ", 0x2028: " ", 0x2029: " "}  # lines of YAML, but not of a file
-
-
-def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, WrittenValue] | Mistake]:
-    """The keys of these lines, which begin in line 2 of a file, and their values; or why they are not read.
+def _yaml(text: str, problems: list[Mistake]) -> Iterator[tuple[str, WrittenValue]]:
+    """The keys of this text, which begins in line 2 of a file, and their values; `problems` gets why they are not read.
 
     Every value is taken as the text that is written: nothing of it is made an object.
     """
     import yaml
 
-    text = "\n".join(lines).translate(_BREAKS)
     if len(text) > LONGEST_FRONT:
-        yield Mistake(1, f"front matter of {len(text):,} characters", f"shorten it: up to {LONGEST_FRONT:,} are read")
+        shorten = f"shorten it: up to {LONGEST_FRONT:,} are read"
+        problems.append(Mistake(1, f"front matter of {len(text):,} characters", shorten))
         return
     try:
-        problem = _refused(yaml.parse(text, yaml.BaseLoader))
-        root = None if problem else yaml.compose(text, yaml.BaseLoader)
+        problems += _refused(yaml.parse(text, yaml.BaseLoader))
+        root = None if problems else yaml.compose(text, yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = (isinstance(error, yaml.scanner.ScannerError) and error.context_mark) or error.problem_mark
-        problem = Mistake(mark.line + 2, f"this is no YAML: {error.problem}", _QUOTE)
+        problems.append(Mistake(mark.line + 2, f"this is no YAML: {error.problem}", _QUOTE))
+        return
     except (yaml.reader.ReaderError, ValueError, OverflowError) as error:  # a character, or an escape, that is none
         line = text.count("\n", 0, getattr(error, "position", 0)) + 2
-        problem = Mistake(line, "this is no YAML: an escape or a character in it is none", _QUOTE)
-    if problem:
-        yield problem
-    elif isinstance(root, yaml.MappingNode):
+        problems.append(Mistake(line, "this is no YAML: an escape or a character in it is none", _QUOTE))
+        return
+    if isinstance(root, yaml.MappingNode):
         for key, value in root.value:
             yield _key(_words(key)), WrittenValue(_value(value), key.start_mark.line + 2)
     elif root is not None:
-        line = root.start_mark.line + 2
-        yield Mistake(line, f"{_words(root)[:60]!r} is no `key: value`", "write one key per line")
+        what = f"{_words(root)[:60]!r} is no `key: value`"
+        problems.append(Mistake(root.start_mark.line + 2, what, "write one key per line"))
 
 
-def _refused(events: Iterable[Any]) -> Mistake | None:
+def _refused(events: Iterable[Any]) -> list[Mistake]:
     """What no front matter needs, and hostile ones do: it would take memory or the stack without end."""
     depth = 0
     for event in events:
@@ -152,10 +140,10 @@ def _refused(events: Iterable[Any]) -> Mistake | None:
         depth += name.endswith(("SequenceStartEvent", "MappingStartEvent"))
         depth -= name.endswith(("SequenceEndEvent", "MappingEndEvent"))
         if getattr(event, "anchor", None):
-            return Mistake(line, "anchors and aliases of YAML are not read", f"write it out; else {_QUOTE}")
+            return [Mistake(line, "anchors and aliases of YAML are not read", f"write it out; else {_QUOTE}")]
         if depth > DEEPEST:
-            return Mistake(line, f"more than {DEEPEST} levels within each other", "write it flat")
-    return None
+            return [Mistake(line, f"more than {DEEPEST} levels within each other", "write it flat")]
+    return []
 
 
 def _value(node: Any) -> Value:
@@ -163,7 +151,7 @@ def _value(node: Any) -> Value:
     if node.id == "sequence":
         return tuple(words for item in node.value if (words := _words(item)))
     if node.id == "mapping":
-        return MappingProxyType({_key(_words(key)): _words(value) for key, value in node.value})
+        return {_key(_words(key)): _words(value) for key, value in node.value}
     return _words(node)
 
 
@@ -180,7 +168,7 @@ def _key(text: str) -> str:
     return text.casefold().replace("-", "_")
 
 
-# -- The sections of a skill ------------------------------------------------------------------------------------------
+# -- A skill as it is written -----------------------------------------------------------------------------------------
 
 SECTIONS = (
     "overview", "agents", "workflow", "communication protocol", "success criteria", "error handling", "rules", "opening"
@@ -214,22 +202,7 @@ _ROW = re.compile(r"[ \t]*\|(.+)\|[ \t]*")
 _COUNTED = re.compile(r"^(?:(?:phase|step|agent)[ \t]+)?\d{1,3}[ \t]*[.):–—-]*[ \t]+", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The lines under one `##` heading; `line` is that of the heading."""
-
-    name: str
-    line: int = 0
-    lines: tuple[Line, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """Its text, without empty lines at both ends."""
-        return "\n".join(text for _, text in self.lines).strip("\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One agent of the cast as it is written; the values by field name."""
 
     name: str
@@ -237,8 +210,7 @@ class Member:
     fields: Mapping[str, WrittenValue]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One phase of the workflow, or one kind of message, as it is written; `votes`: the voting begins with it."""
 
     name: str
@@ -246,122 +218,6 @@ class Point:
     line: int
     rounds: int = 1
     votes: bool = False
-
-
-def _blocks(lines: Iterable[Line], begins: Callable[[Line], str | None]) -> Iterator[tuple[str, int, list[Line]]]:
-    """Name, line and lines of what stands before the first line that `begins` names, and below each of these."""
-    name, at, current = "", 0, list[Line]()
-    for line in lines:
-        found = begins(line)
-        if found is None:
-            current.append(line)
-        else:
-            yield name, at, current
-            name, at, current = found, line[0], []
-    yield name, at, current
-
-
-def _heading(level: int) -> Callable[[Line], str | None]:
-    """What names the lines that are headings of this level."""
-
-    def begins(line: Line) -> str | None:
-        match = _HEADING.fullmatch(line[1])
-        return match[2].rstrip("# \t") if match and len(match[1]) == level else None
-
-    return begins
-
-
-def _split(lines: Sequence[str], start: int) -> tuple[str, list[Line], list[Section]]:
-    """The title, the lines before the first section, and the sections, of the lines from `start` (from 0) on."""
-    rest = lines[start:]
-    open_ = {start + index + 1 for index, _ in outside_fences(rest, forgiving=True)}
-    one, two = _heading(1), _heading(2)
-    (_, _, intro), *sections = _blocks(enumerate(rest, start + 1), lambda line: two(line) if line[0] in open_ else None)
-    heads = [line for line in intro if line[0] in open_ and one(line) is not None][:1]
-    named = [Section(name.strip("#*_: \t").casefold(), at, tuple(below)) for name, at, below in sections]
-    return (one(heads[0]) or "") if heads else "", [line for line in intro if line not in heads], named
-
-
-def _members(section: Section) -> Iterator[Member]:
-    """The agents: a `### Name` each, with bold field names below it."""
-    for name, line, lines in [*_blocks(section.lines, _heading(3))][1:]:
-        yield Member(_COUNTED.sub("", name).strip("*_` "), line, dict(_fields(lines)))
-
-
-def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, WrittenValue]]:
-    """The fields of one agent: text, or a list where bullets stand below the name; text without a name describes it."""
-    key, at, said = "", 0, list[str]()
-    is_list = False
-    for line, text in (*lines, (0, "End:")):
-        match = _FIELD.fullmatch(text)
-        if match and (match[2] or match[3].casefold() in FIELDS or not line):
-            if key:
-                yield key, WrittenValue(tuple(filter(None, said)) if is_list else " ".join(filter(None, said)), at)
-            key, at, said, is_list = (match[2] or match[3]).strip().casefold(), line, [match[4].strip()], False
-        elif bullet := _BULLET.fullmatch(text):
-            key, at, is_list = key or "description", at or line, True
-            said.append(bullet[1].strip())
-        elif text.strip():
-            key, at = key or "description", at or line
-            said = [*said[:-1], f"{said[-1]} {text.strip()}".strip()] if said else [text.strip()]
-
-
-def _steps(section: Section) -> Iterator[Point]:
-    """The phases: numbered lines or `###` headings, the name in bold or before the first colon."""
-
-    def number(line: Line) -> str | None:
-        match = _NUMBERED.fullmatch(line[1])
-        return match[1] if match else None
-
-    headed = [(_COUNTED.sub("", name), line, lines) for name, line, lines in _blocks(section.lines, _heading(3))][1:]
-    for head, line, lines in headed or [*_blocks(section.lines, number)][1:]:
-        length = _LENGTH.search(head)
-        rounds, votes = length.groups() if length else (None, None)
-        name, rest = _named(_LENGTH.sub("", head, count=1))
-        said = " ".join((_flat(rest), *(_flat(text) for _, text in lines))).split()
-        yield Point(" ".join(name.split()), " ".join(said), line, int(rounds or 1), bool(votes))
-
-
-def _named(text: str) -> tuple[str, str]:
-    """A name and what is said of it: `**NAME**: text`, `NAME: text`, `NAME - text`; without either all is the name."""
-    for pattern in _NAMED:
-        match = pattern.match(text.strip())
-        if match:
-            return match["name"].strip("*_`[](): "), match["rest"]
-    name, _, rest = text.partition(":")
-    return name.strip(), rest
-
-
-def _messages(section: Section) -> Iterator[Point]:
-    """The kinds of message: bullets or table rows that begin with a name in bold, as code, or in capitals."""
-    for line, text in section.lines:
-        row, bullet = _ROW.fullmatch(text), _BULLET.fullmatch(text)
-        said = row[1].strip().replace("|", ":", 1) if row else bullet[1] if bullet else text.strip()
-        if any(pattern.match(said) for pattern in _NAMED):
-            name, rest = _named(said)
-            yield Point(name, _flat(rest.rstrip("| ")), line)
-
-
-def _points(section: Section) -> tuple[str, ...]:
-    """The points of a list, one text each; without bullets, its paragraphs."""
-    found: list[str] = []
-    is_open = False
-    for _, text in section.lines:
-        if text.strip() and is_open and not _BULLET.fullmatch(text):
-            found[-1] += f" {_flat(text)}"
-        elif text.strip():
-            found.append(_flat(text))
-        is_open = bool(text.strip())
-    return tuple(found)
-
-
-def _flat(text: str) -> str:
-    """Markdown on one line without bold and bullets; code stays as it is."""
-    match = _BULLET.fullmatch(text)
-    return " ".join(re.sub(r"\*\*|__", "", match[1] if match else text).lstrip(":–— \t").split())
-
-
-# -- Skills -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,17 +244,20 @@ class Skill:
 
     def as_json(self) -> dict[str, Any]:
         """What other programs read of it."""
-        return {
-            "position": self.position,
-            "overview": self.overview,
-            "agents": [
+        agents = []
+        for member in self.agents:
+            tasks = member.fields.get("responsibilities", NOTHING).value
+            agents.append(
                 {
                     "name": member.name,
                     "personality": member.fields.get("personality", NOTHING).joined,
-                    "responsibilities": list(member.fields.get("responsibilities", NOTHING).listed),
+                    "responsibilities": [tasks] * bool(tasks) if isinstance(tasks, str) else [*tasks],
                 }
-                for member in self.agents
-            ],
+            )
+        return {
+            "position": self.position,
+            "overview": self.overview,
+            "agents": agents,
             "workflow": [{"phase": step.name, "description": step.description} for step in self.workflow],
             "communicationProtocol": [{"type": m.name, "description": m.description} for m in self.messages],
             "successCriteria": list(self.success),
@@ -411,53 +270,165 @@ def read(text: str, name: str) -> Skill:
     whole = clean(text.removeprefix("\ufeff")).split("\n")
     lines = [line if len(line) <= LONGEST_LINE else redact(line)[0][:LONGEST_LINE] for line in whole]
     front = front_matter(lines)
-    title, intro, found = _split(lines, front.end)
-    sections = {name: Section(name) for name in SECTIONS} | {section.name: section for section in reversed(found)}
+    problems, rest = [*front.problems], lines[front.end :]
+    open_ = {front.end + index + 1 for index, _ in outside_fences(rest, forgiving=True)}
+    (_, _, intro), *found = _blocks(
+        enumerate(rest, front.end + 1), lambda line: _heading(2)(line) if line[0] in open_ else None
+    )
+    heads = [line for line in intro if line[0] in open_ and _heading(1)(line) is not None][:1]
+    intro = [line for line in intro if line not in heads]
+    title = (_heading(1)(heads[0]) or "") if heads else ""
+    sections: dict[str, tuple[int, list[Line]]] = {}
+    for head, at, below in found:
+        section = head.strip("#*_: \t").casefold()
+        close = get_close_matches(section, SECTIONS, n=1, cutoff=0.85)
+        if section in SECTIONS and section in sections:
+            problems.append(Mistake(at, f"the section `## {section.title()}` is there twice", "make one of the two"))
+        elif close and section not in SECTIONS:
+            problems.append(Mistake(at, f"unknown section {section!r}", f"did you mean `## {close[0].title()}`?"))
+        sections.setdefault(section, (at, below))
+    for number, line in enumerate(whole, 1):
+        if len(line) > LONGEST_LINE:
+            fix = f"break it: up to {LONGEST_LINE:,} are read"
+            problems.append(Mistake(number, f"a line of {len(line):,} characters", fix))
+        if redact(line)[1]:  # which a template must not carry into dialogs
+            problems.append(
+                Mistake(number, "there is something like a key in it", "take it out: keys belong into .env")
+            )
+
+    def lines_of(section: str) -> list[Line]:
+        return sections.get(section, (0, []))[1]
+
     said = front.values.get("name", NOTHING).joined or name
-    places = (_place(line) for _, line in (*intro, *sections["overview"].lines))
+    places = (_place(line) for _, line in (*intro, *lines_of("overview")))
     place = front.values.get("position", NOTHING).joined or next(filter(None, places), "")
-    overview = sections["overview"].text or "\n".join(line for _, line in intro).strip("\n")
+    overview = _text(lines_of("overview")) or _text(intro)
     return Skill(
         name=said,
         title=title,
         position=place or title or said,
         overview="\n".join(line for line in overview.split("\n") if not _place(line)).strip("\n"),
-        agents=tuple(_members(sections["agents"])),
-        workflow=tuple(_steps(sections["workflow"])),
-        messages=tuple(_messages(sections["communication protocol"])),
-        success=_points(sections["success criteria"]),
-        errors=_points(sections["error handling"]),
-        rules=sections["rules"].text,
-        opening=sections["opening"].text,
-        opening_line=sections["opening"].line,
+        agents=tuple(_members(lines_of("agents"))),
+        workflow=tuple(_steps(lines_of("workflow"))),
+        messages=tuple(_messages(lines_of("communication protocol"))),
+        success=_points(lines_of("success criteria")),
+        errors=_points(lines_of("error handling")),
+        rules=_text(lines_of("rules")),
+        opening=_text(lines_of("opening")),
+        opening_line=sections.get("opening", (0, []))[0],
         front=front.values,
-        problems=(*front.problems, *_sections(found), *_lines(whole)),
+        problems=tuple(problems),
     )
 
 
-def _sections(found: Sequence[Section]) -> Iterator[Mistake]:
-    """Sections that are there twice, and names that are nearly right."""
-    for index, section in enumerate(found):
-        close = get_close_matches(section.name, SECTIONS, n=1, cutoff=0.85)
-        if section.name in SECTIONS and any(other.name == section.name for other in found[:index]):
-            what = f"the section `## {section.name.title()}` is there twice"
-            yield Mistake(section.line, what, "make one of the two")
-        elif close and section.name not in SECTIONS:
-            yield Mistake(section.line, f"unknown section {section.name!r}", f"did you mean `## {close[0].title()}`?")
+def _blocks(lines: Iterable[Line], begins: Callable[[Line], str | None]) -> Iterator[tuple[str, int, list[Line]]]:
+    """Name, line and lines of what stands before the first line that `begins` names, and below each of these."""
+    name, at, current = "", 0, list[Line]()
+    for line in lines:
+        found = begins(line)
+        if found is None:
+            current.append(line)
+        else:
+            yield name, at, current
+            name, at, current = found, line[0], []
+    yield name, at, current
 
 
-def _lines(lines: Sequence[str]) -> Iterator[Mistake]:
-    """Keys, which a template must not carry into dialogs; lines that nobody would read."""
-    for number, line in enumerate(lines, 1):
-        if len(line) > LONGEST_LINE:
-            yield Mistake(number, f"a line of {len(line):,} characters", f"break it: up to {LONGEST_LINE:,} are read")
-        if redact(line)[1]:
-            yield Mistake(number, "there is something like a key in it", "take it out: keys belong into .env")
+def _heading(level: int) -> Callable[[Line], str | None]:
+    """What names the lines that are headings of this level."""
+
+    def begins(line: Line) -> str | None:
+        match = _HEADING.fullmatch(line[1])
+        return match[2].rstrip("# \t") if match and len(match[1]) == level else None
+
+    return begins
+
+
+def _text(lines: Sequence[Line]) -> str:
+    return "\n".join(text for _, text in lines).strip("\n")
 
 
 def _place(line: str) -> str:
     name, colon, where = line.replace("*", "").replace("_", "").partition(":")
     return where.strip() if colon and name.strip(" -\t").casefold() == "position" else ""
+
+
+def _members(section: Sequence[Line]) -> Iterator[Member]:
+    """The agents: a `### Name` each, with bold field names below it."""
+    for name, line, lines in [*_blocks(section, _heading(3))][1:]:
+        yield Member(_COUNTED.sub("", name).strip("*_` "), line, dict(_fields(lines)))
+
+
+def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, WrittenValue]]:
+    """The fields of one agent: text, or a list where bullets stand below the name; text without a name describes it."""
+    key, at, said = "", 0, list[str]()
+    is_list = False
+    for line, text in (*lines, (0, "End:")):
+        match = _FIELD.fullmatch(text)
+        if match and (match[2] or match[3].casefold() in FIELDS or not line):
+            if key:
+                yield key, WrittenValue(tuple(filter(None, said)) if is_list else " ".join(filter(None, said)), at)
+            key, at, said, is_list = (match[2] or match[3]).strip().casefold(), line, [match[4].strip()], False
+        elif bullet := _BULLET.fullmatch(text):
+            key, at, is_list = key or "description", at or line, True
+            said.append(bullet[1].strip())
+        elif text.strip():
+            key, at = key or "description", at or line
+            said = [*said[:-1], f"{said[-1]} {text.strip()}".strip()] if said else [text.strip()]
+
+
+def _steps(section: Sequence[Line]) -> Iterator[Point]:
+    """The phases: numbered lines or `###` headings, the name in bold or before the first colon."""
+
+    def number(line: Line) -> str | None:
+        match = _NUMBERED.fullmatch(line[1])
+        return match[1] if match else None
+
+    headed = [(_COUNTED.sub("", name), line, lines) for name, line, lines in _blocks(section, _heading(3))][1:]
+    for head, line, lines in headed or [*_blocks(section, number)][1:]:
+        length = _LENGTH.search(head)
+        rounds, votes = length.groups() if length else (None, None)
+        name, rest = _named(_LENGTH.sub("", head, count=1))
+        said = " ".join((_flat(rest), *(_flat(text) for _, text in lines))).split()
+        yield Point(" ".join(name.split()), " ".join(said), line, int(rounds or 1), bool(votes))
+
+
+def _named(text: str) -> tuple[str, str]:
+    """A name and what is said of it: `**NAME**: text`, `NAME: text`, `NAME - text`; without either all is the name."""
+    for pattern in _NAMED:
+        if match := pattern.match(text.strip()):
+            return match["name"].strip("*_`[](): "), match["rest"]
+    name, _, rest = text.partition(":")
+    return name.strip(), rest
+
+
+def _messages(section: Sequence[Line]) -> Iterator[Point]:
+    """The kinds of message: bullets or table rows that begin with a name in bold, as code, or in capitals."""
+    for line, text in section:
+        row, bullet = _ROW.fullmatch(text), _BULLET.fullmatch(text)
+        said = row[1].strip().replace("|", ":", 1) if row else bullet[1] if bullet else text.strip()
+        if any(pattern.match(said) for pattern in _NAMED):
+            name, rest = _named(said)
+            yield Point(name, _flat(rest.rstrip("| ")), line)
+
+
+def _points(section: Sequence[Line]) -> tuple[str, ...]:
+    """The points of a list, one text each; without bullets, its paragraphs."""
+    found: list[str] = []
+    is_open = False
+    for _, text in section:
+        if text.strip() and is_open and not _BULLET.fullmatch(text):
+            found[-1] += f" {_flat(text)}"
+        elif text.strip():
+            found.append(_flat(text))
+        is_open = bool(text.strip())
+    return tuple(found)
+
+
+def _flat(text: str) -> str:
+    """Markdown on one line without bold and bullets; code stays as it is."""
+    match = _BULLET.fullmatch(text)
+    return " ".join(re.sub(r"\*\*|__", "", match[1] if match else text).lstrip(":–— \t").split())
 
 
 # -- What a skill comes to: agents and rules of a dialog --------------------------------------------------------------
@@ -498,13 +469,8 @@ class Matter(Rules):
     question_defaults: bool = False
 
 
-KEYS = (
-    *(
-        key
-        for key in Matter.__dataclass_fields__
-        if key not in {"template", "roles", "phases", "kinds", "success", "errors"}
-    ),
-)
+_NO_KEYS = ("template", "roles", "phases", "kinds", "success", "errors")  # other parts of the file say these
+KEYS = tuple(key for key in Matter.__dataclass_fields__ if key not in _NO_KEYS)
 _EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
         "agents": "3, agents: 2+ or agents: 2-4",
@@ -522,6 +488,12 @@ _EXAMPLES: Mapping[str, str] = MappingProxyType(
         "build": "with indented lines `moderator: NAME` and `lead: NAME`",
     }
 )
+_PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "board": tuple(Board.__dataclass_fields__),
+        "build": ("moderator", "lead", "iterations", "cycles", "pass_score"),  # neither repository nor command
+    }
+)
 
 
 def _example(key: str) -> str:
@@ -531,21 +503,13 @@ def _example(key: str) -> str:
     return f"write it like `{key}: {said}`"
 
 
-_PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        "board": tuple(Board.__dataclass_fields__),
-        "build": ("moderator", "lead", "iterations", "cycles", "pass_score"),  # neither repository nor command
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class CastMember:
     """One agent of a cast: name, role, permissions, default backend."""
 
     name: str
-    role: Role = field(default_factory=Role)
-    backend: str = ""
+    role: Role
+    backend: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,6 +535,49 @@ class Terms:
     notes: tuple[Mistake, ...]
 
 
+def terms_of(skill: Skill) -> Terms:
+    """What this skill defines, with every problem of the file."""
+    reader = _Reader(skill)
+    matter, cast = reader.matter(), tuple(reader.cast())
+    least, most = matter.agents or ((len(cast), len(cast)) if cast else (1, None))
+    if most is not None and most < len(cast):
+        what = f"agents: {len(cast)} are described below, and at most {most} take part"
+        reader.problem(skill.front["agents"].line, what, "correct it")
+    judge, first = reader.in_cast(matter, cast)
+    verdict = BUILDS if matter.build else matter.verdict
+    given = {key: getattr(matter, key) for key in Rules.__dataclass_fields__}
+    own = {
+        "template": one_line(skill.name, 100),
+        "order": BUILDS if matter.build else matter.order,
+        "verdict": verdict,
+        "judge": "",
+        "phases": tuple(reader.phases(verdict)),
+        "kinds": reader.kinds(matter.known_kinds),
+        "success": tuple(one_line(point, LONGEST) for point in skill.success),
+        "errors": tuple(one_line(point, LONGEST) for point in skill.errors),
+    }
+    if not Filled(skill.opening).is_valid() or {*Filled(skill.opening).get_identifiers()} - {"topic", "question"}:
+        what = "the opening holds a $name that is none"
+        reader.problem(skill.opening_line, what, "write $topic, $question, or $$ for a dollar")
+    more: dict[str, str | bool] = {"words": matter.words, "question_defaults": matter.question_defaults}
+    more |= {"labels": matter.labels} if matter.labels != "ids" else {}
+    return Terms(
+        cast=cast,
+        least=least,
+        most=most,
+        rules=Rules(**{**given, **own}),
+        judge=judge,
+        first=first,
+        max_turns=matter.max_turns,
+        max_rounds=matter.max_rounds,
+        max_time=matter.max_time,
+        timeout=matter.timeout,
+        more=MappingProxyType({key: value for key, value in more.items() if value}),
+        problems=tuple(sorted(reader.problems, key=lambda problem: problem.line)),
+        notes=tuple(sorted(reader.notes, key=lambda note: note.line)),
+    )
+
+
 class _Reader:
     """Reads a skill's terms, and notes what is wrong with them."""
 
@@ -583,7 +590,7 @@ class _Reader:
         self.problems.append(Mistake(line, what, fix))
 
     def note(self, line: int, what: str) -> None:
-        self.notes.append(Mistake(line, f"{what}, and is left out", ""))
+        self.notes.append(Mistake(line, f"{what}, and is left out"))
 
     def given(self, written: Mapping[str, WrittenValue], known: Iterable[str], what: str) -> dict[str, Any]:
         """The values of the known names; one that is nearly right is a problem, one of another tool is ignored."""
@@ -669,13 +676,11 @@ class _Reader:
     def in_cast(self, matter: Matter, cast: Sequence[CastMember]) -> tuple[str, tuple[str, ...]]:
         """The judge, and who begins, by their names; what names nobody of the cast is a problem."""
         front, known = self.skill.front, {part.name.casefold(): part.name for part in cast}
-        judge = ""
-        if matter.verdict == "judge":
-            judge = known.get((matter.judge or "judge").casefold(), "")
-            if not judge:
-                line = front["judge" if matter.judge else "verdict"].line
-                what = f"judge: no agent is called {matter.judge or 'Judge'}"
-                self.problem(line, what, "describe one below `## Agents`")
+        judge = known.get((matter.judge or "judge").casefold(), "") if matter.verdict == "judge" else ""
+        if matter.verdict == "judge" and not judge:
+            line = front["judge" if matter.judge else "verdict"].line
+            what = f"judge: no agent is called {matter.judge or 'Judge'}"
+            self.problem(line, what, "describe one below `## Agents`")
         first = tuple(known.get(name.casefold(), name.casefold()) for name in matter.first)
         for name in [name for name in first if name not in (*known.values(), "all")][:1]:
             said = next(one for one in matter.first if one.casefold() == name)
@@ -692,49 +697,3 @@ def _lined(value: Value) -> Value:
     if isinstance(value, Mapping):
         return {key: one_line(text, LONGEST) for key, text in value.items()}
     return one_line(value, LONGEST) if isinstance(value, str) else tuple(one_line(text, LONGEST) for text in value)
-
-
-def terms_of(skill: Skill) -> Terms:
-    """What this skill defines, with every problem of the file."""
-    reader = _Reader(skill)
-    matter, cast = reader.matter(), tuple(reader.cast())
-    least, most = matter.agents or ((len(cast), len(cast)) if cast else (1, None))
-    if most is not None and most < len(cast):
-        what = f"agents: {len(cast)} are described below, and at most {most} take part"
-        reader.problem(skill.front["agents"].line, what, "correct it")
-    judge, first = reader.in_cast(matter, cast)
-    rules = Rules(**{key: getattr(matter, key) for key in Rules.__dataclass_fields__})
-    rules = replace(
-        rules,
-        template=one_line(skill.name, 100),
-        order=BUILDS if matter.build else rules.order,
-        verdict=BUILDS if matter.build else rules.verdict,
-        judge="",
-        phases=tuple(reader.phases(rules.verdict)),
-        kinds=reader.kinds(rules.known_kinds),
-        success=tuple(one_line(point, LONGEST) for point in skill.success),
-        errors=tuple(one_line(point, LONGEST) for point in skill.errors),
-    )
-    if not Filled(skill.opening).is_valid() or {*Filled(skill.opening).get_identifiers()} - {"topic", "question"}:
-        what = "the opening holds a $name that is none"
-        reader.problem(skill.opening_line, what, "write $topic, $question, or $$ for a dollar")
-    more: dict[str, str | bool] = {
-        "labels": matter.labels,
-        "words": matter.words,
-        "question_defaults": matter.question_defaults,
-    }
-    return Terms(
-        cast=cast,
-        least=least,
-        most=most,
-        rules=rules,
-        judge=judge,
-        first=first,
-        max_turns=matter.max_turns,
-        max_rounds=matter.max_rounds,
-        max_time=matter.max_time,
-        timeout=matter.timeout,
-        more=MappingProxyType({key: value for key, value in more.items() if value and value != "ids"}),
-        problems=tuple(sorted(reader.problems, key=lambda problem: problem.line)),
-        notes=tuple(sorted(reader.notes, key=lambda note: note.line)),
-    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import TypedDict
 
 from dialogd.errors import BadInput
 from dialogd.protocol import board, build, lifecycle, marks, questions
-from dialogd.protocol.board import AGAINST, Position, Reopening, latest, positions, rejections_in, reopenings
+from dialogd.protocol.board import AGAINST, Position, latest, positions, rejections_in, reopenings
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
 from dialogd.protocol.marks import MARKS, Who
@@ -21,39 +21,16 @@ from dialogd.protocol.state import Dialog, Proposal, Spent, accounted, in_dollar
 from dialogd.protocol.text import Zone, clock_at, one_line, seconds_between
 from dialogd.views.words import by_name, called, ending, first_words, row_of, tried, words_of
 
-FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
-LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
-
-
-def named_by(mark: Mark) -> tuple[str, ...]:
-    """The proposals and turns that a mark itself names."""
-    if mark.ref:
-        return (mark.ref,)
-    if mark.name == "STRIKE":
-        return tuple(re.findall(r"\d{1,9}", mark.value)[:1])
-    match = LEADING.match(mark.value)
-    return marks.agreed(mark) or (tuple(re.findall(r"P\d{1,6}", match[1].upper())) if match else ())
-
-
-def cited_by(entry: Entry) -> tuple[str, ...]:
-    """The proposals, then the turns, that the entry's RE names."""
-    found = [marks.references(mark) for mark in entry.all("RE")]
-    return tuple(dict.fromkeys([*(ref for _, refs in found for ref in refs), *(str(t) for ts, _ in found for t in ts)]))
-
-
-def only_passes(entry: Entry) -> bool:
-    """True for a turn that says nothing but that there is nothing to add."""
-    is_pass = entry.mark("PASS") is not None and all(m.name == "PASS" or m.name in FOLDED for m in entry.marks)
-    return is_pass and not words_of(entry).strip()
-
-
 # -- A dialog as messages ---------------------------------------------------------------------------------------------
 
 TEXT = "TEXT"  # the type of a turn without marks that say something
 USER_NAME, SYSTEM_NAME = "User", "System"
-
 ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
 _TO_ALL = frozenset({"DECISION", "DECIDED", "ROUND", "DIGEST"})
+_FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
+_OF_AGENTS = frozenset({"CONSENSUS_PROPOSED", "SEALED"})  # by a daemon for its agent, out of what the agent said
+_LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
+_NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
 
 class Payload(TypedDict):
@@ -80,9 +57,9 @@ class Payload(TypedDict):
 class Message:
     """One message. `from_agent` and `to_agent` are agents' ids, `User` or `System`; several are joined by ", ".
 
-    `from_name` and `to_names` are what people call them. `to_agent` is "" where it goes to all, `timestamp` "" where
-    the file has none. `correlation_id` is the id of the message that the chain of answers began with; "" where this one
-    answers nothing. `requires_response`: it asks, or gives somebody the turn by name.
+    `to_agent` is "" where it goes to all, `timestamp` "" where the file has none. `correlation_id` is the id of the
+    message that the chain of answers began with; "" where this one answers nothing. `requires_response`: it asks, or
+    gives somebody the turn by name.
     """
 
     message_id: str
@@ -95,6 +72,18 @@ class Message:
     payload: Payload
     from_name: str = ""
     to_names: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> list[str]:
+        """Whom it names as addressees."""
+        return [who for who in self.to_agent.split(", ") if who]
+
+    @property
+    def title(self) -> str:
+        """It in one line: what it is, its reference and summary."""
+        said = self.payload
+        state = "(withdrawn)" if said["is_withdrawn"] else "(open)" if said["is_open"] else ""
+        return " ".join(filter(None, (called(self.message_type), said["reference"], said["summary"], state)))
 
 
 def flow(dialog: Dialog) -> tuple[Message, ...]:
@@ -124,48 +113,41 @@ class _Walk:
         self.said: list[Message] = []
         self.open: list[_Open] = []
         self.places: dict[str, Message] = {}  # of proposals by number, of turns by theirs
-        self.proposals: dict[str, list[Proposal]] = {}
         cast = (*dialog.header_as_written.agents, *dialog.header.agents)
         self.ids = list(dict.fromkeys(agent.id for agent in cast))  # of everybody who took part at any time
         self.turn = 0
+        self.proposals: dict[str, list[Proposal]] = {}  # by the entry that made them
         for proposal in dialog.state.table.proposals:
             self.proposals.setdefault(proposal.entry, []).append(proposal)
 
     def take(self, entry: Entry) -> None:
         """Add what one entry says: its text where no mark of it says something, or it answers; then its marks."""
         self.turn = entry.number if entry.is_turn else self.turn
-        closed, before = self._answered(entry), len(self.said)
-        text, cited = words_of(entry), cited_by(entry)
-        saying = [mark for mark in entry.written if mark.name not in FOLDED]
+        closed, before, text, cited = self._answered(entry), len(self.said), words_of(entry), _cited_by(entry)
+        saying = [mark for mark in entry.written if mark.name not in _FOLDED]
         says = any(entry.by == SYSTEM or not _is_daemons(mark) for mark in saying)
         if text and (not says or closed is not None or entry.by == USER):
             speaker = entry.from_session or _name(entry.by)
             self._add(entry, 1, TEXT, speaker, text, first_words(text), ", ".join(cited), cited, closed)
-        numbered = iter([p for p in self.proposals.get(entry.id, ()) if not p.sha])
+        made = self.proposals.get(entry.id, [])
+        texts, numbered = {p.ref: p.text for p in made if p.sha}, iter([p.ref for p in made if not p.sha])
         for mark in saying:
-            own = next(numbered, None) if mark.name == "PROPOSAL" else None
-            number = len(self.said) - before + 1
-            self._add_mark(entry, number, mark, mark.ref or (own.ref if own else ""), closed if number == 1 else None)
+            row, number, speaker = row_of(mark.name), len(self.said) - before + 1, _name(entry.by)
+            speaker = SYSTEM_NAME if _is_daemons(mark) else speaker
+            ref = mark.ref or (next(numbered, "") if row.makes else "")
+            text = questions.parse(mark).said if mark.name == questions.NAME else texts.get(ref, mark.value)
+            refs = () if row.makes else _named_by(mark)
+            cited = refs or (() if speaker == SYSTEM_NAME else _cited_by(entry))
+            summary = first_words(_LEADING.sub("", text, count=1) if refs else text)
+            if mark.name == "DECISION":  # what everybody signed is told by who signed it
+                told = text.replace(" | mutual | ", " | ", 1)
+                summary = by_name(first_words(told), lambda who: self.names.get(who, who))
+            elif mark.name == "REFUSED":
+                summary = first_words(tried(text))
+            first = closed if number == 1 else None
+            self._add(entry, number, mark.name, speaker, text, summary, ref or ", ".join(cited), cited, first)
         if entry.is_turn and len(self.said) > before:
             self.places.setdefault(str(entry.number), self.said[before])
-
-    def _add_mark(self, entry: Entry, number: int, mark: Mark, ref: str, closed: Message | None) -> None:
-        is_made = row_of(mark.name).makes
-        text, refs = questions.parse(mark).said if mark.name == questions.NAME else mark.value, named_by(mark)
-        if is_made:
-            refs = ()
-            text = next((p.text for p in self.proposals.get(entry.id, ()) if p.sha and p.ref == ref), text)
-        words = LEADING.sub("", text, count=1) if refs else text
-        if mark.name == "DECISION":  # what everybody signed is told by who signed it
-            words = text.replace(" | mutual | ", " | ", 1)
-        elif mark.name == "REFUSED":
-            words = tried(text)
-        summary = first_words(words)
-        if mark.name == "DECISION":
-            summary = by_name(summary, lambda who: self.names.get(who, who))
-        speaker = SYSTEM_NAME if _is_daemons(mark) else _name(entry.by)
-        cited = refs or (() if speaker == SYSTEM_NAME else cited_by(entry))
-        self._add(entry, number, mark.name, speaker, text, summary, ref or ", ".join(cited), cited, closed)
 
     def _add(
         self, entry: Entry, number: int, kind: str, speaker: str, text: str, summary: str, reference: str,
@@ -176,8 +158,7 @@ class _Walk:
         # What opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`.
         passes = speaker != SYSTEM_NAME and entry.is_turn and bool(set(entry.turn or ()) - {USER})
         is_task = passes and (entry.mark("TO") is not None or (entry.by == USER and kind == TEXT))
-        sure = entry.mark("CONFIDENCE")
-        rules, score = self.dialog.state.build.rules, None
+        sure, rules, score = entry.mark("CONFIDENCE"), self.dialog.state.build.rules, None
         if kind == "SCORE":
             score = total_of(text) if rules is None else build.total(rules, [Mark(kind, text)])
         message = Message(
@@ -230,14 +211,33 @@ class _Walk:
         speaks = entry.is_turn or (entry.by == USER and entry.turn is not None)
         if not speaks or not entry.counts or speaker == question.message.from_agent:
             return False
-        cited = cited_by(entry)  # a turn that only passes, or says that it is about other things, answers no question
-        if kind == "QUESTION" and (only_passes(entry) or (cited and question.about.isdisjoint(cited))):
+        # A turn that only passes, or says that it is about other things, answers no question.
+        passes = entry.mark("PASS") is not None and all(m.name == "PASS" or m.name in _FOLDED for m in entry.marks)
+        cited = _cited_by(entry)
+        is_elsewhere = (passes and not words_of(entry).strip()) or (cited and question.about.isdisjoint(cited))
+        if kind == "QUESTION" and is_elsewhere:
             return False
         if not question.asked:
             return True
         is_asked = speaker in question.asked
         question.asked.discard(speaker)
         return is_asked and not (question.asked and question.entry.mark("TO") is not None)
+
+
+def _named_by(mark: Mark) -> tuple[str, ...]:
+    """The proposals and turns that a mark itself names."""
+    if mark.ref:
+        return (mark.ref,)
+    if mark.name == "STRIKE":
+        return tuple(re.findall(r"\d{1,9}", mark.value)[:1])
+    match = _LEADING.match(mark.value)
+    return marks.agreed(mark) or (tuple(re.findall(r"P\d{1,6}", match[1].upper())) if match else ())
+
+
+def _cited_by(entry: Entry) -> tuple[str, ...]:
+    """The proposals, then the turns, that the entry's RE names."""
+    found = [marks.references(mark) for mark in entry.all("RE")]
+    return tuple(dict.fromkeys([*(ref for _, refs in found for ref in refs), *(str(t) for ts, _ in found for t in ts)]))
 
 
 def names_of(dialog: Dialog) -> Mapping[str, str]:
@@ -248,11 +248,6 @@ def names_of(dialog: Dialog) -> Mapping[str, str]:
             found[entry.by] = entry.name
     often = Counter(name.casefold() for name in (*found.values(), USER_NAME, SYSTEM_NAME))
     return {who: name if often[name.casefold()] == 1 else f"{name} ({who})" for who, name in found.items()}
-
-
-# Written by a daemon for its agent, out of what the agent said.
-_OF_AGENTS = frozenset({"CONSENSUS_PROPOSED", "SEALED"})
-_NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
 
 def _is_daemons(mark: Mark) -> bool:
@@ -271,55 +266,24 @@ _UNSAFE = re.compile(r"[^\w .,/()!?+=*-]|_{2,}")
 _KEYWORD = re.compile(r"\b(e)(nd)\b", re.I)
 
 
-def participants(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Everybody who spoke or was spoken to, by first appearance: the person first, the system last."""
-    found: dict[str, None] = {}
-    for message in messages:
-        found.update(dict.fromkeys([message.from_agent, *others(message)]))
-    agents = [who for who in found if who not in ("User", "System")]
-    return (*(w for w in ("User",) if w in found), *agents, *(w for w in ("System",) if w in found))
-
-
-def names(messages: Iterable[Message]) -> dict[str, str]:
-    """What everybody is called who spoke or was spoken to, by id."""
-    found: dict[str, str] = {}
-    for message in messages:
-        found |= {message.from_agent: message.from_name, **dict(zip(others(message), message.to_names, strict=True))}
-    return found
-
-
-def others(message: Message) -> list[str]:
-    """Whom a message names as addressees."""
-    return [who for who in message.to_agent.split(", ") if who]
-
-
 def as_mermaid(messages: Sequence[Message]) -> str:
     """A `sequenceDiagram`; ends with a newline. Participants have names of their own making, so that any name works."""
-    lanes = {who: f"p{number}" for number, who in enumerate(participants(messages), 1)}
-    people = names(messages)
+    people: dict[str, str] = {}
+    for message in messages:
+        people |= {message.from_agent: message.from_name, **dict(zip(message.others, message.to_names, strict=True))}
+    # By first appearance, but the person first, the system last.
+    order = {USER_NAME: 0, SYSTEM_NAME: 2}
+    lanes = {who: f"p{number}" for number, who in enumerate(sorted(people, key=lambda who: order.get(who, 1)), 1)}
     lines = ["sequenceDiagram", *(f"    participant {alias} as {label(people[who])}" for who, alias in lanes.items())]
     for message in messages:
-        lines += _arrows(message, lanes)
+        speaker, text = lanes[message.from_agent], label(message.title)
+        arrow = "-->>" if message.payload["is_withdrawn"] else "->>"
+        targets = [lanes[who] for who in message.others if who != message.from_agent]
+        lines += [f"    {speaker}{arrow}{target}: {text}" for target in targets]
+        if not targets:
+            ends = ",".join(dict.fromkeys(("p1", f"p{len(lanes)}")))
+            lines.append(f"    Note over {ends}: {label(message.from_name)}: {text}")
     return "\n".join(lines) + "\n"
-
-
-def _arrows(message: Message, lanes: dict[str, str]) -> Iterator[str]:
-    speaker = lanes[message.from_agent]
-    text = label(title(message))
-    targets = [lanes[who] for who in others(message) if who != message.from_agent]
-    for target in targets:
-        yield f"    {speaker}{'-->>' if message.payload['is_withdrawn'] else '->>'}{target}: {text}"
-    if not targets:
-        ends = list(dict.fromkeys([next(iter(lanes.values())), list(lanes.values())[-1]]))
-        yield f"    Note over {','.join(ends)}: {label(message.from_name)}: {text}"
-
-
-def title(message: Message) -> str:
-    """A message in one line: what it is, its reference and summary."""
-    said = message.payload
-    parts = [called(message.message_type), said["reference"], said["summary"]]
-    suffix = " (withdrawn)" if said["is_withdrawn"] else " (open)" if said["is_open"] else ""
-    return " ".join(part for part in parts if part) + suffix
 
 
 def label(text: str) -> str:
@@ -335,8 +299,7 @@ TIMES = "how long ago (90m, 2h, 7d), today, yesterday, or a time (2026-11-21T19:
 
 _PART = r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)"
 _SPAN = re.compile(rf"{_PART}(?:,?(?: and)? ?{_PART})*(?: ago)?")
-_PARTS, _NOTHING = re.compile(_PART), timedelta()
-_DATED = re.compile(r"[0-9]{4}-")
+_PARTS = re.compile(_PART)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -355,10 +318,7 @@ def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None
         return int(match[1])
     then = moment(words, datetime.fromisoformat(now_iso), zone)
     if then is None:
-        raise BadInput(
-            f"{one_line(text, 60)!r} is neither a turn nor a time",
-            fix=f"write a turn (7), {TIMES}",
-        )
+        raise BadInput(f"{one_line(text, 60)!r} is neither a turn nor a time", fix=f"write a turn (7), {TIMES}")
     found = 0
     for entry in dialog.entries:
         passed = seconds_between(entry.at, then.isoformat())
@@ -376,11 +336,11 @@ def moment(text: str, now: datetime, zone: Zone | None = None) -> datetime | Non
     words, zone = " ".join(text.split()).casefold(), zone or clock_at(now.tzinfo or UTC)
     try:
         if words in ("today", "yesterday"):
-            day = zone(now).date() - timedelta(days=words == "yesterday")
-            return zone(datetime.combine(day, time()))
+            return zone(datetime.combine(zone(now).date() - timedelta(days=words == "yesterday"), time()))
         if _SPAN.fullmatch(words):
-            return now - sum((timedelta(**{_UNITS[unit[0]]: float(n)}) for n, unit in _PARTS.findall(words)), _NOTHING)
-        found = datetime.fromisoformat(words.upper()) if _DATED.match(words) else None
+            parts = [timedelta(**{_UNITS[unit[0]]: float(number)}) for number, unit in _PARTS.findall(words)]
+            return now - sum(parts, timedelta())
+        found = datetime.fromisoformat(words.upper()) if re.match("[0-9]{4}-", words) else None
         return found if found is None or found.tzinfo else zone(found)
     except (ValueError, OverflowError):
         return None
@@ -425,11 +385,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """What happened after turn `since`. `spent` is the sum of these entries' accounts.
+    """What happened after turn `since`: items by the kinds of `TITLES`, and what these entries cost.
 
-    `items` are those of each kind of `TITLES`, in order: `asked_you` are questions for the person that are still open,
-    `decided` is without what they rejected. `now` is the dialog's state in words, `needed` what it waits for from the
-    person, with commands ("" for nothing).
+    `now` is the dialog's state in words, `needed` what it waits for from the person, with commands ("" for nothing).
     """
 
     since: int
@@ -446,14 +404,37 @@ class Away:
 
 def away(dialog: Dialog, since: int, zone: Zone | None = None) -> Away:
     """What happened in the entries after turn `since`; 0 is the whole dialog. `zone` is the reader's clock."""
-    entries, messages = after(dialog, since), flow(dialog)
-    ids, ends = {entry.id for entry in entries}, {entry.id: entry.ending for entry in dialog.entries}
-    names, ledger, opened = names_of(dialog), positions(dialog), reopenings(dialog)
+    entries, messages, opened, ledger = after(dialog, since), flow(dialog), reopenings(dialog), positions(dialog)
+    ids, names = {entry.id for entry in entries}, names_of(dialog)
+    ends = {entry.id: entry.ending for entry in dialog.entries}
     asked = {message.message_id: message.payload["text"] for message in messages if message.message_type in ASKING}
     items: dict[str, list[Item]] = {section: [] for section in TITLES}
-    items["decided"] += _decided(dialog, ids, opened)
-    items["rejected"] += _rejected(dialog, ids, opened)
-    items["changed"] += _changed(ledger, since)
+    texts = {proposal.ref: proposal.text for proposal in reversed(dialog.state.table.proposals)}
+    rejected = {rejection.ended_in: rejection for rejection in rejections_in(opened)}
+    about: dict[str, list[str]] = {}
+    for made in board.decisions(dialog, opened):
+        # `P1 approved (vote): Postgres`; of what all signed, who did says how.
+        what = f"{made.ref} {made.made}{'' if made.method == 'mutual' else f' ({made.method})'}".strip()
+        text = one_line(first_words(texts.get(made.ref, "")), WIDTH // 2)
+        what = f"{what}: {text}" if text else what
+        about.setdefault(made.entry, []).append(what)
+        if made.entry in ids and made.entry not in rejected:
+            behind = one_line(by_name(made.evidence, lambda who: names.get(who, who)), WIDTH // 2)
+            words, entry = "; ".join(filter(None, (what, behind, made.superseded))), dialog.entry(made.entry)
+            items["decided"].append(Item(turn_number(made.entry), SYSTEM_NAME, words, entry.at if entry else ""))
+    for rejection in rejected.values():
+        if str(rejection.turn) in ids:
+            result = ", ".join(about.get(rejection.ended_in, ())) or rejection.outcome
+            words = f"{result}; because: {one_line(rejection.reason, WIDTH // 2)}"
+            items["rejected"].append(Item(rejection.turn, USER_NAME, words, rejection.at))
+    held: dict[tuple[str, str], str] = {}
+    for position in ledger:
+        before = held.get((position.agent, position.ref))
+        held[position.agent, position.ref] = position.stance
+        if before is not None and position.turn > since:
+            items["changed"].append(
+                Item(position.turn, position.agent, f"{position.ref}: {before} → {position.stance}")
+            )
     for message in messages:
         said, section = message.payload, row_of(message.message_type).news
         if said["entry"] not in ids:
@@ -461,17 +442,20 @@ def away(dialog: Dialog, since: int, zone: Zone | None = None) -> Away:
         if question := asked.get(said["answers"]):
             words = f"{one_line(question, 80)} → {one_line(said['summary'], WIDTH // 2)}"
             items["answered"].append(_item(message, words))
-        end = ends[said["entry"]]
         if message.message_type in OUTCOMES:
+            end, again = ends[said["entry"]], opened.get(said["entry"])
+            then = f", opened again in {where(again.by)}" if again else ""
             if end is not None and end.name == message.message_type:
-                again = opened.get(said["entry"])
-                then = f", opened again in {where(again.by)}" if again else ""
-                items["ended"].append(_item(message, one_line(": ".join(filter(None, ending(end))), WIDTH) + then))
+                words = one_line(": ".join(filter(None, ending(end))), WIDTH)
+                items["ended"].append(_item(message, f"{words}{then}"))
         elif section and _is_news(dialog, section, message, messages, ledger):
             items[section].append(_item(message, _words(message, section, names)))
+    spent: Mapping[str, Spent] = {}
+    for one in entries:
+        spent = accounted(dialog.header, spent, one)
     turns, now = sum(entry.is_turn for entry in entries), one_line(lifecycle.in_words(dialog))
     found = {section: tuple(rows) for section, rows in items.items()}
-    return Away(since, turns, found, _spent(dialog, entries), now, _needed(dialog, zone))
+    return Away(since, turns, found, total(spent), now, _needed(dialog, zone))
 
 
 def after(dialog: Dialog, since: int) -> tuple[Entry, ...]:
@@ -508,82 +492,29 @@ def _is_news(
         return said["is_open"]
     if section != "objections":
         return bool(said["text"]) or section != "asked"
-    if said["is_withdrawn"] or (outcome is not None and outcome.name == "CONSENSUS_REACHED"):
+    if said["is_withdrawn"] or (outcome is not None and outcome.is_consensus):
         return False  # a text that all signed settles them all
     table, held = dialog.state.table, latest(ledger)
     gone = {decision.ref for decision in table.decisions if decision.is_final} | set(table.vetoed)
     against = {p.ref for p in ledger if (p.agent, p.turn) == (by, said["turn"])} - gone
-    later = (m.message_type for m in messages if m.from_agent == by and m.payload["turn"] > said["turn"])
-    came_round = any(row_of(kind).news == "conceded" or kind in ("AGREE", "CONSENSUS_REACHED") for kind in later)
+    later = (m for m in messages if m.from_agent == by and m.payload["turn"] > said["turn"])
+    came_round = any(m.message_type in ("CONCEDE", "AGREE", "CONSENSUS_REACHED") for m in later)
     return any(held[by, ref].stance == AGAINST for ref in against) or not (came_round or outcome)
-
-
-def _decided(dialog: Dialog, ids: set[str], opened: Mapping[str, Reopening]) -> Iterator[Item]:
-    """The decisions of these entries, with what they are about; none of an end that the person rejected."""
-    wanted = ids - {rejection.ended_in for rejection in rejections_in(opened)}
-    times = {entry.id: entry.at for entry in dialog.entries if entry.id in wanted}
-    texts, names = _texts(dialog), names_of(dialog)
-    for decision in board.decisions(dialog, opened):
-        if decision.entry in times:
-            behind = one_line(by_name(decision.evidence, lambda who: names.get(who, who)), WIDTH // 2)
-            words = "; ".join(filter(None, (_about(texts, decision), behind, decision.superseded)))
-            yield Item(turn_number(decision.entry), "System", words, times[decision.entry])
-
-
-def _texts(dialog: Dialog) -> dict[str, str]:
-    """What each proposal says, by its number."""
-    return {proposal.ref: proposal.text for proposal in reversed(dialog.state.table.proposals)}
-
-
-def _about(texts: Mapping[str, str], decision: board.Decided) -> str:
-    """What was decided, how, about which text: `P1 approved (vote): Postgres`; of what all signed, who did says how."""
-    text = texts.get(decision.ref, "")
-    words = f"{decision.ref} {decision.made}{'' if decision.method == 'mutual' else f' ({decision.method})'}".strip()
-    return f"{words}: {one_line(first_words(text), WIDTH // 2)}" if text else words
-
-
-def _rejected(dialog: Dialog, ids: set[str], opened: Mapping[str, Reopening]) -> Iterator[Item]:
-    """The results that the person rejected in these entries: what they would have decided, and why not."""
-    texts, about = _texts(dialog), dict[str, list[str]]()
-    for decision in board.decisions(dialog, opened):
-        about.setdefault(decision.entry, []).append(_about(texts, decision))
-    for rejection in rejections_in(opened):
-        if str(rejection.turn) in ids:
-            result = ", ".join(about.get(rejection.ended_in, ())) or rejection.outcome
-            words = f"{result}; because: {one_line(rejection.reason, WIDTH // 2)}"
-            yield Item(rejection.turn, "User", words, rejection.at)
-
-
-def _changed(ledger: Sequence[Position], since: int) -> Iterator[Item]:
-    held: dict[tuple[str, str], str] = {}
-    for position in ledger:
-        before = held.get((position.agent, position.ref))
-        held[position.agent, position.ref] = position.stance
-        if before is not None and position.turn > since:
-            yield Item(position.turn, position.agent, f"{position.ref}: {before} → {position.stance}")
-
-
-def _spent(dialog: Dialog, entries: Sequence[Entry]) -> Spent:
-    spent: Mapping[str, Spent] = {}
-    for entry in entries:
-        spent = accounted(dialog.header, spent, entry)
-    return total(spent)
 
 
 def _needed(dialog: Dialog, zone: Zone | None) -> str:
     """What the dialog waits for from the person, in words; "" for nothing."""
-    state = dialog.state
-    if state.outcome is not None:
-        if state.approved or (state.outcome.name == "STOPPED" and not state.outcome.is_limit):
+    state, end = dialog.state, dialog.state.outcome
+    if end is not None:
+        if state.approved or not (end.is_agreed or end.is_deadlock or end.is_limit):
             return ""
-        if not state.outcome.is_agreed:
+        if not end.is_agreed:
             return "say how it ends: `dialogd approve` closes it as it is, `dialogd say …` opens it again"
         return "look at the result: `dialogd approve` takes it, `dialogd reject WHY` sends the agents back to it"
     if state.questions.text:
         words = questions.waiting(dialog, "", zone)
         said = f"answer {state.questions.asker}: {words}" if state.questions.asker else words
-        tasks = dialog.state.build
-        return one_line(f"{said}: `{lifecycle.answers(dialog)[0]}`" if tasks else said)
+        return one_line(f"{said}: `{lifecycle.answers(dialog)[0]}`" if state.build else said)
     agents = dialog.header.agents
     me = next((who for who in state.owing if who != USER), agents[0].id if agents else "")
     action = decide(dialog, me, Clock(rest=1e9))
@@ -593,20 +524,15 @@ def _needed(dialog: Dialog, zone: Zone | None) -> str:
 def as_text(news: Away, most: int = MOST, width: int = 100) -> str:
     """One screen of text: the state and what is needed first, then at most `most` items of each kind."""
     turns = "nothing was written" if not news.turns else f"{news.turns} turn{'s' if news.turns > 1 else ''}"
-    is_priced = news.spent.entries > news.spent.unknown
-    money = f", {in_dollars(news.spent)}" if is_priced else ""
+    money = f", {in_dollars(news.spent)}" if news.spent.entries > news.spent.unknown else ""
     since = f"since turn {news.since}" if news.since else "since the beginning"
     lines = [f"{since}: {turns}{money}", f"now: {news.now}", f"needed from you: {news.needed or 'nothing'}"]
     for title, items in news.sections():
         lines += ["", f"{title}: {len(items)}" if len(items) > 1 else f"{title}:"]
         shown = items if len(items) <= most + 1 else items[-most:]
         lines += [f"  and {len(items) - len(shown)} earlier"] if len(shown) < len(items) else []
-        lines += [_line(item, width) for item in shown]
+        for item in shown:
+            withdrawn = " (withdrawn)" if item.is_withdrawn else ""
+            words = one_line(f"turn {item.turn}, {item.by}: {item.text}", width - 2 - len(withdrawn))
+            lines.append(f"  {words}{withdrawn}")
     return "\n".join(lines)
-
-
-def _line(item: Item, width: int) -> str:
-    """One item on one line, cut if too long, with a note at its end if it was withdrawn."""
-    withdrawn = " (withdrawn)" if item.is_withdrawn else ""
-    words = one_line(f"turn {item.turn}, {item.by}: {item.text}", width - 2 - len(withdrawn))
-    return f"  {words}{withdrawn}"

@@ -27,11 +27,10 @@ from dialogd.protocol.board import (
 )
 from dialogd.protocol.build import came_of
 from dialogd.protocol.certificate import Certificate, certify, position
-from dialogd.protocol.marks import before_summary, contributes, crux, experiment, prose, same_text
+from dialogd.protocol.marks import before_summary, crux, experiment, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.questions import asker
 from dialogd.protocol.review import Finding, Score
-from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account, total
 from dialogd.protocol.text import dollars, listed, many, seconds_between
@@ -302,8 +301,6 @@ _SIDES = {"approve": "for it", "reject": "against", "abstain": "abstaining"}
 _OFTEN = {1: "", 2: " twice", 3: " three times"}
 _YES = ("CONSENSUS", "AGREE")  # how what is refused begins, where a yes was meant
 _MS = re.compile(r"[0-9]{1,12}")
-
-Choice = tuple[str, str]  # what makes two choices the same, and how the choice is called
 
 
 def method(name: str) -> str:
@@ -669,67 +666,49 @@ class Plan:
 
     @property
     def worth(self) -> Worth:
-        """A plain vote of what each agent's first turn is for, against what was decided in the end."""
+        """A plain vote of what each agent's first turn is for, or against, beside what was decided in the end."""
         whole, header, first = cost(self.dialog.entries), self.dialog.header, dict[str, Entry]()
         for entry in self._turns:
             if entry.by != header.judge and entry.by in header.speakers:
                 first.setdefault(entry.by, entry)
         if not self.outcome or len(first) < 2:
             return Worth(whole, why="fewer than two agents answered" if self.outcome else "the dialog has not ended")
-        found = {who: self._choice(entry) for who, entry in first.items()}
-        if unclear := [f"{self.name(who)} (turn {first[who].number})" for who, choice in found.items() if not choice]:
+        taken = {(p.agent, p.turn): p for p in reversed(self._stances) if p.stance in ("for", "against")}
+        held = {who: taken.get((who, entry.number)) for who, entry in first.items()}
+        if unclear := [f"{self.name(who)} (turn {first[who].number})" for who, one in held.items() if one is None]:
             return Worth(whole, why=f"the first answer of {listed(unclear)} names no choice by a mark")
-        chosen = {who: choice for who, choice in found.items() if choice is not None}
-        counts, names = Counter(key for key, _ in chosen.values()), dict(reversed(tuple(chosen.values())))
+        chosen = {who: ("against " * (one.stance == "against"), one.ref) for who, one in held.items() if one}
+        choices = tuple(Statement("FIRST", who, first[who].number, "".join(choice)) for who, choice in chosen.items())
+        keys = {f"{side}{self._key(ref)}": f"{side}{ref}" for side, ref in reversed(chosen.values())}
+        counts = Counter(f"{side}{self._key(ref)}" for side, ref in chosen.values())
         voices = max(counts.values())
         tied = [key for key, number in counts.items() if number == voices]
         final, name = self._final()
-        verdict = f"{names[tied[0]]}, with {voices} of {len(chosen)} voices"
-        if is_tie := len(tied) > 1:
-            sides = [names[key] for key in tied]
-            about = next((one for one in sides if sorted(sides) == sorted([one, f"against {one}"])), "")
-            verdict = f"a tie {f'over {about}' if about else f'between {listed(sides)}'}: nothing decided"
+        verdict, won = f"{keys[tied[0]]}, with {voices} of {len(chosen)} voices", tied[0]
+        if len(tied) > 1:
+            verdict, won = f"a tie between {listed([keys[key] for key in tied])}: nothing decided", ""
+        is_new = final and won and final not in counts  # a text that no first answer held
+        is_sealed = all(entry.frame and entry.frame.nonce for entry in first.values())
         return Worth(
-            whole,
-            cost(first.values()),
-            tuple(Statement("FIRST", who, first[who].number, named) for who, (_, named) in chosen.items()),
-            verdict,
-            name or "nothing was decided",
-            None if final and not is_tie and final not in counts else final == ("" if is_tie else tied[0]),
-            basis=_basis(list(first.values())),
-        )
+            whole, cost(first.values()), choices, verdict, name or "nothing was decided",
+            None if is_new else final == won, basis=f"the {'sealed ' * is_sealed}first answers",
+        )  # fmt: skip
 
-    def _choice(self, entry: Entry) -> Choice | None:
-        """What a turn is for, or against, by its first mark that says so."""
-        own = [p.ref for p in self.dialog.state.table.proposals if p.entry == entry.id]
-        for mark in entry.marks:
-            vote = marks.vote(mark) if mark.name == "VOTE" else None
-            refs = own[:1] if row_of(mark.name).makes and own else marks.agreed(mark)
-            against = self._aims(entry, mark) if mark.name == "OBJECTION" else ()
-            if vote is not None and vote.choice in (marks.APPROVE, marks.REJECT):
-                refs, against = ((vote.ref,), ()) if vote.choice == marks.APPROVE else ((), (vote.ref,))
-            if refs or against:
-                key, name = self._of_proposal((*refs, *against)[0])
-                return (key, name) if refs else (f"against {key}", f"against {name}")
-            is_own_kind = contributes(mark) and mark.name not in CONTRIBUTIONS
-            if is_own_kind and not (self.dialog.header.rules.review and mark.name in REVIEW):
-                return _key(mark.value), f"“{mark.value}”"
-        return None
+    def _key(self, ref: str) -> str:
+        """What makes two proposals the same: the words of their texts."""
+        text = self._by_ref[ref].text if ref in self._by_ref else ""
+        return " ".join(re.findall(r"\w+", text.casefold())) or text or ref
 
-    def _of_proposal(self, ref: str) -> Choice:
-        proposal = self._by_ref.get(ref)
-        return (_key(proposal.text) if proposal is not None and proposal.text.strip() else ref), ref
-
-    def _final(self) -> Choice:
-        """What was decided in the end; ("", "") for nothing."""
+    def _final(self) -> tuple[str, str]:
+        """What was decided in the end, and how it is called; ("", "") for nothing."""
         agreed = self._now
         if agreed is not None and not agreed.ref:
             own = [p.ref for p in self.dialog.state.table.proposals if p.by == agreed.by and not p.sha]
             name = f"the position of {self.name(agreed.by)} in turn {agreed.stands_in}"
-            return (self._of_proposal(own[-1])[0] if own else _key(agreed.text)), name
+            return (self._key(own[-1]) if own else agreed.text), name
         last = next((d.ref for d in reversed(self.decisions) if d.stands == "approved"), "")
         ref = agreed.ref if agreed is not None else last
-        return self._of_proposal(ref) if ref else ("", "")
+        return (self._key(ref), ref) if ref else ("", "")
 
     # -- what was objected to, what became of it, and who still stands against what was decided -------------------
 
@@ -994,20 +973,6 @@ def _last_of_substance(turns: Sequence[Entry]) -> tuple[int, str]:
         if len(found[1].split()) >= SUBSTANCE:
             return found
     return max(reversed(texts), key=lambda found: len(found[1].split()), default=(0, ""))
-
-
-def _basis(first: Sequence[Entry]) -> str:
-    """How independent the first answers were."""
-    if all(entry.frame and entry.frame.nonce for entry in first):
-        return "the sealed first answers"
-    if len({entry.re for entry in first}) == 1 and first[0].re:
-        return "the first answers, given without knowing the others'"
-    early = min(first, key=lambda entry: entry.number)
-    return f"the first answers (only {early.by}'s was given without knowing another)"
-
-
-def _key(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.casefold())) or text
 
 
 def _live(dialog: Dialog) -> dict[str, dict[str, int]]:
