@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dialogd.backends.keys import OWN
+from dialogd.backends import BACKENDS
 from tests.examples import USUAL, fast
 
 gc.disable()  # while tests are collected nothing becomes garbage, and looking for it takes as long as the rest
@@ -39,7 +39,7 @@ settings.load_profile("house")
 def no_personal_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Point the user's folders to an empty place; forget `DIALOGD_` and `CLAUDE_` variables, keys, and the desktop."""
     with pytest.MonkeyPatch.context() as environment:
-        own = {name for line in OWN.values() for name in line.names}
+        own = {name for kind in BACKENDS.values() for name in kind.may_see}
         for variable in os.environ:
             if (
                 variable.startswith(("DIALOGD_", "CLAUDE_"))

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.backends import BACKENDS, auto
-from dialogd.backends.keys import MACHINE, OWN, SHORTEST_SECRET, own, secrets
+from dialogd.backends import BACKENDS, MACHINE, SHORTEST_SECRET, auto, secrets
 from dialogd.errors import BadInput
 from tests.support.cases import cases
 
@@ -16,7 +15,7 @@ VENDORS = {
     "grok": "XAI", "ollama": "OLLAMA", "gemini": ("GEMINI", "GOOGLE"), "opencode": "OPENCODE",
 }  # fmt: skip
 OTHERS = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "OPENROUTER_API_KEY", "GROQ_API_KEY", "DIALOGD_FILE", "LD_PRELOAD")
-NAMES = sorted({name for line in OWN.values() for name in line.names} | {*OTHERS, "PATH", "HOME", "HTTPS_PROXY"})
+NAMES = sorted({name for kind in BACKENDS.values() for name in kind.may_see} | {*OTHERS, "PATH", "HOME", "HTTPS_PROXY"})
 
 
 def variables_for(name: str, environment: dict[str, str], dotenv: dict[str, str], base_url: str = "") -> dict[str, str]:
@@ -38,7 +37,7 @@ def test_no_variable_of_another_vendor_reaches_a_backend(
         seen = auto.variables_for(name, environment, dotenv)
     except BadInput:
         return  # an address and a key from different places
-    assert {*seen} <= {*own(name).names, *MACHINE}
+    assert {*seen} <= {*BACKENDS[name].may_see, *MACHINE}
     vendor = VENDORS.get(name, ())
     foreign = [key for key in seen if key.endswith(("_API_KEY", "_TOKEN", "_SECRET_ACCESS_KEY"))]
     mine = (vendor,) if isinstance(vendor, str) else vendor
@@ -83,7 +82,7 @@ def test_no_key_that_a_backend_may_see_is_forgotten(environment: dict[str, str],
     found = secrets(environment, dotenv)
     for name in BACKENDS:
         for key, value in variables_for(name, environment, dotenv).items():
-            if key in own(name).keys and len(value.strip()) >= SHORTEST_SECRET:
+            if key in BACKENDS[name].keys and len(value.strip()) >= SHORTEST_SECRET:
                 assert value.strip() in found
 
 

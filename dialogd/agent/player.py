@@ -20,9 +20,9 @@ from dialogd.backends import (
     Prepared,
     Writer,
     auto,
-    keys,
     kind_of,
     load_backend,
+    secrets,
 )
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
@@ -182,8 +182,8 @@ def _title(settings: Settings, choice: auto.Choice) -> str:
 
 def _secrets(settings: Settings, variables: Mapping[str, str]) -> tuple[str, ...]:
     """The person's keys, and those that they gave to servers of tools."""
-    given = (one for server in settings.tools for one in keys.secrets(server.environment))
-    return tuple(dict.fromkeys((*keys.secrets(os.environ, variables), *given)))
+    given = (one for server in settings.tools for one in secrets(server.environment))
+    return tuple(dict.fromkeys((*secrets(os.environ, variables), *given)))
 
 
 def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> list[str]:

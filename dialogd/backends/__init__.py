@@ -1,14 +1,16 @@
-"""Backends write agents' replies: a protocol, a table, one file per backend."""
+"""Backends write agents' replies: a protocol, a table, one file per backend; which variables each of them may see."""
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 from dialogd.errors import BackendError, BadInput
 
@@ -24,90 +26,98 @@ if TYPE_CHECKING:
 class Kind:
     """One line of the table: what is known of a backend before its module is loaded.
 
-    target   "module:Class"
+    target   the module here, and the class in it
     title    what an agent is called in headings (`Codex B`)
     family   agents of one family are twins: `auto` seats different ones
     vendor   who sees the text; "" when nobody outside this machine does
     model    the default model; "" where there is none, or the program itself chooses
+    keys, addresses, variables  those of the person's variables that it may see: keys that are billed, addresses that
+             the text goes to, and the rest
     project  what it may do to the project directory
     has      what it is told that it has to look at; "" where that is not known
     variant  what its `Options.variant` is unless something follows the colon (presets of one class)
     """
 
     target: str
-    title: str = "Claude"
-    family: str = ""
+    title: str
+    family: str
     vendor: str = ""
     model: str = ""
+    keys: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     project: str = "nothing"
-    variant: str = ""
     has: str = ""
+    variant: str = ""
+
+    @property
+    def may_see(self) -> tuple[str, ...]:
+        return self.keys + self.addresses + self.variables
 
 
 NOTHING = "nothing but what is written here, and what you know: no files, no tools to look anything up"
 _FILES = "read and search it; you can neither change it nor run anything"
+_OPENAI = Kind(
+    "apis:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",),
+    ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_CUSTOM_HEADERS"),
+)  # fmt: skip
 
-# A new backend is one file and one line here.
+# A new backend is one file and one line here. One without variables sees no key at all.
 BACKENDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "rehearsal": Kind("dialogd.backends.rehearsal:Rehearsal", family="rehearsal"),
-        "command": Kind("dialogd.backends.command:Command", "Agent", "command", project="whatever the command does"),
-        "anthropic": Kind("dialogd.backends.apis:Anthropic", "Claude", "claude", "Anthropic", "claude-opus-5-5"),
-        "openai": Kind("dialogd.backends.apis:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol"),
-        "gpt": Kind("dialogd.backends.apis:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol", variant="gpt"),
-        "grok": Kind("dialogd.backends.apis:OpenAI", "Grok", "grok", "xAI", "grok-4.7", variant="grok"),
-        "ollama": Kind("dialogd.backends.apis:OpenAI", "Local", "ollama", variant="ollama"),
+        "rehearsal": Kind("rehearsal:Rehearsal", "Claude", "rehearsal"),
+        "command": Kind("command:Command", "Agent", "command", project="whatever the command does"),
+        "anthropic": Kind(
+            "apis:Anthropic", "Claude", "claude", "Anthropic", "claude-opus-5-5",
+            ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), ("ANTHROPIC_BASE_URL",), ("ANTHROPIC_CUSTOM_HEADERS",),
+        ),
+        "openai": _OPENAI,
+        "gpt": replace(_OPENAI, variant="gpt"),
+        "grok": Kind(
+            "apis:OpenAI", "Grok", "grok", "xAI", "grok-4.7", ("XAI_API_KEY",), ("XAI_BASE_URL",), variant="grok"
+        ),
+        "ollama": Kind(
+            "apis:OpenAI", "Local", "ollama", "", "", ("OLLAMA_API_KEY",), ("OLLAMA_HOST",),
+            ("OLLAMA_CONTEXT_LENGTH",), variant="ollama",
+        ),
         "claude-code": Kind(
-            "dialogd.backends.coding_clis:ClaudeCode",
-            "Claude",
-            "claude",
-            "Anthropic",
+            "coding_clis:ClaudeCode", "Claude", "claude", "Anthropic", "", ("ANTHROPIC_API_KEY",),
+            ("ANTHROPIC_BASE_URL",), ("CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"),
             project="reads files",
             has=f"the project in the current folder: {_FILES}",
         ),
         "codex": Kind(
-            "dialogd.backends.coding_clis:Codex",
-            "Codex",
-            "gpt",
-            "OpenAI",
+            "coding_clis:Codex", "Codex", "gpt", "OpenAI", "", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",),
+            ("CODEX_HOME",),
             project="reads files, runs commands in a read-only sandbox without network",
             has="the project in the current folder: read and search it, by commands that change nothing",
         ),
         "gemini": Kind(
-            "dialogd.backends.coding_clis:Gemini",
-            "Gemini",
-            "gemini",
-            "Google",
+            "coding_clis:Gemini", "Gemini", "gemini", "Google", "", ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+            ("GOOGLE_GEMINI_BASE_URL",), ("GEMINI_CLI_HOME", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION"),
             project="reads files",
             has=f"the project in the current folder: {_FILES}",
         ),
         "opencode": Kind(
-            "dialogd.backends.coding_clis:OpenCode",
-            "OpenCode",
-            "opencode",
-            "the provider that opencode is set up for",
+            "coding_clis:OpenCode", "OpenCode", "opencode", "the provider that opencode is set up for", "",
+            ("OPENCODE_API_KEY",), ("OPENCODE_BASE_URL",),
+            ("OPENCODE_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
             project="reads files",
             has=f"the project that is named below: {_FILES}",
         ),
         "acp": Kind(
-            "dialogd.backends.acp:ACP",
-            "Agent",
-            "acp",
-            "whoever the agent asks",
+            "acp:ACP", "Agent", "acp", "whoever the agent asks",
             project="runs what it contains (hooks, servers, scripts), and whatever the agent does without asking; what"
             " it asks for is refused",
             has="the project in the current folder: read and search it, and change nothing",
         ),
         "live": Kind(
-            "dialogd.backends.live:Live",
-            "Live",
-            "live",
-            "whoever the session asks",
+            "live:Live", "Live", "live", "whoever the session asks",
             project="whatever the session may do: it keeps its own permissions, with write access to its project",
             has="the project of your session: look there, with what your session may do",
         ),
     }
-)
+)  # fmt: skip
 
 CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (readonly_proof.py)
 WRITING = CODING | {"command"}  # those that can work in a folder and write nowhere else
@@ -357,6 +367,11 @@ def kind_of(name: str) -> Kind:
     return BACKENDS[base]
 
 
+def class_of(kind: Kind) -> Any:
+    module, _, name = kind.target.partition(":")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
 def load_backend(name: str, options: Options) -> Backend:
     """Build the backend `name` (`rehearsal`, `rehearsal:deadlock`, `command`).
 
@@ -364,14 +379,14 @@ def load_backend(name: str, options: Options) -> Backend:
     """
     kind = kind_of(name)
     variant = name.partition(":")[2] or options.variant or kind.variant
-    backend: Backend = _class_of(kind)(replace(options, variant=variant, model=options.model or kind.model))
+    backend: Backend = class_of(kind)(replace(options, variant=variant, model=options.model or kind.model))
     return backend
 
 
 def probe(name: str, variables: Mapping[str, str]) -> Found:
     """Check whether the backend `name` can be used here; calls no service, takes well under a second."""
     kind = kind_of(name)
-    found: Found = _class_of(kind).probe(variables, name.partition(":")[2] or kind.variant)
+    found: Found = class_of(kind).probe(variables, name.partition(":")[2] or kind.variant)
     return found
 
 
@@ -385,6 +400,66 @@ def writers() -> dict[str, str]:
     return why | {name: lacking if name in BOXED else "" for name in WRITING}
 
 
-def _class_of(kind: Kind) -> Any:
-    module, _, name = kind.target.partition(":")
-    return getattr(importlib.import_module(module), name)
+# -- The person's variables: which of them a backend may see, and which are secrets -----------------------------------
+
+SHORTEST_SECRET = 16  # characters; shorter values stand in texts by accident
+
+# How to reach programs and the network from here; nobody's secret, and not taken from a project's `.env`.
+MACHINE = (
+    "PATH", "HOME", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "all_proxy",
+    "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+)  # fmt: skip
+
+_SECRET = re.compile(r"(?:^|_)(?:API_?KEY|ACCESS_KEY|TOKEN|PASSWORD|SECRET\w*)$", re.I)
+
+
+def variables_for(kind: Kind, environment: Mapping[str, str], dotenv: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a backend may see: its own, the environment's before `.env`'s, and `MACHINE`.
+
+    Raises `BadInput` where `.env` names the address for a key that stands in the environment: a folder that somebody
+    else made must not decide where the person's key goes.
+    """
+    named = next((key for key in kind.addresses if dotenv.get(key) and not environment.get(key)), "")
+    held = next((key for key in kind.keys if environment.get(key)), "")
+    if named and held:
+        raise BadInput(
+            f"{named} stands in .env and {held} in the environment: the key is not sent to an address of the folder's",
+            fix=f"put {named} into the environment too, or {held} into .env and not into the environment",
+        )
+    merged = {**dotenv, **{key: value for key, value in environment.items() if value}}
+    found = {key: merged[key] for key in kind.may_see if merged.get(key)}
+    return found | {key: environment[key] for key in MACHINE if environment.get(key)}
+
+
+def secrets(environment: Mapping[str, str], dotenv: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Every value whose variable's name marks it as a key, the longest first: they must not be written anywhere."""
+    known = {key for kind in BACKENDS.values() for key in kind.keys}
+    found = {
+        value.strip()
+        for key, value in (*environment.items(), *(dotenv or {}).items())
+        if (key in known or _SECRET.search(key)) and len(value.strip()) >= SHORTEST_SECRET
+    }
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def address(kind: Kind, variables: Mapping[str, str]) -> str:
+    """Scheme, host and port of the address that a variable names for a backend, or ""."""
+    return bare(next(filter(None, (variables.get(key, "") for key in kind.addresses)), ""))
+
+
+def bare(url: str) -> str:
+    """Scheme, host and port of a URL, without passwords and tokens."""
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port, host = f":{parts.port}" if parts.port else "", parts.hostname or ""
+    except ValueError:
+        return "an address that cannot be read"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+
+
+def unused(names: Iterable[str], variables: Mapping[str, str], pays: str) -> tuple[str, ...]:
+    """The keys of these backends that are set and do not pay."""
+    keys = dict.fromkeys(key for name in names for key in BACKENDS[name].keys)
+    return tuple(key for key in keys if variables.get(key) and key not in pays)

@@ -6,12 +6,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from dialogd.backends import BACKENDS, CODING, Found, keys, kind_of, probe
+from dialogd import backends
+from dialogd.backends import BACKENDS, CODING, Found, kind_of, probe
 from dialogd.backends.coding_agent import MEMORY, VERSION_WAIT
 from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.backends.service import host_of, vendor_of
@@ -28,8 +29,10 @@ def variables_for(
     name: str, environment: Mapping[str, str], dotenv: Mapping[str, str], base_url: str = ""
 ) -> dict[str, str]:
     """The variables that the backend `name` may see; at the address of a known vendor, that vendor's key too."""
-    found, base = keys.variables_for(name, environment, dotenv), name.partition(":")[0]
-    known = vendor_of(base_url or keys.address(base, found)) if base in SERVICES else None
+    kind = kind_of(name)
+    found = backends.variables_for(kind, environment, dotenv)
+    is_service = name.partition(":")[0] in SERVICES
+    known = vendor_of(base_url or backends.address(kind, found)) if is_service else None
     key = (environment.get(known[1]) or dotenv.get(known[1], "")) if known else ""
     return found | ({known[1]: key} if known and key else {})
 
@@ -155,16 +158,14 @@ class Choice:
     @property
     def is_metered(self) -> bool:
         """True when a key pays for every token."""
-        return _is_metered(self.pays, self.why)
+        return bool(_METERED.search(self.pays)) or "logged in with a key" in self.why
 
     def required(self) -> Choice:
         """The choice itself. Raises `BadInput` when it cannot be used now."""
         if not self.here:
-            raise BadInput(f"the backend {self.backend} cannot be used here: {self.why}", fix=self.fix or _SEE)
+            fix = self.fix or "see what is here: dialogd doctor"
+            raise BadInput(f"the backend {self.backend} cannot be used here: {self.why}", fix=fix)
         return self
-
-
-_SEE = "see what is here: dialogd doctor"
 
 
 def resolve(
@@ -179,60 +180,42 @@ def resolve(
     """Which backend `name` comes to in that seat (from 0); the same wherever and in whichever order it is asked.
 
     `auto` takes the families that are here, those with a login or key first, in the order of `FAMILIES`, one by seat;
-    `claude` Claude Code, else the key.
-    `variables` are the person's, `found` looks at a backend (`candidates` names those it is asked for), `agents` are
-    the ids of the dialog in their order, `base_url` is the address that was set in place of a variable's. What follows
-    the colon is a model, but for rehearsal (a scenario), command and acp (a command line).
-    Raises `BadInput` for an unknown name.
+    `claude` Claude Code, else the key. `variables` are the person's, `found` looks at a backend (`candidates` names
+    those it is asked for), `agents` are the ids of the dialog in their order, `base_url` is the address that was set in
+    place of a variable's. What follows the colon is a model, but for rehearsal (a scenario), command and acp (a command
+    line). Raises `BadInput` for an unknown name.
     """
-    base, twins = _taken(name, seat, found, agents)
-    detail = name.partition(":")[2]
-    kind, look = kind_of(base), found(base if name.partition(":")[0] in CHOSEN else name)
-    if name.partition(":")[0] == "claude" and not look.here:  # a key would do as well
-        key = found(FAMILIES["claude"][1])
-        look = Found(False, f"{look.why}, and {key.why}", fix=f"{look.fix}; or {key.fix}")
-    billed = _is_metered(look.pays, look.why)
-    vendor, address = kind.vendor, keys.bare(base_url) or keys.address(base, variables)
-    is_moved = billed or base in SERVICES or kind.family in LOCAL  # a program with a login goes to its own vendor
-    if is_moved and address and not (kind.family in LOCAL and urlsplit(address).hostname in HERE):
-        known = vendor_of(address)
-        vendor = known[0] if known else f"whoever runs {address}"
-    rivals = next((members for members in FAMILIES.values() if base in members), (base,))
-    return Choice(
-        backend=f"{base}:{detail}" if detail and base in SCENARIOS else base,
-        why=look.why,
-        pays=look.pays,
-        vendor=vendor,
-        twins=twins,
-        here=look.here,
-        fix=look.fix,
-        model="" if base in SCENARIOS | COMMANDS else detail,
-        idle=keys.unused(rivals, variables, look.pays) if look.here and not billed else (),
-    )
-
-
-def _taken(name: str, seat: int, found: Callable[[str], Found], agents: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The backend's bare name, and the agents that get the same family."""
     candidates(name)  # refuses an unknown one
     base, _, detail = name.partition(":")
-    if base == AUTO and detail:
-        raise BadInput(f"{name!r}: auto takes no model", fix="name the backend too, such as claude:claude-sonnet-5-5")
+    twins: tuple[str, ...] = ()
+    look = None if base in CHOSEN else found(name)
     if base == "claude":
-        return _first(FAMILIES["claude"], found), ()
-    if base != AUTO:
-        return base, ()
-    here = [family for family, members in FAMILIES.items() if any(found(member).here for member in members)]
-    # An address that is asked without a login or key, a gateway's, may let nobody in.
-    ways_in = {f for f in here if any(look.here and look.pays != "nobody" for look in map(found, FAMILIES[f]))}
-    here.sort(key=lambda family: family not in ways_in)
-    if not here:
-        return LAST_RESORT, ()
-    twins = (who for index, who in enumerate(agents) if index != seat and (index - seat) % len(here) == 0)
-    return _first(FAMILIES[here[seat % len(here)]], found), tuple(twins)
-
-
-def _is_metered(pays: str, why: str) -> bool:
-    return bool(_METERED.search(pays)) or "logged in with a key" in why
+        base = _first(FAMILIES["claude"], found)
+        if not (look := found(base)).here:  # a key would do as well
+            key = found(FAMILIES["claude"][1])
+            look = Found(False, f"{look.why}, and {key.why}", fix=f"{look.fix}; or {key.fix}")
+    elif base == AUTO:
+        here = [family for family, members in FAMILIES.items() if any(found(member).here for member in members)]
+        # An address that is asked without a login or key, a gateway's, may let nobody in.
+        ways_in = {f for f in here if any(look.here and look.pays != "nobody" for look in map(found, FAMILIES[f]))}
+        here.sort(key=lambda family: family not in ways_in)
+        base = _first(FAMILIES[here[seat % len(here)]], found) if here else LAST_RESORT
+        if here:
+            twins = tuple(who for at, who in enumerate(agents) if at != seat and (at - seat) % len(here) == 0)
+    look = look or found(base)
+    kind = kind_of(base)
+    choice = Choice(base, look.why, look.pays, kind.vendor, twins, look.here, look.fix)
+    address = backends.bare(base_url) or backends.address(kind, variables)
+    is_moved = choice.is_metered or base in SERVICES or kind.family in LOCAL  # a login goes to its own vendor
+    if is_moved and address and not (kind.family in LOCAL and urlsplit(address).hostname in HERE):
+        known = vendor_of(address)
+        choice = replace(choice, vendor=known[0] if known else f"whoever runs {address}")
+    if look.here and not choice.is_metered:
+        rivals = next((members for members in FAMILIES.values() if base in members), (base,))
+        choice = replace(choice, idle=backends.unused(rivals, variables, look.pays))
+    if base in SCENARIOS:
+        return replace(choice, backend=f"{base}:{detail}" if detail else base)
+    return replace(choice, model="" if base in COMMANDS else detail)
 
 
 def _first(members: Sequence[str], found: Callable[[str], Found]) -> str:
@@ -257,7 +240,9 @@ def choose(
 
 def candidates(name: str) -> tuple[str, ...]:
     """The backends to probe to resolve `name`. Raises `BadInput` for an unknown name."""
-    base = name.partition(":")[0]
+    base, _, detail = name.partition(":")
+    if base == AUTO and detail:
+        raise BadInput(f"{name!r}: auto takes no model", fix="name the backend too, such as claude:claude-sonnet-5-5")
     if base == AUTO:
         return (*(member for members in FAMILIES.values() for member in members), LAST_RESORT)
     if base == "claude":
@@ -289,10 +274,9 @@ def introduce(choice: Choice, project: Path | None = None, *, trusts: bool = Fal
 def seen(choice: Choice, project: Path | None) -> str:
     """Who sees which text."""
     kind = kind_of(choice.backend)
-    if kind.family in LOCAL and not choice.vendor:
-        return "nobody outside this machine sees anything"
     if not choice.vendor:
-        return "who sees the dialog is its own matter"
+        is_here = kind.family in LOCAL
+        return "nobody outside this machine sees anything" if is_here else "who sees the dialog is its own matter"
     if project is None:
         return f"{choice.vendor} sees the dialog"
     if kind.project == "nothing":
@@ -303,9 +287,7 @@ def seen(choice: Choice, project: Path | None) -> str:
 def family_of(name: str) -> str:
     """The family of the backend of that name; "" for `auto`, and for an unknown name."""
     base = name.partition(":")[0]
-    if base not in (*BACKENDS, *FAMILIES):
-        return ""
-    return base if base in FAMILIES else kind_of(base).family
+    return base if base in FAMILIES else BACKENDS[base].family if base in BACKENDS else ""
 
 
 def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -321,7 +303,6 @@ def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
 
 
 def warning_of(group: Sequence[str], family: str) -> str:
-    """The warning about twins."""
     who = f"{', '.join(group[:-1])} and {group[-1]}"
     return f"{who} are of one family ({family}): they tend to agree; another one objects better (--agents claude,grok)"
 

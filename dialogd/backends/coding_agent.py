@@ -18,9 +18,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dialogd.backends import WRITING, Found, Options, Request, Tool, Usage
+from dialogd.backends import WRITING, Found, Options, Request, Tool, Usage, bare
 from dialogd.backends.command import clean_environment, last_line
-from dialogd.backends.keys import bare
 from dialogd.backends.parts import Part, Prompt, tokens_of
 from dialogd.backends.prices import Price, price_of
 from dialogd.backends.readonly_proof import Order, Proof, Run, Stage, Way, prove

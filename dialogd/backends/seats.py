@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dialogd.backends import BACKENDS, kind_of
-from dialogd.backends.keys import secrets
+from dialogd.backends import BACKENDS, kind_of, secrets
 from dialogd.config import SETTINGS, Settings, dotenv, start_command
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact

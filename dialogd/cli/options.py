@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dialogd.backends.keys import secrets
+from dialogd.backends import secrets
 from dialogd.cli.terminal import as_json, plain, show
 from dialogd.config import Settings, dotenv, load, new_command
 from dialogd.errors import BadInput, NotRunning

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 
 from dialogd import person
-from dialogd.backends import BACKENDS, Found, auto, keys
+from dialogd.backends import BACKENDS, Found, address, auto
 from dialogd.backends.live import UNASKED
 from dialogd.backends.seats import CAST, Seat
 from dialogd.backends.sessions import TITLES, running_sessions, without_tokens
@@ -390,7 +390,7 @@ def _answers(model: str, found: Found, choice: auto.Choice) -> str:
 
 def _known(variables: Mapping[str, str], base_url: str) -> tuple[str, ...]:
     """The backends that are offered, whether they are ready or not."""
-    is_elsewhere = bool(base_url or keys.address("openai", variables))
+    is_elsewhere = bool(base_url or address(BACKENDS["openai"], variables))
     return tuple(name for name in BACKENDS if name not in HIDDEN and (name != "openai" or is_elsewhere))
 
 

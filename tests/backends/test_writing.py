@@ -107,9 +107,9 @@ class TestProof:
         assert backend._writing == (backend.level, True)
 
     def test_the_table_names_those_that_can(self) -> None:
-        from dialogd.backends import BACKENDS, _class_of
+        from dialogd.backends import BACKENDS, class_of
 
-        classes = {name: _class_of(kind) for name, kind in BACKENDS.items() if name != "acp"}
+        classes = {name: class_of(kind) for name, kind in BACKENDS.items() if name != "acp"}
         able = {name for name, made in classes.items() if issubclass(made, AgentCLI) or made is Command}
         assert able == WRITING
         assert all(issubclass(classes[name], Writer) for name in able)

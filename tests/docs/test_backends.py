@@ -15,7 +15,7 @@ import pytest
 from dialogd.agent import call as costs
 from dialogd.agent import player
 from dialogd.agent.prompt import DIGEST_WORDS
-from dialogd.backends import BACKENDS, auto, coding_agent, keys, parts, service
+from dialogd.backends import BACKENDS, SHORTEST_SECRET, auto, coding_agent, parts, service
 from dialogd.backends import apis as openai
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.errors import BackendError
@@ -59,7 +59,7 @@ def test_every_backend_has_its_section(name: str) -> None:
     assert ("Proved" in said) == (name in PROGRAMS - {"command"})
     model = BACKENDS[name].model
     assert not model or codes(said["Model"])[0] == model
-    assert set(keys.OWN[name].names if name in keys.OWN else ()) - set(codes(said["Variables"])) == set()
+    assert set(BACKENDS[name].may_see) - set(codes(said["Variables"])) == set()
 
 
 PROGRAMS = {"claude-code", "codex", "gemini", "opencode", "acp", "command"}
@@ -112,7 +112,7 @@ def test_the_numbers_are_the_codes_own() -> None:
         f"a reply of {costs.LEAST_REPLY:,} tokens",
         {5: f"last five turns and {({1.25: 'a quarter'})[costs.MARGIN]}"}[costs.LOOKED_AT],
         f"at most {DIGEST_WORDS} words",
-        f"{keys.SHORTEST_SECRET} characters and more",
+        f"{SHORTEST_SECRET} characters and more",
         f"at {WARNINGS[1] * 100:.0f} and {WARNINGS[0] * 100:.0f} %",
         f"{({3: 'three'})[parts.CHARACTERS_PER_TOKEN]} characters each",
     ):

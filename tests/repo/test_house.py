@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends.keys import OWN
+from dialogd.backends import BACKENDS
 from dialogd.config import SETTINGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -77,7 +77,7 @@ def test_nothing_of_one_machine_is_in_the_tree() -> None:
 def test_the_example_of_dotenv_lists_every_variable_once() -> None:
     example = (REPOSITORY / ".env.example").read_text(encoding="utf-8")
     listed = re.findall(r"^#? ?([A-Z][A-Z_]+)=", example, re.MULTILINE)
-    keys = {key for own in OWN.values() for key in own.keys}
+    keys = {key for kind in BACKENDS.values() for key in kind.keys}
     settings = sorted(variable for setting in SETTINGS for variable in setting.variables)
     assert sorted(name for name in listed if name not in keys) == settings
 
