@@ -24,31 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One line of the table: what is known of a backend before its module is loaded.
+    """One line of the table: what is known of a backend before its module is loaded."""
 
-    target   the module here, and the class in it
-    title    what an agent is called in headings (`Codex B`)
-    family   agents of one family are twins: `auto` seats different ones
-    vendor   who sees the text; "" when nobody outside this machine does
-    model    the default model; "" where there is none, or the program itself chooses
-    keys, addresses, variables  those of the person's variables that it may see: keys that are billed, addresses that
-             the text goes to, and the rest
-    project  what it may do to the project directory
-    has      what it is told that it has to look at; "" where that is not known
-    variant  what its `Options.variant` is unless something follows the colon (presets of one class)
-    """
-
-    target: str
-    title: str
-    family: str
-    vendor: str = ""
-    model: str = ""
-    keys: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    project: str = "nothing"
-    has: str = ""
-    variant: str = ""
+    target: str  # the module here, and the class in it
+    title: str  # what an agent is called in headings (`Codex B`)
+    family: str  # agents of one family are twins: `auto` seats different ones
+    vendor: str = ""  # who sees the text; "" when nobody outside this machine does
+    model: str = ""  # the default one; "" where there is none, or the program itself chooses
+    keys: tuple[str, ...] = ()  # of the person's variables that it may see, those that are billed
+    addresses: tuple[str, ...] = ()  # those by which the text goes elsewhere
+    variables: tuple[str, ...] = ()  # and the rest
+    project: str = "nothing"  # what it may do to the project directory
+    has: str = ""  # what it is told that it has to look at; "" where that is not known
+    variant: str = ""  # its `Options.variant` unless something follows the colon (presets of one class)
 
     @property
     def may_see(self) -> tuple[str, ...]:
@@ -127,18 +115,14 @@ WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A git worktree that a turn may change: in `path`, and nowhere else.
-
-    `git_dir` and `common_dir` are where git keeps the worktree and the repository. `forbidden` is what an agent must
-    never write, whatever else it may: dialog file, lock, their folder, state directory, shared temporary folder, home.
-    `seen` folders can be read wherever they lie, as by the gate.
-    """
+    """A git worktree that a turn may change: in `path`, and nowhere else."""
 
     path: Path
-    git_dir: Path
-    common_dir: Path
+    git_dir: Path  # where git keeps the worktree
+    common_dir: Path  # and the repository
+    # What an agent must never write: dialog file, lock, their folder, state directory, shared temporary folder, home.
     forbidden: tuple[Path, ...] = ()
-    seen: tuple[Path, ...] = ()
+    seen: tuple[Path, ...] = ()  # folders that can be read wherever they lie, as by the gate
 
     @property
     def guarded(self) -> tuple[Path, ...]:
@@ -190,49 +174,37 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One turn that is asked for. `prompt()` renders, once asked, everything a model needs.
-
-    `question` is the closing question where that is asked and no turn, about the reply to the debt `re`; a backend with
-    a session asks it there. `lacking` says what the first reply lacked, where it is asked for once more. `re` and
-    `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and `tokens` how
-    many tokens it may use, None without a budget. `reads` are the tokens that its recent calls have read. `until` is
-    when the turn times out (monotonic). `tools` are what the model may call, for a backend in `WITH_TOOLS`; None where
-    there are none. `workspace` is where a backend in `WRITING` may write; None: nowhere.
-    """
+    """One turn that is asked for."""
 
     dialog: Dialog
     agent: Participant
     turn: int
     file: Path
-    prompt: Callable[[], Prompt]
-    re: str = ""
+    prompt: Callable[[], Prompt]  # renders, once asked, everything a model needs
+    re: str = ""  # with `chain` the name of the entry that opened the debt
     chain: str = ""
-    question: str = ""
-    lacking: str = ""
-    allowance: float | None = None
-    tokens: int | None = None
-    reads: int = 0
-    until: float = math.inf
-    tools: Toolbox | None = None
-    workspace: Workspace | None = None
+    question: str = ""  # the closing question, where that is asked and no turn; a backend with a session asks it there
+    lacking: str = ""  # what the first reply lacked, where it is asked for once more
+    allowance: float | None = None  # what this turn may cost in US dollars, None without a budget
+    tokens: int | None = None  # and how many tokens it may use
+    reads: int = 0  # the tokens that its recent calls have read
+    until: float = math.inf  # when the turn times out (monotonic)
+    tools: Toolbox | None = None  # what the model may call, for a backend in `WITH_TOOLS`
+    workspace: Workspace | None = None  # where a backend in `WRITING` may write; None: nowhere
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one call used; None where unknown. `calls` is 0 until a model was asked.
-
-    `tokens_in` is all that was read, `cached` and `cache_write` included. `usd` in US dollars, where the service
-    itself names a price; else it is worked out from the tokens. `estimated` marks numbers that were not reported.
-    """
+    """What one call used; None where unknown."""
 
     model: str = ""
-    tokens_in: int | None = None
+    tokens_in: int | None = None  # all that was read, `cached` and `cache_write` included
     tokens_out: int | None = None
     cached: int | None = None
     cache_write: int | None = None
-    usd: float | None = None
-    estimated: bool = False
-    calls: int = 1
+    usd: float | None = None  # where the service itself names a price; else it is worked out from the tokens
+    estimated: bool = False  # the numbers were not reported
+    calls: int = 1  # 0 until a model was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +216,9 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a turn to which somebody else replies, after so many knocks.
+    """What became of a turn to which somebody else replies, after so many knocks."""
 
-    It was `knocked` for, `opened`, `replied` to, they were `silent`, or are `waiting` for their user, as `text` says.
-    """
-
-    what: str
+    what: str  # `knocked`, `opened`, `replied`, `silent`, or `waiting` for their user, as `text` says
     knocks: int = 0
     text: str = ""
 
@@ -261,53 +230,35 @@ class NextRequest:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a backend is set up; "" and 0 mean its default.
+    """How a backend is set up; "" and 0 mean its default."""
 
-    variant    what follows the colon (`rehearsal:deadlock`)
-    variables  the person's variables (environment and `.env`), of which a backend takes only those that are its own
-    environment  what a command gets in addition to the clean environment
-    state      a folder of this agent's own (0700), for what may be lost: session ids, proofs
-    resume     a session of the person's to go on from, `last` for the most recent one
-    session    the open session that is the agent: `claude:PID:START`
-    trust_project  let what the project contains run: hooks, servers, plugins, scripts
-    price      `IN/OUT[/CACHED]` in dollars per million tokens, or `free`
-    secrets    the person's keys: taken out of what is quoted or kept, before it is cut short
-    """
-
-    variant: str = ""
+    variant: str = ""  # what follows the colon (`rehearsal:deadlock`)
     command: str = ""
     model: str = ""
     project: Path | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict)  # what a command gets on top of the clean environment
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # those of the person's that it may see
     max_tokens: int = 0
     effort: str = ""
     base_url: str = ""
     api: str = ""
-    state: Path | None = None
-    resume: str = ""
-    session: str = ""
-    trust_project: bool = False
-    price: str = ""
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    state: Path | None = None  # a folder of this agent's own (0700), for what may be lost: session ids, proofs
+    resume: str = ""  # a session of the person's to go on from, `last` for the most recent one
+    session: str = ""  # the open session that is the agent: `claude:PID:START`
+    trust_project: bool = False  # let what the project contains run: hooks, servers, plugins, scripts
+    price: str = ""  # `IN/OUT[/CACHED]` in dollars per million tokens, or `free`
+    secrets: tuple[str, ...] = field(default=(), repr=False)  # the person's: taken out of what is quoted or kept
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Whether a backend can be used on this machine, found without calling any service.
-
-    here     it can be used now
-    why      in words: `claude 2.1.330 on PATH, logged in`, `no key`
-    pays     who is billed: `your Claude subscription`, `the key in ANTHROPIC_API_KEY`, `nobody`
-    version  of the program or library, "" where there is none
-    fix      what to do when it is not here
-    """
+    """Whether a backend can be used on this machine, found without calling any service."""
 
     here: bool
-    why: str
-    pays: str = "nobody"
-    version: str = ""
-    fix: str = ""
+    why: str  # in words: `claude 2.1.330 on PATH, logged in`, `no key`
+    pays: str = "nobody"  # `your Claude subscription`, `the key in ANTHROPIC_API_KEY`
+    version: str = ""  # of the program or library, "" where there is none
+    fix: str = ""  # what to do when it is not here
 
 
 @runtime_checkable
@@ -321,21 +272,15 @@ class Backend(Protocol):
     the call and everything the call started before the cancellation returns. Its class also has
     `probe(variables, variant) -> Found`, which calls no service. Where somebody else replies, `is_opened` says whether
     they are at the turn.
-
-    costs     True when a call costs money: the file is read in full before it
-    price     dollars per million tokens; None when unknown
-    most_out  tokens that one reply may have at most, 0 when nobody knows
-    room      tokens that the prompt may have, 0 without a limit
-    secrets   keys it holds: they are taken out of everything it says
     """
 
     name: str
     model: str
-    costs: bool
-    price: Price | None
-    most_out: int
-    room: int
-    secrets: tuple[str, ...]
+    costs: bool  # a call costs money: the file is read in full before it
+    price: Price | None  # None when unknown
+    most_out: int  # tokens that one reply may have at most, 0 when nobody knows
+    room: int  # tokens that the prompt may have, 0 without a limit
+    secrets: tuple[str, ...]  # keys it holds: they are taken out of everything it says
 
     def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Delivery | NextRequest, None]: ...
 
@@ -351,10 +296,7 @@ class Prepared(Protocol):
 
 @runtime_checkable
 class Writer(Protocol):
-    """A backend in `WRITING`: `prepare_to_write` raises `BackendError` of kind `unsafe` when it proves no such thing.
-
-    It is awaited at the start, takes seconds the first time, and again nothing.
-    """
+    """A backend in `WRITING`: `prepare_to_write` raises `BackendError` (`unsafe`) when it proves no such thing."""
 
     async def prepare_to_write(self) -> None: ...
 
@@ -373,10 +315,7 @@ def class_of(kind: Kind) -> Any:
 
 
 def load_backend(name: str, options: Options) -> Backend:
-    """Build the backend `name` (`rehearsal`, `rehearsal:deadlock`, `command`).
-
-    Raises `BadInput` for an unknown name, and whatever `BadInput` the backend raises for its options.
-    """
+    """Build the backend `name` (`rehearsal:deadlock`). Raises `BadInput` for an unknown one, and for its options."""
     kind = kind_of(name)
     variant = name.partition(":")[2] or options.variant or kind.variant
     backend: Backend = class_of(kind)(replace(options, variant=variant, model=options.model or kind.model))

@@ -61,7 +61,7 @@ class Wire(Child):
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
         super().__init__(command, None, environment, cwd)
         self._lines: list[bytes] = []
-        self._rest = bytearray()  # a line that has not ended
+        self._rest = b""  # a line that has not ended
         self._noise = 0
         self.over = False
         self.trouble = ""
@@ -84,13 +84,11 @@ class Wire(Child):
                     return message
             chunk = await self.read()
             self._rest += chunk
-            if b"\n" in chunk or not chunk:
-                *self._lines, rest = bytes(self._rest).split(b"\n")
-                self._rest = bytearray(rest)
             if not chunk and self._rest:  # the last line needs no end
-                self._lines.append(bytes(self._rest))
-                self._rest.clear()
+                self._lines, self._rest = [self._rest], b""
                 continue
+            if b"\n" in chunk:
+                *self._lines, self._rest = self._rest.split(b"\n")
             if self._noise > NOISE_CAP:
                 self.trouble = "prints on stdout what is no message of the protocol"
             elif len(self._rest) > LINE_CAP:
@@ -102,7 +100,6 @@ class Wire(Child):
         """Nothing: `end` does it."""
 
     async def end(self) -> int:
-        """End the agent and everything it started; the exit code."""
         self.over = True
         return await super().end()
 
@@ -146,10 +143,6 @@ class Warm:
         self._paid = 0.0
 
     @property
-    def is_over(self) -> bool:
-        return self.wire.over
-
-    @property
     def spent(self) -> float | None:
         """US dollars of this turn, of which an agent says the session's sum; None where it says nothing."""
         return None if self._dollars is None else max(self._dollars - self._paid, 0.0)
@@ -191,9 +184,9 @@ class Warm:
         mode = next((plain[name] for name in READ_ONLY if name in plain), "")
         if not mode or mode == (modes.current_mode_id if modes else option and option.current_value):
             return
-        if modes is not None:
+        if modes:
             await self._agent.set_session_mode(session_id=session.session_id, mode_id=mode)
-        elif option is not None:
+        elif option:
             await self._agent.set_config_option(option.id, session.session_id, mode)
 
     async def prompt(self, session: str, text: str) -> AsyncGenerator[str | Tool | PromptResponse, None]:
@@ -241,12 +234,10 @@ class Warm:
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=no))
 
     async def cancel(self) -> None:
-        call = self._call
-        if call is None or call.done() or self.is_over:
-            return
-        with suppress(ConnectionError):
-            await self._agent.cancel(session_id=self._session)
-        await asyncio.wait((call,), timeout=CANCEL_GRACE)
+        if self._call is not None and not self._call.done() and not self.wire.over:
+            with suppress(ConnectionError):
+                await self._agent.cancel(session_id=self._session)
+            await asyncio.wait((self._call,), timeout=CANCEL_GRACE)
 
     async def end(self) -> int:
         """End the process and everything it started; its exit code. A cancellation is kept back until all is gone."""
@@ -284,9 +275,8 @@ class ACP(Command):
     """Talks to the agent that `options.variant`, else `options.command`, starts in `options.project`.
 
     The agent is started by the first reply and kept until `close`, a failure or a cancellation. A turn sends only what
-    its session has not seen. Its environment is clean, with `options.environment` on top.
-    Nothing keeps an agent from running what its project contains, so it is not started without
-    `options.trust_project`. Raises `BadInput` without that or the package, or for a command that cannot be run.
+    its session has not seen. Nothing keeps an agent from running what its project contains, so it is not started
+    without `options.trust_project`. Raises `BadInput` without that or the package, or for a command that cannot be run.
     """
 
     name = "acp"
@@ -330,28 +320,24 @@ class ACP(Command):
         """Stream what the agent says. Raises `BackendError` for everything else than text and a regular end."""
         async with self._turn:
             said: list[str] = []
-            is_done = False
             try:
                 async with aclosing(self._answer(request, said)) as pieces:
                     async for piece in pieces:
                         yield piece
-                is_done = True
-            except BackendError as error:
-                error.partial = "".join(said)
+            except BaseException as error:  # failed, cancelled or left: what the session holds now is anybody's guess
+                await self.close()
+                if isinstance(error, BackendError):
+                    error.partial = "".join(said)
                 raise
-            finally:
-                if not is_done:  # failed, cancelled or left early: what the session holds now is anybody's guess
-                    await self.close()
 
     async def close(self) -> None:
         """End the agent: first by asking, then by its guard. May be called twice, and while a reply is under way."""
         warm, self._warm, self._points = self._warm, None, ()
-        if warm is None:
-            return
-        try:
-            await warm.cancel()
-        finally:
-            await warm.end()
+        if warm is not None:
+            try:
+                await warm.cancel()
+            finally:
+                await warm.end()
 
     async def _answer(self, request: Request, said: list[str]) -> AsyncGenerator[str | Usage | Tool, None]:
         """One reply, which is also put into `said`, with every failure as a `BackendError`."""
@@ -374,11 +360,8 @@ class ACP(Command):
         except ConnectionError as error:
             raise self._gone(warm, await warm.end()) from error
         except ValueError as error:  # pydantic's too
-            raise BackendError(
-                f"answered outside the protocol: {one_line(str(error), QUOTED, self.secrets)}",
-                fix="install another version of the agent",
-                kind="garbled",
-            ) from error
+            why = f"answered outside the protocol: {one_line(str(error), QUOTED, self.secrets)}"
+            raise BackendError(why, fix="install another version of the agent", kind="garbled") from error
 
     def _gone(self, warm: Warm, code: int) -> BackendError:
         program, wire = self._words[0], warm.wire
@@ -417,7 +400,7 @@ class ACP(Command):
             self._points = (point,)
 
     async def _started(self) -> Warm:
-        if self._warm is not None and not self._warm.is_over:
+        if self._warm is not None and not self._warm.wire.over:
             return self._warm
         await self.close()
         program = self._program()

@@ -124,27 +124,17 @@ _METERED = re.compile(r"\bkeys?\b|_API_KEY|_AUTH_TOKEN")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The backend that an agent gets.
+    """The backend that an agent gets."""
 
-    backend  a name of the table; a scenario follows its colon, nothing else does
-    why      in words: `2.1.330, logged in`
-    pays     who is billed: `your Claude subscription`, `the key in XAI_API_KEY`, `nobody`
-    vendor   who sees the text; "" when nobody outside this machine does
-    twins    the ids of agents that get the same family by themselves
-    here     False when it cannot be used now; `fix` says what to do
-    model    what followed the colon, "" for the default one
-    idle     keys that are set and not used, because a login pays
-    """
-
-    backend: str
-    why: str
-    pays: str = "nobody"
-    vendor: str = ""
-    twins: tuple[str, ...] = ()
-    here: bool = True
+    backend: str  # a name of the table; a scenario follows its colon, nothing else does
+    why: str  # in words: `2.1.330, logged in`
+    pays: str = "nobody"  # `your Claude subscription`, `the key in XAI_API_KEY`
+    vendor: str = ""  # who sees the text; "" when nobody outside this machine does
+    twins: tuple[str, ...] = ()  # the ids of agents that get the same family by themselves
+    here: bool = True  # it can be used now, else `fix` says what to do
     fix: str = ""
-    model: str = ""
-    idle: tuple[str, ...] = ()
+    model: str = ""  # what followed the colon, "" for the default one
+    idle: tuple[str, ...] = ()  # keys that are set and not used, because a login pays
 
     @property
     def family(self) -> str:

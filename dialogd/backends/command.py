@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dialogd.backends import Found, Options, Request, Tool, Usage
@@ -48,19 +49,17 @@ class Command:
         self._words = split_command(options.command, type(self))
         self._project = options.project
         self._environment = {**clean_environment(os.environ), **options.environment}
+        self._path = self._environment.get("PATH", os.defpath)
         if options.project is not None and not options.project.is_dir():
-            raise BadInput(
-                f"the project {str(options.project)!r} is not a directory",
-                fix="name an existing directory with --project",
-            )
+            why = f"the project {str(options.project)!r} is not a directory"
+            raise BadInput(why, fix="name an existing directory with --project")
         try:
             self._program()
         except BackendError as error:
-            raise BadInput(f"{error.cause} (PATH is {self._path()})", fix=error.fix) from None
+            raise BadInput(f"{error.cause} (PATH is {self._path})", fix=error.fix) from None
 
     @staticmethod
     def probe(_variables: Mapping[str, str], _variant: str) -> Found:
-        """It is always here; what it runs is the person's matter."""
         return Found(True, "any program: prompt on stdin, reply on stdout", pays="whoever the command bills")
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
@@ -84,11 +83,9 @@ class Command:
         finally:
             code = await child.end()
         if size > OUTPUT_CAP:
-            raise BackendError(
-                f"printed more than {OUTPUT_CAP // 1024 // 1024} MiB and was ended",
-                fix=f"make {self._words[0]!r} print its reply and nothing else",
-                partial="".join(parts),
-            )
+            why = f"printed more than {OUTPUT_CAP // 1024 // 1024} MiB and was ended"
+            fix = f"make {self._words[0]!r} print its reply and nothing else"
+            raise BackendError(why, fix=fix, partial="".join(parts))
         self._judge(child, code, "".join(parts))
 
     async def prepare_to_write(self) -> None:
@@ -96,21 +93,16 @@ class Command:
         from dialogd.backends.sandbox import INSTALL, missing
 
         if lacking := missing():
-            raise BackendError(
-                f"{self._words[0]!r} is not used where it may write: {lacking}", fix=INSTALL, kind="unsafe"
-            )
+            why = f"{self._words[0]!r} is not used where it may write: {lacking}"
+            raise BackendError(why, fix=INSTALL, kind="unsafe")
 
     async def close(self) -> None:
         """Nothing is kept between replies."""
 
     def _start(self, request: Request) -> Child:
         program = self._program()
-        environment = {
-            **self._environment,
-            "DIALOGD_AGENT": request.agent.id,
-            "DIALOGD_TURN": str(request.turn),
-            "DIALOGD_QUESTION": request.question,
-        }
+        told = {"AGENT": request.agent.id, "TURN": str(request.turn), "QUESTION": request.question}
+        environment = {**self._environment, **{f"DIALOGD_{name}": value for name, value in told.items()}}
         words, folder, limits = [program, *self._words[1:]], self._project, None
         if request.workspace is not None:
             from dialogd.backends.sandbox import homes
@@ -148,14 +140,11 @@ class Command:
                 retryable=True,
             )
 
-    def _path(self) -> str:
-        return self._environment.get("PATH", os.defpath)
-
     def _program(self) -> str:
         """The full path of the program; one named by a path is looked up from the project. Raises `BackendError`."""
         name = self._words[0]
         program = str((self._project or Path()) / name) if os.sep in name else name
-        if found := shutil.which(program, path=self._path()):
+        if found := shutil.which(program, path=self._path):
             return str(Path(found).absolute())
         is_there = os.sep in name and Path(program).exists()
         raise BackendError(f"{'not an executable file' if is_there else 'command not found'}: {name!r}", fix=INSTALL)
@@ -185,10 +174,8 @@ def split_command(command: str, backend: type[Command]) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise BadInput(
-            f"the command {command!r} cannot be split into words: {error}",
-            fix="close every quote; a quote of its own is written \\' or \\\"",
-        ) from error
+        why = f"the command {command!r} cannot be split into words: {error}"
+        raise BadInput(why, fix="close every quote; a quote of its own is written \\' or \\\"") from error
     if not words or not words[0] or "\0" in command:
         raise BadInput(f"the {backend.name} backend has no command to run", fix=backend.give_one)
     return words
@@ -196,7 +183,6 @@ def split_command(command: str, backend: type[Command]) -> list[str]:
 
 def _exit(code: int) -> str:
     """An exit code in words: `1`, `139 (SIGSEGV)`."""
-    try:
+    with suppress(ValueError):
         return f"{code} ({signal.Signals(code - 128).name})" if code > 128 else str(code)
-    except ValueError:
-        return str(code)
+    return str(code)

@@ -1,8 +1,7 @@
 """The `live` backend: somebody else delivers the reply, such as a session that the person has open, or a terminal.
 
-The daemon asks nobody. It says what is owed (`GET /turn`), waits for the reply (`POST /reply`), and knocks meanwhile at
-the session that holds the seat, with one short line: the text itself goes through these two alone. That a knock was
-sent proves nothing, so what comes of it is measured: knocked, opened, replied, silent.
+The daemon says what is owed (`GET /turn`), waits for the reply (`POST /reply`), and knocks meanwhile at the session
+that holds the seat, with one short line. That a knock was sent proves nothing: what comes of it is measured.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,40 +47,31 @@ MEMORY = "live.json"  # in the agent's own folder; losing it costs no turn
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A turn that was asked for: the key of its debt, and the hash of the reply that was taken, "" without one.
-
-    `late` are the hashes of those that were not; `is_read` is True once the seat's holder has fetched all of it.
-    `kind` is one of `OWES`: a turn, the question about a reply, also once more, or a reply that is to be written anew.
-    """
+    """A turn that was asked for."""
 
     debt: str
     re: str
     chain: str
-    reply: str = ""
-    late: tuple[str, ...] = ()
-    is_read: bool = False
-    kind: str = ""
+    reply: str = ""  # the hash of the one that was taken
+    late: tuple[str, ...] = ()  # of those that were not
+    is_read: bool = False  # the seat's holder has fetched all of it
+    kind: str = ""  # one of `OWES`
 
 
 @dataclass
 class Owed:
-    """A reply that is awaited. `debt` names it; `until` is when its time is over (monotonic).
-
-    `last` is up to where it shows the dialog; `new` and `whole` are the pages of what is new since the seat's last
-    turn, and of everything; `read` holds those that were fetched. `waits` says that its session waits for its user now,
-    and `waited` for how long it did.
-    """
+    """A reply that is awaited."""
 
     debt: str
     turn: int
-    until: float
-    last: str
-    new: tuple[str, ...]
-    whole: tuple[str, ...]
+    until: float  # when its time is over (monotonic)
+    last: str  # up to where it shows the dialog
+    new: tuple[str, ...]  # the pages of what is new since the seat's last turn
+    whole: tuple[str, ...]  # and those of everything
     kind: str
-    read: set[tuple[bool, int]] = field(default_factory=set)
+    read: set[tuple[bool, int]] = field(default_factory=set)  # the pages that were fetched
     knocks: int = 0
-    waits: str = ""
+    waits: str = ""  # its session waits for its user now, as this says
     waited: float = 0.0
 
     @property
@@ -90,10 +81,8 @@ class Owed:
     @property
     def is_read(self) -> bool:
         """True once all of it was fetched, in one of its two lengths."""
-        return any(
-            all((full, page) in self.read for page in range(1, len(pages) + 1))
-            for full, pages in ((False, self.new), (True, self.whole))
-        )
+        lengths = ((False, self.new), (True, self.whole))
+        return any({(full, page) for page in range(1, len(pages) + 1)} <= self.read for full, pages in lengths)
 
     def page(self, number: int, *, full: bool) -> tuple[str, int]:
         """A page, and how many there are. It counts as read. Raises `BadInput` where there is none of that number."""
@@ -133,7 +122,6 @@ class Live:
 
     @staticmethod
     def probe(_variables: Mapping[str, str], _variant: str) -> Found:
-        """It is always here."""
         return Found(True, "an open session, or whoever replies", pays="whoever the session bills")
 
     # -- what the daemon does -------------------------------------------------------------------------------------
@@ -149,10 +137,9 @@ class Live:
             yield Usage(self.model)
             yield self._early[1]
             return
-        self.owed = owed
         is_read = before is not None and before.is_read
         self._remember(Asked(owed.debt, request.re, request.chain, is_read=is_read, kind=owed.kind))
-        self._change()
+        self._now(owed)
         yield Usage(self.model, calls=0)
         waking = asyncio.create_task(self._wake(owed)) if self.session else None
         try:
@@ -169,8 +156,7 @@ class Live:
             yield Delivery("replied", owed.knocks)
             yield news
         finally:
-            self.owed = None
-            self._change()
+            self._now(None)
             if waking is not None:
                 waking.cancel()
                 await asyncio.gather(waking, return_exceptions=True)
@@ -182,23 +168,16 @@ class Live:
         kind = "question" if request.question else "body" if request.lacking else ""
         about = "".join(filter(None, (request.question, request.lacking)))
         key = "\n".join((request.dialog.id, request.re, request.chain, about))
-        debt = f"{request.agent.id}-{digest(key)[:8]}"
+        me, debt = request.agent.id, f"{request.agent.id}-{digest(key)[:8]}"
         own = {one.kind: one.debt for one in self._asked if (one.re, one.chain) == (request.re, request.chain)}
         kind = "again" if kind == "question" and own.get(kind, debt) != debt else kind
         whole = f"{prompt.rules}\n\n{INTRO}\n\n{prompt.body}"
         told = self._told.rpartition(" ")[2]
         told = told if _place(request, told) == self._told else ""  # it may be of another dialog
-        new = prompt.now if kind else news(prompt, told, request.agent.id)
+        new = prompt.now if kind else news(prompt, told, me)
         last = _place(request, prompt.parts[-1].id) if prompt.parts and not kind else self._told
-        return Owed(
-            debt,
-            request.turn,
-            request.until,
-            last,
-            new=paged(new or whole, debt, request),
-            whole=paged(whole, debt, request, full=" --full"),
-            kind=kind,
-        )
+        new_pages, pages = paged(new or whole, debt, request), paged(whole, debt, request, full=" --full")
+        return Owed(debt, request.turn, request.until, last, new_pages, pages, kind)
 
     async def _wake(self, owed: Owed) -> None:
         """Wake the session until it replies: again whenever it rests without a reply, three times at most."""
@@ -281,9 +260,8 @@ class Live:
         """Take a reply: `taken`, `again` for the one that was taken before, `late` for one to a turn that is over.
 
         `kept` is one that was late before. With `is_open` its turn is owed although nobody is asked for it now, as
-        after a restart in a pause: such a reply is `early`, and `keep` or `drop` has to follow.
-
-        Raises `Refused` for a debt that this agent was never asked to pay, and before all pages were read.
+        after a restart in a pause: such a reply is `early`, and `keep` or `drop` has to follow. Raises `Refused` for a
+        debt that this agent was never asked to pay, and before all pages were read.
         """
         asked, owed = self.asked(debt), self.owed
         if asked is None:
@@ -332,13 +310,12 @@ class Live:
         return next((one for one in reversed(self._asked) if one.debt == debt), None)
 
     async def changed(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0.0)):
                 await self._changed.wait()
-        except TimeoutError:
-            return
 
-    def _change(self) -> None:
+    def _now(self, owed: Owed | None) -> None:
+        self.owed = owed
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -356,14 +333,13 @@ class Live:
 
 def _load(path: Path | None, session: str) -> tuple[tuple[Asked, ...], str, bool]:
     """The turns that were asked for, up to which part of the dialog this very session was told, whether it agreed."""
-    try:
+    with suppress(KeyError, TypeError, AttributeError):
         found: Any = (read_json(path) if path else None) or {"asked": []}
         asked = tuple(Asked(**{**one, "late": tuple(one["late"])}) for one in found["asked"])[-KEPT:]
-        is_same = found.get("session") == session
-        asked = asked if is_same else tuple(replace(one, is_read=False) for one in asked)
-        return asked, str(found["told"]) if is_same else "", is_same and found.get("accepted") is True
-    except (KeyError, TypeError, AttributeError):
-        return (), "", False
+        if found.get("session") == session:
+            return asked, str(found["told"]), found.get("accepted") is True
+        return tuple(replace(one, is_read=False) for one in asked), "", False
+    return (), "", False
 
 
 # -- What a turn says -------------------------------------------------------------------------------------------------

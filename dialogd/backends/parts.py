@@ -13,19 +13,14 @@ CHARACTERS_PER_TOKEN = 3  # fewer than the four of plain English: an estimate th
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a prompt that never changes once it is there; `id` is `header`, `notes`, or an entry's.
+    """A piece of a prompt that never changes once it is there."""
 
-    `by` wrote it (an agent's id, USER, SYSTEM, "" for what is no entry). `re` names the debt that it answers, of a text
-    the entry in which it stands; `sound` is False for a turn that was edited afterwards. `marks` are the lines that the
-    daemon added.
-    """
-
-    id: str
+    id: str  # `header`, `notes`, or an entry's
     text: str
-    by: str = ""
-    re: str = ""
-    sound: bool = True
-    marks: str = ""
+    by: str = ""  # who wrote it: an agent's id, USER, SYSTEM, "" for what is no entry
+    re: str = ""  # the debt that it answers; of a text the entry in which it stands
+    sound: bool = True  # False for a turn that was edited afterwards
+    marks: str = ""  # the lines that the daemon added
 
     @cached_property
     def sha(self) -> str:
@@ -40,17 +35,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is asked: `system` never changes in a dialog, `parts` grow at their end, `now` is always new.
+    """What a model is asked."""
 
-    `texts` are those that the agent is to sign or vote on, again: for readers who are shown only what is new. `session`
-    is the system prompt of its turns, where `system` is a shorter one.
-    """
-
-    system: str
-    parts: tuple[Part, ...]
-    now: str
-    texts: tuple[Part, ...] = ()
-    session: str = ""
+    system: str  # never changes in a dialog
+    parts: tuple[Part, ...]  # grow at their end
+    now: str  # is always new
+    texts: tuple[Part, ...] = ()  # those that the agent is to sign or vote on, again: for who is shown only what is new
+    session: str = ""  # the system prompt of its turns, where `system` is a shorter one
 
     @property
     def rules(self) -> str:

@@ -22,17 +22,14 @@ _PROVIDERS = MappingProxyType({"anthropic": "anthropic", "openai": "openai", "xa
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens. `cached` and `write` fall back to `tokens_in` where nothing else is known.
-
-    A request with more than `over` tokens of input costs what `beyond` says, all of it.
-    """
+    """US dollars per million tokens. `cached` and `write` fall back to `tokens_in` where nothing else is known."""
 
     tokens_in: float
     tokens_out: float
     cached: float | None = None
     write: float | None = None
     source: str = ""
-    over: int = 0
+    over: int = 0  # a request with more tokens of input costs what `beyond` says, all of it
     beyond: Price | None = None
 
     def usd(self, tokens_in: int, tokens_out: int, cached: int = 0, cache_write: int = 0) -> float:
@@ -59,8 +56,8 @@ def price_of(
     if override.strip():
         return parse_price(override)
     name = model.strip().lower()
-    own = next((text for known, text in table.items() if known.strip().lower() == name), None)
-    if own is not None and name:
+    own = next((text for known, text in table.items() if name and known.strip().lower() == name), None)
+    if own is not None:
         return parse_price(own, f"the price of {model}")
     provider = _PROVIDERS.get(vendor.lower())
     return _listed(name, provider) if provider and name else None
@@ -84,39 +81,28 @@ def parse_price(text: str, what: str = "the price") -> Price:
 
 @lru_cache(maxsize=64)
 def _listed(model: str, provider: str) -> Price | None:
-    """The list price of today, from the offline price list; None for a model that is not in it."""
+    """Today's offline list price; None for a model that is not in it, or is not billed by tokens both ways."""
     try:
         from genai_prices.data_snapshot import get_snapshot
-    except ImportError:
-        return None
-    try:
+
         _, found = get_snapshot().find_provider_model(model, None, provider, None)
-    except LookupError:
+    except (ImportError, LookupError):
         return None
-    return _read(found.get_prices(datetime.now(UTC)))
-
-
-def _read(listed: Any) -> Price | None:
-    """A price of the list as ours; None for a model that is not billed by tokens both ways."""
+    listed = found.get_prices(datetime.now(UTC))
     names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
     rates = [getattr(listed, name) for name in names]
     if rates[0] is None or rates[1] is None:
         return None
-    tiers = [tier for rate in rates for tier in getattr(rate, "tiers", ())]
-    if not tiers:
-        return _at(rates, 0)
-    over = min(tier.start for tier in tiers)
-    longest = max(tier.start for tier in tiers)
-    return replace(_at(rates, 0), over=over, beyond=_at(rates, longest + 1))
+    starts = [tier.start for rate in rates for tier in getattr(rate, "tiers", ())]
+    beyond = _at(rates, max(starts) + 1) if starts else None
+    return replace(_at(rates, 0), over=min(starts, default=0), beyond=beyond)
 
 
 def _at(rates: Sequence[Any], tokens: int) -> Price:
-    """The rates for a request of so many tokens of input."""
-    now = [None if rate is None else float(_tier(rate, tokens)) for rate in rates]
+    """The rates for a request of so many tokens of input; some depend on its length."""
+    now: list[float | None] = []
+    for rate in rates:
+        passed = [tier.price for tier in getattr(rate, "tiers", ()) if tokens > tier.start]
+        found = passed[-1] if passed else getattr(rate, "base", rate)
+        now.append(None if found is None else float(found))
     return Price(now[0] or 0.0, now[1] or 0.0, now[2], now[3], "list price")
-
-
-def _tier(rate: Any, tokens: int) -> Any:
-    """The rate for so many tokens; some prices depend on the length of the request."""
-    passed = [tier.price for tier in getattr(rate, "tiers", ()) if tokens > tier.start]
-    return passed[-1] if passed else getattr(rate, "base", rate)

@@ -53,27 +53,24 @@ _REFUSED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a run may write: in `workspace`, at this level of the CLI's own rules, `boxed` in the sandbox of ours too."""
+    """How a run may write."""
 
     workspace: Workspace
-    level: int = 0
-    boxed: bool = False
+    level: int = 0  # of the CLI's own rules
+    boxed: bool = False  # in the sandbox of ours too
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: `text` for stdin, `system` is the file of the system prompt, `folder` is its own and goes with it.
+    """One run of a CLI."""
 
-    `session` is to be forked, "" begins a new one. `join` says that it is the person's. Without a `way` it only reads.
-    """
-
-    text: str
-    system: Path
-    folder: Path
-    session: str = ""
-    join: bool = False
+    text: str  # for stdin
+    system: Path  # the file of the system prompt
+    folder: Path  # its own, which goes with it
+    session: str = ""  # to be forked, "" begins a new one
+    join: bool = False  # it is the person's
     allowance: float | None = None
-    way: Way | None = None
+    way: Way | None = None  # None: it only reads
 
 
 @dataclass(frozen=True, slots=True)

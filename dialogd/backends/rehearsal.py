@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import Found, Options, Request, Usage
@@ -103,7 +102,6 @@ class Scene:
 
     @staticmethod
     def objection(number: int) -> Mapping[str, str]:
-        """The scripted objection of that number."""
         known: list[Mapping[str, str]] = script()["objections"]
         return known[number % len(known)]
 
@@ -113,7 +111,6 @@ class Scene:
 
     @cached_property
     def topic(self) -> str:
-        """The topic, or the question, shortened to be quoted."""
         question = self.dialog.entries[0].body if self.dialog.entries else ""
         return quote(self.dialog.header.topic or question) or "this question"
 
@@ -140,13 +137,12 @@ class Scene:
 
     @property
     def signers(self) -> str:
-        """Who has signed the text that stands."""
         standing = self.state.table.standing
         return " and ".join(self.name(who) for who, _ in standing.signers) if standing else ""
 
     @property
     def missing(self) -> str:
-        """Who has not."""
+        """Who has not signed the text that stands."""
         standing = self.state.table.standing
         return ", ".join(agent.name for agent in self.agents if standing and not standing.signed_by(agent.id))
 
@@ -157,7 +153,6 @@ class Scene:
         return next((a.name for a in self.agents if a.id == agent), agent)
 
     def turn_of(self, proposal: Proposal) -> int:
-        """The number of the turn in which it was made."""
         return turn_number(proposal.entry)
 
     def since(self, proposal: Proposal) -> list[Entry]:
@@ -289,16 +284,14 @@ def error(s: Scene) -> str:
     )
 
 
-SCENARIOS: Mapping[str, Callable[[Scene], str]] = MappingProxyType(
-    {
-        "consensus": consensus,
-        "deadlock": deadlock,
-        "endless": lambda s: s.line("endless"),  # one more side of the matter, for ever
-        "ask": ask,
-        "error": error,
-        "slow": consensus,
-    }
-)
+SCENARIOS: Mapping[str, Callable[[Scene], str]] = {
+    "consensus": consensus,
+    "deadlock": deadlock,
+    "endless": lambda s: s.line("endless"),  # one more side of the matter, for ever
+    "ask": ask,
+    "error": error,
+    "slow": consensus,
+}
 
 
 class Rehearsal:
@@ -326,7 +319,6 @@ class Rehearsal:
 
     @staticmethod
     def probe(_variables: Mapping[str, str], _variant: str) -> Found:
-        """It is always here."""
         return Found(True, "scripted lines, no model")
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:

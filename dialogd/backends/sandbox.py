@@ -105,8 +105,7 @@ def confined(
     empty and keep nothing, hidden files cannot be opened. Where a folder is a key of `instead`, another one stands, to
     be written. Of rules for a path and one above it the deeper counts, of two for the same path the stricter. /tmp,
     /dev, /proc, processes and, without `network`, the network are its own, and /run, where sockets lie, is empty. It
-    ends with whoever started it, and has no terminal. Each folder that lies in memory has a size; processes are counted
-    by the kernel, but for the superuser's, which only a `Child` counts.
+    ends with whoever started it, and has no terminal. The superuser's processes are counted by a `Child` alone.
     """
     rules: dict[Path, str] = {}
     shared = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), _RUNNING}

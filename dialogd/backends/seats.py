@@ -23,26 +23,21 @@ CALLED = {CLAUDE: "Claude", CODEX: "Codex"}  # what an open session is called in
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet.
-
-    `title` is what the template calls it, `price` what the person says its tokens cost; with `trust_project` what the
-    project contains may run. `session` is the key of the open session that it is. `repo` is what the lead of a build
-    works on, `gate` the command that tests it, `gate_sees` the folders of home and checkout that it can read.
-    """
+    """One agent of a cast. Empty: what the daemon's own settings say."""
 
     id: str
     backend: str = ""
     model: str = ""
     command: str = ""
     project: str = ""
-    port: int = 0
-    title: str = ""
-    price: str = ""
-    trust_project: bool = False
-    session: str = ""
-    repo: str = ""
-    gate: str = ""
-    gate_sees: tuple[str, ...] = ()
+    port: int = 0  # 0: not chosen yet
+    title: str = ""  # what the template calls it
+    price: str = ""  # what the person says its tokens cost
+    trust_project: bool = False  # what the project contains may run
+    session: str = ""  # the key of the open session that it is
+    repo: str = ""  # what the lead of a build works on
+    gate: str = ""  # the command that tests it
+    gate_sees: tuple[str, ...] = ()  # the folders of home and checkout that it can read
 
     @property
     def is_known(self) -> bool:
@@ -71,16 +66,12 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The agents of one dialog as `run` started them; `pace` as it was given, "" for the default.
-
-    `by` is the process that runs them (`process_key`), "" for none. Once it is gone, they stay for `linger` seconds
-    after the end of their dialog.
-    """
+    """The agents of one dialog as `run` started them."""
 
     dialog: str
     seats: tuple[Seat, ...]
-    pace: str = ""
-    by: str = ""
+    pace: str = ""  # as it was given, "" for the default
+    by: str = ""  # the process that runs them (`process_key`); once it is gone, they stay for `linger` seconds
     linger: float = LINGER
 
     def with_ports(self, ports: Sequence[int]) -> Cast:
@@ -95,20 +86,15 @@ class Cast:
 def saved_cast(state: StateDir, file: Path) -> Cast | None:
     """The cast that was kept for this file, None without one."""
     found = read_json(state.dialog(file) / CAST)
-    try:
+    with suppress(TypeError, KeyError, ValueError):
         rows = ({key: row[key] for key in Seat.__dataclass_fields__ if key in row} for row in found["seats"])
         seats = tuple(Seat(**{**row, "gate_sees": tuple(row.get("gate_sees", ()))}) for row in rows)
-        linger = float(found.get("linger", LINGER))
-        return Cast(found["dialog"], seats, found["pace"], found.get("by", ""), linger)
-    except (TypeError, KeyError, ValueError):
-        return None
+        return Cast(found["dialog"], seats, found["pace"], found["by"], float(found["linger"]))
+    return None
 
 
 def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, peers: Mapping[str, str]) -> None:
-    """Keep this daemon's flags, except secret ones, for restarting it.
-
-    What the header of `dialog` says already is not kept.
-    """
+    """Keep this daemon's flags for restarting it, except secret ones and what the header of `dialog` says already."""
     own = secrets(os.environ, dotenv(Path.cwd()))
     urls = {agent.id: agent.url for agent in dialog.header.agents} if dialog is not None else {}
     said = {("--port", urls.get(settings.id, "").rpartition(":")[2])}
@@ -121,18 +107,18 @@ def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, p
 def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """The flags of `dialogd start`, each with its value; of what the environment said, the backend."""
     for one in SETTINGS:
-        value, source = getattr(settings, one.name), settings.source(one.name)
+        value, source, flag = getattr(settings, one.name), settings.source(one.name), f"--{one.name.replace('_', '-')}"
         is_told = source.startswith("flag") or (one.name == "backend" and source.startswith("environment"))
         if not is_told or one.name in ("id", "file", "state_dir"):
             continue
         if value is False:
             yield ("--plan", "no") if one.name == "plan" else ()
-        elif isinstance(value, tuple):
-            yield from ((f"--{one.name.replace('_', '-')}", str(each)) for each in value)
         elif value is True:
-            yield () if one.name == "plan" else (f"--{one.name.replace('_', '-')}",)
+            yield () if one.name == "plan" else (flag,)
+        elif isinstance(value, tuple):
+            yield from ((flag, str(each)) for each in value)
         else:
-            yield (f"--{one.name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value))
+            yield (flag, f"{value:g}" if isinstance(value, float) else str(value))
     for who, url in peers.items():
         yield ("--peer", f"{who}={url}")
 

@@ -268,17 +268,14 @@ WINDOW = 100_000  # of a model that nobody here knows
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Who is asked, and with what: `vendor` in words, the key ("" for none), the variable where it stands or should.
+    """Who is asked, and with what."""
 
-    `more` are further secrets of the person's.
-    """
-
-    vendor: str
+    vendor: str  # in words: `Anthropic`, `localhost:1234`
     url: str
-    key: str = field(repr=False)
-    variable: str
+    key: str = field(repr=False)  # "" where none is needed
+    variable: str  # where the key stands, or should
     model: str
-    more: tuple[str, ...] = field(default=(), repr=False)
+    more: tuple[str, ...] = field(default=(), repr=False)  # further secrets of the person's
 
     @property
     def host(self) -> str:
@@ -393,26 +390,18 @@ class Exchange(NamedTuple):
 
 @dataclass(slots=True)
 class StreamedReply:
-    """A reply as it arrives.
+    """A reply as it arrives."""
 
-    usage   what the service reported of its use, estimated until then
-    most    tokens that it may have
-    stop    the service's word for why it ended, "" as long as it has not
-    detail  a refusal in the service's words
-    before  what it wrote before it asked for calls of tools
-    may_use  it may ask for calls: then `uses` are they, and `said` all of it as it is sent back with their results
-    """
-
-    usage: Usage
-    most: int
-    stop: str = ""
-    detail: str = ""
-    before: str = ""
-    may_use: bool = False
+    usage: Usage  # what the service reported of its use, estimated until then
+    most: int  # tokens that it may have
+    stop: str = ""  # the service's word for why it ended, "" as long as it has not
+    detail: str = ""  # a refusal in the service's words
+    before: str = ""  # what it wrote before it asked for calls of tools
+    may_use: bool = False  # it may ask for calls: then `uses` are they, and `said` all of it as it is sent back
     uses: list[Use] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
     text: str = ""
-    written: int = 0  # with thoughts, which are paid for
+    written: int = 0  # characters, with thoughts, which are paid for
     reported: int = 0
 
     @property
@@ -469,18 +458,12 @@ class API:
     """A model API as a backend: one streamed reply per turn, of several requests where the model calls tools.
 
     A subclass knows its SDK and what the events say.
-
-    sdk      the package, its client, its error; it is imported with the first call
-    unasked  what that client would else take from this process's environment
-    headers  the variable with headers of the person's
-    stops    the service's words for why a reply ended, in those of `ENDS`
-    silence  seconds that a stream may rest
     """
 
-    sdk: ClassVar[tuple[str, str, str]]
-    unasked: ClassVar[Mapping[str, str]]
-    headers: ClassVar[str]
-    stops: ClassVar[Mapping[str, str]]
+    sdk: ClassVar[tuple[str, str, str]]  # the package, its client, its error; it is imported with the first call
+    unasked: ClassVar[Mapping[str, str]]  # what that client would else take from this process's environment
+    headers: ClassVar[str]  # the variable with headers of the person's
+    stops: ClassVar[Mapping[str, str]]  # the service's words for why a reply ended, in those of `ENDS`
 
     def __init__(self, options: Options, service: Service, price: Price | None) -> None:
         self.service = replace(service, more=options.secrets)

@@ -51,20 +51,15 @@ _ANEW = "start that session anew"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An open session.
+    """An open session."""
 
-    `program` is `claude` or `codex`, `id` the program's own name of it, `pid` the process that runs it, since `started`
-    (as the system counts). `status` is `idle`, `busy`, `waiting` or `waiting (permission prompt)` (for the person), or
-    "" where that is not known.
-    """
-
-    program: str
-    id: str
-    pid: int
-    started: str
+    program: str  # `claude` or `codex`
+    id: str  # the program's own name of it
+    pid: int  # the process that runs it
+    started: str  # since then, as the system counts
     project: str
     name: str
-    status: str
+    status: str  # `idle`, `busy`, `waiting`, `waiting (permission prompt)` (for the person), "" where not known
 
     @property
     def key(self) -> str:
@@ -82,21 +77,18 @@ class Session:
 
 def running_sessions(refused: list[DialogdError] | None = None) -> tuple[Session, ...]:
     """This user's open sessions; those that a check refuses are left out, and their errors added to `refused`."""
-    found: list[Session] = []
-    for _, one in (*_claude_sessions(), *_codex_sessions()):
-        if isinstance(one, Session):
-            found.append(one)
-        elif refused is not None and not isinstance(one, NotRunning):
-            refused.append(one)
-    return tuple(sorted(found, key=lambda session: (session.program, session.project, session.name)))
+    found = [one for _, one in (*_claude_sessions(), *_codex_sessions())]
+    if refused is not None:
+        refused += [one for one in found if isinstance(one, DialogdError) and not isinstance(one, NotRunning)]
+    open_ones = (one for one in found if isinstance(one, Session))
+    return tuple(sorted(open_ones, key=lambda session: (session.program, session.project, session.name)))
 
 
 def session_here(variables: Mapping[str, str]) -> Session | None:
     """The session that this process runs inside of, None where it runs in none.
 
-    The variables say so, and one of this process's ancestors is the session's own: both, for variables outlive the
-    session in terminals that it once opened. Raises `Refused` inside of a sandbox that hides the session, and what the
-    checks of that very session raise.
+    The variables say so, and one of this process's ancestors is the session's own: variables outlive the session in
+    terminals that it once opened. Raises `Refused` in a sandbox that hides the session, and what its own checks raise.
     """
     import psutil
 
@@ -126,16 +118,14 @@ def session_here(variables: Mapping[str, str]) -> Session | None:
 def of_key(key: str) -> Session | None:
     """The open session of that key, None when it is gone. Raises `BadInput` for no key, and `UnsafeFile`."""
     program, _, rest = key.partition(":")
-    pid, _, started = rest.partition(":")
     if program == CODEX and _THREAD.fullmatch(rest):
         return next((one for _, one in _codex_sessions() if isinstance(one, Session) and one.id == rest), None)
-    if program != CLAUDE or not (re.fullmatch(r"[0-9]{1,20}", pid) and started):
+    if program != CLAUDE or not (found := re.fullmatch(r"([0-9]{1,20}):.+", rest)):
         raise BadInput(f"{key[:80]!r} names no session", fix="dialogd live sessions --json lists their keys")
-    try:
-        one = _claude_session(_claude_folder() / f"{int(pid)}.json")
-    except NotRunning:
-        return None
-    return one if one.key == key else None
+    with suppress(NotRunning):
+        one = _claude_session(_folder("CLAUDE_CONFIG_DIR", ".claude") / "sessions" / f"{int(found[1])}.json")
+        return one if one.key == key else None
+    return None
 
 
 def program_of(key: str) -> str:
@@ -154,9 +144,8 @@ def status(session: Session) -> str:
 async def wake(session: Session, line: str, again: str = "") -> None:
     """Send one short line to the session, which opens a turn there; everything is checked anew before.
 
-    It begins with the time: Claude Code drops a line that is like the one before it. That it was sent does not say
-    that anybody reads it. Raises `BadInput` for a line that is none, `NotRunning` when the session is gone,
-    `UnsafeFile` or `Refused` when it is not what it says.
+    It begins with the time: Claude Code drops a line that is like the one before it. Raises `BadInput` for a line that
+    is none, `NotRunning` when the session is gone, `UnsafeFile` or `Refused` when it is not what it says.
     """
     line = f"{time.strftime('%H:%M:%S')} dialogd{again}: {line}" if line.strip() else ""
     if not line or len(line) > LONGEST_LINE or not line.isprintable():
@@ -175,34 +164,41 @@ def without_tokens(variables: Mapping[str, str]) -> dict[str, str]:
 # -- Claude Code ------------------------------------------------------------------------------------------------------
 
 
-def _claude_folder() -> Path:
-    """Where Claude Code registers its sessions; the folder above it may be reached by links, it may be none."""
-    named = os.environ.get("CLAUDE_CONFIG_DIR")
-    return (Path(named).expanduser() if named else Path.home() / ".claude").resolve() / "sessions"
+def _folder(variable: str, usual: str) -> Path:
+    """Where a program keeps its files; the folder above may be reached by links, it may be none."""
+    named = os.environ.get(variable)
+    return (Path(named).expanduser() if named else Path.home() / usual).resolve()
 
 
 def _claude_sessions() -> Iterator[tuple[int, Session | DialogdError]]:
-    try:
-        files = sorted(path for path in _claude_folder().iterdir() if re.fullmatch(r"[0-9]+\.json", path.name))
-    except OSError:
-        return
-    for path in files:
-        try:
-            yield int(path.stem), _claude_session(path)
-        except DialogdError as error:
-            yield int(path.stem), error
+    for path in sorted((_folder("CLAUDE_CONFIG_DIR", ".claude") / "sessions").glob("*.json")):
+        if re.fullmatch(r"[0-9]+", path.stem):
+            try:
+                yield int(path.stem), _claude_session(path)
+            except DialogdError as error:
+                yield int(path.stem), error
 
 
 def _claude_session(path: Path) -> Session:
     """The session of a registration. Raises `NotRunning` when it is gone, `UnsafeFile` for what nobody should trust."""
-    registration = _registration(path)
-    pid = int(path.stem)
-    started = _check_process(pid, str(registration.get("procStart") or ""), path)
+    import psutil
+
+    registration, pid = _registration(path), int(path.stem)
+    gone = NotRunning(f"the session of pid {pid} has ended", fix="open another, and join from there")
+    try:
+        owner = psutil.Process(pid).uids().real
+    except psutil.Error:
+        raise gone from None
+    since, registered = start_of(pid), str(registration.get("procStart") or "")
+    if not since or not registered or registered != (since if sys.platform == "linux" else _start_by_ps(pid)):
+        raise gone  # its number was given to another process
+    if owner != os.geteuid():
+        raise UnsafeFile(f"{path} names a process of another user (uid {owner})", fix="remove it")
     id_, project, name = (_printable(registration.get(key)) for key in ("sessionId", "cwd", "name"))
     state = _BUSY.get(str(registration.get("status")), "")
     if state == "waiting" and (why := _printable(registration.get("waitingFor"))[:60]):
         state = f"{state} ({why})"
-    return Session(CLAUDE, id_, pid, started, project, name or Path(project).name, state)
+    return Session(CLAUDE, id_, pid, since, project, name or Path(project).name, state)
 
 
 def _registration(path: Path) -> dict[str, Any]:
@@ -216,23 +212,6 @@ def _registration(path: Path) -> dict[str, Any]:
     return found
 
 
-def _check_process(pid: int, registered: str, path: Path) -> str:
-    """When the process began, as keys have it; raise unless it runs, is this user's, and is the registered one."""
-    import psutil
-
-    gone = NotRunning(f"the session of pid {pid} has ended", fix="open another, and join from there")
-    try:
-        owner = psutil.Process(pid).uids().real
-    except psutil.Error:
-        raise gone from None
-    since = start_of(pid)
-    if not since or not registered or registered != (since if sys.platform == "linux" else _start_by_ps(pid)):
-        raise gone  # its number was given to another process
-    if owner != os.geteuid():
-        raise UnsafeFile(f"{path} names a process of another user (uid {owner})", fix="remove it")
-    return since
-
-
 def _start_by_ps(pid: int) -> str:
     """When a process began, as Claude Code registers it where there is no /proc; "" for none."""
     words = ["/bin/ps", "-o", "lstart=", "-p", str(pid)]
@@ -242,7 +221,7 @@ def _start_by_ps(pid: int) -> str:
 
 def _send(session: Session, line: str) -> None:
     """Write to the session's socket, after all checks; the token is read for this and forgotten."""
-    path = _claude_folder() / f"{session.pid}.json"
+    path = _folder("CLAUDE_CONFIG_DIR", ".claude") / "sessions" / f"{session.pid}.json"
     if _claude_session(path).key != session.key:
         raise NotRunning(f"the {session.title} has ended", fix="open another, and join from there")
     registration = _registration(path)
@@ -260,18 +239,13 @@ def _send(session: Session, line: str) -> None:
     _check(Path(listens), "socket")
     _check(Path(listens).parent, "folder")
     text = line.replace("<", "&lt;").replace(">", "&gt;")
-    content = (
-        f'<cross-session-message from="dialogd" from-name="dialogd" from-mode="prompting">\n{text}\n'
-        "</cross-session-message>"
+    attributes = 'from="dialogd" from-name="dialogd" from-mode="prompting"'
+    content = f"<cross-session-message {attributes}>\n{text}\n</cross-session-message>"
+    message = {"role": "user", "content": content}
+    rows: tuple[dict[str, Any], ...] = (
+        {"type": "auth", "token": str(key.get("peerToken") or "")},
+        {"type": "user", "msgV": 1, "msg_id": str(uuid.uuid4()), "priority": "next", "message": message},
     )
-    message = {
-        "type": "user",
-        "msgV": 1,
-        "msg_id": str(uuid.uuid4()),
-        "priority": "next",
-        "message": {"role": "user", "content": content},
-    }
-    rows = ({"type": "auth", "token": str(key.get("peerToken") or "")}, message)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as out:
         out.settimeout(CONNECT_SECONDS)
         try:
@@ -317,8 +291,7 @@ def _codex_sessions() -> Iterator[tuple[int, Session | DialogdError]]:
 
 def _threads(process: psutil.Process) -> dict[str, Path]:
     """The threads in this user's home of Codex that the process writes: those whose lock it has open."""
-    named = os.environ.get("CODEX_HOME")
-    locks = (Path(named).expanduser() if named else Path.home() / ".codex").resolve() / "thread-writer-locks"
+    locks = _folder("CODEX_HOME", ".codex") / "thread-writer-locks"
     files = (Path(opened.path) for opened in process.open_files())
     found = (path for path in files if path.parent == locks and path.suffix == ".lock")
     return {path.stem: path for path in found if _THREAD.fullmatch(path.stem)}
@@ -370,30 +343,23 @@ def _codex_thread(session: Session) -> Session | None:
 async def _queue(session: Session, line: str) -> None:
     """Have Codex itself queue the line for the thread; it says so also for one that nobody has open."""
     from dialogd.backends.command import clean_environment, last_line
+    from dialogd.store.child import Child
 
     program, home = await asyncio.to_thread(_codex_program, session)
-    child = await asyncio.create_subprocess_exec(
-        program,
-        *("queue", "--thread", session.id, "--message", line),
-        env=clean_environment(os.environ) | {"CODEX_HOME": home},
-        cwd=home,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    words = [program, "queue", "--thread", session.id, "--message", line]
+    child = Child(words, b"", clean_environment(os.environ) | {"CODEX_HOME": home}, Path(home))
     try:
         async with asyncio.timeout(QUEUE_SECONDS):
-            _, stderr = await child.communicate()
+            while await child.read():
+                pass
     except TimeoutError:
         raise NotRunning(f"`codex queue` took over {QUEUE_SECONDS:g} s", fix="try it by hand") from None
     finally:
-        if child.returncode is None:
-            with suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
-    if child.returncode:
-        raise NotRunning(f"the {session.title} took no message: {last_line(stderr)}", fix="look whether it is open")
+        code = await child.end()
+    if child.errno is not None:
+        raise OSError(child.errno, os.strerror(child.errno))
+    if code:
+        raise NotRunning(f"the {session.title} took no message: {last_line(child.stderr)}", fix="is it still open?")
 
 
 def _codex_program(session: Session) -> tuple[str, str]:
@@ -414,10 +380,7 @@ def _codex_program(session: Session) -> tuple[str, str]:
 
 
 def _json(path: Path, *, is_shared: bool = False) -> dict[str, Any]:
-    """A small JSON file that only this user can have written. Raises `UnsafeFile`, `NotRunning` without one.
-
-    Claude Code writes over it in place, so one that is half written is read again.
-    """
+    """A small JSON file that only this user can have written; one that is half written is read again."""
     while True:
         _check(path, "file", is_shared=is_shared)
         if not is_shared and path.lstat().st_mode & 0o077:
@@ -439,7 +402,7 @@ _KINDS = {"file": stat.S_ISREG, "folder": stat.S_ISDIR, "socket": stat.S_ISSOCK}
 def _check(path: Path, kind: str, *, owners: tuple[int, ...] = (), is_shared: bool = False) -> None:
     """Raise unless it is of that kind, no link, this user's (or one of `owners`'), and nobody else may write it.
 
-    With `is_shared` only every user may not: that of a group is common, and harmless in a folder that is private.
+    With `is_shared` a group may: that is common, and harmless in a folder that is private.
     """
     what = str(path) if kind == "file" else f"the {kind} {path}"
     try:

@@ -363,21 +363,19 @@ class _Tool(NamedTuple):
 class Toolbox:
     """The tools of the turn by which agent `me` pays a debt, and the calls that it has made for it.
 
-    `most` is how many calls the turn may make; `earlier` are those that the journal knows and no turn tells of yet,
-    also for a debt before that was not paid; `record(kind, **fields)` keeps one there. `states` says what another agent
-    does. Open it while a model is asked; `calls` stays known.
+    Open it while a model is asked; `calls` stays known.
     """
 
     servers: Sequence[ToolServer]
     dialog: Dialog
     me: Participant
-    most: int
+    most: int  # calls that the turn may make
     approvals: ApprovalQueue
-    record: Record
+    record: Record  # keeps a call in the journal
     tell: Tell
-    earlier: Sequence[Called] = ()
+    earlier: Sequence[Called] = ()  # those that the journal knows and no turn tells of yet, also of a debt before
     secrets: Sequence[str] = ()
-    states: Callable[[str], str] = lambda _: ""
+    states: Callable[[str], str] = lambda _: ""  # what another agent does
 
     def __post_init__(self) -> None:
         self.calls = {call.number: call for call in self.earlier}
