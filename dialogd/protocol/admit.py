@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -76,6 +76,24 @@ def claims_consensus(reply: ParsedReply) -> bool:
     return reply.has("CONSENSUS_REACHED") and not (reply.has("OBJECTION") or reply.has("DEADLOCK"))
 
 
+# -- Which marks count ------------------------------------------------------------------------------------------------
+
+# The marks that are taken where one thing is due, in dialogs that are not plain; elsewhere all are.
+_COMMON = frozenset({"DECIDE", "RE", "CONFIDENCE", "QUESTION_FOR_USER", "PASS"})
+_CLOSING = _COMMON | {
+    "SYNTHESIS",
+    "VOTE",
+    "AGREE",
+    "OBJECTION",
+    "RESERVATION",
+    "CONCEDE",
+    "DEADLOCK",
+    "CONSENSUS_REACHED",
+}
+_ESCALATED = _COMMON | {"SYNTHESIS", "VOTE", "EVIDENCE", "ESCALATE"}
+_JUDGING = _COMMON | {"EVIDENCE"}
+
+
 class MarkPolicy:
     """Which marks of agent `me` count in `dialog` as it stands: by its role, the dialog's rules and its state.
 
@@ -119,7 +137,7 @@ class MarkPolicy:
         for mark in reply.marks:
             length += len(str(mark))
             why = f"the marks of a turn have at most {most:,} characters together" if length > most else ""
-            why = why or self._vetoed(mark, reply) or self._to_nobody(mark) or self._why_not(mark, reply)
+            why = why or self._overruled(mark, reply) or self._refused(mark, reply)
             why = why or build.refused(self.state.build, self.me, mark, kept)
             if not why and contributes(mark):
                 why = self._full(made)
@@ -130,28 +148,24 @@ class MarkPolicy:
                 kept.append(mark)
         return replace(reply, marks=tuple(kept), strange=()), tuple(refused)
 
-    def _vetoed(self, mark: Mark, reply: ParsedReply) -> str:
-        """Why a mark does not count that says yes or no to what the person ruled out, or puts its text anew."""
-        ruled_out = vetoes(self.dialog)
-        if not ruled_out:
-            return ""
+    def _overruled(self, mark: Mark, reply: ParsedReply) -> str:
+        """Why a mark does not count for the person: it is on what they ruled out, or for them where nobody is there."""
         about = {*agreed(mark)}
         if mark.name in ("VOTE", "DECIDE") and (choice := vote(mark)) is not None:
             about.add(choice.ref)
-        text = {"PROPOSAL": mark.value, "CONSENSUS_REACHED": reply.summary}.get(mark.name)
-        if text:
+        ruled_out = vetoes(self.dialog)
+        text = {"PROPOSAL": mark.value, "CONSENSUS_REACHED": reply.summary}.get(mark.name) if ruled_out else ""
+        if text:  # the same text put anew
             sha = digest(same_text(text))
             about |= {p.ref for p in self.state.table.proposals if sha == (p.sha or digest(same_text(p.text)))}
-        ref = next((ref for ref in ruled_out if ref in about), "")
-        return f"{ref} was ruled out by the person" + (f": {ruled_out[ref]}" if ruled_out[ref] else "") if ref else ""
-
-    def _to_nobody(self, mark: Mark) -> str:
-        """Why a mark does not count that is for the person, where nobody is at the table; one question may be asked."""
+        for ref, why in ruled_out.items():
+            if ref in about:
+                return f"{ref} was ruled out by the person" + (f": {why}" if why else "")
         if not self.header.is_unattended:
             return ""
-        if mark.name == QUESTION and self.me in self.state.questions.askers:
-            return "nobody is at the table, as the last question was told: decide without the person"
         above = self.header.moderator
+        if mark.name == QUESTION and self.me in self.state.questions.askers:  # one question may be asked
+            return "nobody is at the table, as the last question was told: decide without the person"
         if mark.name == "ESCALATE" and (above in ("", self.me) or above in self.state.absent):
             return "nobody is at the table, and nobody else moderates: decide among yourselves"
         return ""
@@ -173,41 +187,70 @@ class MarkPolicy:
         is_full = left < own if self.answers_first else left <= own
         return full if is_full else f"{self.me} has made {most} contributions in this round, the most there may be"
 
-    def _why_not(self, mark: Mark, reply: ParsedReply) -> str:
-        """Why a mark of this agent does not count; "" when it does."""
+    def too_late(self, name: str) -> str:
+        """Why marks of that name are not taken as the dialog stands; "" where they are."""
+        state = self.state
+        if self.rules.is_plain:
+            return ""
+        if state.escalation.to == self.me:
+            taken = _ESCALATED
+        elif self.is_judge and self.me in state.owing:
+            taken = _JUDGING
+        else:
+            taken = _CLOSING if state.closing else frozenset({name})
+        if name in taken:
+            return ""
+        return f"the dialog is {lifecycle.in_words(self.dialog)}; it takes {', '.join(sorted(taken))}"
+
+    def _refused(self, mark: Mark, reply: ParsedReply) -> str:
+        """Why a mark of this agent does not count, by its role, by where the dialog stands, by what it says."""
         if mark.name not in DECIDING and is_blank(mark.value) and not (mark.name == "RE" and mark.ref):
             return f"it says nothing: it is written [{mark.name}: …]"
-        phase = lifecycle.marks_refused(self.dialog, self.me, mark.name)
+        late = self.too_late(mark.name)
         if self.is_judge:
-            return phase or (self._judges(mark, reply) if mark.name == "DECIDE" else "")
+            return late or (self._judges(mark, reply) if mark.name == "DECIDE" else "")
         if not (self.role.may_use(mark.name) if mark.name in MARKS else self.role.may(*OWN_KINDS)):
             return f"{self.me} may not use {mark.name}" + (f" ({self.role.name})" if self.role.name else "")
         if self.answers_first:
-            phase = ""
             if mark.name in ("VOTE", "AGREE", "DECIDE"):
                 return "first answers are sealed: nothing can be answered yet"
-        check = _CHECKS.get(mark.name) or (MarkPolicy._contributes if contributes(mark) else None)
-        return phase or (check(self, mark, reply) if check is not None else "")
+            late = ""
+        return late or self._says(mark, reply)
 
-    def _refers(self, mark: Mark, reply: ParsedReply) -> str:
-        allowed = self.rules.board is None or self.rules.board.allow_references
-        return "" if allowed else "this dialog allows no references"
-
-    def _is_sure(self, mark: Mark, reply: ParsedReply) -> str:
-        return "" if confidence(mark) is not None else "it is no number from 0 to 1"
-
-    def _accepts(self, mark: Mark, reply: ParsedReply) -> str:
-        known = {proposal.ref for proposal in self.state.table.proposals}
-        if strange := [ref for ref in agreed(mark) if ref not in known]:
-            return f"there is no {', '.join(strange)}"
-        return self._signs(reply) if self.signed(mark, reply) else ""
-
-    def _hands_on(self, mark: Mark, reply: ParsedReply) -> str:
-        ids = [USER, *self.header.speakers]
-        if not to(mark, ids):
-            return f"nobody here is called that; there are {', '.join(ids)}"
-        can = self.rules.order == "free" or self.role.may(MODERATE)
-        return "" if can else f"the order is {self.rules.order}: nobody hands the floor on"
+    def _says(self, mark: Mark, reply: ParsedReply) -> str:
+        """Why what a mark says does not count."""
+        board = self.rules.board
+        match mark.name:
+            case "VOTE":
+                return self._votes(mark, reply)
+            case "DECIDE":
+                return self._decides(mark)
+            case "CONSENSUS_REACHED":
+                return self._claims(mark, reply)
+            case "AGREE":
+                known = {proposal.ref for proposal in self.state.table.proposals}
+                if strange := [ref for ref in agreed(mark) if ref not in known]:
+                    return f"there is no {', '.join(strange)}"
+                return self._signs(reply) if self.signed(mark, reply) else ""
+            case "RE" if board is not None and not board.allow_references:
+                return "this dialog allows no references"
+            case "CONFIDENCE" if confidence(mark) is None:
+                return "it is no number from 0 to 1"
+            case "TO":
+                ids = [USER, *self.header.speakers]
+                if not to(mark, ids):
+                    return f"nobody here is called that; there are {', '.join(ids)}"
+                can = self.rules.order == "free" or self.role.may(MODERATE)
+                return "" if can else f"the order is {self.rules.order}: nobody hands the floor on"
+        if not contributes(mark):
+            return ""
+        kind = CONTRIBUTIONS.get(mark.name) or self.rules.kinds.get(mark.name)
+        if kind is not None and kind.levels and level(mark) not in kind.levels:
+            return f"its {kind.fields[0]} is none of {', '.join(kind.levels)}"
+        sure = any(confidence(m) is not None for m in reply.marks if m.name == "CONFIDENCE")
+        if board is not None and board.require_confidence and not sure:
+            return "this dialog asks how sure you are: [CONFIDENCE: 0.8] beside it"
+        return ""
 
     def _judges(self, mark: Mark, reply: ParsedReply) -> str:
         if reply.has(QUESTION):
@@ -226,19 +269,18 @@ class MarkPolicy:
             return f"{ref} is not open for votes; open: {', '.join(open_) or 'none'}"
         return self._without_reservation(reply) if choice.choice == APPROVE else ""
 
-    def _decides(self, mark: Mark, reply: ParsedReply) -> str:
-        choice, table = decision(mark), self.state.table
+    def _decides(self, mark: Mark) -> str:
+        choice, table, above = decision(mark), self.state.table, self.state.escalation.to
         if choice is None:
             return "it is not of the form [DECIDE: P1 approve | reason], or reject"
         if all(proposal.ref != choice.ref for proposal in table.proposals):
             return f"there is no {choice.ref}"
-        known = next((d for d in table.decisions if d.ref == choice.ref and d.is_final), None)
-        if known is not None:
+        if known := next((d for d in table.decisions if d.ref == choice.ref and d.is_final), None):
             return f"{choice.ref} was decided in {known.entry}"
-        if self.rules.verdict != "vote" or self.state.escalation.to == self.me:
+        if self.rules.verdict != "vote" or above == self.me:
             return ""
-        if who := self.state.escalation.to:
-            return f"it was handed to {'the person' if who == USER else who}, who decides now"
+        if above:
+            return f"it was handed to {'the person' if above == USER else above}, who decides now"
         most, failed = self.rules.escalation_threshold, self.state.polls.failed
         return f"{choice.ref} is the voters' to decide, until {most} votes have failed; so far {failed} did"
 
@@ -265,16 +307,6 @@ class MarkPolicy:
         lacking = self.lacks_reservation(reply)
         return "its strongest remaining objection is not named: [RESERVATION: …]" if lacking else ""
 
-    def _contributes(self, mark: Mark, reply: ParsedReply) -> str:
-        """Why a contribution does not count: it lacks what its kind, or this dialog, asks for."""
-        kind = CONTRIBUTIONS.get(mark.name) or self.rules.kinds.get(mark.name)
-        if kind is not None and kind.levels and level(mark) not in kind.levels:
-            return f"its {kind.fields[0]} is none of {', '.join(kind.levels)}"
-        sure = any(confidence(m) is not None for m in reply.marks if m.name == "CONFIDENCE")
-        if self.rules.board is not None and self.rules.board.require_confidence and not sure:
-            return "this dialog asks how sure you are: [CONFIDENCE: 0.8] beside it"
-        return ""
-
     def forms(self, name: str, ref: str) -> tuple[str, ...]:
         """The lines with which the agent may say where it stands on a proposal; () where it may say nothing."""
         if name == "DECIDE" and self.role.may(DECIDE, MODERATE):
@@ -291,27 +323,14 @@ class MarkPolicy:
         standing = self.state.table.standing
         if standing is not None and standing.proposal.ref == ref:
             return standing.signed_by(self.me)
-        for poll in self.state.polls.open:
-            if poll.ref == ref:
-                return any(b.agent == self.me and b.choice == APPROVE for b in poll.ballots)
+        if poll := next((poll for poll in self.state.polls.open if poll.ref == ref), None):
+            return any(b.agent == self.me and b.choice == APPROVE for b in poll.ballots)
         for entry in (e for e in reversed(self.dialog.entries) if e.is_turn):
             if entry.by == self.me and any(ref in agreed(mark) for mark in entry.marks):
                 return True
             if entry.by == USER:
                 return False
         return False
-
-
-# What each kind of mark must say to count, beside what the agent's role and the dialog's phase allow.
-_CHECKS: Mapping[str, Callable[[MarkPolicy, Mark, ParsedReply], str]] = {
-    "RE": MarkPolicy._refers,
-    "VOTE": MarkPolicy._votes,
-    "DECIDE": MarkPolicy._decides,
-    "CONSENSUS_REACHED": MarkPolicy._claims,
-    "AGREE": MarkPolicy._accepts,
-    "TO": MarkPolicy._hands_on,
-    "CONFIDENCE": MarkPolicy._is_sure,
-}
 
 
 def _strange(mark: Mark) -> str:
@@ -361,6 +380,11 @@ class Matter:
     tried: tuple[str, ...] = ()
     stands: bool = False
 
+    def answers(self, marks: Sequence[Mark]) -> list[Mark]:
+        """Those of the marks that may answer it: they choose on what one of its forms does."""
+        forms = {_key(form) for form in map(literal, self.forms) if form is not None}
+        return [mark for mark in marks if _key(mark) in forms]
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -378,14 +402,6 @@ class Admission:
     tried: tuple[tuple[str, str], ...]
     unclear: tuple[Matter, ...]
 
-    @property
-    def asked(self) -> tuple[Matter, ...]:
-        """What the closing question has to name; () when everything is clear. What is beyond `MOST` stays unclear.
-
-        It follows from the reply and what its agent was asked, not from who else has signed.
-        """
-        return self.unclear[:MOST]
-
     def within(self, dialog: Dialog) -> Admission:
         """The same reply in the dialog as it is now."""
         return self if dialog is self.dialog else admit(dialog, self.me, self.reply)
@@ -393,13 +409,15 @@ class Admission:
     def due(self, answers: Sequence[str]) -> tuple[Matter, ...]:
         """What is to be asked next: all that is unclear, then once more what was answered with a yes among other words.
 
-        `answers` are those that came so far, "" for a question without one.
+        `answers` are those that came so far, "" for a question without one. It follows from the reply and what its
+        agent was asked, not from who else has signed.
         """
+        asked = self.unclear[:MOST]
         if len(answers) != 1:
-            return () if answers else self.asked
+            return () if answers else asked
         read, _ = self._read(answers)
         again = []
-        for matter in self.asked:
+        for matter in asked:
             if not read.to(matter) and (yes := read.named(matter)):
                 said = (
                     f" Your answer was {one_line(answers[0], 200)!r}: the words beside `{_bare(yes)}` may be a"
@@ -512,10 +530,16 @@ class _Answer:
 
     @classmethod
     def of(cls, text: str, kinds: Sequence[str]) -> _Answer:
-        text = _unwrapped(text)
-        lines = [_STOP.sub("", line) for line in text.split("\n") if line.strip()]
+        """Read it without what may stand above it, the one fence around all of it, and a `TURN:` line below."""
+        at, is_headed = 0, False
+        while above := _ASIDE.match(text, at) or (None if is_headed else _HEADING.match(text, at)):
+            at, is_headed = above.end(), is_headed or above.re is _HEADING
+        rows = without_turn_line(text[at:].strip()).split("\n")
+        if len(rows) > 1 and (match := FENCE.fullmatch(rows[0])) and rows[-1].strip() == match[1]:
+            rows = rows[1:-1]
+        lines = [_STOP.sub("", row) for row in rows if row.strip()]
         read = [read_reply(line, kinds).marks if literal(line) is not None else () for line in lines]
-        found = islice(_BRACKETED.finditer(text), MOST_NAMED)
+        found = islice(_BRACKETED.finditer("\n".join(rows)), MOST_NAMED)
         among = tuple(mark for one in found for mark in read_reply(one[0], kinds).marks)
         return cls(tuple(mark for marks in read for mark in marks), all(len(m) == 1 for m in read), not lines, among)
 
@@ -528,7 +552,7 @@ class _Answer:
 
     def to(self, matter: Matter) -> tuple[Mark, ...]:
         """The marks that answer a matter; () where none does, or not clearly. A no beside a yes beats it."""
-        fitting = _fitting(self.marks, matter)
+        fitting = matter.answers(self.marks)
         against = [mark for mark in fitting if not is_yes(mark) and mark.name != "PASS"]
         yes = [mark for mark in fitting if is_yes(mark)]
         if against:
@@ -541,25 +565,8 @@ class _Answer:
 
     def named(self, matter: Matter) -> Mark | None:
         """The yes to a matter that it names among other words; None where it names none, or another answer too."""
-        fitting = {_bare(mark): mark for mark in _fitting(self.among, matter)}
+        fitting = {_bare(mark): mark for mark in matter.answers(self.among)}
         return next((mark for mark in fitting.values() if is_yes(mark)), None) if len(fitting) == 1 else None
-
-
-def _fitting(marks: Sequence[Mark], matter: Matter) -> list[Mark]:
-    """Those of the marks that may answer a matter: they choose on what one of its forms does."""
-    forms = {_key(form) for form in map(literal, matter.forms) if form is not None}
-    return [mark for mark in marks if _key(mark) in forms]
-
-
-def _unwrapped(text: str) -> str:
-    """An answer without what may stand above it, the one fence around all of it, and a `TURN:` line below."""
-    at, is_headed = 0, False
-    while above := _ASIDE.match(text, at) or (None if is_headed else _HEADING.match(text, at)):
-        at, is_headed = above.end(), is_headed or above.re is _HEADING
-    lines = without_turn_line(text[at:].strip()).split("\n")
-    if len(lines) > 1 and (match := FENCE.fullmatch(lines[0])) and lines[-1].strip() == match[1]:
-        lines = lines[1:-1]
-    return "\n".join(lines)
 
 
 def _key(mark: Mark) -> tuple[str, str]:
@@ -617,10 +624,20 @@ class _Doubts(MarkPolicy):
             return
         found = [*self._new_text(), *self._proposals()]
         about = {matter.about for matter in found}
-        due = (*self._replaced(), *self._decision(), *self._crux())
-        found += [matter for matter in due if matter.about not in about]
-        lines = {line for matter in found for line in matter.tried}
-        yield from (*found, *self._attempts([(name, line) for name, line in self.tried if line not in lines]))
+        found += [matter for matter in self._due() if matter.about not in about]
+        asked = {line for matter in found for line in matter.tried}
+        left: dict[str, list[str]] = {}
+        for name, line in self.tried:
+            if line not in asked:
+                left.setdefault(name, []).append(line)
+        yield from found
+        for name, lines in left.items():
+            if forms := self._legal(name):
+                said = (
+                    f"This line of your reply could not be read: {one_line(lines[0], 100)!r}. Such a mark has one form,"
+                    " and stands among the last lines of a reply."
+                )
+                yield Matter(name, said, tuple(dict.fromkeys((*forms, PASS))), tried=tuple(lines))
 
     def _against(self, ref: str) -> list[Mark]:
         """Marks that oppose a yes to `ref` ("" for a new text) in the same reply."""
@@ -690,25 +707,24 @@ class _Doubts(MarkPolicy):
         lines = tuple(line for _, line in tried)
         yield Matter(ref, said + lacks, (*forms, *_deadlock(against), PASS), (*marks, *against), lines)
 
-    def _replaced(self) -> Iterator[Matter]:
-        """From the second replacement of a text on: a yes or an objection to the one on the table is due."""
-        kept, text = self.kept, self.text
-        if text is None or text.replaced < 2 or text.signed_by(self.me) or self.rules.verdict != "mutual":
-            return
-        if not self.role.may(VOTE) or any(kept.has(name) for name in ("OBJECTION", "DEADLOCK", QUESTION)):
-            return
-        if not any(self.signed(mark, kept) for mark in kept.marks):
+    def _due(self) -> Iterator[Matter]:
+        """What the reply owes: where it stands on a text, a decision, the crux of a deadlock."""
+        kept, text, table = self.kept, self.text, self.state.table
+        asks = kept.has(QUESTION)
+        # From the second replacement of a text on: a yes or an objection to the one on the table.
+        is_open = text is not None and text.replaced > 1 and not text.signed_by(self.me)
+        may_sign = self.rules.verdict == "mutual" and self.role.may(VOTE)
+        says = asks or kept.has("OBJECTION") or kept.has("DEADLOCK")
+        says = says or any(self.signed(mark, kept) for mark in kept.marks)
+        if text is not None and is_open and may_sign and not says:
             ref = text.proposal.ref
             said = f"The text was replaced {text.replaced} times. Sign {ref} as it stands, or object."
             own = tuple(mark for mark in kept.marks if mark.name == "CONSENSUS_REACHED")
             yield Matter(ref, said, (f"[AGREE: {ref}]", OBJECT), own, stands=True)
-
-    def _decision(self) -> Iterator[Matter]:
-        """A decision from whom it was asked for."""
-        table, task = self.state.table, self.state.build.reviewed_by(self.me)
-        if any(self.kept.has(name) for name in ("DECIDE", "ESCALATE", QUESTION)):
-            return
-        if task is not None:
+        task = self.state.build.reviewed_by(self.me)
+        if asks or kept.has("DECIDE") or kept.has("ESCALATE"):
+            pass
+        elif task is not None:
             said = "It is yours to decide on the submitted task, and your reply does not."
             yield Matter(task.ref, said, self.forms("DECIDE", task.ref), stands=True)
         elif self.state.is_asked_to_decide(self.me):
@@ -717,22 +733,19 @@ class _Doubts(MarkPolicy):
             forms = [f"[DECIDE: {ref} {choice}]" for ref in open_ for choice in ("approve", "reject")]
             said = "It is yours to decide, and your reply does not."
             yield Matter(DECISION, said, (*forms, "[ESCALATE: why you cannot]"), stands=True)
-
-    def _crux(self) -> Iterator[Matter]:
-        """What a deadlock turns on, and what would settle it; in a plain dialog a bare one will do."""
-        marks = tuple(m for m in self.kept.marks if m.name == "DEADLOCK" and len([f for f in m.fields if f]) < 2)
+        # What a deadlock turns on, and what would settle it; in a plain dialog a bare one will do.
+        marks = tuple(m for m in kept.marks if m.name == "DEADLOCK" and len([f for f in m.fields if f]) < 2)
         if marks and not self.rules.is_plain:
             what = "the one question on which it turns, and the cheapest experiment that would settle it"
             yield Matter("DEADLOCK", f"A deadlock names {what}.", (DEADLOCKED,), marks, stands=True)
 
     def _judgement(self) -> Iterator[Matter]:
         """The judge's choice: it is named every position, never its own choice alone."""
-        if self.kept.has(QUESTION):
-            return
         marks = tuple(mark for mark in self.kept.marks if mark.name == "DECIDE")
-        lines = tuple(line for name, line in self.tried if name == "DECIDE")
         choices = {_bare(mark) for mark in marks}
         words = self.reply.words() or any(str(mark) != _bare(mark) for mark in marks)
+        if self.kept.has(QUESTION):
+            return
         if len(choices) > 1:
             said = "Your reply names more than one position."
         elif not choices:
@@ -741,20 +754,8 @@ class _Doubts(MarkPolicy):
             said = "Your reply decides, without any condition, whose position holds."
         else:
             return
+        lines = tuple(line for name, line in self.tried if name == "DECIDE")
         yield Matter(DECISION, said, tuple(f"[DECIDE: {who}]" for who in self.choices), marks, lines)
-
-    def _attempts(self, tried: Sequence[tuple[str, str]]) -> Iterator[Matter]:
-        """Lines that begin like a deciding mark and are none."""
-        by_name: dict[str, list[str]] = {}
-        for name, line in tried:
-            by_name.setdefault(name, []).append(line)
-        for name, lines in by_name.items():
-            if forms := self._legal(name):
-                said = (
-                    f"This line of your reply could not be read: {one_line(lines[0], 100)!r}. Such a mark has one form,"
-                    " and stands among the last lines of a reply."
-                )
-                yield Matter(name, said, tuple(dict.fromkeys((*forms, PASS))), tried=tuple(lines))
 
     def _legal(self, name: str) -> Sequence[str]:
         """The legal forms of a mark of that name here."""
@@ -763,14 +764,14 @@ class _Doubts(MarkPolicy):
             case "AGREE" | "CONSENSUS_REACHED" if name == "AGREE" or self.text:
                 refs = [self.text.proposal.ref] if self.text else known
                 return [form for ref in refs for form in self.forms("AGREE", ref)]
+            case "CONSENSUS_REACHED":
+                return ["[CONSENSUS_REACHED]"] if self.role.may(PROPOSE) else []
             case "VOTE" | "DECIDE":
                 refs = [poll.ref for poll in self.state.polls.open] if name == "VOTE" else known
                 return [form for ref in refs for form in self.forms(name, ref)]
             case "TO":
                 can = self.rules.order == "free" or self.role.may(MODERATE)
                 return [f"[TO: {agent.id}]" for agent in self.header.agents if can and agent.id != self.me]
-            case "CONSENSUS_REACHED":
-                return ["[CONSENSUS_REACHED]"] if self.role.may(PROPOSE) else []
         return {
             "DEADLOCK": [DEADLOCKED],
             "ESCALATE": ["[ESCALATE: why]"],

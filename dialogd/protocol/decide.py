@@ -162,17 +162,21 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
 
     While it waits for the person alone, the time passes all the same.
     """
-    state, header = dialog.state, dialog.header
-    if not any(who != USER for who in state.owing):
-        return _time(dialog, clock)
-    if state.counted >= state.limits.max_turns:
+    state, limits = dialog.state, dialog.state.limits
+    is_owed = any(who != USER for who in state.owing)
+    if is_owed and state.counted >= limits.max_turns:
         return _end(dialog, Mark("MAX_TURNS_REACHED", turns_limit(state)), clock)
-    if dialog.size >= state.limits.max_size:
-        return _end(dialog, Mark("STOPPED", f"size: the limit of {state.limits.max_size:,} bytes"), clock)
-    if late := _time(dialog, clock):
-        return late
+    if is_owed and dialog.size >= limits.max_size:
+        return _end(dialog, Mark("STOPPED", f"size: the limit of {limits.max_size:,} bytes"), clock)
+    left = time_left(dialog, clock.at)
+    if left is not None and left <= 0 and (state.has_spoken or state.debts.missed):
+        if not state.closing:  # one last round sums up what there is
+            note = closing_note(dialog, f"the time limit of {in_words(limits.max_time or 0.0)}", clock.at)
+            return Write(note, "the time is over; one last round")
+        if not is_owed:
+            return _end(dialog, Mark("STOPPED", f"time: {state.closing}"), clock)
     # With nobody at the table one last round breaks a cycle; the person was asked by the turn that closed it.
-    if header.is_unattended and not state.closing and (why := cycle(dialog)):
+    if is_owed and dialog.header.is_unattended and not state.closing and (why := cycle(dialog)):
         return Write(closing_note(dialog, f"{CYCLE}{why}", clock.at), "a cycle; one last round")
     return None
 
@@ -182,27 +186,12 @@ def time_left(dialog: Dialog, at: str) -> float | None:
     state = dialog.state
     if state.limits.max_time is None:
         return None
-    here = (e for e in dialog.entries if e.number > state.base) if state.base else dialog.entries
-    first = next((e.frame.at for e in here if e.frame and e.frame.at), "")
+    first = next((e.at for e in dialog.entries if e.at and (not state.base or e.number > state.base)), "")
     for began in (state.began, "" if state.base else dialog.header.started, first):
         passed = seconds_between(began, at)
         if passed is not None:
             return state.limits.max_time - passed
     return None
-
-
-def _time(dialog: Dialog, clock: Clock) -> Action | None:
-    """Once the time is over, one last round sums up what there is."""
-    state = dialog.state
-    left = time_left(dialog, clock.at)
-    has_begun = state.has_spoken or bool(state.debts.missed)
-    if left is None or left > 0 or not has_begun:
-        return None
-    if not state.closing:
-        note = closing_note(dialog, f"the time limit of {in_words(state.limits.max_time or 0.0)}", clock.at)
-        return Write(note, "the time is over; one last round")
-    is_owed = any(who != USER for who in state.owing)
-    return None if is_owed else _end(dialog, Mark("STOPPED", f"time: {state.closing}"), clock)
 
 
 def _end(dialog: Dialog, mark: Mark, clock: Clock) -> Write:
@@ -246,8 +235,8 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens), clock.cut_off)
     is_unpriced = not (clock.priced or (state.limits.budget is None and clock.cap is None))
     unknown = f"nobody knows what {me}'s model costs"
-    if is_unpriced and not why:
-        why = unknown if dialog.header.is_unattended else ""
+    if is_unpriced and not why and dialog.header.is_unattended:
+        why = unknown
     if why:
         return _end(dialog, Mark("STOPPED", f"budget: {why}"), clock)
     fix = (

@@ -3,8 +3,6 @@
 not begun ─ an agent speaks → under way ⇄ deciding ─ the end → over
                                   ↑                              │
                                   └─── a new turn of the person ──┘
-
-Who brings in something new where a decision is due is refused with the state in words.
 """
 
 from __future__ import annotations
@@ -17,19 +15,7 @@ from dialogd.protocol.model import SYSTEM, USER
 from dialogd.protocol.order import awaited, is_takeable
 from dialogd.protocol.state import Dialog
 
-_CLOSING = frozenset(
-    {
-        "SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONFIDENCE", "RE", "DECIDE",
-        "CONCEDE", "QUESTION_FOR_USER", "DEADLOCK", "CONSENSUS_REACHED", "PASS",
-    }
-)  # fmt: skip
-_ESCALATED = frozenset(
-    {"DECIDE", "VOTE", "RE", "SYNTHESIS", "CONFIDENCE", "EVIDENCE", "ESCALATE", "QUESTION_FOR_USER", "PASS"}
-)
-_JUDGING = frozenset({"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "QUESTION_FOR_USER", "PASS"})
-
 _IN_WORDS = {"floor": "ask for the floor", "tasks": "decide on tasks"}
-_OPEN_AGAIN = 'open it again with a turn of yours: dialogd say "…"'
 
 
 def where(dialog: Dialog) -> str:
@@ -43,20 +29,32 @@ def where(dialog: Dialog) -> str:
 
 def _decides_on(dialog: Dialog) -> str:
     """What the dialog is deciding on, in words; "" while it goes to and fro."""
-    state = dialog.state
+    state, judge = dialog.state, dialog.header.judge
     if state.closing:
         return f"one last round sums up, because of {state.closing}"
     if state.escalation.to:
         who = "the person" if state.escalation.to == USER else state.escalation.to
         return f"{who} is to decide" + (f": {state.escalation.why}" if state.escalation.why else "")
-    if dialog.header.judge and dialog.header.judge in state.owing:
-        return f"{dialog.header.judge} judges"
+    if judge and judge in state.owing:
+        return f"{judge} judges"
     if state.table.red_team:
         return f"the next turn argues against {state.table.red_team}"
-    if state.table.standing is not None:
-        signers = ", ".join(who for who, _ in state.table.standing.signers) or "nobody yet"
-        return f"the text {state.table.standing.proposal.ref} is to be signed; signed by {signers}"
+    if (standing := state.table.standing) is not None:
+        signers = ", ".join(who for who, _ in standing.signers) or "nobody yet"
+        return f"the text {standing.proposal.ref} is to be signed; signed by {signers}"
     return ""
+
+
+def in_words(dialog: Dialog) -> str:
+    """The state and why, in plain words: `over: the dialog was stopped`."""
+    state = dialog.state
+    if state.outcome is not None:
+        return f"{where(dialog)}: {state.outcome.words}"
+    if not state.has_spoken:
+        return f"{where(dialog)}: {'paused; ' if state.paused else ''}no agent has spoken yet"
+    still = "paused" if state.paused else "" if set(state.owing) - {USER} else "it waits for you"
+    found = "; ".join(filter(None, (still, _decides_on(dialog))))
+    return f"{where(dialog)}: {found or 'the agents take their turns'}"
 
 
 def answers(dialog: Dialog, named: str = "") -> tuple[str, ...]:
@@ -64,30 +62,18 @@ def answers(dialog: Dialog, named: str = "") -> tuple[str, ...]:
 
     `named` stands behind each, such as ` --file F`.
     """
-    say = f'dialogd say{named} "…"'
-    if dialog.state.outcome is None and dialog.state.build:
-        if lacking := awaited(dialog.header, dialog.state):
+    state, say = dialog.state, f'dialogd say{named} "…"'
+    if state.outcome is None and state.build:
+        if lacking := awaited(dialog.header, state):
             return (f"dialogd {'retry' if dialog.header.agent(lacking[0]) else 'invite'} {lacking[0]}{named}",)
-        if ways := build.ways(dialog.state.build, named):
-            return (*ways, say) if dialog.state.questions.asker else ways
+        if ways := build.ways(state.build, named):
+            return (*ways, say) if state.questions.asker else ways
     return (say,)
 
 
 def continued(dialog: Dialog, named: str = "") -> str:
     """The command that starts its agents again, and has a build go on that was stopped."""
     return f"dialogd {'run' if not dialog.state.build else 'build'} --continue{named}"
-
-
-def in_words(dialog: Dialog) -> str:
-    """The state and why, in plain words: `over: the dialog was stopped`."""
-    outcome = dialog.state.outcome
-    if outcome is not None:
-        return f"{where(dialog)}: {outcome.words}"
-    still = "paused" if dialog.state.paused else "" if set(dialog.state.owing) - {USER} else "it waits for you"
-    if not dialog.state.has_spoken:
-        return f"{where(dialog)}: {'paused; ' if dialog.state.paused else ''}no agent has spoken yet"
-    found = "; ".join(filter(None, (still, _decides_on(dialog))))
-    return f"{where(dialog)}: {found or 'the agents take their turns'}"
 
 
 def from_sessions(dialog: Dialog) -> tuple[str, ...]:
@@ -110,12 +96,9 @@ def why_absent(dialog: Dialog, agent: str, *, command: bool = True) -> str:
         return ""
     since = itertools.takewhile(lambda e: not (e.is_turn and e.by in (agent, USER)), reversed(dialog.entries))
     marks = (mark for entry in since if entry.by == SYSTEM for mark in entry.marks if mark.fields[0] == agent)
-    causes = [
-        "no answer in time" if mark.name == "STALLED" else (*mark.fields, "")[1]
-        for mark in marks
-        if mark.name in ("AGENT_ERROR", "STALLED")
-    ]
-    last = ", then ".join(dict.fromkeys(filter(None, reversed(causes[:2]))))
+    failed = [mark for mark in marks if mark.name in ("AGENT_ERROR", "STALLED")]
+    causes = ["no answer in time" if mark.name == "STALLED" else (*mark.fields, "")[1] for mark in failed[:2]]
+    last = ", then ".join(dict.fromkeys(filter(None, reversed(causes))))
     ways = f"; dialogd retry {agent} asks it again" if command and dialog.state.outcome is None else ""
     alone = "it is left out" if dialog.header.is_unattended else "nobody waits for it"
     return f"failed or stalled twice in succession{last and f' ({last})'}: {alone}{ways}"
@@ -132,47 +115,24 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
         **dict.fromkeys(("say", "resume" if state.paused else "pause", "retry", "skip", "stop"), True),
         "floor": dialog.header.rules.order == "free",
         "pass": USER in state.owing,
-        "tasks": bool(dialog.state.build),
+        "tasks": bool(state.build),
         "veto": any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals),
-        **dict.fromkeys(("strike", "limit", "invite"), True),
-        "leave": bool(leave),
-        "step": True,
+        **dict.fromkeys(("strike", "limit", "invite", *leave, "step"), True),
     }
     return tuple(name for name, is_possible in possible.items() if is_possible)
 
 
 def refuse(dialog: Dialog, operation: str) -> None:
     """Raise `Refused` unless the dialog allows this act of the person now."""
-    if operation in commands(dialog):
+    allowed, outcome, order = commands(dialog), dialog.state.outcome, dialog.header.rules.order
+    if operation in allowed:
         return
-    cannot = f"cannot {_IN_WORDS.get(operation, operation)}"
-    if dialog.state.outcome is not None:
-        is_stopped = bool(dialog.state.build) and dialog.state.outcome.name not in ("DECIDED", "DEADLOCK")
-        fix = f"have it go on first: {continued(dialog)}" if is_stopped else _OPEN_AGAIN
-        raise Refused(f"{cannot}: the dialog is {where(dialog)}", fix=fix)
-    if operation == "floor":
-        order = dialog.header.rules.order
-        raise Refused(
-            f"{cannot}: the dialog is {where(dialog)}, and its order is {order}, not free",
-            fix='speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup',
-        )
-    raise Refused(
-        f"{cannot}: the dialog is {in_words(dialog)}", fix=f"what it allows now: {', '.join(commands(dialog))}"
-    )
-
-
-def marks_refused(dialog: Dialog, me: str, mark_name: str) -> str:
-    """Why agent `me` may not use marks of that name as the dialog stands; "" where it may.
-
-    A plain dialog refuses nothing, and a text that is to be signed alone refuses nothing either.
-    """
-    if dialog.header.rules.is_plain:
-        return ""
-    state = dialog.state
-    if state.escalation.to == me:
-        taken = _ESCALATED
-    elif me == dialog.header.judge and me in state.owing:
-        taken = _JUDGING
-    else:
-        taken = _CLOSING if state.closing else frozenset({mark_name})
-    return "" if mark_name in taken else f"the dialog is {in_words(dialog)}; it takes {', '.join(sorted(taken))}"
+    stands, fix = in_words(dialog), f"what it allows now: {', '.join(allowed)}"
+    if outcome is not None:
+        stands, fix = where(dialog), 'open it again with a turn of yours: dialogd say "…"'
+        if dialog.state.build and outcome.name not in ("DECIDED", "DEADLOCK"):
+            fix = f"have it go on first: {continued(dialog)}"
+    elif operation == "floor":
+        stands = f"{where(dialog)}, and its order is {order}, not free"
+        fix = 'speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup'
+    raise Refused(f"cannot {_IN_WORDS.get(operation, operation)}: the dialog is {stands}", fix=fix)

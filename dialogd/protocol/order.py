@@ -26,17 +26,16 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     asking = {*state.questions.askers} - state.questions.told
     if after and after == header.judge and (len(state.table.judged) == 1 or after in asking):
         return (after,)
-    all_ = header.speakers
-    able = [who for who in all_ if who not in state.absent]
+    able = [who for who in header.speakers if who not in state.absent]
     if not able:
         return (USER,)
     if one := _attacking(state, able):
         return (one,)
-    if len(all_) == 1:
-        return (all_[0],) if after != all_[0] or state.limits.max_rounds is not None else (USER,)
+    if len(header.speakers) == 1:
+        return (able[0],) if after != able[0] or state.limits.max_rounds is not None else (USER,)
     if header.rules.order == "parallel":
         return tuple(able) if len(able) > 1 or after != able[0] else (USER,)
-    return (_single(header, state, all_, after),)
+    return (_single(header, state, after),)
 
 
 def _attacking(state: State, able: Sequence[str]) -> str:
@@ -56,40 +55,25 @@ def _attacking(state: State, able: Sequence[str]) -> str:
     return (*others, *left, "")[0]
 
 
-def _single(header: Header, state: State, all_: Sequence[str], after: str) -> str:
-    match header.rules.order:
-        case "free":
-            return _free(state, all_, after)
-        case "priority":
-            return _heaviest(header, state, all_, after)
-        case "round-robin":
-            by_priority = sorted(all_, key=lambda who: -header.rules.role(who).priority)
-            return _cycle(state, by_priority, after)
-        case _:
-            return _cycle(state, all_, after)
-
-
-def _cycle(state: State, ids: Sequence[str], after: str) -> str:
-    start = ids.index(after) + 1 if after in ids else 0
-    return next((i for i in [*ids[start:], *ids[:start]] if i != after and i not in state.absent), USER)
-
-
-def _heaviest(header: Header, state: State, ids: Sequence[str], after: str) -> str:
+def _single(header: Header, state: State, after: str) -> str:
+    """The one that is next, by the dialog's order."""
+    ids, floor, rules = list(header.speakers), state.floor, header.rules
     able = [who for who in ids if who != after and who not in state.absent]
 
     def pending(who: str) -> tuple[float, bool]:
-        waited = state.number - state.floor.chance_at.get(who, 0)
-        return header.rules.role(who).weight * waited, who not in state.floor.spoke
+        return rules.role(who).weight * (state.number - floor.chance_at.get(who, 0)), who not in floor.spoke
 
-    return max(able, key=pending, default=USER)
-
-
-def _free(state: State, ids: Sequence[str], after: str) -> str:
-    able = [who for who in ids if who != after and who not in state.absent]
-    wanted = next((who for who in state.floor.queue if who in able or (who == USER and USER not in state.owing)), None)
-    return wanted or min(
-        able, key=lambda who: (state.floor.chance_at.get(who, 0), who in state.floor.spoke), default=USER
-    )
+    match rules.order:
+        case "free":
+            asks = (one for one in floor.queue if one in able or (one == USER and USER not in state.owing))
+            waits = min(able, key=lambda who: (floor.chance_at.get(who, 0), who in floor.spoke), default=USER)
+            return next(asks, waits)
+        case "priority":
+            return max(able, key=pending, default=USER)
+        case "round-robin":
+            ids.sort(key=lambda who: -rules.role(who).priority)
+    start = ids.index(after) + 1 if after in ids else 0
+    return next((who for who in [*ids[start:], *ids[:start]] if who in able), USER)
 
 
 def reopened(header: Header, state: State) -> tuple[str, ...]:
@@ -97,8 +81,7 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
 
     Always an agent: the person's turn gives those that failed another chance, and one that is alone another turn.
     """
-    owing = tuple(a for a in state.owing if a != USER)
-    if owing:
+    if owing := tuple(a for a in state.owing if a != USER):
         return owing
     if who := state.build.next_turn:  # what the person says of the plan is for who made it
         here = [one for one in (who, state.build.moderator, state.build.lead) if header.agent(one)]
@@ -135,8 +118,6 @@ def positioned(header: Header, state: State) -> tuple[str, ...]:
 def awaited(header: Header, state: State) -> tuple[str, ...]:
     """The absent agents without which nothing can be decided any more: whoever goes on only pays."""
     rules, absent, one = header.rules, state.absent, header.judge
-    able = header.voters
-    here = [who for who in able if who not in absent]
     if state.build:
         both = (state.build.moderator, state.build.lead)
         return tuple(who for who in both if who in absent or header.agent(who) is None)
@@ -145,24 +126,27 @@ def awaited(header: Header, state: State) -> tuple[str, ...]:
     if one:
         return (one,) if one in absent else ()
     if rules.verdict == "moderator":
-        able = tuple(agent.id for agent in header.agents if rules.role(agent.id).may(DECIDE, MODERATE))
-        return able if able and set(able) <= absent else ()
+        deciders = tuple(agent.id for agent in header.agents if rules.role(agent.id).may(DECIDE, MODERATE))
+        return deciders if absent.issuperset(deciders) else ()
+    gone = tuple(who for who in header.voters if who in absent)
+    here = [who for who in header.voters if who not in absent]
     if rules.verdict == "vote":
         above = header.moderator
         votes = ({*here, *(ballot.agent for ballot in poll.ballots)} for poll in state.polls.open)
         is_open = any(can_pass(header, agents) for agents in (here, *votes)) or (above and above not in absent)
-        return () if is_open else tuple(who for who in able if who in absent)
-    if state.table.standing is not None:
-        missing = tuple(who for who in able if not state.table.standing.signed_by(who))
-        return missing if len(able) > 1 and set(missing) <= absent else ()
-    return tuple(who for who in able if who in absent) if len(here) < 2 and header.is_unattended else ()
+        return () if is_open else gone
+    if (standing := state.table.standing) is not None:
+        missing = tuple(who for who in header.voters if not standing.signed_by(who))
+        return missing if len(header.voters) > 1 and absent.issuperset(missing) else ()
+    return gone if len(here) < 2 and header.is_unattended else ()
 
 
 def is_takeable(header: Header, state: State) -> bool:
     """True where the person can take the text on the table before the end: all have signed it but who is absent."""
-    if state.outcome is not None or state.table.standing is None or header.rules.verdict != "mutual":
+    standing = state.table.standing
+    if state.outcome is not None or standing is None or header.rules.verdict != "mutual":
         return False
-    return all(state.table.standing.signed_by(who) or who in state.absent for who in header.voters)
+    return all(standing.signed_by(who) or who in state.absent for who in header.voters)
 
 
 def ways_out(header: Header, state: State) -> str:
@@ -170,19 +154,14 @@ def ways_out(header: Header, state: State) -> str:
     names = awaited(header, state)
     if not names:
         return ""
-    standing = state.table.standing if is_takeable(header, state) else None
-    signed = ""
-    if standing is not None:
-        signed = f"{standing.proposal.ref} is signed by {', '.join(who for who, _ in standing.signers) or 'nobody'}; "
-    are = (
-        ("has left" if len(names) == 1 else "have left")
-        if not any(map(header.agent, names))
-        else ("is absent" if len(names) == 1 else "are absent")
-    )
+    standing, signed = state.table.standing if is_takeable(header, state) else None, ""
     again = "`retry {0}` asks it again" + ("" if state.build else ", `leave {0}` goes on without it")
     ways = [(again if header.agent(who) else "`invite {0}` has it back").format(who) for who in names]
     if standing is not None:
+        signed = f"{standing.proposal.ref} is signed by {', '.join(who for who, _ in standing.signers) or 'nobody'}; "
         ways.append(f"`approve` takes {standing.proposal.ref} as it stands")
+    one, more = ("is absent", "are absent") if any(map(header.agent, names)) else ("has left", "have left")
+    are = one if len(names) == 1 else more
     return f"{signed}{', '.join(names)} {are}, and nothing can be decided without: {', '.join(ways)}"
 
 
@@ -239,7 +218,7 @@ def is_apart(dialog: Dialog, debt: Debt) -> bool:
 
     Asking again (`[RETRY]`) opens a debt of its own, while those of the others are still open.
     """
-    opened = next((entry for entry in reversed(dialog.entries) if entry.id == debt.re), None)
+    opened = dialog.entry(debt.re)
     is_several = opened is not None and opened.turn is not None and len(opened.turn) > 1
     is_open = any(other.key == debt.key for other in dialog.state.debts.open)
     return is_several or is_sealed_round(dialog, debt) or (is_open and len(dialog.state.owing) > 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dialogd.protocol import build
 from dialogd.protocol.admit import MarkPolicy, Refusal, claims_consensus, shown
 from dialogd.protocol.fold import state_after
-from dialogd.protocol.marks import APPROVE, CYCLE, ParsedReply, agreed, decision, of_their_own, same_text
+from dialogd.protocol.marks import APPROVE, CYCLE, ParsedReply, VoteChoice, agreed, decision, of_their_own, same_text
 from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest, turn_number
 from dialogd.protocol.order import awaited, following, signing, ways_out
 from dialogd.protocol.questions import NAME as QUESTION
@@ -39,24 +39,23 @@ def lacks_body(dialog: Dialog, me: str, reply: ParsedReply) -> str:
     """
     if is_blank(reply.body) and not reply.marks:
         return "Your reply was empty. Answer with your contribution, or with the single line [PASS]."
-    limit, mark = dialog.state.limits.max_message, Mark("CONSENSUS_REACHED")
+    limit, rules = dialog.state.limits.max_message, dialog.state.build.rules
     own = "" if dialog.state.table.standing else next((line for _, line in reply.tried if of_their_own(line)), "")
     claims = claims_consensus(reply) or bool(own and dialog.header.rules.verdict == "mutual")
-    if claims and not reply.summary and not MarkPolicy(dialog, me).signed(mark, reply):
+    if claims and not reply.summary and not MarkPolicy(dialog, me).signed(Mark("CONSENSUS_REACHED"), reply):
         return (
             f"You wrote {one_line(own, 100) or '[CONSENSUS_REACHED]'}, but there is no agreed text yet. Send your reply"
             " again with a section"
             " `## Consensus Summary` that states exactly what is agreed, then [CONSENSUS_REACHED]; or without the mark."
         )
+    reviews = rules is not None and dialog.state.build.reviewed_by(me) is not None and not reply.has(QUESTION)
+    if rules and reviews and (missing := build.unscored(rules, reply.marks)):
+        return (
+            f"A review gives points for every criterion, and yours has none for {', '.join(missing)}. Send it again"
+            f" with one line {build.score_form(rules)}."
+        )
     if claims_consensus(reply) and len(reply.body) > limit:
         return f"An agreed text is never cut, and yours has over {limit} characters. Send the reply again, shorter."
-    if (rules := dialog.state.build.rules) and dialog.state.build.reviewed_by(me) is not None:
-        missing = build.unscored(rules, reply.marks)
-        if missing and not reply.has(QUESTION):
-            return (
-                f"A review gives points for every criterion, and yours has none for {', '.join(missing)}. Send it again"
-                f" with one line {build.score_form(rules)}."
-            )
     if any(mark.name == "PROPOSAL" and len(mark.value) > limit for mark in reply.marks):
         return f"A proposal is never cut, and yours has over {limit} characters. Send the reply again, shorter."
     return ""
@@ -78,85 +77,68 @@ def rule(
     Pure; called again if the dialog has moved on. `is_last` says that the file has room for no other turn.
     """
     header, before = dialog.header, dialog.state
-    debt, rules = before.debt(me), header.rules
+    debt, rules, is_alone = before.debt(me), header.rules, header.is_unattended
     done = () if reply.has(QUESTION) else done  # who asks the person has submitted nothing
-    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *done, *shown(refused)]
-    if header.is_unattended and reply.has(QUESTION):
+    marks = [*_canonical(dialog, me, reply), *done, *shown(refused)]
+    if is_alone and reply.has(QUESTION):
         alone = "nobody is at the table: take your default, or decide, and say what you assume"
         marks.append(Mark("REFUSED", f"{QUESTION} | {alone}"))
-    after = _after(dialog, me, reply, marks)
-    found = settled(dialog, me, after, marks, is_last=is_last)
-    if found:
+
+    def after_it() -> State:  # once the turn stands in the file, before anybody is named in its TURN line
+        number, re = before.number + 1, debt.re if debt else ""
+        return state_after(header, before, Said(str(number), number, me, "", reply.body, tuple(marks), (), re=re))
+
+    after = after_it()
+    if found := settled(dialog, me, after, marks, is_last=is_last):
         marks += found
-        after = _after(dialog, me, reply, marks)
+        after = after_it()
     outcome, why = end_of(header, found)
     asked = after.questions
-    waits = {*asked.askers} - asked.told if header.is_unattended else asked.open  # nobody answers what a daemon asked
-    if not outcome and me == before.build.moderator and not waits:
-        outcome, why = build.ending(before.build) if build.is_last_word(before.build, marks) else ("", "")
+    waits = {*asked.askers} - asked.told if is_alone else asked.open  # nobody answers what a daemon asked
+    if not outcome and me == before.build.moderator and not waits and build.is_last_word(before.build, marks):
+        outcome, why = build.ending(before.build)
     if outcome:
         return Close(tuple(marks), None, outcome, why)
     callers = (*before.table.deadlock, me)
     was_sealed = rules.sealed and debt is not None and debt.is_ready  # first answers decide nothing
-    if reply.has("DEADLOCK") and not was_sealed and _all_call_it(header, before, {*callers}):
-        if header.judge and header.judge not in before.absent and after.counted < after.limits.max_turns:
-            return Close(tuple(marks), (header.judge,))
-        last = sorted(marks, key=lambda mark: mark.name == "DEADLOCK")  # its own call, with its crux, is the end
-        return Close(tuple(last), None, "DEADLOCK", f"deadlock, called by {', '.join(callers)}")
+    if reply.has("DEADLOCK") and not was_sealed:
+        # All that may vote (all agents, where nobody may) call it, and they are two; nobody waits for who is absent.
+        able = (set(header.voters) or {agent.id for agent in header.agents}) - before.absent
+        if len(able) >= 2 and able <= {*callers}:
+            if header.judge and header.judge not in before.absent and after.counted < after.limits.max_turns:
+                return Close(tuple(marks), (header.judge,))
+            last = sorted(marks, key=lambda mark: mark.name == "DEADLOCK")  # its own call, with its crux, is the end
+            return Close(tuple(last), None, "DEADLOCK", f"deadlock, called by {', '.join(callers)}")
     # Nobody agrees alone: where fewer than two may sign, an agent's end waits for the person.
     ends = reply.has("CONSENSUS_REACHED") or reply.has("DEADLOCK")
-    if ends and rules.verdict == "mutual" and len(header.voters) < 2 and not header.is_unattended:
+    if ends and rules.verdict == "mutual" and len(header.voters) < 2 and not is_alone:
         after = replace(after, questions=Questions((Question("asked"), *after.questions.open)))
     own = any(mark.name == "DECISION" and mark.fields[1:2] in (("moderator",), ("decide",)) for mark in found)
     step = next_turn(header, before, after, me, is_decided=own)
     return Close((*marks, *step.marks), step.turn, step.outcome, step.why)
 
 
-def _after(dialog: Dialog, me: str, reply: ParsedReply, marks: Sequence[Mark]) -> State:
-    """The state once the turn stands in the file, before anybody is named in its TURN line."""
-    number, debt = dialog.state.number + 1, dialog.state.debt(me)
-    said = Said(str(number), number, me, "", reply.body, tuple(marks), (), re=debt.re if debt else "")
-    return state_after(dialog.header, dialog.state, said)
+def _canonical(dialog: Dialog, me: str, reply: ParsedReply) -> Iterator[Mark]:
+    """The reply's marks as they are written: proposals get their numbers.
 
-
-def _numbered(state: State, reply: ParsedReply) -> list[Mark]:
-    """The reply's marks in canonical form; proposals get their numbers, claims of consensus are judged apart."""
-    marks: list[Mark] = []
-    number = int(state.table.next_ref[1:]) if reply.has("PROPOSAL") else 0
+    A claim of consensus becomes a signature, a new text to sign, or nothing.
+    """
+    standing, number = dialog.state.table.standing, int(dialog.state.table.next_ref[1:])
     for mark in reply.marks:
         if mark.name == "PROPOSAL":
-            marks.append(Mark("PROPOSAL", mark.value, f"P{number}"))
+            yield Mark("PROPOSAL", mark.value, f"P{number}")
             number += 1
         elif mark.name != "CONSENSUS_REACHED":
-            marks.append(mark)
-    return marks
-
-
-def _consensus(dialog: Dialog, me: str, reply: ParsedReply) -> list[Mark]:
-    """The mark that a claim of consensus becomes: a signature, a new text to sign, or nothing."""
-    state, rules = dialog.state, dialog.header.rules
-    if not claims_consensus(reply) or (rules.verdict == "mutual" and len(dialog.header.voters) < 2):
-        return []
-    standing, text = state.table.standing, same_text(reply.summary)
+            yield mark
+    if not claims_consensus(reply) or (dialog.header.rules.verdict == "mutual" and len(dialog.header.voters) < 2):
+        return
+    claim = next(mark for mark in reply.marks if mark.name == "CONSENSUS_REACHED")
     if standing is not None and MarkPolicy(dialog, me).signed(Mark("CONSENSUS_REACHED"), reply):
         is_said = any(standing.proposal.ref in agreed(mark) for mark in reply.marks)
-        return [] if is_said or standing.signed_by(me) else [Mark("AGREE", standing.proposal.ref)]
-    if not text:
-        return []
-    proposals = sum(mark.name == "PROPOSAL" for mark in reply.marks)
-    how = next(mark.value for mark in reply.marks if mark.name == "CONSENSUS_REACHED")
-    value = " | ".join(filter(None, (digest(text), how)))
-    return [Mark("CONSENSUS_PROPOSED", value, f"P{int(state.table.next_ref[1:]) + proposals}")]
-
-
-def _all_call_it(header: Header, state: State, who: set[str]) -> bool:
-    """True when all that may vote (all agents, where nobody may) call it a deadlock, and they are at least two.
-
-    Nobody waits for who is absent.
-    """
-    able = set(header.voters) or {agent.id for agent in header.agents}
-    able -= state.absent
-    return len(able) >= 2 and able <= who
+        if not is_said and not standing.signed_by(me):
+            yield Mark("AGREE", standing.proposal.ref)
+    elif text := same_text(reply.summary):
+        yield Mark("CONSENSUS_PROPOSED", " | ".join(filter(None, (digest(text), claim.value))), f"P{number}")
 
 
 # -- How the dialog goes on -------------------------------------------------------------------------------------------
@@ -170,10 +152,9 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
     is_last_resort = me in (before.escalation.to, header.judge) and not _rest(after, me)
     if after.floor.rounds == before.floor.rounds and not is_last_resort:
         return "", ""
-    if after.closing.startswith(CYCLE):
-        return "DEADLOCK", after.closing
     if after.closing:
-        return "STOPPED", f"time: {after.closing}"
+        is_cycle = after.closing.startswith(CYCLE)
+        return ("DEADLOCK", after.closing) if is_cycle else ("STOPPED", f"time: {after.closing}")
     if limits.max_rounds is not None and after.floor.rounds >= limits.max_rounds:
         return "MAX_TURNS_REACHED", f"the limit of {many(limits.max_rounds, 'round')}"
     return "", ""
@@ -219,55 +200,43 @@ def next_turn(header: Header, before: State, after: State, me: str, *, is_decide
     if after.escalation.to not in ("", USER):
         return Close(marks, (after.escalation.to,))
     named = following(header, after, me)
-    for cause in _causes(header, after, named, passed_up):
-        if is_alone and cause.outcome:
-            end = Close(marks, outcome=cause.outcome, why=cause.why)
-            return _last_resort(header, before, after, cause.outcome, cause.why) or end
-        if cause.ask and not is_alone:
-            return Close((*marks, Mark(QUESTION, cause.ask)), (USER,))
+    for ask, outcome, why in _causes(header, after, named, passed_up):
+        if is_alone and outcome:
+            return _last_resort(header, before, after, outcome, why) or Close(marks, outcome=outcome, why=why)
+        if ask and not is_alone:
+            return Close((*marks, Mark(QUESTION, ask)), (USER,))
     return Close(marks, named)
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """What keeps a dialog from going on by its order: what the person is asked; the end with nobody at the table."""
+def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str) -> Iterator[tuple[str, str, str]]:
+    """What keeps it from going on by its order, the weightiest first: what the person is asked; else outcome and why.
 
-    ask: str = ""
-    outcome: str = ""
-    why: str = ""
-
-
-def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str) -> Iterator[Cause]:
-    """Why it does not go on by its order, the weightiest first; `named` would be next by that order.
-
-    `passed_up` is what the moderator leaves to the person, in words.
+    The end is that of a dialog with nobody at the table. `named` would be next by the order, `passed_up` is what the
+    moderator leaves to the person.
     """
-    names, everybody = awaited(header, after), header.speakers
+    names, everybody, tasks = awaited(header, after), header.speakers, after.build
     here = [who for who in everybody if who not in after.absent]
     if passed_up:
-        yield Cause("", "DEADLOCK", without_fields(passed_up))
-    if after.build and not names:
-        what, task = after.build.due
-        ask = build.question(after.build) if named == (USER,) else ""
+        yield "", "DEADLOCK", without_fields(passed_up)
+    if tasks and not names:
+        what, task = tasks.due
         why = f"task {task.id}: {task.why}" if what is build.Due.STUCK and task is not None else ""
-        why = build.unplanned(after.build) if what is build.Due.GOAL else why
-        yield Cause(ask, "STOPPED" if why else "", f"error: {why}")
+        why = build.unplanned(tasks) if what is build.Due.GOAL else why
+        yield build.question(tasks) if named == (USER,) else "", "STOPPED" if why else "", f"error: {why}"
         return
     if after.escalation.to == USER:
         why = without_fields(after.escalation.why)
-        yield Cause(why or "please decide", "DEADLOCK", f"nobody could decide: {why}")
+        yield why or "please decide", "DEADLOCK", f"nobody could decide: {why}"
     if len(here) < 2 and not (len(everybody) == 1 and here and after.limits.max_rounds is not None):
         absent = ", ".join(who for who in everybody if who in after.absent)
         why = f"absent: {absent}" if absent else "nobody else takes part"
-        yield Cause("", "STOPPED", f"error: fewer than two agents are left; {why}")
+        yield "", "STOPPED", f"error: fewer than two agents are left; {why}"
     if names:
-        ask = ways_out(header, after) if not after.build or named == (USER,) else ""
-        absent = ", ".join(sorted(after.absent))
-        why = f"error: nothing can be decided without {', '.join(names)}; absent: {absent}"
-        yield Cause(ask, "STOPPED", why)
-    if after.floor.is_quiet and not after.build:
+        why = f"error: nothing can be decided without {', '.join(names)}; absent: {', '.join(sorted(after.absent))}"
+        yield ways_out(header, after) if not tasks or named == (USER,) else "", "STOPPED", why
+    if after.floor.is_quiet and not tasks:
         ask = "" if header.rules.is_plain else "everybody passed: close the dialog, or say what is missing"
-        yield Cause(ask, "DEADLOCK", "everybody passed")
+        yield ask, "DEADLOCK", "everybody passed"
 
 
 def _rest(after: State, me: str) -> tuple[str, ...]:
@@ -294,12 +263,13 @@ def _last_resort(header: Header, before: State, after: State, outcome: str, why:
 
 # -- What is decided once an agent's turn stands ----------------------------------------------------------------------
 
+# By which methods a decision ends a dialog of each verdict; a build ends by its moderator's last word.
 _ENDS: Mapping[str, tuple[str, ...]] = {
     "mutual": ("mutual",),
     "vote": ("vote", "moderator"),
     "moderator": ("moderator",),
     "judge": ("judge",),
-    BUILDS: (),  # its moderator's last word ends it
+    BUILDS: (),
 }
 
 
@@ -315,13 +285,7 @@ def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark], *, is_
         return list(_judged(dialog.state, after, me))
     if rules := dialog.state.build.rules:
         return list(_reviewed(dialog, rules, me, after, marks))
-    found = list(_deciders(dialog, me, after, marks))
-    match header.rules.verdict:
-        case "mutual":
-            found += _signed(dialog, me, after, marks)
-        case "vote":
-            found += counted(dialog, me, after, is_last=is_last)
-    return found
+    return [*_deciders(dialog, me, after, marks), *without(dialog, me, after, marks, is_last=is_last)]
 
 
 def end_of(header: Header, found: Sequence[Mark]) -> tuple[str, str]:
@@ -342,24 +306,20 @@ def end_of(header: Header, found: Sequence[Mark]) -> tuple[str, str]:
 
 def as_it_stands(dialog: Dialog) -> list[Mark]:
     """What the votes or signatures in hand come to where a limit ends the dialog and no turn follows."""
-    match dialog.header.rules.verdict:
-        case _ if dialog.state.table.red_team:
-            return []  # nobody has argued against it yet
-        case "mutual":
-            return list(_signed(dialog, "", dialog.state, ()))
-        case "vote":
-            return list(counted(dialog, "", dialog.state, is_last=True))
-        case _:
-            return []
+    if dialog.state.table.red_team:
+        return []  # nobody has argued against it yet
+    return without(dialog, "", dialog.state, is_last=True)
 
 
-def without(dialog: Dialog, agent: str, after: State) -> list[Mark]:
-    """What is decided now that `agent` is passed over; `after` is the state in which it is."""
+def without(
+    dialog: Dialog, agent: str, after: State, marks: Sequence[Mark] | None = None, *, is_last: bool = False
+) -> list[Mark]:
+    """What signatures or votes come to after `marks` of `agent`; without marks it is passed over."""
     match dialog.header.rules.verdict:
         case "mutual":
-            return list(_signed(dialog, "", after, ()))
+            return list(_signed(dialog, agent if marks is not None else "", after, marks or ()))
         case "vote":
-            return list(counted(dialog, agent, after))
+            return list(_voted(dialog, agent, after, is_last=is_last))
         case _:
             return []
 
@@ -369,8 +329,8 @@ def taken(dialog: Dialog) -> list[Mark]:
     standing = dialog.state.table.standing
     if not dialog.state.approved or standing is None:
         return []
-    why = "approved | person | {} | the person took the text as it stands"
-    return [Mark("DECISION", why.format(_signatures(dialog.header, standing)), standing.proposal.ref)]
+    why = f"approved | person | {_signatures(dialog.header, standing)} | the person took the text as it stands"
+    return [Mark("DECISION", why, standing.proposal.ref)]
 
 
 def _signatures(header: Header, standing: Standing) -> str:
@@ -402,28 +362,27 @@ def _signed(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Ite
 
 def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> tuple[Mark, ...] | None:
     """What keeps an approval from counting yet; None when nothing does."""
-    rules, state = dialog.header.rules, dialog.state
+    rules, board = dialog.header.rules, dialog.header.rules.board
     if rules.review and after.table.blocking:
         open_ = ", ".join(str(number) for number, _ in after.table.blocking)
         return (Mark("REFUSED", f"approval of {ref} | findings that block are open: {open_}"),)
-    if rules.board is not None and after.floor.contributed < rules.board.minimum_contributions:
-        why = f"an end needs {rules.board.minimum_contributions} contributions, there are {after.floor.contributed}"
+    if board is not None and after.floor.contributed < board.minimum_contributions:
+        why = f"an end needs {board.minimum_contributions} contributions, there are {after.floor.contributed}"
         return (Mark("REFUSED", f"approval of {ref} | {why}"),)
     first = 2 if rules.sealed or rules.verdict == "vote" else 1  # turns of each agent in the very first exchange
     at_once = bool(after.floor.turns_of) and max(after.floor.turns_of.values()) <= first
-    if (
-        rules.red_team and not (after.table.is_tested or is_last) and (at_once or state.table.red_team)
-    ):  # a pass argues nothing
+    is_due = at_once or dialog.state.table.red_team  # a pass argues nothing: then it is another's
+    if rules.red_team and is_due and not (after.table.is_tested or is_last):
         return (Mark("ROUND", f"red team | {ref}"),)
     return None
 
 
-def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> Iterator[Mark]:
+def _voted(dialog: Dialog, me: str, after: State, *, is_last: bool) -> Iterator[Mark]:
     """The votes that are over: at most one is won, by most weight; when enough have failed the moderator decides.
 
     A round is heard to its end first: what the others of it say is on its way, and may be the dissent worth reading.
     """
-    header = dialog.header
+    header, rules = dialog.header, dialog.header.rules
     is_last = is_last or bool(limit_reached(dialog.state, after, me, header)[0])
     if not is_last and awaited(header, after):
         return  # the person, or the end, comes before a count that only absence decides
@@ -434,27 +393,25 @@ def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> 
     counts = {poll.ref: tally(header, poll, after.absent) for poll in polls}
     held = {ref: _held(dialog, after, ref, is_last=is_last) for ref, count in counts.items() if count.is_approved}
     free = [ref for ref, what in held.items() if what is None]
-    won = max(free, key=lambda ref: header.rules.weight(counts[ref].approve), default="")  # of equals the earlier one
+    won = max(free, key=lambda ref: rules.weight(counts[ref].approve), default="")  # of equals the earlier one
     known = dialog.state.polls.over(header, dialog.state.absent)  # what holds those up was said then
     failed = False
     for ref, count in counts.items():
         if ref == won:
-            yield _of_vote(ref, "approved", count.evidence, _why_approved(header, won, free))
+            others = ", ".join(other for other in free if other != won)
+            more = f", and for {others}: the most for it wins, of equals the first" if others else ""
+            yield Mark(
+                "DECISION", f"approved | vote | {count.evidence} | at least {rules.threshold:.0%} for it{more}", ref
+            )
             return
         if count.is_approved:
             yield from (held[ref] or ()) if ref not in known else ()
-            continue
-        failed = True
-        yield _of_vote(ref, "rejected", count.evidence, _why_rejected(header, count))
-    enough = header.rules.escalation_threshold
+        else:
+            failed = True
+            yield Mark("DECISION", f"rejected | vote | {count.evidence} | {_why_rejected(header, count)}", ref)
+    enough = rules.escalation_threshold
     if failed and after.polls.failed + 1 >= enough and not is_last:
         yield Mark("ESCALATE", f"{enough} vote{'' if enough == 1 else 's'} failed")
-
-
-def _why_approved(header: Header, won: str, approved: Sequence[str]) -> str:
-    why = f"at least {header.rules.threshold:.0%} for it"
-    others = [ref for ref in approved if ref != won]
-    return f"{why}, and for {', '.join(others)}: the most for it wins, of equals the first" if others else why
 
 
 def _why_rejected(header: Header, count: Tally) -> str:
@@ -463,46 +420,46 @@ def _why_rejected(header: Header, count: Tally) -> str:
     return "one agent alone is for it" if count.is_enough else f"less than {header.rules.threshold:.0%} for it"
 
 
-def _of_vote(ref: str, outcome: str, evidence: str, reason: str) -> Mark:
-    return Mark("DECISION", f"{outcome} | vote | {evidence} | {reason}", ref)
+def _choices(marks: Sequence[Mark]) -> dict[str, VoteChoice]:
+    """What DECIDE marks choose, by proposal; the first decision on one counts."""
+    found: dict[str, VoteChoice] = {}
+    for mark in marks:
+        if mark.name == "DECIDE" and (choice := decision(mark)) is not None:
+            found.setdefault(choice.ref, choice)
+    return found
 
 
 def _deciders(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
-    """What this agent decides by itself, as its role allows; the first decision on a proposal counts."""
+    """What this agent decides by itself, as its role allows."""
     rules, state = dialog.header.rules, dialog.state
     may_end = rules.verdict == "moderator" or (rules.verdict == "vote" and state.escalation.to == me)
-    done: set[str] = set()
-    for mark in marks:
-        choice = decision(mark) if mark.name == "DECIDE" else None
-        if choice is None or choice.ref in done or not rules.role(me).may("DECIDE", "MODERATE"):
-            continue
-        done.add(choice.ref)
+    may_decide = rules.role(me).may("DECIDE", "MODERATE")
+    for choice in _choices(marks).values() if may_decide else ():
+        is_yes = choice.choice == APPROVE
         counts = may_end or (rules.review and after.table.blocking)
-        held = _held(dialog, after, choice.ref, is_last=True) if counts and choice.choice == "approve" else None
+        held = _held(dialog, after, choice.ref, is_last=True) if counts and is_yes else None
         if held is not None:
             yield from held
             continue
-        outcome = "approved" if choice.choice == "approve" else "rejected"
-        method = "moderator" if may_end else "decide"
-        evidence = f"by {me} in turn {state.number + 1}"
-        yield Mark("DECISION", f"{outcome} | {method} | {evidence} | {choice.reason or 'no reason given'}", choice.ref)
+        head = f"{'approved' if is_yes else 'rejected'} | {'moderator' if may_end else 'decide'}"
+        why = choice.reason or "no reason given"
+        yield Mark("DECISION", f"{head} | by {me} in turn {state.number + 1} | {why}", choice.ref)
 
 
 def _reviewed(dialog: Dialog, rules: Build, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
     """What a review of the submitted task comes to; nothing while its reviewer has not decided."""
     task = dialog.state.build.reviewed_by(me)
-    choices = [choice for mark in marks if mark.name == "DECIDE" and (choice := decision(mark)) is not None]
-    choice = next((one for one in choices if task is not None and one.ref == task.ref), None)
-    if task is None or choice is None:
-        asks = any(mark.name == QUESTION for mark in marks)
-        yield from build.undecided(task) if task is not None and not asks else ()
+    if task is None:
+        return
+    choice = _choices(marks).get(task.ref)
+    if choice is None:
+        yield from build.undecided(task) if all(mark.name != QUESTION for mark in marks) else ()
         return
     blocking = [number for number, _ in after.table.blocking]
     why = build.objections(rules, task, marks, blocking, approves=choice.choice == APPROVE)
-    outcome = "rejected" if why else "approved"
     evidence = f"by {me} in turn {dialog.state.number + 1}; tree {task.tree}; gate {task.gate}"
     reason = "; ".join(why) or choice.reason or "no reason given"
-    yield Mark("DECISION", f"{outcome} | review | {evidence} | {reason}", task.ref)
+    yield Mark("DECISION", f"{'rejected' if why else 'approved'} | review | {evidence} | {reason}", task.ref)
     yield from build.records(rules, task, marks, why, is_unattended=dialog.header.is_unattended)
 
 

@@ -546,7 +546,7 @@ def test_a_thousand_attempts_are_one_question_of_a_few_matters() -> None:
 def test_scripted_agents_that_mean_it_answer_with_the_bare_yes() -> None:
     here = pair()
     here.thinks("B")
-    found = admit.admit(here.dialog, "B", read_reply("Fine.\n\n[AGREE: P1 | simple]")).asked
+    found = admit.admit(here.dialog, "B", read_reply("Fine.\n\n[AGREE: P1 | simple]")).due(())
     assert confirmed(found) == "[AGREE: P1]"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dialogd.errors import Refused
 from dialogd.protocol import lifecycle, names
+from dialogd.protocol.admit import MarkPolicy
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Debts, Dialog, Escalation, State
@@ -212,18 +213,18 @@ TAKEN: dict[str, tuple[Dialog, set[str]]] = {
 
 @cases(("dialog", "taken"), TAKEN.values())
 def test_which_marks_of_an_agent_a_state_takes(dialog: Dialog, taken: set[str]) -> None:
-    assert {name for name in MEANT if not lifecycle.marks_refused(dialog, "A", name)} == taken
+    assert {name for name in MEANT if not MarkPolicy(dialog, "A").too_late(name)} == taken
 
 
 def test_a_text_to_be_signed_alone_refuses_no_mark() -> None:
     stage = room(COUNCIL, A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
     stage.step("A")
     assert lifecycle.where(stage.dialog) == "deciding"
-    assert [name for name in MEANT if lifecycle.marks_refused(stage.dialog, "B", name)] == []
+    assert [name for name in MEANT if MarkPolicy(stage.dialog, "B").too_late(name)] == []
 
 
 def test_a_refused_mark_says_which_state_and_what_it_takes() -> None:
-    why = lifecycle.marks_refused(stood(COUNCIL, closing="the time limit"), "A", "PROPOSAL")
+    why = MarkPolicy(stood(COUNCIL, closing="the time limit"), "A").too_late("PROPOSAL")
     assert why.startswith("the dialog is deciding: one last round sums up, because of the time limit; it takes AGREE")
 
 
