@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dialogd.protocol import marks
-from dialogd.protocol.certificate import Certificate, certify
+from dialogd.protocol.certificate import certify
 from dialogd.protocol.fold import steps
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Condition, Entry
@@ -33,8 +33,12 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
 
     `last` limits this to so many of the latest entries: what was held before them is not known then.
     """
-    entries = dialog.entries if last is None else dialog.entries[-last:]
-    raised = _raised(dialog.state.table.proposals, {entry.id for entry in entries})
+    entries, made = dialog.entries if last is None else dialog.entries[-last:], dialog.state.table.proposals
+    ids, raised = {entry.id for entry in entries}, dict[str, list[Proposal]]()
+    for proposal in reversed(made):  # later ones are looked at first, so that few entries need few
+        if proposal.entry not in ids:
+            break
+        raised.setdefault(proposal.entry, []).insert(0, proposal)
     held: dict[tuple[str, str], str] = {}
     found: list[Position] = []
     text = ""  # the number of the consensus text on the table
@@ -43,30 +47,20 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
             continue
         if entry.by in agents and entry.is_turn and entry.counts:
-            stances = _stances(entry, raised, text, dialog.state.table.proposals)
-            found += (
-                Position(entry.by, ref, stance, entry.number)
-                for ref, stance in stances.items()
-                if held.get((entry.by, ref)) != stance
-            )
-            held |= {(entry.by, ref): stance for ref, stance in stances.items()}
-        text = _on_the_table(entry, raised, text)
+            for ref, stance in _stances(entry, raised, text, made).items():
+                if held.get((entry.by, ref)) != stance:
+                    found.append(Position(entry.by, ref, stance, entry.number))
+                held[entry.by, ref] = stance
+        is_decided = any(mark.ref == text for mark in entry.all("DECISION"))
+        if entry.mark("OBJECTION") or is_decided or (entry.by == USER and entry.is_turn):
+            text = ""
+        text = next((proposal.ref for proposal in reversed(raised.get(entry.id, ())) if proposal.sha), text)
     return tuple(found)
 
 
 def latest(ledger: Iterable[Position]) -> Mapping[tuple[str, str], Position]:
     """The last position of each agent on each proposal, by agent and ref."""
     return MappingProxyType({(position.agent, position.ref): position for position in ledger})
-
-
-def _raised(proposals: Sequence[Proposal], entries: set[str]) -> Mapping[str, list[Proposal]]:
-    """The proposals that these entries made, by entry; later ones are looked at first, so that few need few."""
-    raised: dict[str, list[Proposal]] = {}
-    for proposal in reversed(proposals):
-        if proposal.entry not in entries:
-            break
-        raised.setdefault(proposal.entry, []).insert(0, proposal)
-    return raised
 
 
 def _stances(
@@ -84,12 +78,16 @@ def _stances(
         choice = marks.decision(mark)
         if choice is not None and choice.ref:
             stances[choice.ref] = _STANCES[choice.choice]
-    answered = next(filter(None, _named(entry, raised)), [])
+    # What its RE names: proposals by number, else those that were made in the turns.
+    named = [marks.references(mark) for mark in entry.all("RE")]
+    by_number = [ref for _, refs in named for ref in refs]
+    turns = [turn for turns, _ in named for turn in turns if turn != entry.number]
+    by_turn = [proposal.ref for turn in turns for proposal in raised.get(str(turn), ())]
     for mark in entry.all("CONCEDE"):
-        named = marks.objected(mark)
-        stances |= dict.fromkeys(named or [ref for ref in answered if ref not in stances], CONCEDED)
+        given_up = marks.objected(mark) or [ref for ref in by_number or by_turn if ref not in stances]
+        stances |= dict.fromkeys(given_up, CONCEDED)
     for mark in entry.all("OBJECTION"):
-        about = (marks.objected(mark), *_named(entry, raised), [text] if text else [])
+        about = (marks.objected(mark), by_number, by_turn, [text] if text else [])
         others = ([ref for ref in refs if not _is_by(entry.by, ref, made)] for refs in about)
         stances |= dict.fromkeys(next(filter(None, others), []), AGAINST)
     return stances
@@ -98,21 +96,6 @@ def _stances(
 def _is_by(agent: str, ref: str, made: Sequence[Proposal]) -> bool:
     """True for a proposal of that agent's own."""
     return any(proposal.by == agent for proposal in reversed(made) if proposal.ref == ref)
-
-
-def _named(entry: Entry, raised: Mapping[str, Sequence[Proposal]]) -> tuple[list[str], list[str]]:
-    """The proposals that a reply's RE names by number, and those that were made in the turns that it names."""
-    found = [marks.references(mark) for mark in entry.all("RE")]
-    turns = [turn for named, _ in found for turn in named if turn != entry.number]
-    return [ref for _, refs in found for ref in refs], [p.ref for turn in turns for p in raised.get(str(turn), ())]
-
-
-def _on_the_table(entry: Entry, raised: Mapping[str, Sequence[Proposal]], text: str) -> str:
-    """The number of the consensus text that is on the table after this entry."""
-    cleared = entry.mark("OBJECTION") or any(mark.ref == text for mark in entry.all("DECISION"))
-    if cleared or (entry.by == USER and entry.is_turn):
-        text = ""
-    return next((proposal.ref for proposal in reversed(raised.get(entry.id, ())) if proposal.sha), text)
 
 
 # -- The board --------------------------------------------------------------------------------------------------------
@@ -222,37 +205,23 @@ def _walked(dialog: Dialog) -> tuple[Mapping[str, int], Mapping[str, tuple[Ballo
 
 def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
     """What the agents contributed, in order; a turn that only passes contributes nothing."""
-    rounds = rounds_of(dialog)
-    numbers = _numbers(dialog)
-    return tuple(
-        one
-        for entry in dialog.turns
-        if entry.by != USER and entry.condition is not Condition.UNFINISHED and entry.counts
-        for one in _of(entry, rounds[entry.id], numbers.get(entry.id, ()))
-    )
-
-
-def _numbers(dialog: Dialog) -> dict[str, tuple[str, ...]]:
-    """The numbers that each entry's PROPOSAL marks got, in order."""
-    found: dict[str, tuple[str, ...]] = {}
+    rounds, numbers, found = rounds_of(dialog), dict[str, list[str]](), list[Contribution]()
     for proposal in dialog.state.table.proposals:
         if not proposal.sha:
-            found[proposal.entry] = (*found.get(proposal.entry, ()), proposal.ref)
-    return found
-
-
-def _of(entry: Entry, number: int, refs: tuple[str, ...]) -> Iterator[Contribution]:
-    about = _about(entry)
-    sure = next((c for m in entry.all("CONFIDENCE") if (c := marks.confidence(m)) is not None), None)
-    body = own_words(entry.body)
-    plain = Contribution(entry.number, entry.by, TEXT, body, about, sure, number)
-    typed = [mark for mark in entry.marks if contributes(mark)]
-    free = iter(refs)
-    for mark in typed:
-        ref = next(free, mark.ref) if mark.name == "PROPOSAL" else ""
-        yield replace(plain, kind=mark.name, text=mark.value, ref=ref)
-    if not typed and body.strip() and not entry.mark("PASS"):
-        yield plain
+            numbers.setdefault(proposal.entry, []).append(proposal.ref)
+    for entry in dialog.turns:
+        if entry.by == USER or entry.condition is Condition.UNFINISHED or not entry.counts:
+            continue
+        sure = next((c for m in entry.all("CONFIDENCE") if (c := marks.confidence(m)) is not None), None)
+        body, refs = own_words(entry.body), iter(numbers.get(entry.id, ()))
+        plain = Contribution(entry.number, entry.by, TEXT, body, _about(entry), sure, rounds[entry.id])
+        typed = [mark for mark in entry.marks if contributes(mark)]
+        for mark in typed:
+            ref = next(refs, mark.ref) if mark.name == "PROPOSAL" else ""
+            found.append(replace(plain, kind=mark.name, text=mark.value, ref=ref))
+        if not typed and body.strip() and not entry.mark("PASS"):
+            found.append(plain)
+    return tuple(found)
 
 
 def _about(entry: Entry) -> tuple[str, ...]:
@@ -265,23 +234,23 @@ def _about(entry: Entry) -> tuple[str, ...]:
 def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
     """Every numbered proposal and consensus text, with who is for and against it as they stand now."""
     rounds, votes = _walked(dialog)
-    entries = {entry.id: entry for entry in dialog.entries}
-    decided = by_ref(tuple(_decisions(dialog, certify(dialog), rounds, reopenings(dialog))))
+    entries, rules = {entry.id: entry for entry in dialog.entries}, dialog.header.rules
+    decided = by_ref(decisions(dialog))
     sides: dict[tuple[str, str], tuple[str, ...]] = {}
     for (who, ref), held in latest(positions(dialog)).items():
         sides[ref, held.stance] = (*sides.get((ref, held.stance), ()), who)
     return tuple(
         Proposed(
-            ref=p.ref,
-            agent=p.by,
-            entry=p.entry,
-            text=p.text,
-            round=rounds[p.entry],
+            p.ref,
+            p.by,
+            p.entry,
+            p.text,
+            rounds[p.entry],
             refs=_about(entries[p.entry]),
             supporters=sides.get((p.ref, FOR), ()),
             opponents=sides.get((p.ref, AGAINST), ()),
             votes=tuple(
-                WeightedBallot(b.agent, b.choice, b.reason, b.turn, dialog.header.rules.weight([b.agent]))
+                WeightedBallot(b.agent, b.choice, b.reason, b.turn, rules.weight([b.agent]))
                 for b in votes.get(p.ref, ())
             ),
             decision=in_a_word(decided.get(p.ref)),
@@ -295,10 +264,20 @@ def decisions(dialog: Dialog, opened: Mapping[str, Reopening] | None = None) -> 
 
     `opened` are the dialog's `reopenings`, where they are known already. Folds the dialog anew: ask once for an answer.
     """
-    c = certify(dialog)
-    if c is None and not dialog.state.table.decisions:
+    c, made = certify(dialog), [*dialog.state.table.decisions]
+    if c is not None and all(d.entry != c.decided_in for d in made):
+        signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
+        evidence = f"{'by' if c.method == 'person' else 'signed by'} {signers}"
+        made.append(Decision(c.ref, "approved", c.method, evidence, "", c.decided_in))
+    if not made:
         return ()
-    return tuple(_decisions(dialog, c, rounds_of(dialog), reopenings(dialog) if opened is None else opened))
+    rounds, opened = rounds_of(dialog), reopenings(dialog) if opened is None else opened
+    found = []
+    for d in made:
+        now, number = as_of_now(opened, d.entry, d.outcome, d.reason), rounds.get(d.entry, 0)
+        more = (now.reason, d.entry, number, now.rejected_in, now.superseded)
+        found.append(Decided(d.ref, now.outcome, d.method, d.evidence, *more))
+    return tuple(found)
 
 
 def by_ref(made: Sequence[Decided]) -> Mapping[str, Decided]:
@@ -309,24 +288,6 @@ def by_ref(made: Sequence[Decided]) -> Mapping[str, Decided]:
 def in_a_word(made: Decided | None) -> str:
     """What a proposal comes to by its decision: that one's word, `vetoed`, or "" without one."""
     return "" if made is None else "vetoed" if made.method == "veto" else made.stands
-
-
-def _decisions(
-    dialog: Dialog, c: Certificate | None, rounds: Mapping[str, int], opened: Mapping[str, Reopening]
-) -> Iterator[Decided]:
-    yield from (_decided(decision, rounds, opened) for decision in dialog.state.table.decisions)
-    if c is not None and all(d.entry != c.decided_in for d in dialog.state.table.decisions):
-        signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
-        evidence = f"{'by' if c.method == 'person' else 'signed by'} {signers}"
-        yield _decided(Decision(c.ref, "approved", c.method, evidence, "", c.decided_in), rounds, opened)
-
-
-def _decided(d: Decision, rounds: Mapping[str, int], opened: Mapping[str, Reopening]) -> Decided:
-    now = as_of_now(opened, d.entry, d.outcome, d.reason)
-    number = rounds.get(d.entry, 0)
-    return Decided(
-        d.ref, now.outcome, d.method, d.evidence, now.reason, d.entry, number, now.rejected_in, now.superseded
-    )
 
 
 # -- What the person makes of a result --------------------------------------------------------------------------------
@@ -378,8 +339,7 @@ class AsOfNow:
 def reason(entry: Entry) -> str:
     """Why the person rejected the result in this turn, in one line."""
     mark = entry.mark("REJECTED")
-    words = mark.value if mark is not None else ""
-    return words or " ".join(entry.body.split())
+    return (mark.value if mark is not None else "") or " ".join(entry.body.split())
 
 
 def rejections_in(opened: Mapping[str, Reopening]) -> tuple[Rejection, ...]:
@@ -389,20 +349,16 @@ def rejections_in(opened: Mapping[str, Reopening]) -> tuple[Rejection, ...]:
 
 def reopenings(dialog: Dialog) -> Mapping[str, Reopening]:
     """Every end after which the dialog was opened again, first to last, by the id of the entry that had ended it."""
-    ends = [entry.ending is not None for entry in dialog.entries]
-    first = ends.index(True) if True in ends else len(ends)
+    first = next((at for at, entry in enumerate(dialog.entries) if entry.ending is not None), len(dialog.entries))
     if not any(entry.by == USER for entry in dialog.entries[first + 1 :]):
         return {}
     found: dict[str, Reopening] = {}
     for entry, _, before, after in steps(dialog):
-        outcome = before.outcome
-        if outcome is None or after.outcome is not None:
-            continue
-        is_rejected = entry.by == USER and entry.is_turn and entry.mark("REJECTED") is not None
-        rejection = (
-            Rejection(entry.number, entry.at, reason(entry), outcome.entry, outcome.name) if is_rejected else None
-        )
-        found[outcome.entry] = Reopening(outcome.entry, entry.id, rejection)
+        end = before.outcome
+        if end is not None and after.outcome is None:
+            is_rejected = entry.by == USER and entry.is_turn and entry.mark("REJECTED") is not None
+            rejection = Rejection(entry.number, entry.at, reason(entry), end.entry, end.name) if is_rejected else None
+            found[end.entry] = Reopening(end.entry, entry.id, rejection)
     return found
 
 
@@ -422,9 +378,8 @@ def as_of_now(opened: Mapping[str, Reopening], entry: str, outcome: str, why: st
 
 def rejected(dialog: Dialog) -> Rejection | None:
     """The rejection by which the dialog was opened for the last time; None where it was not."""
-    if not dialog.state.rejected:
-        return None
-    return next((r for r in rejections_in(reopenings(dialog)) if str(r.turn) == dialog.state.rejected), None)
+    found = rejections_in(reopenings(dialog)) if dialog.state.rejected else ()
+    return next((r for r in found if str(r.turn) == dialog.state.rejected), None)
 
 
 def as_ended(dialog: Dialog, entry_id: str) -> Dialog:

@@ -58,7 +58,10 @@ class Score:
     """The five parts, 0 to 100, each the mean of what the reviewers said last; `total` is None where one is missing."""
 
     parts: Mapping[str, float]
-    total: float | None
+
+    @property
+    def total(self) -> float | None:
+        return fmean(self.parts.values()) if len(self.parts) == len(PARTS) else None
 
     @property
     def points(self) -> Mapping[str, float]:
@@ -71,22 +74,22 @@ def reviewed(table: Table, said: Said) -> Table:
 
     Those of a daemon are about one submission, and gone with the next.
     """
+    blocking, findings = table.blocking, table.findings
     if _submits(said):
-        table = replace(table, blocking=tuple(one for one in table.blocking if one[1] != SYSTEM))
+        blocking = tuple(one for one in blocking if one[1] != SYSTEM)
     for mark in said.written:
         kind = REVIEW.get(mark.name)
         if kind is None:
             continue
-        if kind.numbers:
-            table = replace(table, findings=table.findings + 1)  # of a struck turn, too: no number is given again
-        if not said.counts:
-            continue
-        if level(mark) in kind.blocks:
-            table = replace(table, blocking=(*table.blocking, (table.findings, said.by)))
-        elif kind.resolves:
+        findings += bool(kind.numbers)  # of a struck turn, too: no number is given again
+        if said.counts and level(mark) in kind.blocks:
+            blocking = (*blocking, (findings, said.by))
+        elif said.counts and kind.resolves:
             mine = ("".join(c for c in level(mark) if c.isdecimal()), said.by)
-            table = replace(table, blocking=tuple(o for o in table.blocking if (str(o[0]), o[1]) != mine))
-    return table
+            blocking = tuple(one for one in blocking if (str(one[0]), one[1]) != mine)
+    if (blocking, findings) == (table.blocking, table.findings):
+        return table
+    return replace(table, blocking=blocking, findings=findings)
 
 
 def level(mark: Mark) -> str:
@@ -99,8 +102,15 @@ def _word(field: str) -> str:
 
 
 def finding(fields: tuple[str, ...], number: int = 0, by: str = "", turn: int = 0, entry: str = "") -> Finding:
-    """The finding that these fields of a mark tell of."""
-    return Finding(number, by, turn, *_six(fields), entry=entry)
+    """The finding that these fields of a mark tell of; what is too much belongs to the suggestion.
+
+    With fewer than five nobody can tell which they are: all but the severity are then the issue.
+    """
+    if len(fields) < 5:
+        fields = (*fields[:1], *[""] * (4 - len(fields[:1])), " | ".join(part for part in fields[1:] if part))
+    severity, category, file, line, issue, *rest = fields
+    suggestion = " | ".join(part for part in rest if part)
+    return Finding(number, by, turn, severity, category, file, line, issue, suggestion, entry=entry)
 
 
 def findings(dialog: Dialog) -> tuple[Finding, ...]:
@@ -108,73 +118,35 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
     found: list[Finding] = []
     number = 0
     for entry, kind, fields in _contributions(dialog):
-        if kind == "TASK":
+        number += kind == "FINDING"
+        if kind == "TASK":  # a submission ends what a daemon found in the one before
             how, turn = "by the next submission", turn_number(entry.id)
             found = [replace(f, resolved=how, resolved_in=turn) if f.by == SYSTEM and f.blocks else f for f in found]
-        number += kind == "FINDING"
-        if not entry.counts:
+        elif not entry.counts:
             continue
-        if kind == "FINDING":
+        elif kind == "FINDING":
             found.append(finding(fields, number, entry.by, turn_number(entry.id), entry.id))
         elif kind == "RESOLVED" and fields and (match := _NUMBER.fullmatch(fields[0])):
-            how = " | ".join(fields[1:]) or "resolved"
-            found = [
-                replace(f, resolved=how, resolved_in=entry.number)
-                if str(f.number) == match[1].lstrip("0") and (f.by == entry.by or (f.by == SYSTEM and not f.blocks))
-                else f
-                for f in found
-            ]
+            how, which = " | ".join(fields[1:]) or "resolved", match[1].lstrip("0")
+            for at, f in enumerate(found):
+                if str(f.number) == which and (f.by == entry.by or (f.by == SYSTEM and not f.blocks)):
+                    found[at] = replace(f, resolved=how, resolved_in=entry.number)
     return tuple(found)
 
 
 def score(dialog: Dialog) -> Score | None:
     """The score of the review: the mean of the five parts; None where nobody gave one, and in a build, task by task."""
-    if dialog.state.build:
-        return None
-    last: dict[str, dict[str, float]] = {}
-    for entry, kind, fields in _contributions(dialog):
+    last: dict[str, Mapping[str, float]] = {}
+    for entry, kind, fields in _contributions(dialog) if not dialog.state.build else ():
         if kind == "SCORE" and entry.counts and (parts := parts_of(fields)):
             last[entry.by] = parts
-    if not last:
-        return None
-    parts = {
-        name: fmean(values) for name in PARTS if (values := [said[name] for said in last.values() if name in said])
-    }
-    return Score(parts, fmean(parts.values()) if len(parts) == len(PARTS) else None)
+    each = {name: [said[name] for said in last.values() if name in said] for name in PARTS}
+    return Score({name: fmean(values) for name, values in each.items() if values}) if last else None
 
 
 def total_of(text: str) -> float | None:
     """The total of one reviewer's score as its mark has it; None where a part is missing."""
-    parts = parts_of(tuple(field.strip() for field in text.split("|")))
-    return fmean(parts.values()) if len(parts) == len(PARTS) else None
-
-
-def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:
-    """Entry, kind and fields of each mark of a review, and the record of each submission."""
-    for entry in dialog.entries:
-        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
-            continue
-        if not entry.is_turn and (not dialog.state.build or entry.by != SYSTEM):
-            continue
-        for mark in entry.written:
-            if mark.name in REVIEW or (mark.name == "TASK" and _submits(entry)):
-                yield entry, mark.name, fields_of(mark)
-
-
-def _submits(said: Said) -> bool:
-    """True where a daemon recorded a submission."""
-    return not said.by_hand and any("submitted" in fields_of(mark)[1:2] for mark in said.all("TASK"))
-
-
-def _six(fields: tuple[str, ...]) -> tuple[str, str, str, str, str, str]:
-    """The six fields of a finding; what is missing is "", what is too much belongs to the suggestion.
-
-    With fewer than five nobody can tell which they are: all but the severity are then the issue.
-    """
-    if len(fields) < 5:
-        return fields[0] if fields else "", "", "", "", " | ".join(part for part in fields[1:] if part), ""
-    severity, category, file, line, issue, *rest = (*fields, "", "", "", "", "")
-    return severity, category, file, line, issue, " | ".join(part for part in rest if part)
+    return Score(parts_of(tuple(field.strip() for field in text.split("|")))).total
 
 
 def parts_of(fields: tuple[str, ...]) -> dict[str, float]:
@@ -186,3 +158,19 @@ def parts_of(fields: tuple[str, ...]) -> dict[str, float]:
         if match and name in PARTS:
             found[name] = float(min(int(match[2]), 100))
     return found
+
+
+def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:
+    """Entry, kind and fields of each mark of a review, and the record of each submission."""
+    for entry in dialog.entries:
+        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
+            continue
+        if entry.is_turn or (dialog.state.build and entry.by == SYSTEM):
+            for mark in entry.written:
+                if mark.name in REVIEW or (mark.name == "TASK" and _submits(entry)):
+                    yield entry, mark.name, fields_of(mark)
+
+
+def _submits(said: Said) -> bool:
+    """True where a daemon recorded a submission."""
+    return not said.by_hand and any("submitted" in fields_of(mark)[1:2] for mark in said.all("TASK"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol.marks import MARKS, Who
@@ -72,40 +72,37 @@ class SealedAnswer:
 
 def answers(dialog: Dialog) -> tuple[SealedAnswer, ...]:
     """Every seal of the file and what became of it, then what was answered in the same rounds without one."""
-    entries = [e for e in dialog.entries if e.condition is not Condition.UNFINISHED and e.frame is not None]
-    notes = [(i, e) for i, e in enumerate(entries) if not e.is_turn and e.mark("SEALED") and _is_agent(dialog, e)]
-    turns = [(i, e) for i, e in enumerate(entries) if e.is_turn and _is_agent(dialog, e)]
-    last = {_debt(note): index for index, note in notes}
-    found = [_checked(dialog, note, index, turns, is_last=last[_debt(note)] == index) for index, note in notes]
-    return (*found, *_without(notes, turns))
+    agents = {agent.id for agent in dialog.everybody}
+    framed = [e for e in dialog.entries if e.condition is not Condition.UNFINISHED and e.frame and e.by in agents]
+    notes = [e for e in framed if not e.is_turn and e.mark("SEALED")]
+    turns = [e for e in framed if e.is_turn]
+    last = {(note.by, note.re): note.id for note in notes}
+    found = [_checked(dialog, note, turns, is_last=last[note.by, note.re] == note.id) for note in notes]
+    rounds = {re for _, re in last}
+    for turn in turns:
+        opens = turn.frame is not None and bool(turn.frame.nonce)
+        if (turn.by, turn.re) not in last and (turn.re in rounds or opens):
+            words = "opens a seal that does not stand in the file" if opens else "answers without a seal"
+            status = "broken" if opens else "unsealed"
+            found.append(SealedAnswer(turn.by, turn.re, "", turn.number, status, f"turn {turn.number} {words}"))
+    return tuple(found)
 
 
-def _is_agent(dialog: Dialog, entry: Entry) -> bool:
-    return any(agent.id == entry.by for agent in dialog.everybody)
-
-
-def _debt(entry: Entry) -> tuple[str, str]:
-    """What the entry answers: who, and the entry that asked."""
-    return entry.by, entry.re
-
-
-def _checked(
-    dialog: Dialog, note: Entry, at: int, turns: Sequence[tuple[int, Entry]], *, is_last: bool
-) -> SealedAnswer:
+def _checked(dialog: Dialog, note: Entry, turns: Sequence[Entry], *, is_last: bool) -> SealedAnswer:
     sha, *more = note.all("SEALED")[0].fields
-    agent, re = _debt(note)
-    answer = next((turn for index, turn in turns if index > at and _debt(turn) == (agent, re)), None)
+    answer = next((t for t in turns if t.start > note.start and (t.by, t.re) == (note.by, note.re)), None)
     status, why = ("replaced", "it was sealed once more") if not is_last else _status(dialog, note, sha, answer)
-    asked = next((e for e in dialog.entries if e.id == re), None)
-    since = asked.start if asked is not None else 0
-    earlier = [f"{turn.by}'s in turn {turn.number}" for index, turn in turns if index < at and turn.start > since]
     number = answer.number if answer is not None and is_last else 0
+    earlier = []
     if status == "fits":
+        asked = dialog.entry(note.re)
+        since = asked.start if asked is not None else 0
+        earlier = [f"{turn.by}'s in turn {turn.number}" for turn in turns if since < turn.start < note.start]
         before = f", and {', '.join(earlier)} stood in the file before that"
         alone = ", which stood before any answer: independent"
         why = f"turn {number} fits its seal in note {note.id}{before if earlier else alone}"
     is_independent = status == "fits" and not earlier
-    return SealedAnswer(agent, re, note.id, number, status, why, is_independent, COULD_READ in more)
+    return SealedAnswer(note.by, note.re, note.id, number, status, why, is_independent, COULD_READ in more)
 
 
 def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tuple[str, str]:
@@ -114,8 +111,8 @@ def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tupl
     if answer is None:
         if any(seal.entry == note.id for seal in dialog.state.debts.seals):
             return "waiting", "its text is to follow"
-        lost = any(e.condition is Condition.DAMAGED and _debt(e) == _debt(note) for e in dialog.entries)
-        return ("broken", "its text was cut or overwritten") if lost else ("void", "its text did not come")
+        is_lost = any(e.condition is Condition.DAMAGED and (e.by, e.re) == (note.by, note.re) for e in dialog.entries)
+        return ("broken", "its text was cut or overwritten") if is_lost else ("void", "its text did not come")
     if answer.frame is None or not answer.frame.nonce:
         return "broken", f"turn {answer.number} answers, and opens no seal"
     now = seal(answer.frame.nonce, sealed_text(answer.body, answer.written))
@@ -124,18 +121,3 @@ def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tupl
         words = f"the text in turn {answer.number}{edited} does not fit its seal"
         return "broken", f"{words}: sealed {sha[:16]}…, this text gives {now[:16]}…"
     return "fits", ""
-
-
-def _without(notes: Sequence[tuple[int, Entry]], turns: Sequence[tuple[int, Entry]]) -> Iterator[SealedAnswer]:
-    """Answers of sealed rounds that no seal was made for."""
-    sealed = {_debt(note) for _, note in notes}
-    rounds = {re for _, re in sealed}
-    for _, turn in turns:
-        agent, re = _debt(turn)
-        opens = turn.frame is not None and bool(turn.frame.nonce)
-        if (agent, re) in sealed or not (re in rounds or opens):
-            continue
-        why = f"turn {turn.number} answers without a seal"
-        if opens:
-            why = f"turn {turn.number} opens a seal that does not stand in the file"
-        yield SealedAnswer(agent, re, "", turn.number, "broken" if opens else "unsealed", why)

@@ -6,67 +6,20 @@ Signals are weak and decide nothing: only signatures, votes and decisions do.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 
-from dialogd.protocol import marks
+from dialogd.protocol.marks import read_vote
 from dialogd.protocol.model import USER, Condition, Entry, Said
 from dialogd.protocol.state import Dialog, State, budget_standing, used
 
 WINDOW = 12  # turns that are looked at, of many agents more
 SAME = 0.85  # overlap from which two texts count as nearly the same
 WARNINGS = (0.8, 0.5)  # parts of the budget whose spending is noticed
-
-# Phrases of agreement and of disagreement. They are English, and known to be read wrongly ("I agree if …"): they stand
-# in for marks where a reply has none, in this one figure.
-AGREE = (
-    "i agree", "we agree", "i accept", "you're right", "you are right", "good point", "let's proceed", "sounds good",
-    "i concede",
-)  # fmt: skip
-DISAGREE = (
-    "i disagree", "i don't agree", "i do not agree", "i object", "i'm not convinced", "i am not convinced",
-    "however, i", "on the other hand", "i still think",
-)  # fmt: skip
 _YES, _NO = frozenset({"AGREE", "CONCEDE", "approve"}), frozenset({"OBJECTION", "CRITIQUE", "reject"})
-
-
-def convergence(dialog: Dialog) -> float | None:
-    """How far the latest replies agree, 0 to 1; 1 once a decision was made, None before two agents have spoken.
-
-    The mean over each agent's latest reply since the person spoke: 1 for a yes, 0 for a no, a half for both or neither.
-    """
-    outcome, table = dialog.state.outcome, dialog.state.table
-    if outcome is not None and outcome.is_agreed:
-        return 1.0
-    signed = {who for who, _ in table.standing.signers} if table.standing else set()
-    replies = _latest_replies(dialog)
-    said = [(True, False) if entry.by in signed else _stance(entry) for entry in replies]
-    return sum((1 + yes - no) / 2 for yes, no in said) / len(said) if len(said) > 1 else None
-
-
-def _latest_replies(dialog: Dialog) -> list[Entry]:
-    """The last turn of each agent that takes part, since the person spoke; bare passes are left out."""
-    who, found = set(dialog.header.speakers), dict[str, Entry]()
-    for entry in islice(reversed(dialog.entries), 3 * max(WINDOW, len(who))):
-        if (entry.by == USER and entry.is_turn) or len(found) == len(who):
-            break
-        says = entry.is_turn and entry.condition is not Condition.DAMAGED and entry.counts
-        if says and entry.by in who and (entry.body.strip() or any(mark.name != "PASS" for mark in entry.marks)):
-            found.setdefault(entry.by, entry)
-    return list(found.values())
-
-
-def _stance(entry: Entry) -> tuple[bool, bool]:
-    """Does a reply hold a yes, and a no: by its marks, else by its phrases outside of quotations."""
-    kinds = {mark.name for mark in entry.marks} | {choice.choice for choice in marks.read_vote(entry.marks).values()}
-    if kinds & (_YES | _NO):
-        return bool(kinds & _YES), bool(kinds & _NO)
-    own = " ".join(line for line in entry.body.lower().split("\n") if not line.lstrip().startswith(">"))
-    said = " ".join(own.replace("’", "'").split())
-    yes, no = (any(re.search(rf"\b{phrase}\b", said) for phrase in phrases) for phrases in (AGREE, DISAGREE))
-    return yes, no
+_ADVICE = "call it a [DEADLOCK] with both positions, the crux and the cheapest experiment that would settle it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +39,27 @@ def signals(dialog: Dialog) -> tuple[Signal, ...]:
     return tuple(filter(None, (_repeating(recent), _cycle(recent), budget(dialog.state))))
 
 
-def _recent(dialog: Dialog) -> list[Entry]:
-    """The last agent turns since the person spoke, oldest first."""
-    turns: list[Entry] = []
-    for entry in islice(reversed(dialog.entries), WINDOW * 3):
-        if entry.by == USER and entry.is_turn:
-            break
-        if entry.is_turn and entry.condition is not Condition.DAMAGED and entry.counts:
-            turns.append(entry)
-    return turns[:WINDOW][::-1]
+def convergence(dialog: Dialog) -> float | None:
+    """How far the latest replies agree, 0 to 1; 1 once a decision was made, None before two agents have spoken.
+
+    The mean over each agent's latest reply since the person spoke, bare passes left out: 1 for a yes, 0 for a no, a
+    half for both or neither.
+    """
+    outcome, table, speakers = dialog.state.outcome, dialog.state.table, set(dialog.header.speakers)
+    if outcome is not None and outcome.is_agreed:
+        return 1.0
+    signed = {who for who, _ in table.standing.signers} if table.standing else set()
+    latest: dict[str, Entry] = {}
+    for entry in _turns(dialog, 3 * max(WINDOW, len(speakers))):
+        if entry.by in speakers and (entry.body.strip() or any(mark.name != "PASS" for mark in entry.marks)):
+            latest.setdefault(entry.by, entry)
+    if len(latest) < 2:
+        return None
+    stands = 0.0
+    for entry in latest.values():
+        said = {mark.name for mark in entry.marks} | {choice.choice for choice in read_vote(entry.marks).values()}
+        stands += 1 if entry.by in signed else (1 + bool(said & _YES) - bool(said & _NO)) / 2
+    return stands / len(latest)
 
 
 def cycle(dialog: Dialog, *said: Said) -> str:
@@ -109,7 +74,22 @@ def cycle(dialog: Dialog, *said: Said) -> str:
     return next((s.text.partition("; ")[0] for s in found if s.kind == "deadlock_suggested"), "")
 
 
-_ADVICE = "call it a [DEADLOCK] with both positions, the crux and the cheapest experiment that would settle it"
+def budget(state: State) -> Signal | None:
+    """Half of the budget is spent, or four fifths."""
+    part = used(state) or 0.0
+    reached = next((level for level in WARNINGS if part >= level), None)
+    return Signal("budget", f"{reached:.0%} of the budget is spent: {budget_standing(state)}") if reached else None
+
+
+def _turns(dialog: Dialog, most: int) -> Iterator[Entry]:
+    """The agents' turns among so many of the latest entries, since the person spoke, latest first."""
+    since = takewhile(lambda e: not (e.by == USER and e.is_turn), islice(reversed(dialog.entries), most))
+    return (e for e in since if e.is_turn and e.condition is not Condition.DAMAGED and e.counts)
+
+
+def _recent(dialog: Dialog) -> list[Entry]:
+    """The last agent turns since the person spoke, oldest first."""
+    return [*islice(_turns(dialog, WINDOW * 3), WINDOW)][::-1]
 
 
 def _repeating(recent: Sequence[Said]) -> Signal | None:
@@ -156,10 +136,3 @@ def overlap(one: str, other: str) -> float:
 @lru_cache(maxsize=8 * WINDOW)
 def _words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w{4,}", text.lower()))
-
-
-def budget(state: State) -> Signal | None:
-    """Half of the budget is spent, or four fifths."""
-    part = used(state) or 0.0
-    reached = next((level for level in WARNINGS if part >= level), None)
-    return Signal("budget", f"{reached:.0%} of the budget is spent: {budget_standing(state)}") if reached else None

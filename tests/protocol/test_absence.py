@@ -223,19 +223,67 @@ def test_a_failure_of_who_was_called_stalled_counts_once() -> None:
 # -- nobody at the table: the table of docs/protocol.md, row by row ---------------------------------------------------
 
 FORGETS = '[roles.M]\nrole = "moderator"'
+VOTES = ('verdict = "vote"', 'order = "round-robin"')
+JUDGED = ('verdict = "judge"', 'judge = "J"')
+CALLS = "[DEADLOCK: load | measure]"
+ASKS = "Hm.\n\n[QUESTION_FOR_USER: Postgres or Redis? | default: Postgres]"
+ESCALATES: list[Line] = ["[ESCALATE: we cannot agree]", *["More."] * 9]
+NO: list[Line] = [
+    say for n in (1, 4, 7) for say in ("[PROPOSAL: x]", "\n".join(f"[VOTE: P{n + i} reject | a]" for i in range(3)))
+]
+MORE: list[Line] = ["More."] * 9
+
+# Agents and Setup; what they say; the end, and words of its reason.
+ENDS: dict[str, tuple[str, tuple[str, ...], dict[str, list[Line]], str, str]] = {
+    "one of two fails": ("AB", (), {"A": ["One.", "Two."], "B": [DOWN, DOWN]}, "error", "B"),
+    "one of two is silent": ("AB", (), {"A": ["One.", "Two."], "B": [None] * 9}, "error", "B"),
+    "two of three fail": ("ABC", (), {"A": [TEXT, *MORE], "B": [DOWN] * 9, "C": [DOWN] * 9}, "error", "B, C"),
+    "one alone": ("A", (), {"A": ["One.", "Two."]}, "error", ""),
+    "a signer is absent": ("ABC", (), {"A": [TEXT, "More."], "B": [DOWN] * 9, "C": [SIGNS]}, "CONSENSUS_REACHED",
+                           "A in turn 2, C in turn 3; left out, being absent: B"),
+    "a signer is absent before": ("ABC", (), {"A": ["One.", TEXT], "B": [DOWN] * 9, "C": ["Two.", SIGNS]},
+                                  "CONSENSUS_REACHED", "absent: B"),
+    "all pass": ("AB", (), {"A": ["[PASS]"] * 3, "B": ["[PASS]"] * 3}, "DEADLOCK", "everybody passed"),
+    "all pass in rounds": ("AB", ('order = "parallel"',), {"A": ["[PASS]"] * 3, "B": ["[PASS]"] * 3}, "DEADLOCK",
+                           "everybody passed"),
+    "all pass in a vote": ("AB", ('verdict = "vote"',), {"A": ["[PASS]"] * 3, "B": ["[PASS]"] * 3}, "DEADLOCK",
+                           "everybody passed"),
+    "the moderator does not decide": ("ABM", (FORGETS,), {"A": ESCALATES, "B": ["One."], "M": ["I cannot say."]},
+                                      "DEADLOCK", "we cannot agree"),
+    "the moderator is silent": ("ABM", (FORGETS,), {"A": ESCALATES, "B": ["One."], "M": [None] * 9}, "DEADLOCK",
+                                "we cannot agree"),
+    "the moderator fails": ("ABM", (FORGETS,), {"A": ESCALATES, "B": ["One."], "M": [DOWN] * 9}, "DEADLOCK",
+                            "we cannot agree"),
+    "the moderator fails once": (
+        "ABM", ('verdict = "moderator"', FORGETS, "[board]", "minimum_contributions = 0"),
+        {"A": ["[PROPOSAL: x]\n[ESCALATE: please]"], "M": [DOWN, "[DECIDE: P1 approve | fine]"]}, "DECIDED", "P1",
+    ),
+    "votes fail": ("ABC", VOTES, {"A": NO, "B": NO, "C": NO}, "DEADLOCK", "votes failed"),
+    "the judge fails": ("ABJ", JUDGED, {"A": [CALLS], "B": [CALLS], "J": [DOWN] * 3}, "error", "J"),
+    "the judge asks": (
+        "ABJ", JUDGED,
+        {"A": [CALLS], "B": [CALLS], "J": ["[QUESTION_FOR_USER: what load?]", *["[DECIDE: A | shown]"] * 2]},
+        "DECIDED", "judge",
+    ),
+    "rounds of a board are over": ("AB", ("[board]", "round_limit = 1", "terminate_on_rounds = false"),
+                                   {"A": ["One."], "B": ["Two."]}, "MAX_TURNS_REACHED", ""),
+}  # fmt: skip
 
 
-def test_unattended_a_pair_whose_agent_fails_ends_in_error() -> None:
-    here = unattended("AB", A=["One.", "Two."], B=[DOWN, DOWN])
+@cases(("ids", "lines", "scripts", "name", "words"), ENDS.values())
+def test_unattended_each_way_to_the_person_has_its_own_end(
+    ids: str, lines: tuple[str, ...], scripts: dict[str, list[Line]], name: str, words: str
+) -> None:
+    here = unattended(ids, *lines, turn="A, B" if "parallel" in "".join(lines) else "", **scripts)
     goes(here)
-    assert end(here).failed
-    assert "B" in end(here).reason
+    assert (end(here).cause or end(here).name) == name
+    assert words in end(here).reason
+    assert paid(here) <= 3 or name != "error"
 
 
-def test_unattended_a_pair_whose_agent_is_silent_ends_in_error() -> None:
+def test_unattended_a_silent_agent_is_called_so_twice_and_may_answer_late() -> None:
     here = unattended("AB", A=["One.", "Two."], B=[None] * 9)
     goes(here)
-    assert end(here).failed
     assert [str(mark) for entry in here.dialog.entries for mark in entry.all("STALLED")] == ["[STALLED: B]"] * 2
     late = unattended("AB", A=[TEXT], B=[None])
     late.run()
@@ -266,27 +314,8 @@ def test_why_an_agent_is_absent_is_said_until_it_is_not() -> None:
     assert lifecycle.why_absent(here.dialog, "B") == ""
 
 
-def test_unattended_an_absent_signer_is_left_out_by_name() -> None:
-    here = unattended("ABC", A=[TEXT, "More."], B=[DOWN] * 9, C=[SIGNS])
-    goes(here)
-    assert end(here).name == "CONSENSUS_REACHED"
-    assert all(words in end(here).reason for words in ("A in turn 2", "C in turn 3", "absent: B"))
-    late = unattended("ABC", A=["One.", TEXT], B=[DOWN] * 9, C=["Two.", SIGNS])
-    goes(late)
-    assert (end(late).name, "absent: B" in end(late).reason) == ("CONSENSUS_REACHED", True)
-
-
-def test_unattended_fewer_than_two_agents_end_in_error() -> None:
-    here = unattended("ABC", A=[TEXT, *["More."] * 9], B=[DOWN] * 9, C=[DOWN] * 9)
-    goes(here)
-    assert end(here).failed
-    assert "B, C" in end(here).reason
-    assert paid(here) <= 3
-
-
 def test_unattended_a_question_goes_back_and_a_second_one_is_refused() -> None:
-    asks = "Hm.\n\n[QUESTION_FOR_USER: Postgres or Redis? | default: Postgres]"
-    here = unattended("AB", A=[asks, asks, asks], B=["One.", "Two."])
+    here = unattended("AB", A=[ASKS, ASKS, ASKS], B=["One.", "Two."])
     here.step("A")
     assert "nobody is at the table" in here.prompts[0][1]
     assert here.owing == ("A",)
@@ -302,8 +331,7 @@ def test_unattended_a_question_goes_back_and_a_second_one_is_refused() -> None:
 
 
 def test_unattended_questions_of_a_round_go_back_to_all_who_asked() -> None:
-    asks = "[QUESTION_FOR_USER: which?]"
-    here = unattended("ABC", 'order = "parallel"', turn="A, B, C", A=[asks, "a"], B=["One."], C=[asks, "c"])
+    here = unattended("ABC", 'order = "parallel"', turn="A, B, C", A=[ASKS, "a"], B=["One."], C=[ASKS, "c"])
     for who in "ABC":
         here.step(who)
     assert here.owing == ("A", "C")
@@ -312,64 +340,20 @@ def test_unattended_questions_of_a_round_go_back_to_all_who_asked() -> None:
     assert here.owing == ("A", "B", "C")
 
 
-@cases("lines", [(), ('order = "round-robin"',), ('order = "parallel"',), ('verdict = "vote"',)])
-def test_unattended_a_round_of_passes_is_a_deadlock(lines: tuple[str, ...]) -> None:
-    turn = "A, B" if "parallel" in "".join(lines) else "A"
-    here = unattended("AB", *lines, turn=turn, A=["[PASS]"] * 3, B=["[PASS]"] * 3)
-    goes(here)
-    assert (end(here).name, end(here).reason) == ("DEADLOCK", "everybody passed")
+# What would pass the word to the person passes it to the next: the Setup, and A's turn.
+PASSES_ON = [
+    ((), "[ESCALATE: I give up]"),  # nobody ends a dialog alone by escalating
+    (("step = true",), "One."),
+    (('order = "free"',), "[TO: USER]\nYours."),
+]
 
 
-def test_unattended_an_escalation_past_the_moderator_is_a_deadlock() -> None:
-    no = [
-        say for n in (1, 4, 7) for say in ("[PROPOSAL: x]", "\n".join(f"[VOTE: P{n + i} reject | a]" for i in range(3)))
-    ]
-    for moderator in (["I cannot say."], [None] * 9, [DOWN] * 9):
-        here = unattended("ABM", FORGETS, A=["[ESCALATE: we cannot agree]", *["More."] * 9], B=["One."], M=moderator)
-        goes(here)
-        assert (end(here).name, "we cannot agree" in end(here).reason) == ("DEADLOCK", True)
-    votes = unattended("ABC", 'verdict = "vote"', 'order = "round-robin"', A=[*no], B=[*no], C=[*no])
-    goes(votes)
-    assert (end(votes).name, "votes failed" in end(votes).reason) == ("DEADLOCK", True)
-
-
-def test_unattended_nobody_ends_a_dialog_alone_by_escalating() -> None:
-    here = unattended("AB", 'order = "round-robin"', A=["[ESCALATE: I give up]"] * 2, B=["One."])
+@cases(("lines", "says"), PASSES_ON)
+def test_unattended_no_word_goes_to_the_person(lines: tuple[str, ...], says: str) -> None:
+    here = unattended("AB", *lines, A=[says], B=["Two."])
     here.step("A")
     assert here.owing == ("B",)
-    assert "nobody" in here.dialog.entries[-1].all("REFUSED")[0].value
-
-
-def test_unattended_one_transient_failure_of_the_moderator_decides_nothing() -> None:
-    lines = (FORGETS, "[board]", "minimum_contributions = 0")
-    decides = "[DECIDE: P1 approve | fine]"
-    here = unattended(
-        "ABM", 'verdict = "moderator"', *lines, A=["[PROPOSAL: x]\n[ESCALATE: please]"], M=[DOWN, decides]
-    )
-    goes(here)
-    assert end(here).name == "DECIDED"
-
-
-def test_unattended_an_absent_judge_ends_it_in_error() -> None:
-    calls = "[DEADLOCK: load | measure]"
-    here = unattended("ABJ", 'verdict = "judge"', 'judge = "J"', A=[calls], B=[calls], J=[DOWN] * 3)
-    goes(here)
-    assert end(here).failed
-    assert "J" in end(here).reason
-
-
-def test_unattended_a_judge_that_asks_judges_without_an_answer() -> None:
-    calls = "[DEADLOCK: load | measure]"
-    judges: list[Line] = ["[QUESTION_FOR_USER: what load?]", "[DECIDE: A | shown]", "[DECIDE: A | shown]"]
-    here = unattended("ABJ", 'verdict = "judge"', 'judge = "J"', A=[calls], B=[calls], J=judges)
-    goes(here)
-    assert end(here).name == "DECIDED"
-
-
-def test_unattended_step_mode_means_nothing() -> None:
-    here = unattended("AB", "step = true", A=["One."], B=["Two."])
-    here.step("A")
-    assert here.owing == ("B",)
+    assert ("[REFUSED: ESCALATE" in here.text) == says.startswith("[ESCALATE")
     here.types("[STEP: on]\n")
     here.step("B")
     assert here.owing == ("A",)
@@ -396,26 +380,6 @@ def test_unattended_a_word_that_nobody_takes_goes_to_the_next() -> None:
     here = unattended("AB", turn="ANY", A=[DOWN, DOWN], B=[None] * 9)
     goes(here)
     assert end(here).failed
-
-
-def test_unattended_the_board_s_last_round_asks_nobody() -> None:
-    lines = ("[board]", "round_limit = 1", "terminate_on_rounds = false")
-    here = unattended("AB", *lines, A=["One."], B=["Two."])
-    goes(here)
-    assert end(here).name == "MAX_TURNS_REACHED"
-
-
-def test_unattended_the_word_cannot_be_handed_to_the_person() -> None:
-    here = unattended("AB", 'order = "free"', A=["[TO: USER]\nYours."], B=["Two."])
-    here.step("A")
-    assert here.owing == ("B",)
-
-
-def test_unattended_an_agent_alone_is_too_few() -> None:
-    here = unattended("A", A=["One.", "Two."])
-    goes(here)
-    assert end(here).failed
-    assert paid(here) <= 1
 
 
 def test_unattended_unknown_prices_end_at_the_budget() -> None:
