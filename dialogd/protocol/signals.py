@@ -18,6 +18,16 @@ from dialogd.protocol.state import Dialog, State, budget_standing, used
 WINDOW = 12  # turns that are looked at, of many agents more
 SAME = 0.85  # overlap from which two texts count as nearly the same
 WARNINGS = (0.8, 0.5)  # parts of the budget whose spending is noticed
+# Phrases of agreement and of disagreement. They are English, and known to be read wrongly ("I agree if …"): they stand
+# in for marks where a reply has none, in this one figure.
+AGREE = (
+    "i agree", "we agree", "i accept", "you're right", "you are right", "good point", "let's proceed", "sounds good",
+    "i concede",
+)  # fmt: skip
+DISAGREE = (
+    "i disagree", "i don't agree", "i do not agree", "i object", "i'm not convinced", "i am not convinced",
+    "however, i", "on the other hand", "i still think",
+)  # fmt: skip
 _YES, _NO = frozenset({"AGREE", "CONCEDE", "approve"}), frozenset({"OBJECTION", "CRITIQUE", "reject"})
 _ADVICE = "call it a [DEADLOCK] with both positions, the crux and the cheapest experiment that would settle it"
 
@@ -53,13 +63,19 @@ def convergence(dialog: Dialog) -> float | None:
     for entry in _turns(dialog, 3 * max(WINDOW, len(speakers))):
         if entry.by in speakers and (entry.body.strip() or any(mark.name != "PASS" for mark in entry.marks)):
             latest.setdefault(entry.by, entry)
-    if len(latest) < 2:
-        return None
-    stands = 0.0
-    for entry in latest.values():
-        said = {mark.name for mark in entry.marks} | {choice.choice for choice in read_vote(entry.marks).values()}
-        stands += 1 if entry.by in signed else (1 + bool(said & _YES) - bool(said & _NO)) / 2
-    return stands / len(latest)
+    stands = [1.0 if entry.by in signed else _stance(entry) for entry in latest.values()]
+    return sum(stands) / len(stands) if len(stands) > 1 else None
+
+
+def _stance(entry: Entry) -> float:
+    """What a reply holds, 1 for a yes, 0 for a no: by its marks, else by its phrases outside of quotations."""
+    kinds = {mark.name for mark in entry.marks} | {choice.choice for choice in read_vote(entry.marks).values()}
+    yes, no = bool(kinds & _YES), bool(kinds & _NO)
+    if not (yes or no):
+        own = " ".join(line for line in entry.body.lower().split("\n") if not line.lstrip().startswith(">"))
+        said = " ".join(own.replace("’", "'").split())
+        yes, no = (any(re.search(rf"\b{phrase}\b", said) for phrase in phrases) for phrases in (AGREE, DISAGREE))
+    return (1 + yes - no) / 2
 
 
 def cycle(dialog: Dialog, *said: Said) -> str:

@@ -84,12 +84,16 @@ CONVERGENCE: list[tuple[tuple[str, ...], float | None]] = [
     ((), None),
     (("Postgres.",), None),
     (("Postgres.", "Why?"), 0.5),
-    (("[CONCEDE: the cost]", "[AGREE: P1]"), 0.75),
-    (("I agree.", "I disagree."), 0.5),
+    (("I agree, Postgres.", "You’re right. Let's proceed."), 1.0),
+    (("I agree.", "I do not agree."), 0.5),
+    (("I still think that Redis is better.", "I disagree."), 0.0),
+    (("> I agree", "Why?"), 0.5),
+    (("I disagree.\n\n[CONCEDE: the cost]", "Why?"), 0.75),
     (("Postgres.\n\n[PROPOSAL: Postgres]", "[OBJECTION: dear]"), 0.25),
+    (("I agree. However, I see the cost.", "Why?"), 0.5),
     ((TEXT, "Hm."), 0.75),
     ((TEXT, "[AGREE: P1]"), 1.0),
-    (("[CONCEDE: x]", "[CONCEDE: y]", "[OBJECTION: x]", "[CRITIQUE: y]"), 0.0),
+    (("I agree.", "I agree.", "I disagree.", "I disagree."), 0.0),
 ]
 
 
@@ -99,9 +103,9 @@ def test_how_far_the_latest_replies_agree(lines: tuple[str, ...], near: float | 
 
 
 def test_a_word_of_the_persons_begins_anew_and_an_end_is_no_agreement() -> None:
-    room = talk("[OBJECTION: dear]", "[OBJECTION: slow]")
+    room = talk("I disagree.", "I object.")
     room.stop()
     assert convergence(room.dialog) == 0.0
-    room = talk("[CONCEDE: x]", "[CONCEDE: y]")
+    room = talk("I agree.", "I agree.")
     room.say("Are you sure?")
     assert convergence(room.dialog) is None
