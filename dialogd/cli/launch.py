@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from inspect import Parameter, signature
 from itertools import chain
@@ -50,10 +50,12 @@ from dialogd.cli.create import (
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import SETTINGS, Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
+from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.header import LOOPBACK_URL
 from dialogd.protocol.lifecycle import continued
 from dialogd.protocol.model import USER
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words, one_line
 from dialogd.store.caller import is_inside, process_key
 from dialogd.store.disk import log_at, read_json, write_json
@@ -62,6 +64,8 @@ from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running, process_started
 from dialogd.templates.opening import alone
+from dialogd.views import standing
+from dialogd.views.plan import Plan
 
 if TYPE_CHECKING:
     from dialogd.cli.watch import LiveView
@@ -583,13 +587,70 @@ def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
         found = read_json(path)
         try:
             file, pid, created = Path(found["file"]), int(found["pid"]), found["created"]
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, OverflowError):
             continue
         runs = created is not None and process_started(pid) == created
         if runs or file.exists():
             yield file, runs
         else:
             path.unlink(missing_ok=True)
+
+
+Health = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Ongoing:
+    """A dialog that stands in its file, and what runs on it; `healths` holds the agents with a daemon."""
+
+    dialog: Dialog
+    file: Path
+    running: tuple[Running, ...] = ()
+    healths: Mapping[str, Health | None] = field(default_factory=dict)
+    is_starting: bool = False
+
+    def stands(self, end: str = "") -> standing.Running:
+        """What runs on it, in a word and in a sentence; `end` says how it ended, where it did."""
+        return standing.running(self.dialog, self.healths, is_starting=self.is_starting, end=end)
+
+    @property
+    def headline(self) -> str:
+        """How it ended, or where it stands, as its plan says."""
+        return Plan(self.dialog).headline
+
+
+def served_at(settings: Settings, file: Path, dialog: Dialog, *, is_starting: bool = False) -> Ongoing:
+    """The dialog in that file with the daemons that run on it, and what each says of itself."""
+    here = daemons(settings, file)
+    return Ongoing(dialog, file, here, {one.id: said for one, said in healths(here).items()}, is_starting)
+
+
+def ongoing(settings: Settings, logs: dict[Path, LogFile] | None = None, *, asked: bool = True) -> list[Ongoing]:
+    """The dialogs with daemons, and those that have not ended; `asked`: with what their daemons say now.
+
+    What has ended and lies still goes into the archive. `logs` holds what was read until the next time.
+    """
+    state, memory, logs = StateDir(settings.state_dir), Memory(settings.state_dir), {} if logs is None else logs
+    served: dict[Path, list[Running]] = {}
+    for daemon in daemons(settings):
+        served.setdefault(Path(daemon.file), []).append(daemon)
+    runs, kept, found = dict(begun(state)), memory.sizes(), dict[Path, Dialog]()
+    for file in dict.fromkeys((*served, *runs, settings.file)):
+        with suppress(DialogdError, OSError):
+            if file in served or file.stat().st_size not in kept.get(str(file), ()):
+                log = logs.setdefault(file, LogFile(file, Journals(state.dialog(file))))
+                found[file] = log.read()
+                if found[file].state.outcome is not None and file not in served:
+                    memory.keep(found.pop(file), file)
+    for file in {*logs} - {*found}:
+        del logs[file]
+    open_ones = [one for file in found if found[file].state.outcome is None for one in served.get(file, ())]
+    said = healths(open_ones) if asked else {}
+    return [
+        Ongoing(dialog, file, tuple(served.get(file, ())), {d.id: said.get(d) for d in served.get(file, ())},
+                is_starting=runs.get(file, False))
+        for file, dialog in found.items()
+    ]  # fmt: skip
 
 
 def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str], given: str = "") -> int:

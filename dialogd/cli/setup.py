@@ -7,14 +7,12 @@ import difflib
 import fcntl
 import json
 import os
-import platform
 import shlex
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 from shutil import get_terminal_size
@@ -23,15 +21,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dialogd import __version__
 from dialogd.alerts import Alert, Channel, Event, chosen, why_no_desktop
-from dialogd.backends import BACKENDS, WRITING, Found, Kind, auto, writers
+from dialogd.backends import BACKENDS, WRITING, auto, writers
 from dialogd.backends.sandbox import INSTALL
-from dialogd.backends.seats import start_again
 from dialogd.cli import options
 from dialogd.cli.client import ask
 from dialogd.cli.create import is_free
-from dialogd.cli.launch import browse, end, spawn
+from dialogd.cli.launch import PROGRAM, browse, end, spawn
 from dialogd.cli.terminal import as_json, line, plain, show, table
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotInstalled, Refused, StorageError
@@ -40,14 +36,13 @@ from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.text import in_words, many
 from dialogd.store.disk import flush, flush_folder, read_json, why, write_over
 from dialogd.store.folders import StateDir
-from dialogd.store.leftovers import Leftover, find_leftovers, reap
+from dialogd.store.leftovers import find_leftovers, reap
 from dialogd.store.lock import Lock
-from dialogd.store.registry import home_port
+from dialogd.store.registry import Registry, home_port
 from dialogd.templates.library import Location, Template, find, load, places
 
 # -- `dialogd doctor` -------------------------------------------------------------------------------------------------
 
-PORTS = 2  # of the two agents that most dialogs have
 Reap = Annotated[bool, typer.Option("--reap", help="End and remove what earlier daemons and dialogs left behind.")]
 MARKS = {"ok": "ok", "absent": "--", "warning": "??", "problem": "!!"}
 KINDS = {
@@ -58,17 +53,12 @@ KINDS = {
     "session": "sessions that dialogd had coding agents make for dialogs",
 }
 LISTED = 5  # leftovers of one kind that are named
+Fact = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+def _fact(name: str, state: str, text: str, fix: str = "", **more: object) -> Fact:
     """One line: `state` is `ok`, `absent` (no harm), `warning`, or `problem` (no dialog can be held)."""
-
-    name: str
-    state: str
-    text: str
-    fix: str = ""
-    more: dict[str, object] = field(default_factory=dict)
+    return {"name": name, "state": state, "text": text, "fix": fix, **more}
 
 
 def doctor(clear: Reap = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
@@ -78,88 +68,75 @@ def doctor(clear: Reap = False, file: options.FileOption = None, json: options.J
     here. `--` is not here and does no harm, `??` deserves a look, `!!` must be mended first.
     """
     settings = options.settings_for(file)
-    facts = [
-        fact for check in (_backends, _machine, _state, _ports, _folder, _dialog, _alerts) for fact in check(settings)
+    start, *facts = [
+        fact for check in (_backends, _state, _ports, _folder, _dialog, _alerts) for fact in check(settings)
     ]
     left = find_leftovers(StateDir(settings.state_dir))
     taken = {item: reap(item) for item in left if clear}
-    sound = all(fact.state != "problem" for fact in facts)
-    width = max(len(fact.name) for fact in facts)
-    start, *others = facts
-    rows = [start.text, "", *(row for fact in others for row in _lines(fact, width))]
+    width = max(len(fact["name"]) for fact in facts)
+    rows = [start["text"], ""]
+    for fact in facts:
+        rows.append(f"{MARKS[fact['state']]}  {fact['name']:{width}}  {fact['text']}")
+        if fact["fix"] and fact["state"] == "absent":
+            rows[-1] += f": {fact['fix']}"
+        elif fact["fix"]:
+            rows.append(f"    {'':{width}}  fix: {fact['fix']}")
+    rows += [] if left else [f"ok  {'leftovers':{width}}  none"]
+    for kind, words in KINDS.items():
+        some = [item for item in left if item.kind == kind]
+        done = f"; {sum(taken[item] for item in some)} of {len(some)} taken away" if clear else ""
+        rows += [f"--  {'leftovers':{width}}  {len(some)} {words}{done}"] if some else []
+        rows += [f"    {'':{width}}  {item.what}" for item in some[:LISTED]]
+    rows += [f"    {'':{width}}  fix: dialogd doctor --reap"] if len(taken) < len(left) else []
     behind = [
         {"kind": item.kind, "what": item.what, "pid": item.pid or None, "path": str(item.path or "") or None,
          "reaped": taken.get(item)}
         for item in left
     ]  # fmt: skip
-    found = [{"name": f.name, "state": f.state, "text": f.text, "fix": f.fix, **f.more} for f in facts]
-    rows += _leftovers(left, taken, settings, width)
-    options.answer({"ok": sound, "facts": found, "leftovers": behind}, rows, json=json)
-    raise typer.Exit(0 if sound else 1)
+    is_sound = all(fact["state"] != "problem" for fact in facts)
+    options.answer({"ok": is_sound, "facts": [start, *facts], "leftovers": behind}, rows, json=json)
+    raise typer.Exit(0 if is_sound else 1)
 
 
 def _backends(settings: Settings) -> Iterator[Fact]:
-    """With whom a dialog can start now; every backend; who can lead a build."""
-    environment, own = os.environ, dotenv(Path.cwd())
-    names = [f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS]
-    found = auto.survey(names, environment, own, state=settings.state_dir)
-    looks = dict(zip(BACKENDS, (found[name] for name in names), strict=True))
-    pair = [auto.resolve(auto.AUTO, at, {**own, **environment}, looks.__getitem__, agents="AB") for at in (0, 1)]
-    who = list(dict.fromkeys(auto.introduce(one, settings.project) for one in pair))
-    with_whom = (
-        f"A and B {who[0]}" if len(who) == 1 else "; ".join(f"{at} {one}" for at, one in zip("AB", who, strict=True))
-    )
-    yield Fact("start", "ok", f'You can start now with {with_whom}\n  dialogd run "Where should user sessions live?"')
-    if pair[0].twins:
-        warning = auto.warning_of("AB", pair[0].family)
-        yield Fact("twins", "warning", warning, "log in to another one, or set its key")
-    proofs = _proofs(StateDir(settings.state_dir))
-    for name, kind in BACKENDS.items():
-        yield _backend(name, kind, looks[name], is_proven=looks[name].version in proofs)
-    why = {name: words or ("" if looks[name].here else looks[name].why) for name, words in writers().items()}
-    able, others = ([name for name in sorted(WRITING) if bool(why[name]) == lacks] for lacks in (False, True))
-    lead = [
-        f"a build can be led by {', '.join(able) or 'nobody here'}",
-        *(f"{one} cannot: {why[one]}" for one in others),
-    ]
-    yield Fact("lead", "ok" if able else "absent", "; ".join(lead), "" if able else INSTALL)
-    if told_twice := twice():
-        yield Fact("mcp", "warning", told_twice, ONE)
-
-
-def _backend(name: str, kind: Kind, found: Found, *, is_proven: bool) -> Fact:
-    """One backend: whether it is available and why, who pays, model, price, what it may do to a project."""
-    is_cli = kind.project.startswith("reads")
-    price = _price(kind) if found.here else ""
-    more: dict[str, object] = {
-        "here": found.here, "version": found.version, "pays": found.pays, "vendor": kind.vendor, "model": kind.model,
-        "price": price, "project": kind.project, "proven": is_proven if is_cli and found.here else None,
-    }  # fmt: skip
-    if not found.here:
-        is_keyed = kind.model and name in auto.SERVICES  # a key is all that it lacks: this model is what it would ask
-        return Fact(name, "absent", f"{found.why}; model {kind.model}" if is_keyed else found.why, found.fix, more)
-    parts = [
-        found.why,
-        "nobody pays" if found.pays == "nobody" else f"{found.pays} pays",
-        f"model {kind.model} ({price})" if kind.model else "",
-        f"to the project: {kind.project}",
-        ("proven not to write" if is_proven else "not proven yet: the first start does that") if is_cli else "",
-    ]
-    return Fact(name, "ok", "; ".join(filter(None, parts)), more=more)
-
-
-def _price(kind: Kind) -> str:
-    """The price of the default model, in words."""
-    if not kind.model:
-        return ""
+    """With whom a dialog can start now; every backend: whether it is here, who pays, what it may do; who can build."""
     from dialogd.backends.prices import price_of
 
-    if (price := price_of(kind.model, kind.vendor)) is None:
-        return "price unknown: --price IN/OUT"
-    return f"${price.tokens_in:g} in, ${price.tokens_out:g} out per million tokens"
+    environment, own = os.environ, dotenv(Path.cwd())
+    names = {name: f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS}
+    found = auto.survey(names.values(), environment, own, state=settings.state_dir)
+    looks = {name: found[named] for name, named in names.items()}
+    pair = [auto.resolve(auto.AUTO, at, {**own, **environment}, looks.__getitem__, agents="AB") for at in (0, 1)]
+    one, other = (auto.introduce(choice, settings.project) for choice in pair)
+    whom = f"A and B {one}" if one == other else f"A {one}; B {other}"
+    yield _fact("start", "ok", f'You can start now with {whom}\n  dialogd run "Where should user sessions live?"')
+    proven = _proven(StateDir(settings.state_dir))
+    for name, kind in BACKENDS.items():
+        here, is_cli, price, shown = looks[name], kind.project.startswith("reads"), "", kind.model
+        if here.here and kind.model:
+            known = price_of(kind.model, kind.vendor)
+            price = f"${known.tokens_in:g} in, ${known.tokens_out:g} out per million tokens" if known else ""
+            shown = f"{kind.model} ({price or 'price unknown: --price IN/OUT'})"
+        parts = [here.why, f"model {shown}" if kind.model and (here.here or name in auto.SERVICES) else ""]
+        if here.here:
+            proof = "proven not to write" if here.version in proven else "not proven yet: the first start does that"
+            parts.insert(1, "nobody pays" if here.pays == "nobody" else f"{here.pays} pays")
+            parts += [f"to the project: {kind.project}", proof if is_cli else ""]
+        yield _fact(
+            name, "ok" if here.here else "absent", "; ".join(filter(None, parts)), "" if here.here else here.fix,
+            here=here.here, version=here.version, pays=here.pays, vendor=kind.vendor, model=kind.model, price=price,
+            project=kind.project, proven=here.version in proven if is_cli and here.here else None,
+        )  # fmt: skip
+    lacks = {name: words or ("" if looks[name].here else looks[name].why) for name, words in sorted(writers().items())}
+    able = [name for name in lacks if name in WRITING and not lacks[name]]
+    cannot = [f"{name} cannot: {lacks[name]}" for name in lacks if name in WRITING and lacks[name]]
+    lead = "; ".join([f"a build can be led by {', '.join(able) or 'nobody here'}", *cannot])
+    yield _fact("lead", "ok" if able else "absent", lead, "" if able else INSTALL)
+    if told_twice := twice():
+        yield _fact("mcp", "warning", told_twice, ONE)
 
 
-def _proofs(state: StateDir) -> frozenset[str]:
+def _proven(state: StateDir) -> frozenset[str]:
     """The program versions that have passed the read-only proof."""
     from dialogd.backends.readonly_proof import MEMORY
 
@@ -170,42 +147,34 @@ def _proofs(state: StateDir) -> frozenset[str]:
         return frozenset()
 
 
-def _machine(_settings: Settings) -> Iterator[Fact]:
-    yield Fact("python", "ok", f"{platform.python_version()} at {sys.executable}; dialogd {__version__}")
-
-
 def _state(settings: Settings) -> Iterator[Fact]:
     """The state directory is there, one's own, and private."""
     root = settings.state_dir
     try:
         _ = StateDir(root).registry
     except DialogdError as error:
-        yield Fact("state", "problem", str(error), error.fix)
+        yield _fact("state", "problem", str(error), error.fix)
         return
     if (mode := root.stat().st_mode & 0o777) & 0o077:
-        yield Fact("state", "warning", f"{root} can be read by others (mode {mode:o})", f"chmod 700 '{root}'")
+        yield _fact("state", "warning", f"{root} can be read by others (mode {mode:o})", f"chmod 700 '{root}'")
     else:
-        yield Fact("state", "ok", str(root))
+        yield _fact("state", "ok", str(root))
 
 
 def _ports(settings: Settings) -> Iterator[Fact]:
     """Whether the port that was set, else those of A and B, are free or used by a daemon of this user."""
-    from dialogd.store.registry import Registry
-
-    for port in [settings.port] if settings.port else range(FIRST_PORT, FIRST_PORT + PORTS):
+    for port in [settings.port] if settings.port else [FIRST_PORT, FIRST_PORT + 1]:
         who = "" if is_free(port) else Registry(StateDir(settings.state_dir)).listener(port)
-        if not who or who.startswith("the dialogd daemon"):
-            yield Fact(f"port {port}", "ok", f"taken by {who}" if who else "free")
-        else:
-            fix = "end it, or start with --port; `dialogd run` finds ports of its own"
-            yield Fact(f"port {port}", "warning", f"taken by {who}", fix)
+        is_ours = not who or who.startswith("the dialogd daemon")
+        fix = "" if is_ours else "end it, or start with --port; `dialogd run` finds ports of its own"
+        yield _fact(f"port {port}", "ok" if is_ours else "warning", f"taken by {who}" if who else "free", fix)
 
 
 def _folder(settings: Settings) -> Iterator[Fact]:
     """Whether the dialog's folder can be written and flushed, and whether a lock there keeps a second holder out."""
     place = settings.file.parent
     if not place.is_dir():
-        yield Fact("folder", "problem", f"{place} does not exist", "make it, or name a file with --file")
+        yield _fact("folder", "problem", f"{place} does not exist", "make it, or name a file with --file")
         return
     trial, began = place / f".dialogd-doctor-{os.getpid()}", time.monotonic()
     lock = trial.with_name(f"{trial.name}.lock")
@@ -220,13 +189,13 @@ def _folder(settings: Settings) -> Iterator[Fact]:
             try:
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                yield Fact("folder", "ok", f"{place} can be written, locked, and flushed in {taken * 1000:.1f} ms")
+                yield _fact("folder", "ok", f"{place} can be written, locked, and flushed in {taken * 1000:.1f} ms")
             else:
                 fix = "name a file on a local disk with --file"
-                yield Fact("folder", "problem", f"{place}: two can hold a lock at the same time", fix)
+                yield _fact("folder", "problem", f"{place}: two can hold a lock at the same time", fix)
     except (OSError, DialogdError) as error:
         fix = "name a file elsewhere with --file"
-        yield Fact("folder", "problem", f"{place} cannot be written, locked and flushed: {error}", fix)
+        yield _fact("folder", "problem", f"{place} cannot be written, locked and flushed: {error}", fix)
     finally:
         trial.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
@@ -237,59 +206,28 @@ def _dialog(settings: Settings) -> Iterator[Fact]:
     try:
         found = options.log_of(settings).read()
     except FileNotFoundError:
-        yield Fact("dialog", "ok", f"none yet at {settings.file}")
+        yield _fact("dialog", "ok", f"none yet at {settings.file}")
     except DialogdError as error:
-        yield Fact("dialog", "warning", str(error), error.fix)
+        yield _fact("dialog", "warning", str(error), error.fix)
     except OSError as error:
-        yield Fact("dialog", "problem", f"{settings.file}: {error.strerror}", "name another file with --file")
+        yield _fact("dialog", "problem", f"{settings.file}: {error.strerror}", "name another file with --file")
     else:
-        yield Fact("dialog", "ok", f"{settings.file}, turn {found.state.number}, dialog {found.id}")
+        yield _fact("dialog", "ok", f"{settings.file}, turn {found.state.number}, dialog {found.id}")
 
 
 def _alerts(settings: Settings) -> Iterator[Fact]:
     """Whether the desktop can be reached, and which channels are set up."""
-    why, fix = ("desktop = off", "") if settings.desktop == "off" else why_no_desktop()
-    hooks = [f"{way.name} to {way.target}" for way in chosen(settings) if way.name in HOOKS]
-    bell = "the bell rings" if settings.bell else "no bell"
-    desktop = f"nothing on the desktop: {why}" if why else "the desktop shows notifications"
-    state = "warning" if why and settings.desktop == "on" else "ok"
-    yield Fact("alerts", state, "; ".join([desktop, bell, *hooks, "try them: dialogd alerts test"]), fix)
+    why_not, fix = ("desktop = off", "") if settings.desktop == "off" else why_no_desktop()
+    said = [
+        f"nothing on the desktop: {why_not}" if why_not else "the desktop shows notifications",
+        "the bell rings" if settings.bell else "no bell",
+        *(f"{way.name} to {way.target}" for way in chosen(settings) if way.name in HOOKS),
+        "try them: dialogd alerts test",
+    ]
+    yield _fact("alerts", "warning" if why_not and settings.desktop == "on" else "ok", "; ".join(said), fix)
 
 
-def _lines(fact: Fact, width: int) -> Iterator[str]:
-    """A fact as text: one line, and its fix."""
-    text = f"{MARKS[fact.state]}  {fact.name:{width}}  {fact.text}"
-    if fact.fix and fact.state == "absent":
-        yield f"{text}: {fact.fix}"
-        return
-    yield text
-    if fact.fix:
-        yield f"    {'':{width}}  fix: {fact.fix}"
-
-
-def _leftovers(
-    left: Sequence[Leftover], taken: Mapping[Leftover, bool], settings: Settings, width: int
-) -> Iterator[str]:
-    """Leftovers by kind, what was done about them, and how each dead daemon can be restarted."""
-    indent = f"    {'':{width}}  "
-    if not left:
-        yield f"ok  {'leftovers':{width}}  none"
-    for kind, words in KINDS.items():
-        if not (some := [item for item in left if item.kind == kind]):
-            continue
-        gone = sum(taken.get(item, False) for item in some)
-        done = f"; {gone} of {len(some)} taken away" if any(item in taken for item in some) else ""
-        yield f"--  {'leftovers':{width}}  {len(some)} {words}{done}"
-        for item in some[:LISTED]:
-            yield f"{indent}{item.what}"
-            if (daemon := item.daemon) is not None:
-                again = start_again(StateDir(settings.state_dir), Path(daemon.file), None, daemon.id)
-                yield f"{indent}start it again: {again}"
-    if len(taken) < len(left):
-        yield f"{indent}fix: dialogd doctor --reap"
-
-
-# -- `dialogd config` -------------------------------------------------------------------------------------------------
+# -- `dialogd config` and `alerts` ------------------------------------------------------------------------------------
 
 config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Show the settings and where each comes from.")
 
@@ -303,8 +241,6 @@ def show_settings(origin: Origin = False, file: options.FileOption = None, json:
     facts = {name: {"value": value, "origin": source} if origin else value for name, value, source in rows}
     options.answer(facts, table(row if origin else row[:2] for row in rows), json=json)
 
-
-# -- `dialogd alerts` -------------------------------------------------------------------------------------------------
 
 alerts = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Test how you are alerted when you are not looking."
@@ -355,8 +291,8 @@ async def _try(way: Channel, settings: Settings) -> dict[str, object]:
     except DialogdError as problem:
         error, fix = str(problem), problem.fix
     here = "this terminal" if sys.stdout.isatty() else "no terminal here"
-    to = here if way.name == "bell" else way.target
-    return {"name": way.name, "to": to, "ok": not error, "error": error, "fix": fix}
+    return {"name": way.name, "to": here if way.name == "bell" else way.target, "ok": not error, "error": error,
+            "fix": fix}  # fmt: skip
 
 
 # -- `dialogd templates` ----------------------------------------------------------------------------------------------
@@ -527,7 +463,7 @@ def _own_command() -> list[str]:
     if script.name == NAME and script.is_file():
         return [str(script.absolute())]
     found = Path(sys.executable).with_name(NAME)
-    return [str(found)] if found.is_file() else [sys.executable, "-P", "-m", NAME]
+    return [str(found)] if found.is_file() else list(PROGRAM)
 
 
 def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
@@ -584,7 +520,7 @@ def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:
     if after == before:
         show(f"{path} has it already")
         return
-    show(plain("".join(_difference(before, after, path)).rstrip("\n")))
+    show(_difference(before, after, path))
     if dry_run:
         return
     try:
@@ -597,29 +533,25 @@ def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:
 
 def _with_server(text: str, words: Sequence[str], path: Path) -> str:
     """The settings with the server among their `mcpServers`, all else in its order. Raises `BadInput`."""
+    entry: dict[str, object] = {"command": words[0], "args": list(words[1:])}
     try:
         settings: Any = json.loads(text) if text.strip() else {}
     except ValueError as error:
-        raise BadInput(
-            f"{path} is not plain JSON ({error})", fix=f"add it by hand, under mcpServers: {json.dumps(_entry(words))}"
-        ) from None
+        fix = f"add it by hand, under mcpServers: {json.dumps(entry)}"
+        raise BadInput(f"{path} is not plain JSON ({error})", fix=fix) from None
     servers = settings.get("mcpServers", {}) if isinstance(settings, dict) else None
     if not isinstance(servers, dict):
         raise BadInput(f"{path} holds no table of mcpServers", fix="look at that file first")
-    entry = {**servers[NAME], **_entry(words)} if isinstance(servers.get(NAME), Mapping) else _entry(words)
+    entry = {**servers[NAME], **entry} if isinstance(servers.get(NAME), Mapping) else entry
     if servers.get(NAME) == entry:
         return text
     settings["mcpServers"] = {**servers, NAME: entry}
     return json.dumps(settings, ensure_ascii=False, indent=2) + "\n"
 
 
-def _entry(words: Sequence[str]) -> dict[str, object]:
-    return {"command": words[0], "args": list(words[1:])}
-
-
-def _difference(before: str, after: str, path: Path) -> list[str]:
+def _difference(before: str, after: str, path: Path) -> str:
     old, new = (text.splitlines(keepends=True) for text in (before, after))
-    return list(difflib.unified_diff(old, new, str(path), str(path)))
+    return plain("".join(difflib.unified_diff(old, new, str(path), str(path))).rstrip("\n"))
 
 
 # -- `dialogd init` ---------------------------------------------------------------------------------------------------
@@ -664,7 +596,7 @@ def init(
             show(f"{COMMAND} is there already")
             return
         if before and not force:
-            show(plain("".join(_difference(before, START, COMMAND)).rstrip("\n")))
+            show(_difference(before, START, COMMAND))
             raise Refused(f"{COMMAND} says something else", fix="write over it with --force, or move it away")
         show(plain(f"{COMMAND}\n\n{START.rstrip()}"))
         if not dry_run:
@@ -715,28 +647,23 @@ def open_home(
 def _running(settings: Settings) -> str:
     """The address of the Home that runs already, "" where none answers."""
     port = home_port(StateDir(settings.state_dir))
-    return f"http://localhost:{port}/" if port is not None and _answers(port) else ""
-
-
-def _answers(port: int) -> bool:
-    answer = ask(port, "GET", "/health", seconds=2)
-    return answer is not None and answer[1].get("service") == "dialogd home"
+    answer = ask(port, "GET", "/health", seconds=2) if port is not None else None
+    is_home = answer is not None and answer[1].get("service") == "dialogd home"
+    return f"http://localhost:{port}/" if is_home else ""
 
 
 def _started(settings: Settings, linger: float) -> str:
     """Start Home in the background, and give its address once it answers. Raises `DialogdError` where it does not."""
     output = StateDir(settings.state_dir).logs / "home.out"
     words = ["open", "--foreground", "--port", str(settings.home_port), "--linger", f"{linger:g} seconds"]
-    child = spawn("home", words, output)
-    until = time.monotonic() + READY
+    child, until = spawn("home", words, output), time.monotonic() + READY
     while time.monotonic() < until:
         if where := _running(settings):  # this one, or one that was started at the same time
             return where
         if (code := child.process.poll()) is not None:
             kind = AlreadyRunning if code == AlreadyRunning.exit_code else DialogdError
-            raise kind(
-                f"Home did not start; it said:\n{child.last_lines()}", fix="dialogd open --port N takes another port"
-            )
+            what = f"Home did not start; it said:\n{child.last_lines()}"
+            raise kind(what, fix="dialogd open --port N takes another port")
         time.sleep(0.05)
     end([child])
     raise DialogdError(f"Home did not answer within {READY:g} s", fix=f"look into {output}")

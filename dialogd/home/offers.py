@@ -16,25 +16,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Lock
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd import person
 from dialogd.backends import BACKENDS, Found, address, auto
 from dialogd.backends.live import UNASKED
-from dialogd.backends.seats import CAST, Seat
+from dialogd.backends.seats import CAST
 from dialogd.backends.sessions import TITLES, running_sessions, without_tokens
+from dialogd.cli import options
 from dialogd.cli.client import ask, daemons
 from dialogd.cli.create import MOST_OF_ALL, SEATS, Start, along, draw_up, seated, usual_ports, with_budget
-from dialogd.cli.launch import PROGRAM, begin_apart, continue_apart, run_apart
+from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, continue_apart, run_apart
 from dialogd.cli.result import costs_of, estimate_of
 from dialogd.cli.work import NOBODY_TO_ASK
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
-from dialogd.home import forms
-from dialogd.home.listing import OnDisk
 from dialogd.memory.past import read_dialog
 from dialogd.protocol.model import Limits, digest
 from dialogd.protocol.state import DEFAULT_CAP
-from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget, read_seconds
+from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget
 from dialogd.store.disk import read_json
 from dialogd.store.folders import StateDir
 from dialogd.templates.library import DEFAULT_TEMPLATE, load, places, template
@@ -59,6 +61,74 @@ EARLY = 2  # turns of each agent in a dialog that agrees soon
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,99}")
 
+# -- What the page asks for -------------------------------------------------------------------------------------------
+
+SHORT = 200  # characters of a name
+LONGEST_PATH = 4_096
+MOST_FILES = 50
+
+Name = Annotated[str, Field(max_length=SHORT)]
+Place = Annotated[str, Field(max_length=LONGEST_PATH)]
+Facts = dict[str, Any]
+
+
+class Asked(BaseModel):
+    """A request of the page: it holds nothing else."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Paths(Asked):
+    """Files that are to go along; relative ones count from `project`, else from the folder that Home works in."""
+
+    project: Place = ""
+    paths: list[Place] = Field(default=[], max_length=MOST_FILES)
+
+
+class Seated(Asked):
+    """An agent of the new dialog: a backend of the choices, or the key of a session that is to be asked."""
+
+    backend: Name = ""
+    model: Name = ""
+    project: Place = ""
+    session: Name = ""
+
+
+class NewDialog(Asked):
+    """A dialog as it is asked for. What is left out is as the template or the settings say.
+
+    `project` is the folder of agents without one of their own, `slow` the seconds of each reply of a rehearsal. Asked
+    again with the same `key`, nothing starts twice.
+    """
+
+    question: Annotated[str, Field(max_length=1_000_000)]
+    template: Name = ""
+    agents: list[Seated] = Field(default=[], max_length=len(SEATS))
+    budget: Name = ""
+    max_turns: int | None = Field(default=None, ge=1, le=100_000)
+    timeout: Name = ""
+    max_time: Name = ""
+    context: list[Place] = Field(default=[], max_length=MOST_FILES)
+    project: Place = ""
+    rehearsal: bool = False
+    slow: float = Field(default=0, ge=0, le=60)
+    unattended: bool = False
+    key: Name = ""
+
+
+class GoOn(Asked):
+    """Which dialog is to go on: one that is asleep."""
+
+    dialog: Name
+
+
+class CarryOut(Asked):
+    """What a dialog decided, and the person approved, to be carried out in a repository; `gate` is what tests it."""
+
+    dialog: Name
+    repo: Place
+    gate: Place = ""
+
 
 class Offers:
     """What Home offers in one state directory, and begins; what is begun stays `linger` seconds after its end."""
@@ -66,199 +136,197 @@ class Offers:
     def __init__(self, settings: Settings, linger: float) -> None:
         self.settings = settings
         self.state = StateDir(settings.state_dir)
-        self.linger = linger
+        self.linger = ["--linger", f"{linger:g} seconds"]
         self._found: tuple[float, dict[str, Found]] = (0.0, {})
         self._looking = Lock()
         self._starting = Lock()  # with a key
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
-    def choices(self, *, again: bool = False) -> forms.Choices:
+    def choices(self, *, again: bool = False) -> Facts:
         """Everything that can be picked; `again`: what is here is looked up anew."""
-        found, variables = self._survey(0.0 if again else FRESH), {**dotenv(Path.cwd()), **os.environ}
         base_url = self.settings.base_url
-        offered = [self._offered(name, found[name], variables) for name in _known(variables, base_url)]
+        found, variables = self._survey(0.0 if again else FRESH), {**dotenv(Path.cwd()), **os.environ}
         chosen = [auto.resolve(auto.AUTO, seat, variables, found.__getitem__, base_url=base_url) for seat in (0, 1)]
-        defaults = forms.Defaults(
-            turns=Limits().max_turns,
-            timeout=in_words(Limits().timeout),
-            budget=dollars(DEFAULT_CAP),
-            template=DEFAULT_TEMPLATE,
-            agents=[one.backend for one in chosen if one.backend != auto.LAST_RESORT],
-        )
-        return forms.Choices(
-            backends=offered,
-            templates=list(_patterns()),
-            sessions=list(self._sessions()),
-            defaults=defaults,
-            projects=list(self._projects()),
-            here=str(Path.cwd()),
-            home=os.path.realpath(Path.home()),
-        )
+        defaults = {
+            "turns": Limits().max_turns,
+            "timeout": in_words(Limits().timeout),
+            "budget": dollars(DEFAULT_CAP),
+            "template": DEFAULT_TEMPLATE,
+            "agents": [one.backend for one in chosen if one.backend != auto.LAST_RESORT],
+        }
+        return {
+            "backends": [self._offered(name, found[name], variables) for name in self._known(variables)],
+            "templates": list(_patterns()),
+            "sessions": list(self._sessions()),
+            "defaults": defaults,
+            "projects": list(self._projects()),
+            "here": str(Path.cwd()),
+            "home": os.path.realpath(Path.home()),
+        }
 
-    def _survey(self, fresh: float = FRESH) -> dict[str, Found]:
+    def _survey(self, fresh: float) -> dict[str, Found]:
         """What every backend says of itself, looked up anew where that is more than `fresh` seconds ago."""
         with self._looking:
             at, found = self._found
             if not found or time.monotonic() - at > fresh:
-                names = (name for name in BACKENDS if name not in auto.COMMANDS)
-                found = auto.survey(
-                    names, os.environ, dotenv(Path.cwd()), self.settings.base_url, self.settings.state_dir
-                )
+                names, own_keys = (name for name in BACKENDS if name not in auto.COMMANDS), dotenv(Path.cwd())
+                found = auto.survey(names, os.environ, own_keys, self.settings.base_url, self.settings.state_dir)
                 self._found = (time.monotonic(), found)
             return found
 
-    def _offered(self, name: str, found: Found, variables: Mapping[str, str]) -> forms.OfferedBackend:
-        kind = BACKENDS[name]
-        choice = auto.resolve(name, 0, variables, lambda _: found, base_url=self.settings.base_url)
-        return forms.OfferedBackend(
-            id=name,
-            title=NAMES.get(name, kind.title),
-            answers=_answers(kind.model, found, choice),
-            pays="" if not found.here else "nobody pays" if choice.pays == "nobody" else f"paid by {choice.pays}",
-            sees=auto.seen(choice, None),
-            ready=found.here,
-            why_not="" if found.here else found.why,
-            fix="" if found.here else found.fix,
-            models=[kind.model] if kind.model else [],
-            metered=choice.is_metered,
-            project=True,
-            reads=kind.project if kind.project != "nothing" else "reads the notes of the folder, and nothing else",
-        )
+    def _known(self, variables: Mapping[str, str]) -> tuple[str, ...]:
+        """The backends that are offered, whether they are ready or not."""
+        is_elsewhere = bool(self.settings.base_url or address(BACKENDS["openai"], variables))
+        return tuple(name for name in BACKENDS if name not in HIDDEN and (name != "openai" or is_elsewhere))
 
-    def _sessions(self) -> Iterator[forms.Open]:
-        """The open coding sessions, with the seats that they hold."""
+    def _offered(self, name: str, found: Found, variables: Mapping[str, str]) -> Facts:
+        """A backend: who answers, who pays, who sees what; the models to choose from, the default first."""
+        kind, is_here = BACKENDS[name], found.here
+        choice = auto.resolve(name, 0, variables, lambda _: found, base_url=self.settings.base_url)
+        answers = kind.model or ("the model that it is set to" if is_here else "")
+        pays = "nobody pays" if choice.pays == "nobody" else f"paid by {choice.pays}"
+        return {
+            "id": name,
+            "title": NAMES.get(name, kind.title),
+            "answers": answers if choice.is_metered or not is_here else f"{answers} ({found.why})",
+            "pays": pays if is_here else "",
+            "sees": auto.seen(choice, None),
+            "ready": is_here,
+            "why_not": "" if is_here else found.why,
+            "fix": "" if is_here else found.fix,
+            "models": [kind.model] if kind.model else [],
+            "any_model": True,
+            "metered": choice.is_metered,
+            "project": True,
+            "reads": kind.project if kind.project != "nothing" else "reads the notes of the folder, and nothing else",
+        }
+
+    def _sessions(self) -> Iterator[Facts]:
+        """The open coding sessions, with the seats that they hold: those cannot be asked."""
         seats = {daemon.session: daemon for daemon in daemons(self.settings) if daemon.session}
         for one in running_sessions():
             seat = seats.get(one.key)
-            holds = f"{seat.id} in {seat.file}" if seat is not None else ""
-            yield forms.Open(
-                key=one.key, program=TITLES[one.program], project=one.project, name=one.name,
-                idle=one.status == "idle", seat=holds,
-            )  # fmt: skip
+            yield {
+                "key": one.key, "program": TITLES[one.program], "project": one.project, "name": one.name,
+                "idle": one.status == "idle", "seat": f"{seat.id} in {seat.file}" if seat is not None else "",
+            }  # fmt: skip
 
     def _projects(self) -> Iterator[str]:
         """The folders of agents of the newest dialogs, which are there still."""
         with suppress(OSError):
-            casts = sorted(
-                (self.state.root / "dialogs").glob(f"*/{CAST}"), key=lambda path: path.stat().st_mtime, reverse=True
-            )
-            seats = (found.get("seats") for path in casts[:DIALOGS] if isinstance(found := read_json(path), dict))
-            rows = (row.get("project") for listed in seats if isinstance(listed, list)
-                    for row in listed if isinstance(row, dict))  # fmt: skip
-            known = dict.fromkeys(path for path in rows if isinstance(path, str))
+            casts = (self.state.root / "dialogs").glob(f"*/{CAST}")
+            newest = sorted(casts, key=lambda path: path.stat().st_mtime, reverse=True)[:DIALOGS]
+            seats = (found.get("seats") for path in newest if isinstance(found := read_json(path), dict))
+            rows = (row for listed in seats if isinstance(listed, list) for row in listed if isinstance(row, dict))
+            known = dict.fromkeys(path for row in rows if isinstance(path := row.get("project"), str))
             yield from [path for path in known if path and Path(path).is_dir()][:RECENT]
 
-    # -- files and folders ------------------------------------------------------------------------------------------
+    def folder(self, under: str, *, files: bool) -> Facts:
+        """What is in one of the person's own folders, "" for their home: nothing hidden, no links, nothing of others.
 
-    def folder(self, under: str, *, files: bool) -> forms.Folder:
-        """What is in one of the person's own folders; "" for their home. Raises `BadInput`, `Refused`."""
-        path = own(under or os.path.realpath(Path.home()))
-        if not path.is_dir():
-            raise BadInput(f"{path} is not a folder", fix="name a folder")
-        found: list[forms.FolderItem] = []
-        kept: list[forms.FolderItem] = []
+        Raises `BadInput`, `Refused`.
+        """
+        path = own(under or os.path.realpath(Path.home()), folder=True)
         try:
             items = sorted(os.scandir(path), key=lambda item: item.name.casefold())
         except OSError as error:
             raise Refused(f"{path} cannot be read: {error.strerror}", fix="name another folder") from None
+        found: list[Facts] = []
+        kept: list[Facts] = []
         for item in items:
             with suppress(OSError):
                 status = item.stat(follow_symlinks=False)
                 if item.name.startswith(".") or status.st_uid != os.geteuid() or not item.name.isprintable():
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    found.append(forms.FolderItem(name=item.name, path=item.path))
-                elif stat.S_ISREG(status.st_mode):
-                    kept.append(forms.FolderItem(name=item.name, path=item.path, size=status.st_size))
+                    found.append({"name": item.name, "path": item.path, "size": 0})
+                elif stat.S_ISREG(status.st_mode) and files:
+                    kept.append({"name": item.name, "path": item.path, "size": status.st_size})
         above = ""
         with suppress(DialogdError):
             above = str(own(str(path.parent))) if path.parent != path else ""
-        kept = kept if files else []
-        return forms.Folder(
-            path=str(path),
-            parent=above,
-            folders=found[:LISTED],
-            files=kept[:LISTED],
-            more=len(found) > LISTED or len(kept) > LISTED,
-        )
+        is_more = max(len(found), len(kept)) > LISTED
+        return {
+            "path": str(path), "parent": above, "folders": found[:LISTED], "files": kept[:LISTED], "more": is_more,
+        }  # fmt: skip
 
-    def context(self, asked: forms.Paths) -> forms.ContextFiles:
-        """Each file as it would go along, or why it cannot."""
+    def context(self, asked: Paths) -> Facts:
+        """Each file as it would go along, or why it cannot; `refused`: why they cannot all, together."""
         files = [_along(_whole(path, asked.project)) for path in asked.paths]
-        size = sum(len(one.text.encode("utf-8", "replace")) for one in files)
-        if size <= MOST_OF_ALL:
-            return forms.ContextFiles(files=files, size=size, most=MOST_OF_ALL)
-        return forms.ContextFiles(
-            files=files, size=size, most=MOST_OF_ALL,
-            refused=f"together they are larger than {MOST_OF_ALL:,} bytes",
-            fix="take fewer of them, or let the agents read them in their project's folder",
-        )  # fmt: skip
+        size = sum(len(one["text"].encode("utf-8", "replace")) for one in files)
+        what, fix = "", ""
+        if size > MOST_OF_ALL:
+            what = f"together they are larger than {MOST_OF_ALL:,} bytes"
+            fix = "take fewer of them, or let the agents read them in their project's folder"
+        return {"files": files, "size": size, "most": MOST_OF_ALL, "refused": what, "fix": fix}
 
     # -- a new dialog -----------------------------------------------------------------------------------------------
 
-    def estimate(self, asked: forms.Start) -> forms.CostEstimate:
-        """What the dialog may cost. Raises `DialogdError` for one that cannot be."""
+    def estimate(self, asked: NewDialog) -> Facts:
+        """What the dialog may cost, in words and dollars. Raises `DialogdError` for one that cannot be."""
         settings, wanted = self._checked(asked)
         seats, choices = seated(wanted.seats(), settings, os.environ, dotenv(Path.cwd()))
         opening = draw_up(wanted, seats, usual_ports(seats), settings)
         capped = with_budget(opening, seats, choices, settings)
-        thinking = [seat.id for seat in seats if choices[seat.id].backend.partition(":")[0] != auto.LAST_RESORT]
+        families = {who: choice.family for who, choice in choices.items()}
         notes = [
-            *(one_line(f"{seat.id}: {choices[seat.id].why}; {choices[seat.id].fix}") for seat in seats
-              if not choices[seat.id].here),
-            *(auto.warning_of(group, choices[group[0]].family)
-              for group in auto.twins({who: choice.family for who, choice in choices.items()})),
+            *(one_line(f"{who}: {choice.why}; {choice.fix}") for who, choice in choices.items() if not choice.here),
+            *(auto.warning_of(group, families[group[0]]) for group in auto.twins(families)),
             *warnings(opening),
-        ]  # fmt: skip
+        ]
         if capped is not opening:
             line = budget_line(capped.budget, capped.tokens)
             notes.append(f"a key pays and no budget is given: the dialog ends at {line}")
-        soon = dataclasses.replace(capped, max_turns=min(opening.max_turns, 1 + EARLY * len(seats)))
-        low, high = (_sum(costs_of(one, seats, choices, settings)) for one in (soon, capped))
-        if high is not None and capped.budget is not None:
-            low, high = (min(cost, capped.budget) for cost in (low or 0.0, high))
-        words = estimate_of(capped, seats, choices, settings).removeprefix("estimate: ")
-        calls = max(opening.max_turns - 1, 0) if thinking else 0
-        return forms.CostEstimate(
-            words=words or _unbilled(seats, choices), low=low, high=high, calls=calls, notes=notes
-        )
 
-    def start(self, asked: forms.Start) -> forms.Started:
+        def costs(turns: int) -> float | None:
+            """What all agents cost together in so many turns; None where nobody knows of one."""
+            each = list(costs_of(dataclasses.replace(capped, max_turns=turns), seats, choices, settings).values())
+            known = [cost for cost in each if cost is not None]
+            most = capped.budget if capped.budget is not None else float("inf")
+            return None if len(known) < len(each) else min(round(sum(known), 4), most)
+
+        words = estimate_of(capped, seats, choices, settings).removeprefix("estimate: ")
+        is_scripted = all(choice.backend.partition(":")[0] == auto.LAST_RESORT for choice in choices.values())
+        payers = dict.fromkeys(choice.pays for choice in choices.values() if choice.pays != "nobody")
+        unbilled = f"nothing by the token: {' and '.join(payers)}" if payers else "nothing: nobody bills for it"
+        return {
+            "words": words or ("nothing: no model is asked" if is_scripted else unbilled),
+            "low": costs(min(opening.max_turns, 1 + EARLY * len(seats))),
+            "high": costs(opening.max_turns),
+            "calls": 0 if is_scripted else max(opening.max_turns - 1, 0),
+            "notes": notes,
+        }
+
+    def start(self, asked: NewDialog) -> Facts:
         """Begin the dialog, but one that was begun with the same key, and give its page once that answers.
 
         Raises `DialogdError`.
         """
-        with self._starting if asked.key else nullcontext():
-            return _started(self._begun(asked) or self._begin(asked))
+        key = digest(asked.key) if asked.key else ""
+        name = f"{key}-{digest(asked.model_dump_json())}" if key else ""
+        with self._starting if key else nullcontext():
+            file = next(self.state.sessions.glob(f"dialog-{key}-*.md"), None) if key else None
+            if file is not None and file.stem != f"dialog-{name}":
+                with concerning("key"):
+                    what = f"another dialog was begun with this key: {file}"
+                    raise Refused(what, fix="take a new key for a new dialog")
+            if file is None:
+                settings, wanted = self._checked(asked)
+                draw_up(wanted, wanted.seats(), usual_ports(wanted.seats()), settings)  # what is wrong is said at once
+                variables = {"DIALOGD_PROJECT": str(settings.project)} if settings.project else {}
+                file = run_apart(self.state, asked.question, [*wanted.words(), *self.linger], variables, name)
+            return _started(file)
 
-    def _begun(self, asked: forms.Start) -> Path | None:
-        """The file of the dialog that was begun with this key, also by a Home before. Raises `Refused`."""
-        found = next(self.state.sessions.glob(f"dialog-{digest(asked.key)}-*.md"), None) if asked.key else None
-        if found is not None and found.stem != f"dialog-{_named(asked)}":
-            with concerning("key"):
-                raise Refused(f"another dialog was begun with this key: {found}", fix="take a new key for a new dialog")
-        return found
-
-    def _begin(self, asked: forms.Start) -> Path:
-        """Begin the dialog, and give its file. Raises `DialogdError`."""
-        settings, wanted = self._checked(asked)
-        draw_up(wanted, wanted.seats(), usual_ports(wanted.seats()), settings)  # what is wrong is said at once
-        variables = {"DIALOGD_PROJECT": str(settings.project)} if settings.project else {}
-        words = [*wanted.words(), "--linger", f"{self.linger:g} seconds"]
-        return run_apart(self.state, asked.question, words, variables, _named(asked))
-
-    def go_on(self, one: OnDisk | None) -> forms.Started:
+    def go_on(self, one: Ongoing | None) -> Facts:
         """Have a dialog go on whose agents are gone. Raises `DialogdError`."""
         if one is None or one.dialog.state.outcome is not None:
             raise Refused("it has ended, or is not here any more", fix="begin another on the same question")
         if not one.running:
-            continue_apart(self.settings, one.file, ["--linger", f"{self.linger:g} seconds"])
-        port = next((daemon.port for daemon in daemons(self.settings, one.file)), 0)
-        url = f"http://localhost:{port}/" if port and _ready(port, one.dialog.id) else ""
-        return forms.Started(id=one.dialog.id, file=str(one.file), url=url)
+            continue_apart(self.settings, one.file, self.linger)
+        return _started(one.file, next((daemon.port for daemon in daemons(self.settings, one.file)), 0))
 
-    def would_be(self, asked: forms.CarryOut, one: OnDisk | None) -> forms.WouldBe:
+    def would_be(self, asked: CarryOut, one: Ongoing | None) -> Facts:
         """What `dialogd build` says of it before it asks. Raises `DialogdError` where it would not begin."""
         words, variables, none = [*PROGRAM, *self._build(asked, one)], without_tokens(os.environ), subprocess.DEVNULL
         done = subprocess.run(words, stdin=none, capture_output=True, text=True, env=variables, check=False)
@@ -266,14 +334,14 @@ class Offers:
         if not why.startswith(NOBODY_TO_ASK):
             what, _, fix = why.partition("\n  fix: ")
             raise Refused(what.strip(), fix=fix.strip() or "see in a terminal what it says: dialogd build")
-        return forms.WouldBe(lines=said.rstrip().split("\n"))
+        return {"lines": said.rstrip().split("\n")}
 
-    def carry_out(self, asked: forms.CarryOut, one: OnDisk | None) -> forms.Started:
+    def carry_out(self, asked: CarryOut, one: Ongoing | None) -> Facts:
         """Begin the build. Raises `DialogdError`."""
-        words = [*self._build(asked, one), "--yes", "--linger", f"{self.linger:g} seconds"]
+        words = [*self._build(asked, one), "--yes", *self.linger]
         return _started(begin_apart(self.state, words, seconds=TO_BUILD))
 
-    def _build(self, asked: forms.CarryOut, one: OnDisk | None) -> list[str]:
+    def _build(self, asked: CarryOut, one: Ongoing | None) -> list[str]:
         """`dialogd build` with its options. Raises `BadInput`, `Refused`."""
         person.alone(self.state, "build")
         with concerning("repo"):
@@ -281,28 +349,32 @@ class Offers:
         source = str(one.file) if one is not None else asked.dialog
         return ["build", f"--from={source}", f"--repo={repo}", f"--gate={asked.gate.strip()}"]
 
-    def _checked(self, asked: forms.Start) -> tuple[Settings, Start]:
+    def _checked(self, asked: NewDialog) -> tuple[Settings, Start]:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""
         with concerning("question"):
-            if is_blank(asked.question):
-                raise BadInput("the question is empty", fix="write what the agents are to discuss")
-            if "\0" in asked.question:
-                raise BadInput("the question is not text: it holds a zero byte", fix="write it in words")
+            if is_blank(asked.question) or "\0" in asked.question:
+                what = "holds a zero byte" if "\0" in asked.question else "is empty"
+                raise BadInput(f"the question {what}", fix="write what the agents are to discuss")
         with concerning("template"):
             if asked.template and asked.template not in {place.name for place in places()}:
-                raise BadInput(
-                    f"there is no template {asked.template[:60]!r}", fix="pick one of those that are offered"
-                )
+                what = f"there is no template {asked.template[:60]!r}"
+                raise BadInput(what, fix="pick one of those that are offered")
             chosen = template(asked.template or None)
-        _check_units(asked)
+        with concerning("budget"):
+            try:
+                _ = read_budget(asked.budget) if asked.budget.strip() else None
+            except ValueError as error:
+                raise BadInput(str(error), fix="write it like $2.00 or 200k tokens") from None
+        for name, text in (("timeout", asked.timeout), ("max_time", asked.max_time)):
+            with concerning(name):
+                _ = options.duration(text, name) if text.strip() else None
         with concerning("project"):
             project = own(asked.project, folder=True) if asked.project else self.settings.project
         scripted = f"{auto.LAST_RESORT}:slow={asked.slow:g}" if asked.slow else auto.LAST_RESORT
-        listed = ",".join([scripted] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None
         wanted = Start(
             one_line(asked.question, TOPIC),
             asked.question,
-            agents=listed,
+            agents=",".join([scripted] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None,
             agent=None if asked.rehearsal else list(self._specs(asked.agents)) or None,
             max_turns=asked.max_turns,
             max_time=asked.max_time.strip() or None,
@@ -321,18 +393,17 @@ class Offers:
                     )
         return dataclasses.replace(self.settings, project=project), wanted
 
-    def _specs(self, agents: Sequence[forms.Seated]) -> Iterator[str]:
+    def _specs(self, agents: Sequence[Seated]) -> Iterator[str]:
         """Each agent as `--agent` takes it: only what is offered. Raises `BadInput`, `Refused`."""
-        variables = {**dotenv(Path.cwd()), **os.environ}
-        offered = (*_known(variables, self.settings.base_url), auto.AUTO)
-        sessions = {one.key: one for one in self._sessions()} if any(one.session for one in agents) else {}
+        offered = (*self._known({**dotenv(Path.cwd()), **os.environ}), auto.AUTO)
+        sessions = {one["key"]: one for one in self._sessions()} if any(one.session for one in agents) else {}
         for number, (who, one) in enumerate(zip(SEATS, agents, strict=False)):
             if one.session:
                 with concerning(f"agents.{number}.session"):
                     person.alone(self.state, "seat")
                     known = sessions.get(one.session)
-                    if known is None or known.seat:
-                        what = f"holds the seat {known.seat}" if known else "is not open any more"
+                    if known is None or known["seat"]:
+                        what = f"holds the seat {known['seat']}" if known else "is not open any more"
                         raise Refused(f"{who}: the session {one.session[:60]!r} {what}", fix="pick another")
                 yield f"{who}={auto.LIVE}:{one.session}{UNASKED}"
                 continue
@@ -351,100 +422,34 @@ class Offers:
             yield f"{who}={backend}{f':{one.model}' if one.model else ''}{place}"
 
 
-def _started(file: Path) -> forms.Started:
-    """A dialog that was begun, with its page once that answers."""
-    dialog = read_dialog(file)
-    port = int(dialog.header.agents[0].url.rpartition(":")[2])
-    url = f"http://localhost:{port}/" if _ready(port, dialog.id) else ""
-    return forms.Started(id=dialog.id, file=str(file), url=url)
-
-
-def _check_units(asked: forms.Start) -> None:
-    """Raise `BadInput` for an amount or a time that is none."""
-    for field, value, read, fix in (
-        ("budget", asked.budget, read_budget, "$2.00 or 200k tokens"),
-        ("timeout", asked.timeout, read_seconds, "5m, 90 seconds or 1 hour"),
-        ("max_time", asked.max_time, read_seconds, "30m or 2 hours"),
-    ):
-        with concerning(field):
-            try:
-                _ = read(value) if value.strip() else None
-            except ValueError as error:
-                raise BadInput(str(error), fix=f"write it like {fix}") from None
-
-
-def _context(asked: forms.Start) -> Iterator[str]:
-    """The files that go along, as `--context` takes them. Raises `BadInput`, `Refused`."""
-    for number, path in enumerate(asked.context):
-        with concerning(f"context.{number}"):
-            name = _shown(own(_whole(path, asked.project), file=True))
-            along(name)  # what no dialog takes is refused here, where it is known which it is
-            yield name
-
-
-def _answers(model: str, found: Found, choice: auto.Choice) -> str:
-    """Who answers; that a key is there is said by who pays."""
-    named = model or ("the model that it is set to" if found.here else "")
-    return named if choice.is_metered or not found.here else f"{named} ({found.why})"
-
-
-def _known(variables: Mapping[str, str], base_url: str) -> tuple[str, ...]:
-    """The backends that are offered, whether they are ready or not."""
-    is_elsewhere = bool(base_url or address(BACKENDS["openai"], variables))
-    return tuple(name for name in BACKENDS if name not in HIDDEN and (name != "openai" or is_elsewhere))
-
-
-def _patterns() -> Iterator[forms.Pattern]:
-    """The templates that can be used; the first of a name counts."""
-    seen: set[str] = set()
-    for place in places():
-        if place.name in seen:
-            continue
-        seen.add(place.name)
+def _patterns() -> Iterator[Facts]:
+    """The templates that can be used, the first of a name: how many agents each takes (`most` 0: any), their names."""
+    for place in {place.name: place for place in reversed(places())}.values():
         with suppress(BadInput):
             one = load(place).usable()
-            if one.needs_repository:
-                continue
-            yield forms.Pattern(
-                name=place.name,
-                sentence=one_line(one.description, 300),
-                agents=one.how_many,
-                least=one.terms.least,
-                most=one.terms.most or 0,
-                cast=[part.name for part in one.terms.cast],
-                turns=one.terms.max_turns or 0,
-                where=place.group,
-            )
+            if not one.needs_repository:
+                yield {
+                    "name": place.name, "sentence": one_line(one.description, 300), "agents": one.how_many,
+                    "least": one.terms.least, "most": one.terms.most or 0, "turns": one.terms.max_turns or 0,
+                    "cast": [part.name for part in one.terms.cast], "where": place.group,
+                }  # fmt: skip
 
 
-def _sum(costs: Mapping[str, float | None]) -> float | None:
-    """What all agents cost together; None where nobody knows of one."""
-    known = [cost for cost in costs.values() if cost is not None]
-    return None if len(known) < len(costs) else round(sum(known), 4)
+def _started(file: Path, port: int | None = None) -> Facts:
+    """A dialog that was begun: its page, once a daemon of it answers there; "" where that takes long.
 
-
-def _unbilled(seats: Sequence[Seat], choices: Mapping[str, auto.Choice]) -> str:
-    """What is said where no key pays by the token."""
-    if all(choices[seat.id].backend.partition(":")[0] == auto.LAST_RESORT for seat in seats):
-        return "nothing: no model is asked"
-    payers = dict.fromkeys(choices[seat.id].pays for seat in seats if choices[seat.id].pays != "nobody")
-    return f"nothing by the token: {' and '.join(payers)}" if payers else "nothing: nobody bills for it"
-
-
-def _named(asked: forms.Start) -> str:
-    """What the dialog's file is called by: key and form; "" without a key."""
-    return f"{digest(asked.key)}-{digest(asked.model_dump_json())}" if asked.key else ""
-
-
-def _ready(port: int, dialog: str) -> bool:
-    """Wait until a daemon of it answers there; False where that takes long, as a coding agent's first start does."""
-    until = time.monotonic() + READY
-    while time.monotonic() < until:
+    A coding agent's first start does.
+    """
+    dialog = read_dialog(file)
+    port = int(dialog.header.agents[0].url.rpartition(":")[2]) if port is None else port
+    url, until = "", time.monotonic() + READY
+    while port and not url and time.monotonic() < until:
         answer = ask(port, "GET", "/health", seconds=1)
-        if answer is not None and answer[0] == 200 and answer[1].get("dialog") == dialog:
-            return True
-        time.sleep(0.05)
-    return False
+        if answer is not None and answer[0] == 200 and answer[1].get("dialog") == dialog.id:
+            url = f"http://localhost:{port}/"
+        else:
+            time.sleep(0.05)
+    return {"id": dialog.id, "file": str(file), "url": url}
 
 
 # -- The person's own files and folders -------------------------------------------------------------------------------
@@ -480,17 +485,25 @@ def _whole(path: str, project: str) -> str:
 
 def _shown(path: Path) -> str:
     """The path as the dialog names the file: from the folder that Home works in, where it lies there."""
-    with suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _along(path: str) -> forms.Along:
-    """The file as it would go along, or why it cannot."""
-    name = Path(path).name
+def _context(asked: NewDialog) -> Iterator[str]:
+    """The files that go along, as `--context` takes them. Raises `BadInput`, `Refused`."""
+    for number, path in enumerate(asked.context):
+        with concerning(f"context.{number}"):
+            name = _shown(own(_whole(path, asked.project), file=True))
+            along(name)  # what no dialog takes is refused here, where it is known which it is
+            yield name
+
+
+def _along(path: str) -> Facts:
+    """The file as it would go along, without secrets and up to a whole line, or why it cannot."""
+    row = {"path": path, "name": Path(path).name, "text": "", "size": 0, "cut": False, "secrets": 0, "refused": "",
+           "fix": ""}  # fmt: skip
     try:
         found = along(_shown(own(path, file=True)))
     except DialogdError as error:
-        return forms.Along(path=path, name=name, refused=str(error), fix=error.fix)
+        return row | {"refused": str(error), "fix": error.fix}
     is_cut = len(found.text.encode("utf-8", "replace")) < found.size
-    return forms.Along(path=path, name=name, text=found.text, size=found.size, cut=is_cut, secrets=found.secrets)
+    return row | {"text": found.text, "size": found.size, "cut": is_cut, "secrets": found.secrets}

@@ -7,24 +7,24 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathParameter
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dialogd import __version__
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, StorageError
-from dialogd.home import forms
-from dialogd.home.listing import Listing, text_of
-from dialogd.home.offers import Offers
+from dialogd.home.listing import Listing
+from dialogd.home.offers import LONGEST_PATH, SHORT, CarryOut, Facts, GoOn, NewDialog, Offers, Paths
 from dialogd.server.guard import PROCESSES
 from dialogd.server.refusals import handle_errors
 from dialogd.server.serving import bind, make_server
+from dialogd.store.archive import attachments_of
 from dialogd.store.caller import asked_by
 from dialogd.store.disk import write_json
 from dialogd.store.folders import StateDir
@@ -45,111 +45,94 @@ LINGER = 3_600.0  # seconds
 
 
 def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
-    """Home's HTTP API. Dialogs that are begun here stay `linger` seconds after their end."""
+    """Home's HTTP API. Dialogs that are begun here stay `linger` seconds after their end.
+
+    What reads files or asks daemons is not `async`, so that each request has a thread.
+    """
     app = FastAPI(title="dialogd home", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     handle_errors(app)
     listing, offers = Listing(settings), Offers(settings, linger)
-    _list_routes(app, listing)
-    _beginning_routes(app, offers)
 
-    @app.post("/continue", status_code=201)
-    def go_on(asked: forms.GoOn) -> forms.Started:
-        """Have a dialog go on whose agents are gone: after a restart of the machine, for example."""
-        return offers.go_on(listing.standing(asked.dialog))
-
-    @app.post("/build/look")
-    def look(asked: forms.CarryOut) -> forms.WouldBe:
-        """What carrying out a decision would be; nothing is begun."""
-        return offers.would_be(asked, listing.standing(asked.dialog))
-
-    @app.post("/build", status_code=201)
-    def build(asked: forms.CarryOut) -> forms.Started:
-        """Have a decision carried out: tasks are proposed, and wait for the person."""
-        return offers.carry_out(asked, listing.standing(asked.dialog))
-
-    @app.get("/", response_class=HTMLResponse)
-    def page() -> Response:
+    @app.get("/")
+    def page() -> HTMLResponse:
         """The page."""
         headers = {"content-security-policy": POLICY, "cross-origin-opener-policy": "same-origin"}
         return HTMLResponse(fill(_HERE / "templates", "home.html"), headers=headers)
 
     @app.get("/health")
-    async def health() -> dict[str, str]:
+    async def health() -> Facts:
         """That this is Home."""
         return {"status": "ok", "service": SERVICE, "version": __version__}
+
+    @app.get("/dialogs")
+    def dialogs(
+        search: Annotated[str, Query(max_length=1_000)] = "",
+        state: Annotated[str, Query(max_length=100)] = "",
+        after: Annotated[int, Query(ge=0)] = 0,
+    ) -> Facts:
+        """Running and past dialogs: what waits for the person first."""
+        return listing.dialogs(search, state, after)
+
+    @app.get("/past/{dialog}")
+    def past(dialog: Annotated[str, PathParameter(max_length=SHORT)]) -> HTMLResponse:
+        """A dialog to read, with nothing in it that runs."""
+        from dialogd.views.documents import export
+
+        found, path = listing.text_of(dialog)
+        text = export(found, "html", attachments=attachments_of(path))
+        return HTMLResponse(text, headers={"content-security-policy": READING})
+
+    @app.get("/choices")
+    def choices(again: bool = False) -> Facts:
+        """What a dialog can be made of here: backends, templates, open sessions."""
+        return offers.choices(again=again)
+
+    @app.get("/folders")
+    def folders(under: Annotated[str, Query(max_length=LONGEST_PATH)] = "", files: bool = False) -> Facts:
+        """What is in a folder of the person's, to pick from."""
+        return offers.folder(under, files=files)
+
+    @app.post("/context")
+    def context(asked: Paths) -> Facts:
+        """Files as they would go along with a dialog: without secrets, cut where they are long, or refused."""
+        return offers.context(asked)
+
+    @app.post("/estimate")
+    def estimate(asked: NewDialog) -> Facts:
+        """What a dialog may cost."""
+        return offers.estimate(asked)
+
+    @app.post("/start", status_code=201)
+    def start(asked: NewDialog) -> Facts:
+        """Begin a dialog: its daemons live on without this page."""
+        return offers.start(asked)
+
+    @app.post("/continue", status_code=201)
+    def go_on(asked: GoOn) -> Facts:
+        """Have a dialog go on whose agents are gone: after a restart of the machine, for example."""
+        return offers.go_on(listing.standing(asked.dialog))
+
+    @app.post("/build/look")
+    def look(asked: CarryOut) -> Facts:
+        """What carrying out a decision would be; nothing is begun."""
+        return offers.would_be(asked, listing.standing(asked.dialog))
+
+    @app.post("/build", status_code=201)
+    def build(asked: CarryOut) -> Facts:
+        """Have a decision carried out: tasks are proposed, and wait for the person."""
+        return offers.carry_out(asked, listing.standing(asked.dialog))
 
     # One route for each file that there is: no path reaches a folder. The look is that of the dialogs' own pages.
     for prefix, folder in (("home", _HERE / "static"), ("page", _LOOK)):
         for path in sorted(folder.iterdir()):
             if path.suffix in _KINDS:
-                app.add_api_route(f"/{prefix}/{path.name}", _part(path), include_in_schema=False)
+                app.add_route(f"/{prefix}/{path.name}", partial(_part, path))
     return app
 
 
-def _list_routes(app: FastAPI, listing: Listing) -> None:
-    """The dialogs that there are. Not `async`: they read files, and daemons are asked, so each has a thread."""
-
-    @app.get("/dialogs")
-    def dialogs(
-        search: Annotated[str, Query(max_length=1_000, description="words that were said, or stand in a title")] = "",
-        state: Annotated[str, Query(max_length=100, description="only those in that state; `open`: not ended")] = "",
-        after: Annotated[int, Query(ge=0, description="how many to leave out at the beginning")] = 0,
-    ) -> forms.Dialogs:
-        """Running and past dialogs: what waits for the person first."""
-        return listing.dialogs(search, state, after)
-
-    @app.get("/past/{dialog}", response_class=HTMLResponse)
-    def past(dialog: Annotated[str, PathParameter(max_length=forms.SHORT)]) -> Response:
-        """A dialog to read, with nothing in it that runs."""
-        from dialogd.store.archive import attachments_of
-        from dialogd.views.documents import export
-
-        found, path = text_of(listing, dialog)
-        text = export(found, "html", attachments=attachments_of(path))
-        return HTMLResponse(text, headers={"content-security-policy": READING})
-
-
-def _beginning_routes(app: FastAPI, offers: Offers) -> None:
-    """What a new dialog can be made of, and its start."""
-
-    @app.get("/choices")
-    def choices(
-        again: Annotated[bool, Query(description="look up anew what is here")] = False,
-    ) -> forms.Choices:
-        """What a dialog can be made of here: backends, templates, open sessions."""
-        return offers.choices(again=again)
-
-    @app.post("/context")
-    def context(asked: forms.Paths) -> forms.ContextFiles:
-        """Files as they would go along with a dialog: without secrets, cut where they are long, or refused."""
-        return offers.context(asked)
-
-    @app.get("/folders")
-    def folders(
-        under: Annotated[str, Query(max_length=forms.LONGEST_PATH, description="the folder; empty: home")] = "",
-        files: Annotated[bool, Query(description="its files too")] = False,
-    ) -> forms.Folder:
-        """What is in a folder of the person's, to pick from."""
-        return offers.folder(under, files=files)
-
-    @app.post("/estimate")
-    def estimate(asked: forms.Start) -> forms.CostEstimate:
-        """What a dialog may cost."""
-        return offers.estimate(asked)
-
-    @app.post("/start", status_code=201)
-    def start(asked: forms.Start) -> forms.Started:
-        """Begin a dialog: its daemons live on without this page."""
-        return offers.start(asked)
-
-
-def _part(path: Path) -> Callable[[], Awaitable[Response]]:
-    """A script, a style sheet or a picture of the page, as a route's function."""
-
-    async def part() -> Response:
-        return Response(await asyncio.to_thread(path.read_bytes), media_type=_KINDS[path.suffix])
-
-    return part
+def _part(path: Path, _asked: Request) -> FileResponse:
+    """A script, a style sheet or a picture of the page."""
+    return FileResponse(path, media_type=_KINDS[path.suffix])
 
 
 # -- The process ------------------------------------------------------------------------------------------------------

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any
 
+from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    Tool,
+    ToolAnnotations,
+    jsonrpc_message_adapter,
+)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dialogd import __version__, person
 from dialogd.agent.prompt import answers_of_the_round, reads_all
@@ -24,15 +35,15 @@ from dialogd.backends.auto import LIVE
 from dialogd.cli import options
 from dialogd.cli.client import accepted, daemons, healths, notify
 from dialogd.cli.client import ask as daemon_says
+from dialogd.cli.launch import Ongoing
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
-from dialogd.mcp import dialogs as known
-from dialogd.mcp.begin import Limits, NewSession, Position, begin, on
-from dialogd.mcp.dialogs import DialogSession, find, history, listed, result_of_command
-from dialogd.mcp.wiring import Server, in_words
+from dialogd.mcp import sessions as known
+from dialogd.mcp.sessions import Facts, Limits, NewSession, Position, log_of, result_of, result_of_command, state_of
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import ALL, USER
+from dialogd.protocol.names import WORDS, worded
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.server.guard import PROCESSES
@@ -43,8 +54,6 @@ from dialogd.views.documents import markdown, plan_facts
 from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.words import first_words
-
-P = ParamSpec("P")
 
 VIA = "mcp"
 WAIT = 45.0  # seconds: clients cut longer calls
@@ -62,7 +71,6 @@ wants said. Without `session` the open one is meant. Where you hold a seat yours
 
 SessionId = Annotated[str, Field(description="id or file")]
 Wait = Annotated[float, Field(ge=0, le=45, description="seconds")]
-Facts = dict[str, Any]
 
 
 class Filter(BaseModel):
@@ -76,21 +84,6 @@ class Filter(BaseModel):
     topic: str = ""
 
 
-def _translated(work: Callable[P, Awaitable[Facts]]) -> Callable[P, Awaitable[Facts]]:
-    """The tool, whose errors reach the model with what to do next."""
-
-    @wraps(work)
-    async def run(*args: P.args, **kwargs: P.kwargs) -> Facts:
-        try:
-            return await work(*args, **kwargs)
-        except DialogdError as error:
-            raise ToolError(in_words(error)) from error
-        except OSError as error:
-            raise ToolError(f"{error.filename or 'the system'}: {error.strerror}. What to do: try again") from error
-
-    return run
-
-
 class Tools:
     """What the tools do, for one server; `settings` are those of its process."""
 
@@ -99,11 +92,11 @@ class Tools:
         self._sending = asyncio.Lock()
         self._began: set[Path] = set()  # the files of the sessions that this server began
 
-    async def look(self, session: str) -> DialogSession:
+    async def look(self, session: str) -> Ongoing:
         """The session that is meant."""
-        return await asyncio.to_thread(find, self.settings, session)
+        return await asyncio.to_thread(known.find, self.settings, session)
 
-    async def whole(self, session: str) -> DialogSession:
+    async def whole(self, session: str) -> Ongoing:
         """The session that is meant, for who may see all of it. Raises `Refused` for a seat that may not."""
         one = await self.look(session)
         reader = await self._reader(one)
@@ -114,7 +107,7 @@ class Tools:
             )
         return one
 
-    async def _reader(self, one: DialogSession) -> str:
+    async def _reader(self, one: Ongoing) -> str:
         """The seat in this session whose own program asks, "" for the person's. Raises as `_holds`."""
         seat = await self._holds()
         return seat.id if seat is not None and _is_same(Path(seat.file), one.file) else ""
@@ -138,7 +131,7 @@ class Tools:
     ) -> Facts:
         """List the sessions (dialogs between agents), open ones first."""
         wanted = filter.model_dump() if filter else {}
-        return {"sessions": await asyncio.to_thread(listed, self.settings, wanted, limit)}
+        return {"sessions": await asyncio.to_thread(known.sessions, self.settings, wanted, limit)}
 
     async def sessions_history(
         self,
@@ -148,13 +141,18 @@ class Tools:
     ) -> Facts:
         """Read what was said in a session."""
         one = await self.look(session)
-        return history(one.dialog, agent, page, await self._reader(one))
+        return known.history(one.dialog, agent, page, await self._reader(one))
 
     async def plan(self, session: SessionId = "") -> Facts:
         """The plan of a session: decisions and signers, dissent, open points, next steps."""
         one = await self.whole(session)
         drawn = _plan(one)
-        return {"session": one.dialog.id, "status": one.state, "markdown": markdown(drawn), "plan": plan_facts(drawn)}
+        return {
+            "session": one.dialog.id,
+            "status": state_of(one),
+            "markdown": markdown(drawn),
+            "plan": plan_facts(drawn),
+        }
 
     async def recall(
         self,
@@ -170,10 +168,10 @@ class Tools:
     async def verify(self, session: SessionId = "") -> Facts:
         """Check that no entry of a session was altered, and say what was agreed, by whom."""
         one = await self.look(session)
-        file = str(one.archive or one.file)
-        code, out, err = await asyncio.to_thread(result_of_command, ["verify", file, "--json"])
+        code, out, err = await asyncio.to_thread(result_of_command, "verify", str(one.file), "--json")
         if not out.strip():
-            raise Refused(err.strip() or f"it ended with {code}", fix=f"run it in a terminal: dialogd verify {file}")
+            fix = f"run it in a terminal: dialogd verify {one.file}"
+            raise Refused(err.strip() or f"it ended with {code}", fix=fix)
         return {"session": one.dialog.id, **json.loads(out)}
 
     # -- beginning ------------------------------------------------------------------------------------------------
@@ -214,19 +212,19 @@ class Tools:
         ctx: Context | None = None,
     ) -> Facts:
         """Have agents take a position (a way of working together) on a target; returns as `ask` does."""
-        asked = await asyncio.to_thread(on, position, config)
+        asked = await asyncio.to_thread(known.on, position, config)
         return await self._begin(asked, wait, ctx)
 
     async def _begin(self, asked: NewSession, seconds: float, ctx: Context | None) -> Facts:
         """Begin a session, and wait for it."""
-        file = await asyncio.to_thread(begin, self.settings, asked)
+        file = await asyncio.to_thread(known.begin, self.settings, asked)
         self._began.add(file)
         return await self._wait(file, seconds, ctx)
 
     async def _wait(self, file: Path, seconds: float, ctx: Context | None, wanted: str = "") -> Facts:
         """Wait until the session ends or needs the person, and tell how it goes on the way."""
         deadline, told, looks = time.monotonic() + seconds, 0, 0
-        log = options.log_of(options.settings_for(str(file)))
+        log = log_of(self.settings, file)
         while True:
             try:
                 dialog = await asyncio.to_thread(log.read)
@@ -241,10 +239,10 @@ class Tools:
                 break
             await asyncio.sleep(LOOK)
             looks += 1
-            if looks % LOOKS == 0 and (await asyncio.to_thread(known.at, self.settings, file)).state == "error":
+            if looks % LOOKS == 0 and state_of(await asyncio.to_thread(known.at, self.settings, file)) == "error":
                 break
-        one = await asyncio.to_thread(find, self.settings, wanted or str(file))
-        return {**one.result(), "next": _next(one, is_own=one.file in self._began)}
+        one = await self.look(wanted or str(file))
+        return {**result_of(one), "next": _next(one, is_own=one.file in self._began)}
 
     # -- taking part ----------------------------------------------------------------------------------------------
 
@@ -284,7 +282,7 @@ class Tools:
     ) -> Facts:
         """Answer the turn that your seat owes; a question about it may follow."""
         daemon = await self._seat(debt.rpartition("-")[0], session, debt)
-        came = await asyncio.to_thread(_answered, daemon, "POST", "/reply", {"debt": debt, "text": text})
+        came = await _answered(daemon, "POST", "/reply", {"debt": debt, "text": text})
         return {**came, "next": f"wait_for_turn(agent={daemon.id!r}) has the question, or your next turn"}
 
     async def _seat(self, agent: str, session: str, debt: str = "") -> Running:
@@ -297,7 +295,8 @@ class Tools:
                 )
             return own
         file = (await self.look(session)).file if session else None
-        live = await asyncio.to_thread(_live, self.settings, file)
+        answers = await asyncio.to_thread(lambda: healths(daemons(self.settings, file)))
+        live = {one: said for one, said in answers.items() if said and said.get("backend") == LIVE}
         fits = [one for one in live if not agent or one.id.casefold() == agent.strip().casefold()]
         owed = [one for one in fits if debt and (live[one].get("delivery") or {}).get("debt") == debt]
         fits = owed or fits
@@ -339,13 +338,13 @@ class Tools:
         one = await self.look(session)
         return await self._say(one, message, "", type, note=True)
 
-    async def _take_turn(self, one: DialogSession, message: str, to: str, type: str) -> Facts:
+    async def _take_turn(self, one: Ongoing, message: str, to: str, type: str) -> Facts:
         """What a seat says: the turn that it owes. Raises `Refused` where it owes none, `BadInput`."""
         daemon, kind = await self._seat("", ""), type.strip().upper()
         taken = (TEXT, "PROPOSAL", *person.kinds(one.dialog))
         if kind not in taken:
             raise BadInput(f"there are no messages of type {type[:60]!r}", fix=f"name one of: {', '.join(taken)}")
-        health = await asyncio.to_thread(_answered, daemon, "GET", "/health")
+        health = await _answered(daemon, "GET", "/health")
         debt = str((health.get("delivery") or {}).get("debt") or "")
         if not debt:
             raise Refused(
@@ -355,12 +354,12 @@ class Tools:
         marks = [f"[{kind}: {one_line(message, person.LONGEST)}]"] if kind != TEXT else []
         marks += [f"[TO: {', '.join(named)}]"] if named else []
         text = "\n\n".join(filter(None, (message, "\n".join(marks))))
-        came = await asyncio.to_thread(_answered, daemon, "POST", "/reply", {"debt": debt, "text": text})
+        came = await _answered(daemon, "POST", "/reply", {"debt": debt, "text": text})
         return {"session": one.dialog.id, **came, "next": f"wait_for_turn(agent={daemon.id!r})"}
 
-    async def _say(self, one: DialogSession, message: str, to: str, type: str, *, note: bool) -> Facts:
+    async def _say(self, one: Ongoing, message: str, to: str, type: str, *, note: bool) -> Facts:
         """Append the person's words, not too fast and not too many. Raises `DialogdError`."""
-        if one.archive is not None:
+        if known.is_copy(self.settings, one):
             raise Refused(f"the session {one.dialog.id} is a copy in the archive", fix="begin another with `ask`")
         kind = type.strip().upper()
         taken = (TEXT, *(k for k in person.kinds(one.dialog) if not (note and k == "OBJECTION")))
@@ -368,7 +367,7 @@ class Tools:
         if kind not in taken:
             raise BadInput(f"there are no messages of type {type[:60]!r}", fix=f"name one of: {', '.join(taken)}")
         everybody = to.strip().casefold() in ("all", "everybody", "*")
-        log, secrets = options.log_of(one.settings), options.own_secrets()
+        log, secrets = log_of(self.settings, one.file), options.own_secrets()
         check = self._pause if note else self._pause_in_open
         async with self._sending:
             await asyncio.sleep(check(await asyncio.to_thread(log.read)))
@@ -420,19 +419,19 @@ class Tools:
     ) -> Facts:
         """End a session that this server began; any other only by its file, and with `confirm`. The dialog is kept."""
         one = await self.look(session)
-        if one.is_over and not one.running:
-            return {**one.result(), "stopped": False}
+        if one.dialog.state.outcome is not None and not one.running:
+            return {**result_of(one), "stopped": False}
         if one.file not in self._began and not (confirm and known.is_path(session)):
             raise Refused(
                 f"this server did not begin {one.dialog.id}, about {one_line(one.dialog.header.topic, 100)!r}",
                 fix=f"if the person wants it ended, call {_stop(one, is_own=False)}",
             )
-        why = f"{reason.strip()} (by MCP)" if reason.strip() else "by MCP"
-        await asyncio.to_thread(person.stop, options.log_of(one.settings), why, secrets=options.own_secrets())
-        code, out, err = await asyncio.to_thread(result_of_command, ["stop", "--file", str(one.file)])
+        why, log = f"{reason.strip()} (by MCP)" if reason.strip() else "by MCP", log_of(self.settings, one.file)
+        await asyncio.to_thread(person.stop, log, why, secrets=options.own_secrets())
+        code, out, err = await asyncio.to_thread(result_of_command, "stop", "--file", str(one.file))
         if code not in (0, 3):
             raise Refused(err.strip() or out.strip(), fix=f"run it in a terminal: dialogd stop --file {one.file}")
-        return {**(await asyncio.to_thread(known.at, self.settings, one.file)).result(), "stopped": True}
+        return {**result_of(await asyncio.to_thread(known.at, self.settings, one.file)), "stopped": True}
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -443,15 +442,10 @@ def _is_same(one: Path, other: Path) -> bool:
         return one == other
 
 
-def _live(settings: Settings, file: Path | None) -> dict[Running, Facts]:
-    """The daemons of live seats, each with what it says of itself."""
-    answers = healths(daemons(settings, file)).items()
-    return {daemon: answer for daemon, answer in answers if answer and answer.get("backend") == LIVE}
-
-
-def _answered(daemon: Running, method: str, path: str, body: Facts | None = None) -> Facts:
+async def _answered(daemon: Running, method: str, path: str, body: Facts | None = None) -> Facts:
     """What a seat's daemon answers. Raises `Refused` with its reason, `NotRunning` without an answer."""
-    return _taken(daemon, daemon_says(daemon.port, method, path, body, seconds=ANSWER))
+    answer = await asyncio.to_thread(daemon_says, daemon.port, method, path, body, seconds=ANSWER)
+    return _taken(daemon, answer)
 
 
 async def _heard(daemon: Running, path: str) -> Facts:
@@ -470,38 +464,160 @@ async def _heard(daemon: Running, path: str) -> Facts:
 
 
 def _taken(daemon: Running, answer: tuple[int, Facts] | None) -> Facts:
-    """What a seat's daemon answered. Raises as `_answered`."""
     retry = "try again; sessions_list shows who runs"
     return accepted(daemon, answer, fix="fetch what is owed: wait_for_turn", retry=retry)
 
 
-def _stop(one: DialogSession, *, is_own: bool) -> str:
+def _stop(one: Ongoing, *, is_own: bool) -> str:
     """The call that ends a session, which names the file of one that this server did not begin."""
     how = f"session={one.dialog.id!r}" if is_own else f"session={str(one.file)!r}, confirm=true"
     return f"sessions_stop({how})"
 
 
-def _next(one: DialogSession, *, is_own: bool) -> str:
+def _next(one: Ongoing, *, is_own: bool) -> str:
     """What to call next; `is_own` where this server began the session."""
     session = f"session={one.dialog.id!r}"
-    if one.is_over:
+    if one.dialog.state.outcome is not None:
         return f"plan({session}) has the whole result, sessions_history({session}) every message"
-    if one.state == "error":
-        return (
-            f"nobody answers any more: {_stop(one, is_own=is_own)} ends it, sessions_history({session}) has what was"
-            " said"
-        )
+    stop = f"{_stop(one, is_own=is_own)} ends it"
+    if state_of(one) == "error":
+        return f"nobody answers any more: {stop}, sessions_history({session}) has what was said"
     if one.dialog.state.owing == (USER,):
         return f"ask the person, and pass their answer on: sessions_send({session}, message=…)"
-    return f"call ask({session}) again to wait on; {_stop(one, is_own=is_own)} ends it"
+    return f"call ask({session}) again to wait on; {stop}"
 
 
-def _plan(one: DialogSession) -> Plan:
+def _plan(one: Ongoing) -> Plan:
     """The plan of a session. Raises `Refused` where no agent has spoken."""
     if not has_spoken(one.dialog):
         raise Refused("no agent has spoken yet, so there is no plan", fix="wait: ask(session=…)")
-    return Plan(one.dialog, str(one.archive or one.file))
+    return Plan(one.dialog, str(one.file))
 
+
+# -- What the SDK's server lacks: short schemas, a reason for every refusal, an answer to every line -------------------
+
+
+class Server(MCPServer):
+    """The SDK's server, whose schemas stand in every session's context, and so say only what a model needs."""
+
+    async def list_tools(self) -> list[Tool]:
+        """The tools, described in few words."""
+        said = ((tool, inspect.cleandoc(tool.description or "")) for tool in await super().list_tools())
+        return [
+            tool.model_copy(
+                update={"description": about, "input_schema": short(tool.input_schema), "output_schema": None}
+            )
+            for tool, about in said
+        ]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool. Raises `ToolError` with what to do next, also for an argument that it does not take."""
+        schema = next((tool.input_schema for tool in await self.list_tools() if tool.name == name), None)
+        try:
+            if schema is not None:
+                arguments = json.loads(_whole(json.dumps(arguments)))
+                words = next((one for one in WORDS if one in schema["properties"]), "")
+                arguments = worded(arguments, words) if words else arguments
+                check(schema, arguments)
+            return await super().call_tool(name, arguments, context)
+        except RecursionError:
+            raise ToolError("the arguments are nested too deeply. What to do: send them flat") from None
+        except (DialogdError, ToolError) as error:
+            raise ToolError(_reason(error, name)) from error
+
+    async def read_resource(self, uri: Any, context: Any = None) -> Any:
+        """Read a resource. Raises `ResourceError` with the reason."""
+        try:
+            return await super().read_resource(uri, context)
+        except ResourceError as error:
+            raise ResourceError(_reason(error, "it")) from None
+
+    async def run_stdio_async(self) -> None:
+        """Answer over standard input and output, until the input ends."""
+        import anyio
+
+        async with stdio_server() as (heard, says):
+            sends, hears = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+
+            async def listen() -> None:
+                async with sends:
+                    async for item in _readable(heard, says):
+                        await sends.send(item)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(listen)
+                options = self._lowlevel_server.create_initialization_options()
+                await self._lowlevel_server.run(hears, says, options)
+
+
+def _reason(error: BaseException, name: str) -> str:
+    """Why a call of that name failed, as a model reads it: with what to do next, where that is known."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DialogdError):
+            return f"{cause}. What to do: {cause.fix}"
+        if isinstance(cause, ValidationError):
+            faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in cause.errors())
+            return f"{faults}. What to do: mend that, and call {name} again"
+        if isinstance(cause, OSError):
+            return f"{cause.filename or 'the system'}: {cause.strerror}. What to do: try again"
+        cause = cause.__cause__
+    return str(error)
+
+
+async def _readable(heard: Any, says: Any) -> AsyncIterator[SessionMessage]:
+    """The messages among what was heard; what is none is answered with the reason."""
+    async for item in heard:
+        if not isinstance(item, Exception):
+            yield item
+            continue
+        fault: Mapping[str, Any] = item.errors()[0] if isinstance(item, ValidationError) else {}
+        try:
+            yield SessionMessage(jsonrpc_message_adapter.validate_json(_whole(fault["input"]), by_name=False))
+        except (KeyError, TypeError, ValueError, RecursionError):
+            is_json = fault.get("type") != "json_invalid"
+            why = "the line is no single message of JSON-RPC" if is_json else f"the line is no JSON: {fault['msg']}"
+            error = ErrorData(code=INVALID_REQUEST if is_json else PARSE_ERROR, message=why)
+            await says.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=None, error=error)))
+
+
+def _whole(line: str) -> str:
+    """A line of JSON in which each half of a character became U+FFFD. Raises `ValueError`, `RecursionError`."""
+    text = json.dumps(json.loads(line), ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def check(schema: Mapping[str, Any], given: Mapping[str, Any], inside: str = "") -> None:
+    """Raise `BadInput` for an argument that is none, or a part of one, with the known ones."""
+    known = schema["properties"]
+    for name, value in given.items():
+        if name not in known:
+            what = f"there is no argument {inside}{one_line(name, 60)!r}"
+            raise BadInput(what, fix=f"name one of: {', '.join(known)}")
+        if isinstance(value, dict) and "properties" in known[name]:
+            check(known[name], value, f"{name}.")
+
+
+_LEFT_OUT = {"title", "$defs", "maxLength", "minimum", "additionalProperties"}  # the server refuses what does not fit
+
+
+def short(schema: Mapping[str, Any], defs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The same schema without titles, references, empty defaults, and null, which nobody needs to send."""
+    defs = schema.get("$defs", {}) if defs is None else defs
+    if ref := schema.get("$ref"):
+        return short({**defs[ref.rpartition("/")[2]], **{k: v for k, v in schema.items() if k != "$ref"}}, defs)
+    if some := [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]:
+        return short({**some[0], **{k: v for k, v in schema.items() if k != "anyOf"}}, defs)
+    kept = {name: value for name, value in schema.items() if name not in _LEFT_OUT}
+    if not kept.get("default") or isinstance(kept["default"], dict):
+        kept.pop("default", None)
+    if "properties" in kept:  # its parts say what it is
+        kept.pop("description", None)
+        kept["properties"] = {name: short(one, defs) for name, one in kept["properties"].items()}
+    return kept
+
+
+# -- The server itself -------------------------------------------------------------------------------------------------
 
 # What differs from MCP's defaults: a tool that writes, may destroy, and reaches beyond this machine.
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -529,32 +645,21 @@ def make(settings: Settings) -> Server:
         middleware=[_from_whom],
     )
     tools = Tools(settings)
-    offered: Sequence[tuple[Callable[..., Awaitable[Facts]], ToolAnnotations]] = (
-        (tools.ask, SPENDS),
-        (tools.position_invoke, SPENDS),
-        (tools.sessions_list, READS),
-        (tools.sessions_send, SPEAKS),
-        (tools.sessions_history, READS),
-        (tools.sessions_stop, ENDS),
-        (tools.gallery_emit, SPEAKS),
-        (tools.wait_for_turn, READS),
-        (tools.reply, SPEAKS),
-        (tools.plan, READS),
-        (tools.recall, READS),
-        (tools.verify, READS),
-    )
-    for work, kind in offered:
-        server.tool(annotations=kind)(_translated(work))
-    _resources(server, tools)
-    return server
+    for kind, offered in (
+        (SPENDS, (tools.ask, tools.position_invoke)),
+        (READS, (tools.sessions_list, tools.sessions_history, tools.wait_for_turn)),
+        (READS, (tools.plan, tools.recall, tools.verify)),
+        (SPEAKS, (tools.sessions_send, tools.gallery_emit, tools.reply)),
+        (ENDS, (tools.sessions_stop,)),
+    ):
+        for work in offered:
+            server.tool(annotations=kind)(work)
 
-
-def _resources(server: Server, tools: Tools) -> None:
     @server.resource("dialog://{session}/transcript", mime_type="text/markdown")
     async def transcript(session: str) -> str:
         """The whole file of a session, as it stands."""
         one = await tools.whole(session)
-        return await asyncio.to_thread((one.archive or one.file).read_text, encoding="utf-8", errors="replace")
+        return await asyncio.to_thread(one.file.read_text, encoding="utf-8", errors="replace")
 
     @server.resource("dialog://{session}/plan", mime_type="text/markdown")
     async def plan(session: str) -> str:
@@ -566,6 +671,8 @@ def _resources(server: Server, tools: Tools) -> None:
         """What was agreed, who signed it where, and the hashes."""
         found = certify((await tools.look(session)).dialog)
         return json.dumps(found.as_json() if found is not None else None, ensure_ascii=False)
+
+    return server
 
 
 def serve_http(settings: Settings, port: int) -> None:

@@ -59,7 +59,7 @@ def test_a_form_starts_nothing(shared: Home) -> None:
     kinds = ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain")
     for kind in kinds:
         for raw in (form, json.dumps(START).encode()):
-            assert shared.ask("/start", raw=raw, content_type=kind).status == 422, kind
+            assert shared.ask("/start", raw=raw, content_type=kind).status in (400, 422), kind
             sent = shared.ask("/start", raw=raw, content_type=kind, origin="http://evil.example")
             assert sent.status == 403
     assert shared.ask("/start?question=Tabs", method="GET").status == 405

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dialogd import person
 from dialogd.cli import options
+from dialogd.cli.launch import Ongoing
 from dialogd.errors import BackendError, BadInput, Refused
-from dialogd.mcp.begin import Position, on
-from dialogd.mcp.dialogs import FREE, MOST, PAGE, Around, pause, state_of
+from dialogd.mcp.sessions import FREE, MOST, PAGE, Position, on, pause, state_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
 from dialogd.protocol.names import AGENTS, SESSIONS, WORDS, agent_state
+from dialogd.protocol.state import Dialog
 from tests.mcp.conftest import Host, call
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -287,24 +290,28 @@ def ended(mark: str) -> str:
 @cases(
     ("text", "around", "state"),
     [
-        (None, Around(is_starting=True), "initializing"),
-        (None, Around(), "error"),
-        (opening("A", "B"), Around(is_starting=True), "spawning_agents"),
-        (opening("A", "B"), Around({"A": {}}, is_starting=True), "spawning_agents"),
-        (opening("A", "B"), Around(BOTH, is_starting=True), "running"),
-        (opening("A", "B") + TURN_2, Around({"A": None}, is_starting=True), "running"),
-        (opening("A", "B") + TURN_2, Around(), "error"),
-        (ended("[CONSENSUS_REACHED]"), Around(BOTH), "completed"),
-        (ended("[DEADLOCK: load | measure]"), Around(), "completed"),
-        (ended("[STOPPED: enough]"), Around(), "completed"),
-        (ended("[STOPPED: time: the time limit of 5 minutes]"), Around(), "timeout"),
-        (ended("[STOPPED: error: every agent failed]"), Around(), "error"),
+        (opening("A", "B"), ({}, True), "spawning_agents"),
+        (opening("A", "B"), ({"A": {}}, True), "spawning_agents"),
+        (opening("A", "B"), (BOTH, True), "running"),
+        (opening("A", "B") + TURN_2, ({"A": None}, True), "running"),
+        (opening("A", "B") + TURN_2, ({}, False), "error"),
+        (ended("[CONSENSUS_REACHED]"), (BOTH, False), "completed"),
+        (ended("[DEADLOCK: load | measure]"), ({}, False), "completed"),
+        (ended("[STOPPED: enough]"), ({}, False), "completed"),
+        (ended("[STOPPED: time: the time limit of 5 minutes]"), ({}, False), "timeout"),
+        (ended("[STOPPED: error: every agent failed]"), ({}, False), "error"),
     ],
 )
-def test_a_sessions_state_follows_from_file_and_daemons(text: str | None, around: Around, state: str) -> None:
-    found = state_of(parse(text.encode()) if text else None, around)
-    assert found in SESSIONS
-    assert found == state
+def test_a_sessions_state_follows_from_file_and_daemons(
+    text: str, around: tuple[dict[str, Any], bool], state: str
+) -> None:
+    assert state in SESSIONS
+    assert state_of(session(parse(text.encode()), *around)) == state
+
+
+def session(dialog: Dialog, healths: dict[str, Any], is_starting: bool = False) -> Ongoing:
+    """A session of which daemons say that."""
+    return Ongoing(dialog, Path("d.md"), (), healths, is_starting)
 
 
 def test_a_session_whose_time_is_over_is_completing_until_its_last_round_is_done() -> None:
@@ -314,9 +321,9 @@ def test_a_session_whose_time_is_over_is_completing_until_its_last_round_is_done
     here.advance(10**9)
     here.step("B")
     assert here.dialog.state.closing
-    assert state_of(here.dialog, Around(BOTH)) == "completing"
+    assert state_of(session(here.dialog, BOTH)) == "completing"
     here.run()
-    assert state_of(here.dialog, Around(BOTH)) == "timeout"
+    assert state_of(session(here.dialog, BOTH)) == "timeout"
 
 
 @cases(

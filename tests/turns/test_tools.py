@@ -18,7 +18,7 @@ import pytest
 
 from dialogd.cli.watch import events
 from dialogd.config import load
-from dialogd.mcp.dialogs import listed
+from dialogd.mcp.sessions import sessions
 from dialogd.protocol.grammar import parse
 from dialogd.store.caller import start_of
 from dialogd.store.folders import StateDir
@@ -569,7 +569,7 @@ def test_a_draft_that_was_asked_about_keeps_the_calls(tmp_path: Path) -> None:
 def agents(world: World) -> dict[str, str]:
     """What each agent does, as `sessions_list` says it to programs."""
     settings = load({"file": world.pair.file, "state_dir": world.pair.state_dir}, {}, world.folder)
-    (session,) = listed(settings, {}, 20)
+    (session,) = sessions(settings, {}, 20)
     return {agent["id"]: agent["status"] for agent in session["agents"]}
 
 
