@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shlex
 import signal
@@ -34,7 +33,7 @@ from dialogd.cli.client import daemons, notify
 from dialogd.cli.create import AGREES, SEATS, is_free
 from dialogd.cli.launch import FAILED, detached, peers
 from dialogd.cli.terminal import plain, remark, show, table
-from dialogd.config import Settings, default_port, file_words, start_command
+from dialogd.config import Settings, default_port, file_flag, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog
 from dialogd.store.caller import CLAUDE, CODEX, is_inside
@@ -128,19 +127,15 @@ def take(settings: Settings) -> Settings:
 
 
 @live.command()
-def accept(as_json: options.JsonOption = False) -> None:
+def accept(json: options.JsonOption = False) -> None:
     """Agree to take part, in a session that was asked to."""
     one = _around("live accept")
     asked = next((daemon for daemon in daemons(options.settings_for()) if daemon.session == one.key), None)
     if asked is None:
         raise NotRunning("nobody has asked this session to take part", fix="take a seat yourself: dialogd live join")
     came = _asked(asked, "POST", "/accept", {}, seconds=5)
-    if as_json:
-        show(json.dumps(came, ensure_ascii=False, indent=2))
-        return
     settings = options.settings_for(asked.file)
-    show(plain(_welcome(asked.id, settings, _open_dialog(settings), one)))
-    show(plain(_keeps(one)))
+    options.answer(came, [_welcome(asked.id, settings, _open_dialog(settings), one), _keeps(one)], json=json)
 
 
 def ask(
@@ -176,7 +171,7 @@ def ask(
             person.stop(options.log_of(settings), FAILED)
         raise
     show(plain(_welcome("A", settings, _open_dialog(settings), one)))
-    show(plain(f"{_keeps(one)}\nwatch: tail -f {settings.file}; end it: dialogd stop{_words(settings.file)}"))
+    show(plain(f"{_keeps(one)}\nwatch: tail -f {settings.file}; end it: dialogd stop{file_flag(settings.file)}"))
 
 
 def _around(command: str, other: str = "") -> Session:
@@ -210,19 +205,16 @@ def _picked(name: str) -> Session:
 
 
 def _open_dialog(settings: Settings) -> Dialog | None:
-    try:
+    with suppress(FileNotFoundError):
         dialog = options.log_of(settings).read()
-    except FileNotFoundError:
-        return None
-    return None if dialog.state.outcome is not None else dialog
+        return None if dialog.state.outcome is not None else dialog
+    return None
 
 
 def _place(settings: Settings, dialog: Dialog | None, agent: str) -> str:
     """The seat that is meant, else the first one that nobody has. Raises `BadInput`, `Refused`."""
-    if dialog is not None and agent:
-        return person.single(person.named(dialog, agent), agent)
     if agent:
-        return agent
+        return person.single(person.named(dialog, agent), agent) if dialog is not None else agent
     here = daemons(settings, settings.file)
     taken = {one.id for one in here if not (one.session and _is_gone(one))}
     ids = [one.id for one in dialog.header.agents] if dialog is not None else [*SEATS]
@@ -240,33 +232,29 @@ def _is_taken_by(settings: Settings, one: Session, who: str) -> bool:
 
     Raises `AlreadyRunning` when the session has another seat, or the seat another holder.
     """
-    here = daemons(settings, settings.file)
-    there = next((daemon for daemon in here if daemon.id == who), None)
+    there = next((daemon for daemon in daemons(settings, settings.file) if daemon.id == who), None)
     if there is not None and there.session == one.key:
         return True
     _release(settings, one.key)
-    if there is None:
-        return False
-    if not there.session or not _is_gone(there):
-        holder = "an open session" if there.session else "a daemon"
-        raise AlreadyRunning(
-            f"{holder} holds the seat of {who} at {settings.file} (pid {there.pid})",
-            fix=f"take another seat, or end that daemon: kill {there.pid}",
-        )
-    _end(there)
+    if there is not None:
+        if not there.session or not _is_gone(there):
+            holder = "an open session" if there.session else "a daemon"
+            raise AlreadyRunning(
+                f"{holder} holds the seat of {who} at {settings.file} (pid {there.pid})",
+                fix=f"take another seat, or end that daemon: kill {there.pid}",
+            )
+        _end(there)
     return False
 
 
 def _release(settings: Settings, key: str) -> None:
     """End what holds a seat for the session in dialogs that are over; raises `AlreadyRunning` where one goes on."""
-    for daemon in daemons(settings):
-        if daemon.session != key:
-            continue
+    for daemon in [daemon for daemon in daemons(settings) if daemon.session == key]:
         if _open_dialog(options.settings_for(daemon.file)) is not None and not _is_gone(daemon):
             raise AlreadyRunning(
                 f"this session holds the seat of {daemon.id} in {daemon.file}, and a session has one seat",
                 fix="to move it, end that seat first, in a terminal of your own that this session did not start:"
-                f" dialogd stop{_words(Path(daemon.file))}, or kill {daemon.pid}",
+                f" dialogd stop{file_flag(Path(daemon.file))}, or kill {daemon.pid}",
             )
         _end(daemon)
 
@@ -285,7 +273,7 @@ def _end(daemon: Running) -> None:
 
 
 def _welcome(who: str, settings: Settings, dialog: Dialog | None, one: Session) -> str:
-    waits = "" if dialog is not None else f'; there is none yet: dialogd new "TOPIC" --go{_words(settings.file)}'
+    waits = "" if dialog is not None else f'; there is none yet: dialogd new "TOPIC" --go{file_flag(settings.file)}'
     return f"this session is agent {who} in a dialog{waits}. {_turn_line(who, settings.file, one)}"
 
 
@@ -305,10 +293,6 @@ def _keeps(one: Session) -> str:
     )
 
 
-def _words(file: Path) -> str:
-    return "".join(f" {word}" for word in map(shlex.quote, file_words(file)))
-
-
 # -- What a seat owes -------------------------------------------------------------------------------------------------
 
 
@@ -320,7 +304,7 @@ def turn(
     full: Annotated[bool, typer.Option("--full", help="Show everything: the rules, and the dialog so far.")] = False,
     agent: Who = None,
     file: options.FileOption = None,
-    as_json: options.JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Show the turn that a live seat owes, and how to answer.
 
@@ -332,10 +316,7 @@ def turn(
         found = _asked(daemon, "GET", path, seconds=SLICE + 5)
         if found["status"] in ("owed", "ended") or not wait:
             break
-    if as_json:
-        show(json.dumps(found, ensure_ascii=False, indent=2))
-    else:
-        show(plain(found["text"]))
+    options.answer(found, [found["text"]], json=json)
     if found["status"] != "owed":
         raise typer.Exit(1)
 
@@ -349,7 +330,7 @@ def reply(
     ] = "",
     agent: Who = None,
     file: options.FileOption = None,
-    as_json: options.JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Reply for a live seat: to the turn that it owes.
 
@@ -363,15 +344,11 @@ def reply(
         if not debt:
             raise Refused(f"{daemon.id} owes no turn now", fix="look what it owes: dialogd live turn")
     came = _asked(daemon, "POST", "/reply", {"debt": debt, "text": words}, seconds=ANSWER)
-    if as_json:
-        show(json.dumps(came, ensure_ascii=False, indent=2))
-        return
-    number = f"turn {came['turn']}: " if came.get("turn") else ""
-    show(plain(f"{number}{came['text']}"))
+    options.answer(came, [(f"turn {came['turn']}: " if came.get("turn") else "") + came["text"]], json=json)
 
 
 @live.command()
-def sessions(as_json: options.JsonOption = False) -> None:
+def sessions(json: options.JsonOption = False) -> None:
     """List the coding sessions that are open on this machine.
 
     Those of Claude Code and Codex, with project, name, what they do (idle, busy, waiting for you)
@@ -379,17 +356,16 @@ def sessions(as_json: options.JsonOption = False) -> None:
     `dialogd live join B --session NAME` asks one of them to take part.
     """
     refused: list[DialogdError] = []
-    found = running_sessions(refused)
     seats = {daemon.session: daemon for daemon in daemons(options.settings_for()) if daemon.session}
     facts: list[dict[str, object]] = []
     rows = [("program", "project", "name", "does", "seat")]
-    for one in found:
-        seat = seats.get(one.key)
-        where = f"{seat.id} in {seat.file}" if seat is not None else "-"
-        held = {"agent": seat.id, "file": seat.file, "port": seat.port} if seat is not None else None
+    for one in running_sessions(refused):
+        seat, where, held = seats.get(one.key), "-", None
+        if seat is not None:
+            where, held = f"{seat.id} in {seat.file}", {"agent": seat.id, "file": seat.file, "port": seat.port}
         facts.append({**asdict(one), "key": one.key, "seat": held})
         rows.append((TITLES[one.program], one.project, one.name, one.status or "unknown", where))
-    options.answer(facts, table(rows) if found else ["no open session of Claude Code or Codex is here"], json=as_json)
+    options.answer(facts, table(rows) if facts else ["no open session of Claude Code or Codex is here"], json=json)
     for error in refused:
         remark(f"left out: {error}\n  fix: {error.fix}")
 
@@ -409,20 +385,18 @@ def _seat(agent: str | None, file: str | None) -> Running:
     """The daemon of the live seat that is meant: by its id; that of the session around; the only one at this file."""
     settings = options.settings_for(file)
     around = None if agent or file else session_here(os.environ)
-    if around is not None:
-        own = [daemon for daemon in daemons(settings) if daemon.session == around.key]
-        if own:
-            return own[0]
-    here = daemons(settings, settings.file)
-    chosen = [one for one in here if one.id == agent] if agent else [one for one in here if _is_live(one)]
+    chosen = [one for one in daemons(settings) if one.session == around.key][:1] if around is not None else []
+    if not chosen:
+        here = daemons(settings, settings.file)
+        chosen = [one for one in here if (one.id == agent if agent else _is_live(one))]
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
         ids = ", ".join(one.id for one in chosen)
         raise BadInput(f"several live seats are at {settings.file}: {ids}", fix=f"name one: --id {chosen[0].id}")
     who = f"no daemon of agent {agent} runs" if agent else "no daemon of a live seat runs"
-    flags = ["--backend", LIVE]
-    raise NotRunning(f"{who} at {settings.file}", fix=f"start one: {start_command(agent or 'B', settings.file, flags)}")
+    again = start_command(agent or "B", settings.file, ["--backend", LIVE])
+    raise NotRunning(f"{who} at {settings.file}", fix=f"start one: {again}")
 
 
 def _is_live(daemon: Running) -> bool:
