@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dialogd.store.logfile import LogFile
 
 Values = Mapping[str, Any]
-LONG = 1_000_000  # characters of the person's words
+LONG = {"max_length": 1_000_000}  # characters of the person's words
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,7 @@ def carry_out(act: Act, log: LogFile, given: Values, secrets: Sequence[str]) -> 
 
     work = getattr(person, act.do or act.name)
     known = inspect.signature(work).parameters
-    values = {
-        one.name: one.read(given[one.name]) if one.read else given[one.name] for one in act.given if one.name in given
-    }
+    values = {one.name: (one.read or (lambda it: it))(given[one.name]) for one in act.given if one.name in given}
     dialog: Dialog = work(log, **values, **({"secrets": secrets} if "secrets" in known else {}))
     return dialog
 
@@ -123,7 +121,7 @@ def _agent_in_words(agent: Any) -> str:
 
 
 AGENT = Given("agent", "The agent, such as B.", metavar="ID")
-REASON = Given("reason", "Why; agents are told.", default="", metavar="[REASON]", limits={"max_length": LONG})
+REASON = Given("reason", "Why; agents are told.", default="", metavar="[REASON]", limits=LONG)
 
 ACTS = {
     act.name: act
@@ -131,7 +129,7 @@ ACTS = {
         Act("say", "Say something: an answer, a question, a proposal, a note.",
             "It is your turn then: whoever is replying is interrupted, and a dialog that had ended is open again. Not"
             " so with --note.", (
-            Given("text", "Your words; `-` reads standard input.", metavar="TEXT", limits={"max_length": LONG}),
+            Given("text", "Your words; `-` reads standard input.", metavar="TEXT", limits=LONG),
             Given("to", "Who is to answer, such as B. Default: whose turn it was.", default="", flag="--to",
                   metavar="ID"),
             Given("note", "A remark that costs nobody a call.", bool, False, "--note", limits={}),
@@ -172,10 +170,9 @@ ACTS = {
                   read=str)), happened=_limited),
         Act("approve", "Accept the result, or let an agent call a tool."),
         Act("reject", "Reject the result, with a reason; the dialog continues.",
-            "Your turn, with the reason, opens it again.", (
-            Given("reason", "What is wrong with it; `-` reads standard input.", metavar="REASON",
-                  limits={"max_length": LONG}),), starts=True,
-            happened=lambda _b, a, _: f"turn {a.state.number} is yours; the result is rejected, the dialog is open"
+            "Your turn, with the reason, opens it again.",
+            (Given("reason", "What is wrong with it; `-` reads standard input.", metavar="REASON", limits=LONG),),
+            starts=True, happened=lambda _b, a, _: f"turn {a.state.number} is yours; the result is rejected, the dialog is open"
             " again"),
         Act("floor", "Ask for the floor, where the order of speakers is free.",
             "For yourself or an agent; whoever asks first speaks first.",
