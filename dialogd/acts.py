@@ -172,8 +172,8 @@ ACTS = {
         Act("reject", "Reject the result, with a reason; the dialog continues.",
             "Your turn, with the reason, opens it again.",
             (Given("reason", "What is wrong with it; `-` reads standard input.", metavar="REASON", limits=LONG),),
-            starts=True, happened=lambda _b, a, _: f"turn {a.state.number} is yours; the result is rejected, the dialog is open"
-            " again"),
+            starts=True, happened=lambda _b, a, _:
+            f"turn {a.state.number} is yours; the result is rejected, the dialog is open again"),
         Act("floor", "Ask for the floor, where the order of speakers is free.",
             "For yourself or an agent; whoever asks first speaks first.",
             (Given("agent", "Who asks. Default: you.", default="", metavar="[ID]"),), happened=_queued),
