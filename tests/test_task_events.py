@@ -11,9 +11,8 @@ from dialogd import person
 from dialogd.errors import BackendError
 from dialogd.memory.past import row_of
 from dialogd.protocol import build
-from dialogd.protocol.build import listed
+from dialogd.protocol.build import findings, listed
 from dialogd.protocol.model import Draft, Mark
-from dialogd.protocol.review import findings
 from dialogd.server.page import end_piece
 from dialogd.server.page_entries import in_ranks, talk_of
 from dialogd.views.builds import Event, events, look_into, rows

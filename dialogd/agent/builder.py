@@ -12,11 +12,10 @@ from dialogd.backends import Workspace
 from dialogd.backends.parts import fenced
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.protocol import build
-from dialogd.protocol.build import Due, GateResult, Submission, Task
+from dialogd.protocol.build import Due, GateResult, Submission, Task, findings
 from dialogd.protocol.decide import Work
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, Draft, Entry, Mark
-from dialogd.protocol.review import findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import many, one_line

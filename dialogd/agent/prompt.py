@@ -16,12 +16,12 @@ from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
 from dialogd.protocol import build
 from dialogd.protocol.admit import MarkPolicy, Matter, question
 from dialogd.protocol.board import rejected
+from dialogd.protocol.build import Finding, findings
 from dialogd.protocol.certificate import Certificate, certify, where
 from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.marks import contributes, stated
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant
 from dialogd.protocol.questions import answered_by_default, how_to_ask
-from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, OWN_KINDS, PERSONALITIES, POST, PROPOSE, VOTE
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog, Proposal, Standing

@@ -28,11 +28,11 @@ from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.admit import Admission, Matter, admit, question
 from dialogd.protocol.build import Due, Submission, submitted
+from dialogd.protocol.certificate import seal, sealed_text
 from dialogd.protocol.decide import Clock, Wait
 from dialogd.protocol.model import Condition, Entry, Mark, Participant
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
-from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog, Estimate, allowance, reached
 from dialogd.protocol.text import is_blank, redact
 from dialogd.store.disk import DiskThread

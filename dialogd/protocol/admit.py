@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from dialogd.protocol import build, lifecycle
+from dialogd.protocol.build import level
 from dialogd.protocol.fold import vetoes
 from dialogd.protocol.marks import (
     APPROVE,
@@ -35,7 +36,6 @@ from dialogd.protocol.marks import (
 from dialogd.protocol.model import USER, Mark, digest
 from dialogd.protocol.order import is_sealed_round, positioned
 from dialogd.protocol.questions import NAME as QUESTION
-from dialogd.protocol.review import level
 from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, PROPOSE, VOTE
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import is_blank, one_line

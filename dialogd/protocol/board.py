@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dialogd.protocol import marks
-from dialogd.protocol.certificate import certify
+from dialogd.protocol.certificate import certify, own_words
 from dialogd.protocol.fold import steps
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Condition, Entry
-from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Ballot, Decision, Dialog, Proposal
 
 FOR, AGAINST, OPEN, CONCEDED = "for", "against", "open", "conceded"

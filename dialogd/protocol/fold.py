@@ -21,12 +21,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dialogd.protocol import build, order
-from dialogd.protocol.build import Tasks
+from dialogd.protocol.build import Tasks, reviewed
 from dialogd.protocol.header import FIRST_PORT, read_agent
 from dialogd.protocol.marks import picked, round_of
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Participant, Said
 from dialogd.protocol.questions import asked_in, without_fields
-from dialogd.protocol.review import reviewed
 from dialogd.protocol.state import (
     Dialog,
     Escalation,

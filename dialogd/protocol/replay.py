@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from dialogd.protocol import build, questions
 from dialogd.protocol.admit import MarkPolicy
 from dialogd.protocol.build import Due, GateResult, Submission
-from dialogd.protocol.certificate import recorded, where
+from dialogd.protocol.certificate import own_words, recorded, where
 from dialogd.protocol.compose import (
     closing_note,
     concluded,
@@ -29,7 +29,6 @@ from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, ParsedReply, Who, round_of, summary_of
 from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Draft, Entry, Mark
-from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
 from dialogd.protocol.verdict import Close

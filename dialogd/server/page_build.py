@@ -13,8 +13,19 @@ from dialogd import person
 from dialogd.agent.loop import Agent
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import build
-from dialogd.protocol.build import APPROVED, ASSIGNED, CONFIRMED, MERGED, PROPOSED, RAN, STUCK, SUBMITTED, Due, Task
-from dialogd.protocol.review import findings
+from dialogd.protocol.build import (
+    APPROVED,
+    ASSIGNED,
+    CONFIRMED,
+    MERGED,
+    PROPOSED,
+    RAN,
+    STUCK,
+    SUBMITTED,
+    Due,
+    Task,
+    findings,
+)
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import visible

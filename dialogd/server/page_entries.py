@@ -13,13 +13,13 @@ from zlib import crc32
 
 from pydantic import BaseModel
 
-from dialogd.protocol import build, marks, review
+from dialogd.protocol import build, marks
 from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
+from dialogd.protocol.build import Finding, findings
+from dialogd.protocol.certificate import own_words
 from dialogd.protocol.marks import MARKS, prose, read_reply
 from dialogd.protocol.model import AGREED, SYSTEM, USER, Condition, Entry, Mark, Said
-from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import REVIEW, SEVERITIES, Build
-from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import dollars
 from dialogd.views.markup import fill, rendered, safe, so_far, to_html
@@ -163,7 +163,7 @@ class Talk:
 
 @dataclass(frozen=True)
 class Shown:
-    """A mark as it is shown: its words, with the text of the block, and what belongs to a task or a review.
+    """A mark as it is shown: its words, with the text of the block, and what belongs to a task or a build.
 
     `acts`: the reader can do something about its proposal; `log` is what a gate said. `score` has each part, its points
     and the most that it may have; `found` are a review's findings, the gravest first, `mended` earlier ones.
@@ -272,7 +272,7 @@ def _reviewed(shown: Sequence[Shown], entry: Said, talk: Talk) -> Iterator[Shown
     terms = [first.terms, counted, *(one.terms for one in folded[1:])]
     score = next((_score(mark, talk) for mark in reversed(here) if marks.fields_of(mark) and _scores(mark)), ())
     raised = iter([one for one in talk.findings if one.entry == entry.id and entry.id])
-    found = [next(raised, None) or review.finding(marks.fields_of(m)) for m in here if REVIEW[m.name].numbers]
+    found = [next(raised, None) or build.finding(marks.fields_of(m)) for m in here if REVIEW[m.name].numbers]
     facts = "; ".join(one.words.facts for one in folded if one.words.facts)  # the exact tree stands in the approval
     yield replace(
         first,
@@ -293,14 +293,14 @@ def _scores(mark: Mark) -> bool:
 
 def _sum(score: Sequence[tuple[str, int, int]], talk: Talk) -> int | None:
     """What the parts come to, of a hundred; None where one is missing."""
-    if len(score) < (len(talk.build.criteria) if talk.build else len(review.PARTS)):
+    if len(score) < (len(talk.build.criteria) if talk.build else len(build.PARTS)):
         return None
     return round(100 * sum(got for _, got, _ in score) / sum(most for _, _, most in score))
 
 
 def _score(mark: Mark, talk: Talk) -> tuple[tuple[str, int, int], ...]:
     if talk.build is None:
-        return tuple((name, round(value), 100) for name, value in review.parts_of(marks.fields_of(mark)).items())
+        return tuple((name, round(value), 100) for name, value in build.parts_of(marks.fields_of(mark)).items())
     points = build.points(talk.build, [mark])
     most = talk.build.criteria
     return tuple((name.replace("_", " "), points[name], most[name]) for name in most if name in points)

@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.errors import DialogdError
 from dialogd.protocol import build
-from dialogd.protocol.build import APPROVED, ASSIGNED, CONFIRMED, DROPPED, ERROR, MERGED, PROPOSED, Task, Tasks, listed
+from dialogd.protocol.build import (
+    APPROVED,
+    ASSIGNED,
+    CONFIRMED,
+    DROPPED,
+    ERROR,
+    MERGED,
+    PROPOSED,
+    Finding,
+    Task,
+    Tasks,
+    findings,
+    listed,
+)
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
-from dialogd.protocol.review import Finding, findings
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import many, one_line

@@ -12,11 +12,11 @@ from typing import TypedDict
 from dialogd.errors import BadInput
 from dialogd.protocol import board, build, lifecycle, marks, questions
 from dialogd.protocol.board import AGAINST, Position, latest, positions, rejections_in, reopenings
+from dialogd.protocol.build import total_of
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Entry, Mark, turn_number
-from dialogd.protocol.review import total_of
 from dialogd.protocol.state import Dialog, Proposal, Spent, accounted, in_dollars, total
 from dialogd.protocol.text import Zone, clock_at, one_line, seconds_between
 from dialogd.views.words import by_name, called, ending, first_words, row_of, tried, words_of

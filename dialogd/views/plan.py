@@ -11,7 +11,7 @@ from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from dialogd.protocol import marks, review, seal
+from dialogd.protocol import build, certificate, marks
 from dialogd.protocol.admit import BESIDE
 from dialogd.protocol.board import (
     AnyDecision,
@@ -25,12 +25,11 @@ from dialogd.protocol.board import (
     rejections_in,
     reopenings,
 )
-from dialogd.protocol.build import came_of
+from dialogd.protocol.build import Finding, Score, came_of
 from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import before_summary, crux, experiment, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.questions import asker
-from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account, total
 from dialogd.protocol.text import dollars, listed, many, seconds_between
@@ -224,7 +223,7 @@ def has_spoken(dialog: Dialog) -> bool:
 
 def own_words(entry: Entry) -> str:
     """A turn's text without what a daemon closed the dialog with, and without lines that are marks."""
-    return without_marks(seal.own_words(entry.body))
+    return without_marks(certificate.own_words(entry.body))
 
 
 def without_marks(text: str) -> str:
@@ -851,12 +850,12 @@ class Plan:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of a review."""
-        return review.findings(self.dialog)
+        return build.findings(self.dialog)
 
     @property
     def score(self) -> Score | None:
         """The score of a review."""
-        return review.score(self.dialog)
+        return build.score(self.dialog)
 
     @property
     def questions(self) -> tuple[Statement, ...]:

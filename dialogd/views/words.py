@@ -9,9 +9,9 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from dialogd.protocol import build, marks, questions
+from dialogd.protocol.certificate import own_words
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, Said, whose
-from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.text import listed, one_line, redact
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.protocol.certificate import seal, sealed_text
 from dialogd.protocol.model import Entry
-from dialogd.protocol.seal import seal, sealed_text
 from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]

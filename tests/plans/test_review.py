@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dialogd.protocol.build import PARTS, findings, score
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.review import PARTS, findings, score
 from dialogd.protocol.state import Dialog
 from dialogd.views.documents import markdown
 from dialogd.views.plan import Plan

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import BackendError
-from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, PROPOSED, UNDER_WAY, Due, Task
+from dialogd.protocol.build import APPROVED, DROPPED, GREEN, MERGED, PROPOSED, UNDER_WAY, Due, Task, findings
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER
 from dialogd.protocol.replay import faults
-from dialogd.protocol.review import findings
 from dialogd.tasks.approvals import approvals
 from tests.support.cases import cases
 from tests.support.room import Line, Room, opening, waits

@@ -13,10 +13,19 @@ from hypothesis import strategies as st
 
 from dialogd.errors import NotADialog
 from dialogd.protocol.board import contributions, decisions, proposals
-from dialogd.protocol.certificate import RECORDS, Certificate, certify, changes, differences
+from dialogd.protocol.certificate import (
+    RECORDS,
+    Certificate,
+    SealedAnswer,
+    answers,
+    certify,
+    changes,
+    differences,
+    seal,
+    sealed_text,
+)
 from dialogd.protocol.grammar import parse, render
 from dialogd.protocol.model import Draft, Mark, digest
-from dialogd.protocol.seal import SealedAnswer, answers, seal, sealed_text
 from dialogd.protocol.state import Dialog
 from tests.examples import examples
 from tests.protocol.texts import texts

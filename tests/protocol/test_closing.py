@@ -150,7 +150,7 @@ def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: 
     assert [who for who, _ in here.asked] == ["A"]
     here.run()
     assert here.dialog.state.table.standing.signed_by("A") == is_meant  # type: ignore[union-attr]
-    from dialogd.protocol.seal import answers
+    from dialogd.protocol.certificate import answers
 
     assert [answer.status for answer in answers(here.dialog)] == ["fits", "fits"]
 

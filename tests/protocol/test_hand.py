@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from dialogd import person
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import board, certificate, lifecycle
+from dialogd.protocol.build import findings
+from dialogd.protocol.certificate import answers
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, decide
 from dialogd.protocol.fold import steps
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.model import Draft, Mark
-from dialogd.protocol.review import findings
-from dialogd.protocol.seal import answers
 from dialogd.protocol.state import Dialog, State
 from tests.examples import examples
 from tests.support.cases import cases

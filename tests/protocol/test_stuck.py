@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dialogd.errors import BackendError
+from dialogd.protocol.certificate import answers
 from dialogd.protocol.model import USER
-from dialogd.protocol.seal import answers
 from tests.support.cases import cases
 from tests.support.room import Room, opening, waits
 

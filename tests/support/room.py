@@ -17,12 +17,12 @@ from dialogd import person
 from dialogd.agent import prompt
 from dialogd.errors import BackendError
 from dialogd.protocol import admit, build, compose, verdict
+from dialogd.protocol.certificate import seal, sealed_text
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import ParsedReply, is_yes
 from dialogd.protocol.model import Draft, Entry, Mark, Participant
 from dialogd.protocol.order import is_open, is_sealed_round
-from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import Here, in_words
 from dialogd.store.logfile import Addition, LogFile, Make

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.protocol.build import APPROVED, Due
+from dialogd.protocol.build import APPROVED, Due, findings
 from dialogd.protocol.replay import faults
-from dialogd.protocol.review import findings
 from tests.tasks.actor import SCORE
 from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 
