@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -25,14 +25,14 @@ from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import in_thread
 from dialogd.errors import DialogdError, Refused
-from dialogd.memory import DialogRow, Hit, Memory
+from dialogd.memory import DialogRow, Memory
 from dialogd.memory.past import read_dialog
 from dialogd.memory.past import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
 from dialogd.protocol.model import USER, turn_number
 from dialogd.protocol.signals import convergence, signals
-from dialogd.protocol.state import Dialog, Proposal, in_dollars
+from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.text import dollars, in_words, many
 from dialogd.server import wire
 from dialogd.server.page_build import end_of_build, repository, takeover_piece, task_piece, tasks_piece
@@ -50,10 +50,11 @@ from dialogd.server.page_entries import (
     found,
     fragment,
     standings_shown,
+    state_of,
     template,
     window,
 )
-from dialogd.server.page_state import Neighbours, page_state
+from dialogd.server.page_state import Neighbours, cost, page_state
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry, home_port
 from dialogd.views.builds import PATCHES, Look, look_into
@@ -61,64 +62,20 @@ from dialogd.views.documents import KINDS, first_screen
 from dialogd.views.flow import MOST as NEWS
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, away, flow, names_of, since_turn
 from dialogd.views.markup import safe
-from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
+from dialogd.views.plan import STEPS, YOU, Plan, has_spoken, labelled, method, without_marks
 from dialogd.views.words import by_name, called
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-
-
-def render_page(state: dict[str, Any], dialog: Dialog | None) -> str:
-    """The initial page: the dialog's state and last entries, readable without scripts."""
-    shown = window(dialog, None, None, LAST)
-    last = next((entry.index for entry in reversed(shown.entries) if entry.condition != "unfinished"), -1)
-    build = dialog is not None and bool(dialog.state.build)
-    return template("page.html", state=state, shown=shown, last=last, safe=safe, build=build)
-
-
-def page_headers() -> dict[str, str]:
-    """The headers of the page: only this daemon's scripts and styles, and nobody else is called."""
-    # The opener policy: a page that opened this one can neither watch nor steer its window.
-    return {"content-security-policy": _POLICY, "cross-origin-opener-policy": "same-origin"}
-
-
-def probe_policy(host: str, others: Sequence[str]) -> dict[str, str]:
-    """The headers of the script that finds out which other daemons live: it may call these, and do nothing else.
-
-    `host` is the request's own Host, `others` the addresses of the other daemons. A page's policy is fixed when it is
-    opened; this script is fetched anew whenever the daemons are others, so that no page has to be allowed all ports.
-    """
-    name = host.rpartition(":")[0]
-    ports = [url.rpartition(":")[2] for url in others]
-    known = " ".join(f"http://{name}:{port}" for port in ports if port.isascii() and port.isdigit()) or "'none'"
-    return {"content-security-policy": f"default-src 'none'; connect-src {known}"}
-
-
-def render_api(schema: dict[str, Any]) -> str:
-    """The API as a page, from its OpenAPI description; it fetches nothing from outside."""
-
-    def fields(about: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-        """The query parameters and body fields of one route: name, and type with description."""
-        body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-        model = schema["components"]["schemas"].get(str(body.get("$ref", "")).rpartition("/")[2], {})
-        query = [(p["name"], {**p["schema"], **p}) for p in about.get("parameters", ())]
-        return [*query, *model.get("properties", {}).items()]
-
-    return template("api.html", schema=schema, fields=fields)
-
-
-# -- The page's routes ------------------------------------------------------------------------------------------------
-
 _STATIC = Path(__file__).parent / "static"
-_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], state_dir: StateDir) -> None:
-    """Serve the page of this agent's dialog; `state_dir` is where its cast is kept."""
+    """Serve the page of this agent's dialog; `state_dir` is where its cast and earlier dialogs are kept."""
     neighbours = Neighbours(agent)
-    _home_route(app, state_dir)
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:
@@ -126,15 +83,15 @@ def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], s
         state = page_state(agent, health(), state_dir, {}, await _read(agent))
         # In a thread: rendering a long dialog for the first time takes a second.
         text = await asyncio.to_thread(render_page, state, agent.dialog)
-        return HTMLResponse(text, headers=page_headers())
+        # The opener policy: a page that opened this one can neither watch nor steer its window.
+        headers = {"content-security-policy": _POLICY, "cross-origin-opener-policy": "same-origin"}
+        return HTMLResponse(text, headers=headers)
 
-    @app.get("/page/probe.js", include_in_schema=False)
-    async def probe(request: Request) -> Response:
-        """The worker that asks which of the other daemons answer, allowed to call those that there are now."""
-        await _read(agent)
-        headers = probe_policy(request.headers["host"], list(agent.peers.of(agent.dialog).values()))
-        script = await asyncio.to_thread((_STATIC / "probe.js").read_bytes)
-        return Response(script, media_type=_KINDS[".js"], headers=headers)
+    @app.get("/page/state")
+    async def state() -> dict[str, Any]:
+        """Where the dialog stands, with all its agents, in one answer."""
+        problem = await _read(agent)
+        return page_state(agent, health(), state_dir, await neighbours.healths(), problem)
 
     @app.get("/page/entries")
     async def entries(
@@ -174,41 +131,16 @@ def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], s
         await _read(agent)
         return await asyncio.to_thread(found, agent.dialog, words, limit)
 
-    @app.get("/page/state")
-    async def state() -> dict[str, Any]:
-        """Where the dialog stands, with all its agents, in one answer."""
-        problem = await _read(agent)
-        return page_state(agent, health(), state_dir, await neighbours.healths(), problem)
-
-    # One route for each file that there is: no path reaches a folder, and other routes may stand below /page.
-    for path in sorted(_STATIC.iterdir()):
-        if path.suffix in _KINDS and path.name != "probe.js":
-            app.add_api_route(f"/page/{path.name}", _part(path), include_in_schema=False)
+    _part_routes(app, agent, state_dir)
+    _panel_routes(app, agent)
+    _history_routes(app, agent, Memory(state_dir.root))
 
 
-def _home_route(app: FastAPI, state_dir: StateDir) -> None:
-    @app.get("/page/home")
-    async def home(
-        request: Request,
-        at: Annotated[str, Query(pattern="^[\\w=-]{0,90}$", description="`new`, or `build=ID`: one of its forms")] = "",
-    ) -> Response:
-        """Lead to Home, where all dialogs are found and new ones begun; start it where it does not run."""
-        there = home_port(state_dir) or await _home(state_dir)
-        name = request.headers["host"].rpartition(":")[0]
-        return RedirectResponse(f"http://{name}:{there}/{f'#{at}' if at else ''}", 303)
-
-
-async def _home(state_dir: StateDir) -> int:
-    """Start Home, as `dialogd open` does, and give its port. Raises `Refused` with what it said where it did not."""
-    words = (sys.executable, "-P", "-m", "dialogd", "open", "--no-browser")
-    variables, none = {**os.environ, "DIALOGD_STATE_DIR": str(state_dir.root)}, asyncio.subprocess.DEVNULL
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*words, env=variables, stdin=none, stdout=none, stderr=pipe)
-    _, said = await process.communicate()
-    found = home_port(state_dir)
-    if found is None:
-        raise Refused(f"Home did not start: {said.decode(errors='replace').strip()}", fix="dialogd open")
-    return found
+def render_page(state: dict[str, Any], dialog: Dialog | None) -> str:
+    """The initial page: the dialog's state and last entries, readable without scripts."""
+    shown = window(dialog, None, None, LAST)
+    last = next((entry.index for entry in reversed(shown.entries) if entry.condition != "unfinished"), -1)
+    return template("page.html", state=state, shown=shown, last=last, safe=safe)
 
 
 async def _read(agent: Agent) -> str:
@@ -222,9 +154,61 @@ async def _read(agent: Agent) -> str:
     return ""
 
 
+def render_api(schema: dict[str, Any]) -> str:
+    """The API as a page, from its OpenAPI description; it fetches nothing from outside."""
+
+    def fields(about: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        """The query parameters and body fields of one route: name, and type with description."""
+        body = re.search(r"#/components/schemas/(\w+)", str(about.get("requestBody", "")))
+        model = schema["components"]["schemas"][body[1]] if body else {}
+        query = [(p["name"], {**p["schema"], **p}) for p in about.get("parameters", ())]
+        return [*query, *model.get("properties", {}).items()]
+
+    return template("api.html", schema=schema, fields=fields)
+
+
+# -- Its scripts and styles; Home -------------------------------------------------------------------------------------
+
+
+def _part_routes(app: FastAPI, agent: Agent, state_dir: StateDir) -> None:
+    @app.get("/page/probe.js", include_in_schema=False)
+    async def probe(request: Request) -> Response:
+        """The worker that asks which of the other daemons answer, allowed to call those that there are now."""
+        await _read(agent)
+        headers = probe_policy(request.headers["host"], list(agent.peers.of(agent.dialog).values()))
+        script = await asyncio.to_thread((_STATIC / "probe.js").read_bytes)
+        return Response(script, media_type=_TYPES[".js"], headers=headers)
+
+    # One route for each file that there is: no path reaches a folder, and other routes may stand below /page.
+    for path in sorted(_STATIC.iterdir()):
+        if path.suffix in _TYPES and path.name != "probe.js":
+            app.add_api_route(f"/page/{path.name}", _part(path), include_in_schema=False)
+
+    @app.get("/page/home")
+    async def home(
+        request: Request,
+        at: Annotated[str, Query(pattern="^[\\w=-]{0,90}$", description="`new`, or `build=ID`: one of its forms")] = "",
+    ) -> Response:
+        """Lead to Home, where all dialogs are found and new ones begun; start it where it does not run."""
+        there = home_port(state_dir) or await _home(state_dir)
+        name = request.headers["host"].rpartition(":")[0]
+        return RedirectResponse(f"http://{name}:{there}/{f'#{at}' if at else ''}", 303)
+
+
+def probe_policy(host: str, others: Sequence[str]) -> dict[str, str]:
+    """The headers of the script that finds out which other daemons live: it may call these, and do nothing else.
+
+    `host` is the request's own Host, `others` the addresses of the other daemons. A page's policy is fixed when it is
+    opened; this script is fetched anew whenever the daemons are others, so that no page has to be allowed all ports.
+    """
+    name = host.rpartition(":")[0]
+    ports = [url.rpartition(":")[2] for url in others]
+    known = " ".join(f"http://{name}:{port}" for port in ports if port.isascii() and port.isdigit()) or "'none'"
+    return {"content-security-policy": f"default-src 'none'; connect-src {known}"}
+
+
 def sent(source: bytes) -> bytes:
     """A script or a style sheet as it goes to a browser: without indentation, empty lines, and lines of comment."""
-    # They are a seventh of the whole: with them the page would weigh more than the 150 kB that it may.
     return re.sub(rb"^(?:[ \t]+|//[^\n]*\n|/\*[^\n]*\*/\n|\n)+", b"", source, flags=re.M)
 
 
@@ -232,105 +216,59 @@ def _part(path: Path) -> Callable[[Request], Awaitable[Response]]:
     """A script, a style sheet or the icon of the page, as a route's function."""
 
     async def part(request: Request) -> Response:
-        data = sent(await asyncio.to_thread(path.read_bytes))
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(data, media_type=_KINDS[path.suffix])
-        packed = {"content-encoding": "gzip", "vary": "accept-encoding"}
-        return Response(gzip.compress(data), media_type=_KINDS[path.suffix], headers=packed)
+        data, headers = sent(await asyncio.to_thread(path.read_bytes)), {}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            data, headers = gzip.compress(data), {"content-encoding": "gzip", "vary": "accept-encoding"}
+        return Response(data, media_type=_TYPES[path.suffix], headers=headers)
 
     return part
 
 
-# -- Panels: positions, flow, digest, result, earlier dialogs ---------------------------------------------------------
+async def _home(state_dir: StateDir) -> int:
+    """Start Home, as `dialogd open` does, and give its port. Raises `Refused` with what it said where it did not."""
+    words = (sys.executable, "-P", "-m", "dialogd", "open", "--no-browser")
+    variables, none = {**os.environ, "DIALOGD_STATE_DIR": str(state_dir.root)}, asyncio.subprocess.DEVNULL
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, env=variables, stdin=none, stdout=none, stderr=pipe)
+    _, said = await process.communicate()
+    port = home_port(state_dir)
+    if port is None:
+        raise Refused(f"Home did not start: {said.decode(errors='replace').strip()}", fix="dialogd open")
+    return port
 
-MOST_KEPT = 32  # pieces of one dialog; the oldest goes
+
+# -- The panels beside the conversation: positions, flow, tasks, digest, result ---------------------------------------
+
 MOST_ROWS = 100  # rows of a table, unless all are asked for
 PAGE = 40  # messages at a time
-LISTED = 20  # dialogs, or places found, at a time
-ENTRIES = 50  # entries of an earlier dialog at a time
-RECALLED = 5  # decisions
 MOST_OPEN = 8  # open points on the card of the end
 
-# What the page calls the commands that the digest names.
-_BUTTONS = {"approve": "Approve", "reject": "Reject", "resume": "Resume", "retry": "Retry", "say": "Say"}
+# What the page calls the commands that the digest names; of an end without a result.
 _WITHOUT_RESULT = {"approve": "Leave it at that", "say": "Go on …"}
-_COMMAND = re.compile(rf"`dialogd ({'|'.join(_BUTTONS)})\b[^`]*`")
+_COMMAND = re.compile(r"`dialogd (approve|reject|resume|retry|say)\b[^`]*`")
 
 # What the digest can go back to: what `since` is, and in words.
 _SPANS = (("15m", "the last 15 minutes"), ("1h", "the last hour"), ("8h", "the last 8 hours"), ("1d", "the last day"))
 
-Format = Literal["md", "html", "pdf", "json"]
-# FastAPI names the path's own parameters; this says what they mean.
-Id = PathField(description="the id of an earlier dialog, or the beginning of one")
 
-
-def panel_routes(app: FastAPI, agent: Agent, state: StateDir) -> None:
-    """Serve the pieces that the page fetches, and the downloads; `state` is where earlier dialogs are kept."""
-    memory = Memory(state.root)
-    _dialog_routes(app, agent)
-    _history_routes(app, agent, memory)
-
-    @app.get("/export/{to}", response_class=Response)
-    async def download(
-        to: Annotated[Format, PathField(description="md, html, pdf or json")],
-        earlier: Annotated[str, Query(max_length=100, description="the id of an earlier dialog; empty: this one")] = "",
-    ) -> Response:
-        """A dialog as one file: Markdown, HTML, PDF or JSON."""
-        from dialogd.store.archive import attachments_of
-        from dialogd.views.documents import FORMATS, export, file_name
-
-        dialog, file = await agent.look(), agent.file.path
-        if earlier:
-            dialog, file = await asyncio.to_thread(_archived, memory, earlier)
-        if dialog is None:
-            raise FileNotFoundError(2, "no dialog", str(file))
-        data = await in_thread(lambda: export(dialog, to, attachments=attachments_of(file)))
-        headers = {"content-disposition": f'attachment; filename="{file_name(dialog, to)}"'}
-        return Response(data, media_type=FORMATS[to], headers=headers)
-
-
-# -- The dialog of this page ------------------------------------------------------------------------------------------
-
-
-class Kept:
-    """A cache of the pieces of the current dialog."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._dialog: Dialog | None = None
-        self._made: dict[object, str] = {}
-        self._making = asyncio.Lock()
-
-    async def of(self, key: object, make: Callable[[Dialog], str]) -> HTMLResponse:
-        """The piece of that key, made in a thread; a short text without a dialog."""
-        dialog = await self._agent.look()
-        if dialog is None:
-            return HTMLResponse(fragment("none", file=str(self._agent.file.path)))
-        async with self._making:  # several tabs ask at once: the first one's answer serves them all
-            if dialog is not self._dialog:
-                self._dialog, self._made = dialog, {}
-            if key not in self._made:
-                made = await asyncio.to_thread(make, dialog)
-                while len(self._made) >= MOST_KEPT:
-                    del self._made[next(iter(self._made))]
-                self._made[key] = made
-            return HTMLResponse(self._made[key])
-
-
-def _dialog_routes(app: FastAPI, agent: Agent) -> None:
-    kept = Kept(agent)
-
+def _panel_routes(app: FastAPI, agent: Agent) -> None:
     @cache
     def look(limit: int = 0) -> Look:
         return look_into(agent.builder.repo, limit)
+
+    async def piece(make: Callable[[Dialog], str]) -> HTMLResponse:
+        """A piece of the current dialog, made in a thread; a short text without a dialog."""
+        dialog = await agent.look()
+        if dialog is None:
+            return HTMLResponse(fragment("none", file=str(agent.file.path)))
+        return HTMLResponse(await asyncio.to_thread(make, dialog))
 
     @app.get("/page/positions", response_class=HTMLResponse)
     async def positions(
         everything: Annotated[bool, Query(alias="all", description="all rows, not only the latest")] = False,
     ) -> HTMLResponse:
         """Who supports which proposal, since when and why; votes, signatures, decisions."""
-        most = None if everything else MOST_ROWS
-        return await kept.of(("positions", most), lambda dialog: positions_piece(dialog, most))
+        return await piece(lambda dialog: positions_piece(dialog, None if everything else MOST_ROWS))
 
     @app.get("/page/flow", response_class=HTMLResponse)
     async def flow(
@@ -339,30 +277,26 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
         before: Annotated[int | None, Query(ge=0, description="only the messages before this place")] = None,
     ) -> HTMLResponse:
         """Who said what to whom: the latest messages as a picture, and as a table."""
-        return await kept.of(("flow", who, kind, before), lambda dialog: flow_piece(dialog, who, kind, before))
+        return await piece(lambda dialog: flow_piece(dialog, who, kind, before))
 
     @app.get("/page/tasks", response_class=HTMLResponse)
     async def tasks() -> HTMLResponse:
         """The tasks of a build: how each stands, and what the person can say of it."""
-        return await kept.of("tasks", lambda dialog: tasks_piece(dialog, look()))
+        return await piece(lambda dialog: tasks_piece(dialog, look()))
 
     @app.get("/page/tasks/{number}", response_class=HTMLResponse)
     async def task(
         number: Annotated[int, PathField(ge=1, le=999_999, description="the number of a task")],
     ) -> HTMLResponse:
         """One task: its last review, what it changes as git tells it, what happened to it."""
-        return await kept.of(("task", number), lambda dialog: task_piece(dialog, number, look(), look(PATCHES)))
+        return await piece(lambda dialog: task_piece(dialog, number, look(), look(PATCHES)))
 
     @app.get("/page/takeover", response_class=HTMLResponse)
     async def takeover(
         onto: Annotated[str, Query(max_length=250, description="a branch; empty: the one the build began from")] = "",
     ) -> HTMLResponse:
         """What merging a build's approved tasks would do, or, where the branch has moved, carrying them there."""
-        dialog = await agent.look()
-        if dialog is None:
-            return HTMLResponse(fragment("none", file=str(agent.file.path)))
-        repo = repository(dialog, agent)
-        return HTMLResponse(await asyncio.to_thread(takeover_piece, agent.file, repo, onto))
+        return await piece(lambda dialog: takeover_piece(agent.file, repository(dialog, agent), onto))
 
     @app.get("/page/away", response_class=HTMLResponse)
     async def digest(
@@ -370,29 +304,35 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
         seen: Annotated[int, Query(ge=0, description="the turn that the reader last saw, to choose it again")] = 0,
     ) -> HTMLResponse:
         """What was decided, proposed, conceded and asked since then."""
-        # A span of time means another turn from minute to minute; a turn means the same one for as long as it stands.
-        now = datetime.now(UTC).isoformat(timespec="minutes")
-        key = ("away", since, seen, "" if since.isdigit() else now)
-        return await kept.of(key, lambda dialog: away_piece(dialog, since, seen, now))
+        return await piece(lambda dialog: away_piece(dialog, since, seen, datetime.now(UTC).isoformat()))
 
     @app.get("/page/result", response_class=HTMLResponse)
     async def result() -> HTMLResponse:
         """The result: outcome, agreed text, who signed or voted how, the plan."""
-        path = str(agent.file.path)
-        return await kept.of("result", lambda dialog: result_piece(dialog, path))
+        return await piece(lambda dialog: result_piece(dialog, str(agent.file.path)))
 
     @app.get("/page/end", response_class=HTMLResponse)
     async def end() -> HTMLResponse:
         """How the dialog ended: what was decided, who stands behind it, what is open, what it took."""
-        path = str(agent.file.path)
-        return await kept.of("end", lambda dialog: end_piece(dialog, path))
+        return await piece(lambda dialog: end_piece(dialog, str(agent.file.path)))
+
+
+# The words of the ledger, and those that people read at once.
+_STANCES = {board.FOR: "for", board.AGAINST: "against", board.OPEN: "abstains", board.CONCEDED: "concedes"}
+_VOTES = {"approve": "for", "reject": "against", "abstain": "neither"}
+_STATES = {"unchosen": "not chosen", "vetoed": "ruled out by you", "cleared": "objected to", "undecided": "left open"}
 
 
 def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
     """Proposals with who stands where, and changes of mind, newest first, at most so many of each; None for all."""
     ledger = board.positions(dialog)
     rows = list(_rows(dialog, ledger))[::-1]
-    changes = [(position, before) for position, before in _changes(ledger) if before][::-1]
+    before: dict[tuple[str, str], str] = {}
+    changes: list[tuple[board.Position, str]] = []
+    for position in ledger:
+        if was := before.get((position.agent, position.ref)):
+            changes.insert(0, (position, was))
+        before[position.agent, position.ref] = position.stance
     return fragment(
         "positions",
         players=cast(dialog),
@@ -408,34 +348,18 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
     )
 
 
-# The words of the ledger, and those that people read at once.
-_STANCES = {board.FOR: "for", board.AGAINST: "against", board.OPEN: "abstains", board.CONCEDED: "concedes"}
-_VOTES = {"approve": "for", "reject": "against", "abstain": "neither"}
-_STATES = {"unchosen": "not chosen", "vetoed": "ruled out by you", "cleared": "objected to", "undecided": "left open"}
-
-
-def _why(decision: board.Decided, name: Callable[[str], str]) -> str:
-    """What stands behind a decision, without what the list of signatures above it says already."""
-    evidence, reason = by_name(decision.evidence, name), decision.reason
-    if decision.method == "mutual":
-        evidence, reason = evidence.partition("; ")[2], ""
-    return "; ".join(filter(None, (evidence, reason, decision.superseded)))
-
-
 def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str, Any]]:
     """Every proposal, oldest first, with its state and each agent's position."""
     decided, held = board.by_ref(board.decisions(dialog)), board.latest(ledger)
-    newest = next((p.ref for p in reversed(dialog.state.table.proposals) if p.sha), "")
+    is_chosen = any(one.made == "approved" for one in decided.values())
     # Only where there are polls: the votes are found by folding anew.
     polls = board.proposals(dialog) if dialog.header.rules.verdict == "vote" else ()
     votes = {poll.ref: {ballot.agent: ballot for ballot in poll.votes} for poll in polls}
     for made in dialog.state.table.proposals:
-        decision, standing = decided.get(made.ref), dialog.state.table.standing
-        is_open = not made.sha or (standing is not None and standing.proposal.ref == made.ref)
-        state = "open" if is_open else "replaced" if made.ref != newest else "cleared"
+        decision, state = decided.get(made.ref), state_of(dialog, made) or "open"
         if state != "replaced" and dialog.state.outcome is not None:
-            state = "unchosen" if any(one.made == "approved" for one in decided.values()) else "undecided"
-        state = board.in_a_word(decision) if decision else state
+            state = "unchosen" if is_chosen else "undecided"
+        state = board.in_a_word(decision) or state
         yield {
             "proposal": made,
             "turn": turn_number(made.entry),
@@ -451,6 +375,14 @@ def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str
         }
 
 
+def _why(decision: board.Decided, name: Callable[[str], str]) -> str:
+    """What stands behind a decision, without what the list of signatures above it says already."""
+    evidence, reason = by_name(decision.evidence, name), decision.reason
+    if decision.method == "mutual":
+        evidence, reason = evidence.partition("; ")[2], ""
+    return "; ".join(filter(None, (evidence, reason, decision.superseded)))
+
+
 def _signed(dialog: Dialog, made: Proposal, decision: board.Decided | None) -> dict[str, int]:
     """Who signed the text, in which turn."""
     standing = dialog.state.table.standing
@@ -461,34 +393,26 @@ def _signed(dialog: Dialog, made: Proposal, decision: board.Decided | None) -> d
     return dict(standing.signers) if standing is not None and standing.proposal.ref == made.ref else {}
 
 
-def _changes(ledger: Sequence[board.Position]) -> Iterator[tuple[board.Position, str]]:
-    """Every position in order, with the stance that the agent had before, "" for none."""
-    before: dict[tuple[str, str], str] = {}
-    for position in ledger:
-        yield position, before.get((position.agent, position.ref), "")
-        before[position.agent, position.ref] = position.stance
-
-
 def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str:
     """The messages of this agent and kind ("" for all) up to place `before` (None: the last ones)."""
-    every = flow(dialog)
+    every, seats = flow(dialog), cast(dialog).seats
 
     def is_wanted(message: Message) -> bool:
         named = (message.from_agent, *message.to_agent.split(", "))
         return (not agent or agent in named) and kind in ("", message.message_type)
 
-    found = [message for message in every if is_wanted(message)]
-    end = len(found) if before is None else max(1, min(before, len(found)))
+    wanted = [message for message in every if is_wanted(message)]
+    end = len(wanted) if before is None else max(1, min(before, len(wanted)))
     first = max(0, end - PAGE)
-    messages = found[first:end]
+    names = {message.from_agent: message.from_name for message in every}
     return fragment(
         "flow",
-        messages=messages,
+        messages=wanted[first:end],
         first=first,
-        total=len(found),
+        total=len(wanted),
         older=first or None,
-        newer=min(end + PAGE, len(found)) if end < len(found) else None,
-        agents=_in_order({message.from_agent: message.from_name for message in every}, cast(dialog).seats),
+        newer=min(end + PAGE, len(wanted)) if end < len(wanted) else None,
+        agents=dict(sorted(names.items(), key=lambda one: seats.get(one[0], len(seats)))),
         kinds=sorted({message.message_type for message in every}, key=called),
         called=called,
         agent=agent,
@@ -497,30 +421,23 @@ def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str
     )
 
 
-def _in_order(names: Mapping[str, str], seats: Mapping[str, int]) -> dict[str, str]:
-    """Those names, the agents' in the order of their seats."""
-    return dict(sorted(names.items(), key=lambda one: seats.get(one[0], len(seats))))
-
-
 def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     """What happened since then. Raises `BadInput` for a `since` that cannot be read."""
     news = away(dialog, since_turn(dialog, since, now, local), local)
     spans = {value: words for value, words in _SPANS if since_turn(dialog, value, now, local) > 0 or value == since}
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
-    choices = {since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"}
-    spent = in_dollars(news.spent).replace("unknown", "cost unknown") if news.spent.entries else ""
-    is_asked = bool(dialog.state.questions.text) and dialog.state.outcome is None  # then the words are an agent's
-    end = dialog.state.outcome
-    buttons = _BUTTONS if end is None or end.is_agreed else {**_BUTTONS, **_WITHOUT_RESULT}
-    needed = news.needed if is_asked else _COMMAND.sub(lambda match: buttons[match[1]], news.needed)
     names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: ""}
+    end = dialog.state.outcome
+    other = _WITHOUT_RESULT if end is not None and not end.is_agreed else {}
+    is_asked = bool(dialog.state.questions.text) and end is None  # then the words are an agent's
+    needed = _COMMAND.sub(lambda found: other.get(found[1], found[1].capitalize()), news.needed)
     return fragment(
         "away",
         news=news,
-        needed=needed,
-        spent=spent,
+        needed=news.needed if is_asked else needed,
+        spent=cost(news.spent),
         most=NEWS,
-        choices=choices,
+        choices={since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"},
         chosen=since,
         who=lambda by: names.get(by, by),
     )
@@ -542,51 +459,6 @@ def result_piece(dialog: Dialog, path: str) -> str:
     )
 
 
-def end_piece(dialog: Dialog, path: str) -> str:
-    """The card of a dialog that has ended: the decision first, then who stands behind it and what is left."""
-    plan = Plan(dialog, path, person=YOU)
-    agreed = None if plan.agreed is not None and plan.agreed.is_earlier else plan.agreed
-    text = agreed or plan.on_the_table
-    outcome = dialog.state.outcome
-    is_deadlock = plan.outcome == "DEADLOCK"
-    rules = dialog.state.build.rules
-    if rules is not None:
-        advice = _ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else ""
-        told = {"figures": _figures(plan), "failures": list(_failures(dialog)), "advice": advice}
-        return end_of_build(dialog, plan, rules, **told)
-    sides = _sides(plan) if text is None and has_spoken(dialog) else []
-    return fragment(
-        "end",
-        plan=plan,
-        kind=outcome.cause or outcome.name if outcome is not None else "",
-        agreed=agreed,
-        text=text,
-        said=without_marks(text.text) if text is not None else "",
-        others=[d for d in plan.decisions if text is None or d.ref != text.ref],
-        behind=[_behind(plan, text, signer) for signer in text.signers] if text is not None else [],
-        dissent=[said for said in plan.dissent if said.kind != "RESERVATION" or not _signs(text, said.by)],
-        sides=sides,
-        open=[said for said in plan.questions if not sides or said.kind not in ("CRUX", "PROPOSAL")][:MOST_OPEN],
-        steps=() if is_deadlock or (agreed is not None and labelled(agreed.text, STEPS)) else plan.steps,
-        players=cast(dialog),
-        figures=_figures(plan),
-        failures=list(_failures(dialog)),
-        advice=_ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else "",
-        unattended=dialog.header.is_unattended,
-        build=dialog.id if agreed is not None else "",
-        source=without_marks(text.text) if text is not None else first_screen(plan),
-        kinds=KINDS,
-        method=method,
-    )
-
-
-def _failures(dialog: Dialog) -> Iterable[tuple[str, ...]]:
-    """What each agent failed with last, and what mends it; nothing of a dialog that no error ended."""
-    if dialog.state.outcome is None or not dialog.state.outcome.failed:
-        return ()
-    return {mark.fields[0]: mark.fields for entry in dialog.entries for mark in entry.all("AGENT_ERROR")}.values()
-
-
 _ADVICE = {
     "DEADLOCK": "Make the experiment, and tell them what came of it: “Go on” gives them your words and more turns.",
     "MAX_TURNS_REACHED": "“Go on” gives them more turns, and what you tell them.",
@@ -599,30 +471,44 @@ _ADVICE = {
 }
 
 
-def _signs(text: Agreed | None, who: str) -> bool:
-    return text is not None and any(signer.agent == who for signer in text.signers)
-
-
-def _behind(plan: Plan, text: Agreed, signer: Signed) -> dict[str, Any]:
-    """One who stands behind a text: how, in which turn, and with which reservation."""
-    proposed = signer.agent == text.by and str(signer.turn) == text.stands_in
-    how = {"vote": "voted for it", "mutual": "signed", "": "signed"}.get(text.method, "for it")
-    if text.method == "judge":
-        how = "wrote it" if signer.agent == text.by else "decided for it"
-    return {
-        "who": signer.agent,
-        "how": "wrote and signed it" if proposed and how == "signed" else how,
-        "turn": signer.turn,
-        "reservation": signer.reservation,
+def end_piece(dialog: Dialog, path: str) -> str:
+    """The card of a dialog that has ended: the decision first, then who stands behind it and what is left."""
+    plan, outcome, rules = Plan(dialog, path, person=YOU), dialog.state.outcome, dialog.state.build.rules
+    kind = (outcome.cause or outcome.name) if outcome is not None else ""
+    failed = dialog.entries if outcome is not None and outcome.failed else ()
+    told = {
+        "plan": plan,
+        "figures": _figures(plan),
+        # What each agent failed with last, and what mends it.
+        "failures": {m.fields[0]: m.fields for entry in failed for m in entry.all("AGENT_ERROR")}.values(),
+        "advice": _ADVICE.get(kind, ""),
+        "players": cast(dialog),
     }
-
-
-def _sides(plan: Plan) -> list[dict[str, Any]]:
-    """Where each agent stands: what it proposes and objects to, else the beginning of its last turn."""
-    return [
-        {"who": view.agent, "said": [said for said in plan.positions if said.by == view.agent], "view": view}
-        for view in plan.views
-    ]
+    if rules is not None:
+        return end_of_build(dialog, rules, **told)
+    agreed = None if plan.agreed is not None and plan.agreed.is_earlier else plan.agreed
+    text = agreed or plan.on_the_table
+    signers = {signer.agent for signer in text.signers} if text is not None else set()
+    has_sides = text is None and has_spoken(dialog)
+    has_steps = plan.outcome == "DEADLOCK" or (agreed is not None and labelled(agreed.text, STEPS))
+    return fragment(
+        "end",
+        **told,
+        kind=kind,
+        agreed=agreed,
+        text=text,
+        said=without_marks(text.text) if text is not None else "",
+        others=[d for d in plan.decisions if text is None or d.ref != text.ref],
+        dissent=[said for said in plan.dissent if said.kind != "RESERVATION" or said.by not in signers],
+        sides=plan.views if has_sides else (),
+        open=[said for said in plan.questions if not has_sides or said.kind not in ("CRUX", "PROPOSAL")][:MOST_OPEN],
+        steps=() if has_steps else plan.steps,
+        unattended=dialog.header.is_unattended,
+        build=dialog.id if agreed is not None else "",
+        source=without_marks(text.text) if text is not None else first_screen(plan),
+        kinds=KINDS,
+        method=method,
+    )
 
 
 def _figures(plan: Plan) -> str:
@@ -638,6 +524,13 @@ def _figures(plan: Plan) -> str:
 
 
 # -- Earlier dialogs --------------------------------------------------------------------------------------------------
+
+LISTED = 20  # dialogs, or places found, at a time
+ENTRIES = 50  # entries of an earlier dialog at a time
+RECALLED = 5  # decisions
+
+# FastAPI names the path's own parameters; this says what they mean.
+Id = PathField(description="the id of an earlier dialog, or the beginning of one")
 
 
 class TurnedOut(BaseModel):
@@ -661,7 +554,7 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
         """Earlier dialogs, newest first; or the places where the words were said, filtered by agent and time."""
         host = request.headers["host"].rpartition(":")[0]
         wanted = {"q": q.strip(), "agent": by.strip(), "since": since.strip()}
-        return HTMLResponse(await asyncio.to_thread(_history, memory, wanted, offset, host, agent.file.path))
+        return HTMLResponse(await asyncio.to_thread(_history, memory, wanted, offset, host, str(agent.file.path)))
 
     @app.get("/page/recall", response_class=HTMLResponse)
     async def recall(
@@ -686,32 +579,47 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
         row = await asyncio.to_thread(memory.outcome, dialog, said.outcome, said.why)
         return {"status": "ok", "dialog": row.id, "outcome": said.outcome, "why": said.why}
 
+    @app.get("/export/{to}", response_class=Response)
+    async def download(
+        to: Annotated[Literal["md", "html", "pdf", "json"], PathField(description="md, html, pdf or json")],
+        earlier: Annotated[str, Query(max_length=100, description="the id of an earlier dialog; empty: this one")] = "",
+    ) -> Response:
+        """A dialog as one file: Markdown, HTML, PDF or JSON."""
+        from dialogd.store.archive import attachments_of
+        from dialogd.views.documents import FORMATS, export, file_name
 
-def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, own: Path) -> str:
+        dialog, file = await agent.look(), agent.file.path
+        if earlier:
+            dialog, file = await asyncio.to_thread(_archived, memory, earlier)
+        if dialog is None:
+            raise FileNotFoundError(2, "no dialog", str(file))
+        data = await in_thread(lambda: export(dialog, to, attachments=attachments_of(file)))
+        headers = {"content-disposition": f'attachment; filename="{file_name(dialog, to)}"'}
+        return Response(data, media_type=FORMATS[to], headers=headers)
+
+
+def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, own: str) -> str:
     """Raises `BadInput` for a time that is none."""
     moment = since_then(wanted["since"], datetime.now(UTC), local)
     query = urlencode({name: value for name, value in wanted.items() if value})
-    values = {**wanted, "offset": offset, "step": LISTED, "own": str(own), "query": query, "hits": [], "rows": []}
+    values = {**wanted, "offset": offset, "step": LISTED, "own": own, "query": query, "hits": [], "rows": []}
     if wanted["q"]:
         memory.dialogs(0)
         hits = memory.search(wanted["q"], agent=wanted["agent"], since=moment, limit=LISTED + 1, offset=offset)
-        values["hits"] = [(hit, _pieces(hit)) for hit in hits[:LISTED]]
-        return fragment("history", **values, more=len(hits) > LISTED)
+        return fragment("history", **{**values, "hits": hits[:LISTED]}, more=len(hits) > LISTED)
     rows = memory.dialogs(limit=LISTED + 1, offset=offset)
     pages: dict[str, list[tuple[str, str]]] = {}  # agents' ids and the addresses of their pages, by the dialog's file
     for daemon in Registry(memory.state).running():
         pages.setdefault(daemon.file, []).append((daemon.id, f"http://{host}:{daemon.port}/"))
     values["rows"] = [
-        (row, _cost(row), _named(row, pages.get(row.file, ())) if row.state == "running" else ())
+        (
+            row,
+            _cost(row),
+            [(_names(row).get(who, who), url) for who, url in pages.get(row.file, ()) if row.state == "running"],
+        )
         for row in rows[:LISTED]
     ]
     return fragment("history", **values, more=len(rows) > LISTED)
-
-
-def _named(row: DialogRow, pages: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The pages of a dialog with its agents' names for their ids."""
-    names = _names(row)
-    return [(names.get(who, who), url) for who, url in pages]
 
 
 def _names(row: DialogRow) -> Mapping[str, str]:
@@ -725,21 +633,11 @@ def _cost(row: DialogRow) -> str:
     return f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"
 
 
-def _pieces(hit: Hit) -> Iterator[tuple[str, bool]]:
-    """The snippet in pieces, each with whether it is a searched word."""
-    at = 0
-    for start, end in hit.spans:
-        yield hit.snippet[at:start], False
-        yield hit.snippet[start:end], True
-        at = end
-    yield hit.snippet[at:], False
-
-
 def _recall(memory: Memory, question: str) -> str:
     memory.dialogs(0)  # what ended without a daemon is taken in first
-    found = memory.recall(question, RECALLED) if question else []
-    names = {made.dialog: _names(memory.dialog(made.dialog)) for made in found}
-    shown = {"decisions": found, "names": names, "method": method, "nothing": "" if found else memory.why_nothing()}
+    made = memory.recall(question, RECALLED) if question else []
+    names = {one.dialog: _names(memory.dialog(one.dialog)) for one in made}
+    shown = {"decisions": made, "names": names, "method": method, "nothing": "" if made else memory.why_nothing()}
     return fragment("recall", q=question, agent="", since="", **shown)
 
 

@@ -30,12 +30,11 @@ from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import visible
 from dialogd.server import wire
-from dialogd.server.page_entries import cast, fragment
+from dialogd.server.page_entries import fragment
 from dialogd.store.logfile import LogFile
 from dialogd.tasks.approvals import approvals
 from dialogd.views.builds import Look, Row, rows, why_of
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, names_of
-from dialogd.views.plan import Plan
 from dialogd.views.words import words_of
 
 Write = Callable[..., Awaitable[wire.Done]]  # carries out a command of the person; unless `starts=False` it starts it
@@ -306,24 +305,22 @@ def _patch_lines(patch: str) -> Iterator[tuple[str, str]]:
 # -- The end, and what becomes of it ----------------------------------------------------------------------------------
 
 
-def end_of_build(dialog: Dialog, plan: Plan, rules: Build, **told: Any) -> str:
+def end_of_build(dialog: Dialog, rules: Build, **told: Any) -> str:
     """The card of a build that has ended: what became of its tasks, the moderator's summary, how to take it over.
 
-    `told` is what the cards of all ends tell: figures, failures, advice.
+    `told` is what the cards of all ends tell: plan, figures, failures, advice, players.
     """
     outcome, tasks = dialog.state.outcome, rows(dialog)
     said = next((e for e in reversed(dialog.turns) if outcome is not None and e.id == outcome.entry), None)
     ready = [row.task for row in tasks if row.task.state == APPROVED]
     return fragment(
         "end_of_build",
-        plan=plan,
         title=build.came_of(dialog.state.build),
         said=words_of(said) if said is not None and said.by == rules.moderator else "",
         rows=tasks,
         untested=[task.id for task in ready if task.gate == "untested"],
         ready=bool(ready),
         branch=rules.branch,
-        players=cast(dialog),
         **told,
         **_words(rules),
     )

@@ -113,12 +113,11 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
         return await _act(agent, work, starts=starts)
 
     def add_page() -> None:
-        from dialogd.server.page import page_routes, panel_routes
+        from dialogd.server.page import page_routes
         from dialogd.server.page_build import build_routes
 
         build_routes(app, agent, write)
         page_routes(app, agent, get_health, state)
-        panel_routes(app, agent, state)
 
     handle_errors(app)
     _control_routes(app, agent, halt)

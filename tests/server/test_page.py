@@ -159,11 +159,7 @@ def test_an_entry_says_all_that_is_shown_of_it() -> None:
     paper = Paper(opening("A", "B"), A=["I think **so**.\n\n[PROPOSAL: tabs]\n[CONFIDENCE: 0.8]"], B=["No."])
     paper.run(2)
     shown = as_shown(paper.dialog.entries[1], 1, cast(paper.dialog))
-    assert (shown.number, shown.by, shown.name, shown.turn) == (2, "A", "Claude A", ["B"])
-    assert [(mark.name, mark.ref, mark.value) for mark in shown.marks] == [
-        ("PROPOSAL", "P1", "tabs"),
-        ("CONFIDENCE", "", "0.8"),
-    ]
+    assert (shown.number, shown.condition, shown.version, shown.failed) == (2, "sound", "", [])
     assert "I think <strong>so</strong>." in shown.html
     assert 'id="t2"' in shown.html
     assert "agent-0" in shown.html

@@ -149,7 +149,7 @@ def test_a_proposal_says_who_stands_behind_it_now() -> None:
 def how(paper: Paper) -> dict[str, tuple[str, list[tuple[str, tuple[str, ...]]]]]:
     """By proposal: its state, and who stands how to it."""
     found = standings(paper.dialog)
-    return {ref: (one.state, [(stand.how, stand.who) for stand in one.stands]) for ref, one in found.items()}
+    return {ref: (one.state, list(one.stands)) for ref, one in found.items()}
 
 
 @cases("wanted", ["needle", "NEEDLE", "needle  in"])

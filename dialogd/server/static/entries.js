@@ -151,8 +151,7 @@ function elementOf(text) {
 // An entry that is here ends the bubble in which it was being written.
 function settle(entry) {
   for (const [who, bubble] of bubbles) {
-    const failed = entry.marks.some((mark) => mark.name === "AGENT_ERROR" && mark.value.split(" | ")[0] === who);
-    if (failed || (entry.number && entry.number >= bubble.turn)) pop(who);
+    if (entry.failed.includes(who) || (entry.number && entry.number >= bubble.turn)) pop(who);
   }
 }
 
