@@ -58,12 +58,12 @@ from dialogd.server.page_state import Neighbours, cost, page_state
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry, home_port
 from dialogd.views.builds import PATCHES, Look, look_into
-from dialogd.views.documents import KINDS, first_screen
+from dialogd.views.documents import first_screen
 from dialogd.views.flow import MOST as NEWS
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, away, flow, names_of, since_turn
 from dialogd.views.markup import safe
 from dialogd.views.plan import STEPS, YOU, Plan, has_spoken, labelled, method, without_marks
-from dialogd.views.words import by_name, called
+from dialogd.views.words import IN_A_LIST, by_name, called
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -506,7 +506,7 @@ def end_piece(dialog: Dialog, path: str) -> str:
         unattended=dialog.header.is_unattended,
         build=dialog.id if agreed is not None else "",
         source=without_marks(text.text) if text is not None else first_screen(plan),
-        kinds=KINDS,
+        kinds=IN_A_LIST,
         method=method,
     )
 

@@ -40,26 +40,12 @@ from dialogd.views.flow import flow
 from dialogd.views.markup import fenced, fill, guarded, inline, quoted, safe, table, to_html
 from dialogd.views.plan import Plan, PlanDecision, Statement, Synthesis, has_spoken, is_for, method, without_marks
 from dialogd.views.standing import entry_fields
-from dialogd.views.words import called, sentences, words_of
+from dialogd.views.words import IN_A_LIST, called, sentences, words_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 # -- The plan as a page -----------------------------------------------------------------------------------------------
-
-# What somebody did, as a list of the first screen has it behind their name.
-KINDS = {
-    "RESERVATION": "has a reservation",
-    "AGAINST": "is against",
-    "OTHER_SIDE": "held another position",
-    "OBJECTION": "objects",
-    "CRITIQUE": "criticises",
-    "QUESTION": "asked, and nobody answered",
-    "QUESTION_FOR_USER": "asks the person",
-    "PROPOSAL": "proposed, and it was not decided",
-    "FINDING": "raised",
-    "CRUX": "named as the crux",
-}
 
 
 def markdown(plan: Plan) -> str:
@@ -98,7 +84,7 @@ def _templates() -> Environment:
     )  # fmt: skip
     made.globals.update({one.__name__: one for one in given})
     made.globals.update(
-        kinds=KINDS, byline=_byline, tasks=_tasks, still_open=_open, votes=_votes, findings=_findings,
+        kinds=IN_A_LIST, byline=_byline, tasks=_tasks, still_open=_open, votes=_votes, findings=_findings,
         disagreements=_disagreements, changes=_changes, figures=_figures,
     )  # fmt: skip
     return made

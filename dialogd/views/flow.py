@@ -19,16 +19,24 @@ from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.state import Dialog, Proposal, Spent, accounted, in_dollars, total
 from dialogd.protocol.text import Zone, clock_at, one_line, seconds_between
-from dialogd.views.words import by_name, called, ending, first_words, row_of, tried, words_of
+from dialogd.views.words import (
+    ASKING,
+    FOLDED,
+    OF_AGENTS,
+    TO_ALL,
+    by_name,
+    called,
+    ending,
+    first_words,
+    row_of,
+    tried,
+    words_of,
+)
 
 # -- A dialog as messages ---------------------------------------------------------------------------------------------
 
 TEXT = "TEXT"  # the type of a turn without marks that say something
 USER_NAME, SYSTEM_NAME = "User", "System"
-ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
-_TO_ALL = frozenset({"DECISION", "DECIDED", "ROUND", "DIGEST"})
-_FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
-_OF_AGENTS = frozenset({"CONSENSUS_PROPOSED", "SEALED"})  # by a daemon for its agent, out of what the agent said
 _LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
 _NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
@@ -124,7 +132,7 @@ class _Walk:
         """Add what one entry says: its text where no mark of it says something, or it answers; then its marks."""
         self.turn = entry.number if entry.is_turn else self.turn
         closed, before, text, cited = self._answered(entry), len(self.said), words_of(entry), _cited_by(entry)
-        saying = [mark for mark in entry.written if mark.name not in _FOLDED]
+        saying = [mark for mark in entry.written if mark.name not in FOLDED]
         says = any(entry.by == SYSTEM or not _is_daemons(mark) for mark in saying)
         if text and (not says or closed is not None or entry.by == USER):
             speaker = entry.from_session or _name(entry.by)
@@ -186,7 +194,7 @@ class _Walk:
     def _addressed(self, entry: Entry, kind: str, speaker: str, answers: Message | None) -> tuple[str, ...]:
         if kind == questions.NAME:
             return (USER_NAME,)
-        if kind in _TO_ALL:
+        if kind in TO_ALL:
             return ()
         to = () if speaker == SYSTEM_NAME else entry.all("TO")  # that is the agent's word, not the daemon's
         named = [who for mark in to for who in marks.to(mark, self.ids)] or list(entry.turn or ())
@@ -212,7 +220,7 @@ class _Walk:
         if not speaks or not entry.counts or speaker == question.message.from_agent:
             return False
         # A turn that only passes, or says that it is about other things, answers no question.
-        passes = entry.mark("PASS") is not None and all(m.name == "PASS" or m.name in _FOLDED for m in entry.marks)
+        passes = entry.mark("PASS") is not None and all(m.name == "PASS" or m.name in FOLDED for m in entry.marks)
         cited = _cited_by(entry)
         is_elsewhere = (passes and not words_of(entry).strip()) or (cited and question.about.isdisjoint(cited))
         if kind == "QUESTION" and is_elsewhere:
@@ -251,7 +259,7 @@ def names_of(dialog: Dialog) -> Mapping[str, str]:
 
 
 def _is_daemons(mark: Mark) -> bool:
-    return mark.name in MARKS and MARKS[mark.name].who is Who.DAEMON and mark.name not in _OF_AGENTS
+    return mark.name in MARKS and MARKS[mark.name].who is Who.DAEMON and mark.name not in OF_AGENTS
 
 
 def _name(who: str) -> str:

@@ -34,7 +34,7 @@ from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account, total
 from dialogd.protocol.text import dollars, listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.words import BLOCK, METHODS, by_name, row_of
+from dialogd.views.words import BLOCK, GIVEN, METHODS, RAISED, STANDS, by_name, row_of
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -284,9 +284,6 @@ def _below(tokens: Sequence[Any]) -> tuple[str, ...]:
 
 # -- The plan ---------------------------------------------------------------------------------------------------------
 
-RAISED = ("OBJECTION", "CRITIQUE")
-GIVEN = ("CONCEDE", "AGREE")
-STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
 LAST_TURNS = 4  # that are looked through for next steps
 YOU = "you"
 # How a limit ended it, and which, by the cause of the stop; "" where turns or rounds ran out.

@@ -153,6 +153,28 @@ ROWS: Mapping[str, Row] = MappingProxyType(
     }
 )
 _OWN = Row("{who}, {kind}[ {ref}]", REMARK)  # a kind of the dialog's own
+# What somebody did, as a list has it behind their name; some are no marks.
+IN_A_LIST: Mapping[str, str] = MappingProxyType(
+    {
+        "RESERVATION": "has a reservation",
+        "AGAINST": "is against",
+        "OTHER_SIDE": "held another position",
+        "OBJECTION": "objects",
+        "CRITIQUE": "criticises",
+        "QUESTION": "asked, and nobody answered",
+        "QUESTION_FOR_USER": "asks the person",
+        "PROPOSAL": "proposed, and it was not decided",
+        "FINDING": "raised",
+        "CRUX": "named as the crux",
+    }
+)
+# What a mark is beside others: what it says about them, what came of a point, whom it is for.
+FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
+ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
+RAISED, GIVEN = ("OBJECTION", "CRITIQUE"), ("CONCEDE", "AGREE")
+STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
+TO_ALL = frozenset({"DECISION", "DECIDED", "ROUND", "DIGEST"})
+OF_AGENTS = frozenset({"CONSENSUS_PROPOSED", "SEALED"})  # by a daemon for its agent, out of what the agent said
 _LIMITS = {
     "max_turns": "the limit of turns",
     "max_rounds": "the limit of rounds",
