@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,46 +41,33 @@ NAMES = {USER: "User", SYSTEM: "System"}  # as in the flow
 Look = Callable[[str, str], "Diff | None"]  # what git says of `base..commit`; None where it cannot be asked
 
 # What can happen to a task: from whom and to whom (M the moderator, L the lead, * who wrote it), and the usual fields.
+_ENDED = "final_score total_iterations approved completion_time files_generated"
 _KINDS: Mapping[str, tuple[str, str, str]] = {
     "AGENT_READY": ("*", "*", "agent_id task_id branch_name"),
     "TASK_PROPOSED": ("M", USER, "task_id description acceptance_criteria"),
     "IMPROVEMENT_REQUESTED": (
-        "M",
-        USER,
-        "improvement_id description category priority impact effort_hours priority_score rationale affected_files"
-        " acceptance_criteria",
+        "M", USER, "improvement_id description category priority impact effort_hours priority_score rationale"
+        " affected_files acceptance_criteria",
     ),
     "TASK_ASSIGNED": ("M", "L", "task_id description acceptance_criteria dependencies estimated_hours"),
     "PR_SUBMITTED": (
-        "L",
-        "M",
-        "task_id pr_url pr_number branch_name files_changed files_added files_modified files_deleted lines_added"
-        " lines_deleted iteration proposal base commit tree",
+        "L", "M", "task_id pr_url pr_number branch_name files_changed files_added files_modified files_deleted"
+        " lines_added lines_deleted iteration proposal base commit tree",
     ),
     "GATE": ("*", "M", "task_id iteration state exit_code tree log"),
     "PR_FEEDBACK": (
-        "M",
-        "L",
-        "task_id pr_url pr_number iteration score approved blocking_issues suggestions feedback criteria_scores",
+        "M", "L", "task_id pr_url pr_number iteration score approved blocking_issues suggestions feedback"
+        " criteria_scores",
     ),
     "PR_APPROVED": ("*", "L", "task_id pr_url pr_number score iteration approved_by commit tree gate"),
-    "TASK_COMPLETED": ("*", USER, "task_id final_score total_iterations approved completion_time files_generated"),
-    "IMPROVEMENT_COMPLETED": (
-        "*",
-        USER,
-        "improvement_id final_score total_iterations approved completion_time files_generated",
-    ),
-    "AGENT_ERROR": (
-        "*",
-        USER,
-        "error_type error_message task_id task_description stack_trace recoverable context",
-    ),
-    **dict.fromkeys(
-        ("TASK_CONFIRMED", "TASK_CHANGED", "TASK_RETRIED", "TASK_REBASED"), (USER, "L", "task_id description")
-    ),
+    "TASK_COMPLETED": ("*", USER, f"task_id {_ENDED}"),
+    "IMPROVEMENT_COMPLETED": ("*", USER, f"improvement_id {_ENDED}"),
+    "AGENT_ERROR": ("*", USER, "error_type error_message task_id task_description stack_trace recoverable context"),
+    **dict.fromkeys(("TASK_CONFIRMED", "TASK_CHANGED", "TASK_RETRIED"), (USER, "L", "task_id description")),
+    "TASK_REBASED": (USER, "L", "task_id description"),
     "TASK_MERGED": (USER, "L", "task_id description commit overruled"),
     "TASK_PUBLISHED": (USER, "L", "task_id description commit pr_url pr_number"),
-}
+}  # fmt: skip
 _ASKS = frozenset({"TASK_PROPOSED", "TASK_ASSIGNED", "PR_SUBMITTED", "IMPROVEMENT_REQUESTED"})
 
 
@@ -115,20 +103,18 @@ def look_into(repo: Path | None, limit: int = 0) -> Look:
     if repo is None:
         return nothing
 
-    figures: dict[tuple[str, str], Diff] = {}  # a commit stays what it is; patches are large, and not kept
-
-    def look(base: str, commit: str) -> Diff | None:
+    def diff(base: str, commit: str) -> Diff:
         from dialogd.tasks.worktrees import Worktrees
 
-        if (base, commit) in figures:
-            return figures[base, commit]
+        return Worktrees(repo).diff(base, commit, limit)
+
+    known = diff if limit else cache(diff)  # a commit stays what it is; patches are large, and not kept
+
+    def look(base: str, commit: str) -> Diff | None:
         try:
-            diff = Worktrees(repo).diff(base, commit, limit)
+            return known(base, commit)
         except DialogdError:
             return None
-        if not limit:
-            figures[base, commit] = diff
-        return diff
 
     return look
 
@@ -139,7 +125,7 @@ def look_into(repo: Path | None, limit: int = 0) -> Look:
 def events(dialog: Dialog, look: Look = nothing) -> tuple[Event, ...]:
     """Everything that happened to the tasks of a build, in file order; () for a dialog that is none."""
     rules = dialog.state.build.rules
-    return tuple(_Events(dialog, rules, look).all()) if rules is not None else ()
+    return tuple(_Events(dialog, rules, look).all()) if rules is not None and dialog.entries else ()
 
 
 class _Events:
@@ -149,7 +135,7 @@ class _Events:
         self.dialog, self.rules, self.look = dialog, rules, look
         self.findings = findings(dialog)
         self.places = {entry.id: place for place, entry in enumerate(dialog.entries)}
-        self.entry, self.turn, self.count = dialog.entries[0] if dialog.entries else None, 0, 0
+        self.entry, self.turn, self.count = dialog.entries[0], 0, 0
         self.submitted: dict[int, str] = {}  # the entry of a task's last submission: its findings come after it
 
     def all(self) -> Iterator[Event]:
@@ -158,10 +144,7 @@ class _Events:
             if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
                 continue
             self.entry, self.turn, self.count = entry, entry.number or self.turn, 0
-            before, tasks = (
-                tasks,
-                build.folded(tasks, entry, is_unattended=self.dialog.header.is_unattended),
-            )
+            before, tasks = tasks, build.folded(tasks, entry, is_unattended=self.dialog.header.is_unattended)
             if not is_planned and entry.is_turn and entry.by == self.rules.moderator:
                 is_planned = True  # its first turn shows that it is there
                 yield self.ready(self.rules.moderator, self.rules.lead, None, "it plans the tasks")
@@ -175,7 +158,6 @@ class _Events:
     def event(self, kind: str, task: Task | None, summary: str, by: str = "", to: str = "", **more: Any) -> Event:
         """One event, with the fields that it has: from the task, and `more`."""
         entry = self.entry
-        assert entry is not None
         self.count += 1
         whose = {"M": self.rules.moderator, "L": self.rules.lead, "*": entry.by}
         first, second, names = _KINDS[kind]
@@ -214,21 +196,16 @@ class _Events:
 
     def error(self, who: str, task: Task | None, kind: str, message: str) -> Event:
         context = {"iteration": task.iteration, "branch_name": task.branch} if task and task.branch else None
-        is_open = self.entry is not None and self.entry.ending is None
-        told: dict[str, Any] = {
-            "error_type": kind or None,
-            "error_message": message,
-            "recoverable": is_open,
-            "context": context,
-        }
-        return self.event("AGENT_ERROR", task, message, who, **told)
+        return self.event(
+            "AGENT_ERROR", task, message, who, error_type=kind or None, error_message=message,
+            recoverable=self.entry.ending is None, context=context,
+        )  # fmt: skip
 
     def happened(self, entry: Entry, old: Task | None, task: Task) -> Iterator[Event]:
         """What an entry did to a task, `old` before it."""
         if old is None:
-            yield self.event(
-                "IMPROVEMENT_REQUESTED" if task.is_improvement else "TASK_PROPOSED", task, task.description
-            )
+            kind = "IMPROVEMENT_REQUESTED" if task.is_improvement else "TASK_PROPOSED"
+            yield self.event(kind, task, task.description)
             return
         record = next((mark for mark in entry.all("TASK") if build.number_of(mark) == task.number), Mark("TASK", ""))
         _, state, *rest = (*fields_of(record), "")
@@ -356,11 +333,8 @@ def why_of(task: Task) -> str:
 def rows(dialog: Dialog, look: Look = nothing) -> list[Row]:
     """Every task with its history, in the order of their numbers."""
     every = events(dialog, look)
-    return [
-        Row(
-            task,
-            tuple(event for event in every if event.reference == f"task-{task.id}"),
-            look(task.base, task.commit) if task.commit else None,
-        )
-        for task in listed(dialog.state.build)
-    ]
+    found = []
+    for task in listed(dialog.state.build):
+        own = tuple(event for event in every if event.reference == f"task-{task.id}")
+        found.append(Row(task, own, look(task.base, task.commit) if task.commit else None))
+    return found

@@ -205,67 +205,34 @@ _NO_WORDS = re.compile(
 )  # may become a list, a heading, a rule, a fence, a table: nobody knows yet
 _TRIED = re.compile(r"[\s*_`+-]*\[[^\]]*")  # a mark, perhaps, or a link
 _LINK = re.compile(r"!?\[([^\[\]\n]*)(?:\]\([^()\n]*|\]|)\Z")
-_TICKS = re.compile(r"`+")
+_EMPHASIS = re.compile(r"(?<=\S)[*~`]+|[*~`]+(?=\S)|(?<!\w)_+(?=\S)|(?<=\S)_+(?!\w)")
 
 
 def so_far(text: str) -> str:
     """The beginning of a Markdown text, such that what it shows stays there when the rest has come.
 
-    What has only begun (emphasis, code, a link) is closed; what nobody can tell yet is left out: the beginning of a
-    list, of a table, of a mark.
+    A paragraph that goes on has no emphasis, code and half links yet; what nobody can tell is left out: the beginning
+    of a list, of a table, of a mark.
     """
     *lines, last = text.split("\n")
-    fence = ""
-    for line in lines:
+    fence, after = "", 0
+    for number, line in enumerate(lines, 1):
         match = _FENCE.match(line)
         if match and not fence:
             fence = match[1]
         elif match and match[1].startswith(fence) and not line.strip().strip(fence[0]):
-            fence = ""
+            fence, after = "", number
     if fence:
         return "\n".join((*lines, "" if fence.startswith(last.strip() or " ") else last))
     if _NO_WORDS.fullmatch(last) or _TRIED.fullmatch(last) or _FENCE.match(last):
         last = ""
     lines.append(last)
-    start = next((at + 1 for at in range(len(lines) - 2, -1, -1) if not lines[at].strip()), 0)
+    start = max(after, next((at + 1 for at in range(len(lines) - 2, -1, -1) if not lines[at].strip()), 0))
     if lines[start].lstrip().startswith("|") and len(lines) - start <= 2:
         return "\n".join(lines[:start])  # a table, once its second line is whole
-    # Only in a line that goes on may a link or a mark lack its end.
+    # Only in a line that goes on may a link or a mark lack its end. What is emphasised is shown so once it is whole.
     lines[-1] = _LINK.sub(r"\1", last.rstrip().rstrip("*_~`"))
-    return "\n".join((*lines[:start], _closed("\n".join(lines[start:]))))
-
-
-def _closed(block: str) -> str:
-    """A paragraph in which what was opened last is closed."""
-    block = block.rstrip().rstrip("*_~`")
-    without = _without_code(block)
-    if "`" in without:
-        return f"{block}`" if without.count("`") % 2 else block
-    for sign in ("**", "__", "~~", "*", "_"):
-        found = len(
-            re.findall(rf"(?<![\w{re.escape(sign[0])}]){re.escape(sign)}(?=[^\s{re.escape(sign[0])}])", without)
-        )
-        ends = len(re.findall(rf"(?<=[^\s{re.escape(sign[0])}]){re.escape(sign)}(?![\w{re.escape(sign[0])}])", without))
-        if found > ends:
-            block = f"{block.rstrip()}{sign}"
-    return block
-
-
-def _without_code(block: str) -> str:
-    """The text without what stands between two equal runs of backticks; in one pass, whatever an agent writes."""
-    runs = list(_TICKS.finditer(block))
-    equal: dict[int, int] = {}  # by length, the nearest run behind the one that is looked at
-    partner = [len(runs)] * len(runs)
-    for at in range(len(runs) - 1, -1, -1):
-        partner[at] = equal.get(len(runs[at][0]), len(runs))
-        equal[len(runs[at][0])] = at
-    kept, end, at = [], 0, 0
-    while at < len(runs):
-        if (other := partner[at]) < len(runs):
-            kept.append(block[end : runs[at].start()])
-            end, at = runs[other].end(), other
-        at += 1
-    return "".join((*kept, block[end:]))
+    return "\n".join((*lines[:start], *(_EMPHASIS.sub("", line) for line in lines[start:])))
 
 
 # -- what can be seen --------------------------------------------------------------------------------------------------
