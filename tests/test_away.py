@@ -219,9 +219,8 @@ def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
 
 @cases("words", ["soon", "7", "turn 7", "2026-13-40", "0001-01-01", "9999-12-31T23:00-05:00"])
 def test_a_search_refuses_what_is_no_time(words: str) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match="is no time"):
         values.since(words, datetime.fromisoformat(NOW), clock_at(timezone(timedelta(hours=1))))
-    assert "2h" in refused.value.fix
 
 
 def test_a_search_reads_the_times_that_a_digest_reads() -> None:

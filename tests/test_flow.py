@@ -73,17 +73,13 @@ def test_answers_lead_back_to_what_began_the_chain() -> None:
 
 def test_a_question_stays_open_until_the_one_it_is_for_speaks() -> None:
     room = talked(("A", "[QUESTION: how many reads?]\n[TO: C]"))
-    assert one(room, "QUESTION").payload["is_open"]
     room.say("Go on, B.", to="B")
     room.says("B", "I would not know.\n[TO: C]")
     assert one(room, "QUESTION").payload["is_open"]
     room.says("C", "Two hundred a second.\n\n[CONCEDE: caches may wait]")
-    assert not one(room, "QUESTION").payload["is_open"]
-    answer = one(room, "TEXT")
-    assert (answer.payload["answers"], answer.payload["summary"]) == (
-        one(room, "QUESTION").message_id,
-        "Two hundred a second.",
-    )
+    question, answer = one(room, "QUESTION"), one(room, "TEXT").payload
+    assert not question.payload["is_open"]
+    assert (answer["answers"], answer["summary"]) == (question.message_id, "Two hundred a second.")
 
 
 @cases(
@@ -120,17 +116,17 @@ def test_what_a_daemon_adds_to_a_turn_is_not_for_whom_its_agent_names() -> None:
     ]
 
 
-def test_a_question_for_the_person_stays_open_until_they_speak() -> None:
-    asking = ("A", "[QUESTION_FOR_USER: Postgres or Redis? | by 18:00 | default: Postgres]")
-    room = talked(asking)
-    question = one(room, "QUESTION_FOR_USER")
-    assert (question.to_agent, question.payload["summary"]) == ("User", "Postgres or Redis?")
-    assert question.payload["is_open"]
-    room.say("Postgres.")
-    assert not one(room, "QUESTION_FOR_USER").payload["is_open"]
-    other = talked(asking)
-    other.types("\n## Note — System\n\n[DEFAULT_TAKEN: Postgres]\n\nTURN: A\n")
-    assert not one(other, "QUESTION_FOR_USER").payload["is_open"]
+def test_a_question_for_the_person_stays_open_until_they_speak_or_its_default_counts() -> None:
+    for end in (lambda room: room.say("Postgres."), lambda room: room.types(TAKEN)):
+        room = talked(("A", "[QUESTION_FOR_USER: Postgres or Redis? | by 18:00 | default: Postgres]"))
+        question = one(room, "QUESTION_FOR_USER")
+        assert (question.to_agent, question.payload["summary"]) == ("User", "Postgres or Redis?")
+        assert question.payload["is_open"]
+        end(room)
+        assert not one(room, "QUESTION_FOR_USER").payload["is_open"]
+
+
+TAKEN = "\n## Note — System\n\n[DEFAULT_TAKEN: Postgres]\n\nTURN: A\n"
 
 
 def test_everybody_is_called_by_name() -> None:

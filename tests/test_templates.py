@@ -41,54 +41,53 @@ def begun(name: str, agents: str | None = None, **more: object) -> Opening:
 # -- the shipped ones -------------------------------------------------------------------------------------------------
 
 
-def test_all_templates_are_shipped() -> None:
-    assert set(names()) == SHIPPED
-
-
-@cases("name", sorted(SHIPPED))
-def test_a_shipped_template_reads_without_a_word(name: str) -> None:
-    found = template(name)
-    assert (found.name, found.terms.problems, found.terms.notes) == (name, (), ())
-    assert 30 < len(found.description) < 130
-    assert found.title != found.name
-    assert bool(found.skill.rules) == (name != DEFAULT_TEMPLATE)
-    if name != DEFAULT_TEMPLATE:
-        assert found.skill.overview
-        assert found.skill.success
-        assert found.skill.errors
-        assert found.terms.max_rounds or found.terms.rules.build
-    assert {part.role.personality for part in found.terms.cast} <= {"", *PERSONALITIES}
-    assert not set(found.terms.rules.kinds) & set(MARKS), "a kind that is called like a mark would be that mark"
-
-
-@cases("name", sorted(SHIPPED))
-def test_a_dialog_from_a_shipped_template_has_its_rules(name: str) -> None:
-    opening = begun(name)
-    dialog = read_dialog(compose(opening).encode())
-    header = dialog.header
-    assert header.warnings == ()
-    assert header.rules == opening.rules
-    assert header.agents == opening.agents
-    assert (header.limits.max_turns, header.limits.timeout) == (opening.max_turns, opening.timeout)
-    assert (header.limits.max_rounds or None, header.limits.max_time) == (opening.max_rounds, opening.max_time)
-    assert [entry.number for entry in dialog.entries] == [1]
-    assert dialog.state.owing == opening.first
-    assert header.rules.is_plain == (name == DEFAULT_TEMPLATE)
-
-
 def runs_of(text: str, count: int = 5) -> set[tuple[str, ...]]:
     """Every so many words in a row."""
     words = re.findall(r"\w[\w'-]*", text.casefold())
     return {tuple(words[at : at + count]) for at in range(len(words) - count + 1)}
 
 
+def test_all_templates_are_shipped_and_the_default_is_the_pair() -> None:
+    assert set(names()) == SHIPPED
+    found: Template = template()
+    assert (found.name, found.terms.rules.order, found.terms.rules.verdict) == ("pair", "alternate", "mutual")
+    assert (found.terms.max_turns, found.timeout) == (20, 300.0)
+
+
 @cases("name", sorted(SHIPPED))
-def test_no_rule_of_a_shipped_template_says_what_its_agents_are_told(name: str) -> None:
-    rules, header = template(name).skill.rules, begun(name).header
+def test_a_shipped_template_reads_without_a_word_and_repeats_nothing(name: str) -> None:
+    found, is_default = template(name), name == DEFAULT_TEMPLATE
+    skill, terms, rules = found.skill, found.terms, found.skill.rules
+    assert (found.name, terms.problems, terms.notes, bool(rules)) == (name, (), (), not is_default)
+    assert 30 < len(found.description) < 130
+    assert found.title != found.name
+    assert is_default or all((skill.overview, skill.success, skill.errors, terms.max_rounds or terms.rules.build))
+    assert {part.role.personality for part in terms.cast} <= {"", *PERSONALITIES}
+    assert not set(terms.rules.kinds) & set(MARKS), "a kind that is called like a mark would be that mark"
+    assert is_default or name == "build" or sum(phase.rounds for phase in terms.rules.phases) == terms.max_rounds
     assert not set(re.findall(r"\[([A-Z_]+)", rules)) & DECIDING
     assert not re.search(r"TURN|Consensus Summary|outranks|deadlock|sealed|person may|whose turn", rules)
-    for agent in header.agents:
-        assert not runs_of(rules) & runs_of(system(header, agent))
+    header = begun(name).header
+    assert not any(runs_of(rules) & runs_of(system(header, agent)) for agent in header.agents)
+    assert escape(rules) == rules
+    for line in found.text.split("\n"):
+        assert not re.match(r"\W*(TURN:|## (Turn|Note|User))", line, re.IGNORECASE)
+        assert line.strip("*_ ") not in {f"[{mark}]" for mark in OUTCOMES}
+
+
+@cases("name", sorted(SHIPPED))
+def test_a_dialog_from_a_shipped_template_has_its_rules_and_no_warning(name: str) -> None:
+    opening = begun(name)
+    dialog = read_dialog(compose(opening).encode())
+    header = dialog.header
+    assert (header.warnings, warnings(opening)) == ((), ())
+    assert (header.rules, header.agents) == (opening.rules, opening.agents)
+    assert (header.limits.max_turns, header.limits.timeout) == (opening.max_turns, opening.timeout)
+    assert (header.limits.max_rounds or None, header.limits.max_time) == (opening.max_rounds, opening.max_time)
+    assert opening.max_turns > (opening.max_rounds or 0) * len(opening.header.speakers) + 1
+    assert [entry.number for entry in dialog.entries] == [1]
+    assert dialog.state.owing == opening.first
+    assert header.rules.is_plain == (name == DEFAULT_TEMPLATE)
 
 
 @cases("name", sorted(SHIPPED))
@@ -96,41 +95,20 @@ def test_a_shipped_template_can_decide(name: str) -> None:
     least = template(name).terms.least
     for agents in (None, ",".join(["rehearsal"] * max(least, 2))) if name != "contemplator" else (None,):
         header = begun(name, agents).header
+        rules = header.rules
         assert len(header.speakers) >= 1
-        match header.rules.verdict:
+        match rules.verdict:
             case "mutual" | "vote":
                 assert len(header.voters) >= 2
             case "moderator":
                 assert header.moderator
-                assert any(header.rules.role(who).may(DECIDE, MODERATE) for who in header.speakers)
+                assert any(rules.role(who).may(DECIDE, MODERATE) for who in header.speakers)
             case "judge":
                 assert header.judge
                 assert header.judge not in header.speakers
             case "build":
-                assert {header.rules.build.moderator, header.rules.build.lead} == set(header.speakers) == {"M", "L"}
-        assert any(header.rules.role(who).may(PROPOSE) for who in header.speakers)
-
-
-@cases("name", sorted(SHIPPED))
-def test_a_shipped_template_gives_no_cause_for_a_warning(name: str) -> None:
-    opening = begun(name)
-    assert warnings(opening) == ()
-    assert opening.max_turns > (opening.max_rounds or 0) * len(opening.header.speakers) + 1
-
-
-@cases("name", sorted(SHIPPED))
-def test_nothing_in_a_shipped_template_reads_as_a_turn_or_an_end(name: str) -> None:
-    found = template(name)
-    assert escape(found.skill.rules) == found.skill.rules
-    for line in found.text.split("\n"):
-        assert not re.match(r"\W*(TURN:|## (Turn|Note|User))", line, re.IGNORECASE)
-        assert line.strip("*_ ") not in {f"[{mark}]" for mark in OUTCOMES}
-
-
-def test_phases_take_no_more_rounds_than_there_are() -> None:
-    for name in sorted(SHIPPED - {DEFAULT_TEMPLATE, "build"}):
-        found = template(name).terms
-        assert sum(phase.rounds for phase in found.rules.phases) == found.max_rounds, name
+                assert {rules.build.moderator, rules.build.lead} == set(header.speakers) == {"M", "L"}
+        assert any(rules.role(who).may(PROPOSE) for who in header.speakers)
 
 
 def test_the_voting_begins_where_the_workflow_says_so() -> None:
@@ -142,33 +120,33 @@ def test_the_voting_begins_where_the_workflow_says_so() -> None:
         phases = made(said.format(verdict, mark), "A", "B").rules.phases
         assert [phase.votes for phase in phases] == votes, (verdict, mark)
         assert [phase.name for phase in phases] == ["VOTE", "ABSTIMMUNG"]
-    assert [phase.name for phase in template("council").terms.rules.phases if phase.votes] == ["VOTE"]
-    assert [phase.name for phase in template("code-review").terms.rules.phases if phase.votes] == ["REVISION"]
+    for name, phase in (("council", "VOTE"), ("code-review", "REVISION")):
+        assert [one.name for one in template(name).terms.rules.phases if one.votes] == [phase]
 
 
 def test_what_the_documents_promise_of_single_templates() -> None:
-    assert [part.name for part in template("system-design").terms.cast] == [
-        "Architect", "Optimizer", "Security", "Critic",
-    ]  # fmt: skip
-    review = template("code-review").terms
-    assert (review.rules.review, review.max_rounds, [*review.rules.kinds]) == (
-        True,
-        3,
-        ["FINDING", "RESOLVED", "SCORE"],
-    )
-    design = template("design-review").terms
+    of = {name: template(name).terms for name in SHIPPED}
+    cast = ["Architect", "Optimizer", "Security", "Critic"]
+    assert [part.name for part in of["system-design"].cast] == cast
+    review, design, council, debate = of["code-review"], of["design-review"], of["council"], begun("debate")
+    assert (review.rules.review, review.max_rounds) == (True, 3)
+    assert [*review.rules.kinds] == ["FINDING", "RESOLVED", "SCORE"]
     assert (design.rules.threshold, design.rules.verdict, len(design.cast)) == (0.75, "vote", 4)
-    debate = begun("debate")
     assert (debate.max_rounds, debate.rules.judge, debate.rules.verdict) == (5, "C", "judge")
-    council = template("council").terms
     assert (council.rules.order, council.rules.sealed, council.max_rounds, council.least) == ("parallel", True, 5, 2)
-    assert [template(name).how_many for name in ("contemplator", "mirror", "swarm", "council")] == [
-        "1",
-        "2",
-        "3+",
-        "2+",
-    ]
-    assert [phase.name for phase in template("healing").terms.rules.phases] == ["DIAGNOSE", "REPAIR", "VERIFY"]
+    many = {"contemplator": "1", "mirror": "2", "swarm": "3+", "council": "2+"}
+    assert {name: template(name).how_many for name in many} == many
+    phases = {name: [phase.name for phase in of[name].rules.phases] for name in ("healing", "mirror", "divided")}
+    assert phases == {
+        "healing": ["DIAGNOSE", "REPAIR", "VERIFY"], "mirror": ["ANALYSIS", "COMPARISON", "RESULT"],
+        "divided": ["FACTS", "ANSWERS", "TEXT"],
+    }  # fmt: skip
+    assert len({part.role.personality for part in of["mirror"].cast}) == 2
+    assert (of["mirror"].rules.sealed, of["divided"].rules.sealed, of["divided"].rules.verdict) == (
+        True,
+        True,
+        "mutual",
+    )
 
 
 def test_sealed_templates_begin_with_all_who_seal() -> None:
@@ -176,7 +154,7 @@ def test_sealed_templates_begin_with_all_who_seal() -> None:
     assert firsts["council"] == firsts["architecture-debate"] == firsts["brainstorm"] == ("A", "B", "C")
     assert firsts["code-review"] == firsts["pyramid"] == ("B", "C", "D")
     assert firsts["design-review"] == ("B", "C")
-    assert firsts["pair"] == firsts["divided"] == ("A", "B")
+    assert firsts["pair"] == firsts["divided"] == firsts["mirror"] == ("A", "B")
     assert {firsts[name] for name in ("debate", "circle", "swarm", "relay", "system-design")} == {("A",)}
 
 
@@ -221,13 +199,9 @@ def test_roles_go_to_the_seats_in_their_order() -> None:
     found = parse("mine", TRIO)
     assert [part.name for seat in range(5) if (part := found.part(seat))] == ["Ann", "Bob", "Cy", "Ann 2", "Bob 2"]
     assert (found.seats, found.how_many, found.is_fixed) == (3, "3", True)
-
-
-def test_without_agents_two_take_part_or_any_number() -> None:
-    found = parse("mine", "# Talk\n")
-    assert (found.seats, found.how_many, found.is_fixed, found.part(0)) == (2, "1+", False, None)
-    assert parse("mine", "---\nagents: 4\n---\n").seats == 4
-    assert parse("mine", "---\nagents: 1-3\n---\n").seats == 2
+    talk = parse("mine", "# Talk\n")
+    assert (talk.seats, talk.how_many, talk.is_fixed, talk.part(0)) == (2, "1+", False, None)
+    assert [parse("mine", f"---\nagents: {said}\n---\n").seats for said in ("4", "1-3")] == [4, 2]
 
 
 def test_the_opening_stands_in_turn_one() -> None:
@@ -437,43 +411,25 @@ def test_a_template_that_hides_another_says_which(folder: Path) -> None:
 ALONE = "# T\n\n## Agents\n\n### Ann\n\n### Bob\n\n## Workflow\n\n1. **{}**: {}\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("front", "phase", "says"),
     [
-        ("", ("INDEPENDENT_ANALYSIS", "by each"), "INDEPENDENT_ANALYSIS"),
-        ("", ("LOOK", "Both analyse it independently."), "LOOK"),
-        ("---\nmax_rounds: 3\n---\n", ("LOOK", "independent views"), "LOOK"),
-        ("---\norder: alternate\n---\n", ("LOOK", "independent views"), ""),
-        ("---\nsealed: true\n---\n", ("LOOK", "independent views"), ""),
-        ("", ("LOOK", "interdependent parts"), ""),
+        ("", ("INDEPENDENT_ANALYSIS", "by each"), True),
+        ("", ("LOOK", "Both analyse it independently."), True),
+        ("---\nmax_rounds: 3\n---\n", ("LOOK", "independent views"), True),
+        ("---\norder: alternate\n---\n", ("LOOK", "independent views"), False),
+        ("---\nsealed: true\n---\n", ("LOOK", "independent views"), False),
+        ("", ("LOOK", "interdependent parts"), False),
     ],
 )
-def test_independent_work_that_the_order_would_not_keep_is_said(
-    folder: Path, front: str, phase: tuple[str, str], says: str
-) -> None:
-    del folder
+def test_independent_work_that_the_order_would_not_keep_is_said(front: str, phase: tuple[str, str], says: bool) -> None:
     remarks = parse("t", front + ALONE.format(*phase)).remarks
-    assert len(remarks) == bool(says)
-    if says:
-        assert remarks[0].startswith(f"the phase {says} speaks of independent work")
-        assert "`order: parallel`" in remarks[0]
-        assert "`sealed: true`" in remarks[0]
-
-
-def test_the_mirror_analyses_twice_before_it_compares() -> None:
-    room = begun("mirror")
-    assert room.rules.sealed
-    assert room.first == ("A", "B")
-    lenses = [part.role.personality for part in template("mirror").terms.cast]
-    assert len(set(lenses)) == len(lenses) == 2
-    assert [phase.name for phase in room.rules.phases] == ["ANALYSIS", "COMPARISON", "RESULT"]
+    told = [f"the phase {phase[0]} speaks of independent work", "`order: parallel`", "`sealed: true`"]
+    assert [all(part in remark for part in told) for remark in remarks] == [True] * says
 
 
 def test_divided_knowledge_is_told_before_anybody_takes_a_position() -> None:
     opening = begun("divided")
-    assert opening.rules.sealed
-    assert (opening.first, opening.rules.verdict) == (("A", "B"), "mutual")
-    assert [phase.name for phase in opening.rules.phases] == ["FACTS", "ANSWERS", "TEXT"]
     room = Room(compose(opening))
     for me in "AB":
         now = room.thinks(me).partition("# Your turn")[2]
@@ -485,12 +441,6 @@ def test_divided_knowledge_is_told_before_anybody_takes_a_position() -> None:
     now = room.thinks("A").partition("# Your turn")[2]
     assert "look up what the others need" in now
     assert "your position" not in now
-
-
-def test_the_default_is_the_pair() -> None:
-    found: Template = template()
-    assert (found.name, found.terms.rules.order, found.terms.rules.verdict) == ("pair", "alternate", "mutual")
-    assert (found.terms.max_turns, found.timeout) == (20, 300.0)
 
 
 def test_a_build_has_room_for_every_attempt_of_the_tasks_that_are_expected() -> None:

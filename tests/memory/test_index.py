@@ -9,8 +9,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -71,36 +71,15 @@ def test_an_index_that_grew_is_the_one_that_is_made_anew(order: list[int], data:
         assert len(dialogs) == len(shelf.memory.dialogs(None))
 
 
-def garbage(index: Path) -> None:
-    index.write_bytes(b"this was a database once\n" * 400)
+def changed(*statements: str) -> Callable[[Path], None]:
+    """What these statements do to an index."""
 
+    def spoil(index: Path) -> None:
+        with closing(sqlite3.connect(index)) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
 
-def cut(index: Path) -> None:
-    os.truncate(index, index.stat().st_size // 2)
-
-
-def torn_words(index: Path) -> None:
-    with sqlite3.connect(index) as connection:
-        connection.execute("DELETE FROM entry_data WHERE id > 10")
-        connection.execute("DELETE FROM decision_data WHERE id > 10")
-    connection.close()
-
-
-def older(index: Path) -> None:
-    with sqlite3.connect(index) as connection:
-        connection.execute("PRAGMA user_version = 0")
-        connection.execute("DROP TABLE decision")
-    connection.close()
-
-
-def foreign(index: Path) -> None:
-    with sqlite3.connect(index) as connection:
-        connection.execute("DROP TABLE entry")
-    connection.close()
-
-
-def gone(index: Path) -> None:
-    index.unlink()
+    return spoil
 
 
 def a_folder(index: Path) -> None:
@@ -108,12 +87,20 @@ def a_folder(index: Path) -> None:
     index.mkdir()
 
 
-def empty(index: Path) -> None:
-    index.write_bytes(b"")
+SPOILT: Mapping[str, Callable[[Path], object]] = {
+    "garbage": lambda index: index.write_bytes(b"this was a database once\n" * 400),
+    "cut": lambda index: os.truncate(index, index.stat().st_size // 2),
+    "torn": changed("DELETE FROM entry_data WHERE id > 10", "DELETE FROM decision_data WHERE id > 10"),
+    "older": changed("PRAGMA user_version = 0", "DROP TABLE decision"),
+    "foreign": changed("DROP TABLE entry"),
+    "gone": lambda index: index.unlink(),
+    "a folder": a_folder,
+    "empty": lambda index: index.write_bytes(b""),
+}
 
 
-@pytest.mark.parametrize("spoil", [garbage, cut, torn_words, older, foreign, gone, a_folder, empty])
-def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, spoil: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, how: str) -> None:
     for dialog in ALL:
         shelf.put(dialog)
     memory = shelf.memory
@@ -121,43 +108,33 @@ def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, spoil: Callab
     assert all(before)
     for end in ("-wal", "-shm"):
         shelf.index.with_name(shelf.index.name + end).unlink(missing_ok=True)
-    spoil(shelf.index)
+    SPOILT[how](shelf.index)
     assert (memory.dialogs(None), memory.recall("user sessions"), memory.search("rival")) == before
     memory.add(shelf.put(past(9, "Coffee or tea", "Tea, and a kettle for each floor.")))
     assert memory.recall("kettle")[0].dialog == "d00009"
-    if spoil is a_folder:
+    if how == "a folder":
         with pytest.raises(StorageError, match="cannot be made"):
             memory.rebuild()
     else:
         assert memory.rebuild() == 5
 
 
-def test_a_locked_index_is_gone_around(shelf: Shelf) -> None:
+def test_a_locked_index_is_gone_around_and_not_waited_for_without_end(shelf: Shelf) -> None:
     shelf.put(SESSIONS)
     hasty = Memory(shelf.state.root, patience=0.05)
     assert hasty.recall("sessions")
-    other = sqlite3.connect(shelf.index, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    copy = shelf.put(RETRIES)
-    hasty.add(copy)
-    assert hasty.recall("retry policy")[0].dialog == RETRIES.id
-    other.execute("ROLLBACK")
-    assert other.execute("SELECT count(*) FROM copy").fetchone()[0] == 1
-    hasty.add(copy)
-    assert other.execute("SELECT count(*) FROM copy").fetchone()[0] == 2
-    other.close()
-
-
-def test_an_index_that_somebody_writes_is_not_waited_for_without_end(shelf: Shelf) -> None:
-    shelf.put(SESSIONS)
-    hasty = Memory(shelf.state.root, patience=0.05)
-    assert hasty.rebuild() == 1
-    writer = sqlite3.connect(shelf.index, isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StorageError, match="another process writes the index") as told:
-        hasty.rebuild()
-    assert "fuser" in told.value.fix
-    writer.close()
+    with closing(sqlite3.connect(shelf.index, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        copy = shelf.put(RETRIES)
+        hasty.add(copy)
+        assert hasty.recall("retry policy")[0].dialog == RETRIES.id
+        with pytest.raises(StorageError, match="another process writes the index") as told:
+            hasty.rebuild()
+        assert "fuser" in told.value.fix
+        other.execute("ROLLBACK")
+        assert other.execute("SELECT count(*) FROM copy").fetchone()[0] == 1
+        hasty.add(copy)
+        assert other.execute("SELECT count(*) FROM copy").fetchone()[0] == 2
 
 
 def test_a_copy_that_cannot_be_read_hides_no_other(shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
