@@ -67,13 +67,14 @@ def agent_turn(
     reply, refused = admission.counted(answers)
     # What did not count goes before the body: a summary reaches to the body's end.
     said = "\n\n".join(filter(None, (left_in_words(refused), reply.body)))
-    body, attachment, overflow = _with_calls(calls, said, dialog.state.limits.max_message, folder)
+    body, attachment, overflow = _cut(calls, said, dialog.state.limits.max_message, folder)
     ruling = concluded(dialog, agent.id, reply, refused, body, done)
     number = dialog.state.number + 1
     marks = written(ruling.marks, here or Here(dict(attributes).get("at", "")))
     if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
         rehearsed = "REHEARSAL, " if dialog.is_rehearsed else ""
-        body = "\n\n".join(part for part in (body, closing_lines(number, duration, f"{rehearsed}{ruling.why}")) if part)
+        ending = (f"**Total turns:** {number}", f"**Duration:** {duration}", f"**Outcome:** {rehearsed}{ruling.why}")
+        body = "\n\n".join(filter(None, (body, "---", "\n".join(ending))))
     draft = Draft(
         by=agent.id,
         name=agent.name,
@@ -128,30 +129,22 @@ def _uncycled(dialog: Dialog, me: str, ruling: Close, body: str) -> Close:
     return Close((*ruling.marks, question), (USER,)) if why else ruling
 
 
-def closing_lines(turns: int, duration: str, outcome: str) -> str:
-    """The lines that close a dialog which ended by agreement: turns, duration, outcome."""
-    return f"---\n\n**Total turns:** {turns}\n**Duration:** {duration}\n**Outcome:** {outcome}"
+def _cut(calls: str, said: str, limit: int, folder: str) -> tuple[str, str, str]:
+    """What is written of calls of tools and of what was said, and name and text of an attachment for the rest.
 
-
-def cut(body: str, limit: int, folder: str) -> tuple[str, str, str]:
-    """Cut a body to `limit` code points; gives body, attachment name and the rest ("" twice when nothing is cut)."""
-    if len(body) <= limit:
-        return body, "", ""
-    name = f"{digest(body)}.md"
-    rest = len(body) - limit
-    link = f"*({rest:,} more characters: [the whole text]({folder}/{name}))*"
-    return f"{body[:limit]}\n\n{link}", name, body
-
-
-def _with_calls(calls: str, said: str, limit: int, folder: str) -> tuple[str, str, str]:
-    """What `cut` gives for the calls of tools and what was said; what was said is never cut for the calls' sake."""
-    if not calls or len(said) > limit:
-        return cut("\n\n".join(filter(None, (said, calls))), limit, folder)
-    if len(calls) + len(said) + 2 <= limit:
-        return "\n\n".join(filter(None, (calls, said))), "", ""
-    name = f"{digest(calls)}.md"
-    link = f"*(the calls of tools that this turn made: [what they gave]({folder}/{name}))*"
-    return "\n\n".join(filter(None, (link, said))), name, calls
+    What was said is cut to `limit` code points, and never for the calls' sake.
+    """
+    whole = "\n\n".join(filter(None, (calls, said)))
+    if len(whole) <= limit:
+        return whole, "", ""
+    if calls and len(said) <= limit:
+        name = f"{digest(calls)}.md"
+        link = f"*(the calls of tools that this turn made: [what they gave]({folder}/{name}))*"
+        return "\n\n".join(filter(None, (link, said))), name, calls
+    whole = "\n\n".join(filter(None, (said, calls)))
+    name = f"{digest(whole)}.md"
+    link = f"*({len(whole) - limit:,} more characters: [the whole text]({folder}/{name}))*"
+    return f"{whole[:limit]}\n\n{link}", name, whole
 
 
 def error_note(dialog: Dialog, agent: str, cause: str, fix: str, attributes: tuple[tuple[str, str], ...] = ()) -> Draft:

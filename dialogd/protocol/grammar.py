@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from dialogd.errors import NotADialog
 from dialogd.protocol.fold import HAND_MARKS, beginning, effective, fold, joined, refolded
 from dialogd.protocol.header import read_header
-from dialogd.protocol.marks import canonical, first_open_fence, is_yes, outside_fences, tolerant
+from dialogd.protocol.marks import canonical, is_yes, outside_fences, tolerant
 from dialogd.protocol.model import ALL, ANY, OUTCOMES, USER, Condition, Draft, Entry, Frame, Header, Mark, digest
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import escape, one_line, unescape
@@ -21,43 +22,23 @@ _COUNT = re.compile(r"~?[0-9]{1,12}")
 _NUMBERS = {"re": _ENTRY, "ms": re.compile(r"[0-9]{1,12}"), "in": _COUNT, "out": _COUNT, "knocks": _COUNT}
 
 
-def trimmed(inside: bytes) -> bytes:
-    """What stands in a changed entry, without the blank lines and rules that lead to the next one."""
-    lines = inside.split(b"\n")
-    while len(lines) > 1 and not lines[-1].strip(b"- \t\r"):
-        lines.pop()
-    return b"\n".join(lines)
-
-
-def is_whole(entry: Entry, *, cut: bool) -> bool:
-    """True for an entry whose hash does not fit and that still has its last word: edited, not damaged."""
-    if not entry.is_turn:
-        return not cut
-    end = entry.ending
-    # An agent's call for a deadlock stands above its TURN line: cut there, it would end the dialog alone.
-    return entry.turn is not None or (end is not None and not (cut and end.name == "DEADLOCK"))
-
-
-def frame_of(match: re.Match[bytes]) -> tuple[Frame, str]:
+def _frame_of(match: re.Match[bytes]) -> tuple[Frame, str]:
     """The frame of the line that the grammar found, and the debt that its entry answers."""
-    attributes = match[4].decode("utf-8", "replace")
-    known = dict(part.split("=", 1) for part in attributes.split(" ") if "=" in part)
+    known = dict(part.split("=", 1) for part in match[4].decode("utf-8", "replace").split(" ") if "=" in part)
     known |= {key: "" for key, form in _NUMBERS.items() if not form.fullmatch(known.get(key, ""))}
-    known_keys = ("at", "ms", "calls", "model", "nonce", "usd", "knocks", "host", "via")
-    named = {key: known.get(key, "") for key in known_keys}
     frame = Frame(
         by=known["by"],
         size=int(known["bytes"]),
         sha=match[5].decode(),
         prev=known["prev"],
-        tokens_in=known.get("in", ""),
-        tokens_out=known.get("out", ""),
-        **named,
+        tokens_in=known["in"],
+        tokens_out=known["out"],
+        **{key: known.get(key, "") for key in ("at", "ms", "calls", "model", "nonce", "usd", "knocks", "host", "via")},
     )
     return frame, known["re"]
 
 
-def content_of(text: str, kinds: Container[str] = ()) -> tuple[str, tuple[Mark, ...], tuple[str, ...] | None]:
+def _content_of(text: str, kinds: Container[str]) -> tuple[str, tuple[Mark, ...], tuple[str, ...] | None]:
     """Split a frame's inside into body, trailer marks and TURN line; `kinds` are the dialog's own contributions."""
     text = text.rstrip("\n")
     head, _, last = text.rpartition("\n")
@@ -120,73 +101,58 @@ def passes_turn(line: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an entry stands in the file."""
+
+    start: int
+    end: int
+    line: int
+
+
+@dataclass(slots=True)
 class _Part:
     """Lines of one entry: from `first` up to `last` (exclusive); `turn` is the index of its TURN line."""
 
     first: int
-    last: int
     heading: re.Match[str] | None
-    turn: int | None
-    marks: tuple[tuple[int, Mark], ...]
+    last: int = 0
+    turn: int | None = None
+    marks: list[tuple[int, Mark]] = field(default_factory=list)
 
-
-def hand_entries(
-    header: Callable[[], Header], region: bytes, line: int, state: State, *, at_end: bool
-) -> Iterator[Entry]:
-    """The entries of a stretch of hand-written bytes.
-
-    `header` gives it as it counts by then, with whom an entry before has invited. `line` is the 1-based line where it
-    begins; offsets are relative to it. `at_end` says that the file ends with it: then its last entry may be unfinished.
-    Lines without structure before any heading are the person's.
-    """
-    raw, lines = region.split(b"\n"), lines_of(region)
-    offsets = [0]
-    for piece in raw:
-        offsets.append(offsets[-1] + len(piece) + 1)
-    parts = list(_parts(lines, header().rules.kinds))
-    number = state.number
-    for index, part in enumerate(parts):
-        open_end = at_end and index == len(parts) - 1
-        entry = _entry(header(), lines, part, number, open_end=open_end)
-        if entry.turn is None and entry.condition is Condition.UNFINISHED:
-            where = f"the text up to line {line + part.last - 1}"
-            entry = replace(entry, notice=f"{where} passes no turn: it has no `TURN:` line, and counts as a remark")
-        number = max(number, entry.number)
-        end = min(offsets[part.last], len(region))
-        yield replace(entry, start=offsets[part.first], end=end, line=line + part.first)
+    def mark_at_the_end(self, names: Container[str]) -> bool:
+        """True where its last line is a mark of one of these names."""
+        return bool(self.marks) and self.marks[-1][0] == self.last - 1 and self.marks[-1][1].name in names
 
 
 def _parts(lines: Sequence[str], kinds: Container[str]) -> Iterator[_Part]:
     """Cut lines at headings, and after a TURN line that more text follows."""
-    heading: re.Match[str] | None = None
-    first: int | None = None
-    turn: int | None = None
-    marks: list[tuple[int, Mark]] = []
+    part: _Part | None = None
     visible = dict(outside_fences(lines, forgiving=True))
     for index, line in enumerate(lines):
         blank = not line.strip() or RULE.fullmatch(line) is not None
         found = HEADING.fullmatch(line) if index in visible else None
-        if first is not None and (found or (turn is not None and not blank)):
-            yield _Part(first, _trim(lines, first, index), heading, turn, tuple(marks))
-            first, heading, turn, marks = None, None, None, []
-        if first is None and not blank:
-            first, heading = index, found
+        if part is not None and (found or (part.turn is not None and not blank)):
+            yield part
+            part = None
+        if part is None and not blank:
+            part = _Part(index, found)
+        if part is None:
+            continue
+        if not blank:
+            part.last = index + 1
         if index in visible and not found:
             if passes_turn(line):
-                turn = index
+                part.turn = index
             elif (mark := tolerant(line, kinds)) is not None:
-                marks.append((index, mark))
-    if first is not None:
-        yield _Part(first, _trim(lines, first, len(lines)), heading, turn, tuple(marks))
+                part.marks.append((index, mark))
+    if part is not None:
+        yield part
 
 
-def _trim(lines: Sequence[str], first: int, last: int) -> int:
-    while last > first + 1 and (not lines[last - 1].strip() or RULE.fullmatch(lines[last - 1])):
-        last -= 1
-    return last
-
-
-def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, open_end: bool) -> Entry:
+def _by_hand(
+    header: Header, lines: Sequence[str], part: _Part, place: _Place, state: State, *, open_end: bool
+) -> Entry:
+    """The entry that these lines are; with `open_end` the file ends with them: then it may be unfinished."""
     heading = part.heading
     targets, notice = _targets(header, lines, part)
     newline = not open_end or part.last < len(lines)
@@ -198,26 +164,28 @@ def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, op
         for at, mark in part.marks
         if (newline or at < part.last - 1) and (speaker == USER or at in bare or not _is_yes(part, mark))
     )
-    last_mark = part.marks[-1] if part.marks else None
-    controls = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name in CONTROLS
+    controls = part.mark_at_the_end(CONTROLS)
     ends = part.turn is None and any(mark.name in OUTCOMES for mark in marks)
-    rejects = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name == "REJECTED"
-    complete = ends or (newline and (part.turn is not None or controls or rejects))
+    complete = ends or (newline and (part.turn is not None or controls or part.mark_at_the_end(("REJECTED",))))
     is_turn = complete and not controls and not (heading and heading["note"] is not None)
-    text = lines[part.first + (1 if heading else 0) : last]
+    number = max(int((heading and heading["number"]) or 0), state.number + 1) if is_turn else 0
+    condition = Condition.UNFINISHED if open_end and not complete else Condition.BY_HAND
+    if targets is None and condition is Condition.UNFINISHED:
+        where = f"the text up to line {place.line + part.last - part.first - 1}"
+        notice = f"{where} passes no turn: it has no `TURN:` line, and counts as a remark"
     return Entry(
-        id="",
-        number=max(int((heading and heading["number"]) or 0), before + 1) if is_turn else 0,
+        id=str(number) if is_turn else f"{state.number}.{state.notes + 1}",
+        number=number,
         by=speaker if is_turn else USER,
         name=name,
-        body=unescape("\n".join(text).strip("\n")),
+        body=unescape("\n".join(lines[part.first + (1 if heading else 0) : last]).strip("\n")),
         marks=marks,
         turn=targets,
-        condition=Condition.UNFINISHED if open_end and not complete else Condition.BY_HAND,
+        condition=condition,
         chain=digest("\n".join(lines[part.first : part.last])),
-        start=0,
-        end=0,
-        line=0,
+        start=place.start,
+        end=place.end,
+        line=place.line,
         notice=notice,
         by_hand=True,
     )
@@ -324,7 +292,7 @@ def _first_heading(data: bytes) -> int:
     Bodies of framed entries are opaque: a fence in one closes none that stands open in the header.
     """
     end = _next_framed(data, 0)
-    while (match := _FRAMED.match(data, end)) and _sound_end(data, match, frame_of(match)[0]) is None:
+    while (match := _FRAMED.match(data, end)) and _sound_end(data, match, _frame_of(match)[0]) is None:
         end = _next_framed(data, match.end())
     head = data[:end]
     if _ANY_HEADING.search(head) is None:
@@ -345,130 +313,154 @@ def _headless(head: bytes) -> int | None:
     return sum(len(line) + 1 for line in head.split(b"\n")[:rule])
 
 
-@dataclass
-class _Cursor:
-    """Where reading stands; `base` is the file offset of the first byte at hand, `known` the entries before it."""
-
-    pos: int
-    line: int
-    base: int
-    known: int
-    entries: list[Entry]
-    state: State
-    settled: tuple[int, int, int, State]
-    header: Header  # as it counts here
-    written: Header  # as the file has it
-
-
 def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
     """Read entries from `data[start:]`, which begins where `dialog` is settled."""
-    known = dialog.settled_entries
-    written, base = dialog.header_as_written, dialog.settled
-    line = dialog.settled_line + data.count(b"\n", 0, start)
-    state = dialog.settled_state if known else dialog.state
-    settled = (base, dialog.settled_line, known, dialog.settled_state)
-    cursor = _Cursor(start, line, base, known, [], state, settled, effective(written, state.hand), written)
-    before = dialog.entries[known - 1] if known else None
-    while _read_next(data, cursor, before):
-        before = cursor.entries[-1]
-    entries = (*(dialog.settled_before or dialog.entries)[:known], *cursor.entries)
-    at, at_line, count, at_state = cursor.settled
-    header, now, settled_before = cursor.header, cursor.state, None
-    if now.hand.struck != state.hand.struck:
+    known, written = dialog.settled_entries, dialog.header_as_written
+    first = dialog.settled_state if known else dialog.state
+    reader = _Reader(
+        data=data,
+        base=dialog.settled,
+        written=written,
+        header=effective(written, first.hand),
+        state=first,
+        pos=start,
+        line=dialog.settled_line + data.count(b"\n", 0, start),
+        chain=dialog.entries[known - 1].chain if known else "",
+        settled=(dialog.settled, dialog.settled_line, 0, dialog.settled_state),
+    )
+    while reader.read_next():
+        pass
+    at, line, more, settled_state = reader.settled
+    count, header, state, before = known + more, reader.header, reader.state, None
+    entries = (*(dialog.settled_before or dialog.entries)[:known], *reader.entries)
+    if state.hand.struck != first.hand.struck:
         # The person struck turns of it: it is folded once more. What is settled knows of the strikes up to there alone;
         # what stands behind it may still read differently.
-        before_entries, at_state = refolded(written, entries[:count], at_state.hand.struck)
-        entries, now = refolded(written, entries, now.hand.struck)
-        header = effective(written, now.hand)
-        settled_before = before_entries if before_entries != entries[:count] else None
+        settled, settled_state = refolded(written, entries[:count], settled_state.hand.struck)
+        entries, state = refolded(written, entries, state.hand.struck)
+        before = settled if settled != entries[:count] else None
+        header = effective(written, state.hand)
     return Dialog(
         header=header,
         entries=entries,
-        state=now,
-        size=base + len(data),
+        state=state,
+        size=dialog.settled + len(data),
         settled=at,
-        settled_line=at_line,
+        settled_line=line,
         settled_entries=count,
-        settled_state=at_state,
-        tail=data[at - base :],
+        settled_state=settled_state,
+        tail=data[at - dialog.settled :],
         written=written,
-        settled_before=settled_before,
+        settled_before=before,
     )
 
 
-def _read_next(data: bytes, cursor: _Cursor, before: Entry | None) -> bool:
-    """Read the next entry, or run of hand-written entries; False at the end of the file."""
-    gap = _SEPARATORS.match(data, cursor.pos)
-    after_gap = gap.end() if gap else cursor.pos
-    cursor.line += data.count(b"\n", cursor.pos, after_gap)
-    cursor.pos = after_gap
-    if cursor.pos >= len(data):
-        return False
-    match = _FRAMED.match(data, cursor.pos)
-    if match is not None:
-        entry = _framed(data, match, cursor, before)
-        end = entry.end - cursor.base
-        cursor.line += data.count(b"\n", cursor.pos, end)
-        cursor.pos = end
-        _take(cursor, entry)
+@dataclass
+class _Reader:
+    """Reads one entry after another; `base` is the file's offset of the first byte at hand."""
+
+    data: bytes
+    base: int
+    written: Header  # as the file has it
+    header: Header  # as it counts here
+    state: State
+    pos: int
+    line: int
+    chain: str  # of the entry before
+    settled: tuple[int, int, int, State]  # offset, line, entries and state up to which nothing changes any more
+    entries: list[Entry] = field(default_factory=list)
+
+    def read_next(self) -> bool:
+        """Read the next entry, or run of hand-written entries; False at the end of the file."""
+        gap = _SEPARATORS.match(self.data, self.pos)
+        self._go_to(gap.end() if gap else self.pos)
+        if self.pos >= len(self.data):
+            return False
+        match = _FRAMED.match(self.data, self.pos)
+        if match is None:
+            self._read_by_hand()
+            return True
+        entry = self._framed(match)
+        self._go_to(entry.end - self.base)
+        self._take(entry)
         if entry.condition is Condition.SOUND:
-            _settle(cursor, entry.end, cursor.line)
+            self.settled = (entry.end, self.line, len(self.entries), self.state)
         return True
-    end = _next_framed(data, cursor.pos)
-    region, at_end = data[cursor.pos : end], end == len(data)
-    count = len(cursor.entries)
-    firm = cursor.line + _firm_lines(region) if _is_settled_here(data, cursor) else 0
-    for entry in hand_entries(lambda: cursor.header, region, cursor.line, cursor.state, at_end=at_end):
-        offset = cursor.base + cursor.pos
-        state = cursor.state
-        if entry.line < firm:
-            _settle(cursor, entry.start + offset, entry.line)
-        named = replace(
-            entry,
-            id=str(entry.number) if entry.is_turn else f"{state.number}.{state.notes + 1}",
-            start=entry.start + offset,
-            end=entry.end + offset,
+
+    def _go_to(self, end: int) -> None:
+        self.line += self.data.count(b"\n", self.pos, end)
+        self.pos = end
+
+    def _take(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.chain = entry.chain
+        before = self.state.hand
+        self.state = fold(self.header, self.state, entry)
+        if self.state.hand is not before:
+            self.header = effective(self.written, self.state.hand)
+
+    def _read_by_hand(self) -> None:
+        """The entries of a stretch of hand-written bytes. Lines without structure before any heading are the person's.
+
+        What the person has typed last may still go on, so that nothing of it is settled before a framed entry follows.
+        """
+        end = _next_framed(self.data, self.pos)
+        region = self.data[self.pos : end]
+        lines = lines_of(region)
+        offsets = [0, *accumulate(len(piece) + 1 for piece in region.split(b"\n"))]
+        parts = list(_parts(lines, self.header.rules.kinds))
+        offset, line = self.base + self.pos, self.line
+        for part in parts:
+            begins, ends = offset + offsets[part.first], offset + min(offsets[part.last], len(region))
+            place = _Place(begins, ends, line + part.first)
+            open_end = end == len(self.data) and part is parts[-1]
+            self._take(_by_hand(self.header, lines, part, place, self.state, open_end=open_end))
+        self._go_to(end)
+
+    def _framed(self, match: re.Match[bytes]) -> Entry:
+        data, state = self.data, self.state
+        frame, answers = _frame_of(match)
+        sound_end = _sound_end(data, match, frame)
+        content, end = match.end(), sound_end or len(data)
+        if sound_end is None and (last := _LAST_WORD.search(data, content)):
+            end = last.start() if last[0].startswith((b"#", b"\xef")) else last.end()
+        inside = data[content:end]
+        if sound_end is None:  # without the blank lines and rules that lead to the next entry
+            kept = len(inside.rstrip(b"- \t\r\n"))
+            inside = inside[:kept] + inside[kept:].split(b"\n", 1)[0]
+        body, marks, turn = _content_of(inside.decode("utf-8", "replace"), self.header.rules.kinds)
+        number = max(int(match[1]), state.number + 1) if match[1] else 0
+        note_id = f"{state.number}.{state.notes + 1}"
+        entry = Entry(
+            id=str(number) if number else note_id,
+            number=number,
+            by=frame.by,
+            name=match[2].decode("utf-8", "replace"),
+            body=body,
+            marks=marks,
+            turn=turn,
+            condition=Condition.SOUND if sound_end else Condition.EDITED,
+            re=answers,
+            chain=frame.sha,
+            start=self.base + match.start(),
+            end=self.base + end,
+            line=self.line,
+            frame=frame,
+            linked=frame.prev == self.chain,
         )
-        _take(cursor, named)
-    cursor.line += region.count(b"\n")
-    cursor.pos = end
-    if cursor.line == firm and not at_end:
-        _settle(cursor, cursor.base + end, cursor.line)
-    return len(cursor.entries) > count or not at_end
+        ended = data[end - 1 : end] == b"\n"
+        if sound_end or (ended and _is_whole(entry, cut=len(inside) + 1 < frame.size)):
+            return entry
+        return replace(entry, condition=Condition.DAMAGED, id=note_id, number=0)
 
 
-def _settle(cursor: _Cursor, offset: int, line: int) -> None:
-    """Note that the entries so far, if any, end before `offset` and `line`, whatever is appended later."""
-    known = cursor.known + len(cursor.entries)
-    if known > cursor.settled[2]:
-        cursor.settled = (offset, line, known, cursor.state)
-
-
-def _is_settled_here(data: bytes, cursor: _Cursor) -> bool:
-    """True where nothing that is appended later can change how all before is read, or that an entry begins here."""
-    known = cursor.known + len(cursor.entries)
-    if known:
-        return cursor.settled[2] == known
-    if _ANY_HEADING.match(data, cursor.pos) is None:
-        return False
-    lines = lines_of(data[: _next_framed(data, cursor.pos)])[:-1]
-    return first_open_fence(lines) >= data.count(b"\n", 0, cursor.pos)  # none that the header opens may yet be closed
-
-
-def _firm_lines(region: bytes) -> int:
-    """How many lines are whole, and stand before any fence that could yet be closed: an entry that begins there does.
-
-    What stands before it is then read as it ever will be, so that hand-written entries settle but for the last.
-    """
-    return first_open_fence(lines_of(region)[:-1])
-
-
-def _take(cursor: _Cursor, entry: Entry) -> None:
-    cursor.entries.append(entry)
-    before = cursor.state.hand
-    cursor.state = fold(cursor.header, cursor.state, entry)
-    if cursor.state.hand is not before:
-        cursor.header = effective(cursor.written, cursor.state.hand)
+def _is_whole(entry: Entry, *, cut: bool) -> bool:
+    """True for an entry whose hash does not fit and that still has its last word: edited, not damaged."""
+    if not entry.is_turn:
+        return not cut
+    end = entry.ending
+    # An agent's call for a deadlock stands above its TURN line: cut there, it would end the dialog alone.
+    return entry.turn is not None or (end is not None and not (cut and end.name == "DEADLOCK"))
 
 
 def _next_framed(data: bytes, pos: int) -> int:
@@ -480,39 +472,6 @@ def _next_framed(data: bytes, pos: int) -> int:
             return heading
         at = data.find(_FRAME_LINE, at + 1)
     return len(data)
-
-
-def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry | None) -> Entry:
-    frame, re_ = frame_of(match)
-    sound_end = _sound_end(data, match, frame)
-    start, content, end = match.start(), match.end(), sound_end or len(data)
-    if sound_end is None and (last := _LAST_WORD.search(data, content)):
-        end = last.start() if last[0].startswith((b"#", b"\xef")) else last.end()
-    inside = data[content:end] if sound_end else trimmed(data[content:end])
-    body, marks, turn = content_of(inside.decode("utf-8", "replace"), cursor.header.rules.kinds)
-    number = max(int(match[1]), cursor.state.number + 1) if match[1] else 0
-    state = cursor.state
-    entry = Entry(
-        id=str(number) if number else f"{state.number}.{state.notes + 1}",
-        number=number,
-        by=frame.by,
-        name=match[2].decode("utf-8", "replace"),
-        body=body,
-        marks=marks,
-        turn=turn,
-        condition=Condition.SOUND if sound_end else Condition.EDITED,
-        re=re_,
-        chain=frame.sha,
-        start=cursor.base + start,
-        end=cursor.base + end,
-        line=cursor.line,
-        frame=frame,
-        linked=frame.prev == (before.chain if before else ""),
-    )
-    ended = data[end - 1 : end] == b"\n"
-    if sound_end or (ended and is_whole(entry, cut=len(inside) + 1 < frame.size)):
-        return entry
-    return replace(entry, condition=Condition.DAMAGED, id=f"{state.number}.{state.notes + 1}", number=0)
 
 
 def _sound_end(data: bytes, match: re.Match[bytes], frame: Frame) -> int | None:

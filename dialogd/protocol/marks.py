@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import takewhile
 from types import MappingProxyType
 
 from dialogd.protocol.model import Mark, Said
@@ -48,76 +47,63 @@ class MarkRule:
 
 
 _A, _D, _P = Who.AGENT, Who.DAEMON, Who.PERSON
-
-_DECISIONS = {
-    "AGREE": MarkRule(
-        _A, "accepts a proposal as it stands, without any condition; over the consensus text it is a signature"
-    ),
-    "VOTE": MarkRule(_A, "approve, reject or abstain on a proposal"),
-    "DECIDE": MarkRule(_A, "decides on a proposal, for whom the rules name"),
-    "CONSENSUS_REACHED": MarkRule(_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
-    "DEADLOCK": MarkRule(_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
-    "PASS": MarkRule(_A, "nothing to add; never a yes"),
-    "TO": MarkRule(_A | _D | _P, "hands the floor on, where the order allows it; by the person: asks for it"),
-    "ESCALATE": MarkRule(_A | _D, "to the moderator, else to the person"),
-    "QUESTION_FOR_USER": MarkRule(_A | _D, "the dialog waits for the person"),
+_ROWS: Mapping[str, Mapping[str, tuple[Who, str]]] = {
+    "contributions": {
+        name: (_A | _D | _P if name in ("PROPOSAL", "RE") else _A, kind.meaning) for name, kind in CONTRIBUTIONS.items()
+    },
+    "decisions": {
+        "AGREE": (
+            _A,
+            "accepts a proposal as it stands, without any condition; over the consensus text it is a signature",
+        ),
+        "VOTE": (_A, "approve, reject or abstain on a proposal"),
+        "DECIDE": (_A, "decides on a proposal, for whom the rules name"),
+        "CONSENSUS_REACHED": (_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
+        "DEADLOCK": (_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
+        "PASS": (_A, "nothing to add; never a yes"),
+        "TO": (_A | _D | _P, "hands the floor on, where the order allows it; by the person: asks for it"),
+        "ESCALATE": (_A | _D, "to the moderator, else to the person"),
+        "QUESTION_FOR_USER": (_A | _D, "the dialog waits for the person"),
+    },
+    "records": {
+        "CONSENSUS_PROPOSED": (_D, "the exact text, by its hash, that the others may sign"),
+        "DECISION": (_D, "what was decided, by which method, on which evidence, and why"),
+        "REFUSED": (_D, "a mark that did not count, and why"),
+        "SEALED": (_D, "the hash of an answer that follows once all have sealed theirs"),
+        "ROUND": (_D, "what begins with the next turn: a phase, a red-team turn, the closing round"),
+        "STALLED": (_D, "an agent gave no answer in time"),
+        "AGENT_ERROR": (_D, "an agent failed: who, cause, fix"),
+        "DIGEST": (_D, "sums up turns for the agents whose window they no longer fit: author, turns, cost"),
+        "GATE": (_D | _P, "what the tests said of a submitted tree; by the person: run, untested"),
+        "DEFAULT_TAKEN": (_D, "the deadline of a question passed: its default counts as the answer"),
+        "DECIDED": (_D, "the rule of this dialog decided: it ends"),
+        "MAX_TURNS_REACHED": (_D, "the limit of turns or rounds ended the dialog"),
+        "TASK": (_D | _P, "what became of a task of a build; by the person: confirmed, changed, dropped, retry …"),
+        "STOPPED": (_D | _P, "ended by the person, an error, or a limit of time, size or budget: `time: why`"),
+    },
+    "the person's hand": {
+        "PAUSED": (_P, "agents finish their turn and wait"),
+        "RESUMED": (_P, "agents go on"),
+        "STEP": (_P, "on: the turn comes back to the person each time; off: it does not"),
+        "LIMIT": (_P, "changes a limit: max_turns, max_rounds, max_time, timeout, max_message, max_size, budget"),
+        "SKIP": (_P, "passes over an agent that owes a turn"),
+        "RETRY": (_P, "asks an agent once more"),
+        "STRIKE": (_P, "withdraws a turn"),
+        "VETO": (_P, "rules a proposal out"),
+        "INVITE": (_P, "one more agent takes part from here on: `C = Name @ url`"),
+        "LEAVE": (_P, "an agent takes part no longer; of the person, USER: nothing waits for them"),
+        "APPROVED": (_D | _P, "the person takes the result; of a task: its exact tree is approved"),
+        "REJECTED": (_P, "the person does not take the result: the dialog goes on, and why"),
+    },
 }
-_RECORDS = {
-    "CONSENSUS_PROPOSED": "the exact text, by its hash, that the others may sign",
-    "DECISION": "what was decided, by which method, on which evidence, and why",
-    "REFUSED": "a mark that did not count, and why",
-    "SEALED": "the hash of an answer that follows once all have sealed theirs",
-    "ROUND": "what begins with the next turn: a phase, a red-team turn, the closing round",
-    "STALLED": "an agent gave no answer in time",
-    "AGENT_ERROR": "an agent failed: who, cause, fix",
-    "DIGEST": "sums up turns for the agents whose window they no longer fit: author, turns, cost",
-    "GATE": "what the tests said of a submitted tree",
-    "DEFAULT_TAKEN": "the deadline of a question passed: its default counts as the answer",
-    "DECIDED": "the rule of this dialog decided: it ends",
-    "MAX_TURNS_REACHED": "the limit of turns or rounds ended the dialog",
-}
-_HAND = {
-    "PAUSED": "agents finish their turn and wait",
-    "RESUMED": "agents go on",
-    "STEP": "on: the turn comes back to the person each time; off: it does not",
-    "LIMIT": "changes a limit: max_turns, max_rounds, max_time, timeout, max_message, max_size, budget",
-    "SKIP": "passes over an agent that owes a turn",
-    "RETRY": "asks an agent once more",
-    "STRIKE": "withdraws a turn",
-    "VETO": "rules a proposal out",
-    "INVITE": "one more agent takes part from here on: `C = Name @ url`",
-    "LEAVE": "an agent takes part no longer; of the person, USER: nothing waits for them",
-    "APPROVED": "the person takes the result",
-    "REJECTED": "the person does not take the result: the dialog goes on, and why",
-}
-DECIDING = frozenset(_DECISIONS)
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType({family: tuple(rows) for family, rows in _ROWS.items()})
+MARKS: Mapping[str, MarkRule] = MappingProxyType(
+    {name: MarkRule(*row) for rows in _ROWS.values() for name, row in rows.items()}
+)
+DECIDING = frozenset(_ROWS["decisions"])
+_NO_POSITION = frozenset({"ESCALATE", *_ROWS["records"]} - {"TASK", "STOPPED"})
 UNSIGNED = "unsigned"  # of a consensus text: its author has not confirmed it
 _CHOOSING = ("AGREE", "VOTE", "DECIDE")  # words may stand between these names and what they choose
-FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "contributions": tuple(CONTRIBUTIONS),
-        "decisions": tuple(_DECISIONS),
-        "records": (*_RECORDS, "TASK", "STOPPED"),
-        "the person's hand": tuple(_HAND),
-    }
-)
-MARKS: Mapping[str, MarkRule] = MappingProxyType(
-    {
-        **{
-            name: MarkRule(_A | _D | _P if name in ("PROPOSAL", "RE") else _A, k.meaning)
-            for name, k in CONTRIBUTIONS.items()
-        },
-        **_DECISIONS,
-        **{name: MarkRule(_D, meaning) for name, meaning in _RECORDS.items()},
-        "STOPPED": MarkRule(_D | _P, "ended by the person, an error, or a limit of time, size or budget: `time: why`"),
-        **{name: MarkRule(_P, meaning) for name, meaning in _HAND.items()},
-        "TASK": MarkRule(
-            _D | _P, "what became of a task of a build; by the person: confirmed, changed, dropped, retry …"
-        ),
-        "GATE": MarkRule(_D | _P, "what the tests said of a submitted tree; by the person: run, untested"),
-        "APPROVED": MarkRule(_D | _P, "the person takes the result; of a task: its exact tree is approved"),
-    }
-)
 
 CANONICAL = re.compile(r"\[([A-Z][A-Z_]*)(?: (P\d{1,6}))?(?:: (.*))?\]")
 # Tolerance is mechanical: case, indentation, a bullet, bold or backticks around the bracket.
@@ -129,10 +115,6 @@ _BY_HAND = re.compile(r"([^\[]*\[[ \t]*+)([A-Za-z]+(?:[ \t-]++[A-Za-z]+)+)((?::.
 _TRIED = re.compile(r"[\s*_`#+-]*+(?:\d{1,3}[.)]\s++)?[*_`]*+\[\s*+([A-Za-z][A-Za-z_ -]{1,30})")
 _BRACKETS = re.compile(r"\[([A-Z][A-Z_]{2,39})(?:: ?(.*))?\]")
 FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
-_PARTS = re.compile(r"[ \t]*#{1,6}[ \t]*(?:turn|note|user|system)\b|[ \t*_`]*turn[*_`]*[ \t]*:", re.I)
-PARTED = (
-    100  # lines like these in a fence of the person's: if it waited for its end for ever, nothing behind it settled
-)
 _TURN_LINE = re.compile(r"TURN: [A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*")
 SUMMARY = re.compile(r"[ \t]*(?:#{1,6}[ \t]*)?[*_]{0,3}(?:final[ \t]+)?consensus[ \t]+summary[*_:. \t]*(.*)", re.I)
 _HIDES = re.compile(r"\s*<(?:(!--)|(think|thinking|thought|reasoning|scratchpad|analysis)>)", re.I)
@@ -172,64 +154,37 @@ def tolerant(line: str, kinds: Container[str] = ()) -> Mark | None:
 def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[int, str]]:
     """Lines, with their indices, that stand in no code fence.
 
-    An opening fence that nothing closes hides all that follows; with `forgiving` (text of the person) it
-    hides nothing, and holds at most `PARTED` headings of entries and `TURN:` lines.
+    An opening fence that nothing closes hides all that follows; with `forgiving` (text of the person) it hides nothing.
     """
-    for index, is_open in _outside_fences(lines, forgiving=forgiving):
-        if is_open and not forgiving:
-            return
-        if not is_open:
-            yield index, lines[index]
-
-
-def first_open_fence(lines: Sequence[str]) -> int:
-    """The index of the person's first line whose fence may yet be closed, else how many lines there are."""
-    opening = [index for index, is_open in _outside_fences(lines, forgiving=True) if is_open]
-    parted = _parted(lines) if opening else ()
-    return next((index for index in opening if parted[-1] - parted[index] <= PARTED), len(lines))
-
-
-def _parted(lines: Sequence[str]) -> Sequence[int]:
-    """How many headings of entries and `TURN:` lines stand before each line, and in all."""
-    return [*accumulate((_PARTS.match(line) is not None for line in lines), initial=0)]
-
-
-def _outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[int, bool]]:
-    """The lines in no closed fence; True for one that opens a fence which nothing closes."""
-    fences = [FENCE.fullmatch(line) if "```" in line or "~~~" in line else None for line in lines]
-    if not any(fences):
-        yield from ((index, False) for index in range(len(lines)))
-        return
-    longest = _longest_closings(fences, _parted(lines) if forgiving else [0] * (len(lines) + 1))
     index = 0
-    while index < len(lines):
-        fence = fences[index]
-        if fence is None or ("`" in fence[2] and fence[1][0] == "`"):
-            yield index, False
-        elif longest[fence[1][0]][index + 1] >= len(fence[1]):
-            index += 1
-            while not _closes(fences[index], fence[1]):
-                index += 1
-        else:
-            yield index, True
-        index += 1
+    for begin, end in _fences(lines):
+        yield from ((at, lines[at]) for at in range(index, begin))
+        if end is None and not forgiving:
+            return
+        index = (begin if end is None else end) + 1
+    yield from ((at, lines[at]) for at in range(index, len(lines)))
 
 
-def _longest_closings(fences: Sequence[re.Match[str] | None], parted: Sequence[int]) -> dict[str, list[int]]:
-    """By kind: how long the longest closing fence is within reach of each line, so that nobody seeks one in vain."""
-    longest = {"`": [0] * (len(fences) + 1), "~": [0] * (len(fences) + 1)}
-    for kind, lengths in longest.items():
-        ahead: deque[tuple[int, int]] = deque()  # where those stand, and how long: each is longer than all before it
-        for index in range(len(fences) - 1, -1, -1):
-            fence = fences[index]
-            if fence is not None and _closes(fence, kind):
-                while ahead and ahead[0][1] <= len(fence[1]):
-                    ahead.popleft()
-                ahead.appendleft((index, len(fence[1])))
-            while ahead and parted[ahead[-1][0]] - parted[index] > PARTED:
-                ahead.pop()
-            lengths[index] = ahead[-1][1] if ahead else 0
-    return longest
+def _fences(lines: Sequence[str]) -> Iterator[tuple[int, int | None]]:
+    """Where each code fence begins and ends; None for one that nothing closes."""
+    fences = {
+        at: match for at, line in enumerate(lines) if "```" in line or "~~~" in line if (match := FENCE.fullmatch(line))
+    }
+    longest = {"`": 0, "~": 0}  # the longest closing fence below each line, so that nobody seeks one in vain
+    below: dict[int, int] = {}
+    for at, fence in reversed(fences.items()):
+        kind = fence[1][0]
+        below[at] = longest[kind]
+        if _closes(fence, kind):
+            longest[kind] = max(longest[kind], len(fence[1]))
+    places = iter(fences.items())
+    for at, fence in places:
+        if "`" in fence[2] and fence[1][0] == "`":
+            continue
+        end = None
+        if below[at] >= len(fence[1]):
+            end = next(other for other, closing in places if _closes(closing, fence[1]))
+        yield at, end
 
 
 def _closes(fence: re.Match[str] | None, opening: str) -> bool:
@@ -296,40 +251,35 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> ParsedReply:
     """
     lines = text.split("\n")
     seen = dict(_shown(outside_fences(lines, forgiving=False)))
-    literals = {line: literal(line) for line in set(seen.values())}
-    read = {index: mark for index, line in seen.items() if (mark := literals[line]) is not None}
+    read = {line: mark for line in set(seen.values()) if (mark := literal(line)) is not None}
     first = _closing_block(lines, seen, read)
-    found: dict[int, Mark] = {}
+    found: dict[tuple[str, bool], Mark] = {}  # by line and whether it stands in the closing block: each is read once
     known: dict[Mark, Mark] = {}
-    again: dict[str, Mark] = {}  # by its line: one that is repeated without end costs next to nothing
     tried: dict[tuple[str, str], None] = {}
     strange: dict[Mark, None] = {}
     room = MOST_CHARACTERS
-    for index in (*(index for index in seen if index >= first), *(index for index in seen if index < first)):
-        line = seen[index]
-        if line in again:
-            found[index] = again[line]
-            continue
-        mark = read.get(index)
+    places = dict.fromkeys((line, index >= first) for index, line in seen.items())
+    for line, closes in sorted(places, key=lambda place: not place[1]):  # the closing block first
+        mark = read.get(line)
         if mark is not None and mark in known:
-            found[index] = again[line] = known[mark]
-        elif room < 0:
+            found[line, closes] = known[mark]
             continue
-        elif mark is not None and _counts(mark, kinds, in_closing_block=index >= first):
-            found[index] = again[line] = known[mark] = tidy(mark)
-            room -= len(line)
+        if room < 0:
+            continue
+        if mark is not None and _counts(mark, kinds, in_closing_block=closes):
+            found[line, closes] = known[mark] = tidy(mark)
         elif (name := _attempted(line)) is not None:
             tried[name, line.strip()] = None
-            room -= len(line)
         elif mark is not None and _is_strange(mark, line):
             strange[mark] = None
-            room -= len(line)
+        else:
+            continue
+        room -= len(line)
     if len(seen) < len(lines):
         tried.update(dict.fromkeys(_fenced(lines)))
-    body = _without(lines, found)
-    once = {id(found[index]): found[index] for index in sorted(found)}
-    marks = tuple(dict.fromkeys(once.values()))
-    return ParsedReply(body, marks, summary_of(body), tuple(tried), tuple(strange))
+    lifted = {index: found[key] for index, line in seen.items() if (key := (line, index >= first)) in found}
+    body = _without(lines, lifted)
+    return ParsedReply(body, tuple(dict.fromkeys(lifted.values())), summary_of(body), tuple(tried), tuple(strange))
 
 
 def without_turn_line(text: str) -> str:
@@ -378,13 +328,13 @@ FORMS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 )
 
 
-def _closing_block(lines: Sequence[str], seen: Container[int], read: Container[int]) -> int:
+def _closing_block(lines: Sequence[str], seen: Container[int], read: Container[str]) -> int:
     """The index at which the closing block begins: its lines are marks or blank, to the end of the reply."""
     first = len(lines)
     for index in range(len(lines) - 1, -1, -1):
         if not lines[index].strip():
             continue
-        if index not in seen or (index not in read and _attempted(lines[index]) is None):
+        if index not in seen or (lines[index] not in read and _attempted(lines[index]) is None):
             break
         first = index
     return first
@@ -416,20 +366,12 @@ def _is_strange(mark: Mark, line: str) -> bool:
 
 def _fenced(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Attempts in a fence that holds nothing but marks: its writer may mean them, whatever stands behind it."""
+    spans = dict(takewhile(lambda span: span[1] is not None, _fences(lines)))  # one that nothing closes hides all of it
     outside = {index for index, _ in outside_fences(lines, forgiving=False)}
-    fences: dict[int, Sequence[str]] = {}
-    begin = 0
-    while (begin := next((i for i in range(begin, len(lines)) if i not in outside), len(lines))) < len(lines):
-        fence = FENCE.fullmatch(lines[begin])
-        rest = range(begin + 1, len(lines))
-        end = next((i for i in rest if fence and _closes(FENCE.fullmatch(lines[i]), fence[1])), len(lines))
-        fences[begin] = lines[begin + 1 : end] if end < len(lines) else ()  # one that nothing closes hides all of it
-        begin = end + 1
-    for index, _ in _shown((i, line) for i, line in enumerate(lines) if i in outside or i in fences):
-        inside = [line.strip() for line in fences.get(index, ()) if line.strip()]
-        tried = [_attempted(line) for line in inside]
-        if all(name is not None or literal(line) is not None for name, line in zip(tried, inside, strict=True)):
-            yield from ((name, line) for name, line in zip(tried, inside, strict=True) if name is not None)
+    for begin, _ in _shown((index, line) for index, line in enumerate(lines) if index in outside or index in spans):
+        inside = [line.strip() for line in lines[begin + 1 : spans.get(begin, 0)] if line.strip()]
+        if all(_attempted(line) is not None or literal(line) is not None for line in inside):
+            yield from ((name, line) for line in inside if (name := _attempted(line)) is not None)
 
 
 def summary_of(body: str) -> str:
@@ -481,7 +423,7 @@ def stated(said: Said) -> str:
     """The position that a turn states, its text and its agent's marks; "" for one with a PASS, and where nothing is."""
     if not said.counts or said.mark("PASS") is not None:
         return ""
-    own = (str(mark) for mark in said.marks if mark.name not in _RECORDS and mark.name != "ESCALATE")
+    own = (str(mark) for mark in said.marks if mark.name not in _NO_POSITION)
     return "\n\n".join(text for text in (said.body, *own) if text.strip())
 
 

@@ -102,14 +102,12 @@ def _canonical(mark: Mark, here: Here) -> tuple[Mark, list[tuple[str, str]]]:
             texts.append(field)
             refused += [(field, f"no deadline: {_FORM}")] if words else []
     text = " | ".join(texts) if moments or defaults or refused else mark.value
-    if len(set(moments.values())) > 1:
+    if len({*moments.values()}) > 1:
         refused.append((" / ".join(moments), "several deadlines: none of them counts"))
-        moments = {}
     if len(defaults) > 1:
         refused.append((" / ".join(defaults.values()), "several defaults: none of them counts"))
-        defaults = {}
-    now, by, default, parts = moment_of(here.at), "", next(iter(defaults), ""), []
-    if moments and now is not None:
+    now, by, default, parts = moment_of(here.at), "", next(iter(defaults)) if len(defaults) == 1 else "", []
+    if len({*moments.values()}) == 1 and now is not None:
         words, moment = next(iter(moments.items()))
         least = _whole_minute(now + timedelta(seconds=LEAST))
         by = as_iso(max(moment, least))
@@ -180,19 +178,12 @@ def takes_default(header: Header, question: Question) -> bool:
 
 def due(dialog: Dialog, at: str) -> Draft | None:
     """The note that takes the defaults of all open questions at wall time `at`; None while one of them has to wait."""
-    seconds = until(dialog, at)
-    if seconds is None or seconds > 0 or _why_never(dialog) or _is_held(dialog):
+    seconds = _taken_in(dialog, at)
+    if seconds is None or seconds > 0:
         return None
     marks = tuple(Mark("DEFAULT_TAKEN", question.default) for question in dialog.state.questions.open)
     turn = order.reopened(dialog.header, dialog.state)
     return Draft(SYSTEM, "System", marks=marks, turn=turn, attributes=(("at", at),))
-
-
-def until(dialog: Dialog, at: str) -> float | None:
-    """Seconds until the last deadline of the open questions, below 0 once it has passed; None where one has none."""
-    seconds = [left(question.by, at) for question in dialog.state.questions.open]
-    known = [each for each in seconds if each is not None]
-    return max(known) if known and len(known) == len(seconds) else None
 
 
 def overdue(dialog: Dialog, at: str) -> float:
@@ -200,8 +191,16 @@ def overdue(dialog: Dialog, at: str) -> float:
 
     A dialog that lies still until then lies still on purpose.
     """
-    seconds = until(dialog, at)
-    return math.inf if seconds is None or _why_never(dialog) or _is_held(dialog) else max(-seconds, 0.0)
+    seconds = _taken_in(dialog, at)
+    return math.inf if seconds is None else max(-seconds, 0.0)
+
+
+def _taken_in(dialog: Dialog, at: str) -> float | None:
+    """Seconds until the last deadline; None where nothing is taken: others owe a turn, it is paused, somebody types."""
+    seconds = [left(question.by, at) for question in dialog.state.questions.open]
+    known = [each for each in seconds if each is not None]
+    is_held = set(dialog.state.owing) != {USER} or dialog.state.paused or _is_typing(dialog)
+    return None if not known or len(known) < len(seconds) or is_held or _why_never(dialog) else max(known)
 
 
 def next_look(dialog: Dialog, at: str) -> float | None:
@@ -219,11 +218,6 @@ def _why_never(dialog: Dialog) -> str:
     return "step mode gives the turn to the person" if dialog.state.hand.step else ""
 
 
-def _is_held(dialog: Dialog) -> bool:
-    """True while nothing is taken: others owe a turn, the dialog is paused, somebody types at the end of the file."""
-    return set(dialog.state.owing) != {USER} or dialog.state.paused or _is_typing(dialog)
-
-
 def _is_typing(dialog: Dialog) -> bool:
     return dialog.last is not None and dialog.last.condition is Condition.UNFINISHED
 
@@ -234,28 +228,32 @@ def waiting(dialog: Dialog, at: str, zone: Zone | None = None) -> str:
     return " / ".join(f"{said} ({words})" if words else said for said, words in terms)
 
 
-def terms_in_words(dialog: Dialog, question: Question, at: str, zone: Zone | None = None) -> str:
-    """Deadline and default in words that do not change with every minute; "" without both."""
-    seconds = left(question.by, at)
-    by = until_in_words(question.by, at, zone) + (", which has passed" if seconds is not None and seconds <= 0 else "")
-    return "; ".join(filter(None, (by, _default_in_words(dialog, question))))
-
-
-def _default_in_words(dialog: Dialog, question: Question) -> str:
-    """The default, and whether it will be taken; "" without one."""
+def terms_in_words(
+    dialog: Dialog, question: Question, at: str, zone: Zone | None = None, *, ahead: bool = False
+) -> str:
+    """Deadline and default in words; with `ahead` also how far off it is, which changes with every minute."""
+    seconds, by = left(question.by, at), until_in_words(question.by, at, zone)
+    if seconds is not None and seconds <= 0:
+        by += ", which has passed"
+    elif seconds is not None and ahead:
+        by += f", in {in_words(round(seconds if seconds < 60 else -(-seconds // 60) * 60))}"
     if not question.default:
-        return ""
+        return by
     why = _why_never(dialog) if question.by else "there is no deadline"
     when = "taken then" if len(dialog.state.questions.open) == 1 else "taken once every deadline has passed"
     typing = ", when what is being typed at the end of the file is finished" if _is_typing(dialog) else ""
-    return f"default: {question.default} ({f'not taken: {why}' if why else when + typing})"
+    default = f"default: {question.default} ({f'not taken: {why}' if why else when + typing})"
+    return f"{by}; {default}" if by else default
 
 
 def rows(dialog: Dialog, at: str, zone: Zone | None = None) -> list[str]:
     """Each open question in one line: who asks what, how long it is until the deadline, what counts then."""
     found = []
-    for q in dialog.state.questions.open:
-        parts = (f"{asker(dialog, q)} asks: {q.said}", left_in_words(q.by, at, zone), _default_in_words(dialog, q))
+    for question in dialog.state.questions.open:
+        parts = (
+            f"{asker(dialog, question)} asks: {question.said}",
+            terms_in_words(dialog, question, at, zone, ahead=True),
+        )
         found.append(one_line("; ".join(filter(None, parts)), 2_000))
     return found
 
@@ -300,15 +298,6 @@ def until_in_words(by: str, at: str, zone: Zone | None = None) -> str:
 def left(by: str, at: str) -> float | None:
     """Seconds from wall time `at` to a deadline, below 0 once it has passed; None without one."""
     return seconds_between(at, by) if by and at else None
-
-
-def left_in_words(by: str, at: str, zone: Zone | None = None) -> str:
-    """How far off a deadline is: `by 18:00, in 1 hour 5 minutes`; `by 18:00, which has passed`."""
-    seconds, when = left(by, at), until_in_words(by, at, zone)
-    if seconds is None:
-        return when
-    rounded = seconds if seconds < 60 else -(-seconds // 60) * 60
-    return f"{when}, {f'in {in_words(round(rounded))}' if seconds > 0 else 'which has passed'}"
 
 
 def answered_by_default(dialog: Dialog, me: str) -> tuple[Question, ...]:

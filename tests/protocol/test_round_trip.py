@@ -242,28 +242,6 @@ def test_what_is_settled_is_not_read_again() -> None:
     assert (len(known.tail), len(grown.tail)) == (0, 0)
 
 
-def by_hand(turns: int, first: int = 2) -> str:
-    """So many turns as people type them, of five lines each."""
-    numbers = range(first, first + turns)
-    return "".join(f"\n## Turn {n} - {'BA'[n % 2]}\n\nWords.\nTURN: {'AB'[n % 2]}\n" for n in numbers)
-
-
-@cases("where", ["header", "turn"])
-def test_a_fence_that_nothing_closes_keeps_fifty_turns_open_and_no_more(where: str) -> None:
-    opening_, began = ("```\n", "") if where == "header" else ("", "```\n")
-    head = f"# D\n\n{opening_}## Turn 1 - User\n{began}Why?\nTURN: B\n"
-    data = (head + by_hand(300)).encode()
-    known = parse(data)
-    assert len(known.entries) == 301
-    assert len(known.tail) < 100
-    grown = read_on(known, by_hand(1, first=302).encode())
-    assert all(new is old for new, old in zip(grown.entries[:300], known.entries, strict=False))
-    assert read_in_pieces(data, list(range(0, len(data), 401))) == known
-    fence = f"\n```\n{by_hand(1, first=250)}"
-    assert len(parse((head + by_hand(48) + fence).encode()).turns) < 10
-    assert len(parse((head + by_hand(60) + fence).encode()).turns) == 62
-
-
 @cases("end", ["TURN: B", "TURN: B\n", "TURN: A, B \n\n \n", "TURN: USER"])
 def test_a_turn_line_of_its_own_at_the_end_of_a_reply_is_taken_off(end: str) -> None:
     room = Room(opening("A", "B"), A=[f"I think so.\n\n[PROPOSAL: use tabs]\n\n{end}"])
@@ -298,19 +276,9 @@ def works(work: Callable[[], object]) -> int:
     return count
 
 
-def typed(draft: Draft) -> bytes:
-    """The turn as somebody types it who knows of no frames."""
-    marks = "\n".join(str(mark) for mark in draft.marks)
-    turn = ", ".join(draft.turn or ())
-    return f"\n---\n\n## Turn {draft.number} — {draft.name}\n\n{draft.body}\n\n{marks}\n\nTURN: {turn}\n".encode()
-
-
 @pytest.mark.slow
-@cases(
-    "setup, by_hand",
-    [(setup, hand) for setup in ("", '## Setup\n\n```toml\nverdict = "vote"\n```') for hand in (False, True)],
-)
-def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str, by_hand: bool) -> None:
+@cases("setup", ["", '## Setup\n\n```toml\nverdict = "vote"\n```'])
+def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str) -> None:
     lines = [
         (Mark("PROPOSAL", "Postgres", "P{}"), Mark("QUESTION", "why?")),
         (Mark("VOTE", "P1 approve | good"), Mark("OBJECTION", "too dear")),
@@ -323,8 +291,7 @@ def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str, by_ha
         marks = marks if number < 6 else tuple(mark for mark in marks if setup == "" or mark.name != "PROPOSAL")
         marks = tuple(replace(mark, ref=mark.ref.format(number)) for mark in marks)
         draft = Draft(by, f"Claude {by}", number, "So.", marks=marks, turn=("AB"[number % 2 - 1],))
-        framed = joint(dialog) + render(draft, dialog.last.chain if dialog.last else "")
-        more, before = typed(draft) if by_hand else framed, dialog
+        more, before = joint(dialog) + render(draft, dialog.last.chain if dialog.last else ""), dialog
         if 20 <= number < 26 or number >= 1_502:
             cost[number] = works(lambda more=more, before=before: read_on(before, more))  # type: ignore[misc]
         dialog = read_on(dialog, more)
