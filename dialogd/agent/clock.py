@@ -11,7 +11,7 @@ from pathlib import Path
 from dialogd.protocol.decide import UNFINISHED_REST, Clock
 from dialogd.protocol.model import Condition
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import Here, in_words
+from dialogd.protocol.text import in_words
 
 
 class Seen:
@@ -100,9 +100,9 @@ def wall() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def here() -> Here:
-    """Wall time and clock of this machine, by which people and agents tell the time of day."""
-    return Here(local(datetime.now(UTC)).isoformat(timespec="seconds"), local)
+def here() -> str:
+    """Wall time with this machine's offset, as people tell the time of day."""
+    return local(datetime.now(UTC)).isoformat(timespec="seconds")
 
 
 def local(moment: datetime) -> datetime:

@@ -17,7 +17,7 @@ from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
 from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Escalation
-from dialogd.protocol.text import Here, clean, one_line, redact
+from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.verdict import Close, as_it_stands, end_of, next_turn, rule, taken, without
 
 
@@ -52,7 +52,7 @@ def agent_turn(
     attributes: tuple[tuple[str, str], ...],
     duration: str,
     folder: str,
-    here: Here | None = None,
+    here: str = "",
 ) -> Written:
     """The turn by which `agent` pays `debt` in the dialog in which its reply was admitted.
 
@@ -60,8 +60,8 @@ def agent_turn(
     are the calls of tools that it made, quoted: they stand before what it says, and nothing in them counts. `done` are
     the records of what its daemon did for this turn.
     `attributes` go to the frame (`at`, `ms`, `model` …). `duration` is the dialog's age in words, for the closing
-    lines. `folder` is the name of the attachments' folder, as linked from the file. By `here` the deadlines of
-    questions are read; default: `at`.
+    lines. `folder` is the name of the attachments' folder, as linked from the file. `here` is the wall time, with its
+    machine's offset, from which the deadlines of questions are counted; default: `at`.
     """
     dialog = admission.dialog
     reply, refused = admission.counted(answers)
@@ -70,7 +70,7 @@ def agent_turn(
     body, attachment, overflow = _cut(calls, said, dialog.state.limits.max_message, folder)
     ruling = concluded(dialog, agent.id, reply, refused, body, done)
     number = dialog.state.number + 1
-    marks = written(ruling.marks, here or Here(dict(attributes).get("at", "")))
+    marks = written(ruling.marks, here or dict(attributes).get("at", ""))
     if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
         rehearsed = "REHEARSAL, " if dialog.is_rehearsed else ""
         ending = (f"**Total turns:** {number}", f"**Duration:** {duration}", f"**Outcome:** {rehearsed}{ruling.why}")

@@ -1,11 +1,8 @@
 """Questions to the person: their words, until when an answer is waited for, and what counts without one. Pure.
 
 reply  = field *( "|" field )                      in any order; one that is neither of the two below is the text
-by     = "by" time / "in" number ( "m" / "h" / "d" )
-time   = ISO date and time, with its offset or by the daemon's clock / HH ":" MM
-file   = [ text " | " ] "by " ISO time with its offset [" (asked: " what was asked ")"] " | " "default: " text
-
-The file holds ISO times alone: a time of day means another moment tomorrow, and another one elsewhere.
+by     = "in" number ( "m" / "h" / "d" ) / "by" ISO date and time with its offset
+file   = [ text " | " ] "by " ISO time with its offset " | " "default: " text
 """
 
 from __future__ import annotations
@@ -20,17 +17,7 @@ from typing import Any
 from dialogd.protocol import order
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Header, Mark, Said
 from dialogd.protocol.state import NO_TEXT, Dialog, Question, Questions
-from dialogd.protocol.text import (
-    Here,
-    Zone,
-    as_iso,
-    clock_at,
-    in_words,
-    moment_of,
-    one_line,
-    seconds_between,
-    time_named,
-)
+from dialogd.protocol.text import Zone, as_iso, in_words, moment_of, one_line, seconds_between
 
 NAME = "QUESTION_FOR_USER"
 LEAST = 900.0  # seconds that the person has at least
@@ -38,11 +25,8 @@ LONGEST = 7 * 86_400.0  # seconds ahead that `in 7d` may name
 
 _BY = re.compile(r"by\s+(\S.*)", re.I)
 _IN = re.compile(r"in\s+(\d{1,6})\s?(m|h|d)", re.I)
-_ATTEMPT = re.compile(r"(?:in|within)\s+\d", re.I)
-_SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_TRIED = re.compile(r"by\s+\S|(?:in|within)\s+\d", re.I)
 _DEFAULT = re.compile(r"default\s*:\s*(\S.*)", re.I)
-_ASKED = re.compile(r"\s*\(asked: ([^()]*)\)$")
-_FORM = "write in 30m, by 18:00 or by 2026-11-22T18:00+01:00"
 
 
 def parse(mark: Mark) -> Question:
@@ -51,7 +35,7 @@ def parse(mark: Mark) -> Question:
     texts, by, default = [], "", ""
     for field in fields:
         found = _BY.fullmatch(field)
-        moment = moment_of(_ASKED.sub("", found[1])) if found else None
+        moment = moment_of(found[1]) if found else None
         answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
         if moment and not by:
             by = as_iso(moment)
@@ -62,15 +46,15 @@ def parse(mark: Mark) -> Question:
     return Question(" | ".join(texts), by, default)
 
 
-def written(marks: Sequence[Mark], here: Here) -> tuple[Mark, ...]:
-    """The marks of a turn as its daemon writes them: deadlines as ISO times, at least 15 minutes ahead of `here`.
+def written(marks: Sequence[Mark], at: str) -> tuple[Mark, ...]:
+    """The marks of a turn as its daemon writes them at `at`: deadlines as ISO times, at least 15 minutes ahead.
 
     What was not understood of a question follows, as REFUSED.
     """
     found: list[Mark] = []
     remarks: list[Mark] = []
     for mark in marks:
-        one, refused = _canonical(mark, here) if mark.name == NAME else (mark, [])
+        one, refused = _canonical(mark, moment_of(at)) if mark.name == NAME else (mark, [])
         found.append(one)
         remarks += [Mark("REFUSED", f"{NAME} {one_line(said, 60).replace('|', '/')} | {why}") for said, why in refused]
     return (*found, *remarks)
@@ -81,7 +65,7 @@ def without_fields(text: str) -> str:
     return re.sub(r"\s*\|\s*", " / ", text)
 
 
-def _canonical(mark: Mark, here: Here) -> tuple[Mark, list[tuple[str, str]]]:
+def _canonical(mark: Mark, now: datetime | None) -> tuple[Mark, list[tuple[str, str]]]:
     """The mark as it is written, and what did not count of it, with the reason.
 
     A deadline that leaves the person too little time is moved; a text that would be read otherwise is quoted.
@@ -92,29 +76,25 @@ def _canonical(mark: Mark, here: Here) -> tuple[Mark, list[tuple[str, str]]]:
     defaults: dict[str, str] = {}
     refused: list[tuple[str, str]] = []
     for field in fields:
-        moment, words = _moment(field, here)
         answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
-        if moment is not None:
-            moments[words] = moment
+        if now is not None and (moment := _moment(field, now)) is not None:
+            moments[field] = max(moment, now + timedelta(seconds=LEAST))
         elif answer:
             defaults[answer[1].strip()] = field
         else:
             texts.append(field)
-            refused += [(field, f"no deadline: {_FORM}")] if words else []
+            if now is not None and _TRIED.match(field):
+                refused.append((field, "no deadline: write in 30m or by 2026-11-22T18:00+01:00"))
     text = " | ".join(texts) if moments or defaults or refused else mark.value
-    if len({*moments.values()}) > 1:
+    by = [as_iso(_whole_minute(moment)) for moment in moments.values()]
+    if len(set(by)) > 1:
         refused.append((" / ".join(moments), "several deadlines: none of them counts"))
     if len(defaults) > 1:
         refused.append((" / ".join(defaults.values()), "several defaults: none of them counts"))
-    now, by, default, parts = moment_of(here.at), "", next(iter(defaults)) if len(defaults) == 1 else "", []
-    if len({*moments.values()}) == 1 and now is not None:
-        words, moment = next(iter(moments.items()))
-        least = _whole_minute(now + timedelta(seconds=LEAST))
-        by = as_iso(max(moment, least))
-        parts = [f"by {by}" if moment >= least else f"by {by} (asked: {words})"]
-    parts += [f"default: {default}"] if default else []
+    when, default = by[0] if len(set(by)) == 1 else "", next(iter(defaults)) if len(defaults) == 1 else ""
+    parts = [*([f"by {when}"] if when else []), *([f"default: {default}"] if default else [])]
     one = Mark(NAME, " | ".join(filter(None, (text, *parts))))
-    if parse(one) != Question(text, by, default):
+    if parse(one) != Question(text, when, default):
         one = Mark(NAME, " | ".join((f"“{without_fields(text) or NO_TEXT}”", *parts)))
     return one, refused
 
@@ -123,23 +103,13 @@ def _whole_minute(moment: datetime) -> datetime:
     return moment if not moment.second else moment + timedelta(seconds=60 - moment.second)
 
 
-def _moment(field: str, here: Here) -> tuple[datetime | None, str]:
-    """The moment that a field names and its words; None with words for an attempt, "" for a field that is none."""
-    now = moment_of(here.at)
-    if now is None:
-        return None, ""
-    words = _ASKED.sub("", field)
-    within = _IN.fullmatch(words)
-    if within is not None:
-        ahead = int(within[1]) * _SECONDS[within[2].lower()]
-        return (_whole_minute(now + timedelta(seconds=ahead)), words) if 0 < ahead <= LONGEST else (None, words)
-    match = _BY.fullmatch(words)
-    if match is None:
-        return None, words if _ATTEMPT.match(words) else ""
-    try:
-        return time_named(match[1], now, here.zone or clock_at(now.tzinfo)), words
-    except (ValueError, OverflowError):
-        return None, words
+def _moment(field: str, now: datetime) -> datetime | None:
+    """The moment that a field names; None for a field that names none."""
+    if within := _IN.fullmatch(field):
+        ahead = int(within[1]) * {"m": 60.0, "h": 3_600.0, "d": 86_400.0}[within[2].lower()]
+        return now + timedelta(seconds=ahead) if 0 < ahead <= LONGEST else None
+    by = _BY.fullmatch(field)
+    return moment_of(by[1]) if by else None
 
 
 # -- Questions in a dialog: they stay open, are answered, or run into their defaults ----------------------------------

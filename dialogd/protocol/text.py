@@ -1,4 +1,4 @@
-"""Text and quantities: what may be carried into the file, and what people write (`5 minutes`, `$2.00`, `18:00`). Pure.
+"""Text and quantities: what may be carried into the file, and what people write (`5 minutes`, `$2.00`). Pure.
 
 Lines are split on `\\n` and on nothing else: two readers that disagree about lines are how turns get forged.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from reprlib import repr as shown  # cut to some thirty characters: a header may hold anything
 
 _BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
@@ -258,25 +257,10 @@ def in_words(duration: float) -> str:
 
 # -- Times, read by the clock of a place ------------------------------------------------------------------------------
 
-JUST_PASSED = 21_600.0  # seconds for which a time of day that has passed means today's
-
 _ISO = re.compile(r"([2-8]\d{3}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)\s?([Zz]|[+-]\d\d:?\d\d)")
-_LOCAL = re.compile(r"([2-8]\d{3}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)")
-_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 # A moment by the clock of a place, with the offset of that very date; a naive one is a time by that clock.
 Zone = Callable[[datetime], datetime]
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """When and where a daemon writes: wall time with its machine's offset, and that machine's clock.
-
-    Without a `zone` the offset holds for every date.
-    """
-
-    at: str
-    zone: Zone | None = None
 
 
 def moment_of(text: str) -> datetime | None:
@@ -306,26 +290,6 @@ def seconds_between(earlier: str, later: str) -> float | None:
             return None
         times.append(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     return (times[1] - times[0]).total_seconds()
-
-
-def time_named(words: str, now: datetime, zone: Zone) -> datetime | None:
-    """The moment that an ISO time, or a time of day in `zone`, names; None for other words. Raises `ValueError`.
-
-    A time of day that has just passed is today's; one that has long passed is tomorrow's, as midnight always is.
-    """
-    words = " ".join(words.split())
-    if exact := moment_of(words):
-        return exact
-    if match := _LOCAL.fullmatch(words):
-        return zone(datetime.fromisoformat(f"{match[1]}T{match[2]}"))
-    match = _CLOCK.fullmatch(words)
-    if match is None:
-        return None
-    moment = datetime.combine(zone(now).date(), time(int(match[1]), int(match[2])))
-    ago = (now - zone(moment)).total_seconds()
-    if ago >= (0 if moment.time() == time(0) else JUST_PASSED):
-        moment += timedelta(days=1)
-    return zone(moment)
 
 
 def clock_at(offset: tzinfo | None) -> Zone:

@@ -24,7 +24,7 @@ from dialogd.protocol.marks import ParsedReply, is_yes
 from dialogd.protocol.model import Draft, Entry, Mark, Participant
 from dialogd.protocol.order import is_open, is_sealed_round
 from dialogd.protocol.state import Debt, Dialog
-from dialogd.protocol.text import Here, in_words
+from dialogd.protocol.text import in_words
 from dialogd.store.logfile import Addition, LogFile, Make
 from tests.support.paper import Paper
 
@@ -262,7 +262,7 @@ class Room:
             attributes=(("nonce", nonce),),
             duration=duration,
             folder="dialog.md.d",
-            here=Here(self.paper.at),
+            here=self.paper.at,
         )
         if written.attachment:
             self.attachments[written.attachment] = written.overflow
