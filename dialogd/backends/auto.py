@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from dialogd import backends
 from dialogd.backends import BACKENDS, CODING, Found, kind_of, probe
+from dialogd.backends.apis import host_of, vendor_of
 from dialogd.backends.coding_agent import MEMORY, VERSION_WAIT
 from dialogd.backends.prices import FREE, Price, price_of
-from dialogd.backends.service import host_of, vendor_of
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.state import DEFAULT_CAP, Dialog
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from dialogd.backends import WRITING, Found, Options, Request, Tool, Usage, bare
+from dialogd.backends.apis import SHORTER, TOO_LONG
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.parts import Part, Prompt, tokens_of
 from dialogd.backends.prices import Price, price_of
 from dialogd.backends.readonly_proof import Order, Proof, Run, Stage, Way, prove
 from dialogd.backends.sandbox import limits as most_of
 from dialogd.backends.sandbox import missing
-from dialogd.backends.service import SHORTER, TOO_LONG
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact

@@ -32,13 +32,11 @@ def options(form: str, url: str, **changes: Any) -> Options:
 
 
 def make(form: str, server: StandIn | str, **changes: Any) -> API:
-    """The backend that speaks `form`, asking the stand-in."""
     chosen = options(form, server if isinstance(server, str) else server.url, **changes)
     return Anthropic(chosen) if form == "messages" else OpenAI(chosen)
 
 
 def request(*parts: str, now: str = "This is turn 2.", **changes: Any) -> Request:
-    """A turn to ask for; `parts` are its prompt's."""
     dialog = parse(DIALOG)
     agent = dialog.header.agent("A")
     assert agent is not None
@@ -57,18 +55,15 @@ class Outcome:
 
     @property
     def usage(self) -> Usage:
-        """The account that counts."""
         return self.usages[-1]
 
     @property
     def failed(self) -> BackendError:
-        """The error that must be there."""
         assert self.error is not None, f"no error, but {self.text!r}"
         return self.error
 
 
 async def outcome(backend: API, asked: Request | None = None) -> Outcome:
-    """One reply, to its end or its error."""
     texts: list[str] = []
     usages: list[Usage] = []
     error = None

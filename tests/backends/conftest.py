@@ -10,5 +10,4 @@ from tests.support.backend_contract import BackendContract
 
 @pytest.fixture
 def request_() -> Request:
-    """A turn to ask for."""
     return BackendContract().request()

@@ -35,7 +35,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy(installed: Path, tmp_path: Path) -> Bench:
-    """A home and a state for the toy."""
     return bench(installed, tmp_path)
 
 
@@ -47,8 +46,6 @@ def own(tmp_path: Path) -> Bench:
 
 @pytest.mark.slow
 class TestToy(BackendContract):
-    """A coding agent keeps the contract of all backends."""
-
     deterministic = False
 
     @pytest.fixture(autouse=True)
@@ -60,21 +57,16 @@ class TestToy(BackendContract):
             yield
 
     def make(self) -> Backend:
-        """One that answers."""
         return Toy(self.toy.options(self.quick.url))
 
     def make_slow(self) -> Backend:
-        """One whose service never answers."""
         return Toy(self.toy.options(self.slow.url))
 
     def make_failing(self) -> Backend:
-        """One whose service is not there."""
         return Toy(self.toy.options("http://127.0.0.1:9"))
 
 
 class TestProof:
-    """A CLI that was not seen to refuse is not used."""
-
     @pytest.mark.slow
     async def test_it_is_asked_once_per_version_and_flags(self, own: Bench) -> None:
         with StandIn(counting()) as server:
@@ -150,8 +142,6 @@ class TestProof:
 
 
 class TestKeys:
-    """Who is billed, and what a run sees."""
-
     async def test_a_run_sees_what_is_its_own(self, toy: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTHER_SECRET", "x")
         with StandIn(counting()) as server:
@@ -197,8 +187,6 @@ class TestKeys:
 
 
 class TestTurns:
-    """Sessions, limits, and what was used."""
-
     @pytest.mark.parametrize("kind", [Toy, Thread])
     async def test_a_session_goes_on(self, toy: Bench, kind: type[AgentCLI]) -> None:
         with StandIn(counting()) as server:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Backend, Options, Request, load_backend, probe
-from dialogd.backends.apis import Anthropic
+from dialogd.backends.apis import LEAST_TOKENS, MAX_TOKENS, Anthropic
 from dialogd.backends.parts import tokens_of
-from dialogd.backends.service import LEAST_TOKENS, MAX_TOKENS
 from dialogd.errors import BadInput
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome, request
 from tests.support.backend_contract import BackendContract, answer
@@ -32,28 +31,22 @@ def by_model(seen: Seen) -> Answer:
 
 
 class TestContract(BackendContract):
-    """The contract, against the stand-in."""
-
     @pytest.fixture(autouse=True)
     def _service(self) -> Iterator[None]:
         with StandIn(by_model) as self.server:
             yield
 
     def make(self) -> Backend:
-        """One that answers."""
         return make("messages", self.server)
 
     def make_slow(self) -> Backend:
-        """One whose text takes long."""
         return make("messages", self.server, model="slow")
 
     def make_failing(self) -> Backend:
-        """One whose key is refused."""
         return make("messages", self.server, model="failing")
 
 
 async def asked(asking: Request | None = None, said: Answer | None = None, **changes: object) -> Seen:
-    """What the service sees of one reply."""
     with StandIn(in_order(said or Say(TEXT))) as server:
         backend = make("messages", server, **changes)
         await outcome(backend, asking)
@@ -63,7 +56,6 @@ async def asked(asking: Request | None = None, said: Answer | None = None, **cha
 
 
 def blocks(seen: Seen) -> list[dict[str, object]]:
-    """The blocks of the one message."""
     (message,) = seen.body["messages"]
     assert message["role"] == "user"
     content: list[dict[str, object]] = message["content"]

@@ -17,8 +17,8 @@ import pytest
 import pytest_asyncio
 
 from dialogd.agent.call import ATTEMPTS, Call
+from dialogd.backends.apis import _quoted, retry_after
 from dialogd.backends.coding_agent import failed
-from dialogd.backends.service import _quoted, retry_after
 from dialogd.errors import BackendError
 from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
 from tests.support.cases import cases
@@ -74,7 +74,6 @@ def fails(status: int, kind: str, retryable: bool, **more: object) -> Fault:
 
 
 def spent(status: int, code: str) -> Raw:
-    """A spending limit in Anthropic's words."""
     error = {"type": "rate_limit_error", "message": "Limit reached.", "details": {"error_code": code}}
     return Raw(json.dumps({"type": "error", "error": error}).encode(), status)
 
@@ -185,7 +184,6 @@ class Desk:
 
     @property
     def calls(self) -> list[Seen]:
-        """The requests since then."""
         return self.server.calls[self._before :]
 
     async def close(self) -> None:
@@ -204,7 +202,6 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 async def called(backend: API, deadline: float = 180.0) -> str:
-    """The reply as the daemon asks for it, attempts and all."""
     return await Call(backend, 0.01).ask(request(), deadline)
 
 

@@ -42,7 +42,6 @@ def options(tmp_path: Path) -> Options:
 
 
 def turn(allowance: float | None = None) -> Run:
-    """A first turn."""
     return Run("A question", Path("system.md"), Path("folder"), allowance=allowance)
 
 

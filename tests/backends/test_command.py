@@ -31,17 +31,14 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes that leave
 
 
 def sh(script: str) -> Command:
-    """A command backend that runs a shell script."""
     return Command(Options(command=shlex.join(["sh", "-c", script])))
 
 
 def python(program: str) -> Command:
-    """A command backend that runs a Python program."""
     return Command(Options(command=shlex.join([sys.executable, "-I", "-S", "-c", program])))
 
 
 def gone(pid: int) -> bool:
-    """True when no process of that pid is there, not even as a zombie."""
     return not psutil.pid_exists(pid)
 
 
@@ -54,13 +51,10 @@ def dead(pid: int) -> bool:
 
 
 def pids(directory: Path) -> list[int]:
-    """The process ids that programs left as file names."""
     return [int(path.name) for path in directory.iterdir()]
 
 
 class TestContract(BackendContract):
-    """The command backend keeps what every backend must."""
-
     def make(self) -> Backend:
         return Command(Options(command="cat"))
 
@@ -72,8 +66,6 @@ class TestContract(BackendContract):
 
 
 class TestSettingUp:
-    """What is wrong with the option is said when the daemon starts."""
-
     def test_an_empty_command_is_refused_with_a_fix(self) -> None:
         for command in ("", "  ", "''"):
             with pytest.raises(BadInput) as caught:
@@ -103,8 +95,6 @@ class TestSettingUp:
 
 
 class TestAnswering:
-    """Prompt in, text out."""
-
     async def test_the_prompt_is_stdin_and_stdout_is_the_reply(self, request_: Request) -> None:
         prompt = Prompt("Grüße, 世界 \U0001f600\r\n", (Part("1", "\x00 data"),), "end" * 5_000)
         asked = replace(request_, prompt=lambda: prompt)
@@ -160,8 +150,6 @@ class TestAnswering:
 
 
 class TestEnvironment:
-    """A command sees what it needs and nothing that is secret."""
-
     async def test_secrets_of_the_daemon_are_not_passed_on(self, request_: Request) -> None:
         program = (
             "import asyncio, sys\n"
@@ -195,8 +183,6 @@ class TestEnvironment:
 
 
 class TestFailing:
-    """Every failure is a BackendError that says what to do."""
-
     async def test_exit_1_quotes_the_last_line_of_stderr(self, request_: Request) -> None:
         backend = sh("echo half a reply; echo warning >&2; printf '\\033[31mno quota\\033[0m left\\n\\n' >&2; exit 1")
         with pytest.raises(BackendError) as caught:
@@ -268,8 +254,6 @@ class TestFailing:
 
 
 class TestNothingIsLeft:
-    """Whatever a command starts ends with it."""
-
     async def test_a_command_that_ignores_sigterm_is_killed_in_time(self, request_: Request) -> None:
         before = set(psutil.Process().children(recursive=True))
         pieces = sh("trap '' TERM; echo deaf; while :; do sleep 1; done").reply(request_)

@@ -25,7 +25,6 @@ QUESTION = Part("1", "## Turn 1, by the person\n\nPostgres or Redis?", "USER")
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Claude]:
-    """An open session, idle."""
     folder = tmp_path / "config"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(folder))
@@ -41,7 +40,6 @@ def seat(session: Claude, folder: Path, behind: str = "") -> Live:
 
 
 def request(prompt: Prompt, re_: str = "1") -> Request:
-    """A turn of A that answers the entry `re_`."""
     dialog = parse(DIALOG)
     me = dialog.header.agent("A")
     assert me is not None
@@ -72,7 +70,6 @@ async def asked(live: Live, turn: Request | None = None) -> AsyncIterator[list[s
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    """Let the loop run until it is so."""
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)
@@ -80,7 +77,6 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 
 def deliveries(found: list[str | Usage | Delivery | BackendError]) -> list[tuple[str, int]]:
-    """What became of the turn."""
     return [(one.what, one.knocks) for one in found if isinstance(one, Delivery)]
 
 

@@ -12,10 +12,9 @@ from typing import ClassVar
 import pytest
 
 from dialogd.backends import Backend, Options, Request, Usage, load_backend, probe
-from dialogd.backends.apis import ROOM, OpenAI, address
+from dialogd.backends.apis import MAX_TOKENS, ROOM, OpenAI, StreamedReply, Thoughts, address
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.prices import FREE
-from dialogd.backends.service import MAX_TOKENS, StreamedReply, Thoughts
 from dialogd.errors import BadInput
 from tests.backends.apis import KEY, TEXT, make, outcome, request
 from tests.backends.test_anthropic import by_model
@@ -27,8 +26,6 @@ BOTH = ("chat", "responses")
 
 
 class Contract(BackendContract):
-    """The contract, against the stand-in."""
-
     api: ClassVar[str]
 
     @pytest.fixture(autouse=True)
@@ -37,27 +34,20 @@ class Contract(BackendContract):
             yield
 
     def make(self) -> Backend:
-        """One that answers."""
         return make(self.api, self.server)
 
     def make_slow(self) -> Backend:
-        """One whose text takes long."""
         return make(self.api, self.server, model="slow")
 
     def make_failing(self) -> Backend:
-        """One whose key is refused."""
         return make(self.api, self.server, model="failing")
 
 
 class TestChat(Contract):
-    """Chat Completions."""
-
     api = "chat"
 
 
 class TestResponses(Contract):
-    """Responses."""
-
     api = "responses"
 
 
@@ -71,7 +61,6 @@ def official(variant: str = "gpt", **changes: object) -> OpenAI:
 
 
 async def asked(api: str, asking: Request | None = None, said: Answer | None = None, **changes: object) -> Seen:
-    """What the service sees of one reply."""
     with StandIn(in_order(said or Say(TEXT))) as server:
         backend = make(api, server, **changes)
         await outcome(backend, asking)
@@ -160,7 +149,6 @@ KO, KX, KR = {"OPENAI_API_KEY": "o"}, {"XAI_API_KEY": "x"}, {"OPENROUTER_API_KEY
 
 
 def at(url: str) -> dict[str, str]:
-    """OpenAI's key and an address, set together."""
     return {**KO, "OPENAI_BASE_URL": url}
 
 
@@ -328,7 +316,6 @@ def ollama(body: bytes, status: int = 200) -> Iterator[str]:
 
 
 def models(*names: str) -> bytes:
-    """The list as Ollama gives it."""
     return json.dumps({"models": [{"name": name} for name in names]}).encode()
 
 

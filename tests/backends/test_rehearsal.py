@@ -46,12 +46,10 @@ class Stage:
 
     @property
     def last(self) -> Entry:
-        """The last entry of the dialog."""
         assert self.dialog.last is not None
         return self.dialog.last
 
     async def reply(self, who: str, dialog: Dialog | None = None) -> str:
-        """What an agent says to the dialog as it stands, or to an earlier view of it."""
         dialog = dialog or self.dialog
         agent = _agent(dialog, who)
         return await answer(
@@ -88,7 +86,6 @@ class Stage:
         return (await answer(self.backend, replace(request, question=admit.question(found))),)
 
     async def speak(self, who: str) -> Entry:
-        """Let an agent answer and write it."""
         await self.write(who, await self.reply(who))
         return self.last
 
@@ -101,13 +98,11 @@ class Stage:
         return written
 
     def say(self, text: str, turn: str) -> None:
-        """The person types a turn into the file."""
         typed = f"\n---\n\n## Turn {self.dialog.state.number + 1} — User\n\n{text}\n\nTURN: {turn}\n"
         self.dialog = read_on(self.dialog, typed.encode())
 
     @property
     def outcome(self) -> str:
-        """The name of the outcome mark, "" while the dialog goes on."""
         return self.dialog.state.outcome.name if self.dialog.state.outcome else ""
 
 
@@ -118,13 +113,10 @@ def _agent(dialog: Dialog, who: str) -> Participant:
 
 
 def names(entry: Entry) -> list[str]:
-    """The marks of an entry by name."""
     return [mark.name for mark in entry.marks]
 
 
 class TestContract(BackendContract):
-    """The rehearsal backend keeps what every backend must."""
-
     def make(self) -> Backend:
         return Rehearsal(Options())
 
@@ -144,8 +136,6 @@ def _nobody_asks() -> str:
 
 
 class TestVariants:
-    """What follows the colon."""
-
     @cases("name", ["rehearsal:wild", "rehearsal:deadlock=3", "rehearsal:slow=fast", "rehearsal:slow=-1"])
     def test_what_is_unknown_is_refused_with_a_fix(self, name: str) -> None:
         with pytest.raises(BadInput) as caught:
@@ -176,8 +166,6 @@ class TestVariants:
 
 
 class TestConsensus:
-    """Proposal, objection, concession, signature."""
-
     async def test_two_agents_agree_in_four_turns(self) -> None:
         stage = Stage()
         written = await stage.go()
@@ -294,8 +282,6 @@ class TestThePiece:
 
 
 class TestThePerson:
-    """What the person says is heard and taken in."""
-
     @cases("after", [1, 2, 3])
     @cases("to", ["A", "B"])
     async def test_words_in_between_become_part_of_the_text(self, after: int, to: str) -> None:
@@ -365,8 +351,6 @@ class TestThePerson:
 
 
 class TestQuarrel:
-    """Agents that don't agree."""
-
     @cases("agents", ["AB", "ABC", "ABCDE"])
     async def test_a_deadlock_is_called_from_the_fifth_turn_on(self, agents: str) -> None:
         stage = Stage(agents, variant="deadlock")
@@ -408,8 +392,6 @@ class TestQuarrel:
 
 
 class TestMeansIt:
-    """What a rehearsal answers to closing questions."""
-
     @cases(
         ("reply", "answered"),
         [
@@ -451,7 +433,6 @@ class TestCost:
         assert await self.fastest(stage) < 2 * before + 0.0001
 
     async def fastest(self, stage: Stage) -> float:
-        """Seconds of the fastest of fifty replies."""
         times = []
         for _ in range(50):
             started = time.perf_counter()
@@ -461,8 +442,6 @@ class TestCost:
 
 
 class TestQuote:
-    """Foreign words, made harmless."""
-
     def test_a_quote_is_one_short_line_without_structure(self) -> None:
         text = "**Response:**\n# I say [STOPPED] | “no”\r\n\x1b[31mTURN: A\u2028end `code`"
         assert quote(text) == "I say (STOPPED) / ’no’ (31mTURN: A end ’code"

@@ -34,12 +34,10 @@ REPLY = Part("reply", "# Your reply\n\nI say Postgres.", "A", "1")
 
 
 def prompt(*parts: Part) -> Prompt:
-    """A prompt of these parts after header and question."""
     return Prompt("You are A.", (HEADER, QUESTION, *parts), "Your turn.")
 
 
 def after(*parts: Part, re: str = "1", session: str = "s1", reply: str = "I say Postgres.") -> Checkpoint:
-    """The checkpoint of a turn that was asked with these parts."""
     return checkpoint(prompt(*parts), re, "sys", session=session, reply=reply, usage=Usage())
 
 
@@ -48,8 +46,6 @@ SECOND = after(MINE, THEIRS, re="3", session="s2", reply="Still Postgres.")
 
 
 class TestPlan:
-    """Which session is continued, and with what text."""
-
     def test_the_first_turn_sends_everything(self) -> None:
         found = plan(prompt(), "A", "sys", ())
         assert found.after is None
@@ -120,8 +116,6 @@ class TestPlan:
 
 
 class TestSince:
-    """Figures that grow from turn to turn."""
-
     def test_growing_figures_are_told_apart(self) -> None:
         before = Usage(tokens_in=100, tokens_out=20, cached=64, usd=0.5)
         now = Usage("m", tokens_in=250, tokens_out=5, cached=64, cache_write=3, usd=None)
@@ -130,8 +124,6 @@ class TestSince:
 
 
 class TestSessions:
-    """What is kept, and that it may be lost."""
-
     def test_it_is_kept_in_a_file_of_ones_own(self, tmp_path: Path) -> None:
         path = tmp_path / "new" / "sessions.json"
         Sessions(path).add(replace(FIRST, usage=Usage("m", 1, 2, 3, 4, 0.5)))

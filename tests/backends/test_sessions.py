@@ -38,13 +38,11 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def claude(config: Path, tmp_path: Path) -> Iterator[Claude]:
-    """A session of Claude Code."""
     with open_sessions.claude(config, tmp_path / "shop") as session:
         yield session
 
 
 def only(refused: list[DialogdError] | None = None) -> Session:
-    """The one session of Claude Code that there is."""
     (session,) = [one for one in running_sessions(refused) if one.program == "claude"]
     return session
 
@@ -165,24 +163,20 @@ def test_a_key_that_is_none_is_refused(config: Path, key: str) -> None:
 
 
 def widen(path: Path, mode: int) -> None:
-    """Give others more rights."""
     path.chmod(path.stat().st_mode | mode)
 
 
 def linked(path: Path) -> None:
-    """Put a link in place of a file or folder."""
     real = path.with_name(f"real-{path.name}")
     path.rename(real)
     path.symlink_to(real)
 
 
 def twice(path: Path) -> None:
-    """Give a file a second name."""
     path.with_name("other-name").hardlink_to(path)
 
 
 def rewritten(path: Path, **values: object) -> None:
-    """Change what a JSON file says."""
     path.write_text(json.dumps({**json.loads(path.read_bytes()), **values}))
 
 
@@ -367,7 +361,6 @@ def test_the_tokens_of_a_session_are_taken_away(claude: Claude) -> None:
 
 @pytest.fixture
 def codex(config: Path, tmp_path: Path) -> Iterator[open_sessions.Codex]:
-    """A session of Codex."""
     home = tmp_path / "codex-home"
     home.mkdir()
     with open_sessions.codex(home, tmp_path / "shop") as session:
@@ -375,7 +368,6 @@ def codex(config: Path, tmp_path: Path) -> Iterator[open_sessions.Codex]:
 
 
 def thread(session: open_sessions.Codex) -> Session | None:
-    """It, as it is found."""
     return next((one for one in running_sessions() if one.id == session.thread), None)
 
 

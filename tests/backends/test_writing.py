@@ -41,13 +41,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy(installed: Path, tmp_path: Path) -> Bench:
-    """A home and a state for the toy."""
     return bench(installed, tmp_path)
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """A worktree, and around it all that must stay as it is."""
     top = tmp_path / "around"
     common = top / "repository" / ".git"
     found = Workspace(top / "worktree", common / "worktrees" / "task", common, (top / "dialog.md", top / "state"))
@@ -60,24 +58,19 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def around(workspace: Workspace) -> dict[str, str]:
-    """Every file there is, the worktree's own among them."""
     top = workspace.path.parent
     return {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.is_file()}
 
 
 def to_write(workspace: Workspace | None, asked: Request | None = None) -> Request:
-    """A turn in the workspace."""
     return replace(asked or request(prompt()), workspace=workspace)
 
 
 def write(path: Path) -> Use:
-    """An order to the toy."""
     return Use("write", {"path": str(path), "text": "planted"})
 
 
 class TestProof:
-    """What was not seen to keep to its folder does not write."""
-
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("manners", "why"),
@@ -119,11 +112,8 @@ class TestProof:
 
 @NEEDS
 class TestInAWorkspace:
-    """A turn that may write."""
-
     @pytest.fixture(autouse=True)
     def _keep(self, workspace: Workspace) -> Iterator[None]:
-        """Whatever a test does there, what lies around stays as it is."""
         before = {name: text for name, text in around(workspace).items() if not name.startswith("worktree/")}
         yield
         after = {name: text for name, text in around(workspace).items() if not name.startswith("worktree/")}

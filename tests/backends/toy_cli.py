@@ -114,7 +114,6 @@ print(json.dumps({"session": session, "text": "".join(texts), "in": answer["usag
 
 class _Line(Output):
     def take(self, event: Event) -> None:
-        """The reply and all the rest."""
         if "text" not in event:
             return
         self.text, self.session = event["text"], event["session"]
@@ -122,8 +121,6 @@ class _Line(Output):
 
 
 class Toy(AgentCLI):
-    """The backend of the toy."""
-
     name = "toy"
     program = "toy"
     vendor = "Anthropic"
@@ -145,23 +142,19 @@ class Toy(AgentCLI):
     log_in = "run `toy login`"
 
     def arguments(self, run: Run) -> list[str]:
-        """Pairs of a name and a value."""
         words = ["--system", str(run.system), "--level", str(self.level), "--effort", self.effort or "none"]
         words += ["--writes", "yes"] if run.way else []
         return [*words, "--session", run.session] if run.session else words
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
-        """A file in its home says so."""
         return "logged in" if (Path(environment["HOME"]) / "login").exists() else ""
 
     def session_file(self, session: str) -> Path | None:
-        """In the person's home."""
         path = self.persons / f"{session}.session"
         return path if path.exists() else None
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """Its hook is a file that names another, to be made."""
         return {".toy/hook": str(marker)}
 
 
@@ -196,13 +189,11 @@ class Bench:
 
     @property
     def runs(self) -> str:
-        """What the toy has noted of its runs, a line of JSON each."""
         path = self.bin / "runs"
         return path.read_text() if path.exists() else ""
 
 
 def install(folder: Path) -> Path:
-    """Put the toy into a folder."""
     folder.mkdir()
     program = folder / "toy"
     (folder / "toy.py").write_text(SCRIPT)

@@ -15,7 +15,6 @@ PROGRAMS = {"claude-code": "claude", "codex": "codex", "gemini": "gemini", "open
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs coding agents from npm."""
     here = str(Path(__file__).parent) + os.sep
     for item in items:
         if str(item.path).startswith(here):
@@ -30,7 +29,6 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_world(name: str, tmp_path: Path, states: Path) -> World:
-    """A new world for one agent; skips the test where the agent is missing."""
     program = PROGRAMS[name]
     if shutil.which(program, path=PATH) is None:
         flag = "" if program in ("claude", "codex") else f' CLIS="{program}"'
@@ -44,7 +42,6 @@ def make_world(name: str, tmp_path: Path, states: Path) -> World:
 
 @pytest.fixture(params=["claude-code", "codex"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, states: Path) -> World:
-    """A world for each agent in turn."""
     return make_world(request.param, tmp_path, states)
 
 
@@ -56,11 +53,9 @@ def every(request: pytest.FixtureRequest, tmp_path: Path, states: Path) -> World
 
 @pytest.fixture
 def claude(tmp_path: Path, states: Path) -> World:
-    """A world for Claude Code."""
     return make_world("claude-code", tmp_path, states)
 
 
 @pytest.fixture
 def codex(tmp_path: Path, states: Path) -> World:
-    """A world for Codex."""
     return make_world("codex", tmp_path, states)

@@ -50,19 +50,16 @@ class World:
         return replace(options, **more)  # type: ignore[arg-type]
 
     def make(self, url: str, **more: object) -> AgentCLI:
-        """The backend."""
         backend = load_backend(self.name, self.options(url, **more))
         assert isinstance(backend, AgentCLI)
         return backend
 
     def write(self, files: Mapping[str, str]) -> None:
-        """Put these texts into the project, by their paths."""
         for name, text in files.items():
             (self.project / name).parent.mkdir(exist_ok=True, parents=True)
             (self.project / name).write_text(text)
 
     def files(self) -> dict[str, bytes]:
-        """Every file of the project with its content."""
         return {str(p.relative_to(self.project)): p.read_bytes() for p in self.project.rglob("*") if p.is_file()}
 
 
@@ -72,18 +69,15 @@ QUESTION = Part("1", "## Turn 1, by the person\n\nPostgres or Redis?", "USER")
 
 
 def turn(number: int, by: str, text: str, **more: object) -> Part:
-    """A turn of the dialog, as a part of a prompt."""
     part = Part(str(number), f"## Turn {number}, by {by}\n\n~~~text\n{text}\n~~~", by)
     return replace(part, **more)  # type: ignore[arg-type]
 
 
 def prompt(*parts: Part, now: str = "It is your turn now.") -> Prompt:
-    """A prompt of a dialog that began with the question."""
     return Prompt(SYSTEM, (HEADER, QUESTION, *parts), now)
 
 
 def request(asked: Prompt, re: str = "1", allowance: float | None = None) -> Request:
-    """A turn of agent A to ask for."""
     dialog = parse(DIALOG)
     agent = dialog.header.agent("A")
     assert agent is not None
@@ -91,7 +85,6 @@ def request(asked: Prompt, re: str = "1", allowance: float | None = None) -> Req
 
 
 async def ask(backend: AgentCLI, asked: Prompt, re: str = "1", allowance: float | None = None) -> tuple[str, Usage]:
-    """A reply, and the last usage that came with it."""
     text, usage = "", Usage()
     async for piece in backend.reply(request(asked, re, allowance)):
         if isinstance(piece, Usage):
@@ -107,13 +100,11 @@ def numbered(seen: Seen) -> Say:
 
 
 def counting() -> Script:
-    """A script that numbers its replies."""
     numbers = count(1)
     return lambda _: Say(f"Reply of request {next(numbers)}.", tokens_in=100, tokens_out=20)
 
 
 async def prepared(world: World, url: str, **more: object) -> AgentCLI:
-    """The backend, after it was proved."""
     backend = world.make(url, **more)
     await backend.prepare()
     return backend

@@ -54,7 +54,6 @@ CLAIMS = (
 
 
 def use(seen: Seen, path: Path, text: str) -> Use:
-    """The call by which this program writes a file."""
     named = {"messages": ("Write", "file_path"), "chat": ("write", "filePath"), "gemini": ("write_file", "file_path")}
     if seen.form in named:
         tool, parameter = named[seen.form]
@@ -72,7 +71,6 @@ class Mind:
         self.reviewed: dict[str, str] = {}
 
     def orders(self, step: str) -> list[tuple[Path, str]]:
-        """The files that the lead is to write at this step."""
         title = {"001": "read-ages", "002": "print-ages", "003": "count-ages"}[step[:3]]
         worktree = self.folder / "repo.dialogd" / f"task-{step[:3]}-{title}"
         orders = [(worktree / name, text) for name, text in STEPS[step].items()]

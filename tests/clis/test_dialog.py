@@ -30,7 +30,6 @@ def needed() -> None:
 
 @pytest.fixture
 def projects(tmp_path: Path) -> Mapping[str, Path]:
-    """A project for each agent, with notes in it."""
     found = {who: tmp_path / f"project-{who}" for who in "ABC"}
     for who, folder in found.items():
         folder.mkdir()
@@ -53,14 +52,12 @@ def table(tmp_path: Path, projects: Mapping[str, Path], server: StandIn, backend
 
 
 def children(pair: Pair) -> Iterator[psutil.Process]:
-    """Every process below a daemon."""
     for daemon in pair.daemons.values():
         if daemon.running:
             yield from psutil.Process(daemon.pid).children(recursive=True)
 
 
 def ready(pair: Pair) -> None:
-    """Start all daemons; the proof takes its time."""
     for daemon in pair.daemons.values():
         daemon.start()
     for daemon in pair.daemons.values():

@@ -33,7 +33,6 @@ THEIRS = turn(3, "B", "I object.")
 
 @pytest.fixture
 def world(tmp_path: Path, states: Path) -> World:
-    """A world for Gemini CLI."""
     return make_world("gemini", tmp_path, states)
 
 
@@ -51,8 +50,6 @@ async def fails(world: World, *answers: Answer) -> BackendError:
 
 
 class TestTurns:
-    """What is sent, and what comes back."""
-
     async def test_a_turn_that_failed_is_forgotten(self, world: World) -> None:
         answers = in_order(Say("Reply of request 1."), Cut("Half of a reply"), Say("Whole."))
         with StandIn(answers) as server:
@@ -85,7 +82,6 @@ class TestTurns:
 
 
 def orders(world: World, url: str) -> list[Use]:
-    """Everything that it must not do, as calls of its tools."""
     made, home = world.project / "made", world.home / "made"
     return [
         Use("write_file", {"file_path": str(made), "content": "x"}),
@@ -102,8 +98,6 @@ def orders(world: World, url: str) -> list[Use]:
 
 
 class TestSafety:
-    """It reads the project, and nothing else, whoever asks for it."""
-
     async def test_nothing_happens_to_the_disk(self, world: World) -> None:
         server = await nothing_happens(world, partial(orders, world))
         results = [result for seen in server.calls for result in seen.tool_results]
@@ -170,8 +164,6 @@ class TestSafety:
 
 
 class TestFailing:
-    """An exit code of 0 proves nothing."""
-
     @pytest.mark.parametrize(
         ("answer", "kind", "again"),
         [

@@ -36,7 +36,6 @@ class Desk:
 
     @property
     def agents(self) -> dict[str, str]:
-        """The coding agents, each with its project."""
         return {"claude-code": str(self.shop), "codex": str(self.bank)}
 
     @property
@@ -45,7 +44,6 @@ class Desk:
         return "\n".join(seen.prompt for seen in self.server.calls)
 
     def is_untouched(self) -> bool:
-        """True while nothing in the projects was changed."""
         return {path.name: path.read_text() for folder in (self.shop, self.bank) for path in folder.iterdir()} == NOTES
 
 

@@ -32,8 +32,6 @@ PATIENCE = 240.0  # seconds: three knocks take most of a minute
 
 
 def last_said(seen: Seen) -> str:
-    """The text of the last message of a request, results of tools among it."""
-
     def texts(content: Any) -> Iterator[str]:
         if isinstance(content, str):
             yield content
@@ -45,7 +43,6 @@ def last_said(seen: Seen) -> str:
 
 
 def bash(command: str) -> Use:
-    """A call of the tool that runs commands."""
     return Use("Bash", {"command": command, "description": "dialogd"})
 
 
@@ -64,7 +61,6 @@ class Mind:
         self.heard: list[str] = []
 
     def __call__(self, seen: Seen) -> Say | Use:
-        """Answer one request."""
         if not (seen.body or {}).get("tools"):
             return Say("A title")
         said = last_said(seen)
@@ -96,7 +92,6 @@ class Table:
         self._worlds: dict[str, tuple[Path, Path]] = {}
 
     def environment(self, name: str, url: str) -> dict[str, str]:
-        """The variables of a session's terminal; its home knows that it was set up."""
         if name not in self._worlds:
             own = self.folder / f"{self.folder.name}-{name}"  # a name of its own among all tests
             own.mkdir()
@@ -146,20 +141,16 @@ class Table:
             terminal.close()
 
     def dialogd(self, command: str) -> str:
-        """The same, of dialogd."""
         return self.run(str(Path(sys.executable).parent / "dialogd"), *shlex.split(command))
 
     def dialog(self) -> Dialog:
-        """As the file stands."""
         return parse(self.file.read_bytes())
 
     def until(self, condition: Callable[[Dialog], object], what: str, seconds: float = PATIENCE) -> Dialog:
-        """Wait until the dialog is so."""
         until(lambda: condition(self.dialog()), what, seconds, lambda: self.file.read_text("utf-8")[-2500:])
         return self.dialog()
 
     def journal(self, agent: str) -> list[tuple[str, int]]:
-        """What the daemon of a seat has noted of its deliveries."""
         (path,) = (self.folder / "state").rglob(f"{agent}.journal")
         rows = [json.loads(row) for row in path.read_text("utf-8").split("\n") if row]
         return [(row["what"], row["knocks"]) for row in rows if row["kind"] == "delivery"]
@@ -167,7 +158,6 @@ class Table:
 
 @pytest.fixture
 def room(tmp_path: Path, states: Path) -> Iterator[Table]:
-    """A new dialog that nobody has joined."""
     with ExitStack() as stack:
         room = Table(tmp_path, states, stack)
         room.environment("A", "")
@@ -190,7 +180,6 @@ def free_port() -> int:
 
 
 def spoken(dialog: Dialog) -> Sequence[tuple[int, str]]:
-    """The turns of the agents."""
     return [(turn.number, turn.by) for turn in dialog.turns if turn.by != "USER"]
 
 
@@ -222,7 +211,6 @@ class CodexMind:
         self.replies = list(replies)
 
     def __call__(self, seen: Seen) -> Say | Use:
-        """Answer one request."""
         said = json.dumps((seen.body or {}).get("input", [])[-1:], ensure_ascii=False)
         if "task title" in said:
             return Say("A title")
@@ -239,7 +227,6 @@ class CodexMind:
 
     @staticmethod
     def call(tool: str, arguments: dict[str, object]) -> Use:
-        """A call of a tool of the server's."""
         what = f"tools.mcp__dialogd__{tool}({json.dumps(arguments)})"
         return Use("exec", f"const r = await {what}; text(JSON.stringify(r.structuredContent ?? {{error: r}}))")
 

@@ -22,7 +22,6 @@ OUTPUT = re.compile(r"Output:\s*(\{.*\})\s*$", re.DOTALL)
 
 
 def use(world: World, tool: str, arguments: Facts) -> Use:
-    """The call as that program's model makes it."""
     if world.name == "codex":
         call = f"tools.mcp__dialogd__{tool}({json.dumps(arguments)})"
         return Use("exec", f"const r = await {call}; text(JSON.stringify(r.structuredContent ?? {{error: r}}))")
@@ -30,7 +29,6 @@ def use(world: World, tool: str, arguments: Facts) -> Use:
 
 
 def facts(world: World, seen: Seen) -> Facts:
-    """What came of the last call."""
     ((is_error, text),) = seen.tool_results
     if world.name == "codex":
         found = OUTPUT.search(text)
@@ -97,7 +95,6 @@ def host(world: World, environment: dict[str, str], url: str) -> str:
 
 
 def variables(commands: Commands) -> dict[str, str]:
-    """What the server's process needs to stay in its folder."""
     names = ("DIALOGD_STATE_DIR", "DIALOGD_FILE", "DIALOGD_BACKEND", "DIALOGD_RETRY_WAIT", "HOME", "PYTHONPATH")
     plans = {"DIALOGD_PLAN": "0", "DIALOGD_PACE": "0", "PATH": os.environ["PATH"]}
     return {**{name: commands.environment[name] for name in names}, **plans}

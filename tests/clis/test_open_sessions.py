@@ -29,7 +29,6 @@ HERE = os.pathsep.join([str(Path(sys.executable).parent), PATH])
 
 
 def in_terminal(world: World) -> dict[str, str]:
-    """The variables of any terminal in that world."""
     return {
         "HOME": str(world.home),
         "PATH": HERE,
@@ -43,7 +42,6 @@ def in_terminal(world: World) -> dict[str, str]:
 
 
 def claude_environment(world: World, url: str, **more: str) -> dict[str, str]:
-    """The variables of a terminal in which Claude Code was set up."""
     config = Path(more["CLAUDE_CONFIG_DIR"]) if "CLAUDE_CONFIG_DIR" in more else world.home
     config.mkdir(exist_ok=True)
     known = {
@@ -64,7 +62,6 @@ def claude_environment(world: World, url: str, **more: str) -> dict[str, str]:
 
 @contextmanager
 def claude_session(world: World, environment: Mapping[str, str]) -> Iterator[Terminal]:
-    """Claude Code, open in a terminal; it may run dialogd without asking."""
     words = ["claude", "--permission-mode", "default", "--allowedTools", "Bash(dialogd:*)"]
     terminal = Terminal(words, environment, world.project)
     try:
@@ -122,7 +119,6 @@ def codex_environment(world: World, url: str, model: str = "gpt-x") -> dict[str,
 
 
 def rollouts(world: World) -> list[Path]:
-    """The threads that Codex has written down."""
     return [*(world.home / ".codex" / "sessions").glob("*/*/*/rollout-*.jsonl")]
 
 
@@ -140,7 +136,6 @@ def codex_session(world: World, environment: Mapping[str, str]) -> Iterator[Term
 
 
 def dialogd(environment: Mapping[str, str], *words: str, given: str = "") -> str:
-    """A command of the person's, in a terminal of their own; what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "dialogd", *words],
         env=dict(environment),
@@ -155,7 +150,6 @@ def dialogd(environment: Mapping[str, str], *words: str, given: str = "") -> str
 
 
 def known(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
-    """Let this process look where the session's terminal does."""
     for name in ("HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
         if name in environment:
             monkeypatch.setenv(name, environment[name])
@@ -164,19 +158,16 @@ def known(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> No
 
 
 def the_session(terminal: Terminal) -> Session:
-    """The one session that there is."""
     until(running_sessions, "a session", PATIENCE, lambda: terminal.text[-2000:])
     (session,) = running_sessions()
     return session
 
 
 def texts(seen: Seen) -> str:
-    """All that a request to a model holds."""
     return json.dumps(seen.body, ensure_ascii=False)
 
 
 def heard(server: StandIn, words: str) -> bool:
-    """True once a model was told this."""
     return any(words in texts(seen) for seen in server.calls)
 
 
@@ -221,7 +212,6 @@ class Guest:
         self.replies = list(replies)
 
     def __call__(self, seen: Seen) -> Answer:
-        """Answer one request."""
         if not seen.tools:
             return Say("A title")
         said = json.dumps((seen.body or {})["messages"][-1], ensure_ascii=False)

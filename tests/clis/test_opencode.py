@@ -30,13 +30,10 @@ THEIRS = turn(3, "B", "I object.")
 
 @pytest.fixture
 def world(tmp_path: Path, states: Path) -> World:
-    """A world for opencode."""
     return make_world("opencode", tmp_path, states)
 
 
 class TestTurns:
-    """What is sent, and what comes back."""
-
     async def test_only_the_last_step_is_the_reply(self, world: World) -> None:
         look = Use("read", {"filePath": str(world.project)}, say="Let me look.")
         with StandIn(in_order(look, EndEarly("It is"), Say("It is so."))) as server:
@@ -53,7 +50,6 @@ class TestTurns:
 
 
 def orders(world: World, url: str) -> list[Use]:
-    """Everything that it must not do, as calls of its tools."""
     made, home = world.project / "made", world.home / "made"
     inside = str(world.project / "in.txt")
     return [
@@ -71,8 +67,6 @@ def orders(world: World, url: str) -> list[Use]:
 
 
 class TestSafety:
-    """It reads the project, and nothing else, whoever asks for it."""
-
     async def test_nothing_happens_to_the_disk(self, world: World) -> None:
         await nothing_happens(world, partial(orders, world))
 
@@ -125,8 +119,6 @@ class TestSafety:
 
 
 class TestFailing:
-    """An exit code of 0 proves nothing."""
-
     @pytest.mark.parametrize(
         ("answer", "kind", "again"),
         [

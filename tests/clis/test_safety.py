@@ -24,7 +24,6 @@ from tests.support.standin import Fail, Hang, Say, StandIn, Use, in_order
 
 
 def orders(world: World, url: str) -> list[Use]:
-    """Everything that an agent must not do, as calls of its tools."""
     made, home = world.project / "made", world.home / "made"
     if world.name == "claude-code":
         bash = [f"touch {made}", f"touch {home}", f"curl {url}/made"]
@@ -187,7 +186,6 @@ async def test_a_cancelled_turn_leaves_no_process(every: World) -> None:
 
 
 def persons_session(world: World, url: str, said: str) -> Path:
-    """A session that the person had in the project; its file."""
     subprocess.run(
         ["claude", "-p", "--session-id", str(uuid.uuid4())],
         input=said,

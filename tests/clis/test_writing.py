@@ -24,13 +24,11 @@ PLANTED = "planted-by-order"
 
 @pytest.fixture
 def world(every: World) -> World:
-    """A world for each of the four."""
     return every
 
 
 @pytest.fixture
 def workspace(world: World) -> Workspace:
-    """A worktree beside the project, and around it all that must stay as it is."""
     top = world.home.parent / "around"
     common = top / "repository" / ".git"
     forbidden = (top / "talk" / "dialog.md", top / "talk", top / "state", world.home, Path("/tmp"))
@@ -45,7 +43,6 @@ def workspace(world: World) -> Workspace:
 
 
 def writes(world: World, path: Path) -> list[Use]:
-    """All the ways to write a file."""
     name, is_there, old = str(path), path.is_file(), ""
     if is_there:
         old = path.read_text("utf-8", "replace")[:4]
@@ -83,7 +80,6 @@ def planted(world: World, workspace: Workspace) -> list[str]:
 
 
 def asked(workspace: Workspace, second: str = "") -> Request:
-    """A turn in the worktree: the first, or one that goes on from that reply."""
     mine = prompt(turn(2, "A", second, re="1"), turn(3, "B", "Mend it.")) if second else prompt()
     return replace(request(mine, "3" if second else "1"), workspace=workspace)
 

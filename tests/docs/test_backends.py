@@ -15,7 +15,7 @@ import pytest
 from dialogd.agent import call as costs
 from dialogd.agent import player
 from dialogd.agent.prompt import DIGEST_WORDS
-from dialogd.backends import BACKENDS, SHORTEST_SECRET, auto, coding_agent, parts, service
+from dialogd.backends import BACKENDS, SHORTEST_SECRET, auto, coding_agent, parts
 from dialogd.backends import apis as openai
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.errors import BackendError
@@ -93,7 +93,7 @@ def test_every_status_has_its_kind() -> None:
     told = {int(status): (kind, again) for what, kind, again in failures() for status in re.findall(r"\d{3}\b", what)}
     told.pop(600, None)  # seconds
     meant = {
-        status: next(row for codes, words, row in service.ERRORS if status in codes and not words) for status in told
+        status: next(row for codes, words, row in openai.ERRORS if status in codes and not words) for status in told
     }
     assert told == {status: (one.kind, one.retryable) for status, one in meant.items()}
     assert told.keys() >= {400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 529}
@@ -103,9 +103,9 @@ def test_the_numbers_are_the_codes_own() -> None:
     for words in (
         f"{dollars(DEFAULT_CAP)}, or {DEFAULT_TOKENS:,} tokens",
         f"stops its own agent at {dollars(DEFAULT_CAP)}",
-        f"{service.MAX_TOKENS} unless you say otherwise",
-        f"{service.SILENCE:g} seconds",
-        f"{service.WINDOW:,} tokens for one that it does not",
+        f"{openai.MAX_TOKENS} unless you say otherwise",
+        f"{openai.SILENCE:g} seconds",
+        f"{openai.WINDOW:,} tokens for one that it does not",
         f"{coding_agent.ROOM:,} tokens for coding agents",
         f"at most {openai.ROOM:,} tokens",
         f"at most {player.MOST_NOTES:,} bytes",
