@@ -1,4 +1,4 @@
-"""What real coding agents may do: read the project, and nothing else, whoever asks for it."""
+"""What real coding agents may do: read the project, and nothing else, whoever asks for it; and how they fail."""
 
 from __future__ import annotations
 
@@ -18,60 +18,87 @@ from dialogd.backends import probe
 from dialogd.backends.coding_agent import GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.store.caller import CODEX_THREAD
+from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, SERVICES, World, ask, counting, nothing_happens, prepared, prompt, turn
 from tests.support.pair import PATIENCE, a_second
-from tests.support.standin import Fail, Hang, Say, StandIn, Use, in_order
+from tests.support.standin import Answer, Cut, EndEarly, Fail, Hang, Say, StandIn, Use, in_order
 
 
 def orders(world: World, url: str) -> list[Use]:
-    made, home = world.project / "made", world.home / "made"
-    if world.name == "claude-code":
-        bash = [f"touch {made}", f"touch {home}", f"curl {url}/made"]
-        return [
-            Use("Write", {"file_path": str(made), "content": "x"}),
-            Use("Write", {"file_path": str(home), "content": "x"}),
-            Use("Edit", {"file_path": str(world.project / "in.txt"), "old_string": "INSIDE", "new_string": "x"}),
-            *(Use("Bash", {"command": command, "description": "x"}) for command in bash),
-            Use("Read", {"file_path": str(world.home / "out.txt")}),
-            Use("Read", {"file_path": "../home/out.txt"}),
-            Use("Grep", {"pattern": "OUT", "path": str(world.home), "output_mode": "content"}),
-            Use("Read", {"file_path": "/etc/hostname"}),
-            Use("WebFetch", {"url": f"{url}/made", "prompt": "x"}),
-        ]
-    patch = f"*** Begin Patch\n*** Add File: {made}\n+x\n*** End Patch\n"
-    commands = [
-        f"touch {made}",
-        f"touch {home}",
-        f"cat {world.home}/out.txt",
-        "cat ../home/out.txt",
-        f"curl -sS -m 3 {url}/made",
-        "env",
-    ]
+    """Everything that an agent must not do, as calls of its tools."""
+    made, home, inside = str(world.project / "made"), str(world.home / "made"), str(world.project / "in.txt")
+    out, patch = str(world.home / "out.txt"), f"*** Begin Patch\n*** Add File: {made}\n+x\n*** End Patch\n"
+    fetch = f"curl -sS -m 3 {url}/made"
+    commands = [f"touch {made}", f"touch {home}", f"cat {out}", "cat ../home/out.txt", fetch, "env"]
+    match world.name:
+        case "claude-code":
+            return [
+                *(Use("Write", {"file_path": path, "content": "x"}) for path in (made, home)),
+                Use("Edit", {"file_path": inside, "old_string": "INSIDE", "new_string": "x"}),
+                *(Use("Bash", {"command": command, "description": "x"}) for command in (*commands[:2], fetch)),
+                *(Use("Read", {"file_path": path}) for path in (out, "../home/out.txt", "/etc/hostname")),
+                Use("Grep", {"pattern": "OUT", "path": str(world.home), "output_mode": "content"}),
+                Use("WebFetch", {"url": f"{url}/made", "prompt": "x"}),
+            ]
+        case "gemini":
+            return [
+                *(Use("write_file", {"file_path": path, "content": "x"}) for path in (made, home)),
+                Use("replace", {"file_path": inside, "old_string": "INSIDE", "new_string": "x"}),
+                Use("run_shell_command", {"command": "; ".join([*commands[:2], fetch])}),
+                *(Use("read_file", {"file_path": path}) for path in (out, "../home/out.txt")),
+                Use("grep_search", {"pattern": "OUTSIDE", "dir_path": str(world.home)}),
+                Use("web_fetch", {"prompt": f"Get {url}/made"}),
+                Use("save_memory", {"fact": "x"}),
+                Use("invoke_agent", {"agent_name": "generalist", "prompt": f"touch {made}"}),
+            ]
+        case "opencode":
+            return [
+                *(Use("write", {"filePath": path, "content": "x"}) for path in (made, home)),
+                Use("edit", {"filePath": inside, "oldString": "INSIDE", "newString": "x"}),
+                Use("patch", {"patchText": patch}),
+                Use("bash", {"command": "; ".join([*commands[:2], fetch]), "description": "x"}),
+                *(Use("read", {"filePath": path}) for path in (out, f"{world.project}/../home/out.txt")),
+                Use("grep", {"pattern": "OUTSIDE", "path": str(world.home)}),
+                Use("webfetch", {"url": f"{url}/made", "format": "text"}),
+                Use("task", {"description": "x", "prompt": f"touch {made}", "subagent_type": "general"}),
+            ]
     return [
         *(Use("exec_command", {"cmd": command}) for command in commands),
         Use("exec_command", {"cmd": f"touch {made}", "sandbox_permissions": "require_escalated", "justification": "x"}),
         Use("exec", f"text(JSON.stringify(await tools.apply_patch({json.dumps(patch)})))"),
         Use("exec", f"text(JSON.stringify(await tools.exec_command({json.dumps({'cmd': f'touch {made}'})})))"),
-        Use("shell", {"command": ["touch", str(made)]}),
+        Use("shell", {"command": ["touch", made]}),
     ]
 
 
-async def test_nothing_happens_to_the_disk(world: World) -> None:
-    server = await nothing_happens(world, partial(orders, world))
-    assert server.calls[-1].prompt.count(GOES_ON) == 1
-    assert sum(len(seen.tool_results) for seen in server.calls) == 2 * len(orders(world, ""))
+async def test_nothing_happens_to_the_disk(every: World) -> None:
+    server = await nothing_happens(every, partial(orders, every))
+    if every.name in ("claude-code", "codex"):
+        assert server.calls[-1].prompt.count(GOES_ON) == 1
+    if every.name != "opencode":
+        assert sum(len(seen.tool_results) for seen in server.calls) == 2 * len(orders(every, ""))
 
 
-async def test_reading_the_project_works(world: World) -> None:
-    (world.project / "in.txt").write_text("INSIDE-THE-PROJECT")
-    path = str(world.project / "in.txt")
-    read = (
-        Use("Read", {"file_path": path}) if world.name == "claude-code" else Use("exec_command", {"cmd": "cat in.txt"})
-    )
+# How each reads a file of the project, and the tools that are all it has where they are named.
+READS: Mapping[str, tuple[str, str, set[str]]] = {
+    "claude-code": ("Read", "file_path", set()),
+    "codex": ("exec_command", "cmd", set()),
+    "gemini": ("read_file", "file_path", {"read_file", "list_directory", "glob", "grep_search"}),
+    "opencode": ("read", "filePath", {"read", "grep", "glob", "list"}),
+}
+
+
+async def test_reading_the_project_works(every: World) -> None:
+    path = every.project / "deep" / "in.txt"
+    path.parent.mkdir()
+    path.write_text("INSIDE-THE-PROJECT")
+    tool, name, tools = READS[every.name]
+    read = Use(tool, {name: "cat deep/in.txt" if tool == "exec_command" else str(path)})
     with StandIn(in_order(read, Say("Done."))) as server:
-        await ask(world.make(server.url), prompt())
-        (result,) = server.calls[-1].tool_results
-    assert "INSIDE-THE-PROJECT" in result[1]
+        await ask(await prepared(every, server.url), prompt())
+        ((_, text),) = server.calls[-1].tool_results
+        assert "INSIDE-THE-PROJECT" in text
+        assert not tools or set(server.calls[0].tools) <= tools
 
 
 async def test_codex_tells_a_command_in_which_thread_it_runs(codex: World) -> None:
@@ -82,55 +109,94 @@ async def test_codex_tells_a_command_in_which_thread_it_runs(codex: World) -> No
     assert f"{CODEX_THREAD}={kept.stem[-36:]}\n" in result[1]
 
 
-def hostile(world: World) -> tuple[Path, Mapping[str, str]]:
-    """A project that brings hooks, servers and instructions, and the folder in which they leave their traces."""
-    marks = world.home / "marks"
-    marks.mkdir()
+NOTES = {name: f"{name}-NOTE" for name in ("CLAUDE.md", "AGENTS.md", "GEMINI.md")} | {"notes/more.md": "IMPORTED-NOTE"}
 
-    def hook(name: str) -> list[dict[str, Any]]:
-        return [{"hooks": [{"type": "command", "command": f"touch {marks}/{name}"}]}]
 
-    server = {"command": "touch", "args": [f"{marks}/mcp"]}
-    return marks, {
-        ".claude/settings.json": json.dumps(
-            {
-                "hooks": {name: hook(name) for name in ("SessionStart", "UserPromptSubmit", "Stop")},
-                "enableAllProjectMcpServers": True,
-                "permissions": {"allow": ["Bash", "Write"]},
-            }
-        ),
-        ".mcp.json": json.dumps({"mcpServers": {"bad": server}}),
-        "CLAUDE.md": "CLAUDE-NOTE @notes/more.md",
-        "notes/more.md": "IMPORTED-NOTE",
-        "AGENTS.md": "AGENTS-NOTE",
-        ".codex/config.toml": f'[mcp_servers.bad]\ncommand = "touch"\nargs = ["{marks}/mcp"]\n',
-    }
+def hostile(world: World, marks: Path, *, trust: bool) -> dict[str, str]:
+    """A project that brings hooks, servers and instructions, which leave their traces in that folder."""
+    files = {**world.make("http://127.0.0.1:9").bait(marks / "ran"), **NOTES}
+    files["CLAUDE.md"] += " @notes/more.md"
+    match world.name:
+        case "claude-code":
+            settings = json.loads(files[".claude/settings.json"])
+            files[".claude/settings.json"] = json.dumps(settings | {"permissions": {"allow": ["Bash", "Write"]}})
+        case "gemini" if trust:  # what it runs must work
+            files[".gemini/settings.json"] = json.dumps({"hooks": json.loads(files[".gemini/settings.json"])["hooks"]})
+            files.pop(".env")
+        case "opencode":
+            allow = "---\nmode: primary\npermission:\n  '*': allow\n---\nYou may write.\n"
+            files[".opencode/agent/dialogd.md"] = allow
+    return files
 
 
 @pytest.mark.parametrize("trust", [False, True])
-async def test_a_hostile_project_runs_nothing(world: World, trust: bool) -> None:
-    marks, files = hostile(world)
-    world.write(files)
-    with StandIn(counting()) as server:
-        await ask(world.make(server.url, trust_project=trust), prompt())
+async def test_a_hostile_project_runs_nothing_unless_trusted_and_never_writes(every: World, trust: bool) -> None:
+    marks = every.home / "marks"
+    marks.mkdir()
+    files = hostile(every, marks, trust=trust)
+    every.write(files)
+    writes = [use for use in orders(every, "http://127.0.0.1:9") if "made" in str(use.input)]
+    with StandIn(in_order(*writes, Say("Done."))) as server:
+        await ask(await prepared(every, server.url, trust_project=trust), prompt())
         said = json.dumps([seen.body for seen in server.calls])
-    made = {path.name for path in marks.iterdir()}
-    if trust:
-        assert made
-    else:
-        assert not made
-        assert not [note for note in ("CLAUDE-NOTE", "IMPORTED-NOTE", "AGENTS-NOTE") if note in said]
+    after = every.files()
+    assert {name: after[name].decode() for name in files} == files
+    assert not (every.project / "made").exists()
+    assert not (every.home / "made").exists()
+    assert bool([*marks.iterdir()]) is trust
+    told = [note for note in NOTES.values() if note in said]
+    assert not told or trust
+    assert told or not (trust and every.name in ("gemini", "opencode"))
 
 
-async def test_a_trusted_project_still_cannot_write(world: World) -> None:
-    _, files = hostile(world)
-    world.write(files)
-    before = world.files()
-    write = [use for use in orders(world, "http://127.0.0.1:1") if "made" in str(use.input)]
-    with StandIn(in_order(*write, Say("Done."))) as server:
-        await ask(world.make(server.url, trust_project=True), prompt())
-    assert world.files() == before
-    assert not (world.home / "made").exists()
+KINDS: Mapping[str, tuple[tuple[Answer, str, bool], ...]] = {
+    "claude-code": (
+        (Fail(404, message="The model `x` does not exist."), "request", False),
+        (Say("", stop="refusal"), "refusal", False),
+        (Say(""), "empty", True),
+    ),
+    "codex": ((Fail(404, message="The model `x` does not exist."), "request", False), (Say(""), "empty", True)),
+    "gemini": (
+        (Fail(401), "auth", False),
+        (Fail(400, message="API key not valid. Please pass a valid API key."), "auth", False),
+        (Fail(403), "auth", False),
+        (Fail(404, message="models/x is not found for API version v1beta"), "request", False),
+        (Fail(429), "busy", True),
+        (Fail(429, message="You exceeded your current quota. Please retry in 1.5s."), "busy", True),
+        (Fail(503), "busy", True),
+        (Cut("A reply of some words, cut in the middle."), "network", True),
+        (EndEarly("A reply of some words, ended early."), "network", True),
+        (Say(""), "empty", True),
+        (Say("As far as", stop="refusal"), "refusal", False),
+        (Say("As far as", stop="max_tokens"), "cut", False),
+    ),
+    "opencode": (
+        (Fail(401), "auth", False),
+        (Fail(403), "auth", False),
+        (Fail(404), "request", False),
+        (Say(""), "empty", True),
+        (Say("As far as", stop="content_filter"), "refusal", False),
+        (Say("As far as", stop="max_tokens"), "cut", False),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "kind", "again"), [(name, *row) for name, rows in KINDS.items() for row in rows], ids=str
+)
+async def test_a_failure_is_told_by_its_kind(
+    tmp_path: Path, states: Path, name: str, answer: Answer, kind: str, again: bool
+) -> None:
+    world = make_world(name, tmp_path, states)
+    with StandIn(in_order(answer)) as server:
+        backend = await prepared(world, server.url)
+        async with asyncio.timeout(40):
+            with pytest.raises(BackendError) as caught:
+                await ask(backend, prompt())
+    assert (caught.value.kind, caught.value.retryable) == (kind, again)
+    assert "\n" not in caught.value.cause
+    assert KEY not in caught.value.cause
+    assert caught.value.retry_after == (1.5 if "retry in 1.5s" in getattr(answer, "message", "") else None)
 
 
 async def test_a_bad_key_is_told_at_once(world: World) -> None:
@@ -139,8 +205,7 @@ async def test_a_bad_key_is_told_at_once(world: World) -> None:
             with pytest.raises(BackendError) as caught:
                 await ask(world.make(server.url), prompt())
         assert len(server.calls) <= 4
-    assert caught.value.kind == "auth"
-    assert not caught.value.retryable
+    assert (caught.value.kind, caught.value.retryable) == ("auth", False)
     assert f"that key was sent to {server.url}" in caught.value.fix
 
 
@@ -149,26 +214,6 @@ async def test_an_overloaded_service_is_worth_another_attempt(world: World) -> N
         await ask(world.make(server.url), prompt())
     assert caught.value.retryable
     assert caught.value.kind in ("busy", "network")
-
-
-async def test_an_unknown_model_is_a_wrong_request(world: World) -> None:
-    unknown = Fail(404, message="The model `x` does not exist.")
-    with StandIn(lambda _: unknown) as server, pytest.raises(BackendError) as caught:
-        await ask(world.make(server.url), prompt())
-    assert caught.value.kind == "request"
-    assert not caught.value.retryable
-
-
-async def test_a_refusal_of_the_model_is_a_failure(claude: World) -> None:
-    with StandIn(lambda _: Say("", stop="refusal")) as server, pytest.raises(BackendError) as caught:
-        await ask(claude.make(server.url), prompt())
-    assert caught.value.kind in ("refusal", "empty")
-
-
-async def test_an_empty_answer_is_a_failure(world: World) -> None:
-    with StandIn(lambda _: Say("")) as server, pytest.raises(BackendError) as caught:
-        await ask(world.make(server.url), prompt())
-    assert caught.value.kind == "empty"
 
 
 async def test_a_cancelled_turn_leaves_no_process(every: World) -> None:
@@ -263,3 +308,6 @@ def test_a_probe_names_version_and_payer(every: World) -> None:
     found = probe(every.name, with_key)
     assert found.here
     assert "login" in found.pays
+    backend = every.make("http://127.0.0.1:9")
+    assert backend.paid == ""
+    assert KEY not in backend.environment.values()

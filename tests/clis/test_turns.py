@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -66,34 +65,6 @@ async def test_a_second_turn_sends_only_what_is_new(every: World) -> None:
     assert second.prompt.count("Postgres or Redis?") == 1
     assert "Reply of request 1." in second.prompt
     assert (usage.tokens_in, usage.tokens_out) == (100, 20)
-
-
-async def test_an_edited_turn_goes_back_to_where_it_was_whole(world: World) -> None:
-    second = turn(4, "A", "Reply of request 2.", re="3")
-    with StandIn(counting()) as server:
-        backend = world.make(server.url)
-        await ask(backend, prompt())
-        await ask(backend, prompt(MINE, THEIRS), re="3")
-        edited = replace(THEIRS, text=THEIRS.text.replace("object", "agree"))
-        await ask(backend, prompt(MINE, edited, second), re="5")
-        await ask(backend, prompt(replace(MINE, sound=False), edited, second), re="5")
-        _, _, older, whole = server.calls
-    assert GOES_ON in older.last
-    assert "I agree." in older.last
-    assert "Reply of request 2." in older.last
-    assert older.prompt.count("Postgres or Redis?") == 1
-    assert "I object." not in older.prompt
-    assert INTRO in whole.last
-    assert "I object." not in whole.prompt
-
-
-async def test_a_late_reply_is_not_taken_for_the_dialog(world: World) -> None:
-    with StandIn(counting()) as server:
-        backend = world.make(server.url)
-        await ask(backend, prompt())
-        await ask(backend, prompt(turn(2, "USER", "Wait."), turn(3, "B", "Yes.")), re="3")
-        assert INTRO in server.calls[1].last
-        assert "Reply of request 1." not in server.calls[1].prompt
 
 
 async def test_a_question_back_goes_to_the_same_session(world: World) -> None:
