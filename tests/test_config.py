@@ -10,11 +10,8 @@ import pytest
 from platformdirs import user_config_path
 
 from dialogd.config import SETTINGS, Settings, default_port, dotenv, load
-from dialogd.errors import BadInput, UnsafeFile
+from dialogd.errors import DialogdError, UnsafeFile
 from tests.support.cases import cases
-
-# One place after another, strongest first: where the port stands and what its origin is called.
-PORTS = {"flag": 1, "environment": 2, "claude": 3, "dotenv": 4, "project": 5, "pyproject": 6, "user": 7}
 
 
 @pytest.fixture
@@ -26,67 +23,55 @@ def user_file() -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def place(name: str, cwd: Path, user_file: Path, flags: dict[str, object], environment: dict[str, str]) -> None:
-    """Set the port in one of the places."""
-    port = PORTS[name]
-    match name:
-        case "flag":
-            flags["port"] = port
-        case "environment":
-            environment["DIALOGD_PORT"] = str(port)
-        case "claude":
-            environment["CLAUDE_PORT"] = str(port)
-        case "dotenv":
-            (cwd / ".env").write_text(f"DIALOGD_PORT={port}\nANTHROPIC_API_KEY=not-ours\n")
-        case "project":
-            (cwd / "dialogd.toml").write_text(f"port = {port}\n")
-        case "pyproject":
-            (cwd / "pyproject.toml").write_text(f"[tool.other]\nx = 1\n[tool.dialogd]\nport = {port}\n")
-        case "user":
-            user_file.write_text(f"port = {port}\n")
+def refused(why: str, folder: Path, flags: dict[str, object] | None = None) -> DialogdError:
+    """What is said where settings cannot be collected."""
+    with pytest.raises(DialogdError, match=why) as caught:
+        load(flags or {}, {}, folder)
+    assert caught.value.fix
+    return caught.value
 
 
-@pytest.mark.parametrize("strongest", range(len(PORTS)))
+@pytest.mark.parametrize("strongest", range(7))
 def test_the_stronger_place_wins_and_is_named(strongest: int, tmp_path: Path, user_file: Path) -> None:
-    flags: dict[str, object] = {}
-    environment: dict[str, str] = {}
-    for name in list(PORTS)[strongest:]:
-        place(name, tmp_path, user_file, flags, environment)
+    flags = {"port": 1} if strongest == 0 else {}
+    names = {"DIALOGD_PORT": "2", "CLAUDE_PORT": "3"}
+    environment = {name: port for name, port in names.items() if strongest < int(port)}
+    files = {
+        tmp_path / ".env": "DIALOGD_PORT=4\nANTHROPIC_API_KEY=not-ours\n",
+        tmp_path / "dialogd.toml": "port = 5\n",
+        tmp_path / "pyproject.toml": "[tool.other]\nx = 1\n[tool.dialogd]\nport = 6\n",
+        user_file: "port = 7\n",
+    }
+    for number, (file, text) in enumerate(files.items(), 4):
+        if strongest < number:
+            file.write_text(text)
     settings = load(flags, environment, tmp_path)
-    origins = [
-        "flag --port",
-        "environment DIALOGD_PORT",
-        "environment CLAUDE_PORT",
-        f"{tmp_path / '.env'} DIALOGD_PORT",
-        f"{tmp_path / 'dialogd.toml'} port",
-        f"{tmp_path / 'pyproject.toml'} port",
-        f"{user_file} port",
-    ]
-    assert settings.port == strongest + 1
-    assert settings.source("port") == origins[strongest]
+    origins = ["flag --port", "environment DIALOGD_PORT", "environment CLAUDE_PORT"]
+    origins += [f"{file} {'DIALOGD_PORT' if file.name == '.env' else 'port'}" for file in files]
+    assert (settings.port, settings.source("port")) == (strongest + 1, origins[strongest])
 
 
 def test_nothing_set_means_the_documented_defaults(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()  # as a virtual environment may be called
+    (tmp_path / "pyproject.toml").write_text("[project\nname = ")  # another project's
     settings = load({}, {}, tmp_path)
     assert settings == Settings()
     assert (settings.id, settings.port, settings.file) == ("", None, Path("/tmp/claude-dialog.md"))
     assert (settings.backend, settings.pace, settings.log_format) == ("auto", 0.0, "text")
-    assert settings.state_dir.name == "dialogd"
-    assert settings.state_dir.is_absolute()
-    assert {source for _, _, source in settings.rows()} == {"default"}
+    assert (settings.state_dir.name, settings.state_dir.is_absolute()) == ("dialogd", True)
+    assert [(name, source) for name, _, source in settings.rows()] == [(one.name, "default") for one in SETTINGS]
 
 
-def test_places_are_mixed_key_by_key(tmp_path: Path, user_file: Path) -> None:
-    (tmp_path / "dialogd.toml").write_text('name = "Ann"\n')
-    user_file.write_text('name = "Bob"\nrole = "critic"\n')
-    settings = load({"id": "A", "model": None}, {}, tmp_path)
+def test_places_are_mixed_key_by_key_and_what_is_not_given_sets_nothing(tmp_path: Path, user_file: Path) -> None:
+    (tmp_path / "dialogd.toml").write_text('name = "Ann"\nport = 5\ndebug = true\npace = 9\n')
+    user_file.write_text('name = "Bob"\nrole = "critic"\nproject = "app"\n')
+    flags = {"id": "A", "model": None, "port": None, "debug": False, "pace": 0.5, "file": "d.md"}
+    settings = load(flags, {"DIALOGD_MODEL": "", "DIALOGD_STATE_DIR": "./state"}, tmp_path)
     assert (settings.name, settings.role, settings.id, settings.model) == ("Ann", "critic", "A", "")
-
-
-def test_a_flag_not_given_and_an_empty_variable_set_nothing(tmp_path: Path) -> None:
-    (tmp_path / "dialogd.toml").write_text("port = 5\ndebug = true\npace = 9\n")
-    settings = load({"port": None, "debug": False, "pace": 0}, {"DIALOGD_PORT": ""}, tmp_path)
-    assert (settings.port, settings.debug, settings.pace) == (5, False, 0.0)
+    assert (settings.port, settings.debug, settings.pace) == (5, False, 0.5)
+    paths = (settings.file, settings.state_dir, settings.project)  # each from where it is written
+    assert paths == (tmp_path / "d.md", tmp_path / "state", user_file.parent / "app")
+    assert {("debug", "false", "flag --debug"), ("pace", "0.5", "flag --pace")} <= set(settings.rows())
 
 
 @pytest.mark.parametrize(
@@ -105,13 +90,10 @@ def test_a_flag_not_given_and_an_empty_variable_set_nothing(tmp_path: Path) -> N
         ("DIALOGD_STATE_DIR", "~/s", "state_dir", Path("~/s").expanduser()),
         ("DIALOGD_PORT", "0", "port", 0),
         ("DIALOGD_COMMAND", "prog --x 'a b'", "command", "prog --x 'a b'"),
-        ("DIALOGD_BACKEND", "rehearsal:deadlock", "backend", "rehearsal:deadlock"),
         ("DIALOGD_PROJECT", "/srv/app", "project", Path("/srv/app")),
         ("DIALOGD_MAX_ROUNDS", "4", "max_rounds", 4),
         ("MAX_COLLABORATION_ROUNDS", "4", "max_rounds", 4),
         ("ESCALATION_THRESHOLD", "2", "escalation_threshold", 2),
-        ("DIALOGD_MODEL", "some-model", "model", "some-model"),
-        ("DIALOGD_NAME", "Ann", "name", "Ann"),
     ],
 )
 def test_every_variable_is_read(variable: str, written: str, name: str, expected: object, tmp_path: Path) -> None:
@@ -120,73 +102,48 @@ def test_every_variable_is_read(variable: str, written: str, name: str, expected
     assert getattr(load({}, {}, tmp_path), name) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        *(("port", wrong) for wrong in ("http", "-1", "65536", "3001.0", True, "\u0663")),
-        *(("id", wrong) for wrong in ("", "2B", "A B", "user", "System", "A\nTURN: B")),
-        *(("pace", wrong) for wrong in ("soon", "-1", "inf", "nan", True, [2])),
-        *(("poll", wrong) for wrong in ("0", "often")),
-        *(("file", wrong) for wrong in ("", "  ", "~nobody-has-this-name/x", 7, "a\0b")),
-        *(("debug", wrong) for wrong in ("perhaps", 2)),
-        *(("log_format", wrong) for wrong in ("xml", True)),
-        *(("name", wrong) for wrong in ("two\nlines", "bell\a", "\u2028", "\udcff", 5)),
-    ],
-)
-def test_a_wrong_value_names_origin_and_fix(name: str, wrong: object, tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as caught:
-        load({name: wrong}, {}, tmp_path)
-    assert str(caught.value).startswith(f"{name} {wrong!r} (flag --{name.replace('_', '-')}) ")
-    assert f"flag --{name.replace('_', '-')}" in caught.value.fix
-    assert caught.value.exit_code == 2
+WRONG: dict[str, list[object]] = {
+    "port": ["http", "-1", "65536", "3001.0", True, "\u0663"],
+    "id": ["", "2B", "A B", "user", "System", "A\nTURN: B"],
+    "pace": ["soon", "-1", "inf", "nan", True, [2]],
+    "poll": ["0", "often"],
+    "file": ["", "  ", "~nobody-has-this-name/x", 7, "a\0b"],
+    "debug": ["perhaps", 2],
+    "log_format": ["xml", True],
+    "name": ["two\nlines", "bell\a", "\u2028", "\udcff", 5],
+}
 
 
-def test_a_wrong_value_that_is_overruled_is_nobodys_problem(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "wrong"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_wrong_value_names_origin_and_fix_unless_it_is_overruled(name: str, wrong: object, tmp_path: Path) -> None:
+    flag = f"flag --{name.replace('_', '-')}"
+    said = refused(name, tmp_path, {name: wrong})
+    assert str(said).startswith(f"{name} {wrong!r} ({flag}) ")
+    assert (flag in said.fix, said.exit_code) == (True, 2)
     (tmp_path / "dialogd.toml").write_text('port = "nonsense"\n')
     assert load({"port": 9}, {}, tmp_path).port == 9
 
 
-@pytest.mark.parametrize("file", ["dialogd.toml", "pyproject.toml"])
-def test_an_unknown_key_is_named_with_close_matches(file: str, tmp_path: Path) -> None:
-    head = "[tool.dialogd]\n" if file == "pyproject.toml" else ""
-    (tmp_path / file).write_text(f'{head}state-dir = "x"\n')
-    with pytest.raises(BadInput, match="unknown setting 'state-dir'") as caught:
-        load({}, {}, tmp_path)
-    assert str(tmp_path / file) in str(caught.value)
-    assert "state_dir" in caught.value.fix
-
-
-def test_a_typo_in_dotenv_is_named_and_other_programs_keys_are_not(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("DATABASE=x\nDIALOGD_PROT=3001\n")
-    with pytest.raises(BadInput, match="DIALOGD_PROT") as caught:
-        load({}, {}, tmp_path)
-    assert "DIALOGD_PORT" in caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
+@cases(
+    ("file", "content", "said", "fix"),
     [
-        ("dialogd.toml", b"port = \n"),
-        ("dialogd.toml", b"name = '\xff'\n"),
-        (".env", b"\xff\xfe"),
-        ("pyproject.toml", b"[tool]\ndialogd = 3\n"),
+        ("dialogd.toml", b'state-dir = "x"\n', "unknown setting 'state-dir' in {file}", "state_dir"),
+        ("pyproject.toml", b'[tool.dialogd]\nstate-dir = "x"\n', "unknown setting 'state-dir' in {file}", "state_dir"),
+        (".env", b"DATABASE=x\nDIALOGD_PROT=3001\n", "unknown setting 'DIALOGD_PROT'", "DIALOGD_PORT"),
+        ("dialogd.toml", b"port = \n", "{file} is not TOML", ""),
+        ("dialogd.toml", b"name = '\xff'\n", "{file} cannot be read", ""),
+        (".env", b"\xff\xfe", "{file} cannot be read", ""),
+        ("pyproject.toml", b"[tool]\ndialogd = 3\n", "tool.dialogd in {file}", ""),
     ],
 )
-def test_a_broken_file_is_named(file: str, content: bytes, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_is_named(tmp_path: Path, file: str, content: bytes, said: str, fix: str) -> None:
     (tmp_path / file).write_bytes(content)
-    with pytest.raises(BadInput, match=file) as caught:
-        load({}, {}, tmp_path)
-    assert caught.value.fix
+    assert fix in refused(said.format(file=tmp_path / file), tmp_path).fix
+    (tmp_path / file).unlink()
 
 
-def test_another_projects_pyproject_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[project\nname = ")
-    assert load({}, {}, tmp_path) == Settings()
-
-
-def test_a_virtual_environment_called_dotenv_is_no_file_of_settings(tmp_path: Path) -> None:
-    (tmp_path / ".env").mkdir()
-    assert load({}, {}, tmp_path) == Settings()
+def test_an_unknown_flag_is_refused(tmp_path: Path) -> None:
+    refused("prot", tmp_path, {"prot": 1})
 
 
 def test_dotenv_never_reaches_the_process_environment(tmp_path: Path) -> None:
@@ -197,42 +154,18 @@ def test_dotenv_never_reaches_the_process_environment(tmp_path: Path) -> None:
     assert dict(os.environ) == before
 
 
-def test_relative_paths_count_from_where_they_are_written(tmp_path: Path, user_file: Path) -> None:
-    user_file.write_text('project = "app"\n')
-    settings = load({"file": "d.md"}, {"DIALOGD_STATE_DIR": "./state"}, tmp_path)
-    assert settings.file == tmp_path / "d.md"
-    assert settings.state_dir == tmp_path / "state"
-    assert settings.project == user_file.parent / "app"
-
-
 @pytest.mark.root
 def test_a_file_that_another_user_left_in_a_shared_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dialogd.toml").write_text('command = "evil"\n')
     os.chown(tmp_path / "dialogd.toml", 12345, -1)
-    with pytest.raises(BadInput, match="belongs to another user"):
-        load({}, {}, tmp_path)
+    refused("belongs to another user", tmp_path)
     os.chown(tmp_path, 12345, -1)
     assert load({}, {}, tmp_path).command == "evil"
 
 
-def test_every_setting_has_a_row_with_value_and_origin(tmp_path: Path) -> None:
-    rows = load({"debug": True, "pace": 0.5}, {}, tmp_path).rows()
-    assert [name for name, _, _ in rows] == [setting.name for setting in SETTINGS]
-    assert {("debug", "true", "flag --debug"), ("pace", "0.5", "flag --pace")} <= set(rows)
-
-
-def test_an_unknown_flag_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="prot"):
-        load({"prot": 1}, {}, tmp_path)
-
-
-@cases(
-    ("agent", "port"),
-    [("A", 3001), ("B", 3002), ("c", 3003), ("Z", 3026), ("critic", None), ("", None), ("\u00df", None)],
-)
-def test_seats_have_ports(agent: str, port: int | None) -> None:
-    """Single letters have a port of their own, other ids have none."""
-    assert default_port(agent) == port
+def test_seats_of_a_single_letter_have_ports_of_their_own() -> None:
+    ports = {"A": 3001, "B": 3002, "c": 3003, "Z": 3026, "critic": None, "": None, "\u00df": None}
+    assert {agent: default_port(agent) for agent in ports} == ports
 
 
 SERVER = """
@@ -247,45 +180,37 @@ may = "deny"
 """
 
 
-def test_servers_of_tools_stand_in_the_users_own_file(tmp_path: Path, user_file: Path) -> None:
+def test_servers_of_tools_stand_in_the_users_own_file_which_nobody_else_may_write(
+    tmp_path: Path, user_file: Path
+) -> None:
     user_file.write_text(SERVER)
     settings = load({}, {}, tmp_path)
     tickets, wiki = settings.tools
     assert (tickets.name, tickets.command, tickets.url) == ("tickets", ("uvx", "my tickets"), "")
     assert [tickets.may_call(tool) for tool in ("search", "create")] == ["allow", "ask"]
     assert (wiki.url, wiki.is_denied, tickets.is_denied) == ("http://127.0.0.1:8931/mcp", True, False)
-    (shown,) = (value for name, value, _ in settings.rows() if name == "tools")
-    assert shown == "tickets (uvx 'my tickets'; ask, search: allow); wiki (http://127.0.0.1:8931/mcp; deny)"
+    shown = "tickets (uvx 'my tickets'; ask, search: allow); wiki (http://127.0.0.1:8931/mcp; deny)"
+    assert ("tools", shown) in {(name, value) for name, value, _ in settings.rows()}
+    user_file.chmod(0o666)
+    assert isinstance(refused("anybody may write", tmp_path), UnsafeFile)
 
 
 @pytest.mark.parametrize("name", ["dialogd.toml", "pyproject.toml", ".env"])
 def test_no_project_names_servers_of_tools(tmp_path: Path, user_file: Path, name: str) -> None:
     named = SERVER if name == "dialogd.toml" else SERVER.replace("[tools.", "[tool.dialogd.tools.")
     (tmp_path / name).write_text("DIALOGD_TOOLS=x\n" if name == ".env" else named)
-    with pytest.raises(BadInput, match="a project does not decide which programs run") as caught:
-        load({}, {}, tmp_path)
-    assert str(user_file) in caught.value.fix
+    said = refused("a project does not decide which programs run", tmp_path)
+    assert str(user_file) in said.fix
 
 
 def test_no_project_and_no_variable_says_what_tests_a_build(tmp_path: Path, user_file: Path) -> None:
-    (tmp_path / "dialogd.toml").write_text('gate = "sh evil"\n')
-    with pytest.raises(BadInput, match="may not set 'gate'"):
-        load({}, {}, tmp_path)
-    (tmp_path / "dialogd.toml").unlink()
-    (tmp_path / ".env").write_text("DIALOGD_REPO=.\n")
-    with pytest.raises(BadInput, match="may not set 'repo'"):
-        load({}, {}, tmp_path)
-    (tmp_path / ".env").unlink()
+    for name, text, what in (("dialogd.toml", 'gate = "sh evil"\n', "gate"), (".env", "DIALOGD_REPO=.\n", "repo")):
+        (tmp_path / name).write_text(text)
+        refused(f"may not set '{what}'", tmp_path)
+        (tmp_path / name).unlink()
     user_file.write_text('gate = "make test"\n')
     settings = load({"repo": "code"}, {"DIALOGD_GATE": "sh evil"}, tmp_path)
     assert (settings.gate, settings.repo) == ("make test", tmp_path / "code")
-
-
-def test_a_file_of_servers_that_anybody_may_write_is_refused(tmp_path: Path, user_file: Path) -> None:
-    user_file.write_text(SERVER)
-    user_file.chmod(0o666)
-    with pytest.raises(UnsafeFile, match="anybody may write"):
-        load({}, {}, tmp_path)
 
 
 @cases(
@@ -305,6 +230,4 @@ def test_a_file_of_servers_that_anybody_may_write_is_refused(tmp_path: Path, use
 )
 def test_a_server_that_makes_no_sense_is_refused(tmp_path: Path, user_file: Path, text: str, why: str) -> None:
     user_file.write_text(text)
-    with pytest.raises(BadInput, match=why) as caught:
-        load({}, {}, tmp_path)
-    assert str(user_file) in str(caught.value)
+    assert str(user_file) in str(refused(why, tmp_path))

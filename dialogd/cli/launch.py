@@ -590,7 +590,7 @@ def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
         except (TypeError, KeyError, ValueError, OverflowError):
             continue
         runs = created is not None and process_started(pid) == created
-        if runs or file.exists():
+        if file.name and (runs or file.exists()):
             yield file, runs
         else:
             path.unlink(missing_ok=True)

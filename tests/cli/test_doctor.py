@@ -95,12 +95,7 @@ def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> 
     found = facts(done)
     assert key not in done.out
     claude = found["claude-code"]
-    assert (claude["state"], claude["version"], claude["vendor"], claude["proven"]) == (
-        "ok",
-        "9.8.7",
-        "Anthropic",
-        True,
-    )
+    assert [claude[key] for key in ("state", "version", "vendor", "proven")] == ["ok", "9.8.7", "Anthropic", True]
     assert claude["pays"] == "the key in ANTHROPIC_API_KEY"
     assert (found["codex"]["version"], found["codex"]["proven"]) == ("1.2.3", False)
     assert (found["gemini"]["state"], found["gemini"]["here"], found["gemini"]["proven"]) == ("absent", False, None)

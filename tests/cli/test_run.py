@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
-import subprocess
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 import psutil
 import pytest
@@ -23,6 +21,7 @@ from dialogd.views.plan import Plan
 from tests.cli.command import PATIENCE, Commands, until
 from tests.support.minds import consensus
 from tests.support.standin import StandIn
+from tests.support.terminal import Terminal
 
 
 def dialog_of(dialogd: Commands) -> Dialog | None:
@@ -138,27 +137,11 @@ def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Com
 
 
 @pytest.mark.slow
-def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
-    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--linger", "always"]
-    with dialogd.background(*words) as process:
-        until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
-        port = dialogd.daemons()[0].port
-        answer = ask(port, "POST", "/reject", {"reason": "tell me more"}, seconds=PATIENCE)
-        assert (answer or (0, {}))[0] < 300, answer
-        until(lambda: dialogd.output.count("the page stays") == 2, "the second end", lambda: dialogd.output)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0, dialogd.output
-        dialog = dialog_of(dialogd)
-        assert (dialog is not None and dialog.state.outcome is not None, leftovers(dialogd)) == (True, [])
-        assert "\nnext   dialogd approve --file" in dialogd.output
-        assert "page   it ended" not in dialogd.output
-
-
-@pytest.mark.slow
 def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Commands) -> None:
     words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--linger", "always"]
     with dialogd.background(*words) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
+        assert "\nnext   dialogd approve --file" not in dialogd.output
         first, second = sorted(dialogd.daemons(), key=lambda daemon: daemon.id)
         os.kill(second.pid, signal.SIGKILL)
         until(lambda: "the daemon of B ended (signal 9)" in dialogd.output, "the news", lambda: dialogd.output)
@@ -166,10 +149,24 @@ def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Com
         assert (answer or (0, {}))[0] < 300, answer
         until(lambda: dialogd.output.count("the page stays") == 2, "the second end", lambda: dialogd.output)
         assert dialogd.output.count("the daemon of B ended") == 2  # the news, and that it is started again
-        for daemon in dialogd.daemons():
-            os.kill(daemon.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0, dialogd.output
-        assert leftovers(dialogd) == []
+        assert (leftovers(dialogd), "\nnext   dialogd approve --file" in dialogd.output) == ([], True)
+
+
+@pytest.mark.slow
+def test_with_stay_it_ends_with_the_last_daemon_and_is_stopped_like_others(dialogd: Commands) -> None:
+    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--linger", "always"]
+    for how in ("killed", "stopped"):
+        with dialogd.background(*words, "--replace") as process:
+            until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
+            if how == "stopped":
+                process.kill()
+                assert dialogd("stop").code == 0
+            for daemon in dialogd.daemons():
+                os.kill(daemon.pid, signal.SIGKILL)
+            assert process.wait(PATIENCE) == (0 if how == "killed" else -signal.SIGKILL), dialogd.output
+            assert (dialogd.daemons(), leftovers(dialogd)) == ((), [])
 
 
 @pytest.mark.slow
@@ -187,18 +184,6 @@ def test_daemons_that_a_killed_run_leaves_are_listed_and_end_a_while_after_their
         assert dialog is not None
         assert dialog.state.outcome is not None
         assert dialog.state.outcome.name == "CONSENSUS_REACHED"
-
-
-@pytest.mark.slow
-def test_daemons_that_a_killed_run_leaves_are_stopped_like_others(dialogd: Commands) -> None:
-    with dialogd.background(
-        "run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--linger", "always"
-    ) as process:
-        until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
-        process.kill()
-        process.wait()
-        assert dialogd("stop").code == 0
-        assert (dialogd.daemons(), leftovers(dialogd)) == ((), [])
 
 
 @pytest.mark.slow
@@ -225,14 +210,6 @@ def test_what_cannot_be_played_is_refused_before_anything_is_written(dialogd: Co
 
 
 @pytest.mark.slow
-def test_a_deadlock_is_exit_code_4(dialogd: Commands) -> None:
-    words = ["run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0"]
-    with dialogd.background(*words) as process:
-        assert process.wait(PATIENCE) == 4, dialogd.output
-        assert re.search("ended, no agreement: a deadlock, called by Claude [AB] and Claude [AB] ", dialogd.output)
-
-
-@pytest.mark.slow
 def test_the_person_is_called_and_answers(dialogd: Commands) -> None:
     with dialogd.background("run", "Tabs?", "--agents", "rehearsal:ask,rehearsal:ask", "--pace", "0") as process:
         until(lambda: ">> your turn: " in dialogd.output, "the call", lambda: dialogd.output)
@@ -243,13 +220,16 @@ def test_the_person_is_called_and_answers(dialogd: Commands) -> None:
 
 
 @pytest.mark.slow
-def test_a_dialog_in_which_everybody_fails_is_exit_code_1(dialogd: Commands) -> None:
+def test_a_dialog_in_which_everybody_fails_is_exit_code_1_and_a_deadlock_4(dialogd: Commands) -> None:
     words = ["run", "Tabs?", "--agents", "rehearsal:error,rehearsal:error", "--pace", "0"]
     with dialogd.background(*words, DIALOGD_RETRY_WAIT="0") as process:
         until(lambda: " failed: " in dialogd.output.partition("your turn: ")[2], "it", lambda: dialogd.output)
         assert dialogd("skip", dialogd.output.partition("your turn: ")[2][0]).code == 0
         assert process.wait(PATIENCE) == 1, dialogd.output
         assert leftovers(dialogd) == []
+    done = dialogd(*words[:3], "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0", "--replace")
+    assert done.code == 4, done.err
+    assert re.search("ended, no agreement: a deadlock, called by Claude [AB] and Claude [AB] ", done.out + done.err)
 
 
 @pytest.mark.slow
@@ -308,56 +288,6 @@ def test_a_dialog_goes_on_with_the_agents_that_are_named(dialogd: Commands) -> N
 
 
 @pytest.mark.slow
-def test_in_step_mode_enter_passes_the_word_on(dialogd: Commands) -> None:
-    screen, terminal = pty.openpty()
-    process = subprocess.Popen(
-        dialogd.words(["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--step"]),
-        cwd=dialogd.folder,
-        env=dialogd.environment,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        preexec_fn=own_terminal,  # noqa: PLW1509 - no thread of this process holds a lock that the child needs
-    )
-    os.close(terminal)
-    os.set_blocking(screen, False)
-    seen = bytearray()
-
-    def calls(count: int) -> bool:
-        with suppress(BlockingIOError, OSError):
-            seen.extend(os.read(screen, 65536))
-        return seen.count(b"\a") >= count or process.poll() is not None
-
-    try:
-        until(lambda: calls(1), "the first call", lambda: repr(bytes(seen[-2000:])))
-        assert b"step mode: it is your turn" in seen
-        os.write(screen, b"Mind the tests\n")
-        for count in range(2, 9):
-            until(lambda count=count: calls(count), f"call {count}", lambda: repr(bytes(seen[-2000:])))  # type: ignore[misc]
-            if process.poll() is None:
-                os.write(screen, b"\n")
-        assert process.wait(PATIENCE) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        os.close(screen)
-    dialog = dialog_of(dialogd)
-    assert [entry.body for entry in dialog.turns if entry.by == "USER"][1:] == ["Mind the tests"]
-    assert any(entry.by == "USER" and not entry.is_turn and entry.turn for entry in dialog.entries)
-    assert leftovers(dialogd) == []
-
-
-def own_terminal() -> None:
-    """Make the pseudo terminal on stdin the controlling terminal, as a shell's window is."""
-    import fcntl
-    import termios
-
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-@pytest.mark.slow
 def test_a_dialog_on_keys_says_before_it_starts_what_it_is_and_may_cost(dialogd: Commands) -> None:
     with StandIn(consensus) as server:
         variables = {
@@ -379,3 +309,24 @@ def test_a_dialog_on_keys_says_before_it_starts_what_it_is_and_may_cost(dialogd:
     assert "note: a key pays and no budget was given: the dialog ends at $5.00" in said
     assert re.search(r"^estimate: at most about \$\d+\.\d\d for 20 turns \(A \$\d", said, re.MULTILINE)
     assert not any(key in said + dialogd.file.read_text() for key in (variables["XAI_API_KEY"], "sk-ant-test"))
+
+
+@pytest.mark.slow
+def test_in_step_mode_enter_passes_the_word_on(dialogd: Commands) -> None:
+    words = dialogd.words(["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--step"])
+    terminal = Terminal(words, dialogd.environment, dialogd.folder)
+    try:
+        terminal.until("step mode: it is your turn")
+        terminal.press("Mind the tests\n")
+        until(lambda: "Mind the tests" in dialogd.file.read_text(), "the person's turn", lambda: terminal.text)
+        while not terminal.has_ended:
+            if owing(dialogd) == ("USER",):
+                terminal.press("\n")
+            time.sleep(0.2)
+    finally:
+        terminal.close()
+    dialog = dialog_of(dialogd)
+    assert dialog is not None
+    assert [entry.body for entry in dialog.turns if entry.by == "USER"][1:] == ["Mind the tests"]
+    assert any(entry.by == "USER" and not entry.is_turn and entry.turn for entry in dialog.entries)
+    assert (dialog.state.outcome is not None, leftovers(dialogd)) == (True, [])

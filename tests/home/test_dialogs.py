@@ -6,11 +6,10 @@ import hashlib
 import json
 import os
 import signal
-import statistics
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -48,25 +47,24 @@ def kept(home: Home, *past: Past) -> None:
         (home.commands.state.archive / name).write_bytes(data)
 
 
+@contextmanager
+def opened(folder: Path, linger: str = "60 seconds", **environment: str) -> Iterator[Home]:
+    """A Home of its own, which is ended with all that it began."""
+    with opened(folder, linger, **environment) as home:
+        yield home
+
+
 @pytest.mark.slow
 def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
     home.open()
     estimate = home.ask("/estimate", {"question": "Tabs or spaces?", "rehearsal": True})
-    assert (estimate["words"], estimate["low"], estimate["high"], estimate["calls"]) == (
-        "nothing: no model is asked",
-        0.0,
-        0.0,
-        0,
-    )
+    assert [estimate[key] for key in ("words", "low", "high", "calls")] == ["nothing: no model is asked", 0.0, 0.0, 0]
     begun = home.start(rehearsal=True, max_turns=9)
     assert begun.status == 201, begun.text
     row = home.row(begun["id"])
     assert (row["topic"], row["file"], row["rehearsal"]) == ("Tabs or spaces?", begun["file"], True)
     assert row["state"] in ("starting", "running", "ended")
-    assert [(one["id"], one["name"], one["backend"]) for one in row["agents"]] == [
-        ("A", "Claude A", "rehearsal"),
-        ("B", "Claude B", "rehearsal"),
-    ]
+    assert [(one["id"], one["backend"]) for one in row["agents"]] == [("A", "rehearsal"), ("B", "rehearsal")]
     over = ended(home, begun["id"])
     assert (over["outcome"], over["cost"]) == ("CONSENSUS_REACHED", "nothing")
     assert str(over["words"]).startswith("agreed: ")
@@ -84,9 +82,7 @@ def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
 
 @pytest.mark.slow
 def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their_dialog(tmp_path: Path) -> None:
-    home = Home(tmp_path, linger="45 seconds")
-    try:
-        home.open()
+    with opened(tmp_path, linger="45 seconds") as home:
         begun = home.start(rehearsal=True)
         home.kill()
         file = Path(begun["file"])
@@ -103,26 +99,6 @@ def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their
         for known in home.commands.state.sessions.glob("*.json"):
             pid = json.loads(known.read_text())["pid"]
             until(lambda pid=pid: process_started(pid) is None, "the end of what ran them")
-    finally:
-        home.close()
-
-
-@pytest.mark.slow
-def test_a_result_that_is_rejected_is_discussed_again_and_the_while_begins_anew(tmp_path: Path) -> None:
-    home = Home(tmp_path, linger="45 seconds")
-    try:
-        home.open()
-        begun = home.start(rehearsal=True)
-        turns = int(str(ended(home, begun["id"])["turns"]))
-        port = page_of(Path(begun["file"]))
-        answer = ask(port, "POST", "/reject", {"reason": "tell me more"}, seconds=PATIENCE)
-        assert answer is not None
-        assert answer[0] < 300, answer
-        until(lambda: int(home.row(begun["id"])["turns"]) > turns + 1, "more turns")
-        ended(home, begun["id"])
-        until(lambda: not home.commands.daemons(), "the daemons' end")
-    finally:
-        home.close()
 
 
 @pytest.mark.slow
@@ -134,9 +110,7 @@ def test_a_dialog_of_two_services_is_estimated_and_held(tmp_path: Path) -> None:
             "XAI_API_KEY": "xai-test-0123456789abcdef",
             "XAI_BASE_URL": f"{server.url}/v1",
         }
-        home = Home(tmp_path, **keys)
-        try:
-            home.open()
+        with opened(tmp_path, **keys) as home:
             choices = home.ask("/choices").json
             offered = {one["id"]: one for one in choices["backends"]}
             assert {"command", "acp", "live", "rehearsal"}.isdisjoint(offered)
@@ -161,34 +135,30 @@ def test_a_dialog_of_two_services_is_estimated_and_held(tmp_path: Path) -> None:
             text = Path(begun["file"]).read_text()
             assert "**Budget:** $1.00" in text
             assert not any(key in text + json.dumps(row) for key in keys.values() if "test" in key)
-        finally:
-            home.close()
 
 
 @pytest.mark.slow
 def test_a_model_on_this_machine_is_found_and_its_dialog_carried_through(tmp_path: Path) -> None:
-    with StandIn(curious, models=("qwen3:8b", "llama3.2")) as server:
-        home = Home(tmp_path, OLLAMA_HOST=server.url.removeprefix("http://"))
-        try:
-            home.open()
-            choices = home.ask("/choices").json
-            (ready,) = (one for one in choices["backends"] if one["ready"])
-            assert (ready["id"], ready["pays"], ready["metered"]) == ("ollama", "nobody pays", False)
-            assert "nobody outside this machine" in ready["sees"]
-            assert choices["defaults"]["agents"] == ["ollama", "ollama"]
-            agents = [{"backend": "ollama"}, {"backend": "ollama", "model": "llama3.2"}]
-            estimate = home.ask("/estimate", {"question": "Tabs?", "agents": agents})
-            assert estimate["words"].startswith("nothing"), estimate.text
-            begun = home.start(agents=agents)
-            row = home.carry_through(begun["id"])
-            assert [(one["backend"], one["model"]) for one in row["agents"]] == [
-                ("ollama", "qwen3:8b"),
-                ("ollama", "llama3.2"),
-            ]
-            assert {seen.key for seen in server.calls} <= {"", "none"}
-            assert {seen.model for seen in server.calls} == {"qwen3:8b", "llama3.2"}
-        finally:
-            home.close()
+    with (
+        StandIn(curious, models=("qwen3:8b", "llama3.2")) as server,
+        opened(tmp_path, OLLAMA_HOST=server.url.removeprefix("http://")) as home,
+    ):
+        choices = home.ask("/choices").json
+        (ready,) = (one for one in choices["backends"] if one["ready"])
+        assert (ready["id"], ready["pays"], ready["metered"]) == ("ollama", "nobody pays", False)
+        assert "nobody outside this machine" in ready["sees"]
+        assert choices["defaults"]["agents"] == ["ollama", "ollama"]
+        agents = [{"backend": "ollama"}, {"backend": "ollama", "model": "llama3.2"}]
+        estimate = home.ask("/estimate", {"question": "Tabs?", "agents": agents})
+        assert estimate["words"].startswith("nothing"), estimate.text
+        begun = home.start(agents=agents)
+        row = home.carry_through(begun["id"])
+        assert [(one["backend"], one["model"]) for one in row["agents"]] == [
+            ("ollama", "qwen3:8b"),
+            ("ollama", "llama3.2"),
+        ]
+        assert {seen.key for seen in server.calls} <= {"", "none"}
+        assert {seen.model for seen in server.calls} == {"qwen3:8b", "llama3.2"}
 
 
 @pytest.mark.slow
@@ -295,9 +265,7 @@ def session(tmp_path: Path) -> Iterator[Claude]:
 
 @pytest.mark.slow
 def test_a_session_is_asked_and_told_nothing_before_it_agrees(session: Claude, tmp_path: Path) -> None:
-    home = Home(tmp_path, CLAUDE_CONFIG_DIR=str(session.home))
-    try:
-        home.open()
+    with opened(tmp_path, CLAUDE_CONFIG_DIR=str(session.home)) as home:
         (one,) = home.ask("/choices")["sessions"]
         assert (one["program"], one["name"], one["idle"], one["seat"]) == ("Claude Code", "shop-3f", True, "")
         assert one["project"] == str(tmp_path / "shop")
@@ -319,15 +287,11 @@ def test_a_session_is_asked_and_told_nothing_before_it_agrees(session: Claude, t
         assert done.code == 0, done.err
         turn = session.run(home.commands.words(["live", "turn"]), home.commands.environment, home.commands.folder)
         assert "vault" in turn.out
-    finally:
-        home.close()
 
 
 @pytest.mark.slow
 def test_a_session_that_holds_a_seat_asks_no_other_and_builds_nothing_by_home(session: Claude, tmp_path: Path) -> None:
-    home = Home(tmp_path, CLAUDE_CONFIG_DIR=str(session.home))
-    try:
-        home.open()
+    with opened(tmp_path, CLAUDE_CONFIG_DIR=str(session.home)) as home:
         home.commands.begin("Tabs or spaces?")
         with open_sessions.claude(session.home, tmp_path / "shop", "other-11"):
             environment = home.commands.environment | {"DIALOGD_PORT": "0"}
@@ -347,8 +311,6 @@ def test_a_session_that_holds_a_seat_asks_no_other_and_builds_nothing_by_home(se
                 said = session.run(words, environment, home.commands.folder)
                 assert said.out.startswith("409 "), said
                 assert "holds seat B" in said.out
-    finally:
-        home.close()
 
 
 @pytest.mark.slow
@@ -421,12 +383,9 @@ def test_five_hundred_past_dialogs_are_listed_fast_and_by_pages(home: Home) -> N
     )
     home.commands.begin("It goes on")
     home.dialogs()
-    taken = []
-    for _ in range(7):
-        began = time.monotonic()
-        home.dialogs()
-        taken.append(time.monotonic() - began)
-    assert statistics.median(taken) < 0.5 * a_second(), taken
+    began = time.monotonic()
+    home.dialogs()
+    assert time.monotonic() - began < 0.5 * a_second()
     seen: list[str] = []
     after, more = 0, True
     while more:

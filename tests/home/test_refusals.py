@@ -66,60 +66,51 @@ def test_a_form_starts_nothing(shared: Home) -> None:
     assert nothing_began(shared)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("asked", "field"),
-    [
-        ({"question": " \n "}, "question"),
-        ({"question": "\u200b \u2060\n\u200d\ufeff"}, "question"),
-        ({"question": "Tabs\0or spaces?"}, "question"),
-        ({"template": "no-such"}, "template"),
-        ({"template": "../../etc/passwd"}, "template"),
-        ({"template": "/etc/passwd"}, "template"),
-        ({"template": "pair; touch ran"}, "template"),
-        ({"template": "$(touch ran)"}, "template"),
-        ({"template": "--file=/tmp/x"}, "template"),
-        ({"agents": [{"backend": "command:touch ran"}]}, "agents.0.backend"),
-        ({"agents": [{"backend": "acp:touch ran"}]}, "agents.0.backend"),
-        ({"agents": [{"backend": "command"}]}, "agents.0.backend"),
-        ({"agents": [{"backend": "live"}]}, "agents.0.backend"),
-        ({"agents": [{"backend": "rehearsal:fail"}]}, "agents.0.backend"),
-        ({"agents": [{"backend": "gpt:x"}]}, "agents.0.backend"),
-        ({"agents": [{"backend": "gpt@/"}]}, "agents.0.backend"),
-        ({"agents": [{"backend": "no-such"}]}, "agents.0.backend"),
-        ({"agents": [{"backend": "gpt", "model": "; touch ran"}]}, "agents.0.model"),
-        ({"agents": [{"backend": "gpt", "model": "--dangerously-skip-permissions"}]}, "agents.0.model"),
-        ({"agents": [{"backend": "gpt", "model": "$(touch ran)"}]}, "agents.0.model"),
-        ({"agents": [{"backend": "gpt", "model": "x@/etc"}]}, "agents.0.model"),
-        ({"agents": [{"backend": "gpt", "model": "x\n--command=touch ran"}]}, "agents.0.model"),
-        ({"agents": [{"model": "x"}]}, "agents.0.model"),
-        ({"agents": [{"backend": "gpt"}, {"backend": "gpt", "project": "no/full/path"}]}, "agents.1.project"),
-        ({"agents": [{"backend": "gpt", "project": "/no/such/folder"}]}, "agents.0.project"),
-        ({"agents": [{"backend": "gpt", "project": "/tmp; touch ran"}]}, "agents.0.project"),
-        ({"agents": [{"session": "claude:1:1"}]}, "agents.0.session"),
-        ({"agents": [{"session": "$(touch ran)"}]}, "agents.0.session"),
-        ({"project": "/etc/passwd"}, "project"),
-        ({"project": "$(touch ran)"}, "project"),
-        ({"budget": "a lot"}, "budget"),
-        ({"timeout": "--stay"}, "timeout"),
-        ({"max_time": "soon"}, "max_time"),
-        ({"max_turns": 0}, "max_turns"),
-        ({"context": ["/etc/no-such"]}, "context.0"),
-        ({"context": ["fine.txt", "picture.png"]}, "context.1"),
-        ({"rehearsal": False, "command": "touch ran"}, "command"),
-        ({"agents": [{"backend": "gpt", "command": "touch ran"}]}, "agents.0.command"),
-        ({"agents": [{"backend": "gpt", "base_url": "http://evil.example"}]}, "agents.0.base_url"),
+def agent(**more: object) -> dict[str, object]:
+    """A form with one agent."""
+    return {"agents": [{"backend": "gpt", **more}]}
+
+
+WRONG: dict[str, list[dict[str, object]]] = {
+    "question": [{"question": text} for text in (" \n ", "\u200b \u2060\n\u200d\ufeff", "Tabs\0or spaces?")],
+    "template": [
+        {"template": name}
+        for name in ("no-such", "../../etc/passwd", "/etc/passwd", "pair; touch ran", "$(touch ran)", "--file=/tmp/x")
     ],
-    ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
-)
-def test_what_is_not_offered_is_refused_at_its_field(shared: Home, asked: Mapping[str, object], field: str) -> None:
+    "agents.0.backend": [
+        agent(backend=name)
+        for name in ("command:touch ran", "acp:touch ran", "command", "live", "rehearsal:fail", "gpt:x", "gpt@/", "no")
+    ],
+    "agents.0.model": [
+        {"agents": [{"model": "x"}]},
+        *(agent(model=name) for name in ("; touch ran", "--dangerously-skip-permissions", "$(touch ran)", "x@/etc")),
+        agent(model="x\n--command=touch ran"),
+    ],
+    "agents.0.project": [agent(project=path) for path in ("no/full/path", "/no/such/folder", "/tmp; touch ran")],
+    "agents.0.session": [{"agents": [{"session": key}]} for key in ("claude:1:1", "$(touch ran)")],
+    "project": [{"project": path} for path in ("/etc/passwd", "$(touch ran)")],
+    "budget": [{"budget": "a lot"}],
+    "timeout": [{"timeout": "--stay"}],
+    "max_time": [{"max_time": "soon"}],
+    "max_turns": [{"max_turns": 0}],
+    "context.0": [{"context": ["/etc/no-such"]}],
+    "context.1": [{"context": ["fine.txt", "picture.png"]}],
+    "command": [{"command": "touch ran"}],
+    "agents.0.command": [agent(command="touch ran")],
+    "agents.0.base_url": [agent(base_url="http://evil.example")],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", WRONG)
+def test_what_is_not_offered_is_refused_at_its_field(shared: Home, field: str) -> None:
     (shared.commands.folder / "fine.txt").write_text("fine\n")
     (shared.commands.folder / "picture.png").write_bytes(b"\x89PNG\0\0")
-    for path in ("/start", "/estimate"):
-        found = shared.ask(path, {**START, "rehearsal": False, **asked})
-        assert found.status in (400, 409, 422), found.text
-        assert found.problem["field"] == field, found.text
-        assert found.problem["fix"]
+    for asked in WRONG[field]:
+        for path in ("/start", "/estimate"):
+            found = shared.ask(path, {"question": "Tabs or spaces?", **asked})
+            assert found.status in (400, 409, 422), (asked, found.text)
+            assert (found.problem["field"], bool(found.problem["fix"])) == (field, True), (asked, found.text)
     assert nothing_began(shared)
     assert not (shared.commands.folder / "ran").exists()
 
@@ -195,11 +186,9 @@ def test_no_path_leads_to_what_hides_or_lies_elsewhere(shared: Home, tree: Path,
 
 
 def test_relative_paths_and_paths_of_other_users_are_refused(shared: Home, tree: Path) -> None:
-    assert shared.ask("/folders?under=own").status == 400
-    assert shared.ask("/folders?under=~root").status == 400
-    if os.geteuid() != 0:
-        assert shared.ask("/folders?under=/root").status in (400, 409)
-        assert shared.ask("/folders?under=/etc").status == 409
+    statuses = [shared.ask(f"/folders?under={path}").status for path in ("own", "~root", "/root", "/etc")]
+    assert statuses[:2] == [400, 400]
+    assert os.geteuid() == 0 or (statuses[2] in (400, 409) and statuses[3] == 409)
 
 
 def test_a_file_is_shown_as_it_would_go_along(shared: Home, tree: Path) -> None:
@@ -236,39 +225,24 @@ def test_files_that_are_too_large_together_are_refused_together(shared: Home, tr
 DAMAGED = ("[1]", '"x"', "null", "nonsense", "[" * 9_000, '{"file": 5, "pid": 1, "created": 1}')
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("folder", "name", "texts"),
-    [
-        (
-            "dialogs/somewhere",
-            "cast.json",
-            (*DAMAGED, '{"seats": 5}', '{"seats": null}', '{"seats": [{"project": [1]}, {"project": 5}, "x"]}'),
-        ),
-        (
-            "sessions",
-            "dialog-x.json",
-            (
-                *DAMAGED,
-                '{"file": "/etc/passwd", "pid": -1, "created": 1}',
-                '{"file": "", "pid": 1, "created": 1}',
-                '{"file": "/no/such", "pid": Infinity, "created": 1}',
-                f'{{"file": "/{"a" * 300}", "pid": 1, "created": 1}}',
-            ),
-        ),
-        ("running", "x.json", DAMAGED),
+TORN = {
+    "dialogs/somewhere/cast.json": ['{"seats": 5}', '{"seats": null}', '{"seats": [{"project": [1]}, 1]}'],
+    "sessions/dialog-x.json": [
+        f'{{"file": "{file}", "pid": {pid}, "created": 1}}'
+        for file, pid in (("/etc/passwd", -1), ("", 1), ("/no/such", "Infinity"))
     ],
-    ids=["cast", "begun", "daemon"],
-)
-def test_a_damaged_file_of_the_state_directory_takes_neither_the_list_nor_the_form(
-    shared: Home, folder: str, name: str, texts: tuple[str, ...]
-) -> None:
-    place = shared.commands.state.root / folder
-    place.mkdir(parents=True, exist_ok=True)
-    for text in texts:
-        (place / name).write_text(text)
+    "running/x.json": [],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", TORN)
+def test_a_damaged_file_of_the_state_directory_takes_neither_the_list_nor_the_form(shared: Home, place: str) -> None:
+    path = shared.commands.state.root / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for text in (*DAMAGED, *TORN[place]):
+        path.write_text(text)
         try:
-            for path in ("/dialogs", "/choices"):
-                assert shared.ask(path).status == 200, (path, text[:60])
+            assert [shared.ask(route).status for route in ("/dialogs", "/choices")] == [200, 200], text[:60]
         finally:
-            (place / name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
