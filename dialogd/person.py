@@ -924,7 +924,7 @@ def carry_on(log: LogFile, budget: str = "") -> Dialog:
         marks = ((Mark("TASK", f"{', '.join(failed)} | retry"),) if failed else ()) + limits
         if state.outcome is None:
             return note_of(*marks) if marks else None
-        if state.outcome.name in ("DECIDED", "DEADLOCK"):
+        if state.outcome.is_complete:
             raise Refused(
                 f"cannot continue: the build is {lifecycle.in_words(dialog)}",
                 fix='look at it: dialogd tasks; ask for more: dialogd say "…"; take it over: dialogd build merge',

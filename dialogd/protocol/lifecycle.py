@@ -130,7 +130,7 @@ def refuse(dialog: Dialog, operation: str) -> None:
     stands, fix = in_words(dialog), f"what it allows now: {', '.join(allowed)}"
     if outcome is not None:
         stands, fix = where(dialog), 'open it again with a turn of yours: dialogd say "…"'
-        if dialog.state.build and outcome.name not in ("DECIDED", "DEADLOCK"):
+        if dialog.state.build and not outcome.is_complete:
             fix = f"have it go on first: {continued(dialog)}"
     elif operation == "floor":
         stands = f"{where(dialog)}, and its order is {order}, not free"

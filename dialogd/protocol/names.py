@@ -45,8 +45,7 @@ def session_state(dialog: Dialog | None, state: str) -> str:
     """One of `SESSIONS` for what runs on a dialog: `state` is starting, running, waiting, asleep or ended."""
     outcome = dialog.state.outcome if dialog is not None else None
     if outcome is not None:
-        is_stopped = outcome.name == "STOPPED"
-        return {"time": "timeout", "error": "error"}.get(outcome.cause, "completed") if is_stopped else "completed"
+        return {"time": "timeout", "error": "error"}.get(outcome.cause, "completed")
     if state == "starting":
         return "spawning_agents" if dialog is not None else "initializing"
     if state == "asleep" or dialog is None:

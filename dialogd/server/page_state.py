@@ -170,7 +170,7 @@ def _stand(
 def _stand_at_end(dialog: Dialog, outcome: Outcome) -> tuple[str, str]:
     if dialog.state.build:
         words, needed = page_build.ended(dialog)
-        return words if outcome.name in ("DECIDED", "DEADLOCK") else f"{_ended(outcome)} {words}", needed
+        return words if outcome.is_complete else f"{_ended(outcome)} {words}", needed
     is_new = outcome.is_agreed and not dialog.state.approved
     return _ended(outcome), "Approve it, or say what is wrong." if is_new else ""
 
