@@ -195,7 +195,7 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
     first = f"dialogd limit max_size 2MB{named}, then " if what.startswith(("max_size", "stopped size")) else ""
     again = f'dialogd say "…"{more}{named}{go_on} opens it again'
-    if state.build and state.outcome.name != "DEADLOCK":
+    if state.build and not state.outcome.is_deadlock:
         again = f"{lifecycle.continued(dialog, f'{more}{named}')} goes on"
     taken = f"; {merge} takes over what is approved" if merge else ""
     return f"dialogd plan{named} says where it stands; {first}{again}{taken}"
@@ -427,7 +427,7 @@ def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
     return {
         **stands, "file": str(situation.file), "rehearsal": dialog.is_rehearsed,
         "max_turns": state.limits.max_turns, "turns_counted": state.counted, "outcome": end,
-        "consensus_reached": end is not None and end["name"] == "CONSENSUS_REACHED",
+        "consensus_reached": state.outcome is not None and state.outcome.is_consensus,
         "waiting": list(situation.reasons()), "needs_person": situation.needs_person(), "calls": situation.calls(),
         "agents": agents, "daemons": [_daemon(one, situation.healths.get(one.id)) for one in situation.daemons],
         "rules": facts(dialog, now()), "struck": sorted(state.hand.struck), "vetoed": list(state.table.vetoed),

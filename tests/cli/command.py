@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ from dialogd.store.registry import Registry, Running
 from tests.support.forked import begun
 from tests.support.pair import PATIENCE
 
+GOLDEN = Path(__file__).with_name("golden")
 REPOSITORY = str(Path(__file__).resolve().parents[2])
 
 
@@ -191,3 +194,31 @@ def until(condition: Callable[[], object], what: str, why: Callable[[], str] = s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}\n{why()}"
         time.sleep(0.02)
+
+
+def reviewed(dialogd: Commands, name: str, lines: Sequence[str]) -> str:
+    """Hold what these commands print against `golden/NAME.txt`; `UPDATE_GOLDENS=1` writes it. Gives all of it.
+
+    Places, times of this machine's clock and hashes differ each time, and stand there as words.
+    """
+    parts = []
+    for words, done in zip(lines, dialogd.all([shlex.split(line) for line in lines]), strict=True):
+        said = done.err and f"[stderr] {done.err}"
+        parts.append(f"$ dialogd {words}\n{done.out}{said}[exit code {done.code}]\n")
+    shown = "\n".join(parts).replace(str(dialogd.folder), "FOLDER")
+    for pattern, word in DIFFERS:
+        shown = re.sub(pattern, word, shown)
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDENS"):
+        path.write_text(shown, encoding="utf-8")
+    assert shown == path.read_text(encoding="utf-8")
+    return shown
+
+
+DIFFERS = (
+    (r"\b\d\d:\d\d:\d\d\b(?!Z)", "HH:MM:SS"),
+    (r"\b[0-9a-f]{12,}\b", "HASH"),
+    (r"is dialog [0-9a-f]{6}\b", "is dialog ID"),
+    (r"/aside/[^/]+/", "/aside/WHEN/"),
+    (r"\bat \d{4}-\d\d-\d\d(T| at )[\d:]+(Z| UTC)", "at TIME"),
+)

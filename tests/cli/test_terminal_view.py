@@ -19,10 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.protocol.model import Draft, Mark
-from dialogd.store.journal import PERSON
-from dialogd.store.logfile import Addition, LogFile
+from dialogd.protocol.model import Mark
 from tests.cli.command import PATIENCE, Commands, until
+from tests.cli.test_watch import agent_turn
 from tests.server.daemon_process import Room
 
 # What dialogd itself sends to a terminal: colours, the cursor, pasting, wrapping, erasing to the end.
@@ -97,18 +96,6 @@ def tmux(dialogd: Commands) -> Iterator[Tmux]:
         server.close()
 
 
-def agent_turn(
-    log: LogFile, body: str, *marks: Mark, turn: tuple[str, ...] = ("B",), by: str = "A", **more: str
-) -> None:
-    """What an agent's daemon would write."""
-
-    def make(dialog: object) -> Addition:
-        frame = (("re", "1"), ("at", "2026-11-21T19:00:07Z"), *more.items())
-        return Addition(Draft(by, f"Claude {by}", log.read().state.number + 1, body, marks, turn, frame))
-
-    log.append(make, log.journals.of(PERSON))
-
-
 def marks(dialogd: Commands) -> list[str]:
     """The marks of the person's notes, in order."""
     return [str(mark) for entry in dialogd.log.read().entries if not entry.is_turn for mark in entry.marks]
@@ -175,11 +162,11 @@ def test_a_question_is_answered_and_what_is_refused_is_not_lost(dialogd: Command
     tmux.now("waiting for ")
     dialogd.begin("Tabs?")
     tmux.now("waiting for A; its daemon does not run")
-    facts = {"ms": "6120", "model": "m-1", "in": "812", "out": "240", "usd": "0.0061"}
+    facts = {"at": "2026-11-21T19:00:07Z", "model": "m-1", "in": "812", "out": "240", "usd": "0.0061"}
     agent_turn(dialogd.log, "Hm.\x1b[31m", Mark("QUESTION_FOR_USER", "soft or hard?"), turn=("USER",), **facts)
     tmux.until("your turn: A asks you: soft or hard?")
     tmux.until("answer: press a, or dialogd say --file")
-    tmux.until("6.1 s · 812 in, 240 out · $0.0061 · m-1")
+    tmux.until("0.0 s · 812 in, 240 out · $0.0061 · m-1")
     dialogd.file.chmod(0o666)
     tmux.type("a", "soft", "Enter")
     tmux.until("chmod")

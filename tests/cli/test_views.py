@@ -23,12 +23,11 @@ from dialogd.person import stop
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Ballot, Decision, Dialog, Escalation, Outcome, Poll, Polls, Seal
 from dialogd.store.logfile import LogFile
-from tests.cli.command import Commands, until
+from tests.cli.command import Commands, reviewed, until
 from tests.support.cases import cases
 from tests.support.room import Room, opening
 from tests.support.states import state_with
 
-GOLDEN = Path(__file__).with_name("golden")
 NOW = "2026-11-21T19:30:00Z"
 BEGAN = "Started: 2026-11-21 20:00:00 +01:00"
 COUNCIL = (
@@ -115,14 +114,7 @@ SCENES: dict[str, tuple[Callable[[], Room], Sequence[str]]] = {
 def test_it_prints_what_was_reviewed(dialogd: Commands, name: str) -> None:
     make, asked = SCENES[name]
     dialogd.file.write_bytes(make().paper.data)
-    parts = []
-    for words, done in zip(asked, dialogd.all([one.split() for one in asked]), strict=True):
-        text = f"$ dialogd {words}\n{done.out}{done.err and f'[stderr] {done.err}'}[exit code {done.code}]\n"
-        parts.append(re.sub(r"\b\d\d:\d\d:\d\d\b(?!Z)", "HH:MM:SS", text.replace(str(dialogd.folder), "FOLDER")))
-    path, shown = GOLDEN / f"{name}.txt", "\n".join(parts)
-    if os.environ.get("UPDATE_GOLDENS"):
-        path.write_text(shown, encoding="utf-8")
-    assert shown == path.read_text(encoding="utf-8")
+    shown = reviewed(dialogd, name, asked)
     wide = [line for line in shown.split("\n") if sum(1 + (sign in "数据库") for sign in line) > 100]
     assert "--board" not in asked[0] or not wide
 
