@@ -113,26 +113,6 @@ def test_whatever_is_less_than_a_signature_does_not_end_it(second: str, left: st
     assert room.owing == ("A",)
 
 
-def test_one_alone_never_ends_it() -> None:
-    room = talk(POSTGRES, "Hm.", POSTGRES, "Hm.", "[AGREE: P1]", "Hm.", "[CONSENSUS_REACHED]", "Hm.")
-    assert (room.outcome, signers(room)) == ("", "A")
-    assert room.dialog.state.table.standing.replaced == 0
-
-
-def test_a_signature_stays_while_nobody_objects() -> None:
-    room = talk(POSTGRES, "Let me think.", "Take your time.", "[AGREE: P1]")
-    assert room.outcome == "CONSENSUS_REACHED"
-
-
-def test_an_objection_clears_the_table() -> None:
-    room = talk(POSTGRES, "[OBJECTION: cost]", "[AGREE: P1]", "[AGREE: P1]")
-    assert (room.outcome, signers(room)) == ("", "-")
-    room = talk(POSTGRES, "[OBJECTION: cost]", POSTGRES, "[AGREE: P1]")
-    assert (room.outcome, signers(room)) == ("", "A")
-    room = talk(POSTGRES, "[OBJECTION: cost]", POSTGRES, "[AGREE: P2]")
-    assert room.outcome == "CONSENSUS_REACHED"
-
-
 @cases("against", ["[OBJECTION: one thing]", "[DEADLOCK]"])
 def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -> None:
     room = talk(f"{POSTGRES}\n{against}", "[AGREE: P1]")
@@ -143,21 +123,6 @@ def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -
 def test_a_bare_claim_is_no_mark_at_all() -> None:
     ruling = rule(Room(opening()).dialog, "A", ParsedReply("Yes.", (Mark("CONSENSUS_REACHED"),)))
     assert (ruling.marks, ruling.turn, ruling.outcome) == ((), ("B",), "")
-
-
-def test_the_proposers_own_objection_clears_it_too() -> None:
-    room = talk(POSTGRES, "Hm.", "[OBJECTION: I was wrong]", "[AGREE: P1]")
-    assert (room.outcome, signers(room)) == ("", "-")
-
-
-def test_a_turn_of_the_persons_clears_it_and_a_note_does_not() -> None:
-    room = talk(POSTGRES)
-    room.say("Cheap, too.", note=True)
-    assert signers(room) == "A"
-    room.say("I want Redis.")
-    assert signers(room) == "-"
-    room.says("B", "[AGREE: P1]")
-    assert room.outcome == ""
 
 
 def test_a_different_text_replaces_it_and_that_is_counted() -> None:
@@ -182,12 +147,6 @@ def test_a_claim_without_a_text_is_asked_back_once_and_then_counts_as_absent() -
     assert "## Consensus Summary" in room.questions[0][1]
     assert [entry.body for entry in room.dialog.entries[1:]] == ["As I said.", "Do we?"]
     assert (room.outcome, [mark.name for mark in room.dialog.entries[1].marks]) == ("", ["REFUSED"])
-
-
-def test_an_answer_to_the_question_back_counts() -> None:
-    room = Room(opening(), A=["[CONSENSUS_REACHED]", POSTGRES], B=["[AGREE: P1]"])
-    room.run()
-    assert room.outcome == "CONSENSUS_REACHED"
 
 
 def test_an_agreed_text_is_never_cut() -> None:
@@ -222,40 +181,6 @@ def test_an_empty_reply_is_asked_back() -> None:
 )
 def test_among_three_all_must_sign(lines: list[str], ended: bool) -> None:
     assert (talk(*lines, agents="ABC").outcome == "CONSENSUS_REACHED") is ended
-
-
-def test_in_a_round_signatures_come_in_any_order() -> None:
-    room = talk(POSTGRES, "Hm.", "Hm.", agents="ABC")
-    room.say("Note only.", note=True)
-    room.types("\n## Note — User\n\nTURN: C, B\n")
-    for me in ("C", "B"):
-        room.says(me, "[AGREE: P1]")
-    assert room.outcome == "CONSENSUS_REACHED"
-
-
-def test_with_one_agent_an_end_waits_for_the_person() -> None:
-    for line in (POSTGRES, "[DEADLOCK]", "[CONSENSUS_REACHED]"):
-        room = talk(line, agents="A")
-        assert (room.outcome, room.owing) == ("", ("USER",))
-    room.types("\n[CONSENSUS_REACHED]\n")
-    assert room.outcome == "CONSENSUS_REACHED"
-
-
-def test_a_deadlock_needs_everybody_in_a_row() -> None:
-    assert talk("[DEADLOCK]", "Not yet.", "[DEADLOCK]", "Not yet.").outcome == ""
-    room = talk("[DEADLOCK]", "Both positions.\n[DEADLOCK]")
-    end = room.dialog.state.outcome
-    assert (end.name, end.by) == ("DEADLOCK", "B")
-    assert "deadlock, called by A, B" in room.dialog.entries[-1].body
-    assert talk("[DEADLOCK]", "[DEADLOCK]", agents="ABC").outcome == ""
-    assert talk("[DEADLOCK]", "[DEADLOCK]", "[DEADLOCK]", agents="ABC").outcome == "DEADLOCK"
-
-
-def test_a_persons_turn_takes_a_call_for_a_deadlock_back() -> None:
-    room = talk("[DEADLOCK]")
-    room.say("Try harder.")
-    room.says("B", "[DEADLOCK]")
-    assert room.outcome == ""
 
 
 def test_proposals_are_numbered_by_the_daemon() -> None:

@@ -28,53 +28,6 @@ def refused(here: Room) -> list[str]:
     return [mark.value for entry in here.dialog.entries for mark in entry.all("REFUSED")]
 
 
-def test_votes_that_fail_in_one_turn_are_one_failed_vote() -> None:
-    here = room("AB", 'verdict = "vote"')
-    here.speak(("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"))
-    here.speak(("B", "[VOTE: P1 reject | no]\n[VOTE: P2 reject | no]"), ("A", "[PASS]"))
-    assert len(here.dialog.state.table.decisions) == 2
-    assert here.dialog.state.polls.failed == 1
-
-
-def test_a_vote_stands_until_its_agent_votes_anew() -> None:
-    here = room("ABC", 'verdict = "vote"\norder = "free"')
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]\n[TO: A]"), ("A", "[TO: B]"))
-    here.speak(("B", "And it is there."))
-    assert [ballot.choice for ballot in here.dialog.state.polls.open[0].ballots] == ["approve"]
-
-
-def test_one_agent_alone_approves_nothing() -> None:
-    here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[VOTE: P1 abstain]"))
-    here.speak(("A", "[VOTE: P1 abstain]"))
-    assert [found.outcome for found in here.dialog.state.table.decisions] == ["rejected"]
-
-
-@cases(
-    ("limit", "why"),
-    [("Max Rounds: 1", "the limit of 1 round"), ("Max Rounds: 2", "the limit of 2 rounds"),
-     ("Max Turns: 1", "the limit of 1 turn"), ("Max Turns: 2", "the limit of 2 turns")],
-)  # fmt: skip
-def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
-    here = room("AB", "objections = true", limit)
-    here.scripts = {"A": ["Tabs."] * 3, "B": ["Spaces."] * 3}
-    here.run()
-    assert here.dialog.state.outcome.reason == why
-
-
-def test_why_a_vote_failed_is_the_rule_that_refused_it() -> None:
-    here = room("AB", 'verdict = "vote"\nthreshold = 0.75\n[roles.A]\nweight = 3')
-    here.talk("[PROPOSAL: Postgres]", "[VOTE: P1 reject | no]", "[VOTE: P1 approve | mine]")
-    (mark,) = here.dialog.turns[-1].all("DECISION")
-    assert mark.fields[3] == "one agent alone is for it"
-
-
-def test_who_is_to_decide_after_votes_that_failed_is_named() -> None:
-    here = room("ABM", 'verdict = "vote"\nescalation_threshold = 2\n[roles.M]\nrole = "moderator"')
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "No.\n[VOTE: P1 reject | no]"), ("M", "[DECIDE: P1 approve]"))
-    assert refused(here) == ["DECIDE P1 approve | P1 is the voters' to decide, until 2 votes have failed; so far 0 did"]
-
-
 def test_sealed_first_answers_share_the_board() -> None:
     here = Room(opening("A", "B", turn="A, B", setup="sealed = true\n[board]\nblackboard_capacity = 6"))
     ideas = "\n".join(f"[IDEA: number {n}]" for n in range(5))
@@ -82,16 +35,6 @@ def test_sealed_first_answers_share_the_board() -> None:
     here.run()
     assert here.dialog.state.floor.contributed == 6
     assert "of the 6 contributions that the blackboard holds, 3 are for each first answer" in refused(here)[0]
-
-
-@cases(("quorum", "outcome"), [("1.0", "rejected"), ("0.6", "approved")])
-def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
-    here = room("ABC", f'verdict = "vote"\norder = "round-robin"\nquorum = {quorum}')
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[PASS]"))
-    here.speak(("A", "[VOTE: P1 approve | mine]"))
-    (found,) = here.dialog.state.table.decisions
-    assert found.outcome == outcome
-    assert found.evidence == "2 for (B, A), no vote: C"
 
 
 @cases("verdict", ["vote", "mutual"])
@@ -106,75 +49,6 @@ def test_who_may_not_vote_neither_votes_nor_signs_by_hand(verdict: str) -> None:
     assert state.table.standing is None or [who for who, _ in state.table.standing.signers] == ["A"]
 
 
-def test_a_turn_of_the_persons_clears_all_votes() -> None:
-    here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"))
-    here.say("Consider the cost.", to="C")
-    here.speak(("C", "[VOTE: P1 approve | cheap]"))
-    assert here.dialog.state.table.decisions == ()
-    (poll,) = here.dialog.state.polls.open
-    assert [ballot.agent for ballot in poll.ballots] == ["C"]
-    assert here.dialog.state.polls.heard == {"C"}
-
-
-def test_a_pass_is_no_signature() -> None:
-    here = room("AB", "")
-    here.speak(("A", TEXT), ("B", "[PASS]"))
-    assert here.outcome == ""
-    assert [who for who, _ in here.dialog.state.table.standing.signers] == ["A"]
-
-
-def test_of_several_that_are_approved_at_once_one_wins_by_the_rule() -> None:
-    here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
-    here.speak(("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 approve]\n[VOTE: P2 approve]"))
-    here.speak(("C", "[VOTE: P1 abstain]\n[VOTE: P2 approve]"))
-    found = [(d.ref, d.outcome, d.reason) for d in here.dialog.state.table.decisions]
-    reason = "at least 67% for it, and for P1: the most for it wins, of equals the first"
-    assert found == [("P2", "approved", reason)]
-    assert here.outcome == "DECIDED"
-
-
-def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
-    votes = (("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 abstain]\n[VOTE: P2 approve]"))
-    won = []
-    for weights in ("", "[roles.C]\nweight = 3"):
-        here = room("ABC", f'verdict = "vote"\norder = "parallel"\n{weights}', turn="A, B, C")
-        here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
-        here.speak(*votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
-        won.append(here.dialog.state.table.decisions[0].ref)
-    assert won == ["P1", "P1"]
-    heavy = room("ABC", 'verdict = "vote"\norder = "parallel"\n[roles.B]\nweight = 3', turn="A, B, C")
-    heavy.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
-    heavy.speak(*votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
-    assert heavy.dialog.state.table.decisions[0].ref == "P2"
-
-
-@cases(("most", "escalates"), [(1, True), (2, False), (3, False)])
-def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: int, escalates: bool) -> None:
-    here = room("AB", f'verdict = "vote"\nescalation_threshold = {most}')
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | no]"), ("A", "[PASS]"))
-    assert (here.dialog.state.escalation.to == "USER") == escalates
-    assert [mark.value for e in here.dialog.entries for mark in e.all("ESCALATE")] == ["1 vote failed"] * escalates
-
-
-def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
-    here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Turns: 6", turn="A, B, C")
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
-    here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
-    assert here.outcome == "DECIDED"
-
-
-@cases("limit", ["max_turns 3", "max_size 500 bytes"])
-def test_a_limit_that_the_person_lowers_ends_the_dialog_with_what_the_votes_decide(limit: str) -> None:
-    here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
-    here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
-    here.types(f"\n[LIMIT: {limit}]\n")
-    here.step("C")
-    assert (here.outcome, [found.outcome for found in here.dialog.state.table.decisions]) == ("DECIDED", ["approved"])
-
-
 def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide() -> None:
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Budget: 10 tokens", turn="A, B, C")
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
@@ -187,16 +61,6 @@ def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide
     ]
 
 
-@cases(("vote", "outcomes"), [("reject", ["rejected"]), ("", [])])
-def test_a_limit_says_which_vote_failed_and_invents_none(vote: str, outcomes: list[str]) -> None:
-    here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
-    here.speak(("A", f"[VOTE: P1 {vote} | no]" if vote else "Well."))
-    here.types("\n[LIMIT: max_turns 2]\n")
-    here.step("B")
-    assert (here.outcome, [d.outcome for d in here.dialog.state.table.decisions]) == ("MAX_TURNS_REACHED", outcomes)
-
-
 def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_the_dialog() -> None:
     here = room("ABC", "")
     here.speak(("A", TEXT), ("B", "[AGREE: P1]"))
@@ -205,16 +69,6 @@ def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_
     assert here.outcome == "CONSENSUS_REACHED"
     certified = certify(here.dialog)
     assert (certified.ref, [signer.agent for signer in certified.signers]) == ("P1", ["A", "B"])
-
-
-def test_who_speaks_without_voting_is_no_yes() -> None:
-    here = room("ABCDEF", 'verdict = "vote"')
-    yes, no = "[VOTE: P1 approve | good]", "[VOTE: P1 reject | it is slow]"
-    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", yes), ("C", yes), ("D", no), ("E", "Well."), ("F", "Well."))
-    here.speak(("A", no))
-    (decision,) = here.dialog.state.table.decisions
-    assert (here.outcome, decision.outcome) == ("", "rejected")
-    assert decision.evidence.endswith("no vote: E, F")
 
 
 @cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "vote")])
@@ -234,17 +88,6 @@ def test_the_turn_that_fills_the_file_counts_the_votes() -> None:
     here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
     here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "x" * 3000 + "\n[VOTE: P1 approve | good]"))
     assert here.outcome == "DECIDED"
-
-
-def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once() -> None:
-    here = room("AB", "sealed = true\nred_team = true", turn="A, B")
-    for who in "AB":
-        here.says(who, "Postgres.")
-    here.step("A")
-    here.step("B")
-    here.speak(("A", TEXT), ("B", "[AGREE: P1 | yes]"))
-    assert here.dialog.state.table.red_team == "P1"
-    assert here.outcome == ""
 
 
 @cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
@@ -284,74 +127,11 @@ def test_who_argues_against_a_text_did_not_write_it(ids: str, verdict: str, orde
     assert here.owing == ((signed[-2] if len(signed) > 1 else signed[-1]),)
 
 
-def test_as_many_contributions_as_an_end_needs_are_enough() -> None:
-    here = room("AB", "[board]\nminimum_contributions = 2")
-    here.speak(("A", TEXT), ("B", "Yes.\n[AGREE: P1 | yes]"))
-    assert here.outcome == "CONSENSUS_REACHED"
-
-
-def test_the_first_of_two_decisions_on_a_proposal_counts() -> None:
-    here = room("ABS", '[roles.S]\nrole = "synthesizer"')
-    here.speak(("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"), ("B", "Well."))
-    here.speak(("S", "[DECIDE: P1 reject | no]\n[DECIDE: P2 approve | fine]\n[DECIDE: P2 reject | or not]"))
-    here.speak(("A", "Well."), ("B", "Well."), ("S", "[DECIDE: P1 approve | after all]"))
-    decided = [(d.ref, d.outcome) for d in here.dialog.state.table.decisions]
-    assert decided == [("P1", "rejected")]
-
-
-def test_nothing_goes_beyond_the_limit_of_turns() -> None:
-    here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Turns: 3", "Max Rounds: 1")
-    here.speak(("A", "Postgres."), ("B", "Redis."))
-    assert here.outcome == "MAX_TURNS_REACHED"
-
-
-def test_a_plain_dialog_is_not_closed_by_passes() -> None:
-    here = room("AB", "")
-    here.speak(("A", "[PASS]"), ("B", "[PASS]"))
-    assert here.owing == ("A",)
-
-
-def test_one_that_passes_makes_no_round_of_passes() -> None:
-    here = room("AB", 'order = "round-robin"')
-    here.speak(("A", "[PASS]"), ("B", "Redis is one more thing to run."))
-    assert here.owing == ("A",)
-
-
 def test_a_deadlock_needs_both_its_crux_and_its_experiment() -> None:
     here = room("AB", 'order = "round-robin"')
     here.speak(("A", "[DEADLOCK: load]"), ("B", "[DEADLOCK: load | measure]"))
     assert [who for who, _ in here.asked] == ["A"]
     assert here.dialog.state.outcome is not None
-
-
-def test_a_moderator_may_hand_the_word_on_in_any_order() -> None:
-    here = room("AM", 'order = "round-robin"\n[roles.M]\nrole = "moderator"')
-    here.speak(("A", "[TO: M]"), ("M", "[TO: A]"))
-    assert [said.split(" ")[0] for said in refused(here)] == ["TO"]
-
-
-def test_what_was_escalated_to_one_is_not_decided_by_another() -> None:
-    here = room(
-        "ASM", 'verdict = "vote"\norder = "parallel"\n[roles.S]\nrole = "synthesizer"\n[roles.M]\nrole = "moderator"'
-    )
-    here.speak(("A", "[PROPOSAL: Postgres]\n[ESCALATE: we cannot]"))
-    here.retry("S")
-    here.speak(("S", "[DECIDE: P1 approve | mine]"))
-    assert not here.dialog.state.table.decisions
-    assert any("it was handed to M, who decides now" in said for said in refused(here))
-
-
-def test_who_may_not_propose_may_sign() -> None:
-    here = room("ABC", 'order = "round-robin"\n[roles.C]\nrole = "critic"')
-    here.speak(("A", TEXT), ("B", "[AGREE: P1 | yes]"), ("C", "Yes.\n[CONSENSUS_REACHED]"))
-    assert here.outcome == "CONSENSUS_REACHED"
-
-
-def test_a_full_board_takes_nothing_more() -> None:
-    here = room("AB", "[board]\nblackboard_capacity = 1")
-    here.speak(("A", "[IDEA: Postgres]"), ("B", "[IDEA: Redis]"))
-    assert len(refused(here)) == 1
-    assert "the blackboard is full" in refused(here)[0]
 
 
 @st.composite

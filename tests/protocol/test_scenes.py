@@ -6,6 +6,7 @@
     A: words                         A takes its turn with these words (`\\n` begins a line); `A!` fails
     A? · A> words · A>> words        A begins to think; it comes back; it comes back too late
     say words -> C · note words      the person speaks, to C; `type …` writes at the end of the file
+    script A words || words          what A says whenever it is asked, by `step A` and `run`
     skip A, retry A, pause, resume, stop, pass, approve, leave B, floor USER, step A, run, wait 360
     no skip A | owes no turn         it is refused, and why
 
@@ -58,6 +59,8 @@ class Scene:
                 self.agents, _, self.turn = rest.partition(" turn ")
             case "key" | "setup":
                 (self.keys if word == "key" else self.setup).append(rest)
+            case "script":
+                self.room.scripts[rest[0]] = rest[2:].split(" || ")
             case "no":
                 act, why = rest.split(" | ")
                 with pytest.raises(Refused, match=why):

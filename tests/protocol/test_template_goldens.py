@@ -123,3 +123,24 @@ def test_a_pair_seals_its_first_answers_and_is_plain_for_the_rest(lines: list[st
     assert [len(entry.all("SEALED")) for entry in room.dialog.entries[1:3]] == [1, 1]
     assert (room.outcome, room.asked, "USER" in room.owing) == (outcome, [], False)
     assert not [mark for entry in room.dialog.entries for mark in entry.all("REFUSED")]
+
+
+def test_system_design_followed_to_the_letter_ends_with_a_decision() -> None:
+    design = "One table.\n\n## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
+    yes = "[VOTE: P1 approve | it holds]\n[RESERVATION: the disk may fill]"
+    here = begun("system-design")
+    here.talk(*["A thousand a second."] * 4, design)
+    asked = here.thinks("B")
+    assert "Phase 2 of 3, DESIGN" in asked
+    assert "DECISION" not in asked
+    assert "waits for your vote" not in asked
+    here.answers("B", "Four milliseconds.")
+    here.talk("Who can read the table?", "What if the disk is full?", *["As it stands."] * 4)
+    assert (here.dialog.state.table.decisions, here.outcome) == ((), "")
+    assert "Phase 3 of 3, DECISION" in here.thinks("A")
+    here.answers("A", "It is yours to decide.")
+    assert "The proposal P1 waits for your vote" in here.thinks("B")
+    here.answers("B", yes)
+    here.talk(yes, yes)
+    (found,) = here.dialog.state.table.decisions
+    assert (found.ref, found.outcome, here.outcome) == ("P1", "approved", "DECIDED")
