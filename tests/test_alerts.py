@@ -258,7 +258,7 @@ def is_alive(pid: int) -> bool:
 def test_curl_posts_an_alert_as_the_page_says(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (repository / "docs" / "alerts.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "using.md").read_text(encoding="utf-8")
     example = re.search(r'^on_end = "(curl .*)" ', page, re.MULTILINE)
     assert example is not None
     curl = tmp_path / "curl"
@@ -452,7 +452,7 @@ def test_a_trial_says_what_became_of_each_channel(tmp_path: Path) -> None:
 
 
 def test_the_page_about_alerts_shows_what_is_so(repository: Path, tmp_path: Path) -> None:
-    page = (repository / "docs" / "alerts.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "using.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"^```(toml|json|sh|python)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     (tmp_path / "dialogd.toml").write_text(blocks["toml"], encoding="utf-8")
     settings = load({}, {}, tmp_path)

@@ -698,7 +698,7 @@ def verify(
 
     Exit code 0 only when exactly that tree was approved, on the base that it comes from, by others than its author,
     with its gate green or your word on "untested", in a sound file; else 1, with the reasons. With --bundle it needs no
-    dialog here; without a signature by one of --allowed-signers that is "integrity only", and 1. See docs/approvals.md.
+    dialog here; without a signature by one of --allowed-signers that is "integrity only", and 1. See docs/build.md.
     """
     if (commit is None) != pre_push:
         raise BadInput("which commits?", fix="name one, --commit HEAD; or --pre-push, which reads them itself")

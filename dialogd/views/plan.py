@@ -905,7 +905,7 @@ class Plan:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """The figures by their names in the plan's JSON (docs/plan.md says what each means); None where unknown."""
+        """The figures by their names in the plan's JSON (docs/results.md says what each means); None where unknown."""
         state, agents = self.dialog.state, [agent.id for agent in self.dialog.header.agents]
         made = Counter(contribution.agent for contribution in contributions(self.dialog))
         said = [sure for _, mark in self._marks("CONFIDENCE") if (sure := marks.confidence(mark)) is not None]

@@ -1,4 +1,4 @@
-"""Whether a participant keeps the protocol, tried from outside; docs/conformance.md says how to try another one."""
+"""Whether a participant keeps the protocol, tried from outside; docs/protocol.md says how to try another one."""
 
 from __future__ import annotations
 

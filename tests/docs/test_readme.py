@@ -89,7 +89,7 @@ def test_every_shell_block_is_tried_or_needs_no_try() -> None:
 
 def test_no_block_that_is_tried_opens_home() -> None:
     opens = re.compile(r"^ *dialogd(?: +open\b.*)? *(?:#.*)?$", re.MULTILINE)
-    assert opens.search(blocks(DOCS / "home.md", "sh")[0].text)
+    assert opens.search(blocks(DOCS / "using.md", "sh")[0].text)
     assert [block.text for block in RUNNABLE if opens.search(block.text)] == []
 
 

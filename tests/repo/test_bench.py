@@ -1,4 +1,4 @@
-"""The benchmarks run from end to end and print what docs/performance.md and docs/memory.md explain."""
+"""The benchmarks run from end to end and print what docs/performance.md and docs/results.md explain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The page: it begins as the daemon delivers it, and is kept up to date from there. See docs/page.md.
+// The page: it begins as the daemon delivers it, and is kept up to date from there. See docs/using.md.
 import * as acts from "./acts.js";
 import * as controls from "./controls.js";
 import * as entries from "./entries.js";
