@@ -123,9 +123,10 @@ def routes() -> str:
                 said = one.get("description", "")
                 yield f"`{one['name']}`: {said}" if said else f"`{one['name']}`"
 
-    rows = [
+    rows = [  # what the page reads is for the page of the same version alone
         (f"`{method.upper()} {path}`", " ".join(about.get("description", "").split()), "; ".join(fields(about)))
         for path, ways in schema["paths"].items()
+        if not path.startswith("/page/")
         for method, about in ways.items()
     ]
     return table(("route", "what it does", "body or query"), *rows)
