@@ -7,11 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.support.pair import PATIENCE
 
@@ -62,14 +61,6 @@ def codes(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text)
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Look again and again until it is so; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.05)
-
-
 @dataclass
 class Terminal:
     """A command that runs in a terminal of its own."""
@@ -84,11 +75,9 @@ class Terminal:
     def end(self) -> None:
         """End it and what it started."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(self.process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(20)
-                return
 
 
 @dataclass
@@ -123,17 +112,7 @@ class Sandbox:
 
     def run(self, script: str, seconds: float = 3 * PATIENCE) -> subprocess.CompletedProcess[str]:
         """Run a script with `sh -e`; its output, whatever its exit code."""
-        command = ["sh", "-e", "-c", script]
-        return subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
-            stdin=subprocess.DEVNULL,
-        )
+        return subprocess.run(**self._of(script), capture_output=True, text=True, check=False, timeout=seconds)
 
     def done(self, script: str) -> str:
         """Run a script that must succeed; what it printed on stdout."""
@@ -145,17 +124,14 @@ class Sandbox:
         """Run a script in a terminal of its own, until it ends or the test does."""
         output = self.folder / f"terminal-{len(self.terminals)}.txt"
         with output.open("wb") as out:
-            process = subprocess.Popen(
-                ["sh", "-e", "-c", script],
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(**self._of(script), stdout=out, stderr=out, start_new_session=True)
         self.terminals.append(Terminal(process, output))
         return self.terminals[-1]
+
+    def _of(self, script: str) -> dict[str, Any]:
+        """How a script is run in here."""
+        words = ["sh", "-e", "-c", script]
+        return {"args": words, "cwd": self.folder, "env": self.environment, "stdin": subprocess.DEVNULL}
 
     def close(self) -> None:
         """End all terminals."""

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from dialogd.agent import events
 from dialogd.errors import DialogdError
 from dialogd.protocol.marks import MARKS
@@ -43,10 +41,11 @@ def words(node: ast.AST | None) -> list[str]:
     return [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)] if node else []
 
 
-def told() -> set[str]:
-    """Each kind of event that the code tells."""
-    found = {kind for call in calls("publish") for kind in words(call.args[0])}
-    return found | {"turn", "note", "agent", "text", "reset", "bye"}  # the hub and the reporter have a way of their own
+# Each kind of event that the code tells; the hub and the reporter have a way of their own.
+TOLD = {kind for call in calls("publish") for kind in words(call.args[0])} | {"turn", "note", "agent", "text"}
+TOLD |= {"reset", "bye"}
+# An agent waits for these; a notify never says so.
+INNER = {"starting", "pace", "interrupted", "late", "storage", "unpriced"}
 
 
 def test_every_section_is_of_a_route_that_is_there() -> None:
@@ -64,31 +63,20 @@ def test_every_status_of_a_notify_has_its_row() -> None:
     waits = {word for call in calls("Wait") for word in words(call.args[0])}
     outcomes = {_STATUS.get(name, name.lower()) for name in MARKS if name in OUTCOMES} | set(_STATUS.values())
     listed = {code for row in table(section(PAGE, "`POST /notify`")) for code in codes(row[0])}
-    statuses = {code for code in listed if code not in {"from", "start", "wait"}} - {""}
-    inner = set(codes(section(PAGE, "`GET /health`").rpartition("|\n")[2]))
-    assert statuses == (waits | outcomes | {"accepted", "busy", "ok"}) - INNER
-    assert inner >= INNER
-    assert waits >= INNER
-
-
-INNER = {
-    "starting",
-    "pace",
-    "interrupted",
-    "late",
-    "storage",
-    "unpriced",
-}  # an agent waits for these; a notify never says so
+    assert listed == (waits | outcomes | {"accepted", "busy", "ok"}) - INNER
+    assert waits & set(codes(section(PAGE, "`GET /health`").rpartition("|\n")[2])) >= INNER
 
 
 def test_every_kind_of_event_has_its_row_with_its_fields() -> None:
     rows = {codes(row[0])[0]: row for row in table(section(EVENTS, "Kinds"))}
-    assert sorted(rows) == sorted(KINDS) == sorted(told())
+    assert sorted(rows) == sorted(KINDS) == sorted(TOLD)
     assert set(codes(section(EVENTS, "What is guaranteed"))) >= set(KINDS)
     (first,) = re.findall(r"^data: (.*)$", section(EVENTS, "Kinds"), re.MULTILINE)
     wrapped = json.loads(first)
     for kind, (_, said, example) in rows.items():
-        data = wrapped if kind == "state" else {key: wrapped[key] for key in ("v", "at")} | json.loads(codes(example)[0])
+        data = (
+            wrapped if kind == "state" else {key: wrapped[key] for key in ("v", "at")} | json.loads(codes(example)[0])
+        )
         model_of(kind).model_validate(data)
         fields = set(model_of(kind).model_fields)
         assert set(data) <= fields <= {*data, *codes(said)}, kind
