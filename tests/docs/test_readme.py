@@ -17,7 +17,8 @@ from dialogd.cli.create import free_ports
 from dialogd.config import DEFAULT_FILE
 from dialogd.store.folders import StateDir
 from dialogd.views.documents import place
-from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Block, Sandbox, blocks, put_dialogd, until
+from tests.cli.command import until
+from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Block, Sandbox, blocks, put_dialogd
 from tests.support.pair import PATIENCE
 
 RUNNABLE = [block for document in DOCUMENTS for block in blocks(document, "sh", "run")]
@@ -52,22 +53,19 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     return done, dialog.read_text(encoding="utf-8")
 
 
-def test_make_demo_leaves_the_clone_as_it_was(
+def test_make_demo_ends_in_a_consensus_and_leaves_the_clone_as_it_was(
     demo: tuple[subprocess.CompletedProcess[str], str],
 ) -> None:
-    page = Path(re.findall(r"^plan +(\S+)$", demo[0].stdout, re.M)[0])
+    done, dialog = demo
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ended, agreed: " in done.stdout
+    assert dialog.rstrip().endswith("[CONSENSUS_REACHED]")
+    page = Path(re.findall(r"^plan +(\S+)$", done.stdout, re.M)[0])
     assert (page.is_file(), page.parent.name.startswith("tmp.")) == (True, True)
     clone = page.parent.parent
     made = {".venv", ".local", ".cache", "Makefile", "pyproject.toml", "scripts", "docs", page.parent.name}
     assert {path.name for path in clone.iterdir()} <= made
     assert not [*(clone / "docs").iterdir()]
-
-
-def test_make_demo_ends_in_a_consensus(demo: tuple[subprocess.CompletedProcess[str], str]) -> None:
-    done, dialog = demo
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ended, agreed: " in done.stdout
-    assert dialog.rstrip().endswith("[CONSENSUS_REACHED]")
 
 
 def test_the_excerpt_is_of_a_real_dialog(demo: tuple[subprocess.CompletedProcess[str], str]) -> None:
@@ -77,18 +75,12 @@ def test_the_excerpt_is_of_a_real_dialog(demo: tuple[subprocess.CompletedProcess
 
 
 def test_every_shell_block_is_tried_or_needs_no_try() -> None:
-    """A block is run here, or holds nothing but setting up, which CI and the tests of the wheel do.
-
-    That of kind `agents` needs coding agents: test_backends.py runs it, where they are installed, before a stand-in.
-    """
+    """A block is run here, or holds nothing but setting up; that of kind `agents` is run by test_backends.py."""
     plain = [line for block in blocks(README, "sh", "") for line in block.text.split("\n") if line]
     assert [line for line in plain if not re.match(r"make (demo|test|setup)\b|\. \.venv/bin/activate\b", line)] == []
     kinds = {block.kind for block in blocks(README, "sh")}
     assert kinds == {"", "run", "http", "agents", "terminal-1", "terminal-1-slow", "terminal-2", "terminal-3"}
-
-
-def test_no_block_that_is_tried_opens_home() -> None:
-    opens = re.compile(r"^ *dialogd(?: +open\b.*)? *(?:#.*)?$", re.MULTILINE)
+    opens = re.compile(r"^ *dialogd(?: +open\b.*)? *(?:#.*)?$", re.MULTILINE)  # no block that is tried opens Home
     assert opens.search(blocks(DOCS / "using.md", "sh")[0].text)
     assert [block.text for block in RUNNABLE if opens.search(block.text)] == []
 
@@ -98,6 +90,9 @@ def test_the_block_runs_as_it_stands(block: Block, sandbox: Sandbox) -> None:
     if "dialogd run" not in block.text:
         sandbox.done('dialogd new "Tabs or spaces?"')
     sandbox.done(block.text.replace(str(DEFAULT_FILE), str(sandbox.file)))
+    if ">> /tmp" in block.text:  # what is typed into the file is a turn of the person
+        status = json.loads(sandbox.done("dialogd status --json"))
+        assert (status["turn"], status["turn_of"]) == (2, ["B"])
 
 
 def test_the_commands_to_step_in_meet_a_rehearsal_that_still_goes_on(sandbox: Sandbox) -> None:
@@ -120,14 +115,6 @@ def test_the_readmes_way_onto_the_path_leads_to_this_checkouts_program() -> None
     script = ["sh", "-c", f"{activate}\ncommand -v dialogd"]
     found = subprocess.run(script, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60).stdout
     assert found == f"{REPOSITORY / '.venv' / 'bin' / 'dialogd'}\n"
-
-
-def test_what_is_typed_into_the_file_is_a_turn_of_the_person(sandbox: Sandbox) -> None:
-    (typing,) = (block.text for block in RUNNABLE if ">> /tmp" in block.text)
-    sandbox.done('dialogd new "Tabs or spaces?"')
-    sandbox.done(typing.replace(str(DEFAULT_FILE), str(sandbox.file)))
-    status = json.loads(sandbox.done("dialogd status --json"))
-    assert (status["turn"], status["turn_of"]) == (2, ["B"])
 
 
 def test_the_small_agent_reaches_a_consensus(sandbox: Sandbox) -> None:
