@@ -65,88 +65,68 @@ class TestContract(BackendContract):
         return sh("echo no quota left >&2; exit 1")
 
 
-class TestSettingUp:
-    def test_an_empty_command_is_refused_with_a_fix(self) -> None:
-        for command in ("", "  ", "''"):
-            with pytest.raises(BadInput) as caught:
-                load_backend("command", Options(command=command))
-            assert "--command" in caught.value.fix
-
-    def test_an_open_quote_is_refused_with_a_fix(self) -> None:
-        with pytest.raises(BadInput, match="No closing quotation") as caught:
-            load_backend("command", Options(command="say 'hello"))
-        assert "quote" in caught.value.fix
-
-    def test_a_command_that_is_not_there_is_named_with_the_path(self) -> None:
-        with pytest.raises(BadInput, match=r"no-such-prog.*PATH is /nowhere") as caught:
-            Command(Options(command="no-such-prog -x", environment={"PATH": "/nowhere"}))
-        assert "full path" in caught.value.fix
-
-    def test_a_file_that_is_not_executable_is_called_that(self, tmp_path: Path) -> None:
-        script = tmp_path / "agent.sh"
-        script.write_text("#!/bin/sh\necho hi\n")
-        with pytest.raises(BadInput, match="not an executable file") as caught:
-            Command(Options(command=str(script)))
-        assert "chmod +x" in caught.value.fix
-
-    def test_a_project_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(BadInput, match="not a directory"):
-            Command(Options(command="cat", project=tmp_path / "missing"))
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A file that is no program yet."""
+    path = tmp_path / "agent"
+    path.write_text("#!/bin/sh\npwd -P\n")
+    return path
 
 
-class TestAnswering:
-    async def test_the_prompt_is_stdin_and_stdout_is_the_reply(self, request_: Request) -> None:
-        prompt = Prompt("Grüße, 世界 \U0001f600\r\n", (Part("1", "\x00 data"),), "end" * 5_000)
-        asked = replace(request_, prompt=lambda: prompt)
-        assert await answer(Command(Options(command="cat")), asked) == prompt.text
+@cases(
+    ("options", "says", "fix"),
+    [
+        *((Options(command=command), "no command", "--command") for command in ("", "  ", "''")),
+        (Options(command="say 'hello"), "No closing quotation", "quote"),
+        (Options(command="no-such-prog", environment={"PATH": "/nowhere"}), "no-such-prog.*PATH is /now", "full path"),
+        (Options(command=__file__), "not an executable file", "chmod +x"),
+        (Options(command="cat", project=Path("/no/such/folder")), "not a directory", "existing directory"),
+    ],
+)
+def test_what_is_wrong_with_the_options_is_said_at_once(options: Options, says: str, fix: str) -> None:
+    with pytest.raises(BadInput, match=says) as caught:
+        load_backend("command", options)
+    assert fix in caught.value.fix
 
-    async def test_text_arrives_while_the_command_still_runs(self, request_: Request, tmp_path: Path) -> None:
-        read = tmp_path / "read"
-        pieces = sh(f"echo first; until test -e {read}; do sleep 0.02; done; echo second").reply(request_)
-        assert await anext(pieces) == "first\n"
-        read.touch()
-        assert [piece async for piece in pieces] == ["second\n"]
 
-    async def test_no_shell_reads_the_words(self, request_: Request) -> None:
-        backend = Command(Options(command="printf '%s,' 'a b' $HOME ; | *"))
-        assert await answer(backend, request_) == "a b,$HOME,;,|,*,"
+async def test_the_prompt_is_stdin_and_stdout_is_the_reply(request_: Request) -> None:
+    prompt = Prompt("Grüße, 世界 \U0001f600\r\n", (Part("1", "\x00 data"),), "end" * 5_000)
+    asked = replace(request_, prompt=lambda: prompt)
+    assert await answer(Command(Options(command="cat")), asked) == prompt.text
 
-    async def test_it_runs_in_the_project(self, request_: Request, tmp_path: Path) -> None:
-        script = tmp_path / "agent.sh"
-        script.write_text("#!/bin/sh\npwd -P\n")
-        script.chmod(0o755)
-        backend = Command(Options(command="./agent.sh", project=tmp_path))
-        assert await answer(backend, request_) == f"{tmp_path.resolve()}\n"
 
-    async def test_a_reply_without_newline_is_whole(self, request_: Request) -> None:
-        assert await answer(sh("printf 'one\ntwo'"), request_) == "one\ntwo"
+async def test_text_arrives_while_the_command_still_runs(request_: Request, tmp_path: Path) -> None:
+    read = tmp_path / "read"
+    pieces = sh(f"echo first; until test -e {read}; do sleep 0.02; done; echo second").reply(request_)
+    assert await anext(pieces) == "first\n"
+    read.touch()
+    assert [piece async for piece in pieces] == ["second\n"]
 
-    async def test_characters_split_over_chunks_come_out_whole(self, request_: Request) -> None:
-        program = (
-            "import os, time\nfor byte in 'aß世😀z'.encode():\n    os.write(1, bytes([byte])); time.sleep(0.005)\n"
-        )
-        assert await answer(python(program), request_) == "aß世😀z"
 
-    async def test_bytes_that_are_no_text_are_replaced(self, request_: Request) -> None:
-        program = (
-            "import os, time\n"
-            "for part in (b'ok \\xe4\\xb8', b'\\xff', b' \\xf0\\x9f', b'\\x98'):\n"
-            "    os.write(1, part); time.sleep(0.01)\n"
-        )
-        assert await answer(python(program), request_) == "ok \ufffd\ufffd \ufffd"
+async def test_it_runs_in_the_project(request_: Request, script: Path) -> None:
+    script.chmod(0o755)
+    backend = Command(Options(command="./agent", project=script.parent))
+    assert await answer(backend, request_) == f"{script.parent.resolve()}\n"
 
-    async def test_a_command_need_not_read_its_prompt(self, request_: Request) -> None:
-        long = replace(request_, prompt=lambda: Prompt("", (), "x" * 1_000_000))
-        assert await answer(sh("echo done"), long) == "done\n"
-        assert await answer(sh("exec 0<&-; sleep 0.1; echo closed"), long) == "closed\n"
 
-    async def test_much_on_stderr_does_not_block(self, request_: Request) -> None:
-        backend = sh("head -c 1000000 /dev/zero >&2; head -c 1000000 /dev/zero | tr '\\0' x")
-        assert await answer(backend, request_) == "x" * 1_000_000
+WRITES = "import os, time\nfor part in {}:\n    os.write(1, part); time.sleep(0.01)\n"
 
-    async def test_signals_that_python_ignores_reach_the_command(self, request_: Request) -> None:
-        with pytest.raises(BackendError, match=r"exited 141 \(SIGPIPE\)"):
-            await answer(sh("kill -PIPE $$; echo survived"), request_)
+
+@cases(
+    ("backend", "said"),
+    [
+        (Command(Options(command="printf '%s,' 'a b' $HOME ; | *")), "a b,$HOME,;,|,*,"),  # no shell reads the words
+        (sh("printf 'one\ntwo'"), "one\ntwo"),
+        (python(WRITES.format([bytes([byte]) for byte in "aß世😀z".encode()])), "aß世😀z"),
+        (python(WRITES.format([b"ok \xe4\xb8", b"\xff", b" \xf0\x9f", b"\x98"])), "ok \ufffd\ufffd \ufffd"),
+        (sh("echo done"), "done\n"),  # it need not read its prompt
+        (sh("exec 0<&-; sleep 0.1; echo closed"), "closed\n"),
+        (sh("head -c 1000000 /dev/zero >&2; head -c 1000000 /dev/zero | tr '\\0' x"), "x" * 1_000_000),
+    ],
+)
+async def test_what_a_command_prints_is_its_reply(request_: Request, backend: Command, said: str) -> None:
+    long = replace(request_, prompt=lambda: Prompt("", (), "x" * 1_000_000))
+    assert await answer(backend, long) == said
 
 
 class TestEnvironment:
@@ -182,87 +162,86 @@ class TestEnvironment:
         assert clean_environment(given) == {"PATH": "p", "LC_TIME": "c"}
 
 
-class TestFailing:
-    async def test_exit_1_quotes_the_last_line_of_stderr(self, request_: Request) -> None:
-        backend = sh("echo half a reply; echo warning >&2; printf '\\033[31mno quota\\033[0m left\\n\\n' >&2; exit 1")
-        with pytest.raises(BackendError) as caught:
-            await answer(backend, request_)
-        assert caught.value.cause == "exited 1: no quota left"
-        assert caught.value.partial == "half a reply\n"
-        assert caught.value.retryable
-        assert caught.value.fix
+LAST = "echo half a reply; echo warning >&2; printf '\\033[31mno quota\\033[0m left\\n\\n' >&2; exit 1"
 
-    async def test_a_signal_is_named(self, request_: Request) -> None:
-        with pytest.raises(BackendError, match=r"exited 139 \(SIGSEGV\)"):
-            await answer(sh("kill -SEGV $$"), request_)
 
-    async def test_printing_nothing_is_a_failure(self, request_: Request) -> None:
-        for script in ("true", "echo; echo '  '"):
-            with pytest.raises(BackendError, match="printed nothing") as caught:
-                await answer(sh(script), request_)
-            assert caught.value.retryable
+@cases(
+    ("command", "cause", "partial"),
+    [
+        (LAST, "exited 1: no quota left", "half a reply\n"),
+        ("kill -SEGV $$", r"exited 139 \(SIGSEGV\)", ""),
+        ("kill -PIPE $$; echo survived", r"exited 141 \(SIGPIPE\)", ""),  # a signal that Python ignores
+        ("true", "printed nothing", ""),
+        ("echo; echo '  '", "printed nothing", ""),
+    ],
+)
+async def test_a_failure_says_what_to_do(request_: Request, command: str, cause: str, partial: str) -> None:
+    with pytest.raises(BackendError, match=f"^{cause}") as caught:
+        await answer(sh(command), request_)
+    assert (caught.value.partial, caught.value.retryable) == (partial, True)
+    assert caught.value.fix
 
-    async def test_a_command_that_went_away_fails_the_reply(self, request_: Request, tmp_path: Path) -> None:
-        script = tmp_path / "agent"
-        script.write_text("#!/bin/sh\necho hi\n")
-        script.chmod(0o755)
-        backend = Command(Options(command=str(script)))
-        script.unlink()
-        with pytest.raises(BackendError, match="command not found") as caught:
-            await answer(backend, request_)
-        assert not caught.value.retryable
 
-    @pytest.mark.parametrize("content", ["#!/no/such/interpreter\n", "no program at all\n"])
-    async def test_a_program_that_cannot_be_run_says_why(self, request_: Request, tmp_path: Path, content: str) -> None:
-        script = tmp_path / "agent"
-        script.write_text(content)
-        script.chmod(0o755)
-        with pytest.raises(BackendError, match="cannot run") as caught:
-            await answer(Command(Options(command=str(script))), request_)
-        assert "#!" in caught.value.fix
-        assert not caught.value.retryable
+async def test_what_went_away_since_the_start_fails_the_reply(request_: Request, script: Path) -> None:
+    script.chmod(0o755)
+    project = script.parent / "project"
+    project.mkdir()
+    backend, inside = Command(Options(command=str(script))), Command(Options(command="cat", project=project))
+    script.unlink()
+    project.rmdir()
+    for gone_, says in ((backend, "command not found"), (inside, "project")):
+        with pytest.raises(BackendError, match=says) as caught:
+            await answer(gone_, request_)
+        assert "project" in says or not caught.value.retryable
 
-    async def test_a_project_that_went_away_fails_the_reply(self, request_: Request, tmp_path: Path) -> None:
-        project = tmp_path / "project"
-        project.mkdir()
-        backend = Command(Options(command="cat", project=project))
-        project.rmdir()
-        with pytest.raises(BackendError, match="project"):
-            await answer(backend, request_)
 
-    async def test_a_flood_is_cut_off(self, request_: Request) -> None:
-        backend = sh("head -c 100000000 /dev/zero")
-        process = psutil.Process()
-        children = set(process.children(recursive=True))
-        before = process.memory_info().rss
-        with pytest.raises(BackendError, match="4 MiB") as caught:
-            await answer(backend, request_)
-        assert len(caught.value.partial) == 4 * 1024 * 1024
-        assert process.memory_info().rss - before < 50_000_000
-        assert set(process.children(recursive=True)) <= children
+@pytest.mark.parametrize("content", ["#!/no/such/interpreter\n", "no program at all\n"])
+async def test_a_program_that_cannot_be_run_says_why(request_: Request, script: Path, content: str) -> None:
+    script.write_text(content)
+    script.chmod(0o755)
+    with pytest.raises(BackendError, match="cannot run") as caught:
+        await answer(Command(Options(command=str(script))), request_)
+    assert "#!" in caught.value.fix
+    assert not caught.value.retryable
 
-    async def test_stderr_is_kept_only_at_its_end(self, request_: Request) -> None:
-        before = psutil.Process().memory_info().rss
-        with pytest.raises(BackendError, match="exited 2: the end"):
-            await answer(sh("head -c 100000000 /dev/zero >&2; printf '\\nthe end\\n' >&2; exit 2"), request_)
-        assert psutil.Process().memory_info().rss - before < 50_000_000
 
-    def test_a_last_line_is_short_and_printable(self) -> None:
-        assert last_line(b"first\n\x1b[1mbad\x07\tthing\x1b[0m\r\n \n") == "bad thing"
-        assert last_line(b"x" * 1000) == "x" * 200
-        assert last_line(b"") == ""
+@cases(
+    ("script", "says", "partial"),
+    [
+        ("head -c 100000000 /dev/zero", "4 MiB", 4 * 1024 * 1024),
+        ("head -c 100000000 /dev/zero >&2; printf '\\nthe end\\n' >&2; exit 2", "exited 2: the end", 0),
+    ],
+)
+async def test_a_flood_takes_no_memory(request_: Request, script: str, says: str, partial: int) -> None:
+    process = psutil.Process()
+    children, before = set(process.children(recursive=True)), process.memory_info().rss
+    with pytest.raises(BackendError, match=says) as caught:
+        await answer(sh(script), request_)
+    assert len(caught.value.partial) == partial
+    assert process.memory_info().rss - before < 50_000_000
+    assert set(process.children(recursive=True)) <= children
+
+
+def test_a_last_line_is_short_and_printable() -> None:
+    assert last_line(b"first\n\x1b[1mbad\x07\tthing\x1b[0m\r\n \n") == "bad thing"
+    assert last_line(b"x" * 1000) == "x" * 200
+    assert last_line(b"") == ""
 
 
 class TestNothingIsLeft:
-    async def test_a_command_that_ignores_sigterm_is_killed_in_time(self, request_: Request) -> None:
+    @cases("cancels", [1, 5])
+    async def test_a_command_that_ignores_sigterm_is_killed_in_time(self, request_: Request, cancels: int) -> None:
         before = set(psutil.Process().children(recursive=True))
         pieces = sh("trap '' TERM; echo deaf; while :; do sleep 1; done").reply(request_)
         assert await anext(pieces) == "deaf\n"
         call = asyncio.ensure_future(anext(pieces))
         await asyncio.sleep(0)
         started = time.monotonic()
-        call.cancel()
+        for _ in range(cancels):
+            call.cancel()
+            await asyncio.sleep(0.01)
         await asyncio.wait((call,))
+        assert call.cancelled()
         assert time.monotonic() - started < a_second()
         assert set(psutil.Process().children(recursive=True)) <= before
 
@@ -278,18 +257,6 @@ class TestNothingIsLeft:
             ours.close()
             assert guard.wait(PATIENCE) == 7
         assert (tmp_path / "cleaned").exists()
-
-    async def test_a_second_cancel_waits_for_the_first(self, request_: Request) -> None:
-        before = set(psutil.Process().children(recursive=True))
-        pieces = sh("trap '' TERM; echo deaf; while :; do sleep 1; done").reply(request_)
-        await anext(pieces)
-        call = asyncio.ensure_future(anext(pieces))
-        for _ in range(5):
-            await asyncio.sleep(0.01)
-            call.cancel()
-        await asyncio.wait((call,))
-        assert call.cancelled()
-        assert set(psutil.Process().children(recursive=True)) <= before
 
     async def test_twenty_grandchildren_end_with_the_command(self, request_: Request, tmp_path: Path) -> None:
         script = f"for i in $(seq 20); do sh -c 'touch {tmp_path}/$$; exec sleep 600' & done; "
@@ -342,27 +309,19 @@ class TestNothingIsLeft:
         await until(lambda: all(map(dead, [p.pid for p in family] + pids(started))))
 
     @LINUX
-    async def test_a_killed_guard_takes_the_command_with_it(self, request_: Request) -> None:
+    @cases(("sent", "says"), [(signal.SIGKILL, ""), (signal.SIGTERM, r"exited 143 \(SIGTERM\)")])
+    async def test_a_signal_to_the_guard_ends_the_command(
+        self, request_: Request, sent: signal.Signals, says: str
+    ) -> None:
         before = set(psutil.Process().children())
         pieces = sh("echo ready; exec sleep 60").reply(request_)
         assert await anext(pieces) == "ready\n"
         (guard,) = set(psutil.Process().children()) - before
         family = guard.children(recursive=True)
-        guard.kill()
-        with pytest.raises(BackendError):
+        guard.send_signal(sent)
+        with pytest.raises(BackendError, match=says or "."):
             await anext(pieces)
         await until(lambda: all(dead(p.pid) for p in family))
-
-    async def test_a_signal_to_the_guard_ends_the_command(self, request_: Request) -> None:
-        before = set(psutil.Process().children())
-        pieces = sh("echo ready; sleep 60").reply(request_)
-        assert await anext(pieces) == "ready\n"
-        (guard,) = set(psutil.Process().children()) - before
-        family = guard.children(recursive=True)
-        guard.send_signal(signal.SIGTERM)
-        with pytest.raises(BackendError, match=r"exited 143 \(SIGTERM\)"):
-            await anext(pieces)
-        assert all(gone(p.pid) for p in family)
 
     @pytest.mark.slow
     async def test_thirty_calls_leave_no_descriptor_and_no_zombie(self, request_: Request) -> None:
