@@ -174,22 +174,15 @@ async def test_the_question_back_sends_only_itself(request_: Request) -> None:
     assert "Turn 1" not in later
 
 
-MISMATCHES: dict[str, tuple[Part, ...]] = {
-    "not appended": (HEADER, QUESTION, THEIRS),
-    "edited before": (HEADER, replace(QUESTION, text="Edited"), MINE, THEIRS),
-    "own turn edited": (HEADER, QUESTION, replace(MINE, sound=False), THEIRS),
-    "another debt": (HEADER, QUESTION, replace(MINE, re="0"), THEIRS),
-    "another text": (HEADER, QUESTION, replace(MINE, text="## Turn 2\n\nSomething else"), THEIRS),
-    "struck": (HEADER, MINE, THEIRS),
-    "another role": (HEADER, QUESTION, MINE, THEIRS),
-}
-
-
 @SLOW
-@pytest.mark.parametrize("case", MISMATCHES)
-async def test_any_mismatch_sends_the_whole_dialog_in_a_new_session(request_: Request, case: str) -> None:
-    system = "You are A, the critic." if case == "another role" else "You are A."
-    second = turn(request_, "3", *MISMATCHES[case], system=system)
+@cases(
+    ("parts", "system"),  # the rules of what fits are in test_session.py
+    [((HEADER, QUESTION, THEIRS), "You are A."), ((HEADER, QUESTION, MINE, THEIRS), "You are A, the critic.")],
+)
+async def test_any_mismatch_sends_the_whole_dialog_in_a_new_session(
+    request_: Request, parts: tuple[Part, ...], system: str
+) -> None:
+    second = turn(request_, "3", *parts, system=system)
     async with talking_to(agent("echo")) as backend:
         await answer(backend, turn(request_, "1", HEADER, QUESTION))
         assert await answer(backend, second) == whole(second)

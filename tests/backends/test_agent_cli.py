@@ -27,17 +27,6 @@ from tests.support.pair import PATIENCE
 from tests.support.standin import Hang, Say, Seen, StandIn
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy, installed once: it is proved once, too."""
-    return install(tmp_path_factory.mktemp("toy") / "bin")
-
-
-@pytest.fixture
-def toy(installed: Path, tmp_path: Path) -> Bench:
-    return bench(installed, tmp_path)
-
-
 @pytest.fixture
 def own(tmp_path: Path) -> Bench:
     """A toy of one's own, which nobody proved."""

@@ -33,17 +33,6 @@ class Boxed(Toy):
     writes = 0
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy, installed once: it is proved once, too."""
-    return install(tmp_path_factory.mktemp("toy") / "bin")
-
-
-@pytest.fixture
-def toy(installed: Path, tmp_path: Path) -> Bench:
-    return bench(installed, tmp_path)
-
-
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     top = tmp_path / "around"

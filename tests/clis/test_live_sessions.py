@@ -51,12 +51,11 @@ class Mind:
 
     At `ORDER` it runs `dialogd approve`.
 
-    A function among them is a call of its own instead of a reply. `is_deaf`: it hears knocks and does nothing.
+    A function among them is a call of its own instead of a reply.
     """
 
-    def __init__(self, *replies: str | Callable[[], Use | Say], is_deaf: bool = False) -> None:
+    def __init__(self, *replies: str | Callable[[], Use | Say]) -> None:
         self.replies = list(replies)
-        self.is_deaf = is_deaf
         self.results: list[str] = []
         self.heard: list[str] = []
 
@@ -65,8 +64,6 @@ class Mind:
             return Say("A title")
         said = last_said(seen)
         self.heard += re.findall(r"^[0-9:]{8} dialogd.*", said, re.MULTILINE)
-        if self.is_deaf:
-            return Say("Not now.")
         if owed := re.search(r"is yours, as agent \w+.*?--debt ([\w-]+)", said):
             if "# One question about your reply" in said:
                 text: str | Callable[[], Use | Say] = re.findall(r"`(\[[A-Z][^`]*)`", said)[0]
@@ -289,21 +286,6 @@ def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:
     room.dialogd("retry A")
     dialog = room.until(lambda d: any(turn.body == "I am back." for turn in d.turns), "its turn")
     assert sum(turn.body == "I am back." for turn in dialog.turns) == 1
-
-
-def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
-    mind = Mind(is_deaf=True)
-    room.session("A", mind, "A")
-    room.dialogd("say 'Please decide.' --to A")
-    dialog = room.until(lambda d: d.state.debts.failed, "the failure", 2 * PATIENCE)
-    note = next(entry for entry in dialog.entries if entry.mark("AGENT_ERROR"))
-    mark = note.mark("AGENT_ERROR")
-    assert mark.fields[:2] == ("A", "silent")
-    assert [knocks for what, knocks in room.journal("A") if what == "knocked"][:3] == [1, 2, 3]
-    assert ("silent", 3) in room.journal("A")
-    assert len(mind.heard) == 3, mind.heard
-    assert (note.frame.knocks, note.frame.usd) == ("3", "")
-    assert "$0" not in room.dialogd("status") + room.dialogd("status --cost")
 
 
 def test_a_session_at_a_permission_prompt_is_said_to_be_that(room: Table) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -301,28 +300,6 @@ def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pyte
             terminal.kill()
             until(lambda: status(session) == "gone", "its end", PATIENCE)
             assert of_key(session.key) is None
-
-
-def test_a_run_of_codex_exec_is_no_session(codex: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with StandIn(lambda _: Say("Done.", seconds=15.0)) as server:
-        environment = codex_environment(codex, server.url)
-        known(monkeypatch, environment)
-        run = subprocess.Popen(
-            ["codex", "exec", "--skip-git-repo-check", "Hello"],
-            env=environment,
-            executable=shutil.which("codex", path=PATH),
-            cwd=codex.project,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        found: list[tuple[Any, ...]] = []
-        while run.poll() is None:
-            found.append(running_sessions())
-            time.sleep(0.2)
-        assert rollouts(codex)
-        assert len(found) > 1
-        assert not any(found)
 
 
 def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
