@@ -68,7 +68,7 @@ class Stage:
             admission,
             agent,
             debt,
-            answers=await self.confirm(who, debt, text, admission.asked),
+            answers=await self.confirm(who, debt, text, admission.due(())),
             attributes=(),
             duration="1 minute",
             folder="x.d",
