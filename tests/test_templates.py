@@ -17,8 +17,21 @@ from dialogd.protocol.marks import DECIDING, MARKS
 from dialogd.protocol.model import OUTCOMES
 from dialogd.protocol.rules import DECIDE, MODERATE, PERSONALITIES, PROPOSE
 from dialogd.protocol.text import escape
-from dialogd.templates.library import DEFAULT_TEMPLATE, Template, find, load, names, parse, places, template
-from dialogd.templates.opening import Opening, begins, compose, enough_turns, warnings
+from dialogd.templates.library import (
+    DEFAULT_TEMPLATE,
+    Opening,
+    Template,
+    begins,
+    compose,
+    enough_turns,
+    find,
+    load,
+    names,
+    parse,
+    places,
+    template,
+    warnings,
+)
 from tests.support.cases import cases
 from tests.support.room import Room
 

@@ -48,8 +48,17 @@ from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.tasks.gate import readable
 from dialogd.tasks.worktrees import Worktrees
-from dialogd.templates.library import Template, template
-from dialogd.templates.opening import MOST_OF_A_FILE, ContextFile, Opening, begins, compose, enough_turns, warnings
+from dialogd.templates.library import (
+    MOST_OF_A_FILE,
+    ContextFile,
+    Opening,
+    Template,
+    begins,
+    compose,
+    enough_turns,
+    template,
+    warnings,
+)
 
 AGREES = "that session agrees by `dialogd live accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

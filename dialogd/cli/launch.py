@@ -63,7 +63,7 @@ from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running, process_started
-from dialogd.templates.opening import alone
+from dialogd.templates.library import alone
 from dialogd.views import standing
 from dialogd.views.plan import Plan
 

@@ -44,7 +44,7 @@ from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, ju
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import Git, checkout_at, push, remotes, shown
 from dialogd.tasks.worktrees import Worktrees, base_of
-from dialogd.templates.opening import ContextFile, Opening
+from dialogd.templates.library import ContextFile, Opening
 from dialogd.views.builds import events, look_into, why_of
 
 if TYPE_CHECKING:

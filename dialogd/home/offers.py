@@ -39,8 +39,7 @@ from dialogd.protocol.state import DEFAULT_CAP
 from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget
 from dialogd.store.disk import read_json
 from dialogd.store.folders import StateDir
-from dialogd.templates.library import DEFAULT_TEMPLATE, load, places, template
-from dialogd.templates.opening import warnings
+from dialogd.templates.library import DEFAULT_TEMPLATE, load, places, template, warnings
 
 NAMES = {
     "claude-code": "Claude Code", "codex": "Codex", "gemini": "Gemini CLI", "opencode": "OpenCode",

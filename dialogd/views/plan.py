@@ -293,7 +293,6 @@ _LIMITS = {
     "budget": ("out of budget", "the budget"),
     "size": ("the file is full", "the size limit"),
 }
-_SIDES = {"approve": "for it", "reject": "against", "abstain": "abstaining"}
 _OFTEN = {1: "", 2: " twice", 3: " three times"}
 _YES = ("CONSENSUS", "AGREE")  # how what is refused begins, where a yes was meant
 _MS = re.compile(r"[0-9]{1,12}")
@@ -490,17 +489,11 @@ class Plan:
         return f"{what}{without}{self.name(who)}, because {listed(gone)} failed, or gave no answer in time, twice"
 
     def _how(self, decision: PlanDecision) -> str:
-        """What was decided, and by whose voices where there was a vote."""
-        if not decision.ref:
-            who, turn = position(decision.evidence)
-            is_named = decision.outcome == "approved" and who
-            told = f"the position of {self.name(who)} in turn {turn}"
-            return told if is_named else f"{decision.outcome}, {self.rests_on(decision)}"
-        if decision.method != "vote" or not decision.votes:
-            return f"{decision.ref} was {decision.outcome}, {self.rests_on(decision)}"
-        sides = {choice: [self.name(v.agent) for v in decision.votes if v.choice == choice] for choice in _SIDES}
-        voices = ", ".join(f"{listed(who)} {_SIDES[choice]}" for choice, who in sides.items() if who)
-        return f"{decision.ref} was {decision.outcome}; {voices}"
+        """What was decided, and on whose word."""
+        who, turn = position(decision.evidence) if not decision.ref else ("", 0)
+        if decision.outcome == "approved" and who:
+            return f"the position of {self.name(who)} in turn {turn}"
+        return f"{decision.ref} was {decision.outcome}, {self.rests_on(decision)}".removeprefix(" was ")
 
     def rests_on(self, decision: PlanDecision) -> str:
         """Who stands behind a decision, as its record says it, by name."""
@@ -508,8 +501,8 @@ class Plan:
 
     def _unread(self) -> Iterator[str]:
         """Whose yes did not count, how often and why, none having counted since; and an agreement in words alone."""
-        told = [row_of(mark.name).rank == BLOCK or mark.name == "REFUSED" for _, mark in self._marks_of_all()]
-        if not any(told) and convergence(self.dialog) == 1 and not self.is_deadlock:
+        is_told = any(row_of(m.name).rank == BLOCK or m.name == "REFUSED" for turn in self._turns for m in turn.marks)
+        if not is_told and convergence(self.dialog) == 1 and not self.is_deadlock:
             yield "the agents agreed in words, and nobody wrote a mark that says so: nothing was put up or signed"
         times: Counter[str] = Counter()
         whys: dict[str, str] = {}
@@ -523,9 +516,6 @@ class Plan:
                 del times[turn.by]
         for who, count in times.items():
             yield f"{self.name(who)} wrote a yes{_OFTEN.get(count, f' {count} times')} that {whys[who]}"
-
-    def _marks_of_all(self) -> Iterator[tuple[Entry, Mark]]:
-        return ((entry, mark) for entry in self._turns for mark in entry.marks)
 
     # -- what was decided -----------------------------------------------------------------------------------------
 

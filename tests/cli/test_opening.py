@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Condition, Participant
+from dialogd.templates.library import ContextFile, Opening, begins, compose, template
 from dialogd.templates.library import parse as parse_template
-from dialogd.templates.library import template
-from dialogd.templates.opening import ContextFile, Opening, begins, compose
 
 AGENTS = (Participant("A", "Claude A", "http://localhost:3001"), Participant("B", "Grok B", "http://localhost:3002"))
 STARTED = datetime(2026, 11, 21, 20, 0, 0, 123, tzinfo=timezone(timedelta(hours=1)))

@@ -43,7 +43,7 @@ ENDS: dict[str, tuple[str, list[str], list[str]]] = {
     ),
     "vote": (
         "Decided by vote",
-        ["Claude C and Claude A for it, Claude B against", "keep sessions in Postgres", "Dissent", "a second reader"],
+        ["2 for (Claude C, Claude A), 1 against (Claude B)", "keep sessions in Postgres", "Dissent", "a second reader"],
         TAKE,
     ),
     "deadlock": (

@@ -19,8 +19,7 @@ from dialogd.protocol.model import SYSTEM, Mark, Participant
 from dialogd.protocol.questions import NAME
 from dialogd.protocol.state import Dialog, Question
 from dialogd.protocol.text import as_iso, moment_of
-from dialogd.templates.library import template
-from dialogd.templates.opening import Opening, compose
+from dialogd.templates.library import Opening, compose, template
 from tests.support.cases import cases
 from tests.support.paper import BEGINNING
 from tests.support.room import Room, opening, waits

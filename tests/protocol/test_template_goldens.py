@@ -17,8 +17,7 @@ from dialogd.cli.create import Start, draw_up, read_cast, usual_ports
 from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
-from dialogd.templates.library import names, template
-from dialogd.templates.opening import compose
+from dialogd.templates.library import compose, names, template
 from tests.support.cases import cases
 from tests.support.room import Room
 
