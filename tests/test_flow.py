@@ -118,7 +118,7 @@ def test_what_a_daemon_adds_to_a_turn_is_not_for_whom_its_agent_names() -> None:
 
 def test_a_question_for_the_person_stays_open_until_they_speak_or_its_default_counts() -> None:
     for end in (lambda room: room.say("Postgres."), lambda room: room.types(TAKEN)):
-        room = talked(("A", "[QUESTION_FOR_USER: Postgres or Redis? | by 18:00 | default: Postgres]"))
+        room = talked(("A", "[QUESTION_FOR_USER: Postgres or Redis? | in 2h | default: Postgres]"))
         question = one(room, "QUESTION_FOR_USER")
         assert (question.to_agent, question.payload["summary"]) == ("User", "Postgres or Redis?")
         assert question.payload["is_open"]

@@ -48,17 +48,8 @@ from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.tasks.gate import readable
 from dialogd.tasks.worktrees import Worktrees
-from dialogd.templates.library import (
-    MOST_OF_A_FILE,
-    ContextFile,
-    Opening,
-    Template,
-    begins,
-    compose,
-    enough_turns,
-    template,
-    warnings,
-)
+from dialogd.templates import library
+from dialogd.templates.library import ContextFile, Opening, Template, compose, template
 
 AGREES = "that session agrees by `dialogd live accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -396,7 +387,7 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
         roles=roles,
         **{name: getattr(wanted, name) for name in ("step", "allow_defaults", "unattended", "break_cycles", "build")},
     )
-    max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
+    max_turns = wanted.max_turns or chosen.terms.max_turns or library.enough_turns(opening)
     if (planned := expected(opening.rules, wanted.expected)) and wanted.max_turns is None:
         max_turns = 2 + most_turns(planned)  # question and plan come before the work
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
@@ -423,7 +414,7 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
     if first is None:
         by_name = {seat.title: seat.id for seat in seats}
         named = tuple(able) if "all" in usual else tuple(by_name[name] for name in usual if name in by_name)
-        return named or begins(opening.header)
+        return named or library.begins(opening.header)
     named = tuple(dict.fromkeys(seat_named(part.strip(), seats) or part.strip() for part in first.split(",")))
     if stranger := next((name for name in named if name not in [seat.id for seat in seats]), None):
         fix = f"name one of: {', '.join(seat.id for seat in seats)}"
@@ -437,7 +428,7 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
 
 def along(path: str) -> ContextFile:
     """A file as it goes along: its text without secrets, up to a whole line where it is long. Raises `BadInput`."""
-    return ContextFile(path, *_text(path, MOST_OF_A_FILE))
+    return ContextFile(path, *_text(path, library.MOST_OF_A_FILE))
 
 
 def _text(path: str, most: int = 1_000_000) -> tuple[str, int, int]:
@@ -545,7 +536,7 @@ def new(
     opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats), settings), wanted, settings)
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
         remark(f"note: of {cut.path} only the beginning goes along")
-    for warning in warnings(opening):
+    for warning in library.warnings(opening):
         remark(f"warning: {warning}")
     warn_of_twins({seat.id: auto.family_of(seat.backend) for seat in seats})
     log = options.log_of(settings)
@@ -641,7 +632,7 @@ def new_cast(
         for seat in seats:
             if seat.session and not is_inside(os.getpid(), seat.session):
                 remark(f"{seat.id}: {AGREES}")
-        for warning in warnings(opening):
+        for warning in library.warnings(opening):
             remark(f"warning: {warning}")
         from dialogd.cli.result import estimate_of
 
