@@ -11,13 +11,16 @@
     no skip A | owes no turn         it is refused, and why
 
 What is looked at: `owes A B`, `spoke uAB`, `looks A=Reply B=paused`, `ends STOPPED` (nothing: it goes on), `signed AB`
-(`-`: no text), `decided P1=approved`, `refused …`, `reason …`, `asks …`, `file …` (a part of the words), `failed A`.
+(`-`: no text), `decided P1=approved`, `refused …`, `reason …`, `asks …`, `file …` (a part of the words), `failed A`;
+of a build `due WORK`, `tasks approved dropped`, `iterations 1 3`, and `sound`: the file follows from itself.
+
+Before the first scene `let name words` names words: `{name}`, or `{name P1}` where `@` stands for what is named.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,7 @@ import pytest
 from dialogd import person
 from dialogd.errors import BackendError, Refused
 from dialogd.protocol.model import USER
+from dialogd.protocol.replay import faults
 from tests.support.cases import cases
 from tests.support.room import Room, opening, waits
 
@@ -60,7 +64,12 @@ class Scene:
             case "key" | "setup":
                 (self.keys if word == "key" else self.setup).append(rest)
             case "script":
-                self.room.scripts[rest[0]] = rest[2:].split(" || ")
+                lines = rest[2:].split(" || ") if rest[2:] else []
+                self.room.scripts[rest[0]] = [{"!": BROKEN, "~": None}.get(line, line) for line in lines]
+            case "confirms":
+                self.room.confirms[rest[0]] = rest[2:].split(" || ")
+            case "gates":
+                self.room.gates = rest.split()
             case "no":
                 act, why = rest.split(" | ")
                 with pytest.raises(Refused, match=why):
@@ -91,6 +100,7 @@ class Scene:
             "note": lambda: room.say(rest, note=True),
             "type": lambda: room.types(f"\n{rest}\n"),
             "pass": room.pass_on,
+            "accept": lambda: room.by_hand(person.tasks, "accept"),
             "leave": lambda: room.by_hand(person.leave, rest),
             "floor": lambda: room.asks_for_the_word(rest),
             "wait": lambda: room.advance(float(rest)),
@@ -136,6 +146,29 @@ class Scene:
     def see_file(self, rest: str) -> None:
         assert rest in self.room.text
 
+    def see_lacks(self, rest: str) -> None:
+        assert rest not in self.room.text
+
+    def see_prompted(self, rest: str) -> None:
+        assert any(rest in text for _, text in self.room.prompts)
+
+    def see_asked(self, rest: str) -> None:
+        assert rest in self.room.asked[-1][1]
+
+    def see_due(self, rest: str) -> None:
+        what = self.room.dialog.state.build.due[0]
+        assert what is not None
+        assert what.name == rest
+
+    def see_tasks(self, rest: str) -> None:
+        assert " ".join(task.state for task in self.room.dialog.state.build.all) == rest
+
+    def see_iterations(self, rest: str) -> None:
+        assert " ".join(str(task.iteration) for task in self.room.dialog.state.build.all) == rest
+
+    def see_sound(self, _: str) -> None:
+        assert list(map(str, faults(self.room.paper.data))) == []
+
     def see_failed(self, rest: str) -> None:
         assert " ".join(sorted(self.room.dialog.state.debts.failed)) == rest
 
@@ -143,9 +176,21 @@ class Scene:
 def scenes() -> Iterator[tuple[str, list[str]]]:
     """Each scene's title, with its file, and its lines."""
     for path in sorted(SCENES.glob("*.txt")):
-        for scene in path.read_text(encoding="utf-8").split("== ")[1:]:
+        head, *found = path.read_text(encoding="utf-8").split("\n== ")
+        words: dict[str, str] = {}
+        for line in head.split("\n"):
+            if line.startswith("let "):
+                _, name, text = line.split(" ", 2)
+                words[name] = _said(text, words)
+        for scene in found:
             title, *lines = scene.rstrip().split("\n")
-            yield f"{path.stem}: {title}", [line for line in lines if line.strip()]
+            said = ((line, _said(line, words)) for line in lines if line.strip())
+            each = (text.split("\\n") if line.startswith("{") else [text] for line, text in said)
+            yield f"{path.stem}: {title}", [line for lines in each for line in lines]
+
+
+def _said(line: str, words: Mapping[str, str]) -> str:
+    return re.sub(r"\{(\w+)(?: (\w+))?\}", lambda named: words[named[1]].replace("@", named[2] or "@"), line)
 
 
 @cases(("title", "lines"), scenes())
