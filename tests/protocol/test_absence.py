@@ -65,16 +65,6 @@ def paid(here: Room) -> int:
 # -- who failed is asked again, and then absent ----------------------------------------------------------------------
 
 
-@cases("ids", ["AB", "ABC"])
-def test_one_transient_error_removes_nobody(ids: str) -> None:
-    scripts: dict[str, list[Line]] = {who: [SIGNS, SIGNS] for who in ids}
-    here = room(ids, **{**scripts, "A": [TEXT, "I stay with it."], "B": [DOWN, SIGNS]})
-    here.run()
-    assert end(here).name == "CONSENSUS_REACHED"
-    assert "B in turn" in end(here).reason
-    assert USER not in [who for entry in here.dialog.entries[1:] for who in entry.turn or ()]
-
-
 def test_of_two_who_failed_is_asked_again_after_a_pause() -> None:
     here = room("AB", A=[DOWN, DOWN])
     here.retry_pause = 10
@@ -84,106 +74,6 @@ def test_of_two_who_failed_is_asked_again_after_a_pause() -> None:
     here.advance(10)
     here.step("A")
     assert here.owing == (USER,)
-
-
-def awaits_b(ids: str = "ABC", *lines: str) -> Room:
-    """A dialog in which everybody has signed P1 but B, which is absent, and the person is asked."""
-    scripts: dict[str, list[Line]] = {"A": [TEXT, *["More." for _ in range(20)]], "B": [DOWN] * 20}
-    here = room(ids, *lines, **scripts, C=[SIGNS, *["More." for _ in range(20)]])
-    here.run()
-    return here
-
-
-@cases("ids", ["AB", "ABC"])
-def test_nobody_pays_on_where_only_absent_signers_are_missing(ids: str) -> None:
-    here = awaits_b(ids)
-    assert here.owing == (USER,)
-    assert paid(here) <= 3
-    question = here.dialog.state.questions.text
-    assert all(way in question for way in ("`retry B`", "`leave B`", "`approve`", "P1"))
-    assert "`retry B`" in getattr(here.look("A"), "reason", "")
-
-
-def test_a_retry_has_the_absent_one_sign() -> None:
-    here = awaits_b()
-    before = paid(here)
-    here.retry("B")
-    here.run()
-    assert (here.owing, paid(here)) == ((USER,), before)
-    here.scripts["B"] = [SIGNS]
-    here.retry("B")
-    here.run()
-    assert end(here).name == "CONSENSUS_REACHED"
-
-
-@cases("leaves", [lambda here: here.by_hand(person.leave, "B"), lambda here: here.types("[LEAVE: B]\n")])
-def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], None]) -> None:
-    here = awaits_b()
-    before = paid(here)
-    leaves(here)
-    here.run()
-    assert (end(here).name, paid(here)) == ("CONSENSUS_REACHED", before)
-    assert "A in turn 2" in end(here).reason
-
-
-@cases("ids", ["AB", "ABC"])
-@cases("approves", [lambda here: here.approve(), lambda here: here.types("[APPROVED]\n")])
-def test_the_person_takes_a_text_that_absent_agents_did_not_sign(approves: Callable[[Room], None], ids: str) -> None:
-    here = awaits_b(ids)
-    assert "approve" in person.lifecycle.commands(here.dialog)
-    approves(here)
-    here.run()
-    assert end(here).name == "DECIDED"
-    assert "person" in end(here).reason
-    assert "absent: B" in end(here).reason
-    assert here.dialog.state.approved
-
-
-def test_a_pair_from_which_the_absent_one_left_ends_by_approval() -> None:
-    here = awaits_b("AB")
-    here.by_hand(person.leave, "B")
-    here.run()
-    assert here.owing == (USER,)
-    here.approve()
-    assert end(here).name == "DECIDED"
-
-
-def test_what_somebody_present_has_not_signed_is_not_taken() -> None:
-    here = room("ABC", A=[TEXT])
-    here.run()
-    with pytest.raises(Refused):
-        here.approve()
-    here.types("[APPROVED]\n")
-    here.scripts["B"] = ["[OBJECTION: too dear]"]
-    here.run()
-    assert here.dialog.state.outcome is None
-    assert here.dialog.state.approved == ""
-
-
-def test_a_word_of_the_person_gives_the_absent_one_another_chance() -> None:
-    here = awaits_b()
-    here.scripts["B"] = ["I am back."]
-    here.say("Once more, please.")
-    here.run()
-    assert any(entry.by == "B" for entry in here.dialog.turns)
-
-
-def test_a_vote_that_nobody_can_win_without_the_absent_asks_the_person() -> None:
-    lines = ('verdict = "vote"', "quorum = 1.0", 'order = "round-robin"')
-    here = room(
-        "ABC",
-        *lines,
-        A=["[PROPOSAL: Postgres]", "[VOTE: P1 approve | mine]", *["More."] * 9],
-        B=[DOWN] * 9,
-        C=["Well.", *["More."] * 9],
-    )
-    here.run()
-    assert here.owing == (USER,)
-    assert "`leave B`" in here.dialog.state.questions.text
-    here.by_hand(person.leave, "B")
-    here.scripts["C"] = ["[VOTE: P1 approve | fine]"]
-    here.run()
-    assert end(here).name == "DECIDED"
 
 
 def test_a_quorum_still_counts_who_is_absent() -> None:
@@ -196,28 +86,6 @@ def test_a_quorum_still_counts_who_is_absent() -> None:
     goes(four)
     assert end(four).failed
     assert "B, D" in end(four).reason
-
-
-def test_an_agent_that_stalls_twice_is_absent() -> None:
-    here = room("ABC", A=[TEXT, "More.", "More."], B=[None] * 9, C=[SIGNS, "More."])
-    here.run()
-    for _ in range(2):
-        assert here.owing == ("B",)
-        here.advance(OVERDUE)
-        here.run()
-    assert here.dialog.state.absent == {"B"}
-    assert here.owing == (USER,)
-
-
-def test_a_failure_of_who_was_called_stalled_counts_once() -> None:
-    here = room("AB", A=["One."], B=[None])
-    here.run()
-    here.thinks("B")
-    here.advance(OVERDUE)
-    here.step("A")
-    here.answers("B", DOWN)
-    assert here.dialog.state.debts.missed == {"B": 1}
-    assert here.owing == ("B",)
 
 
 # -- nobody at the table: the table of docs/protocol.md, row by row ---------------------------------------------------

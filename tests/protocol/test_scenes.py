@@ -4,7 +4,7 @@
     room ABC turn A, B               its agents, and whom the first turn names
     key Max Turns: 8                 a line of its header; `setup …` one of its Setup
     A: words                         A takes its turn with these words (`\\n` begins a line); `A!` fails
-    A? · A> words · A>> words        A begins to think; it comes back; it comes back too late
+    A? · A> words · A>> words        A begins to think; it comes back (`A!>` with an error); it comes back too late
     say words -> C · note words      the person speaks, to C; `type …` writes at the end of the file
     script A words || words          what A says whenever it is asked, by `step A` and `run`
     skip A, retry A, pause, resume, stop, pass, approve, leave B, floor USER, step A, run, wait 360
@@ -14,7 +14,8 @@ What is looked at: `owes A B`, `spoke uAB`, `looks A=Reply B=paused`, `ends STOP
 (`-`: no text), `decided P1=approved`, `refused …`, `reason …`, `asks …`, `file …` (a part of the words), `failed A`;
 of a build `due WORK`, `tasks approved dropped`, `iterations 1 3`, and `sound`: the file follows from itself.
 
-Before the first scene `let name words` names words: `{name}`, or `{name P1}` where `@` stands for what is named.
+Before the first scene `let name words` names words: `{name}`, or `{name P1}` where `@` stands for what is named; of
+several lines with ` ;; ` between them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Scene:
 
     def play(self, line: str) -> None:
         """Do, or look at, what the line says."""
-        if said := re.fullmatch(r"([A-Z])(:|!|\?|>>|>) ?(.*)", line):
+        if said := re.fullmatch(r"([A-Z])(:|!>|!|\?|>>|>) ?(.*)", line):
             self.agent(said[1], said[2], said[3].replace("\\n", "\n"))
             return
         word, _, rest = line.partition(" ")
@@ -86,6 +87,8 @@ class Scene:
                 assert room.says(me, text) is not None, f"{me} comes too late"
             case "!":
                 room.says(me, BROKEN)
+            case "!>":
+                room.answers(me, BROKEN)
             case "?":
                 room.thinks(me)
             case ">":
@@ -185,7 +188,7 @@ def scenes() -> Iterator[tuple[str, list[str]]]:
         for scene in found:
             title, *lines = scene.rstrip().split("\n")
             said = ((line, _said(line, words)) for line in lines if line.strip())
-            each = (text.split("\\n") if line.startswith("{") else [text] for line, text in said)
+            each = (text.split(" ;; ") if line.startswith("{") else [text] for line, text in said)
             yield f"{path.stem}: {title}", [line for lines in each for line in lines]
 
 
