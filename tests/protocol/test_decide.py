@@ -30,50 +30,6 @@ def test_a_header_alone_waits_for_a_turn() -> None:
     assert "## Turn 1" in reason(room.look("A"))
 
 
-def test_saving_a_file_starts_nothing() -> None:
-    room = Room(opening(turn="B"), B=["hello"])
-    room.nudged = False
-    assert waits(room.look("B")) == "not_started"
-    assert "curl -X POST http://localhost:3002/notify" in reason(room.look("A"))
-    room.nudged = True
-    room.step("B")
-    room.nudged = False
-    assert waits(room.look("A")) == "Reply"
-
-
-def test_a_dialog_that_has_lain_waits_for_a_notify() -> None:
-    room = Room(opening(), A=["hello"])
-    room.step("A")
-    room.nudged, room.lain = False, 3600.0
-    assert waits(room.look("B")) == "Reply"
-    room.lain = 7200.0
-    assert waits(room.look("B")) == "lain"
-    assert "2 hours" in reason(room.look("B"))
-    room.nudged = True
-    assert waits(room.look("B")) == "Reply"
-
-
-def test_a_stranger_only_watches() -> None:
-    room = Room(opening("A", "B"))
-    assert waits(room.look("Z")) == "unknown_agent"
-    assert "A, B" in reason(room.look("Z"))
-
-
-def test_the_other_waits_for_the_one_whose_turn_it_is() -> None:
-    room = Room(opening(keys=["Timeout: 100 seconds"]))
-    room.advance(50)
-    action = room.look("B")
-    assert isinstance(action, Wait)
-    assert (action.status, action.reason, action.seconds) == ("not_my_turn", "waiting for A", 110.0)
-
-
-def test_a_question_for_the_person_is_the_reason_to_wait() -> None:
-    room = Room(opening(), A=["Hm.\n[QUESTION_FOR_USER: how many users?]"])
-    room.step("A")
-    assert [waits(room.look(me)) for me in "AB"] == ["waiting_for_user"] * 2
-    assert "how many users?" in reason(room.look("B"))
-
-
 def test_a_turn_that_nobody_has_is_said() -> None:
     room = Room("# D\n\n## Note — User\n\nRemember cost.\n\n[RESUMED]\n")
     assert waits(room.look("B")) == "unknown_turn"
@@ -96,32 +52,6 @@ def test_pace_is_kept_between_an_agents_own_turns_and_not_after_the_person() -> 
     room.step("A")
     room.say("And what of B?", to="A")
     assert waits(room.look("A")) == "Reply"
-
-
-def test_after_the_end_everybody_stops() -> None:
-    room = Room(opening())
-    room.stop("enough")
-    room.say("bye", note=True)
-    for me in ("A", "B", "Z"):
-        action = room.look(me)
-        assert isinstance(action, Stop)
-        assert (action.outcome.name, action.outcome.by, action.outcome.reason) == ("STOPPED", "USER", "enough")
-
-
-def test_a_stall_is_written_by_the_first_peer_that_notices() -> None:
-    room = Room(opening("A", "B", "C"), A=[None])
-    room.advance(361)
-    assert [waits(room.look(me)) for me in "BC"] == ["Write", "Write"]
-    room.step("C")
-    assert waits(room.look("B")) == "Reply"
-    assert len(room.dialog.entries) == 2
-
-
-def test_a_dialog_of_one_agent_waits_for_the_person() -> None:
-    room = Room(opening("A"), A=["One.", "Two."])
-    room.run()
-    assert room.owing == (USER,)
-    assert len(room.dialog.turns) == 2
 
 
 LINES = st.one_of(

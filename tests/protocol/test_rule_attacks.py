@@ -5,7 +5,6 @@ Each test names the rule it holds the core to; sections are those of docs/protoc
 
 from __future__ import annotations
 
-from dialogd.errors import BackendError
 from dialogd.protocol import admit, verdict
 from dialogd.protocol.compose import received
 from dialogd.protocol.grammar import parse
@@ -15,7 +14,6 @@ from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 SUMMARY = "## Consensus Summary\n\nRedis it is.\n\n[CONSENSUS_REACHED]"
-MODERATED = 'verdict = "moderator"\n[roles.M]\nrole = "moderator"'
 
 
 def setup(*lines: str) -> str:
@@ -28,78 +26,7 @@ def marks(room: Room, name: str) -> list[Mark]:
     return [mark for entry in room.dialog.entries for mark in entry.all(name)]
 
 
-def sealed(*lines: str, **scripts: list[str]) -> Room:
-    """A and B answer at once, sealed; played to the end."""
-    rules = setup("sealed = true", 'order = "parallel"', *lines)
-    room = Room(opening("A", "B", turn="A, B", keys=["Max Rounds: 3"], more=rules), **scripts)
-    room.run()
-    return room
-
-
 # -- decisions ----------------------------------------------------------------------------------------------------
-
-
-def test_votes_that_weigh_next_to_nothing_are_counted_like_others() -> None:
-    weights = [f"[roles.{who}]\nweight = 1e-10" for who in "ABCDE"]
-    room = Room(
-        opening("A", "B", "C", "D", "E", keys=["Max Turns: 7"], more=setup('verdict = "vote"', *weights)),
-        A=["[PROPOSAL: mine]", "[VOTE: P1 approve | good]"],
-        B=["[VOTE: P1 approve | good]"],
-        **{who: ["[VOTE: P1 reject | bad]"] for who in "CDE"},
-    )
-    room.run()
-    assert room.outcome == "MAX_TURNS_REACHED"
-    assert [mark.fields[0] for mark in marks(room, "DECISION")] == ["rejected"]
-
-
-def test_three_equal_weights_that_are_no_binary_fractions_make_a_whole() -> None:
-    weights = [f"[roles.{who}]\nweight = 0.1" for who in "ABC"]
-    rules = setup('verdict = "vote"', "quorum = 1.0", "threshold = 1.0", *weights)
-    yes = "[VOTE: P1 approve | good]"
-    room = Room(opening("A", "B", "C", more=rules), A=["[PROPOSAL: x]", yes], B=[yes], C=[yes])
-    room.run()
-    assert room.outcome == "DECIDED"
-    assert [mark.fields[2] for mark in marks(room, "DECISION")] == ["3 for (B, C, A)"]
-
-
-def test_a_moderator_that_says_both_in_one_reply_has_decided_nothing() -> None:
-    both = "[DECIDE: P1 approve | fine]\n[DECIDE: P1 reject | not fine]"
-    question = opening("A", "B", "M", keys=["Max Turns: 5"], more=setup(MODERATED))
-    room = Room(question, A=["[PROPOSAL: x]", "Well."], B=["Well."], M=[both, both])
-    room.confirms["M"] = [both]
-    room.run()
-    assert room.outcome != "DECIDED"
-    assert [who for who, _ in room.asked] == ["M"]
-
-
-def test_a_judge_that_names_two_in_one_reply_has_named_nobody() -> None:
-    both = "[DECIDE: A | stronger]\n[DECIDE: B | stronger]"
-    rules = setup('verdict = "judge"', 'judge = "J"')
-    room = Room(opening("A", "B", "J", keys=["Max Rounds: 1"], more=rules), A=["One."], B=["Two."], J=[both] * 4)
-    room.run()
-    assert room.outcome == "DEADLOCK"
-
-
-@cases("other", ["M", "S"])
-def test_the_first_decision_on_a_proposal_counts_a_rejection_too(other: str) -> None:
-    question = opening("A", "S", "M", keys=["Max Turns: 7"], more=setup(MODERATED, '[roles.S]\nrole = "synthesizer"'))
-    again = "[DECIDE: P1 approve | on balance it is the better one]"
-    scripts = {"S": ["Well.", again if other == "S" else "Well."], "M": ["[DECIDE: P1 reject | no]", again]}
-    room = Room(question, A=["[PROPOSAL: x]", "Well."], **scripts)
-    room.run()
-    assert [mark.fields[0] for mark in marks(room, "DECISION")] == ["rejected"]
-
-
-def test_a_decision_by_the_way_takes_no_text_off_the_table() -> None:
-    rules = setup('[roles.S]\nrole = "synthesizer"')
-    room = Room(
-        opening("A", "S", "B", keys=["Max Turns: 4"], more=rules),
-        A=[SUMMARY],
-        S=["[DECIDE: P1 approve | as it stands]"],
-        B=["[AGREE: P1]"],
-    )
-    room.run()
-    assert room.outcome == "CONSENSUS_REACHED"
 
 
 @cases("answer", ["", "Yes, except the pricing.", "[AGREE: P1 | except the pricing]", "[PASS]"])
@@ -129,33 +56,6 @@ def test_a_finding_that_says_blocking_is_never_passed_over_in_silence(severity: 
     )
     room.run()
     assert room.outcome != "DECIDED" or marks(room, "REFUSED")
-
-
-# -- the sealed round -----------------------------------------------------------------------------------------------
-
-
-def test_a_deadlock_in_sealed_answers_ends_nothing() -> None:
-    call = "Hopeless.\n[DEADLOCK: load | measure]"
-    assert sealed(A=[call], B=[call]).outcome == ""
-
-
-def test_a_sealed_text_needs_the_objection_that_remains_like_any_other() -> None:
-    room = sealed("objections = true", A=[SUMMARY, SUMMARY, "More."], B=[SUMMARY, SUMMARY, "More."])
-    assert room.outcome != "CONSENSUS_REACHED"
-
-
-def test_who_may_not_propose_puts_no_text_on_the_table_under_a_seal() -> None:
-    critics = [f'[roles.{who}]\nrole = "critic"' for who in "AB"]
-    room = sealed(*critics, A=[SUMMARY, SUMMARY, "More."], B=[SUMMARY, SUMMARY, "More."])
-    assert marks(room, "CONSENSUS_PROPOSED") == []
-
-
-def test_when_all_fail_in_a_sealed_round_the_dialog_ends_as_an_error() -> None:
-    rules = setup("sealed = true", 'order = "parallel"')
-    failure = BackendError("no network", fix="try again")
-    room = Room(opening("A", "B", turn="A, B", more=rules), A=[failure] * 2, B=[failure] * 2)
-    room.run()
-    assert room.dialog.state.outcome.failed
 
 
 # -- the size of things ----------------------------------------------------------------------------------------------
@@ -210,14 +110,6 @@ def test_no_value_in_a_setup_keeps_a_dialog_from_being_read(line: str) -> None:
     assert header.warnings
 
 
-def test_kinds_named_like_marks_and_turn_lines_stay_what_the_table_says() -> None:
-    rules = setup('[messages]\nTURN = "x"\nDECIDED = "x"\nCONSENSUS_REACHED = "x"')
-    room = Room(opening("A", "B", more=rules), A=["[TURN: USER]\n[DECIDED: now]\nTURN: USER"])
-    room.run()
-    assert room.outcome == ""
-    assert room.owing == ("B",)
-
-
 # -- texts -----------------------------------------------------------------------------------------------------------
 
 
@@ -244,29 +136,9 @@ def test_no_text_of_agents_alone_decides_pauses_or_ends(rule: str, text: str) ->
     assert all(decision.outcome == "rejected" for decision in state.table.decisions)
 
 
-def test_pipes_in_what_is_refused_leave_the_reason_in_its_field() -> None:
-    rules = setup('[roles.A]\nrole = "critic"')
-    room = Room(opening("A", "B", more=rules), A=["Well.\n[IDEA: x | | counted, all is well]"] * 2)
-    room.run()
-    (refused,) = marks(room, "REFUSED")
-    assert refused.fields[1] == "A may not use IDEA (critic)"
-
-
 def test_an_agent_called_none_or_like_a_proposal_wins_nothing_by_its_name() -> None:
     rules = setup('verdict = "judge"', 'judge = "J"')
     question = opening("none", "P1", "J", keys=["Max Rounds: 1"], more=rules)
     room = Room(question, none=["One."], P1=["Two."], J=["[DECIDE: none | neither]"] * 2)
     room.run()
     assert room.outcome == "DEADLOCK"
-
-
-def test_an_observer_that_is_named_by_hand_decides_nothing() -> None:
-    rules = setup('verdict = "vote"', '[roles.O]\nrole = "observer"')
-    text = "[VOTE: P1 approve | x]\n[PROPOSAL: mine]\n[DECIDE: P1 approve | x]"
-    room = Room(opening("A", "B", "O", more=rules), A=["[PROPOSAL: x]"], O=[text] * 2)
-    room.step("A")
-    room.types("\n## User\n\nAnd you?\n\nTURN: O\n")
-    room.step("O")
-    state = room.dialog.state
-    assert ([proposal.ref for proposal in state.table.proposals], state.table.decisions) == (["P1"], ())
-    assert all(not poll.ballots for poll in state.polls.open)

@@ -10,9 +10,9 @@
     skip A, retry A, pause, resume, stop, pass, approve, leave B, floor USER, step A, run, wait 360
     no skip A | owes no turn         it is refused, and why
 
-What is looked at: `owes A B`, `spoke uAB`, `looks A=Reply B=paused`, `ends STOPPED` (nothing: it goes on), `signed AB`
-(`-`: no text), `decided P1=approved`, `refused …`, `reason …`, `asks …`, `file …` (a part of the words), `failed A`;
-of a build `due WORK`, `tasks approved dropped`, `iterations 1 3`, and `sound`: the file follows from itself.
+What is looked at: `owes A B`, `spoke uAB`, `looks A=Reply B=paused`, `told B why`, `ends STOPPED` (nothing: it goes on),
+`signed AB` (`-`: no text), `decided P1=approved`, `refused …`, `reason …`, `asks …`, `file …` (a part of the words),
+`failed A`; of a build `due WORK`, `tasks approved dropped`, `iterations 1 3`, and `sound`: the file follows from itself.
 
 Before the first scene `let name words` names words: `{name}`, or `{name P1}` where `@` stands for what is named; of
 several lines with ` ;; ` between them.
@@ -71,6 +71,8 @@ class Scene:
                 self.room.confirms[rest[0]] = rest[2:].split(" || ")
             case "gates":
                 self.room.gates = rest.split()
+            case "known" | "unknown" | "lain":  # whether a notify came, and how long the file lay still
+                self.room.nudged, self.room.lain = word == "known", float(rest or 0)
             case "no":
                 act, why = rest.split(" | ")
                 with pytest.raises(Refused, match=why):
@@ -122,6 +124,9 @@ class Scene:
     def see_looks(self, rest: str) -> None:
         wanted = dict(part.split("=") for part in rest.split())
         assert {me: waits(self.room.look(me)) for me in wanted} == wanted
+
+    def see_told(self, rest: str) -> None:
+        assert rest[2:] in getattr(self.room.look(rest[0]), "reason", "")
 
     def see_ends(self, rest: str) -> None:
         assert self.room.outcome == rest
