@@ -10,9 +10,9 @@
     skip A, retry A, pause, resume, stop, pass, approve, leave B, floor USER, step A, run, wait 360
     no skip A | owes no turn         it is refused, and why
 
-What is looked at: `owes A B`, `spoke uAB`, `looks A=Reply B=paused`, `told B why`, `ends STOPPED` (nothing: it goes on),
+What is looked at: `owes A B`, `spoke uAB`, `looks A=Reply B=paused`, `told B why`, `ends STOPPED` (nothing: it goes on)
 `signed AB` (`-`: no text), `decided P1=approved`, `refused …`, `reason …`, `asks …`, `file …` (a part of the words),
-`failed A`; of a build `due WORK`, `tasks approved dropped`, `iterations 1 3`, and `sound`: the file follows from itself.
+`failed A`; of a build `due WORK`, `tasks approved dropped`, `iterations 1 3`, `sound`: the file follows from itself.
 
 Before the first scene `let name words` names words: `{name}`, or `{name P1}` where `@` stands for what is named; of
 several lines with ` ;; ` between them.
