@@ -216,9 +216,10 @@ def reviewed(dialogd: Commands, name: str, lines: Sequence[str]) -> str:
 
 
 DIFFERS = (
+    (r'"at": "[^"]+"', '"at": "WHEN"'),
     (r"\b\d\d:\d\d:\d\d\b(?!Z)", "HH:MM:SS"),
     (r"\b[0-9a-f]{12,}\b", "HASH"),
-    (r"is dialog [0-9a-f]{6}\b", "is dialog ID"),
+    (r"((?:is |\()dialog |\"dialog\": \")(?!3f9a1c)[0-9a-f]{6}\b", r"\1ID"),
     (r"/aside/[^/]+/", "/aside/WHEN/"),
     (r"\bat \d{4}-\d\d-\d\d(T| at )[\d:]+(Z| UTC)", "at TIME"),
 )

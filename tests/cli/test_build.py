@@ -29,7 +29,7 @@ from dialogd.protocol.model import USER
 from dialogd.store.caller import HOOK
 from dialogd.store.registry import Running
 from dialogd.tasks.worktrees import Worktrees
-from tests.cli.command import PATIENCE, Commands, program, until
+from tests.cli.command import PATIENCE, Commands, Done, program, reviewed, until
 from tests.cli.test_from_seats import ALONE, seated, this_process
 from tests.protocol.test_build import PLAN, no, yes
 from tests.support.room import Room, opening
@@ -110,34 +110,30 @@ def test_what_a_build_will_be_is_said_before_anything_is_written(dialogd: Comman
     (repo / "notes.txt").write_text("mine")
     words = ["build", "Print ages", "--repo", str(repo), "--gate", "make test", "--tasks", "2", "--budget", "$3"]
     done = dialogd(*words, "--agents", "command:cat,command:cat")
-    assert done.code == 1
-    for line in (
-        "note: not committed, and no part of it: notes.txt\n",
-        "M (Moderator): command",
-        "L (Tech Lead): command",
-        "goal    Print ages\n",
-        f"repo    {repo}: from main at {git(repo, 'rev-parse', 'HEAD')[:12]}; its checkout is not touched\n",
-        "gate    make test\n",
-        "turns   at most 22: 2 tasks of up to 3 attempts, 1 improvement, a summary\n",
-        "time    at most 30 minutes for a turn, 15 minutes for the gate\n",
-        "budget  $3.00\n",
+    assert done.code == (2 if missing() else 1)
+    for line in () if missing() else (
+        "note: not committed, and no part of it: notes.txt\n", "M (Moderator): command", "L (Tech Lead): command",
+        f"goal    Print ages\nrepo    {repo}: from main at {git(repo, 'rev-parse', 'HEAD')[:12]}; its checkout is not"
+        " touched\ngate    make test\n",
+        "turns   at most 22: 2 tasks of up to 3 attempts, 1 improvement, a summary\n"
+        "time    at most 30 minutes for a turn, 15 minutes for the gate\nbudget  $3.00\n",
         "error: your word is needed, and nobody can be asked here\n  fix: say it with the command: --yes\n",
-    ):
+    ):  # fmt: skip
         assert line in done.err, (line, done.err)
-    secret = dialogd(*words, "--agents", "command:cat,command:cat", "--gate-sees", str(dialogd.folder))
-    assert (secret.code, f"the gate must not see {dialogd.folder}: it holds " in secret.err) == (2, True), secret.err
+    plain = ["build", "x", "--repo", str(repo), "--agent", "M=command:cat", "--agent"]
+    wrong = {
+        (*words, "--agents", "command:cat,command:cat", "--gate-sees", str(dialogd.folder)):
+            f"the gate must not see {dialogd.folder}: it holds ",
+        (*plain, "L=rehearsal", "--yes"):
+            "rehearsal cannot work as L (Tech Lead): it answers, and has no hands to write files with",
+        (*plain[:4], "--agent", "M=rehearsal", "--agent", "L=command:cat", "--yes"):
+            "rehearsal cannot work as M (Moderator): its lines plan nothing",
+    }  # fmt: skip
+    for line, why in () if missing() else wrong.items():
+        done = dialogd(*line)
+        assert (done.code, why in done.err, "bubblewrap" in done.err) == (2, True, False), done.err
+    assert missing() or "gate    none: nothing is tested" in dialogd(*plain, "L=command:cat").err
     assert not dialogd.file.exists()
-    plain = ["build", "x", "--repo", str(repo), "--agent", "M=command:cat", "--agent", "L=command:cat"]
-    assert "gate    none: nothing is tested" in dialogd(*plain).err
-    mute = dialogd(*plain[:-1], "L=rehearsal", "--yes")
-    assert (mute.code, "fix: name another: --agent L=BACKEND, one of claude-code, codex" in mute.err) == (2, True)
-    assert "rehearsal cannot work as L (Tech Lead): it answers, and has no hands to write files with" in mute.err
-    assert "bubblewrap" not in mute.err
-    read_out = dialogd(*plain[:4], "--agent", "M=rehearsal", "--agent", "L=command:cat", "--yes")
-    assert (read_out.code, "rehearsal cannot work as M (Moderator): its lines plan nothing" in read_out.err) == (
-        2,
-        True,
-    )
 
 
 def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path) -> None:
@@ -156,6 +152,7 @@ def test_who_needs_a_sandbox_is_told_to_install_it(dialogd: Commands, repo: Path
 def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Commands) -> None:
     build, tasks, run = dialogd.all([["build", "--help"], ["tasks", "--help"], ["build", "run", "--help"]])
     assert build.out.startswith("Usage: dialogd build [OPTIONS] [GOAL]\n")
+    assert tasks.out.startswith("Usage: dialogd tasks [OPTIONS]\n")
     for word in (
         "--repo DIR",
         "--gate CMD",
@@ -167,13 +164,11 @@ def test_the_help_shows_how_a_build_is_begun_and_what_else_there_is(dialogd: Com
         "  pr ",
     ):
         assert word in build.out
+    assert all(word in tasks.out for word in ("--json", "  confirm ", "  gate "))
     options = build.out.partition("Options:")[2].partition("Commands:")[0]
-    told = re.split(r"\n  -", options)
-    assert [one for one in told if one.casefold().count("default: ") > 1] == []
+    assert [one for one in re.split(r"\n  -", options) if one.casefold().count("default: ") > 1] == []
     assert "What is to be decided" not in build.out
     assert options.strip() == run.out.partition("Options:")[2].strip()
-    assert tasks.out.startswith("Usage: dialogd tasks [OPTIONS]\n")
-    assert ("--json" in tasks.out, "  confirm " in tasks.out, "  gate " in tasks.out) == (True, True, True)
 
 
 @pytest.mark.slow
@@ -336,23 +331,7 @@ def test_the_tasks_are_shown_and_decided_on(dialogd: Commands, repo: Path) -> No
     assert "is no build" in dialogd("tasks", "--file", str(dialogd.folder / "plain.md")).err
 
 
-CONFIRM = ("dialogd tasks confirm{}", 'dialogd tasks change {task} -d "…"{}', "dialogd tasks drop {task}{}")
-FIRST, SECOND = (tuple(one.replace("{task}", task) for one in CONFIRM) for task in ("001", "002"))
-STUCK = ("dialogd tasks retry{}", "dialogd tasks drop 001{}", "dialogd tasks accept{}")
-WAITS = {
-    "confirm": ("confirm, change or drop the proposed tasks: 001, 002", FIRST),
-    "some": ("confirm, change or drop the proposed tasks: 002", SECOND),
-    "part": ("confirm, change or drop the proposed tasks: 002", SECOND),
-    "again": ("task 001 is stuck: retry it, drop it, or accept", STUCK),
-    "stuck": ("task 001 is stuck: retry it, drop it, or accept", STUCK),
-    "error": ("task 001 cannot go on: the disk is full", STUCK[:2]),
-    "allow": (
-        "may the gate of task 001 run without a sandbox",
-        ("dialogd tasks gate run{}", "dialogd tasks gate untested{}"),
-    ),
-    "absent": ("M is absent", ("dialogd retry M{}",)),
-    "agent": ("M asks: which file?", (*FIRST, 'dialogd say{} "…"')),
-}
+WAITS = ("confirm", "some", "part", "again", "stuck", "error", "allow", "absent", "agent")
 
 
 def waiting(repo: Path, what: str) -> Built:
@@ -376,23 +355,13 @@ def waiting(repo: Path, what: str) -> Built:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", WAITS)
 def test_what_a_build_waits_for_is_told_with_the_command_that_is_due(dialogd: Commands, repo: Path, what: str) -> None:
+    """In `status`, among the tasks, to who was away and in the plan; each command can be typed as it stands."""
     waiting(repo, what).at(dialogd)
-    asked, commands = WAITS[what]
-    typed = [command.format(f" --file {dialogd.file}") for command in commands]
-    command = commands[0].format("")
-    status, tasks, away, plan = dialogd.all([["status"], ["tasks"], ["status", "--away"], ["plan"]])
-    assert asked in status.out
-    assert "\n".join((f"  answer   {typed[0]}", *(f"  or       {one}" for one in typed[1:]))) + "\n" in status.out
-    assert ("M asks:" in status.out) == (what == "agent")
-    if what != "absent":
-        assert "\n  " + "\n  ".join(typed) + "\n" in tasks.out
-    assert f"`{command}`" in " ".join(away.out.split())
-    if what != "absent":
-        assert f"waits for you: `{command}`" in plan.out
+    shown = reviewed(dialogd, f"build-waits-{what}", ["status", "tasks", "status --away", "plan"])
+    typed = re.findall(r"^  (?:answer  |or      ) (.*)$", shown.replace("FOLDER", str(dialogd.folder)), re.M)
+    assert typed
     parsed = subprocess.run(["bash", "-n"], input="\n".join(typed), capture_output=True, text=True, check=False)
     assert parsed.stderr == ""
-    if what == "part":
-        assert [one["text"] for one in dialogd("status", "--json").json["questions"]] == [asked]
     for one in dialogd.all([[*shlex.split(one)[1:], "--help"] for one in typed]):
         assert one.code == 0, one.err
 
@@ -422,18 +391,7 @@ def test_a_build_is_watched_in_its_own_words(dialogd: Commands, repo: Path) -> N
     room.confirmed().at(dialogd)
     room.types("\n[STOPPED: enough]\n")
     room.at(dialogd)
-    out = dialogd("watch").out
-    shown = " ".join(out.split())
-    for line in (
-        "▸ Claude M proposed a task: read ages; done when: refuses negative ages; has a test · 1 h.",
-        "▸ Claude M asked you: confirm, change or drop the proposed tasks: 001, 002.",
-        "▸ You confirmed all tasks.",
-        "▸ The work on task 001 began; attempt 1.",
-        "▸ Task 001 was handed in; attempt 1; 1 file +1 -0.",
-        "▸ Claude M approved task 002; 86 of 100; attempt 1.",
-        "▸ Claude M proposed an improvement: nobody knows it;",
-    ):
-        assert line in shown, (line, shown)
+    reviewed(dialogd, "build-watched", ["watch", "tasks"])
 
 
 STOPS = {
@@ -663,77 +621,77 @@ def a_gh(dialogd: Commands, remote: Path) -> Path:
     return store
 
 
+class Pushed:
+    """A build with task 001 approved and 002 stuck, a remote named `Origin.x`, and a `gh` that knows it."""
+
+    def __init__(self, dialogd: Commands, repo: Path) -> None:
+        self.room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4")).confirmed().at(dialogd)
+        self.task, self.stuck = self.room.dialog.state.build.all
+        self.path = {"PATH": f"{dialogd.folder / 'bin'}:{os.environ['PATH']}"}
+        self.remote = dialogd.folder / "remote.git"
+        self.gh = a_gh(dialogd, self.remote)
+        git(repo, "init", "--quiet", "--bare", str(self.remote))
+
+
 @pytest.mark.slow
 def test_a_pull_request_is_opened_by_gh_for_what_was_approved(dialogd: Commands, repo: Path) -> None:
-    room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
-    room.confirmed().at(dialogd)
-    task, stuck = room.dialog.state.build.all
-    path = {"PATH": f"{dialogd.folder / 'bin'}:{os.environ['PATH']}"}
     (dialogd.folder / "only").mkdir()
     (dialogd.folder / "only" / "git").symlink_to(shutil.which("git") or "")
-    without = dialogd("build", "pr", "1", "--yes", PATH=str(dialogd.folder / "only"))
+    made = Pushed(dialogd, repo)
+    task, gh = made.task, made.gh
+
+    def pr(number: str, *more: str, **environment: str) -> Done:
+        return dialogd("build", "pr", number, *more, **{**made.path, **environment})
+
+    without = pr("1", "--yes", PATH=str(dialogd.folder / "only"))
     assert (without.code, "`gh` is not on PATH" in without.err) == (1, True)
-    remote = dialogd.folder / "remote.git"
-    gh = a_gh(dialogd, remote)
-    refused = dialogd("build", "pr", "2", "--yes", **path)
-    assert (refused.code, f"task {stuck.id} is stuck, not approved" in refused.err) == (1, True)
-    alone = dialogd("build", "pr", "1", "--yes", **path)
+    refused, alone = pr("2", "--yes"), pr("1", "--yes")
+    assert (refused.code, f"task {made.stuck.id} is stuck, not approved" in refused.err) == (1, True)
     assert (alone.code, "has no remote" in alone.err) == (1, True)
-    git(repo, "init", "--quiet", "--bare", str(remote))
-    git(repo, "remote", "add", "Origin.x", str(remote))
-    asked = dialogd("build", "pr", "1", **path)
+    git(repo, "remote", "add", "Origin.x", str(made.remote))
+    asked = pr("1")
     assert (asked.code, f"git push Origin.x {task.branch}" in asked.err, "gh pr create" in asked.err) == (1, True, True)
-    assert not gh.exists()
-    assert git(remote, "branch") == ""
+    assert (gh.exists(), git(made.remote, "branch")) == (False, "")
     git(repo, "push", "--quiet", "Origin.x", "main")
-    out = dialogd("build", "pr", "1", "--yes", GH_TOKEN="", **path)
+    out = pr("1", "--yes", GH_TOKEN="")
     assert (out.code, "gh said: To get started with GitHub CLI, please run: gh auth login" in out.err) == (1, True)
-    done = dialogd("build", "pr", "1", "--yes", **path)
+    done = pr("1", "--yes")
     assert (done.code, done.out) == (0, "https://github.com/o/r/pull/7\n"), done.err
-    assert git(remote, "rev-parse", task.branch) == task.commit
+    assert git(made.remote, "rev-parse", task.branch) == task.commit
     (opened,) = json.loads(gh.read_text())
     assert [opened[name] for name in ("head", "base", "title")] == [task.branch, "main", "read ages"]
     assert f"tree {task.tree}" in opened["body"]
     record = f"[TASK: 001 | published | https://github.com/o/r/pull/7 | number 7 | commit {task.commit}]"
     assert marks(dialogd) == [record]
     git(repo, "update-ref", f"refs/heads/{task.branch}", "main")
-    again = dialogd("build", "pr", "1", "--yes", **path)
+    again = pr("1", "--yes")
     assert (again.code, again.out, len(json.loads(gh.read_text()))) == (0, done.out, 1), again.err
     assert dialogd.file.read_text().count(record) == 1
-    shows_the_pull_request(dialogd, task.commit)
-
-
-def shows_the_pull_request(dialogd: Commands, commit: str) -> None:
-    """What is told of task 001 names the pull request of that commit."""
     facts = dialogd("tasks", "--json").json
     every = {row["type"]: row["fields"] for row in facts["events"] if row["reference"] == "task-001"}
     for kind in ("PR_SUBMITTED", "PR_APPROVED", "TASK_PUBLISHED"):
         told = every[kind]["pr_url"], every[kind]["pr_number"], every[kind]["commit"]
-        assert told == ("https://github.com/o/r/pull/7", 7, commit)
+        assert told == ("https://github.com/o/r/pull/7", 7, task.commit)
     assert facts["tasks"][0]["pr_number"] == 7
     assert "     https://github.com/o/r/pull/7\n" in dialogd("tasks").out
 
 
 def test_a_pull_request_that_is_open_and_not_recorded_is_taken_as_it_is(dialogd: Commands, repo: Path) -> None:
-    room = Built(repo, yes("P1"), no("P2"), no("P3"), no("P4"))
-    room.confirmed().at(dialogd)
-    task = room.dialog.state.build.all[0]
-    remote = dialogd.folder / "remote.git"
-    gh = a_gh(dialogd, remote)
-    path = {"PATH": f"{dialogd.folder / 'bin'}:{os.environ['PATH']}"}
-    git(repo, "init", "--quiet", "--bare", str(remote))
-    git(repo, "remote", "add", "origin", str(remote))
+    made = Pushed(dialogd, repo)
+    task, words = made.task, ("build", "pr", "1", "--yes")
+    git(repo, "remote", "add", "origin", str(made.remote))
     git(repo, "push", "--quiet", "origin", "main", f"main:refs/heads/{task.branch}")
-    gh.write_text(json.dumps([{"head": task.branch, "base": "main", "title": "", "body": "", "at": task.base}]))
-    held = dialogd("build", "pr", "1", "--yes", **path)
+    opened = [{"head": task.branch, "base": "main", "title": "", "body": "", "at": task.base}]
+    made.gh.write_text(json.dumps(opened))
+    held = dialogd(*words, **made.path)
     assert (held.code, "already exists: https://github.com/o/r/pull/7" in held.err) == (1, True), held.err
-    gone = dialogd("build", "pr", "1", "--yes", **path, GH_SHOWS="1")
+    gone = dialogd(*words, **made.path, GH_SHOWS="1")
     assert (gone.code, gone.out) == (0, "https://github.com/o/r/pull/7\n"), gone.err
     assert marks(dialogd)[0].startswith("[TASK: 001 | published | https://github.com/o/r/pull/7 | number 7 | ")
-    assert len(json.loads(gh.read_text())) == 1
+    assert len(json.loads(made.gh.read_text())) == 1
     git(repo, "update-ref", f"refs/heads/{task.branch}", "main")
-    dialogd.file.write_bytes(room.paper.data)
-    moved = dialogd("build", "pr", "1", "--yes", **path)
+    dialogd.file.write_bytes(made.room.paper.data)
+    moved = dialogd(*words, **made.path)
     assert (moved.code, "is not at the commit that was approved" in moved.err) == (1, True)
 
 

@@ -20,7 +20,7 @@ from dialogd.errors import BadInput
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import Draft, Mark
 from dialogd.templates.library import Opening, compose
-from tests.cli.command import Commands
+from tests.cli.command import Commands, reviewed
 
 
 def spend(file: Path, *drafts: Draft) -> None:
@@ -52,52 +52,15 @@ BOUGHT = (
 
 
 def test_what_each_agent_and_all_together_have_cost(dialogd: Commands) -> None:
+    """What nobody knows is called unknown, and never nothing; what no entry accounts for is named."""
     assert dialogd("new", "Tabs?", "--budget", "$2.00, 100k tokens").code == 0
     spend(dialogd.file, *BOUGHT)
-    here, there = dialogd.all([["status", "--cost"], ["status", "--cost", "dialog.md"]])
-    assert here == there
-    assert (here.code, here.err) == (0, "")
-    assert here.out == (
-        f"{dialogd.file} (dialog {dialogd.log.read().id})\n"
-        "               turns  tokens in  tokens out  dollars\n"
-        "  A  Claude A      2     83,200       2,000  $0.18\n"
-        "  B  Claude B      1      4,800         100  about $1.00\n"
-        "  in all           3     88,000       2,100  about $1.18\n"
-        "  budget: about $1.18 of $2.00, 90,100 of 100,000 tokens (90%)\n"
-    )
-
-
-def test_what_nobody_knows_is_called_unknown_and_never_nothing(dialogd: Commands) -> None:
-    log = dialogd.begin("Tabs?")
-    new = dialogd("status", "--cost", "--json")
+    reviewed(dialogd, "cost-budget", ["status --cost", "status --cost --json"])
+    log, other = dialogd.begin("Tabs?", "other.md"), ["status --cost other.md", "status --cost other.md --json"]
+    reviewed(dialogd, "cost-new", other)
     spend(log.path, turn("A", 2, "B"), turn("B", 3, "A", **{"in": "0", "out": "0", "usd": "0"}))
-    text, facts = dialogd.all([["status", "--cost"], ["status", "--cost", "--json"]])
-    assert "  A  Claude A      1    unknown     unknown  unknown\n" in text.out
-    assert "  B  Claude B      1          0           0  $0.00\n" in text.out
-    assert text.out.endswith("at least $0.00 (1 of 2 entries unknown)\n")
-    assert (new.json["total"]["usd"], new.json["total"]["exact"], new.json["used"]) == (0.0, True, None)
-    one, other = facts.json["agents"]
-    assert (one["usd"], one["tokens_in"], one["tokens_out"], one["exact"]) == (None, None, None, False)
-    assert (other["usd"], other["tokens_in"], other["exact"]) == (0.0, 0, True)
-    assert (facts.json["total"]["usd"], facts.json["total"]["exact"]) == (0.0, False)
-
-
-def test_the_facts_for_programs(dialogd: Commands) -> None:
-    assert dialogd("new", "T", "--budget", "$2").code == 0
-    spend(dialogd.file, *BOUGHT)
-    facts = dialogd("status", "--cost", "--json").json
-    assert facts["agents"][0] == {
-        "id": "A", "name": "Claude A", "turns": 2, "tokens_in": 83_200, "tokens_out": 2_000, "usd": 0.18,
-        "exact": True, "entries": 2, "entries_without_price": 0, "entries_without_tokens": 0,
-    }  # fmt: skip
-    assert (facts["total"]["usd"], facts["total"]["exact"], facts["total"]["entries"]) == (1.18, False, 4)
-    assert (facts["budget"], facts["used"]) == ({"usd": 2.0, "tokens": None}, 0.59)
-
-
-def test_without_a_dialog_there_is_no_cost(dialogd: Commands) -> None:
-    for done in dialogd.all([["status", "--cost"], ["status", "--cost", "nowhere.md"], ["status", "--cost", "--json"]]):
-        assert (done.code, done.out) == (3, "")
-        assert "dialogd new" in done.err
+    log.journals.of("A").record("spent", usage={"calls": 1, "usd": 0.0027, "usd_known": 1, "is_estimated": True})
+    reviewed(dialogd, "cost-unknown", other)
 
 
 @pytest.mark.parametrize("text", ["$2.00", "200k tokens", "2 dollars and 200,000 tokens"])
@@ -190,11 +153,3 @@ def test_the_estimate_knows_coding_agents_on_keys(tmp_path: Path) -> None:
     )
     assert found, line
     assert float(found[1]) > 2 * float(found[2])
-
-
-def test_what_no_entry_accounts_for_is_named(dialogd: Commands) -> None:
-    log = dialogd.begin("Tabs?")
-    log.journals.of("A").record("spent", usage={"calls": 1, "usd": 0.0027, "usd_known": 1, "is_estimated": True})
-    text, facts = dialogd.all([["status", "--cost"], ["status", "--cost", "--json"]])
-    assert "  not in the file: A about $0.0027, for calls that brought no entry\n" in text.out
-    assert facts.json["not_in_file"] == {"A": {"calls": 1, "usd": 0.0027}}

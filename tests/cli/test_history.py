@@ -1,17 +1,19 @@
-"""`dialogd list`, `show` and `search`: earlier dialogs, by real processes."""
+"""Earlier dialogs: `dialogd list`, `recall`, `outcome` and `--recall`; what they print stands in `golden/`."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dialogd.protocol.grammar import parse
 from dialogd.server.wire import DialogOut
 from dialogd.store.folders import StateDir
 from dialogd.views.documents import plan_facts as as_json
 from dialogd.views.plan import Plan
-from tests.cli.command import Commands
+from tests.cli.command import Commands, reviewed
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.plans.scenes import BY_HAND
 from tests.support.room import Room, opening
@@ -98,24 +100,17 @@ def test_a_turn_that_was_withdrawn_is_shown_as_that(dialogd: Commands) -> None:
         assert not entries[2]["struck"]
 
 
-def test_search_finds_words_and_says_when_there_are_none(dialogd: Commands) -> None:
+def test_what_was_said_decided_and_came_of_it_is_found(dialogd: Commands) -> None:
     filled(dialogd)
-    lines = [
-        ["list", "turquoise", "RIVAL"],
-        ["list", "turquoise", "--json", "--agent", "B", "--since", "2026-01-01"],
-        ["list", "turquoise", "--since", "2026-03-03"],
-        ["list", 'a-b" AND *'],
-        ["list", "x", "--since", "soon"],
-    ]
-    plain, facts, late, syntax, wrong = dialogd.all(lines)
-    assert plain.out.startswith(f"{STOPPED.id}  turn 3 B  2026-03-02  Logo colour\n")
-    assert "*rival*" in plain.out
-    assert "*turquoise*" in plain.out
-    (hit,) = facts.json
-    assert [hit["snippet"][a:b] for a, b in hit["spans"]] == ["turquoise"]
-    assert (late.code, late.out, late.err) == (1, "", "nothing found\n")
-    assert "Traceback" not in syntax.err
-    assert (wrong.code, "is no time" in wrong.err) == (2, True)
+    assert dialogd("outcome", "d00001", "Failed", "40,000 rows a day", "--json").json["verdict"]["outcome"] == "failed"
+    shown = reviewed(dialogd, "history", [
+        "list turquoise RIVAL", "list turquoise --json --agent B --since 2026-01-01",
+        "list turquoise --since 2026-03-03", "list 'a-b\" AND *'", "list x --since soon", "list d00001",
+        "recall 'what did we decide about user sessions?'", "recall sessions --json", "recall football",
+        "outcome d00001 maybe x", "outcome d00001 worked ' '", "outcome zzz worked x",
+    ])  # fmt: skip
+    assert "*turquoise*" in shown
+    assert "failed" in dialogd("list").out
 
 
 def test_hostile_text_does_not_reach_the_terminal(dialogd: Commands) -> None:
@@ -149,3 +144,51 @@ def test_a_dialog_that_daemons_ended_is_archived_and_a_rehearsal_is_no_memory(di
     assert "nothing was recalled" in next_one.err
     assert "Recalled from" not in (dialogd.folder / "next.md").read_text(encoding="utf-8")
     assert [*dialogd.state.archive.iterdir()] == [Path(row["archive"])]
+
+
+# -- What was recalled for a new dialog --------------------------------------------------------------------------------
+
+
+def test_new_puts_what_was_recalled_before_the_agents(dialogd: Commands) -> None:
+    filled(dialogd)
+    lines = [
+        ["new", "User sessions, once more", "--recall", "--file", "a.md"],
+        ["new", "Something else", "--recall", "retry policy of payments", "--file", "b.md"],
+        ["new", "--recall", "User sessions", "--file", "c.md"],
+        ["new", "--recall=retry policy", "User sessions", "--file", "d.md"],
+        ["new", "Football", "--recall", "--file", "e.md"],
+    ]
+    wanted = [SESSIONS, RETRIES, SESSIONS, RETRIES, None]
+    for line, done, found in zip(lines, dialogd.all(lines), wanted, strict=True):
+        assert done.code == 0, done.err
+        dialog = parse((dialogd.folder / line[-1]).read_bytes())
+        (entry,) = dialog.entries
+        assert (entry.marks, dialog.state.owing) == ((), ("A", "B"))
+        if found is None:
+            assert "nothing was recalled" in done.err
+            assert "Recalled" not in entry.body
+        else:
+            assert f"recalled: {found.id}" in done.err
+            assert f"> > {found.decision}" in entry.body
+
+
+def test_the_index_is_rebuilt_from_the_archive(dialogd: Commands) -> None:
+    shelf = filled(dialogd)
+    before = dialogd("list", "--rebuild", "--json").json
+    assert (before["copies"], before["dialogs"], before["decisions"]) == (3, 3, 2)
+    assert {*before} == {"archive", "index", "copies", "unreadable", "dialogs", "entries", "decisions"}
+    shelf.index.write_bytes(b"nonsense")
+    (shelf.state.archive / "broken.md").write_text("no dialog", encoding="utf-8")
+    told = dialogd("list", "--rebuild").out
+    assert "4 copies, 3 dialogs, 1 of them cannot be read\n" in told
+    assert told.endswith(" 2 decisions\n")
+
+
+def test_who_only_rehearsed_is_told_that_rehearsals_are_not_recalled(dialogd: Commands) -> None:
+    shelf = Shelf(dialogd.folder)
+    for number, dialog in enumerate((SESSIONS, RETRIES)):
+        shelf.put(replace(dialog, model="rehearsal"), f"{number}.md")
+    done, begun = dialogd.all([["recall", "sessions"], ["new", "User sessions", "--recall", "--file", "a.md"]])
+    why = "no earlier dialog decided anything about that; 2 rehearsals, in which no model was asked, cannot be recalled"
+    assert (done.code, done.err) == (1, f"nothing found: {why}\n")
+    assert (begun.code, f"note: nothing was recalled: {why}\n" in begun.err) == (0, True)
