@@ -7,21 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dialogd.agent import call as costs
-from dialogd.agent import player
-from dialogd.agent.prompt import DIGEST_WORDS
-from dialogd.backends import BACKENDS, SHORTEST_SECRET, auto, coding_agent, parts
-from dialogd.backends import apis as openai
-from dialogd.backends.rehearsal import SCENARIOS
-from dialogd.errors import BackendError
-from dialogd.protocol.signals import WARNINGS
-from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Dialog
-from dialogd.protocol.text import dollars
+from dialogd.backends import BACKENDS, auto
+from dialogd.protocol.state import Dialog
 from tests.docs.manual import DOCS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 from tests.support.minds import consensus
 from tests.support.standin import StandIn
@@ -73,61 +64,6 @@ PROGRAMS = {"claude-code", "codex", "gemini", "opencode", "acp", "command"}
 
 def test_no_other_backend_has_one() -> None:
     assert {*re.findall(r"^###? `([\w-]+)`$", TEXT, re.MULTILINE), *APIS} == {*BACKENDS, "auto"}
-
-
-def test_the_list_of_auto_is_the_codes_own() -> None:
-    rows = [(codes(row[0])[0], tuple(codes(row[1]))) for row in table(section(PAGE, "`auto`"))]
-    assert rows == list(auto.FAMILIES.items())
-
-
-def test_the_scenarios_are_named() -> None:
-    (line,) = re.findall(r"^- \*\*Model\*\*: (.+)$", section(PAGE, "`rehearsal`"), re.MULTILINE)
-    assert codes(line) == list(SCENARIOS)
-
-
-def failures() -> Iterator[tuple[str, str, bool]]:
-    """The rows of the table of failures: what happens, the kind, whether it is tried again."""
-    for what, kind, again in table(section(PAGE, "Failures")):
-        yield what, codes(kind)[0], again.startswith("yes")
-
-
-def test_every_kind_of_failure_has_its_row() -> None:
-    assert {kind for _, kind, _ in failures()} == BackendError.KINDS
-
-
-def test_every_status_has_its_kind() -> None:
-    told = {int(status): (kind, again) for what, kind, again in failures() for status in re.findall(r"\d{3}\b", what)}
-    told.pop(600, None)  # seconds
-    meant = {
-        status: next(row for codes, words, row in openai.ERRORS if status in codes and not words) for status in told
-    }
-    assert told == {status: (one.kind, one.retryable) for status, one in meant.items()}
-    assert told.keys() >= {400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 529}
-
-
-def test_the_numbers_are_the_codes_own() -> None:
-    for words in (
-        f"{dollars(DEFAULT_CAP)}, or {DEFAULT_TOKENS:,} tokens",
-        f"stops its own agent at {dollars(DEFAULT_CAP)}",
-        f"{openai.MAX_TOKENS} unless you say otherwise",
-        f"{openai.SILENCE:g} seconds",
-        f"{openai.WINDOW:,} tokens for one that it does not",
-        f"{coding_agent.ROOM:,} tokens for coding agents",
-        f"at most {openai.ROOM:,} tokens",
-        f"at most {player.MOST_NOTES:,} bytes",
-        f"a reply of {costs.LEAST_REPLY:,} tokens",
-        {5: f"last five turns and {({1.25: 'a quarter'})[costs.MARGIN]}"}[costs.LOOKED_AT],
-        f"at most {DIGEST_WORDS} words",
-        f"{SHORTEST_SECRET} characters and more",
-        f"at {WARNINGS[1] * 100:.0f} and {WARNINGS[0] * 100:.0f} %",
-        f"{({3: 'three'})[parts.CHARACTERS_PER_TOKEN]} characters each",
-    ):
-        assert words in TEXT, words
-    assert dollars(DEFAULT_CAP) in section(README, "What you can rely on")
-
-
-def test_the_notes_of_a_project_are_named() -> None:
-    assert set(player.NOTES) <= set(codes(section(PAGE, "Notes of the project")))
 
 
 def test_a_login_introduces_itself_as_shown(tmp_path: Path) -> None:
@@ -214,17 +150,8 @@ def test_the_small_backend_keeps_the_contract(tmp_path: Path) -> None:
     body = [line for line in lines if not line.startswith("from ")]
     body += ["", "def test_it_is_found() -> None:", '    assert Echo.probe({}, "").here']
     (tmp_path / "test_echo.py").write_text("\n".join(["from __future__ import annotations", *imports, *body]))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-    ]
+    here = str(tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", here, here]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
