@@ -164,7 +164,7 @@ def digest_note(
 
 
 def _digests(dialog: Dialog, agent: str) -> Iterator[tuple[Entry, tuple[int, int]]]:
-    struck = {strike.turn: strike.entry.start for strike in strikes(dialog).values()}  # older digests still hold them
+    gone = strikes(dialog).values()  # older digests still hold them
     for entry in dialog.entries:
         mark = entry.mark("DIGEST") if is_digest(entry) else None
         span = re.fullmatch(r"turns? (\d{1,9})(?: to (\d{1,9}))?", mark.fields[1]) if mark and mark.fields[1:] else None
@@ -173,8 +173,9 @@ def _digests(dialog: Dialog, agent: str) -> Iterator[tuple[Entry, tuple[int, int
         # One by an agent that reads less, or more, is none for it.
         if mark.fields[0] != agent and not (reads_all(dialog, agent) and reads_all(dialog, mark.fields[0])):
             continue
-        if not any(int(span[1]) <= n <= int(span[2] or span[1]) and at > entry.start for n, at in struck.items()):
-            yield entry, (int(span[1]), int(span[2] or span[1]))
+        first, last = int(span[1]), int(span[2] or span[1])
+        if not any(first <= strike.turn <= last and strike.entry.start > entry.start for strike in gone):
+            yield entry, (first, last)
 
 
 def _turn(part: Part) -> int:

@@ -56,7 +56,15 @@ def read_header(text: str) -> Header:
     """Read the header; never fails. Without `Agents` the dialog is between A on 3001 and B on 3002."""
     warnings: list[str] = []
     keys = _keys(text)
-    budget, tokens = _value(keys, "budget", read_budget, NO_BUDGET, warnings, "none")
+
+    def value(name: str, read: Callable[[str], U], default: T, said: str = "") -> T | U:
+        try:
+            return read(keys[name]) if name in keys else default
+        except ValueError as error:
+            warnings.append(f"header: {name.title()}: {error}; using {said or default}")
+            return default
+
+    budget, tokens = value("budget", read_budget, NO_BUDGET, "none")
     agents, setup = _agents(keys.get("agents", ""), warnings), _setup(text, warnings)
     if setup.get("person", "present") not in ("present", "absent"):
         warnings.append('header: Setup: person is neither "present" nor "absent"; using "present"')
@@ -67,36 +75,33 @@ def read_header(text: str) -> Header:
             warnings.append(f"header: Setup: {key} is neither true nor false; using false")
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
     timeout = rules.board.contribution_timeout if rules.board else None
+    rounds = PARALLEL_ROUNDS if rules.order == "parallel" else rules.board.round_limit if rules.board else None
     limits = Limits(
-        max_turns=_value(keys, "max turns", read_count, 20, warnings),
-        timeout=_value(keys, "timeout", read_seconds, timeout or 300.0, warnings),
-        max_message=_value(keys, "max message", read_count, 10_000, warnings),
-        max_size=_value(keys, "max size", read_size, 1_000_000, warnings),
+        max_turns=value("max turns", read_count, 20),
+        timeout=value("timeout", read_seconds, timeout or 300.0),
+        max_message=value("max message", read_count, 10_000),
+        max_size=value("max size", read_size, 1_000_000),
         budget=budget,
         tokens=tokens,
-        max_rounds=_value(keys, "max rounds", read_count, _rounds(rules), warnings, "no limit"),
-        max_time=_value(keys, "max time", read_seconds, None, warnings, "no limit"),
+        max_rounds=value("max rounds", read_count, rounds, "no limit"),
+        max_time=value("max time", read_seconds, None, "no limit"),
     )
-    title = _TITLE.search(text)
+    dialog, title = keys.get("dialog", ""), _TITLE.search(text)
+    if dialog and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", dialog):
+        warnings.append(f"header: Dialog: {one_line(dialog, 40)!r} is no id (letters, digits, . _ -); deriving one")
+        dialog = ""
     return Header(
         title=title[1].rstrip(" \t") if title else "",
         topic=keys.get("topic", ""),
         agents=agents,
         limits=limits,
-        dialog=_dialog_id(keys.get("dialog", ""), warnings),
+        dialog=dialog,
         started=keys.get("started", ""),
         setup=setup,
         rules=rules,
         warnings=tuple(warnings),
         text=text,
     )
-
-
-def _rounds(rules: Rules) -> int | None:
-    """The default limit of rounds; None: no limit."""
-    if rules.order == "parallel":
-        return PARALLEL_ROUNDS
-    return rules.board.round_limit if rules.board else None
 
 
 def _keys(text: str) -> dict[str, str]:
@@ -117,26 +122,6 @@ def _own_signs(value: str) -> str:
     bare = value.strip("*_ \t")
     ends = {*value[: value.find(bare)], *value[value.find(bare) + len(bare) :]}
     return value if bare and any(sign in bare for sign in ends & {"*", "_"}) else bare
-
-
-def _value(
-    keys: dict[str, str], name: str, read: Callable[[str], U], default: T, warnings: list[str], said: str = ""
-) -> T | U:
-    text = keys.get(name)
-    if text is None:
-        return default
-    try:
-        return read(text)
-    except ValueError as error:
-        warnings.append(f"header: {name.title()}: {error}; using {said or default}")
-        return default
-
-
-def _dialog_id(text: str, warnings: list[str]) -> str:
-    if text and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
-        warnings.append(f"header: Dialog: {one_line(text, 40)!r} is no id (letters, digits, . _ -); deriving one")
-        return ""
-    return text
 
 
 def _setup(text: str, warnings: list[str]) -> MappingProxyType[str, Any]:

@@ -224,11 +224,11 @@ class Said:
     re: str = field(default="", kw_only=True)  # the debt that it answers
     chain: str = field(default="", kw_only=True)  # the recorded sha, the computed one of a hand-written entry
     by_hand: bool = field(default=False, kw_only=True)
-    withdrawn: tuple[Mark, ...] | None = field(default=None, kw_only=True)  # the marks of a turn that was struck
+    withdrawn: tuple[Mark, ...] | None = field(default=None, kw_only=True)  # the marks, where the person withdrew it
 
     @property
     def counts(self) -> bool:
-        """False for a turn that the person struck: none of its marks counts any more."""
+        """False for a turn that the person withdrew: none of its marks counts any more."""
         return self.withdrawn is None
 
     @property

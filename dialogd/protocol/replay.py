@@ -59,7 +59,7 @@ def faults(data: bytes) -> tuple[Fault, ...]:
         if entry.condition not in (Condition.SOUND, Condition.BY_HAND) or not entry.linked:
             break
         if entry.frame is not None:
-            then = replace(entry, marks=entry.written, withdrawn=None)  # what was struck later counted then
+            then = replace(entry, marks=entry.written, withdrawn=None)  # what was withdrawn later counted then
             words = _form(before, then, data[entry.start : entry.end]) or _against(before, then)
             found += [Fault(entry.line, f"{where(entry.id)} of {entry.by} {words}", entry.chain)] if words else []
         if after is not None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from types import MappingProxyType
-from typing import Any
 
 from dialogd.protocol.build import Tasks
 from dialogd.protocol.marks import (
@@ -675,10 +674,6 @@ class State:
     escalation: Escalation = field(default_factory=Escalation)
     questions: Questions = field(default_factory=Questions)
     build: Tasks = field(default_factory=Tasks)
-
-    def change(self, part: str, **values: Any) -> None:
-        """Change values of one part of a state of one's own."""
-        setattr(self, part, replace(getattr(self, part), **values))
 
     @property
     def owing(self) -> tuple[str, ...]:

@@ -444,7 +444,7 @@ def version(entry: Entry, found: Sequence[Finding] = ()) -> str:
 
     `found` are its findings: what is resolved of them is shown.
     """
-    later = "-".join(["struck"] * (not entry.counts) + [f"resolved-{one.number}" for one in found if one.resolved])
+    later = "-".join(["withdrawn"] * (not entry.counts) + [f"resolved-{one.number}" for one in found if one.resolved])
     if entry.condition is Condition.SOUND:
         return later
     text = f"{entry.body}\n{entry.marks}\n{entry.turn}"

@@ -46,7 +46,7 @@ class Payload(TypedDict):
 
     `reference` is its own number (`P1`), or what it refers to; `turn` the number of its turn, or of the one before a
     note; `answers` the id of the message it answers; `score` the total of a review's score; `is_withdrawn` says that
-    the person struck or vetoed it.
+    the person withdrew or vetoed it.
     """
 
     summary: str

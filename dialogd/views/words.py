@@ -11,7 +11,7 @@ from types import MappingProxyType
 from dialogd.protocol import build, marks, questions
 from dialogd.protocol.certificate import own_words
 from dialogd.protocol.marks import fields_of
-from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, Said, whose
+from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, Said
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.text import listed, one_line, redact
 
@@ -274,11 +274,11 @@ def context_of(dialog: Dialog, name: Name) -> Context:
 
 def worded(entry: Said, known: Context, marks_of: Sequence[Mark] | None = None) -> Iterator[Wording]:
     """Its marks in words, but those that another one tells too: the number under which a task is reviewed."""
-    who = whose(entry.via) if entry.via else known.name(entry.by)
+    who = entry.from_session or known.name(entry.by)
     numbers = iter(known.proposed.get(entry.id, ()))
     for mark in entry.written if marks_of is None else marks_of:
         if entry.turn is None and mark.name in OUTCOMES and (mark.name != "DEADLOCK" or not marks.is_called(mark)):
-            yield _end(mark, who if entry.by == USER or entry.via else "")
+            yield _end(mark, who if entry.by == USER or entry.from_session else "")
         elif mark.name not in ("PROPOSAL", "DECISION") or not known.submitted(mark.ref):
             task = f"task {next(numbers, '')}" if mark.name in ("TASK_PROPOSED", "IMPROVEMENT") else ""
             yield _worded(mark, who, known, task.removesuffix("task "))
