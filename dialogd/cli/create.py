@@ -32,6 +32,7 @@ from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import program_of
 from dialogd.cli import options
 from dialogd.cli.client import daemons, notify
+from dialogd.cli.options import Text, Texts, option
 from dialogd.cli.terminal import plain, remark
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
@@ -239,6 +240,9 @@ BEHIND = 16 * 1024  # bytes behind the cut of a file that are read too, so that 
 MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a limit, and prompts carry them all
 
 
+Number = int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """A new dialog as it was asked for: the topic, and every option.
@@ -249,23 +253,33 @@ class Start:
     """
 
     topic: str = ""
-    question: options.Question = None
-    question_file: options.QuestionFile = None
-    agents: options.Agents = None
-    agent: options.OneAgent = None
-    max_turns: options.MaxTurns = None
-    max_rounds: options.MaxRounds = None
-    max_time: options.MaxTime = None
-    timeout: options.Timeout = None
-    first: options.First = None
+    question: Annotated[Text, option("TEXT", "What is to be decided. Default: the topic.", "--question", "-q")] = None
+    question_file: Annotated[Text, option("F", "Read the question from a file; `-` reads standard input.")] = None
+    agents: Annotated[Text, option("LIST", "Backends, seated as A, B, C …: rehearsal,rehearsal")] = None
+    agent: Annotated[Texts, option("SPEC", "ID=BACKEND[:MODEL][@DIR]; repeat it for each agent.", "--agent")] = None
+    max_turns: Annotated[Number, option("N", "End after so many turns. Default: 20.", least=1)] = None
+    max_rounds: Annotated[Number, option("N", "End after so many rounds. Default: the template's.", least=1)] = None
+    max_time: Annotated[Text, option("TIME", "How long it may take, before a last round sums it up: 30m.")] = None
+    timeout: Annotated[Text, option("TIME", "How long one reply may take: 5m, 90 seconds. Default: 5 minutes.")] = None
+    first: Annotated[Text, option("ID", "Who speaks first. Default: as the template says.")] = None
     context: options.ContextFiles = None
-    step: options.Step = False
-    allow_defaults: options.AllowDefaults = False
-    unattended: options.Unattended = False
-    break_cycles: options.BreakCycles = False
-    template: options.TemplateName = None
+    step: Annotated[bool, option(None, "It is your turn after every agent's.", "--step")] = False
+    allow_defaults: Annotated[
+        bool, option(None, "A question's default counts once its deadline has passed.", "--allow-defaults")
+    ] = False
+    unattended: Annotated[
+        bool, option(None, "Nobody watches: nothing waits for you, and every dialog ends.", "--unattended")
+    ] = False
+    break_cycles: Annotated[
+        bool, option(None, "When agents go in a circle, you are asked, or a last round ends it.", "--break-cycles")
+    ] = False
+    template: Annotated[
+        Text, option("NAME", "A template from `dialogd templates`, or a file. Default: pair.", "--template", "-t")
+    ] = None
     budget: options.Budget = None
-    recall: options.Recall = None
+    recall: Annotated[
+        Text, option("[QUESTION]", "Quote earlier decisions about the topic, or about QUESTION, to the agents.")
+    ] = None
     build: Mapping[str, str | int] = field(default_factory=dict)
     expected: int = 0
     along: tuple[ContextFile, ...] = ()
@@ -323,14 +337,9 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         made = {name: kind(**{one: given.pop(one) for one in described(kind)}) for name, kind in groups.items()}
         command(*words, **made, **given)
 
-    return with_signature(with_options, parameters)
-
-
-def with_signature(command: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
-    """The command, which takes these parameters as far as typer can see."""
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-    return command
+    with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+    return with_options
 
 
 def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings: Settings | None = None) -> Opening:

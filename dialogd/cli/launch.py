@@ -17,21 +17,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import wraps
-from inspect import Parameter, signature
+from dataclasses import dataclass, field, make_dataclass
 from itertools import chain
 from math import inf
 from pathlib import Path
 from textwrap import shorten
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from dialogd import person
-from dialogd.backends import CODING
-from dialogd.backends.auto import CHOSEN, LAST_RESORT, LIVE, family_of
+from dialogd.backends.auto import LAST_RESORT, LIVE, family_of
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_flags
 from dialogd.backends.sessions import of_key, wake, without_tokens
 from dialogd.cli import options
@@ -45,10 +42,10 @@ from dialogd.cli.create import (
     new_cast,
     takes_options,
     warn_of_twins,
-    with_signature,
 )
+from dialogd.cli.options import Text, Texts, option
 from dialogd.cli.terminal import plain, remark, show
-from dialogd.config import SETTINGS, Settings, file_flag
+from dialogd.config import SETTINGS, Setting, Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
@@ -65,7 +62,6 @@ from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running, process_started
 from dialogd.templates.library import alone
 from dialogd.views import standing
-from dialogd.views.plan import Plan
 
 if TYPE_CHECKING:
     from dialogd.cli.watch import LiveView
@@ -73,12 +69,13 @@ if TYPE_CHECKING:
 PROGRAM = (sys.executable, "-P", "-m", "dialogd")  # -P: Python takes no module from the folder that this is called in
 READY_SECONDS = 240.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
 LATE_SECONDS = 3.0
-TRIAL = "a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
+LATE = "still starting; a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
 END_SECONDS = 10.0  # a daemon ends in under one, where the machine is not busy; after that it is killed
 LAST_WORDS = 2_000  # characters of what a process printed last
 FAILED = "error: a daemon could not be started, or ended twice"  # why a dialog was stopped
 
 Interrupt = threading.Event
+T = TypeVar("T")
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -126,48 +123,42 @@ def spawn(agent: str, words: Sequence[str], output: Path) -> Spawned:
 
 
 def answering(child: Spawned, settings: Settings) -> Running | None:
-    """The child's registration, once it answers. Raises `DialogdError` when it has ended."""
-    code = child.process.poll()
-    if code is not None:
-        kinds: dict[int, type[DialogdError]] = {2: BadInput, 3: AlreadyRunning}
-        raise kinds.get(code, DialogdError)(
-            f"the daemon of {child.id} ended at once ({died_of(code)}); it said:\n{child.last_lines()}",
-            fix=f"correct that and start it again; its whole output is in {child.output}",
-        )
+    """The child's registration, once it answers."""
     mine = (daemon for daemon in daemons(settings) if daemon.pid == child.process.pid)
     return next((daemon for daemon in mine if health(daemon) is not None), None)
 
 
 def until_ready(
-    children: Iterable[Spawned], settings: Settings, backends: Iterable[str], interrupt: Interrupt | None = None
-) -> dict[str, Running]:
-    """Wait until each child answers, or somebody interrupts; gives the daemons that do, by id.
+    children: Iterable[Spawned], look: Callable[[Spawned], T | None], interrupt: Interrupt | None = None
+) -> dict[str, T]:
+    """Wait until `look` finds each child ready, or somebody interrupts; gives what it found, by id.
 
     Raises `DialogdError` with a child's last lines when it ends or takes far too long.
     """
-    began, is_told, ready, missing = time.monotonic(), False, dict[str, Running](), list(children)
-    while missing and not (interrupt is not None and interrupt.wait(0.05)):
-        found = {child.id: daemon for child in missing if (daemon := answering(child, settings)) is not None}
-        ready, missing = ready | found, [child for child in missing if child.id not in found]
+    began, is_told, ready, missing = time.monotonic(), False, dict[str, T](), list(children)
+    interrupt = interrupt or Interrupt()
+    while missing and not interrupt.wait(0.05):
+        for child in list(missing):
+            if (found := look(child)) is not None:
+                ready[child.id] = found
+                missing.remove(child)
+            elif (code := child.process.poll()) is not None:
+                kinds: dict[int, type[DialogdError]] = {2: BadInput, 3: AlreadyRunning}
+                raise kinds.get(code, DialogdError)(
+                    f"the daemon of {child.id} ended at once ({died_of(code)}); it said:\n{child.last_lines()}",
+                    fix=f"correct that and start it again (--port N takes another port); all it said: {child.output}",
+                )
         taken = time.monotonic() - began
         if missing and taken > LATE_SECONDS and not is_told:
             is_told = True
-            remark(late(backends))
+            remark(LATE)
         if missing and taken > READY_SECONDS:
             mute = missing[0]
             raise DialogdError(
                 f"the daemon of {mute.id} did not answer within {READY_SECONDS:g} s; it said:\n{mute.last_lines()}",
                 fix=f"look into {mute.output}, or start it in a terminal of its own",
             )
-        if interrupt is None:
-            time.sleep(0.05)
     return ready
-
-
-def late(backends: Iterable[str]) -> str:
-    """The message about daemons that take long to start, by their backends; `auto` may mean any."""
-    is_trial = any(name.partition(":")[0] in CODING | CHOSEN for name in backends)
-    return f"still starting; {TRIAL}" if is_trial else "still starting"
 
 
 def died_of(code: int) -> str:
@@ -259,12 +250,14 @@ class Daemons:
         known.save(StateDir(self.settings.state_dir), self.settings.file)
         for seat in self.cast.seats:
             self.children[seat.id] = self._spawn(seat)
-        backends = [seat.backend or self.settings.backend for seat in self.cast.seats]
-        self.running = until_ready(self.children.values(), self.settings, backends, interrupt)
+        self.running = until_ready(self.children.values(), self._answering, interrupt)
         ready()
         if not interrupt.is_set():
             notify(self.running.values())
             self._ask_sessions()
+
+    def _answering(self, child: Spawned) -> Running | None:
+        return answering(child, self.settings)
 
     def _ask_sessions(self) -> None:
         """Ask the open sessions that were picked from outside to take part: whoever is first is asked by its daemon."""
@@ -298,7 +291,7 @@ class Daemons:
             say(self._replace(dead[0]))
         for child in list(self.children.values()):
             is_new = child.id not in self.running and child.process.poll() is None
-            if is_new and (daemon := answering(child, self.settings)) is not None:
+            if is_new and (daemon := self._answering(child)) is not None:
                 self.running[child.id] = daemon
                 notify([daemon])
 
@@ -323,7 +316,7 @@ class Daemons:
 
 # -- `dialogd run` ----------------------------------------------------------------------------------------------------
 
-Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
+Topic = Annotated[Text, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,26 +327,18 @@ class Held:
     file: options.FileOption = None
     replace: options.Replace = False
     go_on: Annotated[
-        bool, typer.Option("--continue", help="Start its agents again (run: or those you name), and go on.")
+        bool, option(None, "Start its agents again (run: or those you name), and go on.", "--continue")
     ] = False
     linger: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long the daemons and the page stay after the end: 1 hour, or `always`, until Ctrl-C.",
-        ),
+        Text, option("TIME", "How long the daemons and the page stay after the end: 1 hour, or `always`, until Ctrl-C.")
     ] = None
-    opens: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in your browser, where there is one.")
-    ] = False
+    opens: Annotated[bool, option(None, "Open the page in your browser, where there is one.", "--open/--no-open")] = (
+        False
+    )
     plan: options.Plan = None
     price: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--price",
-            metavar="[ID=]PRICE",
-            help="Dollars per million tokens, IN/OUT[/CACHED] or free: of one agent, or of all; repeat it.",
-        ),
+        Texts,
+        option("[ID=]PRICE", "Dollars per million tokens, IN/OUT[/CACHED] or free, of one agent or all; repeat it."),
     ] = None
 
     @property
@@ -613,11 +598,6 @@ class Ongoing:
         """What runs on it, in a word and in a sentence; `end` says how it ended, where it did."""
         return standing.running(self.dialog, self.healths, is_starting=self.is_starting, end=end)
 
-    @property
-    def headline(self) -> str:
-        """How it ended, or where it stands, as its plan says."""
-        return Plan(self.dialog).headline
-
 
 def served_at(settings: Settings, file: Path, dialog: Dialog, *, is_starting: bool = False) -> Ongoing:
     """The dialog in that file with the daemons that run on it, and what each says of itself."""
@@ -670,21 +650,6 @@ def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str
 
 # -- `dialogd start`: one agent's daemon, in this terminal or, with --detach, in the background -----------------------
 
-Peer = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--peer",
-        metavar="URL",
-        help="Another agent's daemon, URL or ID=URL. Default: from the running daemons, else the file.",
-    ),
-]
-Resume = Annotated[
-    str | None,
-    typer.Option("--resume", metavar="SESSION", help="claude-code: join with the context of a session of yours."),
-]
-GoOn = Annotated[bool, typer.Option("--continue", help="claude-code: the same, with your most recent session.")]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background; returns once it answers.")]
-
 # Settings that are options of the same name.
 OWN = (
     "port", "backend", "command", "model", "name", "role", "pace", "project", "max_tokens", "effort", "base_url", "api",
@@ -692,50 +657,48 @@ OWN = (
 )  # fmt: skip
 
 
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each of those settings; it is called with them by name, None where not given."""
-    own = get_type_hints(command, include_extras=True)
-    parameters = [
-        p.replace(annotation=own[name]) for name, p in signature(command).parameters.items() if name != "given"
-    ]
-    for setting in (one for one in SETTINGS if one.name in OWN):
-        usual = getattr(Settings(), setting.name)
-        is_switch, is_list = isinstance(usual, bool), isinstance(usual, tuple)
-        kind: Any = bool if is_switch else list[str] | None if is_list else str | None
-        option = typer.Option(
-            f"--{setting.name.replace('_', '-')}",
-            metavar=None if is_switch else setting.name.rpartition("_")[2].upper(),
-            help=f"{setting.about[:1].upper()}{setting.about[1:]}.",
-        )
-        default = False if is_switch else None
-        annotation = Annotated[kind, option]
-        parameters.append(Parameter(setting.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
-
-    @wraps(command)
-    def with_settings(*words: Any, **options_: Any) -> None:
-        command(*words, given={name: options_.pop(name) or None for name in OWN}, **options_)
-
-    return with_signature(with_settings, parameters)
+def _own_option(setting: Setting) -> tuple[str, Any, Any]:
+    """The setting as a field that is an option, whose default stands for what is not given."""
+    usual, name = getattr(Settings(), setting.name), f"--{setting.name.replace('_', '-')}"
+    is_switch = isinstance(usual, bool)
+    about = option(
+        None if is_switch else setting.name.rpartition("_")[2].upper(),
+        f"{setting.about[:1].upper()}{setting.about[1:]}.",
+        name,
+    )
+    kind: Any = bool if is_switch else Texts if isinstance(usual, tuple) else Text
+    return setting.name, Annotated[kind, about], field(default=False if is_switch else None)
 
 
-@takes_settings
+if TYPE_CHECKING:
+    OwnSettings = Any
+else:
+    OwnSettings = make_dataclass("OwnSettings", [_own_option(one) for one in SETTINGS if one.name in OWN])
+
+
+@takes_options
 def start(
-    agent: Annotated[str | None, typer.Argument(metavar="ID", help="The agent: A. Default: DIALOGD_ID.")] = None,
+    agent: Annotated[Text, typer.Argument(metavar="ID", help="The agent: A. Default: DIALOGD_ID.")] = None,
     *,
-    given: Mapping[str, Any],
-    peer: Peer = None,
-    resume: Resume = None,
-    go_on: GoOn = False,
+    peer: Annotated[
+        Texts,
+        option(
+            "URL", "Another agent's daemon, URL or ID=URL. Default: from the running daemons, else the file.", "--peer"
+        ),
+    ] = None,
+    resume: Annotated[Text, option("SESSION", "claude-code: join with the context of a session of yours.")] = None,
+    go_on: Annotated[bool, option(None, "claude-code: the same, with your most recent session.", "--continue")] = False,
     file: options.FileOption = None,
-    detach: Detach = False,
+    detach: Annotated[bool, option(None, "Run in the background; returns once it answers.", "--detach", "-d")] = False,
     plan: options.Plan = None,
+    own: OwnSettings,
 ) -> None:
     """Run one agent's daemon, in a terminal of its own.
 
     Until Ctrl-C or `dialogd stop`. The dialog file may come later.
     """
-    flags = {**given, "resume": "last" if go_on else resume}
-    settings = options.settings_for(file, id=agent, plan=plan, **flags)
+    flags = {name: value or None for name, value in dataclasses.asdict(own).items()}
+    settings = options.settings_for(file, id=agent, plan=plan, resume="last" if go_on else resume, **flags)
     if not settings.id:
         raise BadInput("which agent should this daemon speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
     # The cast of the `run` or `ask` that this process was started by: a session that holds a seat of the dialog starts
@@ -780,7 +743,7 @@ def detached(settings: Settings, urls: Mapping[str, str]) -> Running:
     words = ["start", settings.id, "--file", str(settings.file), *chain(*start_flags(settings, urls))]
     child = spawn(settings.id, words, state.logs / f"{settings.id}-{state.dialog(settings.file).name}.out")
     try:
-        return until_ready([child], settings, [settings.backend])[child.id]
+        return until_ready([child], lambda one: answering(one, settings))[child.id]
     except BaseException:  # a Ctrl-C while it starts ends it too
         end([child])
         raise

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,79 +27,24 @@ FileOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print facts as JSON on stdout.")]
 
-Question = Annotated[
-    str | None, typer.Option("--question", "-q", metavar="TEXT", help="What is to be decided. Default: the topic.")
-]
-QuestionFile = Annotated[
-    str | None, typer.Option(metavar="F", help="Read the question from a file; `-` reads standard input.")
-]
-Agents = Annotated[str | None, typer.Option(metavar="LIST", help="Backends, seated as A, B, C …: rehearsal,rehearsal")]
-OneAgent = Annotated[
-    list[str] | None,
-    typer.Option("--agent", metavar="SPEC", help="ID=BACKEND[:MODEL][@DIR]; repeat it for each agent."),
-]
-MaxTurns = Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many turns. Default: 20.")]
-MaxRounds = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="End after so many rounds. Default: as the template says.")
-]
-MaxTime = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="How long the dialog may take, before a last round sums it up: 30m."),
-]
-Timeout = Annotated[
-    str | None, typer.Option(metavar="TIME", help="How long one reply may take: 5m, 90 seconds. Default: 5 minutes.")
-]
-First = Annotated[str | None, typer.Option(metavar="ID", help="Who speaks first. Default: as the template says.")]
-ContextFiles = Annotated[
-    list[str] | None,
-    typer.Option("--context", metavar="FILE", help="A file for the agents to read; repeat it for more."),
-]
-Step = Annotated[bool, typer.Option("--step", help="It is your turn after every agent's.")]
-Unattended = Annotated[
-    bool,
-    typer.Option("--unattended", help="Nobody watches: nothing waits for you, and every dialog ends."),
-]
-BreakCycles = Annotated[
-    bool, typer.Option("--break-cycles", help="When agents go in a circle, you are asked, or a last round ends it.")
-]
-AllowDefaults = Annotated[
-    bool, typer.Option("--allow-defaults", help="A question's default counts once its deadline has passed.")
-]
+
+def option(metavar: str | None, about: str, *names: str, least: int | None = None) -> Any:
+    """An option whose default is told in its text."""
+    return typer.Option(*names, metavar=metavar, min=least, show_default=False, help=about)
+
+
+Text = str | None
+Texts = list[str] | None
+
+ContextFiles = Annotated[Texts, option("FILE", "A file for the agents to read; repeat it for more.", "--context")]
 FileArgument = Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")]
-TemplateName = Annotated[
-    str | None,
-    typer.Option(
-        "--template",
-        "-t",
-        metavar="NAME",
-        help="A template from `dialogd templates`, or a file. Default: pair.",
-    ),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option(metavar="AMOUNT", help="What all agents together may spend: $2.00, 200k tokens. Default: no limit."),
-]
-Recall = Annotated[
-    str | None,
-    typer.Option(
-        "--recall",
-        metavar="[QUESTION]",
-        help="Quote earlier decisions about the topic, or about QUESTION, to the agents.",
-    ),
-]
+Budget = Annotated[Text, option("AMOUNT", "What all agents together may spend: $2.00, 200k tokens. Default: no limit.")]
 TrustProject = Annotated[
-    bool,
-    typer.Option("--trust-project", help="Let the project's hooks, servers, plugins and scripts run. acp needs it."),
+    bool, option(None, "Let the project's hooks, servers, plugins and scripts run. acp needs it.", "--trust-project")
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
-Plan = Annotated[
-    str | None,
-    typer.Option(metavar="DIR|no", help="Where the plan goes at the end. Default: beside the dialog file."),
-]
-Pace = Annotated[
-    str | None,
-    typer.Option(metavar="SECONDS", help="Seconds from an agent's turn to its next, at the least. Default: 0."),
-]
+Replace = Annotated[bool, option(None, "Archive and replace a dialog that has not ended.", "--replace")]
+Plan = Annotated[Text, option("DIR|no", "Where the plan goes at the end. Default: beside the dialog file.")]
+Pace = Annotated[Text, option("SECONDS", "Seconds from an agent's turn to its next, at the least. Default: 0.")]
 
 
 def settings_for(file: str | None = None, **flags: object) -> Settings:

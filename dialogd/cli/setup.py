@@ -13,10 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import fill
 from typing import Annotated, Any, Literal
 
 import typer
@@ -27,10 +24,10 @@ from dialogd.backends.sandbox import INSTALL
 from dialogd.cli import options
 from dialogd.cli.client import ask
 from dialogd.cli.create import is_free
-from dialogd.cli.launch import PROGRAM, browse, end, spawn
-from dialogd.cli.terminal import as_json, line, plain, show, table
+from dialogd.cli.launch import PROGRAM, browse, spawn, until_ready
+from dialogd.cli.terminal import as_json, plain, show, table
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
-from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotInstalled, Refused, StorageError
+from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.person import now
 from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.text import in_words, many
@@ -301,8 +298,6 @@ templates = typer.Typer(
     rich_markup_mode=None, invoke_without_command=True, help="List the templates that a dialog can start from."
 )
 
-INDENT = " " * 4
-
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, a file, or a folder with a SKILL.md.")]
 
 
@@ -318,19 +313,9 @@ def list_all(context: typer.Context, json: options.JsonOption = False) -> None:
     seen: list[str] = []
     rows = [_row(place, seen) for place in places()]
     heads = ("name", "agents", "order", "verdict", "from")
-    abouts = [line(f"problem: {row['problem']}" if row["problem"] else str(row["description"])) for row in rows]
-    cells = [[str(row[head] or "") for head in heads] for row in rows]
-    listed = table([(*heads, "what it is for"), *((*row, about) for row, about in zip(cells, abouts, strict=True))])
-    columns = get_terminal_size().columns if sys.stdout.isatty() else 0  # 0: a line for each, for other programs
-    options.answer(rows, map(_fitted, listed, ["", *abouts], repeat(columns)), json=json)
-
-
-def _fitted(row: str, about: str, columns: int) -> str:
-    """A row of the list; where it is too wide for the terminal, the description goes below."""
-    if not columns or len(row) <= columns:
-        return row
-    below = fill(about, max(columns, 40), initial_indent=INDENT, subsequent_indent=INDENT)
-    return f"{row.removesuffix(about).rstrip()}\n{below}"
+    abouts = [f"problem: {row['problem']}" if row["problem"] else str(row["description"]) for row in rows]
+    cells = ((*(str(row[head] or "") for head in heads), about) for row, about in zip(rows, abouts, strict=True))
+    options.answer(rows, table([(*heads, "what it is for"), *cells]), json=json)
 
 
 @templates.command("show")
@@ -609,8 +594,6 @@ def init(
 
 # -- `dialogd open`: the page on which dialogs are found and started --------------------------------------------------
 
-READY = 20.0  # seconds in which Home answers
-
 Port = Annotated[int | None, typer.Option(metavar="N", help="Where it listens. Default: 2999.", show_default=False)]
 Linger = Annotated[
     str, typer.Option(metavar="TIME", help="How long it stays when nobody looks. Default: 1 hour.", show_default=False)
@@ -638,7 +621,11 @@ def open_home(
 
         serve(settings, settings.home_port, stay)
         return
-    where = _running(settings) or _started(settings, stay)
+    if not (where := _running(settings)):
+        words = ["open", "--foreground", "--port", str(settings.home_port), "--linger", f"{stay:g} seconds"]
+        child = spawn("Home", words, StateDir(settings.state_dir).logs / "home.out")
+        # Its address, or that of one that was started at the same time.
+        where = until_ready([child], lambda _: _running(settings) or None)[child.id]
     is_shown = not no_browser and browse(where)
     facts = {"url": where, "browser": is_shown}
     options.answer(facts, [where], json=json)
@@ -650,20 +637,3 @@ def _running(settings: Settings) -> str:
     answer = ask(port, "GET", "/health", seconds=2) if port is not None else None
     is_home = answer is not None and answer[1].get("service") == "dialogd home"
     return f"http://localhost:{port}/" if is_home else ""
-
-
-def _started(settings: Settings, linger: float) -> str:
-    """Start Home in the background, and give its address once it answers. Raises `DialogdError` where it does not."""
-    output = StateDir(settings.state_dir).logs / "home.out"
-    words = ["open", "--foreground", "--port", str(settings.home_port), "--linger", f"{linger:g} seconds"]
-    child, until = spawn("home", words, output), time.monotonic() + READY
-    while time.monotonic() < until:
-        if where := _running(settings):  # this one, or one that was started at the same time
-            return where
-        if (code := child.process.poll()) is not None:
-            kind = AlreadyRunning if code == AlreadyRunning.exit_code else DialogdError
-            what = f"Home did not start; it said:\n{child.last_lines()}"
-            raise kind(what, fix="dialogd open --port N takes another port")
-        time.sleep(0.05)
-    end([child])
-    raise DialogdError(f"Home did not answer within {READY:g} s", fix=f"look into {output}")

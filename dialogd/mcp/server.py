@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,7 +111,7 @@ class Tools:
     async def _reader(self, one: Ongoing) -> str:
         """The seat in this session whose own program asks, "" for the person's. Raises as `_holds`."""
         seat = await self._holds()
-        return seat.id if seat is not None and _is_same(Path(seat.file), one.file) else ""
+        return seat.id if seat is not None and seat.pid in {daemon.pid for daemon in one.running} else ""
 
     async def _holds(self) -> Running | None:
         """The seat that the program which asks holds, None for the person's. Raises `Refused` where nobody can tell."""
@@ -125,9 +126,7 @@ class Tools:
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def sessions_list(
-        self,
-        filter: Filter | None = None,
-        limit: Annotated[int, Field(ge=1, le=200)] = 20,
+        self, filter: Filter | None = None, limit: Annotated[int, Field(ge=1, le=200)] = 20
     ) -> Facts:
         """List the sessions (dialogs between agents), open ones first."""
         wanted = filter.model_dump() if filter else {}
@@ -146,19 +145,10 @@ class Tools:
     async def plan(self, session: SessionId = "") -> Facts:
         """The plan of a session: decisions and signers, dissent, open points, next steps."""
         one = await self.whole(session)
-        drawn = _plan(one)
-        return {
-            "session": one.dialog.id,
-            "status": state_of(one),
-            "markdown": markdown(drawn),
-            "plan": plan_facts(drawn),
-        }
+        drawn, facts = _plan(one), {"session": one.dialog.id, "status": state_of(one)}
+        return {**facts, "markdown": markdown(drawn), "plan": plan_facts(drawn)}
 
-    async def recall(
-        self,
-        question: str,
-        limit: Annotated[int, Field(ge=1, le=20)] = 3,
-    ) -> Facts:
+    async def recall(self, question: str, limit: Annotated[int, Field(ge=1, le=20)] = 3) -> Facts:
         """Find what earlier sessions decided about something, and how it turned out."""
         if not question.strip():
             raise BadInput("the question is empty", fix="say what you want to know")
@@ -195,9 +185,8 @@ class Tools:
         if session:
             one = await self.look(session)
             if reader := await self._reader(one):  # what comes meanwhile may not be for it yet
-                raise Refused(
-                    f"seat {reader} takes part in that session itself", fix="wait for its turn: wait_for_turn"
-                )
+                what = f"seat {reader} takes part in that session itself"
+                raise Refused(what, fix="wait for its turn: wait_for_turn")
             return await self._wait(one.file, wait, ctx, session)
         asked = NewSession(
             question, tuple(agents or ()), position, tuple(context or ()), None, limits or Limits(), unattended
@@ -304,10 +293,8 @@ class Tools:
             return fits[0]
         seats = ", ".join(f"{one.id} in {live[one].get('dialog')}" for one in live)
         if not live:
-            raise NotRunning(
-                "no live seat is on this machine",
-                fix="have one started: dialogd start B --backend live",
-            )
+            fix = "have one started: dialogd start B --backend live"
+            raise NotRunning("no live seat is on this machine", fix=fix)
         what = f"no live seat is called {agent[:60]!r}" if not fits else "several live seats are meant"
         raise BadInput(what, fix=f"name agent and session: {seats}")
 
@@ -340,10 +327,7 @@ class Tools:
 
     async def _take_turn(self, one: Ongoing, message: str, to: str, type: str) -> Facts:
         """What a seat says: the turn that it owes. Raises `Refused` where it owes none, `BadInput`."""
-        daemon, kind = await self._seat("", ""), type.strip().upper()
-        taken = (TEXT, "PROPOSAL", *person.kinds(one.dialog))
-        if kind not in taken:
-            raise BadInput(f"there are no messages of type {type[:60]!r}", fix=f"name one of: {', '.join(taken)}")
+        daemon, kind = await self._seat("", ""), _kind(one.dialog, type)
         health = await _answered(daemon, "GET", "/health")
         debt = str((health.get("delivery") or {}).get("debt") or "")
         if not debt:
@@ -361,14 +345,9 @@ class Tools:
         """Append the person's words, not too fast and not too many. Raises `DialogdError`."""
         if known.is_copy(self.settings, one):
             raise Refused(f"the session {one.dialog.id} is a copy in the archive", fix="begin another with `ask`")
-        kind = type.strip().upper()
-        taken = (TEXT, *(k for k in person.kinds(one.dialog) if not (note and k == "OBJECTION")))
-        taken = taken if note else (*taken, "PROPOSAL")
-        if kind not in taken:
-            raise BadInput(f"there are no messages of type {type[:60]!r}", fix=f"name one of: {', '.join(taken)}")
+        kind, log, secrets = _kind(one.dialog, type, note=note), log_of(self.settings, one.file), options.own_secrets()
         everybody = to.strip().casefold() in ("all", "everybody", "*")
-        log, secrets = log_of(self.settings, one.file), options.own_secrets()
-        check = self._pause if note else self._pause_in_open
+        check = partial(self._pause, note=note)
         async with self._sending:
             await asyncio.sleep(check(await asyncio.to_thread(log.read)))
             after = await asyncio.to_thread(
@@ -385,18 +364,17 @@ class Tools:
             "notified": list(reached), "next": f"ask(session={after.id!r}) waits for what comes of it",
         }  # fmt: skip
 
-    def _pause_in_open(self, dialog: Dialog) -> float:
-        """`_pause`. Raises `Refused` after the end too: a word of thanks would undo what was agreed."""
-        if dialog.state.outcome is not None:
+    def _pause(self, dialog: Dialog, *, note: bool) -> float:
+        """The seconds to wait where programs speak much. Raises `Refused` where it is too much, or the session full.
+
+        After the end too, but for a note: a word of thanks would undo what was agreed.
+        """
+        if dialog.state.outcome is not None and not note:
             raise Refused(
                 f"the session {dialog.id} has ended, and a turn would open it again",
                 fix=f"leave a note: gallery_emit(session={dialog.id!r}, message=…); or begin another: ask(question=…);"
                 " only the person opens it again, with `dialogd say` in a terminal",
             )
-        return self._pause(dialog)
-
-    def _pause(self, dialog: Dialog) -> float:
-        """The seconds to wait where programs speak much. Raises `Refused` where it is too much, or the session full."""
         most = self.settings.session_max_messages
         if len(dialog.entries) >= most:
             raise Refused(
@@ -434,12 +412,13 @@ class Tools:
         return {**result_of(await asyncio.to_thread(known.at, self.settings, one.file)), "stopped": True}
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    """True for two names of one file."""
-    try:
-        return one.samefile(other)
-    except OSError:
-        return one == other
+def _kind(dialog: Dialog, type: str, *, note: bool = False) -> str:
+    """The kind of a message, which is no objection of a note. Raises `BadInput` with those that there are."""
+    kinds = person.kinds(dialog)
+    taken = (TEXT, *(one for one in kinds if one != "OBJECTION")) if note else (TEXT, "PROPOSAL", *kinds)
+    if type.strip().upper() not in taken:
+        raise BadInput(f"there are no messages of type {type[:60]!r}", fix=f"name one of: {', '.join(taken)}")
+    return type.strip().upper()
 
 
 async def _answered(daemon: Running, method: str, path: str, body: Facts | None = None) -> Facts:

@@ -33,6 +33,7 @@ from dialogd.store.logfile import LogFile
 from dialogd.templates.library import find as find_template
 from dialogd.templates.library import names, template
 from dialogd.views.flow import TEXT
+from dialogd.views.plan import Plan
 
 PAGE = 50  # messages of a page
 DEFAULT_POSITION = "pair"
@@ -62,7 +63,7 @@ def facts_of(one: Ongoing) -> Facts:
         "id": dialog.id,
         "position": rules.template or DEFAULT_POSITION,
         "status": state_of(one),
-        "reason": f"ended, {one.headline}" if dialog.state.outcome else one.stands().words,
+        "reason": f"ended, {Plan(dialog).headline}" if dialog.state.outcome else one.stands().words,
         "agents": [
             {
                 "id": agent.id,

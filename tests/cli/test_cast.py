@@ -156,9 +156,14 @@ def test_a_cast_of_a_template_takes_its_seats() -> None:
     assert [(seat.id, seat.name) for seat in own] == [("X", "Engineer"), ("C", "Advocate")]
     one = read_cast(None, ["sceptic=claude"], council)
     assert [(seat.name, seat.backend) for seat in one] == [("Engineer", ""), ("Advocate", ""), ("Sceptic", "claude")]
-    for wrong in (["A=grok", "Architect=claude"], ["Tester=grok"]):
-        with pytest.raises(BadInput):
-            read_cast(None, wrong, design)
+    for agents, each, taken, why in (
+        (None, ["A=grok", "Architect=claude"], design, "the id A is given to two agents"),
+        (None, ["Tester=grok"], design, "Tester is no agent of the template system-design"),
+        (None, ["A=grok"], template("circle"), r"the template circle is for 3\+ agents, not for 1"),
+        ("grok,gpt,grok,gpt", None, template("debate"), r"for 3 agents \(A = Pro, B = Con, C = Judge\), not for 4"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            read_cast(agents, each, taken)
     assert read_cast("claude", None, template("pair")) == (Seat("A", "claude"),)
 
 

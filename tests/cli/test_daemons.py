@@ -15,7 +15,6 @@ import pytest
 from dialogd.backends.seats import Cast, Seat
 from dialogd.cli.client import ask
 from dialogd.cli.create import free_ports
-from dialogd.cli.launch import late
 from dialogd.errors import AlreadyRunning
 from dialogd.protocol.grammar import parse
 from dialogd.store.folders import StateDir
@@ -88,13 +87,6 @@ def test_a_daemon_waits_for_a_dialog_in_an_empty_file(dialogd: Commands) -> None
     assert ask(daemon.port, "POST", "/notify", seconds=PATIENCE) == (202, {"status": "accepted"})
     until(lambda: "## Turn 2 — " in dialogd.file.read_text(encoding="utf-8"), "a reply")
     dialogd("stop")
-
-
-def test_only_what_may_be_a_coding_agent_is_said_to_have_a_trial_before_it() -> None:
-    said = [late([name]) for name in ("rehearsal:slow=9", "command", "ollama", "claude-code", "codex:x", "auto")]
-    assert ["trial" in text for text in said] == [False, False, False, True, True, True]
-    assert said[0] == "still starting"
-    assert "trial" in late(["rehearsal", "gemini"])
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import pytest
 
 from dialogd import person
 from dialogd.cli.client import ask
+from dialogd.cli.launch import LATE
 from dialogd.store.registry import Running
 from tests.cli.command import PATIENCE, Commands, until
 from tests.support import open_sessions
@@ -51,7 +52,7 @@ def other(config: Path, tmp_path: Path) -> Iterator[Claude]:
         yield one
 
 
-SLOW = (0, "still starting\n")  # a daemon that takes its time on a busy machine is spoken of
+SLOW = (0, f"{LATE}\n")  # a daemon that takes its time on a busy machine is spoken of
 
 
 def typed(dialogd: Commands, session: Claude, *words: str, given: str = "") -> Ran:

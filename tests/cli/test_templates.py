@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,19 +54,6 @@ def put(dialogd: Commands, name: str, text: str) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file
-
-
-@pytest.mark.slow
-def test_the_list_fits_the_terminal_and_stays_a_line_each_elsewhere(dialogd: Commands) -> None:
-    ours, theirs = pty.openpty()
-    words, environment = [sys.executable, "-m", "dialogd", "templates"], {**dialogd.environment, "COLUMNS": "100"}
-    with os.fdopen(ours, "rb", buffering=0) as terminal:
-        subprocess.run(words, env=environment, cwd=dialogd.folder, stdout=theirs, check=True, timeout=180)
-        rows = terminal.read(16000).decode().splitlines()
-    os.close(theirs)
-    assert max(map(len, rows)) <= 100
-    assert any(row.startswith("    Three positions on an architecture") for row in rows)
-    assert len(dialogd("templates").out.splitlines()) == ROWS + 1
 
 
 def test_the_list_says_what_each_template_is_and_where_it_lies(dialogd: Commands) -> None:
@@ -186,37 +169,6 @@ def test_limits_of_the_whole_dialog_stand_in_the_header(dialogd: Commands) -> No
     assert "Rounds" not in texts[2]
     assert (wrong.code, none.code) == (2, 2)
     assert "error: --max-time: 'soon' is not a duration" in wrong.err
-
-
-def test_backends_are_dealt_round_a_cast(dialogd: Commands) -> None:
-    lines = [
-        ["new", "T", "-t", "code-review", "--agents", "gpt,grok", "--file", "a.md", "--json"],
-        ["new", "T", "-t", "debate", "--agents", "grok,gpt,grok,gpt", "--file", "b.md"],
-        ["new", "T", "-t", "circle", "--agent", "A=grok", "--file", "c.md"],
-        ["new", "T", "-t", "council", "--agents", "grok", "--file", "d.md", "--json"],
-    ]
-    dealt, many, few, twice = dialogd.all(lines)
-    assert [agent["backend"] for agent in dealt.json["agents"]] == ["gpt", "grok", "gpt", "grok"]
-    assert (many.code, few.code, twice.code) == (2, 2, 0)
-    assert "the template debate is for 3 agents (A = Pro, B = Con, C = Judge), not for 4" in many.err
-    assert "the template circle is for 3+ agents, not for 1" in few.err
-    assert [agent["backend"] for agent in twice.json["agents"]] == ["grok", "grok"]
-    assert not (dialogd.folder / "b.md").exists()
-
-
-def test_an_agent_may_be_named_as_the_template_does(dialogd: Commands) -> None:
-    words = ["--agent", "architect=rehearsal:deadlock@.", "--agent", "D=rehearsal:slow", "--first", "critic", "--json"]
-    done = dialogd("new", "T", "-t", "system-design", *words)
-    assert (done.code, done.err) == (0, "")
-    assert [(agent["id"], agent["name"], agent["backend"]) for agent in done.json["agents"]] == [
-        ("A", "Architect", "rehearsal:deadlock"), ("B", "Optimizer", ""), ("C", "Security", ""),
-        ("D", "Critic", "rehearsal:slow"),
-    ]  # fmt: skip
-    assert done.json["first"] == ["D"]
-    refused = dialogd("new", "T", "-t", "system-design", "--agent", "Tester=grok", "--file", "other.md")
-    assert refused.code == 2
-    assert "Tester is no agent of the template system-design" in refused.err
-    assert "A = Architect, B = Optimizer" in refused.err
 
 
 def test_what_may_keep_it_from_a_decision_is_said_before_it_starts(dialogd: Commands) -> None:
