@@ -20,7 +20,8 @@ import pytest
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from tests.clis.conftest import make_world
-from tests.clis.rig import KEY, PATH, World
+from tests.clis.rig import World
+from tests.clis.terminals import claude_environment, codex_environment, codex_session
 from tests.support.pair import until
 from tests.support.standin import Say, Seen, StandIn, Use
 from tests.support.terminal import Terminal
@@ -86,32 +87,16 @@ class Table:
     def __init__(self, folder: Path, states: Path, stack: ExitStack) -> None:
         self.folder, self._states, self._stack = folder, states, stack
         self.file = folder / "dialog.md"
-        self._worlds: dict[str, tuple[Path, Path]] = {}
+        self._worlds: dict[str, World] = {}
 
     def environment(self, name: str, url: str) -> dict[str, str]:
         if name not in self._worlds:
             own = self.folder / f"{self.folder.name}-{name}"  # a name of its own among all tests
             own.mkdir()
             world = make_world("claude-code", own, self._states)
-            known = {
-                "hasCompletedOnboarding": True,
-                "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
-                "projects": {str(world.project): {"hasTrustDialogAccepted": True}},
-            }
-            (world.home / ".claude.json").write_text(json.dumps(known))
-            self._worlds[name] = world.home, world.project
-        return {
-            "HOME": str(self._worlds[name][0]),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), PATH]),
-            "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": KEY,
-            "TERM": "xterm-256color",
-            "LANG": "C.UTF-8",
-            "DIALOGD_STATE_DIR": str(self.folder / "state"),
-            "DIALOGD_FILE": str(self.file),
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1",
-        }
+            self._worlds[name] = world
+        paths = {"DIALOGD_STATE_DIR": str(self.folder / "state"), "DIALOGD_FILE": str(self.file)}
+        return claude_environment(self._worlds[name], url, **paths)
 
     def session(self, name: str, mind: Mind, joins: str = "", rules: Sequence[str] = RULES) -> Terminal:
         """An open session; it joins as that agent, and is told by what rules it need not ask for its turns."""
@@ -119,7 +104,7 @@ class Table:
         environment = self.environment(name, server.url)
         allowed = ["--allowedTools", *rules] if rules else []
         words = ["claude", "--permission-mode", "default", *allowed]
-        terminal = Terminal(words, environment, self._worlds[name][1])
+        terminal = Terminal(words, environment, self._worlds[name].project)
         self._stack.callback(terminal.close)
         terminal.until("shortcuts")
         if joins:
@@ -228,51 +213,18 @@ class CodexMind:
         return Use("exec", f"const r = await {what}; text(JSON.stringify(r.structuredContent ?? {{error: r}}))")
 
 
-def codex_session(room: Table, codex: World, mind: CodexMind, stack: ExitStack) -> Terminal:
-    """Codex, open in a terminal, with dialogd as its MCP server; it has said hello, and has a thread."""
-    server = stack.enter_context(StandIn(mind))
-    home = codex.home / ".codex"
-    home.mkdir()
-    environment = {**room.environment("A", ""), "HOME": str(codex.home), "OPENAI_API_KEY": KEY, "SHELL": "/bin/bash"}
-    own = {name: environment[name] for name in ("DIALOGD_STATE_DIR", "DIALOGD_FILE", "PATH", "HOME")}
-    variables = ", ".join(f"{name} = {json.dumps(value)}" for name, value in own.items())
-    (home / "config.toml").write_text(
-        f"""model_provider = "standin"
-check_for_update_on_startup = false
-analytics.enabled = false
-model_providers.standin = {{name = "standin", base_url = "{server.url}/v1", env_key = "OPENAI_API_KEY", \
-wire_api = "responses"}}
-projects."{codex.project}".trust_level = "trusted"
-
-[mcp_servers.dialogd]
-command = {json.dumps(sys.executable)}
-args = ["-m", "dialogd", "mcp"]
-env = {{{variables}}}
-required = true
-default_tools_approval_mode = "approve"
-""".replace("\\\n", "")
-    )
-    (codex.home / ".profile").write_text(f'export PATH="{environment["PATH"]}"\n')
-    terminal = Terminal(["codex", "--no-daemon"], environment, codex.project)
-    stack.callback(terminal.close)
-    terminal.until("Ask Codex to do anything")
-    terminal.type("Hello there")
-    rollouts = codex.home / ".codex" / "sessions"
-    until(lambda: [*rollouts.glob("*/*/*/rollout-*.jsonl")], "a thread", PATIENCE, lambda: terminal.text[-2000:])
-    return terminal
-
-
 def test_claude_code_and_codex_agree(room: Table, codex: World) -> None:
-    with ExitStack() as stack:
-        mind = CodexMind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]")
-        terminal = codex_session(room, codex, mind, stack)
-        terminal.type("!dialogd live join B")
-        terminal.until("this session is agent B in a dialog")
-        room.session("A", Mind("I count the sessions first.", f"They are small.\n\n{SUMMARY}"), "A")
-        room.dialogd("say 'Please decide.' --to A")
-        dialog = room.until(lambda d: d.state.outcome, "an end", 2 * PATIENCE)
-        assert dialog.state.outcome.name == "CONSENSUS_REACHED"
-        assert {what for what, _ in room.journal("B")} == {"knocked", "opened", "replied"}
+    mind = CodexMind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]")
+    with StandIn(mind) as server:
+        paths = {name: room.environment("A", "")[name] for name in ("DIALOGD_STATE_DIR", "DIALOGD_FILE")}
+        with codex_session(codex, codex_environment(codex, server.url, **paths)) as terminal:
+            terminal.type("!dialogd live join B")
+            terminal.until("this session is agent B in a dialog")
+            room.session("A", Mind("I count the sessions first.", f"They are small.\n\n{SUMMARY}"), "A")
+            room.dialogd("say 'Please decide.' --to A")
+            dialog = room.until(lambda d: d.state.outcome, "an end", 2 * PATIENCE)
+            assert dialog.state.outcome.name == "CONSENSUS_REACHED"
+            assert {what for what, _ in room.journal("B")} == {"knocked", "opened", "replied"}
 
 
 def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:

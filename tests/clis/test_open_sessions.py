@@ -4,134 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from dialogd.backends.sessions import Session, of_key, running_sessions, status, wake
 from dialogd.protocol.grammar import parse
-from tests.clis.rig import KEY, PATH, World, path_for_codex
+from tests.clis.rig import KEY, PATH, World
+from tests.clis.terminals import ALONE, PATIENCE, claude_environment, claude_session, codex_environment, codex_session
 from tests.support.pair import until
 from tests.support.standin import Answer, Say, Seen, StandIn, Use
 from tests.support.terminal import Terminal
-
-PATIENCE = 180.0  # seconds
-HERE = os.pathsep.join([str(Path(sys.executable).parent), PATH])
-
-
-def in_terminal(world: World) -> dict[str, str]:
-    return {
-        "HOME": str(world.home),
-        "PATH": HERE,
-        "TERM": "xterm-256color",
-        "LANG": "C.UTF-8",
-        "DIALOGD_STATE_DIR": str(world.state),
-        "DIALOGD_FILE": str(world.home / "dialog.md"),
-        "DIALOGD_PORT": "0",
-        "DIALOGD_PLAN": "0",
-    }
-
-
-def claude_environment(world: World, url: str, **more: str) -> dict[str, str]:
-    config = Path(more["CLAUDE_CONFIG_DIR"]) if "CLAUDE_CONFIG_DIR" in more else world.home
-    config.mkdir(exist_ok=True)
-    known = {
-        "hasCompletedOnboarding": True,
-        "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
-        "projects": {str(world.project): {"hasTrustDialogAccepted": True}},
-    }
-    (config / ".claude.json").write_text(json.dumps(known))
-    return {
-        **in_terminal(world),
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": KEY,
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "DISABLE_AUTOUPDATER": "1",
-        **more,
-    }
-
-
-@contextmanager
-def claude_session(world: World, environment: Mapping[str, str]) -> Iterator[Terminal]:
-    words = ["claude", "--permission-mode", "default", "--allowedTools", "Bash(dialogd:*)"]
-    terminal = Terminal(words, environment, world.project)
-    try:
-        terminal.until("shortcuts")
-        yield terminal
-    finally:
-        terminal.close()
-
-
-def codex_environment(world: World, url: str, model: str = "gpt-x") -> dict[str, str]:
-    """The variables of a terminal in which Codex was set up; its shell knows where dialogd is, and it has its tools."""
-    home = world.home / ".codex"
-    home.mkdir(exist_ok=True)
-    (home / "config.toml").write_text(
-        "\n".join(
-            [
-                f'model = "{model}"' if model else "",
-                'model_provider = "standin"',
-                "check_for_update_on_startup = false",
-                "[analytics]",
-                "enabled = false",
-                "[model_providers.standin]",
-                'name = "standin"',
-                f'base_url = "{url}/v1"',
-                'env_key = "OPENAI_API_KEY"',
-                'wire_api = "responses"',
-                f'[projects."{world.project}"]',
-                'trust_level = "trusted"',
-            ]
-        )
-    )
-    here = path_for_codex(world.home, HERE)
-    (world.home / ".profile").write_text(f'export PATH="{here}"\n')
-    environment = {
-        **in_terminal(world),
-        "PATH": here,
-        "OPENAI_API_KEY": KEY,
-        "SHELL": "/bin/bash",
-    }
-    own = {name: value for name, value in environment.items() if name.startswith(("DIALOGD_", "HOME"))}
-    with (home / "config.toml").open("a") as out:
-        out.write(
-            "\n".join(
-                [
-                    "\n[mcp_servers.dialogd]",
-                    f"command = {json.dumps(sys.executable)}",
-                    'args = ["-m", "dialogd", "mcp"]',
-                    'default_tools_approval_mode = "approve"',
-                    "[mcp_servers.dialogd.env]",
-                    *(f"{name} = {json.dumps(value)}" for name, value in own.items()),
-                ]
-            )
-        )
-    return environment
-
-
-def rollouts(world: World) -> list[Path]:
-    return [*(world.home / ".codex" / "sessions").glob("*/*/*/rollout-*.jsonl")]
-
-
-@contextmanager
-def codex_session(world: World, environment: Mapping[str, str]) -> Iterator[Terminal]:
-    """Codex, open in a terminal, with a first message: before that nobody can tell what the thread is for."""
-    terminal = Terminal(["codex", "--no-daemon"], environment, world.project)
-    try:
-        terminal.until("Ask Codex to do anything")
-        terminal.type("Hello there")
-        until(lambda: rollouts(world), "a rollout", PATIENCE, lambda: terminal.text[-2000:])
-        yield terminal
-    finally:
-        terminal.close()
 
 
 def dialogd(environment: Mapping[str, str], *words: str, given: str = "") -> str:
@@ -188,7 +77,7 @@ def test_claude_code_is_found_and_a_knock_opens_a_turn(
 ) -> None:
     with StandIn(lambda _: Say("I heard it.", seconds=2.0)) as server:
         more = {"CLAUDE_CONFIG_DIR": str(claude.home / "elsewhere")} if elsewhere else {}
-        environment = claude_environment(claude, server.url, **more)
+        environment = claude_environment(claude, server.url, **ALONE, **more)
         known(monkeypatch, environment)
         with claude_session(claude, environment) as terminal:
             session = the_session(terminal)
@@ -232,7 +121,7 @@ class Guest:
 def test_a_session_that_is_asked_from_outside_accepts_and_takes_part(claude: World) -> None:
     guest = Guest("Spaces, says the guest.")
     with StandIn(guest) as server:
-        environment = claude_environment(claude, server.url)
+        environment = claude_environment(claude, server.url, **ALONE)
         file = Path(environment["DIALOGD_FILE"])
         try:
             with claude_session(claude, environment):
@@ -262,7 +151,7 @@ def test_a_session_asks_a_fresh_codex(claude: World) -> None:
 
     with StandIn(answer) as server:
         more = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
-        environment = claude_environment(claude, server.url, **more)
+        environment = claude_environment(claude, server.url, **ALONE, **more)
         file = Path(environment["DIALOGD_FILE"])
         try:
             with claude_session(claude, environment) as terminal:
@@ -288,7 +177,7 @@ def test_a_session_asks_a_fresh_codex(claude: World) -> None:
 
 def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with StandIn(lambda _: Say("I heard it.", seconds=2.0)) as server:
-        environment = codex_environment(codex, server.url)
+        environment = codex_environment(codex, server.url, **ALONE)
         known(monkeypatch, environment)
         with codex_session(codex, environment) as terminal:
             session = the_session(terminal)
@@ -310,7 +199,7 @@ def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
         return Say("Done.")
 
     with StandIn(answer) as server:
-        environment = codex_environment(codex, server.url)
+        environment = codex_environment(codex, server.url, **ALONE)
         file = Path(environment["DIALOGD_FILE"])
         dialogd(environment, "new", "Tabs or spaces?")
         try:
@@ -323,34 +212,3 @@ def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
                 assert parse(file.read_bytes()).state.debt("B") is not None
         finally:
             dialogd(environment, "stop")
-
-
-def test_codex_is_knocked_at_and_replies_by_its_tools(codex: World) -> None:
-    def call(tool: str, arguments: Mapping[str, str]) -> Use:
-        given = f"await tools.mcp__dialogd__{tool}({json.dumps(arguments)})"
-        return Use("exec", f"const r = {given}; text(JSON.stringify(r.structuredContent ?? {{error: r}}))")
-
-    def answer(seen: Seen) -> Answer:
-        if not seen.tools or "dialogd: turn" not in texts(seen):
-            return Say("Done.")
-        if not seen.tool_results:
-            return call("wait_for_turn", {})
-        owed = re.search(r'"debt":"([\w-]+)"', seen.tool_results[0][1])
-        if owed and '"owed"' in seen.tool_results[0][1]:
-            return call("reply", {"debt": owed[1], "text": "Spaces, says Codex."})
-        return Say("Done.")
-
-    with StandIn(answer) as server:
-        environment = codex_environment(codex, server.url, model="")
-        file = Path(environment["DIALOGD_FILE"])
-        dialogd(environment, "new", "Tabs or spaces?")
-        try:
-            with codex_session(codex, environment) as terminal:
-                terminal.type("!dialogd live join B")
-                terminal.until("this session is agent B in a dialog")
-                dialogd(environment, "say", "Please begin.", "--to", "B")
-                until(lambda: "Spaces, says Codex." in file.read_text(), "its turn", PATIENCE, file.read_text)
-        finally:
-            dialogd(environment, "stop")
-    turn = next(turn for turn in parse(file.read_bytes()).turns if turn.by == "B")
-    assert int(turn.frame.knocks) >= 1
