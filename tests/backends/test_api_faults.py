@@ -237,19 +237,6 @@ async def test_a_fault_has_its_kind_its_words_and_its_attempts(desk: Desk, form:
     assert len(desk.calls) == 1 + (ATTEMPTS if fault.retryable else 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "answer",
-    [Fail(529), Drop(), Cut(TEXT, 40), EndEarly(TEXT, 40), ErrorEvent(after=40), Garbage("html"), Stall(TEXT), Say("")],
-    ids=lambda answer: type(answer).__name__,
-)
-async def test_the_second_attempt_brings_the_whole_reply(desk: Desk, form: str, answer: Answer) -> None:
-    backend = desk.against(form, answer, Say(TEXT))
-    assert await called(backend) == TEXT
-    assert len(desk.calls) == 2
-
-
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_reply_that_breaks_off_leaves_nothing_open(desk: Desk, form: str) -> None:
     gc.disable()
@@ -263,15 +250,6 @@ async def test_a_reply_that_breaks_off_leaves_nothing_open(desk: Desk, form: str
         assert found.failed
     finally:
         gc.enable()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-async def test_what_the_service_asks_for_is_waited_for(desk: Desk, form: str) -> None:
-    backend = desk.against(form, Fail(429, retry_after=0.4), Say(TEXT))
-    assert await called(backend) == TEXT
-    first, second = desk.calls
-    assert 0.4 <= second.at - first.at < 3.0
 
 
 @pytest.mark.slow
@@ -290,17 +268,6 @@ async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answe
     assert caught.value.partial in ("", whole_words(HALF) if isinstance(answer, Stall) else "")  # what came by then
     assert 0.3 < time.monotonic() - began < 60  # and no ten minutes
     assert len(desk.calls) <= 2  # on a busy machine the time was over before the request
-
-
-@pytest.mark.parametrize("form", FORMS)
-async def test_a_wait_that_outlasts_the_deadline_is_not_begun(desk: Desk, form: str) -> None:
-    backend = desk.against(form, Fail(429, retry_after=600))
-    began = time.monotonic()
-    with pytest.raises(BackendError) as caught:
-        await called(backend, deadline=100.0)
-    assert caught.value.kind == "busy"
-    assert time.monotonic() - began < 90
-    assert len(desk.calls) == 1
 
 
 @pytest.mark.parametrize("form", FORMS)

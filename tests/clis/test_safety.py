@@ -140,6 +140,7 @@ async def test_a_hostile_project_runs_nothing_unless_trusted_and_never_writes(ev
         await ask(await prepared(every, server.url, trust_project=trust), prompt())
         said = json.dumps([seen.body for seen in server.calls])
     after = every.files()
+    files.pop("opencode.json", None)  # to which opencode itself adds its schema, where it is trusted
     assert {name: after[name].decode() for name in files} == files
     assert not (every.project / "made").exists()
     assert not (every.home / "made").exists()
