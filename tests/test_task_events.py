@@ -210,7 +210,7 @@ class Odd(Built):
         if what is build.Due.GATE and task.iteration == 2:
             return replace(note, marks=(*note.marks, *self.found))
         if what is build.Due.ASSIGN and error:
-            return build.error_note(task, "Refused", error, self.paper.at, is_unattended=False)
+            return build.error_note(self.dialog.state.build, task, "Refused", error, self.paper.at)
         return note
 
 

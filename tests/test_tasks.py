@@ -204,7 +204,7 @@ def test_a_task_that_could_not_be_gone_on_with_is_tried_again() -> None:
     person.tasks(made.log, "confirm")
     made.run()
     failed = made.dialog.state.build.all[0]
-    note = tasks_of.error_note(failed, "StorageError", "the disk is full", made.paper.at, is_unattended=False)
+    note = tasks_of.error_note(tasks_of.Tasks(), failed, "StorageError", "the disk is full", made.paper.at)
     made.paper.append(lambda _: Addition(note))
     assert (states(made)[0], made.dialog.state.owing) == ("error", (USER,))
     person.carry_on(made.log)

@@ -88,7 +88,7 @@ class Builder:
             raise
         except DialogdError as error:
             kind, said = type(error).__name__, one_line(f"{error}; {error.fix}" if error.fix else str(error), 300)
-            return lambda now: build.error_note(work.task, kind, said, wall(), is_unattended=now.header.is_unattended)
+            return lambda now: build.error_note(now.state.build, work.task, kind, said, wall())
         finally:
             self.is_busy = False
 
@@ -194,7 +194,7 @@ class Builder:
             says_nothing = "" if _asked_about(dialog, task) else await self._unrelated(gate, rules, task, ran)
         except NotInstalled as error:
             lacking = str(error)
-            if dialog.header.is_unattended:
+            if dialog.state.build.is_alone:
                 return note(GateResult("untested", tail=f"The gate was not run: {lacking}."))
             return lambda _: build.ask_gate_note(rules, task, lacking, found, wall())
         if says_nothing:

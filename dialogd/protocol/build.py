@@ -180,7 +180,8 @@ class Tasks:
     `cycles` of improvement there were so far.
     `base` is the last approved commit, "" before the first one: then it is the build's own. `top` is the highest
     number that was given, also to a task of a struck turn. `is_wanted`: the person has said what they want beyond them,
-    once they were done. `silent` counts the moderator's turns in a row that planned nothing.
+    once they were done. `silent` counts the moderator's turns in a row that planned nothing. `is_alone`: nobody is at
+    the table, who would confirm, allow or decide.
     """
 
     all: tuple[Task, ...] = ()
@@ -190,6 +191,7 @@ class Tasks:
     top: int = 0
     is_wanted: bool = False
     silent: int = 0
+    is_alone: bool = False
 
     def __bool__(self) -> bool:
         return self.rules is not None
@@ -389,7 +391,7 @@ def refused(tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
 # -- The fold ---------------------------------------------------------------------------------------------------------
 
 
-def folded(tasks: Tasks, said: Said, *, is_unattended: bool, is_over: bool = False) -> Tasks:
+def folded(tasks: Tasks, said: Said, *, is_over: bool = False) -> Tasks:
     """The tasks after an entry. Records count where a daemon wrote them, the person's words where the person did.
 
     With `is_over` the moderator had said its last word: a turn of the person's, but one on tasks, is a wish for more.
@@ -411,7 +413,7 @@ def folded(tasks: Tasks, said: Said, *, is_unattended: bool, is_over: bool = Fal
             task = tasks.of(number_of(mark))  # the record that names the tree: with it the approval counts
             if task and task.state in KEPT and not task.reviewer and value_of(mark, "tree") == task.tree:
                 tasks = replace(tasks.with_(task, reviewer=said.by), base=task.commit)
-    if is_unattended:  # nobody confirms a task, or allows a gate
+    if tasks.is_alone:  # nobody confirms a task, or allows a gate
         for task in tasks.all:
             if task.state == PROPOSED or task.gate == "asked":
                 state = CONFIRMED if task.state == PROPOSED else task.state
@@ -575,17 +577,17 @@ def objections(
     ]
 
 
-def records(build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str], *, is_unattended: bool) -> list[Mark]:
+def records(tasks: Tasks, build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str]) -> list[Mark]:
     """The records of a review; `why` is what stands against an approval."""
     score = total(build, marks)
     said = f"score {score}" if score is not None else "no score"
     if not why:
         return [Mark("TASK", f"{task.id} | approved | {said} | iteration {task.iteration}"), approval(task, score)]
     times = f"{task.iteration} iteration{'' if task.iteration == 1 else 's'}"
-    if task.iteration < task.spent + build.iterations:
+    if task.iteration < last_attempt(tasks, task):
         what = f"changes | {said} | iteration {task.iteration}"
     else:
-        what = f"dropped | {said} | not approved in {times}" if is_unattended else f"stuck | {said} | after {times}"
+        what = f"dropped | {said} | not approved in {times}" if tasks.is_alone else f"stuck | {said} | after {times}"
     return [Mark("TASK", f"{task.id} | {what} | {'; '.join(why)}")]
 
 
@@ -746,11 +748,11 @@ def ask_gate_note(build: Build, task: Task, why: str, findings: Sequence[Mark], 
     return _note(at, marks, body, (USER,))
 
 
-def error_note(task: Task, kind: str, message: str, at: str, *, is_unattended: bool) -> Draft:
+def error_note(tasks: Tasks, task: Task, kind: str, message: str, at: str) -> Draft:
     """The note that a task cannot be gone on with: the person decides, or, with nobody at the table, it ends."""
     words = " ".join(message.split()).replace(" | ", " / ")
     record = Mark("TASK", f"{task.id} | error | {kind} | {words}")
-    if is_unattended:
+    if tasks.is_alone:
         return _note(at, (record, Mark("STOPPED", f"error: task {task.id}: {words}")))
     return _note(at, (record, Mark("QUESTION_FOR_USER", f"task {task.id} cannot go on: {words}")), turn=(USER,))
 

@@ -295,9 +295,11 @@ def decided_note(dialog: Dialog, at: str) -> Draft | None:
     return Draft(SYSTEM, "System", marks=(*found, Mark(outcome)), attributes=(("at", at),))
 
 
-def going_on(dialog: Dialog, at: str) -> Draft:
+def going_on(dialog: Dialog, at: str) -> Draft | None:
     """The note by which it goes on where the turn is the person's, or anybody's, and nobody is there to take it."""
     header, state = dialog.header, dialog.state
+    if not header.is_unattended:
+        return None
     alone = replace(state, debts=state.debts.without(USER, ANY))
     step = next_turn(header, alone, alone, state.floor.last)
     draft = _note(step, (), (("at", at),))

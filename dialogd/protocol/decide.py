@@ -16,7 +16,7 @@ from dialogd.protocol.order import ways_out
 from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import NOTHING, Debt, Dialog, Estimate, Outcome, reached
 from dialogd.protocol.text import Zone, in_words, seconds_between
-from dialogd.protocol.verdict import turns_limit
+from dialogd.protocol.verdict import limit_mark, turns_limit
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
@@ -165,16 +165,16 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
     state, limits = dialog.state, dialog.state.limits
     is_owed = any(who != USER for who in state.owing)
     if is_owed and state.counted >= limits.max_turns:
-        return _end(dialog, Mark("MAX_TURNS_REACHED", turns_limit(state)), clock)
+        return _end(dialog, limit_mark("turns", turns_limit(state)), clock)
     if is_owed and dialog.size >= limits.max_size:
-        return _end(dialog, Mark("STOPPED", f"size: the limit of {limits.max_size:,} bytes"), clock)
+        return _end(dialog, limit_mark("size", f"the limit of {limits.max_size:,} bytes"), clock)
     left = time_left(dialog, clock.at)
     if left is not None and left <= 0 and (state.has_spoken or state.debts.missed):
         if not state.closing:  # one last round sums up what there is
             note = closing_note(dialog, f"the time limit of {in_words(limits.max_time or 0.0)}", clock.at)
             return Write(note, "the time is over; one last round")
         if not is_owed:
-            return _end(dialog, Mark("STOPPED", f"time: {state.closing}"), clock)
+            return _end(dialog, limit_mark("time", state.closing), clock)
     # With nobody at the table one last round breaks a cycle; the person was asked by the turn that closed it.
     if is_owed and dialog.header.is_unattended and not state.closing and (why := cycle(dialog)):
         return Write(closing_note(dialog, f"{CYCLE}{why}", clock.at), "a cycle; one last round")
@@ -238,7 +238,7 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     if is_unpriced and not why and dialog.header.is_unattended:
         why = unknown
     if why:
-        return _end(dialog, Mark("STOPPED", f"budget: {why}"), clock)
+        return _end(dialog, limit_mark("budget", why), clock)
     fix = (
         f"start {me} with --price IN/OUT (dollars per million tokens), or set a budget in tokens:"
         " `[LIMIT: budget 200k tokens]`"
@@ -255,8 +255,8 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
         is_waiting = state.debts.seal(debt.agent) is not None and not debt.is_ready
         if overdue is None or is_waiting:
             continue
-        if age >= overdue and debt.agent == ANY:
-            return Write(going_on(dialog, clock.at), "nobody took the turn, and nobody is at the table")
+        if age >= overdue and debt.agent == ANY and (note := going_on(dialog, clock.at)):
+            return Write(note, "nobody took the turn, and nobody is at the table")
         if age >= overdue and debt.agent not in clock.working:
             return Write(stall_note(dialog, debt.agent, clock.at), f"{debt.agent} gave no answer in {in_words(age)}")
         left.append(max(overdue - age, 1.0))
@@ -264,8 +264,8 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
         late = ", ".join(debt.agent for debt in state.debts.open if debt.stalled)
         text = f"waiting for {agents}" + (f"; no answer in time from {late}" if late else "")
         return Wait("not_my_turn", text, min(left, default=None))
-    if header.is_unattended:
-        return Write(going_on(dialog, clock.at), "nobody is at the table; it goes on without the person")
+    if note := going_on(dialog, clock.at):
+        return Write(note, "nobody is at the table; it goes on without the person")
     notice = dialog.last.notice if dialog.last else ""
     if not state.debts.open:
         return Wait("unknown_turn", "; ".join(filter(None, ("no turn is open", notice, "`dialogd say` goes on"))))

@@ -185,7 +185,9 @@ def _said(header: Header, state: State, said: Said) -> None:
     state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
     before = state.build
     is_over = state.outcome is not None and state.outcome.is_complete
-    state.build = build.folded(before, said, is_unattended=header.is_unattended, is_over=is_over)
+    if before and before.is_alone != header.is_unattended:
+        state.build = replace(before, is_alone=header.is_unattended)
+    state.build = build.folded(state.build, said, is_over=is_over)
     if said.by == USER:
         _person(header, state, said)
         if before and said.turn is None and said.ending is None:

@@ -100,8 +100,7 @@ def why_absent(dialog: Dialog, agent: str, *, command: bool = True) -> str:
     causes = ["no answer in time" if mark.name == "STALLED" else (*mark.fields, "")[1] for mark in failed[:2]]
     last = ", then ".join(dict.fromkeys(filter(None, reversed(causes))))
     ways = f"; dialogd retry {agent} asks it again" if command and dialog.state.outcome is None else ""
-    alone = "it is left out" if dialog.header.is_unattended else "nobody waits for it"
-    return f"failed or stalled twice in succession{last and f' ({last})'}: {alone}{ways}"
+    return f"failed or stalled twice in succession{last and f' ({last})'}: nobody waits for it{ways}"
 
 
 def commands(dialog: Dialog) -> tuple[str, ...]:

@@ -176,8 +176,7 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
     if end is not None:
         yield decided_note(before, at)
         yield from (limit_note(before, mark, at) for mark in (end, Mark("MAX_TURNS_REACHED")) if _is_due(before, mark))
-    if before.header.is_unattended:
-        yield going_on(before, at)
+    yield going_on(before, at)
     yield from _of_a_build(before, entry)
 
 
@@ -206,7 +205,7 @@ def _of_a_build(before: Dialog, entry: Entry) -> Iterator[Draft]:
         findings = entry.all("FINDING")
         yield build.gate_note(rules, task, GateResult(""), findings, entry.at)
         yield build.ask_gate_note(rules, task, "", findings, entry.at)
-    yield build.error_note(task, "", "", entry.at, is_unattended=before.header.is_unattended)
+    yield build.error_note(before.state.build, task, "", "", entry.at)
 
 
 def _counted(marks: Iterable[Mark]) -> Counter[str]:

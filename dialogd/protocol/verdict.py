@@ -166,6 +166,11 @@ def turns_limit(state: State) -> str:
     return f"the limit of {many(state.limits.max_turns, 'turn')}" + (f" {SINCE}" if state.base else "") + done
 
 
+def limit_mark(cause: str, why: str) -> Mark:
+    """The mark that ends a dialog at a limit: of turns, else of time, size or budget."""
+    return Mark("MAX_TURNS_REACHED", why) if cause == "turns" else Mark("STOPPED", f"{cause}: {why}")
+
+
 def next_turn(header: Header, before: State, after: State, me: str, *, is_decided: bool = False) -> Close:
     """How the dialog goes on after an entry of `me` that does not end it by its rule.
 
@@ -460,7 +465,7 @@ def _reviewed(dialog: Dialog, rules: Build, me: str, after: State, marks: Sequen
     evidence = f"by {me} in turn {dialog.state.number + 1}; tree {task.tree}; gate {task.gate}"
     reason = "; ".join(why) or choice.reason or "no reason given"
     yield Mark("DECISION", f"{'rejected' if why else 'approved'} | review | {evidence} | {reason}", task.ref)
-    yield from build.records(rules, task, marks, why, is_unattended=dialog.header.is_unattended)
+    yield from build.records(dialog.state.build, rules, task, marks, why)
 
 
 def _judged(before: State, after: State, me: str) -> Iterator[Mark]:

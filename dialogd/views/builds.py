@@ -139,12 +139,12 @@ class _Events:
         self.submitted: dict[int, str] = {}  # the entry of a task's last submission: its findings come after it
 
     def all(self) -> Iterator[Event]:
-        tasks, is_planned = Tasks(rules=self.rules), False
+        tasks, is_planned = Tasks(rules=self.rules, is_alone=self.dialog.state.build.is_alone), False
         for entry in self.dialog.entries:
             if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
                 continue
             self.entry, self.turn, self.count = entry, entry.number or self.turn, 0
-            before, tasks = tasks, build.folded(tasks, entry, is_unattended=self.dialog.header.is_unattended)
+            before, tasks = tasks, build.folded(tasks, entry)
             if not is_planned and entry.is_turn and entry.by == self.rules.moderator:
                 is_planned = True  # its first turn shows that it is there
                 yield self.ready(self.rules.moderator, self.rules.lead, None, "it plans the tasks")

@@ -175,7 +175,7 @@ def test_why_an_agent_is_absent_is_said_until_it_is_not() -> None:
     assert why.startswith("failed or stalled twice in succession (exit code 1, then no answer in time): nobody waits")
     assert lifecycle.why_absent(here.dialog, "A") == ""
     here.by_hand(person.leave, USER)
-    assert "it is left out" in lifecycle.why_absent(here.dialog, "B")
+    assert "nobody waits" in lifecycle.why_absent(here.dialog, "B")
     here.stop()
     assert "retry" not in lifecycle.why_absent(here.dialog, "B")
     here.say("Go on.")

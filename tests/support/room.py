@@ -277,7 +277,7 @@ class Room:
             if state == "asked":
                 return build.ask_gate_note(rules, task, "there is none here", (), self.paper.at)
             if state == "error":
-                return build.error_note(task, "disk", "the disk is full", self.paper.at, is_unattended=False)
+                return build.error_note(self.dialog.state.build, task, "disk", "the disk is full", self.paper.at)
             result = build.GateResult(state, int(state != "passed"), 1.0, "f" * 64, "1 passed")
             return build.gate_note(rules, task, result, (), self.paper.at)
         base = self.dialog.state.build.base or rules.base
