@@ -31,8 +31,7 @@ from dialogd.backends.sandbox import INSTALL
 from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import program_of
 from dialogd.cli import options
-from dialogd.cli.client import daemons, notify
-from dialogd.cli.options import Text, Texts, option
+from dialogd.cli.options import Text, Texts, daemons, notify, option
 from dialogd.cli.terminal import plain, remark
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused

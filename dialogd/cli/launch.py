@@ -32,7 +32,6 @@ from dialogd.backends.auto import LAST_RESORT, LIVE, family_of
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_flags
 from dialogd.backends.sessions import of_key, wake, without_tokens
 from dialogd.cli import options
-from dialogd.cli.client import daemons, health, healths, notify
 from dialogd.cli.create import (
     AGREES,
     SEATS,
@@ -43,7 +42,7 @@ from dialogd.cli.create import (
     takes_options,
     warn_of_twins,
 )
-from dialogd.cli.options import Text, Texts, option
+from dialogd.cli.options import Text, Texts, daemons, health, healths, notify, option
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import SETTINGS, Setting, Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused

@@ -28,10 +28,10 @@ from dialogd.backends.sessions import (
     session_here,
     wake,
 )
-from dialogd.cli import client, options
-from dialogd.cli.client import daemons, notify
+from dialogd.cli import options
 from dialogd.cli.create import AGREES, SEATS, is_free
 from dialogd.cli.launch import FAILED, detached, peers
+from dialogd.cli.options import daemons, notify
 from dialogd.cli.terminal import plain, remark, show, table
 from dialogd.config import Settings, default_port, file_flag, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
@@ -267,8 +267,8 @@ def _is_gone(daemon: Running) -> bool:
 
 
 def _end(daemon: Running) -> None:
-    client.signalled(daemon, signal.SIGTERM)
-    if not client.gone(daemon, time.monotonic() + END):
+    options.signalled(daemon, signal.SIGTERM)
+    if not options.gone(daemon, time.monotonic() + END):
         raise AlreadyRunning(f"the daemon of {daemon.id} does not end", fix=f"kill -9 {daemon.pid}")
 
 
@@ -400,7 +400,7 @@ def _seat(agent: str | None, file: str | None) -> Running:
 
 
 def _is_live(daemon: Running) -> bool:
-    answer = client.ask(daemon.port, "GET", "/health", seconds=2)
+    answer = options.ask(daemon.port, "GET", "/health", seconds=2)
     return answer is not None and answer[1].get("backend") == LIVE
 
 
@@ -408,6 +408,6 @@ def _asked(
     daemon: Running, method: str, path: str, body: dict[str, Any] | None = None, *, seconds: float
 ) -> dict[str, Any]:
     """The answer of the seat's daemon. Raises `Refused` with its reason, `NotRunning` without an answer."""
-    answer = client.ask(daemon.port, method, path, body, seconds=seconds)
+    answer = options.ask(daemon.port, method, path, body, seconds=seconds)
     retry = f"look into its log: {daemon.log}"
-    return client.accepted(daemon, answer, fix="look what it owes: dialogd live turn", retry=retry)
+    return options.accepted(daemon, answer, fix="look what it owes: dialogd live turn", retry=retry)

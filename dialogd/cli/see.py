@@ -18,7 +18,7 @@ import typer
 from dialogd.agent.clock import local
 from dialogd.backends.seats import saved_cast, start_again
 from dialogd.cli import options
-from dialogd.cli.client import daemons
+from dialogd.cli.options import daemons
 from dialogd.cli.terminal import as_json, clock, fit, line, plain, remark, show, table
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput, NotADialog, NotRunning

@@ -22,9 +22,9 @@ from dialogd.alerts import Alert, Channel, Event, chosen, why_no_desktop
 from dialogd.backends import BACKENDS, WRITING, auto, writers
 from dialogd.backends.sandbox import INSTALL
 from dialogd.cli import options
-from dialogd.cli.client import ask
 from dialogd.cli.create import is_free
 from dialogd.cli.launch import PROGRAM, browse, spawn, until_ready
+from dialogd.cli.options import ask
 from dialogd.cli.terminal import as_json, plain, show, table
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError

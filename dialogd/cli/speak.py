@@ -17,8 +17,8 @@ from dialogd import person
 from dialogd.acts import ACTS, Act, carry_out
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
-from dialogd.cli.client import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
 from dialogd.cli.create import is_free, read_cast
+from dialogd.cli.options import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
 from dialogd.cli.result import disown, keep_ended, leave_plan
 from dialogd.cli.status import ended, onwards, started_again
 from dialogd.cli.terminal import plain, remark, show

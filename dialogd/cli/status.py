@@ -17,7 +17,7 @@ import typer
 
 from dialogd.agent.clock import local
 from dialogd.cli import options
-from dialogd.cli.client import daemons, healths
+from dialogd.cli.options import daemons, healths
 from dialogd.cli.terminal import line
 from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import NotRunning

@@ -19,8 +19,7 @@ import typer
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.client import daemons, notify
-from dialogd.cli.options import log_of
+from dialogd.cli.options import daemons, log_of, notify
 from dialogd.cli.speak import stop
 from dialogd.cli.status import Situation, ended, exit_code, may_call, next_step
 from dialogd.cli.terminal import (

@@ -23,9 +23,9 @@ from dialogd import person
 from dialogd.backends.sandbox import missing
 from dialogd.backends.seats import Cast
 from dialogd.cli import options
-from dialogd.cli.client import daemons
 from dialogd.cli.create import Start, former_cast, new_cast, takes_options
 from dialogd.cli.launch import Held, interruptible, perform
+from dialogd.cli.options import daemons
 from dialogd.cli.result import fresh, save
 from dialogd.cli.speak import done
 from dialogd.cli.status import ended, next_step, onwards

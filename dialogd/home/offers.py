@@ -26,9 +26,9 @@ from dialogd.backends.live import UNASKED
 from dialogd.backends.seats import CAST
 from dialogd.backends.sessions import TITLES, running_sessions, without_tokens
 from dialogd.cli import options
-from dialogd.cli.client import ask, daemons
 from dialogd.cli.create import MOST_OF_ALL, SEATS, Start, along, draw_up, seated, usual_ports, with_budget
 from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, continue_apart, run_apart
+from dialogd.cli.options import ask, daemons
 from dialogd.cli.result import costs_of, estimate_of
 from dialogd.cli.work import NOBODY_TO_ASK
 from dialogd.config import Settings, dotenv

@@ -34,9 +34,9 @@ from dialogd import __version__, person
 from dialogd.agent.prompt import answers_of_the_round, reads_all
 from dialogd.backends.auto import LIVE
 from dialogd.cli import options
-from dialogd.cli.client import accepted, daemons, healths, notify
-from dialogd.cli.client import ask as daemon_says
 from dialogd.cli.launch import Ongoing
+from dialogd.cli.options import accepted, daemons, healths, notify
+from dialogd.cli.options import ask as daemon_says
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import sessions as known

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends.seats import Cast, Seat
-from dialogd.cli.client import ask
 from dialogd.cli.create import free_ports
+from dialogd.cli.options import ask
 from dialogd.errors import AlreadyRunning
 from dialogd.protocol.grammar import parse
 from dialogd.store.folders import StateDir

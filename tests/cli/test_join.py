@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.cli.client import ask
 from dialogd.cli.launch import LATE
+from dialogd.cli.options import ask
 from dialogd.store.registry import Running
 from tests.cli.command import PATIENCE, Commands, until
 from tests.support import open_sessions

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.cli.client import ask, notify
+from dialogd.cli.options import ask, notify
 from dialogd.protocol.grammar import parse
 from dialogd.store.archive import archive
 from dialogd.views.documents import export, keep

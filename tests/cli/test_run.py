@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from dialogd.backends.seats import saved_cast
-from dialogd.cli.client import ask
 from dialogd.cli.launch import run_apart
+from dialogd.cli.options import ask
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from dialogd.views.plan import Plan

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd import person
-from dialogd.cli.client import ask
+from dialogd.cli.options import ask
 from dialogd.cli.status import Situation
 from dialogd.cli.terminal import as_json, colour_of, fit, plain, tail, width
 from dialogd.cli.watch import Feed, Writing, live_line

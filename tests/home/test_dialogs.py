@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.cli.client import ask
+from dialogd.cli.options import ask
 from dialogd.protocol.grammar import parse
 from dialogd.store.registry import process_started
 from tests.cli.command import PATIENCE, until
