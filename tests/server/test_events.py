@@ -10,9 +10,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from dialogd.agent.events import BACKLOG, CLIENTS, KEPT, LAG, Hub
+from dialogd.server.streams import KINDS
+from dialogd.server.wire import Health
 from tests.server.daemon_process import Event, Room, Stream, listening, send
 from tests.server.serving import request
 from tests.support.pair import PATIENCE, overwrite, until
@@ -54,11 +57,7 @@ def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(r
         typing = room.think()
         assert facts(events.until("notified")) == {"by": "somebody"}
         state = facts(events.until("state", state="thinking"))
-        assert {name: state[name] for name in ("turn", "turn_of", "phase")} == {
-            "turn": 1,
-            "turn_of": ["A"],
-            "phase": "thinking",
-        }
+        assert (state["turn"], state["turn_of"], state["phase"]) == (1, ["A"], "thinking")
         doing = facts(events.until("agent"))
         assert doing == {"agent": "A", "state": "thinking", "turn": 2, "seconds": 0.0, "reason": ""}
         typing.end("Tabs.\n\n[PROPOSAL: tabs]\n")
@@ -69,27 +68,13 @@ def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(r
         assert appended == {"number": 2, "ms": appended["ms"], "usd": None, "by": "A"}
         assert appended["ms"] >= 0
         assert facts(events.until("telling")) == {"peers": ["B"]}
-        turn = facts(events.until("turn"))
-        assert turn == {
-            "number": 2,
-            "id": "2",
-            "by": "A",
-            "name": "Claude A",
-            "text": "Tabs.",
-            "marks": ["[PROPOSAL P1: tabs]"],
-            "turn": ["B"],
-        }
+        turn = {"number": 2, "id": "2", "by": "A", "name": "Claude A", "text": "Tabs.", "turn": ["B"]}
+        assert facts(events.until("turn")) == {**turn, "marks": ["[PROPOSAL P1: tabs]"]}
         mark = {"entry": "2", "turn": 2, "by": "A", "name": "PROPOSAL", "ref": "P1", "value": "tabs"}
         assert facts(events.until("mark")) == mark
         cost = facts(events.until("cost"))
-        assert {
-            "agent": "A",
-            "turn": 2,
-            "in": None,
-            "usd": None,
-            "exact": False,
-            "total_usd": None,
-        }.items() <= cost.items()
+        unknown = {"agent": "A", "turn": 2, "in": None, "usd": None, "exact": False, "total_usd": None}
+        assert unknown.items() <= cost.items()
         state = facts(events.until("state", state="not_my_turn"))
         assert (state["reason"], state["turn"], state["turn_of"]) == ("waiting for B", 2, ["B"])
         doing = facts(events.until("agent", state="idle"))
@@ -102,38 +87,26 @@ def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(r
         assert numbers(events.seen) == list(range(numbers(events.seen)[0], numbers(events.seen)[-1] + 1))
 
 
-def test_text_arrives_while_it_is_written_and_in_whole_words(room: Room) -> None:
+def test_text_arrives_while_it_is_written_in_whole_words_also_to_who_comes_later(room: Room) -> None:
     room.open()
     with listening(room.a) as events:
         typing = room.think()
         typing.say("Tabs, becau")
         assert events.until("text").data["text"] == "Tabs, "
         send(room.a, "POST /say", {"text": "Meanwhile.", "note": True})
-        events.until("note", text="Meanwhile.")
+        last = events.until("note", text="Meanwhile.")
         assert written(events) == "Tabs, "
         typing.say("se of")
         assert events.until("text").data["text"] == "because "
-        assert typing.is_alive
-        assert room.number == 1
+        assert (typing.is_alive, room.number) == (True, 1)
+        for last_id in ("", last.id):
+            with listening(room.a, last_id) as late:
+                assert late.until("agent").data["state"] == "thinking"
+                assert late.until("text").data["text"] == "Tabs, because "
+                assert late.seen[-1].data["reset"]
         typing.end(" accessibility\n")
         assert events.until("turn", number=2).data["text"] == "Tabs, because of accessibility"
         assert written(events) == "Tabs, because of accessibility\n"
-
-
-def test_who_comes_in_the_middle_of_a_turn_hears_what_is_written_of_it(room: Room) -> None:
-    room.open()
-    with listening(room.a) as events:
-        typing = room.think()
-        for word in ("Tabs, ", "because ", "of "):
-            typing.say(word)
-            events.until("text", text=word)
-        last = next(event.id for event in reversed(events.seen) if event.id)
-        for last_id in ("", last):
-            with listening(room.a, last_id) as late:
-                assert late.until("agent").data["state"] == "thinking"
-                assert late.until("text").data["text"] == "Tabs, because of "
-                assert late.seen[-1].data["reset"]
-        typing.end("accessibility\n")
         events.until("agent", state="idle")
     with listening(room.a) as after:
         assert after.until("agent").data["state"] == "idle"
@@ -162,16 +135,6 @@ def test_nothing_of_a_round_that_is_answered_apart_is_told_before_its_turn(tmp_p
             assert leaks(room, ["HUSHHUSH"], events) == []
 
 
-def test_a_reply_of_a_thousand_lines_at_once_drops_nobody(room: Room) -> None:
-    room.open()
-    lines = [f"{number}." for number in range(1000)]
-    with listening(room.a) as one, listening(room.a) as two:
-        room.think().end("\n".join(lines) + "\n")
-        for events in (one, two):
-            events.until("turn", number=2)
-            assert written(events) == "\n".join(lines) + "\n"
-
-
 def leaks(room: Room, words: list[str], events: Stream) -> list[str]:
     """Where one of these words can be read: events, answers, the dialog, logs, whatever else is kept but journals."""
     places = {"events": json.dumps([event.data for event in events.seen])}
@@ -184,20 +147,22 @@ def leaks(room: Room, words: list[str], events: Stream) -> list[str]:
     return [place for place, text in places.items() if any(word in text for word in words)]
 
 
-def test_a_secret_that_a_backend_prints_is_nowhere(room: Room) -> None:
+def test_a_secret_that_a_backend_prints_is_nowhere_and_a_thousand_lines_drop_nobody(room: Room) -> None:
     room.open()
-    with listening(room.a) as events:
+    lines = "".join(f"{number}.\n" for number in range(1000))
+    with listening(room.a) as events, listening(room.a) as other:
         typing = room.think()
         typing.say(f"The key is {KEY[:20]}")
-        typing.end(f"{KEY[20:]}, keep it.\n")
-        events.until("turn")
-        assert written(events) == "The key is [redacted: anthropic key], keep it.\n"
+        typing.end(f"{KEY[20:]}, keep it.\n{lines}")
+        for stream in (events, other):
+            stream.until("turn")
+            assert written(stream) == f"The key is [redacted: anthropic key], keep it.\n{lines}"
         assert leaks(room, [KEY, KEY[20:]], events) == []
     assert "[redacted: anthropic key]" in room.text
 
 
 @pytest.mark.slow
-def test_a_secret_of_several_lines_is_nowhere(room: Room) -> None:
+def test_a_secret_of_several_lines_and_one_in_an_interrupted_reply_are_nowhere(room: Room) -> None:
     room.open()
     with listening(room.a) as events:
         typing = room.think()
@@ -206,50 +171,29 @@ def test_a_secret_of_several_lines_is_nowhere(room: Room) -> None:
         events.until("turn")
         assert leaks(room, SECRET_LINES, events) == []
         assert written(events) == "My key:\n[redacted: private key]\nThat is all.\n"
-
-
-@pytest.mark.slow
-def test_a_secret_in_an_interrupted_reply_is_nowhere(room: Room) -> None:
-    room.open()
-    with listening(room.a) as events:
-        typing = room.think()
-        typing.say(f"The key is {KEY}\n")
+        send(room.a, "POST /say", {"text": "And another?", "to": "A"})
+        room.minds["A"].call(2).say(f"The key is {KEY}\n")
         events.until("text")
         send(room.a, "POST /say", {"text": "Stop."})
         assert events.until("draft").data["text"] == "The key is [redacted: anthropic key]"
-        room.minds["A"].call(2)
         assert leaks(room, [KEY], events) == []
 
 
-def test_a_secret_in_a_backends_complaint_is_nowhere(tmp_path: Path) -> None:
-    command = f"sh -c 'echo bad key {KEY} >&2; exit 1'"
+def test_an_error_says_what_to_do_and_no_secret(tmp_path: Path) -> None:
+    command = f"sh -c 'echo bad key {KEY} >&2; exit 3'"
     with Room(tmp_path, command=command, environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
         room.open()
         with listening(room.a) as events:
             room.notify()
             error = events.until("error").data
-            events.until("note")
-            assert leaks(room, [KEY], events) == []
-        assert "bad key [redacted: anthropic key]" in error["message"]
-
-
-def test_an_error_says_what_to_do(tmp_path: Path) -> None:
-    command = "sh -c 'echo no quota left >&2; exit 3'"
-    with Room(tmp_path, command=command, environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
-        room.open()
-        with listening(room.a) as events:
-            room.notify()
-            error = events.until("error").data
-            assert (error["type"], error["message"], error["recoverable"]) == (
-                "failed",
-                "exited 3: no quota left",
-                True,
-            )
+            said = "exited 3: bad key [redacted: anthropic key]"
+            assert (error["type"], error["message"], error["recoverable"]) == ("failed", said, True)
             assert "run 'sh' by hand" in error["fix"]
-            assert events.until("note").data["marks"][0].startswith("[AGENT_ERROR: A | exited 3: no quota left | ")
+            assert events.until("note").data["marks"][0].startswith(f"[AGENT_ERROR: A | {said} | ")
             assert events.until("state", state="waiting_for_user")
             # It is asked again once.
             assert [data["state"] for data in events.of("state")[1:]].count("thinking") == 2
+            assert leaks(room, [KEY], events) == []
 
 
 def test_what_is_odd_in_the_file_is_told(room: Room) -> None:
@@ -328,41 +272,25 @@ def test_a_client_that_reconnects_hears_what_it_missed(room: Room) -> None:
         assert nothing.of("turn") == []
 
 
-def test_a_client_that_saw_only_the_state_can_reconnect(room: Room) -> None:
-    room.open()
-    with listening(room.a) as events:
-        first = events.seen[0]
-    room.think().end("Tabs.\n")
-    room.until(lambda: room.number == 2, "A's turn")
-    with listening(room.a, first.id) as again:
-        again.until("turn", number=2)
-        assert again.of("reset") == []
-
-
-def test_an_id_that_is_not_known_resets(room: Room) -> None:
+def test_an_id_that_is_not_known_or_of_another_life_resets(room: Room) -> None:
     room.open()
     with listening(room.a) as events:
         epoch = events.seen[0].id.partition("-")[0]
-    for last_id in ("x", "-", "0-0", f"{epoch}-", f"{epoch}-99999", f"{epoch}--1", f"{epoch}-²", "é-1"):
-        with listening(room.a, last_id) as again:
-            following = again.next()
-            assert following.kind == "reset", last_id
-            send(room.a, "POST /say", {"text": "By the way.", "note": True})
-            again.until("note")
-
-
-def test_an_id_of_another_life_resets(room: Room) -> None:
-    room.open()
-    with listening(room.a) as events:
-        room.think().end("Tabs.\n")
-        last = events.until("turn")
+        for last_id in ("x", "-", "0-0", f"{epoch}-", f"{epoch}-99999", f"{epoch}--1", f"{epoch}-²", "é-1"):
+            with listening(room.a, last_id) as again:
+                assert again.next().kind == "reset", last_id
+                send(room.a, "POST /say", {"text": "By the way.", "note": True})
+                again.until("note")
+        last = events.until("note")
         room.a.terminate()
         assert events.rest()[-1].kind == "bye"
     room.start("A")
     with listening(room.a, last.id) as again:
         following = again.next()
-        assert following.kind == "reset"
-        assert following.id.partition("-")[0] != last.id.partition("-")[0]
+        assert (following.kind, following.id.partition("-")[0] != epoch) == ("reset", True)
+    stream = Stream(room.a, "x" * 65)
+    assert stream.status == 422
+    stream.close()
 
 
 @pytest.mark.slow
@@ -416,17 +344,18 @@ async def test_a_burst_drops_no_listener() -> None:
     assert heard[-1].kind == "bye"
 
 
-async def test_bye_is_the_last_that_a_stream_tells() -> None:
+async def test_bye_is_the_last_that_a_stream_tells_also_to_who_comes_then() -> None:
     hub = Hub()
     with hub.join(hears_all=True) as listener:
         hub.agent("B", "idle", is_relayed=True)
         await hub.close()
         hub.agent("B", "stopped", reason="its daemon ends", is_relayed=True)
-        heard = [event.kind async for event in listener]
-    assert heard == ["agent", "bye"]
+        assert [event.kind async for event in listener] == ["agent", "bye"]
+    with hub.join() as late:
+        assert [event.kind async for event in late] == ["bye"]
 
 
-async def test_text_pushes_no_turn_out() -> None:
+async def test_text_pushes_no_turn_out_and_an_endless_turn_is_kept_in_part() -> None:
     hub = Hub()
     with hub.join() as slow:
         hub.publish("turn", number=2)
@@ -437,25 +366,16 @@ async def test_text_pushes_no_turn_out() -> None:
         await hub.close()
         heard = [event async for event in slow]
     whole = "".join(f"word{number} " for number in range(2000))
-    assert (turn.kind, text.data["text"], text.data["reset"], text.data["done_chars"]) == (
-        "turn",
-        whole,
-        True,
-        len(whole),
-    )
+    told = (turn.kind, text.data["text"], text.data["reset"], text.data["done_chars"])
+    assert told == ("turn", whole, True, len(whole))
     assert (heard[0].kind, heard[-1].kind) == ("turn", "bye")
     assert "".join(event.data["text"] for event in heard[1:-1]) == whole
-
-
-async def test_an_endless_turn_is_kept_in_part() -> None:
-    hub = Hub()
-    piece = "x" * 1023 + " "
+    endless = Hub()
     for number in range(2048):
-        hub.text("A", 2, piece, reset=number == 0)
-    with hub.join() as late:
-        text = (await anext(aiter(late))).data
-    assert text["done_chars"] == 2048 * 1024
-    assert len(text["text"]) <= KEPT
+        endless.text("A", 2, "x" * 1023 + " ", reset=number == 0)
+    with endless.join() as late:
+        data = (await anext(aiter(late))).data
+    assert (data["done_chars"], len(data["text"]) <= KEPT) == (2048 * 1024, True)
 
 
 async def test_an_entry_for_a_hundred_listeners_is_cheap() -> None:
@@ -468,13 +388,6 @@ async def test_an_entry_for_a_hundred_listeners_is_cheap() -> None:
         assert time.process_time() - began < 5
         events = {id(await anext(aiter(listener))) for listener in listeners}
     assert len(events) == 1
-
-
-async def test_a_listener_that_comes_while_the_hub_closes_is_told_bye() -> None:
-    hub = Hub()
-    await hub.close()
-    with hub.join() as listener:
-        assert [event.kind async for event in listener] == ["bye"]
 
 
 @pytest.mark.slow
@@ -549,8 +462,54 @@ def test_clients_that_leave_are_forgotten(room: Room) -> None:
     assert "Traceback" not in room.a.said
 
 
-def test_a_last_event_id_that_is_too_long_is_a_problem(room: Room) -> None:
-    room.start("A")
-    stream = Stream(room.a, "x" * 65)
-    assert stream.status == 422
-    stream.close()
+# -- against the schema that the daemon itself serves ------------------------------------------------------------
+
+
+def check(events: Stream, schema: dict[str, Any]) -> set[str]:
+    """Every event is as the schema has it, and has no field that the schema does not know; gives their kinds."""
+    for event in events.seen:
+        jsonschema_rs.validate({**schema, "$ref": f"#/$defs/{event.kind}"}, event.data)
+        known = set(schema["$defs"][event.kind]["properties"])
+        if event is events.seen[0]:
+            known |= set(Health.model_fields)
+        assert set(event.data) <= known, event.kind
+    return {event.kind for event in events.seen}
+
+
+def test_every_event_of_a_whole_dialog_is_as_the_schema_says(tmp_path: Path) -> None:
+    with Room(tmp_path) as room:
+        room.start("A")
+        with listening(room.a, all_=True) as events:
+            schema = send(room.a, "GET /events/schema").json_of("application/schema+json")
+            assert set(schema["$defs"]) >= set(KINDS)
+            room.begin("Tabs or spaces?", "A", max_turns="many")
+            events.until("warning")
+            room.think().end("Tabs.\n\n[PROPOSAL: tabs]\n")
+            events.until("cost", turn=2)
+            send(room.a, "POST /say", {"text": "Go on, A.", "to": "A"})
+            typing = room.minds["A"].call(2)
+            typing.say("Well, ")
+            events.until("text", turn=4)
+            send(room.a, "POST /say", {"text": "Stop.", "to": "B"})
+            events.until("draft")
+            room.begin("Which editor?", "A")
+            events.until("dropped")
+            send(room.a, "POST /stop", {"reason": "lunch"})
+            events.rest()
+        kinds = check(events, schema)
+    told = "state agent text turn note mark cost appended draft warning dropped notified telling bye"
+    assert kinds >= set(told.split())
+
+
+def test_a_failure_is_told_as_the_schema_says(tmp_path: Path) -> None:
+    with Room(tmp_path, command="sh -c 'exit 3'", environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
+        room.open()
+        with listening(room.a) as events:
+            schema = send(room.a, "GET /events/schema").json_of("application/schema+json")
+            room.notify()
+            events.until("agent", state="failed")
+            events.until("state", state="waiting_for_user")
+            room.a.notify(**{"from": "B"})
+            events.until("notified", by="B")
+            assert events.of("agent")[-1]["state"] == "failed"  # until somebody helps it on
+        assert check(events, schema) >= {"error", "note"}
