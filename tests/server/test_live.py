@@ -197,22 +197,8 @@ def test_a_question_about_a_reply_is_fetched_like_a_turn(room: Pair) -> None:
     assert dialog.state.outcome is None
 
 
-def test_a_killed_daemon_comes_back_to_the_same_turn(room: Pair) -> None:
-    begun(room)
-    answered(room["A"], "One.")
-    answered(room["B"], "Two.")
-    debt = owed(room["A"])["debt"]
-    room["A"].kill()
-    assert room["A"].running is False
-    room.start("A")
-    again = owed(room["A"])
-    assert again["debt"] == debt
-    assert "Two." in again["text"]
-    assert "`[PASS]`" not in again["text"]
-    assert reply(room["A"], debt, "Three.").json["turn"] == 4
-
-
-def test_losing_what_is_remembered_of_a_seat_costs_no_turn(room: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_lost", [False, True], ids=["remembered", "lost"])
+def test_a_killed_daemon_comes_back_to_the_same_turn(room: Pair, tmp_path: Path, is_lost: bool) -> None:
     begun(room)
     answered(room["A"], "One.")
     answered(room["B"], "Two.")
@@ -220,13 +206,11 @@ def test_losing_what_is_remembered_of_a_seat_costs_no_turn(room: Pair, tmp_path:
     room["A"].kill()
     records = [*tmp_path.rglob(MEMORY)]
     assert len(records) == 2
-    for record in records:
+    for record in records if is_lost else ():  # of the seat: losing it costs no turn
         record.unlink()
     room.start("A")
     again = owed(room["A"])
-    assert again["debt"] == debt
-    assert "`[PASS]`" in again["text"]
-    assert "Two." in again["text"]
+    assert (again["debt"], "Two." in again["text"], "`[PASS]`" in again["text"]) == (debt, True, is_lost)
     assert reply(room["A"], debt, "Three.").json["turn"] == 4
 
 

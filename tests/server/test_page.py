@@ -17,7 +17,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.server import page as page_module
 from dialogd.server.page import probe_policy, sent
-from dialogd.server.page_entries import as_shown, cast, changed, presentable, window
+from dialogd.server.page_entries import as_shown, cast, changed, presentable
 from dialogd.store.folders import StateDir
 from tests.server.daemon_process import Answer, Room, send
 from tests.server.serving import Site, ask, assert_refused, request
@@ -73,14 +73,15 @@ def test_the_page_loads_its_own_parts_and_runs_nothing_of_an_agents(room: Room) 
     loaded = {link for link in LINK.findall(page) if not link.startswith(("#", "/export/", "/page/home"))}
     assert loaded == {f"/page/{name}" for name in PARTS}
     assert "&lt;script src=https://example.org/x.js&gt;" in page
-
-
-def test_the_page_can_be_read_without_its_scripts(room: Room) -> None:
-    page = send(room.a, "GET /").body.decode()
+    # It can be read without its scripts; a mark of a hand-written turn is shown once, as a mark.
     for words in ("Claude A", "Claude B", "It is your turn.", "Turn 2", "You", "proposed"):
         assert words in page
-    assert '<div class="block-text value"><p>tabs</p>' in page
-    assert "[PROPOSAL: tabs]" not in page  # a mark of a hand-written turn is shown once, as a mark
+    assert ('<div class="block-text value"><p>tabs</p>' in page, "[PROPOSAL: tabs]" in page) == (True, False)
+    rules = rules_of(answer)
+    assert rules["default-src"] == rules["frame-ancestors"] == rules["base-uri"] == "'none'"
+    asks = ("script-src", "style-src", "form-action", "worker-src", "connect-src")
+    assert {rules[name] for name in asks} == {"'self'"}
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
 
 
 def test_every_part_of_the_page_is_served_and_nothing_beside_it(room: Room) -> None:
@@ -101,26 +102,13 @@ def rules_of(answer: Answer) -> dict[str, str]:
     return dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
 
 
-def test_the_page_asks_its_own_daemon_and_nobody_else(room: Room) -> None:
-    answer = send(room.a, "GET /")
-    rules = rules_of(answer)
-    assert rules["default-src"] == "'none'"
-    assert rules["script-src"] == rules["style-src"] == rules["form-action"] == rules["worker-src"] == "'self'"
-    assert rules["connect-src"] == "'self'"
-    assert rules["frame-ancestors"] == rules["base-uri"] == "'none'"
-    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
-
-
 def test_what_looks_for_a_living_daemon_may_ask_those_that_there_are_now(room: Room) -> None:
     answer = send(room.a, "GET /page/probe.js")
     assert answer.headers["content-type"].startswith("text/javascript")
     assert rules_of(answer) == {"default-src": "'none'", "connect-src": f"http://127.0.0.1:{room.b.port}"}
-
-
-def test_an_address_that_is_none_gets_into_no_policy() -> None:
     hostile = ["http://127.0.0.1:1; script-src *", "http://127.0.0.1:*", "javascript:1 'unsafe-inline'", "http://x:²"]
-    assert probe_policy("localhost:3001", hostile) == probe_policy("localhost:3001", [])
-    assert probe_policy("localhost:3001", [])["content-security-policy"] == "default-src 'none'; connect-src 'none'"
+    policy = {"content-security-policy": "default-src 'none'; connect-src 'none'"}
+    assert probe_policy("localhost:3001", hostile) == probe_policy("localhost:3001", []) == policy
 
 
 def test_the_page_is_light(room: Room) -> None:
@@ -207,10 +195,6 @@ PRESENTED = {
 @cases(("html", "presented"), PRESENTED.values())
 def test_what_was_rendered_becomes_a_part_of_the_page(html: str, presented: str) -> None:
     assert presentable(html) == presented
-
-
-def test_a_window_of_no_dialog_is_empty() -> None:
-    assert window(None, None, None, 200).model_dump() == {"dialog": "", "total": 0, "anchor": "", "entries": []}
 
 
 # -- the state -------------------------------------------------------------------------------------------------------
