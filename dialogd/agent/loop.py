@@ -292,7 +292,7 @@ class Agent(Speaker):
 
     def missing(self, dialog: Dialog) -> str:
         """What is to be said of turns that a save has taken out, with the command that puts them back; "" for none."""
-        return person.taken_out(still_lost(self._lost, dialog), self.file.path)
+        return person.taken_out(still_lost(self._lost, dialog), self.file.path) if self._lost else ""
 
     # -- a look at the file ---------------------------------------------------------------------------------------
 

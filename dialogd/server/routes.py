@@ -106,8 +106,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
         dependencies=[Depends(_obeying_its_own(agent))],
     )
 
-    def get_health() -> wire.Health:
-        return health(agent, port)
+    health = Health(agent, port)
 
     async def write(work: Callable[[], Dialog], starts: bool = True) -> wire.Done:
         return await _act(agent, work, starts=starts)
@@ -117,12 +116,12 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
         from dialogd.server.page_build import build_routes
 
         build_routes(app, agent, write)
-        page_routes(app, agent, get_health, state)
+        page_routes(app, agent, health, state)
 
     handle_errors(app)
     _control_routes(app, agent, halt)
-    _reading_routes(app, agent, port)
-    stream_routes(app, agent, get_health)
+    _reading_routes(app, agent, health)
+    stream_routes(app, agent, health)
     _person_routes(app, agent)
     turn_routes(app, agent)
     app.add_page = add_page
@@ -134,9 +133,9 @@ def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
     """A check of every request with effects: one that names a dialog is refused by daemons of another."""
 
     async def check(request: Request) -> None:
+        if request.method != "POST" and request.scope["path"] != "/turn":
+            return  # what only reads is nobody's act
         asked_by(request.scope.get("state", {}).get(PROCESSES, tuple))
-        if request.method != "POST":
-            return
         try:
             given = json.loads(await request.body())
             file, dialog = (str(given.get(name) or "") for name in ("file", "dialog"))
@@ -249,11 +248,11 @@ def _notified(action: Action) -> JSONResponse:
 # -- What there is to read --------------------------------------------------------------------------------------------
 
 
-def _reading_routes(app: FastAPI, agent: Agent, port: int) -> None:
+def _reading_routes(app: FastAPI, agent: Agent, health: Health) -> None:
     @app.get("/health")
     async def get_health() -> wire.Health:
         """How this daemon and its dialog are."""
-        return health(agent, port)
+        return health()
 
     @app.get("/dialog")
     async def get_dialog(
@@ -278,34 +277,46 @@ def _reading_routes(app: FastAPI, agent: Agent, port: int) -> None:
         return HTMLResponse(render_api(app.openapi()))
 
 
-def health(agent: Agent, port: int) -> wire.Health:
-    """The answer of `GET /health`, from what is known without touching the disk."""
-    dialog = agent.dialog
-    me = dialog.header.agent(agent.me) if dialog else None
-    stands = standing(dialog, thinking=agent.is_working)
-    if isinstance(agent.action, Stop):
-        stands["outcome"] = agent.action.outcome.name
-    urls = agent.peers.of(dialog)
-    return wire.Health(
-        **stands,
-        id=agent.me,
-        name=agent.behavior.name or (me.name if me else f"Claude {agent.me}"),
-        port=port,
-        pid=os.getpid(),
-        version=__version__,
-        file=str(agent.file.path),
-        working_on=_working_on(agent),
-        delivery=_delivery(agent),
-        waiting=_waiting(agent),
-        calls=[wire.CallAsked(**asked.data) for asked in agent.approvals.open.values()],
-        backend=agent.backend.name,
-        model=agent.backend.model,
-        peers={who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in urls.items()},
-        turns_written=agent.tally.turns,
-        secrets_redacted=agent.tally.secrets,
-        warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
-        usd=agent.tally.bill.known_usd,
-    )
+class Health:
+    """The answer of `GET /health`, from what is known without touching the disk.
+
+    What follows from the file alone is worked out once for each dialog that was read.
+    """
+
+    def __init__(self, agent: Agent, port: int) -> None:
+        self.agent, self.port = agent, port
+        self._of: tuple[Dialog | None, bool] | None = None
+        self._stands: dict[str, Any] = {}
+
+    def __call__(self) -> wire.Health:
+        """The answer as of now."""
+        agent, dialog = self.agent, self.agent.dialog
+        if self._of is None or self._of[0] is not dialog or self._of[1] != agent.is_working:
+            me = dialog.header.agent(agent.me) if dialog else None
+            name = agent.behavior.name or (me.name if me else f"Claude {agent.me}")
+            self._stands = {**standing(dialog, thinking=agent.is_working), "name": name}
+            self._of = dialog, agent.is_working
+        ended = {"outcome": agent.action.outcome.name} if isinstance(agent.action, Stop) else {}
+        urls = agent.peers.of(dialog)
+        return wire.Health(
+            **{**self._stands, **ended},
+            id=agent.me,
+            port=self.port,
+            pid=os.getpid(),
+            version=__version__,
+            file=str(agent.file.path),
+            working_on=_working_on(agent),
+            delivery=_delivery(agent),
+            waiting=_waiting(agent),
+            calls=[wire.CallAsked(**asked.data) for asked in agent.approvals.open.values()],
+            backend=agent.backend.name,
+            model=agent.backend.model,
+            peers={who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in urls.items()},
+            turns_written=agent.tally.turns,
+            secrets_redacted=agent.tally.secrets,
+            warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
+            usd=agent.tally.bill.known_usd,
+        )
 
 
 def _working_on(agent: Agent) -> wire.Working | None:

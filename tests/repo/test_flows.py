@@ -59,7 +59,7 @@ def test_a_flow_runs_through_no_more_modules_than_it_may(pair: Watched) -> None:
     with pair:
         pair.start("A")
         pair.begin("Where should user sessions live?", turn="A")
-        pair["A"].health()
+        until(lambda: (pair["A"].health() or {}).get("dialog"), "A to read the dialog")
         pair.since("A")
         windows = []
         for _ in range(WINDOWS):
