@@ -28,10 +28,9 @@ from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.person import taken_out
-from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, where
+from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, faults, where
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER, Condition
-from dialogd.protocol.replay import faults
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
 from dialogd.store.archive import attachments_of

@@ -18,12 +18,11 @@ from typing import Any
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol import build
 from dialogd.protocol.build import KEPT, Task, value_of
-from dialogd.protocol.certificate import named, where
+from dialogd.protocol.certificate import faults, named, where
 from dialogd.protocol.fold import steps
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import USER, Condition, Entry
-from dialogd.protocol.replay import faults
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.store.logfile import LogFile

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dialogd.protocol.build import APPROVED, DROPPED, Due
-from dialogd.protocol.replay import faults
+from dialogd.protocol.certificate import faults
 from tests.clis.conftest import PROGRAMS
 from tests.clis.rig import KEY, PATH, SERVICES
 from tests.support.standin import Say, Seen, StandIn, Use

@@ -18,10 +18,10 @@ from typing import Any
 
 from dialogd import person
 from dialogd.errors import DialogdError
+from dialogd.protocol.certificate import faults
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.marks import same_text
 from dialogd.protocol.model import USER, Condition, Draft, Entry, Mark, digest
-from dialogd.protocol.replay import faults
 from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from dialogd import person
 from dialogd.errors import BackendError
 from dialogd.protocol.build import APPROVED, GREEN, MERGED, UNDER_WAY, Due, findings
+from dialogd.protocol.certificate import faults
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER
-from dialogd.protocol.replay import faults
 from dialogd.tasks.approvals import approvals
 from tests.support.cases import cases
 from tests.support.room import Line, Room, opening, waits

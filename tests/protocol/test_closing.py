@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dialogd.errors import BackendError
 from dialogd.protocol import admit
+from dialogd.protocol.certificate import faults
 from dialogd.protocol.marks import read_reply
-from dialogd.protocol.replay import faults
 from tests.support.cases import cases
 from tests.support.room import Room, confirmed, opening
 

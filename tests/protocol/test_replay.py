@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import NotADialog
-from dialogd.protocol.replay import faults
+from dialogd.protocol.certificate import faults
 from dialogd.protocol.text import clean
 from tests.examples import examples
 from tests.protocol.texts import texts

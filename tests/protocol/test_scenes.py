@@ -28,8 +28,8 @@ import pytest
 
 from dialogd import person
 from dialogd.errors import BackendError, Refused
+from dialogd.protocol.certificate import faults
 from dialogd.protocol.model import USER
-from dialogd.protocol.replay import faults
 from tests.support.cases import cases
 from tests.support.room import Room, opening, waits
 

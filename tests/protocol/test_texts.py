@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dialogd.protocol.certificate import certify
-from dialogd.protocol.replay import faults
+from dialogd.protocol.certificate import certify, faults
 from dialogd.views.words import sentences
 from tests.protocol.test_closing import SETUPS, TEXT, pair, room, say
 from tests.support.cases import cases

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.protocol.build import APPROVED, Due
-from dialogd.protocol.replay import faults
+from dialogd.protocol.certificate import faults
 from tests.tasks.repos import write
 from tests.tasks.site import NO_SANDBOX, PLAN, READ, USUAL, Site, git
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.protocol.build import APPROVED, Due, findings
-from dialogd.protocol.replay import faults
+from dialogd.protocol.certificate import faults
 from tests.tasks.actor import SCORE
 from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 

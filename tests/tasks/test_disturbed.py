@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dialogd.protocol.build import APPROVED, Due
-from dialogd.protocol.replay import faults
+from dialogd.protocol.certificate import faults
 from tests.tasks.site import NO_SANDBOX, PLAN, READ, USUAL, Site, git
 from tests.tasks.test_kills import Step, assert_once, merge, programs
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from dialogd.protocol.build import APPROVED, MERGED, Due
-from dialogd.protocol.replay import faults
+from dialogd.protocol.certificate import faults
 from dialogd.store.lock import Lock
 from tests.support.pair import PATIENCE
 from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
