@@ -32,46 +32,33 @@ def by_hand(kind: str, beginning: str = "") -> str:
     return found
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], str]:
-    """`make demo`, with the Makefile as it is and a virtual environment that was made already; and its dialog file."""
+def test_make_demo_ends_in_a_consensus_as_the_excerpt_shows_and_leaves_the_clone_as_it_was(tmp_path: Path) -> None:
+    """With the Makefile as it is, and a virtual environment that was made already."""
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    folder = tmp_path_factory.mktemp("clone")
+    clone = tmp_path / "clone"
+    for folder in ("docs", "scripts", ".venv/bin"):
+        (clone / folder).mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "scripts/setup.sh"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copy(REPOSITORY / name, folder / name)
-    (folder / ".venv" / "bin").mkdir(parents=True)
-    (folder / "docs").mkdir()
-    put_dialogd(folder / ".venv" / "bin")
-    (folder / ".venv" / ".stamp").touch()
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
-    done = subprocess.run(
-        ["make", "demo"], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
-    (dialog,) = folder.glob("tmp.*/dialog.md")
-    return done, dialog.read_text(encoding="utf-8")
-
-
-def test_make_demo_ends_in_a_consensus_and_leaves_the_clone_as_it_was(
-    demo: tuple[subprocess.CompletedProcess[str], str],
-) -> None:
-    done, dialog = demo
+        shutil.copy(REPOSITORY / name, clone / name)
+    put_dialogd(clone / ".venv" / "bin")
+    (clone / ".venv" / ".stamp").touch()
+    home = str(clone)
+    variables = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
+    command = ["make", "demo"]
+    done = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ended, agreed: " in done.stdout
+    (dialog,) = (file.read_text(encoding="utf-8") for file in clone.glob("tmp.*/dialog.md"))
     assert dialog.rstrip().endswith("[CONSENSUS_REACHED]")
+    excerpt = blocks(README, "markdown")[0].text
+    assert 12 <= excerpt.count("\n") <= 20
+    assert re.sub(r"\d+", "N", excerpt) in re.sub(r"\d+", "N", FRAME.sub("", dialog))
     page = Path(re.findall(r"^plan +(\S+)$", done.stdout, re.M)[0])
-    assert (page.is_file(), page.parent.name.startswith("tmp.")) == (True, True)
-    clone = page.parent.parent
+    assert (page.is_file(), page.parent.name.startswith("tmp."), page.parent.parent) == (True, True, clone)
     made = {".venv", ".local", ".cache", "Makefile", "pyproject.toml", "scripts", "docs", page.parent.name}
     assert {path.name for path in clone.iterdir()} <= made
     assert not [*(clone / "docs").iterdir()]
-
-
-def test_the_excerpt_is_of_a_real_dialog(demo: tuple[subprocess.CompletedProcess[str], str]) -> None:
-    excerpt = blocks(README, "markdown")[0].text
-    assert 12 <= excerpt.count("\n") <= 20
-    assert re.sub(r"\d+", "N", excerpt) in re.sub(r"\d+", "N", FRAME.sub("", demo[1]))
 
 
 def test_every_shell_block_is_tried_or_needs_no_try() -> None:
