@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,20 +32,25 @@ VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'
 NOW = "2026-11-21T21:30:00+01:00"  # an hour and a half after a room's beginning
 
 
-@pytest.fixture
-def voted() -> Room:
-    """Three agents: a proposal, an objection that stays, a change of mind, a question, a limit, a decision."""
+def three(*lines: tuple[str, str]) -> Room:
+    """Three voters in which these have said this, ten minutes apart."""
     room = Room(opening("A", "B", "C", more=VOTE))
-    for who, line in (
-        ("A", "[PROPOSAL: Postgres]"),
-        ("B", "[VOTE: P1 reject | slow]\n[QUESTION: how many reads?]"),
-        ("C", "Two hundred.\n\n[VOTE: P1 reject | cost]\n[OBJECTION: P1 costs too much]"),
-        ("A", "[PROPOSAL: Redis]\n[VOTE: P2 approve | fast]\n[CONCEDE: P1 was slow]"),
-    ):
+    for who, line in lines:
         room.thinks(who)
         room.advance(600)
         room.answers(who, line)
     return room
+
+
+@pytest.fixture
+def voted() -> Room:
+    """Three agents: a proposal, an objection that stays, a change of mind, a question."""
+    return three(
+        ("A", "[PROPOSAL: Postgres]"),
+        ("B", "[VOTE: P1 reject | slow]\n[QUESTION: how many reads?]"),
+        ("C", "Two hundred.\n\n[VOTE: P1 reject | cost]\n[OBJECTION: P1 costs too much]"),
+        ("A", "[PROPOSAL: Redis]\n[VOTE: P2 approve | fast]\n[CONCEDE: P1 was slow]"),
+    )
 
 
 def texts(room: Room, kind: str, since: int = 0) -> list[str]:
@@ -50,24 +58,59 @@ def texts(room: Room, kind: str, since: int = 0) -> list[str]:
     return [item.text for item in away(room.dialog, since).items[kind]]
 
 
-def test_news_are_read_from_the_marks(voted: Room) -> None:
-    assert texts(voted, "proposed") == ["P1 Postgres", "P2 Redis"]
-    assert texts(voted, "asked") == ["to C: how many reads?"]
-    assert texts(voted, "answered") == ["how many reads? → Two hundred."]
-    assert texts(voted, "conceded") == ["P1 was slow"]
-    assert texts(voted, "changed") == ["P1: for → conceded"]
-    assert texts(voted, "objections") == ["P1 P1 costs too much"]
-    assert away(voted.dialog, 0).turns == 5
+def pair(a: list[str], b: list[str], *typed: str, **more: Any) -> Room:
+    """Two agents that have said this until nobody had anything to do, and what was typed then."""
+    room = Room(opening("A", "B", **more), A=a, B=b)
+    room.run()
+    for text in typed:
+        room.types(f"\n## Note — {'System' if 'ERROR' in text or 'STOPPED' in text else 'User'}\n\n[{text}]\n")
+    return room
+
+
+def rejecting() -> Room:
+    """A result that the person has rejected."""
+    room = pair(["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"], ["[AGREE: P1]", "[PROPOSAL: Redis]"])
+    room.reject("It forgets the migration.")
+    return room
+
+
+BOTH = "## Consensus Summary\n\nBoth.\n\n[CONSENSUS_REACHED]"
+YES = "[VOTE: P1 approve]"
+NEWS: Mapping[str, Callable[[], Room]] = {
+    "decided": lambda: three(("A", "[PROPOSAL: Postgres]"), ("B", YES), ("C", YES), ("A", YES)),
+    "signed": lambda: pair(["[PROPOSAL: Redis]", BOTH], ["[RE: P1]\n[OBJECTION: too new]", "[AGREE: P2]"]),
+    "rejected": rejecting,
+    "out of turns": lambda: pair(
+        ["[QUESTION]", "[QUESTION: how many reads?]"], ["Two hundred.\n\n[QUESTION]", "Who knows."],
+        keys=["Max Turns: 5"],
+    ),
+    "failed, vetoed, invited": lambda: pair(
+        ["[PROPOSAL: Redis]"], [], "AGENT_ERROR: B | no key | set one", "VETO: P1",
+        "INVITE: C = Carol @ http://localhost:3003",
+    ),
+    "at a limit": lambda: pair(["Well."], [], "STOPPED: budget: it is full"),
+    "no room left": lambda: pair(["Well."], [], "STOPPED: size: it is full"),
+}  # fmt: skip
+GOLDEN = Path(__file__).parent / "plans" / "away.txt"
+
+
+def test_the_news_of_a_dialog_are_what_was_reviewed(voted: Room) -> None:
+    """After a change that is meant: `UPDATE_GOLDENS=1`."""
+    told = [f"== {name}\n{as_text(away(make().dialog, 0))}\n" for name, make in NEWS.items()]
+    told += [f"== voted, since turn {since}\n{as_text(away(voted.dialog, since))}\n" for since in (0, 3, 5)]
+    if os.environ.get("UPDATE_GOLDENS"):
+        GOLDEN.write_text("\n".join(told), encoding="utf-8")
+    assert "\n".join(told) == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_only_what_came_since_is_news(voted: Room) -> None:
-    assert texts(voted, "proposed", 3) == ["P2 Redis"]
-    assert texts(voted, "asked", 3) == []
-    assert texts(voted, "answered", 3) == ["how many reads? → Two hundred."]
     assert [entry.id for entry in after(voted.dialog, 4)] == ["5"]
-    assert away(voted.dialog, 5).turns == 0
+    assert (away(voted.dialog, 0).turns, away(voted.dialog, 5).turns) == (5, 0)
     voted.types("\n## Note — User\n\n[LIMIT: max_turns 40]\n")
     assert texts(voted, "limits", 5) == ["limit: max_turns 40"]
+    room = rejecting()
+    assert texts(room, "rejected", 3) == ["P1 approved: Postgres.; because: It forgets the migration."]
+    assert texts(room, "rejected", 4) == texts(room, "withdrawn") == texts(room, "decided") == []
 
 
 def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
@@ -75,88 +118,25 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     voted.says("B", "[QUESTION_FOR_USER: which region? | by 2026-11-21T22:00:00Z | default: eu]")
     news = away(voted.dialog, 4)
     terms = "by 2026-11-21 22:00 UTC; default: eu (not taken: this dialog takes no defaults)"
-    assert news.needed == f"answer B: which region? ({terms})"
+    assert (news.needed, news.now) == (f"answer B: which region? ({terms})", "under way: it waits for you")
     assert "(by 2026-11-22 00:00; default: eu" in away(voted.dialog, 4, clock_at(timezone(timedelta(hours=2)))).needed
-    assert news.now == "under way: it waits for you"
-    assert [item.text for item in news.items["asked_you"]] == ["which region?"]
     lines = as_text(news).split("\n")
-    assert lines[2] == f"needed from you: {news.needed}"
-    assert lines[4:6] == ["asked you:", "  turn 6, B: which region?"]
+    assert (lines[2], lines[4:6]) == (f"needed from you: {news.needed}", ["asked you:", "  turn 6, B: which region?"])
     voted.say("eu")
     assert away(voted.dialog, 4).items["asked_you"] == ()
     voted.stop()
     assert texts(voted, "ended") == ["The dialog was stopped"]
 
 
-def test_what_everybody_signed_settles_the_objections_before_it() -> None:
-    agreed = "## Consensus Summary\n\nBoth.\n\n[CONSENSUS_REACHED]"
-    room = Room(opening("A", "B"), A=["[PROPOSAL: Redis]", agreed], B=["[RE: P1]\n[OBJECTION: too new]", "[AGREE: P2]"])
-    room.run()
-    assert room.dialog.state.outcome is not None
-    assert texts(room, "objections") == []
-    room.reject("no")
-    assert len(texts(room, "objections")) == 1
-
-
-def test_a_decision_is_told_with_its_text_and_evidence() -> None:
-    room = Room(opening("A", "B", "C", more=VOTE))
-    approve = "[VOTE: P1 approve]"
-    for who, line in (("A", "[PROPOSAL: Postgres]"), ("B", approve), ("C", approve), ("A", approve)):
-        room.says(who, line)
-    news = away(room.dialog, 1)
-    (decided,) = news.items["decided"]
-    assert decided.text.startswith("P1 approved (vote): Postgres; 3 for")
-    assert "dialogd approve" in news.needed
-
-
-def test_an_end_without_a_result_has_nothing_to_take() -> None:
-    lines = {"A": ["[QUESTION]", "[QUESTION: how many reads?]"], "B": ["Two hundred.\n\n[QUESTION]", "Who knows."]}
-    room = Room(opening("A", "B", keys=["Max Turns: 5"]), **lines)
-    room.run()
-    needed = "say how it ends: `dialogd approve` closes it as it is, `dialogd say …` opens it again"
-    assert away(room.dialog, 0).needed == needed
-    assert texts(room, "asked") == ["to B: how many reads?"]
-    assert texts(room, "answered") == ["how many reads? → Who knows."]
-
-
-def test_what_the_person_rejected_is_not_told_as_decided() -> None:
-    agreed = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
-    room = Room(opening("A", "B"), A=[agreed], B=["[AGREE: P1]", "[PROPOSAL: Redis]"])
-    room.run()
-    assert [text.partition(";")[0] for text in texts(room, "decided")] == ["P1 approved: Postgres."]
-    room.reject("It forgets the migration.")
-    assert texts(room, "decided") == []
-    assert texts(room, "rejected", 3) == ["P1 approved: Postgres.; because: It forgets the migration."]
-    assert texts(room, "rejected", 4) == texts(room, "withdrawn") == []
-    assert "\nrejected by you:\n  turn 4, User: P1" in as_text(away(room.dialog, 0))
-
-
 def test_an_end_is_told_with_what_opened_the_dialog_again() -> None:
     room = Room(opening("A", "B"))
     room.types("\n## Turn 2 — Claude A\n\n[CONSENSUS_REACHED]\n\nTURN: B\n")
     assert texts(room, "ended") == []
-    ends = {"budget": "The budget was reached", "size": "The file is as large as it may get"}
-    for cause, words in ends.items():
-        room.types(f"\n## Note — System\n\n[STOPPED: {cause}: it is full]\n")
-        assert texts(room, "ended", room.dialog.state.number) == [f"{words}, and the dialog ended: it is full"]
-        room.say("Go on.")
-    number = room.dialog.state.number
-    assert texts(room, "ended") == [
-        f"{ends['budget']}, and the dialog ended: it is full, opened again in turn {number - 1}",
-        f"{ends['size']}, and the dialog ended: it is full, opened again in turn {number}",
-    ]
-    assert texts(room, "errors") == []
-
-
-def test_errors_and_people_and_withdrawals_are_news() -> None:
-    room = Room(opening("A", "B"), A=["[PROPOSAL: Redis]"])
-    room.step("A")
-    room.types("\n## Note — System\n\n[AGENT_ERROR: B | no key | set one]\n")
-    room.types("\n## Note — User\n\n[VETO: P1]\n\n## Note — User\n\n[INVITE: C = Carol @ http://localhost:3003]\n")
-    assert texts(room, "errors") == ["failure: Claude B; no key; set one"]
-    assert texts(room, "people") == ["invited: C = Carol @ http://localhost:3003"]
-    assert texts(room, "withdrawn") == ["ruled out: P1"]
-    assert "turn 2, A: P1 Redis (withdrawn)" in as_text(away(room.dialog, 0))
+    room.types("\n## Note — System\n\n[STOPPED: size: it is full]\n")
+    room.say("Go on.")
+    then = f"opened again in turn {room.dialog.state.number}"
+    said = f"The file is as large as it may get, and the dialog ended: it is full, {then}"
+    assert (texts(room, "ended"), texts(room, "errors")) == ([said], [])
 
 
 def test_money_is_that_of_these_turns() -> None:
