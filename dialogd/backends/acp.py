@@ -123,10 +123,7 @@ def _whole(text: str) -> str:
 
 
 class Warm:
-    """One agent process, kept between turns. Whoever made one awaits `end()`, whatever happens.
-
-    To the agent it is a client that listens and refuses: no files, no terminal, no questions.
-    """
+    """One agent process, kept between turns; to it a client that refuses. Whoever made one awaits `end()`."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
         """Start the agent in `cwd`. Raises OSError when no process can be started."""
@@ -272,11 +269,9 @@ def _values(option: SessionConfigOptionSelect) -> list[str]:
 
 
 class ACP(Command):
-    """Talks to the agent that `options.variant`, else `options.command`, starts in `options.project`.
+    """Talks to the agent that `options.variant`, else `options.command`, starts in `options.project`, and keeps it.
 
-    The agent is started by the first reply and kept until `close`, a failure or a cancellation. A turn sends only what
-    its session has not seen. Nothing keeps an agent from running what its project contains, so it is not started
-    without `options.trust_project`. Raises `BadInput` without that or the package, or for a command that cannot be run.
+    Nothing keeps an agent from running what its project contains, so it is not started without `options.trust_project`.
     """
 
     name = "acp"

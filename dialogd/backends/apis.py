@@ -23,7 +23,7 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from dialogd.backends import Found, NextRequest, Options, Request, Tool, Usage
+from dialogd.backends import BACKENDS, Found, NextRequest, Options, Request, Tool, Usage
 from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.errors import BackendError, BadInput
@@ -178,10 +178,7 @@ def _broken(error: Exception, service: Service, reply: StreamedReply) -> Backend
 
 
 def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> BackendError | None:
-    """The error for a reply that ended for the reason `stop` (a key of `ENDS`, or `done`), None if it is complete.
-
-    `most` is how many tokens a reply may have where no budget narrows it.
-    """
+    """The error for a reply that ended for the reason `stop`, None if it is complete; `most` is without a budget."""
     if not reply.text.strip() and stop in ("done", "length"):
         stop = "thought" if stop == "length" else "refusal" if reply.detail else "empty"
     if stop == "done":
@@ -237,10 +234,7 @@ def _quoted(body: object, secrets: Sequence[str]) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The pause that a service asks for, in seconds: `retry-after-ms`, `retry-after` in seconds or as a date.
-
-    It is read here, because the SDKs take no notice of one that is longer than a minute.
-    """
+    """The pause that a service asks for, in seconds. The SDKs take no notice of one that is longer than a minute."""
     milliseconds, text = headers.get("retry-after-ms", ""), headers.get("retry-after", "")
     try:
         wait = float(milliseconds) / 1000 if milliseconds else float(text)
@@ -302,11 +296,10 @@ class Service:
 
 
 def service_of(url: str, keys: tuple[str, ...], variables: Mapping[str, str], model: str, beside: str = "") -> Service:
-    """The service at `url` with the key that may go there.
+    """The service at `url` with the key that may go there. Raises `BadInput` where there is none.
 
     That is the vendor's own at an address in `HOSTS`, else the first that is set of those in `keys`. `beside` is an
     address that the person set together with `keys`: they may go there, whoever is at it.
-    Raises `BadInput` for a URL or key that cannot be one, and where a vendor's key is missing.
     """
     parts = _split(url)
     if not parts.hostname or parts.scheme not in ("http", "https"):
@@ -465,10 +458,7 @@ class Thoughts:
 
 
 class API:
-    """A model API as a backend: one streamed reply per turn, of several requests where the model calls tools.
-
-    A subclass knows its SDK and what the events say.
-    """
+    """A model API as a backend: one streamed reply per turn, of several requests where the model calls tools."""
 
     sdk: ClassVar[tuple[str, str, str]]  # the package, its client, its error; it is imported with the first call
     unasked: ClassVar[Mapping[str, str]]  # what that client would else take from this process's environment
@@ -511,10 +501,7 @@ class API:
         return dict(headers_in(self._options.variables, self.headers))
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | NextRequest, None]:
-        """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself.
-
-        Where the model asks for calls of tools they are made, and it is asked again, until it asks for none.
-        """
+        """Stream the model's text; what it calls tools for is made, and it is asked again. Raises `BackendError`."""
         yield Usage(self.model, calls=0)
         tools, prompt, so_far, before = request.tools, request.prompt(), list[Exchange](), ""
         if tools is not None and not tools.servers and (request.question or not self._takes_tools):
@@ -670,16 +657,11 @@ def _beside(request: Request, so_far: Sequence[Exchange]) -> int:
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
 
 ANTHROPIC_URL = "https://api.anthropic.com"
-ANTHROPIC_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+ANTHROPIC_KEYS = BACKENDS["anthropic"].keys
 
 
 class Anthropic(API):
-    """Asks `options.model`, with at most `options.max_tokens` per reply, at `options.effort`.
-
-    The address is `options.base_url`, else ANTHROPIC_BASE_URL, else Anthropic's own. The key is ANTHROPIC_API_KEY,
-    else ANTHROPIC_AUTH_TOKEN, from `options.variables` only.
-    Raises `BadInput` for an invalid address, and for a missing key.
-    """
+    """Asks at `options.base_url`, else ANTHROPIC_BASE_URL, else Anthropic's own address."""
 
     name = "anthropic"
     costs = True
@@ -744,8 +726,7 @@ class Anthropic(API):
 def _blocks(prompt: Prompt) -> list[dict[str, Any]]:
     """One block per part, with the cache breakpoint on the last one that never changes.
 
-    The next turn's request has these blocks again, then some new ones, then another `now`. The cache is looked up from
-    its breakpoint backwards, block by block and up to twenty of them, for what was written at an earlier breakpoint:
+    The cache is looked up from its breakpoint backwards, up to twenty blocks, for what was written at an earlier one:
     so blocks are never merged, else their borders would move, and the few that are new never hide the old ones.
     """
     texts = [f"{part.text}\n\n" for part in prompt.parts]
@@ -860,37 +841,20 @@ def probe_ollama(variables: Mapping[str, str]) -> Found:
 
 # -- The `openai` backend ---------------------------------------------------------------------------------------------
 
+OPENAI_URL, XAI_URL = "https://api.openai.com/v1", "https://api.x.ai/v1"
 VENDORS = ("OpenAI", "xAI")
 THOUGHTS = ("reasoning_content", "reasoning")  # what servers of Chat Completions call them; no part of OpenAI's own
 
 
-class Preset(NamedTuple):
-    """A variant: its vendor and their own address, the variable that names another, and the one that holds the key."""
-
-    vendor: str = ""
-    url: str = "https://api.openai.com/v1"
-    elsewhere: str = "OPENAI_BASE_URL"
-    key: str = "OPENAI_API_KEY"
-
-
-PRESETS: Mapping[str, Preset] = {
-    "": Preset(),
-    "gpt": Preset("OpenAI"),
-    "grok": Preset("xAI", "https://api.x.ai/v1", "XAI_BASE_URL", "XAI_API_KEY"),
-    "ollama": Preset("", "", "OLLAMA_HOST", "OLLAMA_API_KEY"),
-}
+VARIANTS = ("", "gpt", "grok", "ollama")  # "" is any server
 
 
 class OpenAI(API):
-    """Asks `options.model`, with at most `options.max_tokens` per reply, at `options.effort`.
+    """Asks at `options.base_url`, else OPENAI_BASE_URL (XAI_BASE_URL, OLLAMA_HOST).
 
     Variants: `gpt` and `grok` are OpenAI and xAI, at their own address or at one that you name for them (then it gets
     their key: a gateway of yours); `ollama` is this machine's; without one it is any server (LM Studio, vLLM,
-    OpenRouter). The address is `options.base_url`, else OPENAI_BASE_URL (XAI_BASE_URL, OLLAMA_HOST).
-    Keys come from `options.variables`, and go to their vendor alone: see `service.HOSTS`. Another address gets
-    OPENAI_API_KEY only where OPENAI_BASE_URL names that address, too; else no key at all.
-    `options.api` is `responses` or `chat`; by default the vendors' own addresses are asked for responses.
-    Raises `BadInput` for an invalid address, a missing key, and without a model to choose.
+    OpenRouter), which gets OPENAI_API_KEY only where OPENAI_BASE_URL names its address, too.
     """
 
     sdk = ("openai", "AsyncOpenAI", "OpenAIError")
@@ -902,14 +866,15 @@ class OpenAI(API):
     }  # fmt: skip
 
     def __init__(self, options: Options) -> None:
-        if options.variant not in PRESETS:
+        if options.variant not in VARIANTS:
             raise BadInput(f"the openai backend has no {options.variant!r}", fix="choose gpt, grok or ollama")
         self.name = options.variant or "openai"
         self.costs = options.variant != "ollama"
         service = _service(options)
         price: Price | None = FREE
         if self.costs or options.price:
-            price = price_of(service.model, PRESETS[options.variant].vendor or service.vendor, options.price)
+            vendor = BACKENDS[options.variant].vendor if options.variant else service.vendor
+            price = price_of(service.model, vendor, options.price)
         super().__init__(options, service, price)
         if not self.costs:
             length = options.variables.get("OLLAMA_CONTEXT_LENGTH", "").strip()
@@ -922,11 +887,11 @@ class OpenAI(API):
         """Look for the variant's key, or for an Ollama on its port."""
         if variant == "ollama":
             return probe_ollama(variables)
-        preset = PRESETS[variant]
-        found = key_found(variables, (preset.key,), "openai")
-        url = variables.get(preset.elsewhere, "").strip()
+        kind = BACKENDS[variant or "openai"]
+        found = key_found(variables, kind.keys, "openai")
+        url = variables.get(kind.addresses[0], "").strip()
         if found.version and not found.here and url and vendor_of(url) is None:
-            return Found(True, f"{preset.elsewhere} names {host_of(url)}, no key", version=found.version)
+            return Found(True, f"{kind.addresses[0]} names {host_of(url)}, no key", version=found.version)
         return found
 
     def question(self, request: Request, prompt: Prompt, most: int) -> dict[str, Any]:
@@ -1006,7 +971,7 @@ class OpenAI(API):
 
 def _service(options: Options) -> Service:
     """The service's address and key."""
-    variables, preset = options.variables, PRESETS[options.variant]
+    variables, kind = options.variables, BACKENDS[options.variant or "openai"]
     if options.variant == "ollama":
         url = options.base_url or address(variables)
         service = service_of(url, (), variables, options.model)
@@ -1016,10 +981,10 @@ def _service(options: Options) -> Service:
                 "no model was found in Ollama", fix="start it, get a model (`ollama pull qwen3`), or name one"
             )
         return replace(service, vendor="Ollama", model=found[0])
-    elsewhere = variables.get(preset.elsewhere, "").strip()
-    url = options.base_url or elsewhere or preset.url
+    elsewhere = variables.get(kind.addresses[0], "").strip()
+    url = options.base_url or elsewhere or (XAI_URL if options.variant == "grok" else OPENAI_URL)
     is_theirs = bool(options.variant) or same_host(url, elsewhere)
-    return service_of(url, (preset.key,) if is_theirs else (), variables, options.model, beside=elsewhere)
+    return service_of(url, kind.keys if is_theirs else (), variables, options.model, beside=elsewhere)
 
 
 def _told(told: ToolResult) -> str:

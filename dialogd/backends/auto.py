@@ -44,10 +44,7 @@ def survey(
     base_url: str = "",
     state: Path | None = None,
 ) -> dict[str, Found]:
-    """Probe these backends in parallel, each with its own variables; one that needs over `LOOK_SECONDS` is unavailable.
-
-    What programs said of themselves is remembered in the state directory `state`.
-    """
+    """Probe these backends in parallel, each with its own variables; what programs said is remembered in `state`."""
     memory = {MEMORY: str(state)} if state else {}
     answers: dict[str, Found] = {}
 
@@ -170,10 +167,8 @@ def resolve(
     """Which backend `name` comes to in that seat (from 0); the same wherever and in whichever order it is asked.
 
     `auto` takes the families that are here, those with a login or key first, in the order of `FAMILIES`, one by seat;
-    `claude` Claude Code, else the key. `variables` are the person's, `found` looks at a backend (`candidates` names
-    those it is asked for), `agents` are the ids of the dialog in their order, `base_url` is the address that was set in
-    place of a variable's. What follows the colon is a model, but for rehearsal (a scenario), command and acp (a command
-    line). Raises `BadInput` for an unknown name.
+    `claude` Claude Code, else the key. `found` looks at a backend, `agents` are the ids of the dialog in their order.
+    What follows the colon is a model, but for rehearsal, command and acp. Raises `BadInput` for an unknown name.
     """
     candidates(name)  # refuses an unknown one
     base, _, detail = name.partition(":")
@@ -281,10 +276,7 @@ def family_of(name: str) -> str:
 
 
 def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """The groups of agents of the same family.
-
-    Scripts, programs and live seats don't count, nor do agents whose family is unknown ("").
-    """
+    """The groups of agents of the same family; scripts, programs, live seats and what is unknown don't count."""
     groups: dict[str, list[str]] = {}
     for who, family in families.items():
         if family not in ("", LAST_RESORT, LIVE, *COMMANDS):
@@ -309,8 +301,8 @@ def price_for(
 ) -> Price | None:
     """The price of its tokens; None when unknown. `price` is the person's, `table` theirs by model.
 
-    A program chooses its model itself: the one that it asked when it was proved last counts (`agents` is the folder
-    where that is remembered), before that the one that its family's API asks. Raises `BadInput` for a bad price.
+    A program chooses its model itself: the one that it asked when it was proved last (`agents` remembers it), before
+    that the one that its family's API asks. Raises `BadInput` for a bad price.
     """
     from dialogd.backends.readonly_proof import last_model
 

@@ -132,22 +132,18 @@ class LostSession(BackendError):
 
 
 class Output:
-    """Takes the events of one run. A subclass notes what they say; success needs a positive sign, `text` set.
-
-    `begun` is the session that it runs in, `session` the one that can be continued. `total` is what the CLI has counted
-    in this session by now; `tools` are those that have begun to run since somebody looked, "" once one has ended;
-    `hopeless` ends the run at once.
-    """
+    """Takes the events of one run. A subclass notes what they say; success needs a positive sign, `text` set."""
 
     def __init__(self, cli: AgentCLI) -> None:
         self.cli = cli
         self.folder = Path()  # the run's own
         self.text: str | None = None
-        self.session = self.begun = ""
-        self.total = Usage()
+        self.begun = ""  # the session that it runs in
+        self.session = ""  # the one that can be continued
+        self.total = Usage()  # what the CLI has counted in this session by now
         self.failure: BackendError | None = None
-        self.hopeless = False
-        self.tools: list[str] = []
+        self.hopeless = False  # the run is to be ended at once
+        self.tools: list[str] = []  # that have begun to run since somebody looked, "" once one has ended
         self._rest = bytearray()  # a line that has not ended
         self._size = self._lines = self._refusals = 0
 
@@ -358,10 +354,7 @@ class AgentCLI:
         return self.options.base_url or self.options.variables.get(self.address, "") if self.address else ""
 
     def double(self, stage: Stage, level: int, *, writes: bool) -> Self:
-        """The same backend, with the same flags, for the trial: a fake key, another home, another project.
-
-        Where it `writes`, nobody trusts the project: the agent itself can put hooks there.
-        """
+        """The same backend with the same flags for the trial; where it `writes`, nobody trusts the project."""
         options = replace(
             self.options,
             model=self.chosen,
@@ -381,20 +374,14 @@ class AgentCLI:
     # Turns
 
     async def prepare(self) -> None:
-        """Prove, once per version and flags, that it cannot write. Takes seconds the first time.
-
-        Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
-        """
+        """Prove, once per version and flags, that it cannot write. Raises `BackendError` (`unsafe`) else."""
         if self._proof is None:
             fix = f"install another version of {self.program}, or use an API backend"
             self._proof = self._passed(await prove(self), "is not used", fix)
             self.level = self._proof.level
 
     async def prepare_to_write(self) -> None:
-        """Make sure that it writes in a workspace and nowhere else: by the mounts of a sandbox, else by a trial.
-
-        Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
-        """
+        """Make sure that it writes in a workspace and nowhere else: by the mounts of a sandbox, else by a trial."""
         if self._writing is not None:
             return
         if not (lacking := missing()):
@@ -630,10 +617,7 @@ def _sha(data: bytes) -> bytes:
 
 
 def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
-    """The program's version; on a machine too busy to ask, the last known one of the same file.
-
-    It is the same while path, size and time of change are. `state` is the state directory, "" for no memory.
-    """
+    """The program's version; on a machine too busy to ask, the last one of the same file that `state` remembers."""
     memory = Path(state) / "programs" / f"{program.name}.json" if state else None
     try:
         status = program.stat()
@@ -651,10 +635,7 @@ def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
 
 
 async def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> str | None:
-    """The version that `--version` names (`2.1.330 (Claude Code)`, `codex-cli 0.169.0`).
-
-    "" where it fails, prints too much or names none; None where it has no end in that time.
-    """
+    """The version that `--version` names, "" where it names none; None where it has no end in that time."""
     child, said = Child([str(program), "--version"], b"", clean_environment(environment), None), b""
     try:
         async with asyncio.timeout(seconds):
@@ -681,19 +662,15 @@ ASKED_BACK = "One thing about your last reply."
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A session after an answered turn.
-
-    It has seen the first `count` parts, whose shas together make `seen`, under what `system` stands for, and answered
-    the debt `re` with a text in which the line `said` stands. `usage` is what the CLI has counted in it so far.
-    """
+    """A session after an answered turn."""
 
     session: str
-    count: int
-    seen: str
-    re: str
-    system: str
-    said: str = ""
-    usage: Usage = field(default_factory=Usage)
+    count: int  # of the parts that it has seen
+    seen: str  # their shas
+    re: str  # the debt that it answered
+    system: str  # what it was begun under
+    said: str = ""  # a line of its reply
+    usage: Usage = field(default_factory=Usage)  # what the CLI has counted in it so far
 
 
 @dataclass(frozen=True, slots=True)

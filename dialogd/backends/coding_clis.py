@@ -89,11 +89,7 @@ class _ClaudeEvents(Output):
 
 
 class ClaudeCode(AgentCLI):
-    """Runs `claude -p`. Its sessions are always forked: each turn has its own, and all of them stay good.
-
-    With `options.resume` the first turn goes on from a session of the person's, which stays as it is. With
-    `options.trust_project` the settings, hooks, servers and plugins of the project run; the tools still only read.
-    """
+    """Runs `claude -p`. Its sessions are always forked: each turn has its own, and all of them stay good."""
 
     name, program, package, vendor = "claude-code", "claude", "@anthropic-ai/claude-code", "Anthropic"
     key, address = "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"
@@ -230,7 +226,7 @@ class Codex(AgentCLI):
     """Runs `codex exec`, and `codex exec fork` from the second turn on, so that every turn's thread stays good.
 
     Its commands see the project and the system's programs, but not the home directory; where a version cannot do that
-    they see everything, and still write nothing. With `options.trust_project` the project's own servers run.
+    they see everything, and still write nothing.
     """
 
     name, program, package, vendor = "codex", "codex", "@openai/codex", "OpenAI"
@@ -355,9 +351,8 @@ _GEMINI_ENDS = {  # why an answer ended, in the words of `ended`
 class _GeminiEvents(Output):
     """stream-json: `init`, `message`, tools, `error`, one `result`.
 
-    It leaves things out. A stream that broke off and was asked for again stands in it twice: the kept session has the
-    text that counts. A reply that the service cut or blocked looks like any other: the telemetry has the reason. What
-    waits to be printed at the end may be lost: with both of them it is not missed.
+    A stream that broke off and was asked for again stands in it twice: the kept session has the text that counts. A
+    reply that the service cut or blocked looks like any other: the telemetry has the reason.
     """
 
     def __init__(self, cli: AgentCLI) -> None:
@@ -465,9 +460,7 @@ _POLICIES = {
 class Gemini(AgentCLI):
     """Runs `gemini` in a home of its own, which has the person's login and nothing else of theirs.
 
-    Its sessions cannot be forked: they are continued, and begun anew after a turn that failed. With
-    `options.trust_project` the project's hooks, servers and `GEMINI.md` count; the tools still only read. In a worktree
-    it writes in a sandbox of ours alone, in another home.
+    Its sessions cannot be forked: they are continued, and begun anew after a turn that failed.
     """
 
     name, program, package, vendor = "gemini", "gemini", "@google/gemini-cli", "Google"
@@ -649,9 +642,7 @@ class OpenCode(AgentCLI):
     """Runs `opencode run`, and forks the session from the second turn on, so that every turn's stays good.
 
     It does not run in the project, whose plugins it may load whatever its flags say, but in an empty folder from which
-    it reads the project. With `options.trust_project` it runs in the project, whose configuration, servers and plugins
-    count; the tools still only read. `options.model` is opencode's `provider/model`. In a worktree it writes in a
-    sandbox of ours alone, from that empty folder.
+    it reads the project; with `options.trust_project` in the project itself. `options.model` is `provider/model`.
     """
 
     name, program, package = "opencode", "opencode", "opencode-ai"

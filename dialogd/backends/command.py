@@ -28,12 +28,10 @@ _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-_])")
 
 
 class Command:
-    """Runs `options.command`, once per reply, in `options.project` (default: the daemon's directory).
+    """Runs `options.command`, once per reply, in `options.project` (default: the daemon's directory), without a shell.
 
-    No shell is involved. The environment is clean: `PASSED_ON`, `LC_*`, `options.environment`, and
-    `DIALOGD_AGENT`, `DIALOGD_TURN`. It is told the dialog as its agent may see it, not the file. Whatever the command
-    starts ends with it. With a workspace it runs there, in a sandbox that lets it write nowhere else, without the home.
-    Raises `BadInput` for a command that is empty, unreadable or not there.
+    It is told the dialog as its agent may see it, not the file. Whatever it starts ends with it. With a workspace it
+    runs there, in a sandbox that lets it write nowhere else, without the home.
     """
 
     name = "command"

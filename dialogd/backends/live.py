@@ -94,11 +94,7 @@ class Owed:
 
 
 class Live:
-    """Waits for the reply to each turn; with `options.session` it knocks there.
-
-    Whoever replies pays, and keeps the permissions that they have; what it costs is unknown.
-    Raises `BadInput` for a session that is none.
-    """
+    """Waits for the reply to each turn; with `options.session` it knocks there. Whoever replies pays."""
 
     name = "live"
     costs = False
@@ -346,10 +342,7 @@ def _load(path: Path | None, session: str) -> tuple[tuple[Asked, ...], str, bool
 
 
 def news(prompt: Prompt, told: str, me: str) -> str:
-    """What others said behind the part of that id, older texts to be signed or voted on, and what is asked now.
-
-    "" where the prompt has no such part: then everything is new.
-    """
+    """What is new behind the part of that id, and what is asked now; "" where the prompt has no such part."""
     at = next((index for index, part in enumerate(prompt.parts) if told and part.id == told), None)
     if at is None:
         return ""

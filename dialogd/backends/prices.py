@@ -48,10 +48,9 @@ FREE = Price(0.0, 0.0, source="free")
 def price_of(
     model: str, vendor: str, override: str = "", table: Mapping[str, str] = MappingProxyType({})
 ) -> Price | None:
-    """What `model` of `vendor` (`Anthropic`, `OpenAI`, `xAI`, `Google`; "" for none) costs; None when nobody knows.
+    """What `model` of `vendor` costs; None when nobody knows. Raises `BadInput` for a price that cannot be read.
 
     `override` counts before `table` (model name to price, both as people write them), that before the price list.
-    Raises `BadInput` for a price that cannot be read.
     """
     if override.strip():
         return parse_price(override)

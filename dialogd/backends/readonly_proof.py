@@ -86,10 +86,7 @@ class Proof:
 
 
 async def prove(cli: AgentCLI, *, writes: bool = False) -> Proof:
-    """Prove that a CLI only reads with these flags, or `writes` in a workspace and nowhere else, by itself.
-
-    It is the result known for its version, else a new one (seconds): of the first level that holds, else of the last.
-    """
+    """Prove that a CLI only reads, or `writes` in a workspace and nowhere else, by itself; known ones are kept."""
     version = await cli.version()
     if not version:
         return Proof(False, "it does not say its version")

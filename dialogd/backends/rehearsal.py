@@ -295,11 +295,9 @@ SCENARIOS: Mapping[str, Callable[[Scene], str]] = {
 
 
 class Rehearsal:
-    """Plays a scenario, `options.variant`: consensus (default), deadlock, endless, ask, error, slow.
+    """Plays a scenario, `options.variant`: what is said follows from the dialog alone, so daemons may come and go.
 
-    Deterministic: what is said follows from the dialog alone, so daemons may come and go. `slow` streams the
-    consensus word by word over six seconds; `slow=0.5` over half a second.
-    Raises `BadInput` for another variant.
+    `slow` streams the consensus word by word over six seconds; `slow=0.5` over half a second.
     """
 
     name = "rehearsal"

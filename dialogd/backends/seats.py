@@ -124,10 +124,7 @@ def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[
 
 
 def start_again(state: StateDir, file: Path, dialog: str | None, agent: str) -> str:
-    """The command that starts an agent's daemon as it was last started, else with the backend of `run`.
-
-    Known is only what belongs to `dialog`, None for any; otherwise the command has no flags but the file.
-    """
+    """The command that starts an agent's daemon as it was last started in `dialog` (None: any), else as `run` did."""
     found = read_json(state.dialog(file) / f"start-{agent}.json")
     with suppress(TypeError, KeyError):
         if dialog is None or found["dialog"] in ("", dialog):

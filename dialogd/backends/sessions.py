@@ -400,10 +400,7 @@ _KINDS = {"file": stat.S_ISREG, "folder": stat.S_ISDIR, "socket": stat.S_ISSOCK}
 
 
 def _check(path: Path, kind: str, *, owners: tuple[int, ...] = (), is_shared: bool = False) -> None:
-    """Raise unless it is of that kind, no link, this user's (or one of `owners`'), and nobody else may write it.
-
-    With `is_shared` a group may: that is common, and harmless in a folder that is private.
-    """
+    """Raise unless it is of that kind, no link, this user's (or one of `owners`'), and nobody else may write it."""
     what = str(path) if kind == "file" else f"the {kind} {path}"
     try:
         found = path.lstat()

@@ -139,10 +139,7 @@ class PendingCall:
 
 
 class ApprovalQueue:
-    """The calls of one agent that wait for the person. `publish(kind, **fields)` says what is asked, and its answer.
-
-    An id is never used again, so that an answer which comes late approves nothing else.
-    """
+    """The calls of one agent that wait for the person; no id is used again, so that a late answer approves nothing."""
 
     def __init__(self, agent: str, publish: Tell) -> None:
         self.agent = agent
@@ -361,10 +358,7 @@ class _Tool(NamedTuple):
 
 @dataclass
 class Toolbox:
-    """The tools of the turn by which agent `me` pays a debt, and the calls that it has made for it.
-
-    Open it while a model is asked; `calls` stays known.
-    """
+    """The tools of the turn by which agent `me` pays a debt, and the calls that it has made for it."""
 
     servers: Sequence[ToolServer]
     dialog: Dialog
