@@ -73,11 +73,13 @@ class Terminal:
         return self.output.read_text(encoding="utf-8", errors="replace")
 
     def end(self) -> None:
-        """End it and what it started."""
+        """End it and what it started; killed only where it does not end by itself, for it stops its daemons then."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(20)
+                return
 
 
 @dataclass
