@@ -191,7 +191,7 @@ async def test_a_failure_is_told_by_its_kind(
     world = make_world(name, tmp_path, states)
     with StandIn(in_order(answer)) as server:
         backend = await prepared(world, server.url)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE):
             with pytest.raises(BackendError) as caught:
                 await ask(backend, prompt())
     assert (caught.value.kind, caught.value.retryable) == (kind, again)
