@@ -1,4 +1,4 @@
-"""The ledger: what each agent held of each proposal, since when, since when."""
+"""The ledger: what each agent held of each proposal, since when."""
 
 from __future__ import annotations
 
@@ -26,76 +26,64 @@ def ledger(*lines: str, agents: str = "AB", setup: str = "") -> list[tuple[str, 
     return [(p.agent, p.ref, p.stance, p.turn) for p in found]
 
 
-def last(*lines: str, setup: str = "") -> Position:
-    """The last position of a talk."""
-    return positions(talk(*lines, setup=setup).dialog)[-1]
+OBJECTS = "[OBJECTION: dear]"
+TWO = "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"
+BOTH = "A P1 for 2, A P2 for 2"
+# What was said, in order, and the ledger of it.
+LEDGER: list[tuple[tuple[str, ...], str]] = [
+    ((), ""),
+    (("Hm.", "[IDEA: Redis]", "[CRITIQUE: dear]", "[PASS]"), ""),
+    ((TWO, SIGN.format(1)), f"{BOTH}, B P3 for 3"),
+    ((TWO, "Fine.\n[AGREE: P1]"), f"{BOTH}, B P1 for 3"),
+    ((TWO, "Fine.\n[AGREE: P1 | cheap]"), f"{BOTH}, B P1 for 3"),
+    ((TWO, "Fine.\n[AGREE: P1]\n[AGREE: P2 | cheap]"), f"{BOTH}, B P1 for 3, B P2 for 3"),
+    ((TWO, "Fine.\n[AGREE: P2, simpler than P1]"), BOTH),
+    ((TWO, "Fine.\n[AGREE: P1 if it is tested]"), BOTH),
+    ((TWO, "Fine.\n[AGREE: with that]"), BOTH),
+    (("[PROPOSAL: Postgres]", "No.\n[OBJECTION P1: dear]"), "A P1 for 2, B P1 against 3"),
+    (("[PROPOSAL: Postgres]", "No.\n[OBJECTION: P1 is dear]"), "A P1 for 2, B P1 against 3"),
+    (("[PROPOSAL: Postgres]", f"No.\n{OBJECTS}\n[RE: P1]"), "A P1 for 2, B P1 against 3"),
+    (("[PROPOSAL: Postgres]", f"No.\n{OBJECTS}\n[RE: turn 2]"), "A P1 for 2, B P1 against 3"),
+    (("[PROPOSAL: Postgres]", f"No.\n{OBJECTS}\n[RE: P1]\n[AGREE: P1]"), "A P1 for 2, B P1 against 3"),
+    # One that names nothing is against the text on the table.
+    (("[PROPOSAL: Postgres]", f"No.\n{OBJECTS}"), "A P1 for 2"),
+    (("[PROPOSAL: Postgres]", SIGN.format(1), f"No.\n{OBJECTS}"), "A P1 for 2, B P2 for 3, A P2 against 4"),
+    (("[PROPOSAL: x]", SIGN.format(1), OBJECTS, "[OBJECTION: late]"), "A P1 for 2, B P2 for 3, A P2 against 4"),
+    # Beside one's own text it is no word against it.
+    (("[PROPOSAL: x]", SIGN.format(1), "Dear.", "[OBJECTION: not so]"), "A P1 for 2, B P2 for 3"),
+    (("[PROPOSAL: Postgres]", "Hm.", "Well.\n[CONCEDE P1: B is right]"), "A P1 for 2, A P1 conceded 4"),
+    (("[PROPOSAL: Postgres]", "Hm.", "Well.\n[CONCEDE: P1, B is right]"), "A P1 for 2, A P1 conceded 4"),
+    (("[PROPOSAL: Postgres]", "Hm.", "Well.\n[CONCEDE: cost]\n[RE: P1]"), "A P1 for 2, A P1 conceded 4"),
+    (("[PROPOSAL: Postgres]", "Well.\n[CONCEDE: cost]\n[AGREE: P1]\n[RE: P1]"), "A P1 for 2, B P1 for 3"),
+    (("[PROPOSAL: x]", "[AGREE: P1]", "[PROPOSAL: y]\n[AGREE: P1]", "[AGREE: P1]\n[AGREE: P2]"),
+     "A P1 for 2, B P1 for 3, A P2 for 4, B P2 for 5"),
+]  # fmt: skip
 
 
-def test_a_dialog_without_positions_has_an_empty_ledger() -> None:
-    assert ledger() == ledger("Hm.", "[IDEA: Redis]", "[CRITIQUE: dear]", "[PASS]") == []
+@cases(("lines", "held"), LEDGER)
+def test_the_ledger_says_who_held_what_since_when(lines: tuple[str, ...], held: str) -> None:
+    assert ", ".join(" ".join(map(str, row)) for row in ledger(*lines)) == held
 
 
-def test_a_proposal_is_a_position_of_its_author() -> None:
-    assert ledger("[PROPOSAL: Postgres]\n[PROPOSAL: Redis]", SIGN.format(1)) == [
-        ("A", "P1", "for", 2),
-        ("A", "P2", "for", 2),
-        ("B", "P3", "for", 3),
-    ]
-
-
-@cases(
-    ("line", "refs"),
-    [
-        ("[AGREE: P1]", ["P1"]),
-        ("[AGREE: P1 | cheap]", ["P1"]),
-        ("[AGREE: P1]\n[AGREE: P2 | cheap]", ["P1", "P2"]),
-        ("[AGREE: P2, simpler than P1]", []),
-        ("[AGREE: P1 if it is tested]", []),
-        ("[AGREE: with that]", []),
-    ],
-)
-def test_agreement_is_a_position_for_what_it_names(line: str, refs: list[str]) -> None:
-    found = ledger("[PROPOSAL: Postgres]\n[PROPOSAL: Redis]", f"Fine.\n{line}")
-    assert found[2:] == [("B", ref, "for", 3) for ref in refs]
-
-
-@cases(("choice", "stance"), [("approve", "for"), ("reject", "against"), ("abstain", "open")])
-def test_votes_are_positions(choice: str, stance: str) -> None:
-    """Approve, reject and abstain."""
-    assert last("[PROPOSAL: Postgres]", f"Hm.\n[VOTE: P1 {choice} | I looked]", setup=VOTE) == Position(
-        "B", "P1", stance, 3
-    )
-
-
-@cases(("choice", "stance"), [("approve", "for"), ("reject", "against")])
-def test_a_decision_asked_for_is_a_position(choice: str, stance: str) -> None:
-    setup = '## Setup\n\n```toml\n[roles.B]\nrole = "synthesizer"\n```'
-    said = ["[PROPOSAL: Postgres]", f"Hm.\n[DECIDE: P1 {choice} | I looked]"]
-    assert last(*said, setup=setup) == Position("B", "P1", stance, 3)
+DECIDES = '## Setup\n\n```toml\n[roles.B]\nrole = "synthesizer"\n```'
 
 
 @cases(
-    "line",
+    ("setup", "mark", "stance"),
     [
-        "[OBJECTION P1: dear]",
-        "[OBJECTION: P1 is dear]",
-        "[OBJECTION: dear]\n[RE: P1]",
-        "[OBJECTION: dear]\n[RE: turn 2]",
-        "[OBJECTION: dear]\n[RE: P1]\n[AGREE: P1]",
+        (VOTE, "VOTE: P1 approve", "for"), (VOTE, "VOTE: P1 reject", "against"), (VOTE, "VOTE: P1 abstain", "open"),
+        (DECIDES, "DECIDE: P1 approve", "for"), (DECIDES, "DECIDE: P1 reject", "against"),
     ],
-)
-def test_an_objection_is_a_position_against_what_it_answers(line: str) -> None:
-    assert ledger("[PROPOSAL: Postgres]", f"No.\n{line}")[1:] == [("B", "P1", "against", 3)]
+)  # fmt: skip
+def test_votes_and_decisions_are_positions(setup: str, mark: str, stance: str) -> None:
+    room = talk("[PROPOSAL: Postgres]", f"Hm.\n[{mark} | I looked]", setup=setup)
+    assert positions(room.dialog)[-1] == Position("B", "P1", stance, 3)
 
 
-def test_an_objection_to_nothing_named_is_against_the_text_on_the_table() -> None:
-    said = ["[PROPOSAL: Postgres]", SIGN.format(1)]
-    assert ledger(*said, "No.\n[OBJECTION: dear]")[-1] == ("A", "P2", "against", 4)
-    assert ledger("[PROPOSAL: Postgres]", "No.\n[OBJECTION: dear]") == [("A", "P1", "for", 2)]
-    assert ledger(*said, "No.\n[OBJECTION: dear]", "No.\n[OBJECTION: late]")[-1] == ("A", "P2", "against", 4)
-    room = talk(*said)
+def test_a_word_of_the_persons_takes_the_text_off_the_table() -> None:
+    room = talk("[PROPOSAL: Postgres]", SIGN.format(1))
     room.say("Go on.")
-    room.says("A", "No.\n[OBJECTION: dear]")
+    room.says("A", f"No.\n{OBJECTS}")
     assert [p.ref for p in positions(room.dialog)] == ["P1", "P2"]
 
 
@@ -116,27 +104,6 @@ def test_whoever_defends_its_own_proposal_with_an_objection_is_still_for_it(line
     held = latest(positions(talk("[PROPOSAL: Postgres]", "[PROPOSAL: Redis]", f"No.\n{line}").dialog))
     assert [ref for (agent, ref), held_ in held.items() if (agent, held_.stance) == ("A", "against")] == against
     assert held["A", "P1"].stance == "for"
-
-
-def test_an_objection_beside_ones_own_text_is_no_word_against_it() -> None:
-    said = ["[PROPOSAL: Postgres]", SIGN.format(1), "Dear.", "No, that is not what it says.\n[OBJECTION: not so]"]
-    assert ledger(*said) == [("A", "P1", "for", 2), ("B", "P2", "for", 3)]
-
-
-@cases("line", ["[CONCEDE P1: B is right]", "[CONCEDE: P1, B is right]", "[CONCEDE: cost]\n[RE: P1]"])
-def test_conceding_gives_a_position_up(line: str) -> None:
-    assert ledger("[PROPOSAL: Postgres]", "Hm.", f"Well.\n{line}")[1:] == [("A", "P1", "conceded", 4)]
-
-
-def test_conceding_a_point_while_agreeing_gives_up_nothing_else() -> None:
-    assert ledger("[PROPOSAL: Postgres]", "Well.\n[CONCEDE: cost]\n[AGREE: P1]\n[RE: P1]")[1:] == [
-        ("B", "P1", "for", 3)
-    ]
-
-
-def test_the_same_position_again_is_no_change() -> None:
-    said = ["[PROPOSAL: Postgres]", "[AGREE: P1]", "[PROPOSAL: Redis]\n[AGREE: P1]", "[AGREE: P1]\n[AGREE: P2]"]
-    assert ledger(*said) == [("A", "P1", "for", 2), ("B", "P1", "for", 3), ("A", "P2", "for", 4), ("B", "P2", "for", 5)]
 
 
 def test_the_latest_position_of_each_agent_on_each_proposal() -> None:
