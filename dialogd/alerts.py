@@ -92,12 +92,9 @@ def worth(
     asking, by, default = entry, "", ""
     if outcome is not None and outcome.entry == entry.id:
         found.append(("end", entry.by, f"{outcome.name}: {outcome.reason}" if outcome.reason else outcome.name))
-    for mark in entry.marks:
-        if mark.name == "AGENT_ERROR":
-            agent, cause, fix = (*mark.fields, "", "")[:3]
-            found.append(("error", agent, f"{agent} failed: {cause}" + (f" ({fix})" if fix else "")))
-        elif mark.name == "STALLED":
-            found.append(("stalled", mark.fields[0], f"{mark.fields[0]} gave no answer in time"))
+    for who, cause, fix in entry.failures:
+        found.append(("error", who, f"{who} failed: {cause}" + (f" ({fix})" if fix else "")))
+    found += [("stalled", who, f"{who} gave no answer in time") for who in entry.silent]
     if not found and _waits_for_person(dialog, entry):
         reason = state.questions.text or state.escalation.why or "the next turn is yours"
         own = [question for question in state.questions.open if question.asker == state.questions.asker]

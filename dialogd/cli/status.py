@@ -100,11 +100,9 @@ class Situation:
 
     def _failure(self) -> str:
         """Which agent's failure gave the turn to the person, and what they can do."""
-        mark = self.dialog.last.mark("AGENT_ERROR") if self.dialog.last else None
-        if mark is None:
-            return ""
-        agent, cause, fix = (*mark.fields, "", "")[:3]
-        return line(f"{agent} failed: {cause} ({fix}); `dialogd retry {agent}` asks it once more")
+        failures = self.dialog.last.failures if self.dialog.last else ()
+        said = (f"{who} failed: {why} ({fix}); `dialogd retry {who}` asks it once more" for who, why, fix in failures)
+        return line(next(said, ""))
 
     def working(self, agent: str) -> dict[str, Any] | None:
         """The `turn` that agent works on and for how many `seconds`; None when it does not, or the turn is written."""

@@ -668,12 +668,8 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
     at, end, state = entry.at, entry.ending, before.state
     if state.outcome is not None:
         return
-    for mark in (mark for mark in entry.marks if state.debt(mark.fields[0]) is not None):
-        if mark.name == "AGENT_ERROR":
-            who, cause, fix = (*mark.fields, "", "")[:3]
-            yield error_note(before, who, cause, fix)
-        if mark.name == "STALLED":
-            yield stall_note(before, mark.fields[0], at)
+    yield from (error_note(before, *failure) for failure in entry.failures if state.debt(failure[0]) is not None)
+    yield from (stall_note(before, who, at) for who in entry.silent if state.debt(who) is not None)
     if (why := round_of(entry.marks, "closing")) is not None and state.limits.max_time is not None:
         yield closing_note(before, why, at)
     if entry.mark("DEFAULT_TAKEN") is not None:

@@ -242,7 +242,7 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Close:
 def _is_silent(dialog: Dialog, agent: str) -> bool:
     """True when `agent` is the last of those that get turns to give none since the last turn."""
     since = itertools.takewhile(lambda entry: not entry.is_turn, reversed(dialog.entries))
-    silent = {mark.fields[0] for entry in since if entry.by == SYSTEM for mark in entry.all("STALLED")}
+    silent = {who for entry in since if entry.by == SYSTEM for who in entry.silent}
     return set(dialog.header.speakers) <= silent | dialog.state.debts.failed | {agent}
 
 

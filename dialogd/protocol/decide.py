@@ -222,7 +222,7 @@ def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
         return Wait("pace", f"leaves {clock.pace:g} s between its turns", clock.pace - clock.silent)
     rest = clock.pause - clock.ages.get(mine.timer, 0.0)
     asks = dialog.entry(mine.re) if rest > 0 and not clock.paid and me in debts.failed else None
-    if asks is not None and any(mark.fields[0] == me for mark in asks.all("AGENT_ERROR")):
+    if asks is not None and any(who == me for who, *_ in asks.failures):
         return Wait("pace", f"{me} failed; it is asked again after a pause", rest)
     return Reply(mine)
 

@@ -95,10 +95,11 @@ def why_absent(dialog: Dialog, agent: str, *, command: bool = True) -> str:
     if agent not in dialog.state.absent:
         return ""
     since = itertools.takewhile(lambda e: not (e.is_turn and e.by in (agent, USER)), reversed(dialog.entries))
-    marks = (mark for entry in since if entry.by == SYSTEM for mark in entry.marks if mark.fields[0] == agent)
-    failed = [mark for mark in marks if mark.name in ("AGENT_ERROR", "STALLED")]
-    causes = ["no answer in time" if mark.name == "STALLED" else (*mark.fields, "")[1] for mark in failed[:2]]
-    last = ", then ".join(dict.fromkeys(filter(None, reversed(causes))))
+    causes: list[str] = []
+    for note in (entry for entry in since if entry.by == SYSTEM):
+        causes += [cause for who, cause, _ in note.failures if who == agent]
+        causes += ["no answer in time"] * (agent in note.silent)
+    last = ", then ".join(dict.fromkeys(filter(None, reversed(causes[:2]))))
     ways = f"; dialogd retry {agent} asks it again" if command and dialog.state.outcome is None else ""
     return f"failed or stalled twice in succession{last and f' ({last})'}: nobody waits for it{ways}"
 

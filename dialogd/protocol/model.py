@@ -278,6 +278,16 @@ class Said:
         return tuple([m for m in self.marks if m.name == name]) if self.marks else ()
 
     @property
+    def failures(self) -> tuple[tuple[str, str, str], ...]:
+        """The agents that it says failed: each with the cause, and what mends it."""
+        return tuple([(*mark.fields, "", "")[:3] for mark in self.all("AGENT_ERROR")])  # type: ignore[misc]
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The agents that it says gave no answer in time."""
+        return tuple([mark.fields[0] for mark in self.all("STALLED")])
+
+    @property
     def ending(self) -> Mark | None:
         """The outcome mark by which it ends the dialog: one that no TURN line follows.
 

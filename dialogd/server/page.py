@@ -480,7 +480,7 @@ def end_piece(dialog: Dialog, path: str) -> str:
         "plan": plan,
         "figures": _figures(plan),
         # What each agent failed with last, and what mends it.
-        "failures": {m.fields[0]: m.fields for entry in failed for m in entry.all("AGENT_ERROR")}.values(),
+        "failures": {one[0]: one for entry in failed for one in entry.failures}.values(),
         "advice": _ADVICE.get(kind, ""),
         "players": cast(dialog),
     }

@@ -369,7 +369,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
         condition=entry.condition.value,
         chain=entry.chain[:16],
         version=version(entry, [one for one in talk.findings if one.entry == entry.id]),
-        failed=[mark.fields[0] for mark in entry.marks if mark.name == "AGENT_ERROR"],
+        failed=[who for who, *_ in entry.failures],
     )
     # A daemon keeps marks out of the body; a person writes them between the words.
     is_typed = entry.frame is None or entry.condition is not Condition.SOUND

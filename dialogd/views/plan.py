@@ -965,11 +965,11 @@ def _live(dialog: Dialog) -> dict[str, dict[str, int]]:
     """Of each live session: the turns that it was knocked at for, how often in all, and how often it was silent."""
     found: dict[str, dict[str, int]] = {}
     for entry in dialog.entries:
-        failed = entry.mark("AGENT_ERROR") if entry.by == SYSTEM else None
-        is_silent = failed is not None and failed.fields[1:2] == ("silent",)
+        failed = next(iter(entry.failures), None) if entry.by == SYSTEM else None
+        is_silent = failed is not None and failed[1] == "silent"
         knocks = int(entry.frame.knocks or 0) if entry.frame is not None else 0
         if knocks or is_silent:
-            who = failed.fields[0] if failed is not None else entry.by
+            who = failed[0] if failed is not None else entry.by
             one = found.setdefault(who, {"turns": 0, "knocks": 0, "silent": 0})
             one["turns"] += failed is None
             one["knocks"] += knocks
