@@ -24,8 +24,8 @@ from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.parts import Prompt, fenced
 from dialogd.config import ToolServer
 from dialogd.errors import BadInput, DialogdError
+from dialogd.protocol.lifecycle import worded
 from dialogd.protocol.model import Participant
-from dialogd.protocol.names import worded
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, in_words, one_line, redact
 from dialogd.store.child import Child, until_done

@@ -411,11 +411,7 @@ def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]
 
 def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
-    end = (
-        {key: getattr(state.outcome, key) for key in ("name", "by", "entry", "reason", "via")}
-        if state.outcome
-        else None
-    )
+    end = asdict(state.outcome) if state.outcome else None
     stands = Standing(**standing(dialog, thinking=situation.phase == "thinking")).model_dump(exclude={"question"})
     agents = [
         {"id": a.id, "name": a.name, "url": a.url, "state": "absent" if a.id in state.absent else "present",

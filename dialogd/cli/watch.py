@@ -25,7 +25,7 @@ from dialogd.cli.status import Situation, ended, exit_code, may_call, next_step
 from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import Settings, file_flag, new_command
 from dialogd.errors import DialogdError
-from dialogd.protocol import lifecycle, names
+from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
 from dialogd.protocol.signals import budget, convergence
@@ -167,7 +167,7 @@ class Teller(Follower):
         """How things stand, where that changed; seconds that pass are no change."""
         dialog = situation.dialog
         facts = {
-            "phase": situation.phase, "lifecycle": names.lifecycle_of(dialog), "turn": dialog.state.number,
+            "phase": situation.phase, "lifecycle": lifecycle.lifecycle_of(dialog), "turn": dialog.state.number,
             "turn_of": list(dialog.state.owing), "needs_person": self.needed,
         }  # fmt: skip
         if facts != self._state:

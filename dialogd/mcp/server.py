@@ -43,8 +43,8 @@ from dialogd.mcp import sessions as known
 from dialogd.mcp.sessions import Facts, Limits, NewSession, Position, log_of, result_of, result_of_command, state_of
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
+from dialogd.protocol.lifecycle import WORDS, worded
 from dialogd.protocol.model import ALL, USER
-from dialogd.protocol.names import WORDS, worded
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.server.guard import PROCESSES

@@ -24,8 +24,8 @@ from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.memory import DialogRow, Memory, current
 from dialogd.protocol import questions
 from dialogd.protocol.certificate import certify
+from dialogd.protocol.lifecycle import OPEN_SESSIONS, SESSIONS, agent_state, session_state
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
-from dialogd.protocol.names import OPEN_SESSIONS, SESSIONS, agent_state, session_state
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words, is_blank, many, moment_of, one_line
 from dialogd.store.folders import StateDir

@@ -11,7 +11,7 @@ from dialogd.protocol import questions
 from dialogd.protocol.build import Due, Task
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, stall_note
 from dialogd.protocol.marks import CYCLE
-from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
+from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark
 from dialogd.protocol.order import ways_out
 from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import NOTHING, Debt, Dialog, Estimate, Outcome, reached
@@ -142,7 +142,7 @@ def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     """What keeps this agent from acting although the file would let somebody act."""
     state, header = dialog.state, dialog.header
     if state.paused:
-        return Wait("paused", f"paused by {whose(state.paused_via)}; `dialogd resume` goes on")
+        return Wait("paused", f"paused by {state.paused_by or 'the person'}; `dialogd resume` goes on")
     if any(agent.id == me for agent in state.hand.left):
         return Wait("left", f"{me} takes part no longer: the person let it leave; `dialogd invite {me}` has it back")
     if header.agent(me) is None:

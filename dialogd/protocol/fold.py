@@ -303,7 +303,7 @@ def _controls(header: Header, state: State, said: Said) -> None:
                 _reopened(state, said)
             header = effective(header, state.hand)
         elif mark.name in ("PAUSED", "RESUMED"):
-            state.paused, state.paused_via = mark.name == "PAUSED", said.via
+            state.paused, state.paused_by = mark.name == "PAUSED", said.from_session
         elif mark.name == "LIMIT":
             state.limits, _ = state.limits.changed(mark.value)
         elif mark.name == "SKIP" and header.agent(who):
@@ -529,7 +529,7 @@ def _last_word(state: State, said: Said) -> None:
     """Carry out how the entry ends: the dialog's end, or the debts its TURN line opens."""
     end = said.ending
     if end is not None:
-        state.outcome = Outcome(end.name, said.by, said.id, _reason(said, end), said.via)
+        state.outcome = Outcome.of(said, end.name, _reason(said, end))
     if state.outcome is not None:
         state.debts = replace(state.debts, open=())
     elif said.turn:

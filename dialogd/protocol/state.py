@@ -577,6 +577,10 @@ class Outcome:
     reason: str = ""
     via: str = ""  # whose session ended the dialog by the person's hand
 
+    @classmethod
+    def of(cls, said: Said, name: str, reason: str) -> Outcome:
+        return cls(name, said.by, said.id, reason, said.via)
+
     @property
     def from_session(self) -> str:
         """The same in words, "" for the person."""
@@ -661,7 +665,7 @@ class State:
     closing: str = ""  # why this is the last round
     outcome: Outcome | None = None
     paused: bool = False
-    paused_via: str = ""
+    paused_by: str = ""  # whose session it was, in words; "" for the person
     approved: str = ""  # the note by which the person took the result
     rejected: str = ""  # the turn in which they rejected the result before this opening
     limits: Limits = field(default_factory=Limits)

@@ -14,7 +14,7 @@ from dialogd.person import now
 from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
-from dialogd.protocol.model import ANY, USER, whose
+from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog, Outcome, Spent, in_dollars, total
 from dialogd.protocol.text import dollars, in_words, listed, one_line
 from dialogd.server import page_build, wire
@@ -151,7 +151,7 @@ def _stand(
     if calls:
         return f"{calls[0]['name']} wants to call {calls[0].get('tool')}.", "Approve or refuse it."
     if state.paused:
-        by = whose(state.paused_via) if state.paused_via else "you"
+        by = state.paused_by or "you"
         return f"Paused by {by}. {writing}".strip(), "Press Resume to go on."
     if USER in state.owing and asked[0]:
         return asked

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dialogd.protocol.names import worded
+from dialogd.protocol.lifecycle import worded
 from dialogd.protocol.state import Dialog
 from dialogd.views.standing import Basics, Standing, basics, entry_fields
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from dialogd.protocol import names, questions
+from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Work, Write, decide
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.lifecycle import in_words
@@ -89,8 +89,8 @@ def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
     return {
         **basics(dialog),
         "phase": phase(dialog, thinking=thinking),
-        "lifecycle": names.lifecycle_of(dialog),
-        "allowed": names.allowed(dialog),
+        "lifecycle": lifecycle.lifecycle_of(dialog),
+        "allowed": lifecycle.allowed(dialog),
         "signals": [Noticed(**asdict(one)) for one in signals(dialog)] if dialog is not None else [],
         "convergence": convergence(dialog) if dialog is not None else None,
     }

@@ -16,8 +16,8 @@ from dialogd.cli.launch import Ongoing
 from dialogd.errors import BackendError, BadInput, Refused
 from dialogd.mcp.sessions import FREE, MOST, PAGE, Position, on, pause, state_of
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.lifecycle import AGENTS, SESSIONS, WORDS, agent_state
 from dialogd.protocol.model import Mark
-from dialogd.protocol.names import AGENTS, SESSIONS, WORDS, agent_state
 from dialogd.protocol.state import Dialog
 from tests.mcp.conftest import Host, call
 from tests.support.cases import cases

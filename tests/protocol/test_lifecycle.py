@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dialogd.errors import Refused
-from dialogd.protocol import lifecycle, names
+from dialogd.protocol import lifecycle
 from dialogd.protocol.admit import MarkPolicy
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import USER
@@ -136,12 +136,12 @@ def test_what_a_state_does_not_allow_is_refused_by_its_name(name: str) -> None:
 
 
 def test_programs_get_the_names_that_they_know() -> None:
-    found = [(names.lifecycle_of(in_state(name)), names.allowed(in_state(name))[:2]) for name in STATES]
+    found = [(lifecycle.lifecycle_of(in_state(name)), lifecycle.allowed(in_state(name))[:2]) for name in STATES]
     assert found == [
         ("dormant", ["start", "configure"]), ("streaming", ["post", "read"]), ("converging", ["vote", "moderate"]),
         ("collapsed", ["harvest", "reset"]),
     ]  # fmt: skip
-    assert (names.lifecycle_of(None), names.allowed(None)) == (None, [])
+    assert (lifecycle.lifecycle_of(None), lifecycle.allowed(None)) == (None, [])
 
 
 def test_a_refusal_says_what_to_do_next() -> None:
