@@ -144,7 +144,6 @@ class Header:
     text: str = ""
 
     def agent(self, agent_id: str) -> Participant | None:
-        """The agent of that id, or None."""
         return next((a for a in self.agents if a.id == agent_id), None)
 
     @cached_property
@@ -225,6 +224,7 @@ class Said:
     chain: str = field(default="", kw_only=True)  # the recorded sha, the computed one of a hand-written entry
     by_hand: bool = field(default=False, kw_only=True)
     withdrawn: tuple[Mark, ...] | None = field(default=None, kw_only=True)  # the marks, where the person withdrew it
+    frame: Frame | None = field(default=None, kw_only=True)
 
     @property
     def counts(self) -> bool:
@@ -238,22 +238,21 @@ class Said:
 
     @property
     def is_turn(self) -> bool:
-        """True for a numbered turn, False for a note."""
         return self.number > 0
 
     @property
     def at(self) -> str:
-        """The wall time at which it was written, "" where nothing says so."""
-        return ""
+        """The wall time at which it was written, "" where no frame says so."""
+        return self.frame.at if self.frame is not None else ""
 
     @property
     def via(self) -> str:
         """Whose session wrote this by the person's hand: a seat's id, OTHER, UNKNOWN; "" for the person, and agents."""
-        return ""
+        return self.frame.via if self.frame is not None else ""
 
     @property
     def from_session(self) -> str:
-        """Whose session wrote this by the person's hand, in words (`B's session`); "" for the person, and agents."""
+        """The same in words: `B's session`."""
         return whose(self.via) if self.via else ""
 
     @property
@@ -274,8 +273,7 @@ class Said:
         return None
 
     def all(self, name: str) -> tuple[Mark, ...]:
-        """Every mark of that name."""
-        return tuple([m for m in self.marks if m.name == name]) if self.marks else ()
+        return tuple([mark for mark in self.marks if mark.name == name]) if self.marks else ()
 
     @property
     def failures(self) -> tuple[tuple[str, str, str], ...]:
@@ -305,19 +303,8 @@ class Entry(Said):
     start: int
     end: int
     line: int  # from 1
-    frame: Frame | None = None
     linked: bool = True  # its `prev` names the entry before it
     notice: str = ""  # what could not be understood in it, in words
-
-    @property
-    def at(self) -> str:
-        """The wall time at which it was written, "" where no frame says so."""
-        return self.frame.at if self.frame is not None else ""
-
-    @property
-    def via(self) -> str:
-        """Whose session wrote this by the person's hand, "" where no frame says so."""
-        return self.frame.via if self.frame is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,6 @@ class Standing:
     replaced: int = 0
 
     def signed_by(self, agent: str) -> bool:
-        """True when `agent` has signed this very text."""
         return any(who == agent for who, _ in self.signers)
 
 
@@ -245,7 +244,6 @@ class Table:
 
     @property
     def vetoed(self) -> tuple[str, ...]:
-        """The proposals that the person ruled out."""
         return tuple([decision.ref for decision in self.decisions if decision.method == "veto"])
 
     def proposed(self, said: Said) -> Table:
@@ -387,7 +385,6 @@ class Poll:
         return replace(self, ballots=tuple(ballot for ballot in self.ballots if ballot.agent != agent))
 
     def cast(self, ballot: Ballot) -> Poll:
-        """The poll with this vote, in place of the same agent's last one."""
         return replace(self, ballots=(*self.without(ballot.agent).ballots, ballot))
 
 
@@ -540,12 +537,11 @@ class Questions:
 
     @property
     def askers(self) -> tuple[str, ...]:
-        """The agents that asked the person, in order."""
         return tuple(dict.fromkeys(question.asker for question in self.open if question.asker))
 
     @property
     def asker(self) -> str:
-        """The agent that asked the person, the last one of several; "" where none did."""
+        """The last one of several; "" where no agent asked."""
         return self.askers[-1] if self.askers else ""
 
 
@@ -594,7 +590,6 @@ class Outcome:
 
     @property
     def words(self) -> str:
-        """How it ended, in a few words."""
         return ENDS.get(self.cause or self.name, self.name)
 
     @property
@@ -627,7 +622,6 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """True when the dialog ended because no agent could go on."""
         return self.cause == "error"
 
 
@@ -695,7 +689,6 @@ class State:
 
     @property
     def has_spoken(self) -> bool:
-        """True once an agent has spoken."""
         return bool(self.floor.spoke_at)
 
     def is_asked_to_decide(self, agent: str) -> bool:
@@ -763,7 +756,6 @@ class Dialog:
 
     @property
     def last(self) -> Entry | None:
-        """The last entry, or None in a file that is all header."""
         return self.entries[-1] if self.entries else None
 
     @property
@@ -777,7 +769,6 @@ class Dialog:
         return (e for e in reversed(self.entries) if e.is_turn and e.condition is not Condition.DAMAGED)
 
     def entry(self, entry_id: str) -> Entry | None:
-        """The entry of that id (`7`, `7.2`), or None."""
         return next((e for e in reversed(self.entries) if e.id == entry_id), None)
 
 
