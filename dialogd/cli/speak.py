@@ -257,10 +257,10 @@ def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool |
         return False
     show(plain(f"{file} [{name}], copied to {copy}"))
     plan = settings.plan if file not in served else Path(served[file]) if served[file] else False
-    page = leave_plan(replace(settings, file=file, plan=plan), dialog) if name == "STOPPED" else None
+    page = leave_plan(replace(settings, file=file, plan=plan), dialog)
     if page is not None:
         show(plain(f"plan {page}"))
-    if page is not None or name != "STOPPED" or not plan or not has_spoken(dialog):
+    if page is not None or not plan or not has_spoken(dialog):
         with suppress(DialogdError):  # the next stop finds all of it done, and says so once more
             person.finished(log, dialog)
     return True
