@@ -225,7 +225,7 @@ def test_a_judges_choice_is_the_position_it_chose_and_settles_both_sides() -> No
     drawn = Plan(judged(tabs, "Spaces.\n\n[PROPOSAL: spaces]", "[DECIDE: A | it names a reason]").dialog)
     assert drawn.headline.startswith("decided by the judge: the position of Claude A in turn 2")
     assert drawn.agreed.text.startswith("Tabs, everywhere")
-    assert (drawn.worth.verdict, drawn.worth.same) == ("a tie between P1 and P2: nothing decided", False)
+    assert (drawn.worth["verdict"], drawn.worth["same"]) == ("a tie between P1 and P2: nothing decided", False)
     page = markdown(drawn)
     assert "The position of Claude A, as turn 2 states it: decided by the judge." in section(page, "What was decided")
     assert "What Claude A had proposed, in turn 2: tabs" in section(page, "What was decided")
@@ -259,7 +259,7 @@ def test_a_deadlock_is_a_result() -> None:
         ("OBJECTION", "B"),
     ]
     assert [(said.by, said.turn) for said in drawn.crux] == [("A, B", 4)]
-    assert [step.text for step in drawn.steps] == ["log the session reads of one real page for an hour"]
+    assert [step["text"] for step in drawn.steps] == ["log the session reads of one real page for an hour"]
     page = markdown(drawn)
     assert "(Claude A and Claude B, turn 4)" in section(page, "The crux")
     assert "What was decided" not in page.partition("\n---\n")[0]
@@ -358,9 +358,9 @@ def test_next_steps_are_read_from_under_their_name(text: str, steps: tuple[str, 
 
 
 def test_next_steps_come_from_the_agreed_text_before_any_turn() -> None:
-    assert {step.where for step in Plan(consensus()).steps} == {"the agreed text"}
+    assert {step["where"] for step in Plan(consensus()).steps} == {"the agreed text"}
     drawn = plan("Next steps:\n- old", "Next steps:\n- ask ten people", "Yes.")
-    assert [(step.text, step.where) for step in drawn.steps] == [("ask ten people", "turn 3, by B")]
+    assert [(step["text"], step["where"]) for step in drawn.steps] == [("ask ten people", "turn 3, by B")]
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
@@ -395,19 +395,19 @@ def test_a_struck_turn_is_nobodys_view() -> None:
 
 def test_a_plain_vote_of_the_first_answers_is_compared_with_the_outcome() -> None:
     worth = Plan(vote()).worth
-    whole, first = worth.whole, worth.first
-    assert (worth.verdict, worth.same) == ("P1, with 2 of 3 voices", True)
-    assert [(said.by, said.text) for said in worth.choices] == [("A", "P1"), ("B", "P2"), ("C", "P1")]
-    assert (first.turns, first.usd, first.tokens, first.seconds) == (3, pytest.approx(0.009), 8_100, 16.5)
-    assert (whole.turns, whole.usd, whole.tokens, whole.seconds) == (4, pytest.approx(0.014), 12_400, 23.0)
+    whole, first = worth["whole"], worth["first"]
+    assert (worth["verdict"], worth["same"]) == ("P1, with 2 of 3 voices", True)
+    assert [(said["by"], said["text"]) for said in worth["choices"]] == [("A", "P1"), ("B", "P2"), ("C", "P1")]
+    assert (first["turns"], first["usd"], first["tokens"], first["seconds"]) == (3, pytest.approx(0.009), 8_100, 16.5)
+    assert (whole["turns"], whole["usd"], whole["tokens"], whole["seconds"]) == (4, pytest.approx(0.014), 12_400, 23.0)
     more = setup('verdict = "vote"\norder = "round-robin"\nquorum = 1.0')
     change = "[VOTE: P2 approve | true]\n[VOTE: P1 reject | ugly]"
     lines = ("[PROPOSAL: tabs]", "[AGREE: P1]", "[PROPOSAL: spaces]\n[VOTE: P1 reject | ugly]", change, change)
     turned = plan(*lines, "[VOTE: P2 approve | mine]", of="ABC", more=more).worth
-    assert (turned.verdict, turned.outcome, turned.same) == ("P1, with 2 of 3 voices", "P2", False)
+    assert (turned["verdict"], turned["outcome"], turned["same"]) == ("P1, with 2 of 3 voices", "P2", False)
     text = "ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]"
     equal = plan("[PROPOSAL: Use tabs.]", "[PROPOSAL: use tabs]", text, "[AGREE: P3]")
-    assert (equal.worth.verdict, equal.worth.same) == ("P1, with 2 of 2 voices", None)
+    assert (equal.worth["verdict"], equal.worth["same"]) == ("P1, with 2 of 2 voices", None)
     assert "a text that no first answer held" in equal.course[0]
 
 
@@ -417,7 +417,11 @@ def test_sealed_first_answers_are_named_so() -> None:
     scripts = {who: [f"[PROPOSAL: {text}]", yes] for who, text in said.items()}
     drawn = Plan(played(Room(opening(*"ABC", turn="A, B, C", more=more), **scripts)))
     worth = drawn.worth
-    assert (worth.basis, worth.verdict, worth.same) == ("the sealed first answers", "P1, with 2 of 3 voices", True)
+    assert (worth["basis"], worth["verdict"], worth["same"]) == (
+        "the sealed first answers",
+        "P1, with 2 of 3 voices",
+        True,
+    )
     assert [said.text for said in drawn.questions] == ["P2: Redis"]
 
 
@@ -466,8 +470,8 @@ def test_agents_that_agree_in_other_words_are_told_why_nothing_ends(line: str, w
 )
 def test_where_it_cannot_be_said_the_reason_is_given(lines: list[str], why: str) -> None:
     drawn = plan(*lines)
-    assert why in drawn.worth.why
-    assert section(markdown(drawn), "The first answers, counted") == f"It cannot be said: {drawn.worth.why}."
+    assert why in drawn.worth["why"]
+    assert section(markdown(drawn), "The first answers, counted") == f"It cannot be said: {drawn.worth['why']}."
 
 
 # -- figures, JSON ----------------------------------------------------------------------------------------------------

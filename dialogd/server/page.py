@@ -513,12 +513,12 @@ def end_piece(dialog: Dialog, path: str) -> str:
 
 def _figures(plan: Plan) -> str:
     """Turns, time and cost, in one line."""
-    whole, took = plan.worth.whole, plan.seconds
+    whole, took = plan.worth["whole"], plan.seconds
     parts = [
         many(plan.dialog.state.number, "turn"),
         in_words(round(took)) if took else "",
-        dollars(whole.usd) if whole.usd else "",
-        f"{whole.tokens:,} tokens" if whole.tokens else "",
+        dollars(whole["usd"]) if whole["usd"] else "",
+        f"{whole['tokens']:,} tokens" if whole["tokens"] else "",
     ]
     return " · ".join(filter(None, parts))
 

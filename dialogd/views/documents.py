@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -184,7 +184,7 @@ def _disagreements(plan: Plan) -> str:
 
 
 def _changes(plan: Plan) -> str:
-    rows = [(str(c.turn), plan.name(c.agent), c.ref, f"{c.before} → {c.now}") for c in plan.changes]
+    rows = [(str(c["turn"]), plan.name(c["agent"]), c["ref"], f"{c['before']} → {c['now']}") for c in plan.changes]
     return table(("turn", "agent", "on", "change"), rows)
 
 
@@ -254,13 +254,13 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
             "in_words": plan.headline,
         },
         "consensus_reached": outcome is not None and outcome.is_consensus,
-        "approved": asdict(plan.approved) if plan.approved else None,
+        "approved": plan.approved,
         "rejections": [asdict(item) for item in plan.rejections],
         "agents": [{"id": a.id, "name": a.name, "role": rules.role(a.id).name or a.role} for a in header.agents],
         "agreed": asdict(plan.agreed) if plan.agreed else None,
         "on_the_table": asdict(plan.on_the_table) if plan.on_the_table else None,
-        **{name: [asdict(item) for item in items] for name, items in lists.items()},
-        "worth": asdict(plan.worth),
+        **{name: [i if isinstance(i, dict) else asdict(i) for i in items] for name, items in lists.items()},
+        "worth": plan.worth,
         "findings": [{**asdict(item), "blocks": item.blocks} for item in plan.findings],
         "score": {"parts": dict(score.parts), "points": dict(score.points), "total": score.total} if score else None,
         "convergence": convergence(plan.dialog),
@@ -464,56 +464,29 @@ HASHES = (
     "Each hash is that of an entry and of the one before it. They show what was changed afterwards, not who wrote it:"
     " `dialogd verify` checks them."
 )
+Drawn = dict[str, Any]  # what a template shows, by name
 _SETUP = re.compile(r"^## Setup[ \t]*\n.*?(?=^## |^---[ \t]*$|\Z)", re.M | re.S)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One entry. `anchor` is `t7` or `n7-2`, `caption` its time, `note` its condition, `told` its marks in words."""
+def draw_up(dialog: Dialog, attachments: Mapping[str, str]) -> Drawn:
+    """The document of a dialog, in the order of its page: the decision first, figures and hashes last.
 
-    anchor: str
-    title: str
-    caption: str
-    is_withdrawn: bool
-    note: str
-    text: str
-    told: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """All of it, in the order of the page: the decision first (`summary`, in Markdown), figures and hashes last.
-
-    `proposals` and `records` are the rows of their tables, `header` what the file's header says, without its Setup.
+    `summary` is Markdown, `proposals` and `records` are rows of tables, `header` is the file's without its Setup; links
+    to attachments lead to its appendix.
     """
-
-    title: str
-    kind: str
-    facts: dict[str, str]
-    summary: str
-    proposals: tuple[tuple[str, ...], ...]
-    parts: tuple[Piece, ...]
-    attachments: Mapping[str, str]
-    rules: tuple[str, ...]
-    records: tuple[tuple[str, ...], ...]
-    header: str
-
-
-def draw_up(dialog: Dialog, attachments: Mapping[str, str]) -> Document:
-    """The document of a dialog; links to attachments lead to its appendix."""
     plan = Plan(dialog)
-    return Document(
-        title=" ".join((dialog.header.topic or dialog.header.title or "A dialog").split()),
-        kind="A rehearsal: no model was asked" if dialog.is_rehearsed else "",
-        facts={name: value for name, value in _facts(plan).items() if value},
-        summary=_page(plan),
-        proposals=tuple(_proposals(plan)),
-        parts=tuple(_piece(plan, entry, attachments) for entry in dialog.entries),
-        attachments=attachments,
-        rules=tuple(_rules(dialog)),
-        records=tuple(_record(plan, entry) for entry in dialog.entries),
-        header=re.sub(r"\n{3,}", "\n\n", _SETUP.sub("", dialog.header.text)).strip("\n-"),
-    )
+    return {
+        "title": " ".join((dialog.header.topic or dialog.header.title or "A dialog").split()),
+        "kind": "A rehearsal: no model was asked" if dialog.is_rehearsed else "",
+        "facts": {name: value for name, value in _facts(plan).items() if value},
+        "summary": _page(plan),
+        "proposals": tuple(_proposals(plan)),
+        "parts": tuple(_piece(plan, entry, attachments) for entry in dialog.entries),
+        "attachments": attachments,
+        "rules": tuple(_rules(dialog)),
+        "records": tuple(_record(plan, entry) for entry in dialog.entries),
+        "header": re.sub(r"\n{3,}", "\n\n", _SETUP.sub("", dialog.header.text)).strip("\n-"),
+    }
 
 
 def anchor_of(name: str) -> str:
@@ -530,14 +503,14 @@ def _facts(plan: Plan) -> dict[str, str]:
     cast = [agent.id for agent in dialog.everybody]
     took = f" in {in_words(round(plan.seconds))}" if plan.seconds else ""
     is_known = spent.entries > spent.unknown or spent.tokens
-    approved = f"by the person{f' on {date(plan.approved.at)}' if plan.approved.at else ''}" if plan.approved else ""
+    approved = plan.approved["at"] if plan.approved else ""
     return {
         "Participants": listed([plan.name(who) + ("" if who in here else " (left)") for who in cast]),
         "Began": date(plan.began),
         "Ended": date(plan.ended),
         "Turns": f"{state.turns_in_words if state.base else state.number}{took}",
         "Cost": f"{in_dollars(spent)}, {in_tokens(spent)} tokens" if is_known else "",
-        "Approved": approved,
+        "Approved": f"by the person{f' on {date(approved)}' if approved else ''}" if plan.approved else "",
     }
 
 
@@ -570,22 +543,22 @@ def _rules(dialog: Dialog) -> Iterator[str]:
         yield "Nobody was at the table: what the agents would have asked the person had to be answered without them."
 
 
-def _piece(plan: Plan, entry: Entry, attachments: Mapping[str, str]) -> Piece:
+def _piece(plan: Plan, entry: Entry, attachments: Mapping[str, str]) -> Drawn:
     withdrawn = "withdrawn by the person: its marks do not count" if not entry.counts else ""
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
     who, text = entry.from_session or plan.name(entry.by), words_of(entry)
     for name in attachments:
         if name in text:
             text = re.sub(rf"\]\([^()\s]*\.d/{re.escape(name)}\)", f"](#{anchor_of(name)})", text)
-    return Piece(
-        anchor=f"t{entry.number}" if entry.is_turn else f"n{entry.id.replace('.', '-')}",
-        title=f"{kind} — {who[:1].upper()}{' '.join(who[1:].split())}" if who.strip() else kind,
-        caption=date(entry.at) if entry.frame is not None else "written by hand",
-        is_withdrawn=not entry.counts,
-        note="; ".join(filter(None, (withdrawn, STATES.get(entry.condition, ""), entry.notice))),
-        text=text,
-        told=sentences(entry, plan.name),
-    )
+    return {
+        "anchor": f"t{entry.number}" if entry.is_turn else f"n{entry.id.replace('.', '-')}",
+        "title": f"{kind} — {who[:1].upper()}{' '.join(who[1:].split())}" if who.strip() else kind,
+        "caption": date(entry.at) if entry.frame is not None else "written by hand",
+        "is_withdrawn": bool(withdrawn),
+        "note": "; ".join(filter(None, (withdrawn, STATES.get(entry.condition, ""), entry.notice))),
+        "text": text,
+        "told": sentences(entry, plan.name),
+    }
 
 
 def _record(plan: Plan, entry: Entry) -> tuple[str, ...]:
@@ -647,9 +620,9 @@ _EATEN = re.compile(
 )
 
 
-def _as_markdown(made: Document) -> str:
+def _as_markdown(made: Drawn) -> str:
     """The whole document; ends with a newline."""
-    records = table(RECORDS, [tuple(map(guarded, row)) for row in made.records])
+    records = table(RECORDS, [tuple(map(guarded, row)) for row in made["records"]])
     names = {"line": lambda text: inline(guarded(text), ALL), "heading": _shown, "anchor_of": anchor_of}
     return _document("export.md.jinja", d=made, records=records, hashes=HASHES, **names) + "\n"
 
@@ -666,7 +639,7 @@ def _shown(title: str) -> str:
     return _EATEN.sub(kept, title)
 
 
-def _as_html(made: Document) -> str:
+def _as_html(made: Drawn) -> str:
     """One page, readable on a screen and on paper. Its policy allows its own style and nothing else."""
     folder = Path(__file__).parent
     css = (folder / "export.css").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from typing import TypedDict
+from typing import Any
 
 from dialogd.errors import BadInput
 from dialogd.protocol import board, build, lifecycle, marks, questions
@@ -41,33 +41,14 @@ _LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)
 _NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
 
-class Payload(TypedDict):
-    """What a message carries beside its envelope.
-
-    `reference` is its own number (`P1`), or what it refers to; `turn` the number of its turn, or of the one before a
-    note; `answers` the id of the message it answers; `score` the total of a review's score; `is_withdrawn` says that
-    the person withdrew or vetoed it.
-    """
-
-    summary: str
-    reference: str
-    text: str
-    turn: int
-    entry: str
-    answers: str
-    confidence: float | None
-    score: float | None
-    is_open: bool
-    is_withdrawn: bool
-
-
 @dataclass(slots=True)
 class Message:
     """One message. `from_agent` and `to_agent` are agents' ids, `User` or `System`; several are joined by ", ".
 
     `to_agent` is "" where it goes to all, `timestamp` "" where the file has none. `correlation_id` is the id of the
-    message that the chain of answers began with; "" where this one answers nothing. `requires_response`: it asks, or
-    gives somebody the turn by name.
+    message that the chain of answers began with, "" where this one answers nothing; `answers` that of the one before.
+    `requires_response`: it asks, or gives somebody the turn by name. `reference` is its own number (`P1`), or what it
+    refers to; `turn` the number of its turn, or of the one before a note; `score` the total of a review's.
     """
 
     message_id: str
@@ -77,7 +58,7 @@ class Message:
     timestamp: str
     correlation_id: str
     requires_response: bool
-    payload: Payload
+    payload: dict[str, Any]
     from_name: str = ""
     to_names: tuple[str, ...] = ()
 
@@ -173,14 +154,14 @@ class _Walk:
             f"{self.dialog.id}:{entry.id}.{number}", kind, speaker, ", ".join(to), entry.at,
             correlation_id=(found.correlation_id or found.message_id) if found else "",
             requires_response=asks or is_task,
-            payload=Payload(
-                summary=summary, reference=reference, text=text, turn=self.turn, entry=entry.id,
-                answers=found.message_id if found else "",
-                confidence=marks.confidence(sure) if sure is not None and speaker == entry.by else None,
-                score=score,
-                is_open=asks and entry.counts,
-                is_withdrawn=not entry.counts or (is_made and reference in self.dialog.state.table.vetoed),
-            ),
+            payload={
+                "summary": summary, "reference": reference, "text": text, "turn": self.turn, "entry": entry.id,
+                "answers": found.message_id if found else "",
+                "confidence": marks.confidence(sure) if sure is not None and speaker == entry.by else None,
+                "score": score,
+                "is_open": asks and entry.counts,
+                "is_withdrawn": not entry.counts or (is_made and reference in self.dialog.state.table.vetoed),
+            },
             from_name=self.names.get(speaker, speaker),
             to_names=tuple(self.names.get(who, who) for who in to),
         )  # fmt: skip
@@ -497,7 +478,7 @@ def _is_news(
     """False for a question that was answered, one whose words stand in its turn alone, and an objection that is met."""
     said, by, outcome = message.payload, message.from_agent, dialog.state.outcome
     if section == "asked_you":
-        return said["is_open"]
+        return bool(said["is_open"])
     if section != "objections":
         return bool(said["text"]) or section != "asked"
     if said["is_withdrawn"] or (outcome is not None and outcome.is_consensus):

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 
+Facts = dict[str, Any]  # by the names that they have in the plan's JSON
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """Something that somebody said in a turn: a mark's name as `kind`, and its text."""
@@ -132,52 +135,6 @@ class Disagreement:
 
 
 @dataclass(frozen=True, slots=True)
-class StanceChange:
-    """An agent's change of stance on a proposal."""
-
-    agent: str
-    ref: str
-    before: str
-    now: str
-    turn: int
-
-
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """A next step and where it was read: `the agreed text`, `turn 7, by A`."""
-
-    text: str
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlanCost:
-    """What some turns came to; None where nobody knows. `seconds` is the time of the calls, added up."""
-
-    turns: int
-    usd: float | None = None
-    tokens: int | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """Was the debate worth it: a plain count of the first answers against the outcome; `why` where there is none.
-
-    `same`: whether it would have come to the same; None where marks cannot tell, or nothing was counted.
-    """
-
-    whole: PlanCost
-    first: PlanCost | None = None
-    choices: tuple[Statement, ...] = ()
-    verdict: str = ""
-    outcome: str = ""
-    same: bool | None = None
-    why: str = ""
-    basis: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Synthesis:
     """A unified plan that a model wrote from the dialog; nobody signed it. `cost` in words."""
 
@@ -185,14 +142,6 @@ class Synthesis:
     agent: str
     model: str
     cost: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResultApproval:
-    """That the person took the result: the note, and its time, "" where it was written by hand."""
-
-    entry: str
-    at: str
 
 
 # -- What is read out of the agents' texts ----------------------------------------------------------------------------
@@ -393,10 +342,10 @@ class Plan:
         return self.dialog.state.outcome is not None and self.dialog.state.outcome.is_deadlock
 
     @property
-    def approved(self) -> ResultApproval | None:
-        """The note in which the person took the result."""
+    def approved(self) -> Facts | None:
+        """The note in which the person took the result, and when, "" by hand."""
         note = self.dialog.entry(self.dialog.state.approved) if self.dialog.state.approved else None
-        return ResultApproval(note.id, note.at) if note is not None else None
+        return {"entry": note.id, "at": note.at} if note is not None else None
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
@@ -627,14 +576,14 @@ class Plan:
     def course(self) -> tuple[str, ...]:
         """What the debate changed and what it took: against the first answers, and by what the marks say."""
         worth, raised, changed = self.worth, len(self.conflicts), len(self.changes)
-        if worth.why or not worth.verdict:
-            gain = f"Whether it changed the result cannot be said: {worth.why}." if self.outcome else ""
-        elif worth.same is None:
-            gain = f"It cannot be compared by marks: {worth.outcome} is a text that no first answer held."
-        elif worth.same:
-            gain = f"{worth.basis[0].upper()}{worth.basis[1:]}, counted, would have come to the same: {worth.verdict}."
+        if worth["why"] or not worth["verdict"]:
+            gain = f"Whether it changed the result cannot be said: {worth['why']}." if self.outcome else ""
+        elif worth["same"] is None:
+            gain = f"It cannot be compared by marks: {worth['outcome']} is a text that no first answer held."
+        elif worth["same"]:
+            gain = f"T{worth['basis'][1:]}, counted, would have come to the same: {worth['verdict']}."
         else:
-            gain = f"It changed the result: {worth.basis}, counted, would have come to {worth.verdict}."
+            gain = f"It changed the result: {worth['basis']}, counted, would have come to {worth['verdict']}."
         settled = raised - len(self.unsettled)
         left = "all settled" if settled == raised > 1 else "settled" if settled else "not settled"
         left = f"{settled} settled, {raised - settled} left open" if 0 < settled < raised else left
@@ -642,29 +591,35 @@ class Plan:
         moves += [f"{many(changed, 'change')} of position"] if changed else []
         if not moves and self.dialog.state.has_spoken:
             moves = ["Nobody objected, and nobody changed a position"]
-        whole, first = worth.whole, worth.first
-        figures = [dollars(whole.usd)] if whole.usd else []
-        figures += [f"{whole.tokens:,} tokens"] if whole.tokens else []
-        early = first.usd if first is not None and first.turns < whole.turns and whole.usd else None
+        whole, first = worth["whole"], worth["first"]
+        figures = [dollars(whole["usd"])] if whole["usd"] else []
+        figures += [f"{whole['tokens']:,} tokens"] if whole["tokens"] else []
+        early = first["usd"] if first and first["turns"] < whole["turns"] and whole["usd"] else None
         alone = f"; the first answers alone {dollars(early)}" if early else ""
         price = f"It cost {' and '.join(figures)}{alone}." if figures else ""
         return tuple(filter(None, (gain, f"{'; '.join(moves)}." if moves else "", price)))
 
-    @property
-    def worth(self) -> Worth:
-        """A plain vote of what each agent's first turn is for, or against, beside what was decided in the end."""
-        whole, header, first = cost(self.dialog.entries), self.dialog.header, dict[str, Entry]()
+    @cached_property
+    def worth(self) -> Facts:
+        """Was the debate worth it: a plain vote of what each agent's first turn is for, or against, beside the outcome.
+
+        `why` says why nothing was counted; `same` whether it would have come to the same, None where marks cannot tell.
+        """
+        header, first = self.dialog.header, dict[str, Entry]()
         for entry in self._turns:
             if entry.by != header.judge and entry.by in header.speakers:
                 first.setdefault(entry.by, entry)
-        if not self.outcome or len(first) < 2:
-            return Worth(whole, why="fewer than two agents answered" if self.outcome else "the dialog has not ended")
         taken = {(p.agent, p.turn): p for p in reversed(self._stances) if p.stance in ("for", "against")}
         held = {who: taken.get((who, entry.number)) for who, entry in first.items()}
+        found: Facts = {
+            "whole": cost(self.dialog.entries), "first": None, "choices": [], "verdict": "", "outcome": "",
+            "same": None, "why": "", "basis": "",
+        }  # fmt: skip
+        if not self.outcome or len(first) < 2:
+            return {**found, "why": "fewer than two agents answered" if self.outcome else "the dialog has not ended"}
         if unclear := [f"{self.name(who)} (turn {first[who].number})" for who, one in held.items() if one is None]:
-            return Worth(whole, why=f"the first answer of {listed(unclear)} names no choice by a mark")
+            return {**found, "why": f"the first answer of {listed(unclear)} names no choice by a mark"}
         chosen = {who: ("against " * (one.stance == "against"), one.ref) for who, one in held.items() if one}
-        choices = tuple(Statement("FIRST", who, first[who].number, "".join(choice)) for who, choice in chosen.items())
         keys = {f"{side}{self._key(ref)}": f"{side}{ref}" for side, ref in reversed(chosen.values())}
         counts = Counter(f"{side}{self._key(ref)}" for side, ref in chosen.values())
         voices = max(counts.values())
@@ -673,12 +628,19 @@ class Plan:
         verdict, won = f"{keys[tied[0]]}, with {voices} of {len(chosen)} voices", tied[0]
         if len(tied) > 1:
             verdict, won = f"a tie between {listed([keys[key] for key in tied])}: nothing decided", ""
-        is_new = final and won and final not in counts  # a text that no first answer held
         is_sealed = all(entry.frame and entry.frame.nonce for entry in first.values())
-        return Worth(
-            whole, cost(first.values()), choices, verdict, name or "nothing was decided",
-            None if is_new else final == won, basis=f"the {'sealed ' * is_sealed}first answers",
-        )  # fmt: skip
+        return {
+            **found,
+            "first": cost(first.values()),
+            "choices": [
+                {"kind": "FIRST", "by": who, "turn": first[who].number, "text": "".join(choice)}
+                for who, choice in chosen.items()
+            ],
+            "verdict": verdict,
+            "outcome": name or "nothing was decided",
+            "same": None if final and won and final not in counts else final == won,  # None: no first answer held it
+            "basis": f"the {'sealed ' * is_sealed}first answers",
+        }
 
     def _key(self, ref: str) -> str:
         """What makes two proposals the same: the words of their texts."""
@@ -769,16 +731,16 @@ class Plan:
         return (*found, *(said for who, said in reserved.items() if who not in known))
 
     @property
-    def changes(self) -> tuple[StanceChange, ...]:
+    def changes(self) -> list[Facts]:
         """Each stance that is not the first an agent took on a proposal."""
-        before: dict[tuple[str, str], str] = {}
+        held: dict[tuple[str, str], str] = {}
         found = []
         for p in self._stances:
-            known = before.get((p.agent, p.ref), "")
-            if known and known != p.stance:
-                found.append(StanceChange(p.agent, p.ref, known, p.stance, p.turn))
-            before[p.agent, p.ref] = p.stance
-        return tuple(found)
+            before = held.get((p.agent, p.ref), p.stance)
+            if before != p.stance:
+                found.append({"agent": p.agent, "ref": p.ref, "before": before, "now": p.stance, "turn": p.turn})
+            held[p.agent, p.ref] = p.stance
+        return found
 
     # -- what each agent says -------------------------------------------------------------------------------------
 
@@ -880,16 +842,16 @@ class Plan:
                 yield Statement("PROPOSAL", p.by, turn_number(p.entry), text)
 
     @property
-    def steps(self) -> tuple[NextStep, ...]:
-        """Next steps: those of the agreed text, else of the last turns that name any, else the experiments."""
+    def steps(self) -> list[Facts]:
+        """Next steps, and where each was read: in the agreed text, else the last turns, else the experiments."""
         agreed = self._now
         if agreed is not None and (found := labelled(agreed.text, STEPS)):
-            return tuple(NextStep(text, "the agreed text") for text in found)
+            return [{"text": text, "where": "the agreed text"} for text in found]
         for entry in self._turns[: -LAST_TURNS - 1 : -1]:
             if found := labelled(own_words(entry), STEPS):
-                return tuple(NextStep(text, f"turn {entry.number}, by {entry.by}") for text in found)
+                return [{"text": text, "where": f"turn {entry.number}, by {entry.by}"} for text in found]
         tried = self.experiments if agreed is None else ()
-        return tuple(NextStep(said.text, f"turn {said.turn}, by {said.by}: what would settle it") for said in tried)
+        return [{"text": one.text, "where": f"turn {one.turn}, by {one.by}: what would settle it"} for one in tried]
 
     # -- the figures ----------------------------------------------------------------------------------------------
 
@@ -986,8 +948,8 @@ def _account(spent: Spent) -> dict[str, Any]:
     }
 
 
-def cost(entries: Iterable[Entry]) -> PlanCost:
-    """What these entries came to, as far as their frames say."""
+def cost(entries: Iterable[Entry]) -> Facts:
+    """What these entries came to, as far as their frames say; None where nobody knows."""
     turns, spent, times = 0, Spent(), []
     for entry in entries:
         frame = entry.frame
@@ -996,10 +958,10 @@ def cost(entries: Iterable[Entry]) -> PlanCost:
         turns += entry.is_turn
         spent = spent.plus(account(frame.tokens_in, frame.tokens_out, frame.usd))
         times += [int(frame.ms)] if _MS.fullmatch(frame.ms) else []
-    known = _account(spent)
-    return PlanCost(
-        turns,
-        usd=None if spent.unknown == spent.entries else spent.usd,
-        tokens=None if known["tokens"]["in"] is None else spent.tokens,
-        seconds=sum(times) / 1000 if times else None,
-    )
+    is_counted = bool(spent.entries) and not (spent.uncounted and not spent.tokens)
+    return {
+        "turns": turns,
+        "usd": None if spent.unknown == spent.entries else spent.usd,
+        "tokens": spent.tokens if is_counted else None,
+        "seconds": sum(times) / 1000 if times else None,
+    }

@@ -83,7 +83,7 @@ def test_markdown_has_the_headings_of_the_document_and_every_text(dialog: Dialog
     heads = [(t.map[0], tokens[i + 1].content) for i, t in enumerate(tokens) if t.type == "heading_open" and t.map]
     own = [(at, head) for at, head in heads if lines[at].startswith("#")]
     assert own == heads
-    titles = [part.title for part in draw_up(dialog, {}).parts]
+    titles = [part["title"] for part in draw_up(dialog, {})["parts"]]
     assert [head for _, head in own if head.startswith("Turn")] == titles
     ends = [at for at, _ in own[1:]] + [len(lines)]
     told = {head: "\n".join(lines[at:end]) for (at, head), end in zip(own, ends, strict=True)}
@@ -333,13 +333,13 @@ def test_the_end_is_when_it_ended_and_not_when_it_was_approved() -> None:
     text = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
     room = Room(opening("A", "B"), A=[text], B=["[AGREE: P1]"])
     room.run()
-    ended = dict(draw_up(room.dialog, {}).facts)["Ended"]
+    ended = draw_up(room.dialog, {})["facts"]["Ended"]
     room.advance(3600)
     room.approve()
     assert room.dialog.last.mark("APPROVED")
-    assert dict(draw_up(room.dialog, {}).facts)["Ended"] == ended
+    assert draw_up(room.dialog, {})["facts"]["Ended"] == ended
     room.reject("Not this.")
-    assert "Ended" not in dict(draw_up(room.dialog, {}).facts)
+    assert "Ended" not in draw_up(room.dialog, {})["facts"]
 
 
 ALONE = """

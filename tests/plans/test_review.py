@@ -79,7 +79,7 @@ def test_a_finding_is_no_choice() -> None:
     room = Room(opening("A", "B", keys=["Max Turns: 3"], more=more), A=[found], B=[found])
     room.run()
     worth = Plan(room.dialog).worth
-    assert worth.why == "the first answer of Claude A (turn 2) and Claude B (turn 3) names no choice by a mark"
+    assert worth["why"] == "the first answer of Claude A (turn 2) and Claude B (turn 3) names no choice by a mark"
 
 
 def test_the_score_is_the_mean_of_its_five_parts() -> None:
