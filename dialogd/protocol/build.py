@@ -109,47 +109,33 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task, as the file tells of it.
-
-    why        of its state, in words; of what is merged: what the person overruled
-    after      numbers of the tasks that come first; `hours` as estimated
-    iteration  which attempt it is, counted on whatever happens; those up to `spent` are of earlier rounds: each word of
-               the person's to try it again, or on another base, begins a round
-    base       the commit from which it started; `commit` and `tree` are what was submitted last, `ref` the proposal
-               under which that is reviewed, `gate` what the gate said of it, `log` the hash of its output
-    reviewer   whose word approved it: an agent's id, or USER
-    carried    the commits `base..commit` that are to be carried to another base; "" for none
-    was        its state before an error, and before a review that did not decide; `undecided` counts those
-    requests   the pull requests that were opened for its commits
-    asks       for an improvement: category, priority, impact and files
-    entries    the ids of the entries in which it was proposed, submitted last and reviewed last
-    """
+    """One task, as the file tells of it."""
 
     number: int
     description: str
     criteria: tuple[str, ...] = ()
-    after: tuple[int, ...] = ()
-    hours: float | None = None
+    after: tuple[int, ...] = ()  # numbers of the tasks that come first
+    hours: float | None = None  # as estimated
     state: str = PROPOSED
-    why: str = ""
-    iteration: int = 0
-    spent: int = 0
+    why: str = ""  # of its state, in words; of what is merged: what the person overruled
+    iteration: int = 0  # which attempt it is, counted on whatever happens
+    spent: int = 0  # those up to it are of earlier rounds: each `retry` or `rebase` begins one
     branch: str = ""
-    base: str = ""
-    commit: str = ""
+    base: str = ""  # the commit from which it started
+    commit: str = ""  # what was submitted last
     tree: str = ""
-    ref: str = ""
-    gate: str = ""
-    log: str = ""
+    ref: str = ""  # the proposal under which that is reviewed
+    gate: str = ""  # what the gate said of it
+    log: str = ""  # the hash of its output
     score: int | None = None
     author: str = ""
-    reviewer: str = ""
-    carried: str = ""
-    was: str = ""
-    undecided: int = 0
-    requests: tuple[Request, ...] = ()
-    asks: Mapping[str, str] = field(default_factory=dict)
-    entries: tuple[str, str, str] = ("", "", "")
+    reviewer: str = ""  # whose word approved it: an agent's id, or USER
+    carried: str = ""  # the commits `base..commit` that are to be carried to another base
+    was: str = ""  # its state before an error, and before a review that did not decide
+    undecided: int = 0  # reviews that did not decide
+    requests: tuple[Request, ...] = ()  # pull requests for its commits
+    asks: Mapping[str, str] = field(default_factory=dict)  # for an improvement: category, priority, impact and files
+    entries: tuple[str, str, str] = ("", "", "")  # in which it was proposed, submitted last, reviewed last
 
     @property
     def id(self) -> str:
@@ -175,23 +161,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """A build as it stands, False for a dialog that is none: its rules, and all tasks by number.
-
-    `cycles` of improvement there were so far.
-    `base` is the last approved commit, "" before the first one: then it is the build's own. `top` is the highest
-    number that was given, also to a task of a struck turn. `is_wanted`: the person has said what they want beyond them,
-    once they were done. `silent` counts the moderator's turns in a row that planned nothing. `is_alone`: nobody is at
-    the table, who would confirm, allow or decide.
-    """
+    """A build as it stands: its rules, and all tasks by number; False for a dialog that is none."""
 
     all: tuple[Task, ...] = ()
     rules: Build | None = None
-    cycles: int = 0
-    base: str = ""
-    top: int = 0
-    is_wanted: bool = False
-    silent: int = 0
-    is_alone: bool = False
+    cycles: int = 0  # of improvement there were so far
+    base: str = ""  # the last approved commit; before the first one the build's own counts
+    top: int = 0  # the highest number that was given, also to a task of a struck turn
+    is_wanted: bool = False  # the person has said what they want beyond them, once they were done
+    silent: int = 0  # the moderator's turns in a row that planned nothing
+    is_alone: bool = False  # nobody is at the table, who would confirm, allow or decide
 
     def __bool__(self) -> bool:
         return self.rules is not None

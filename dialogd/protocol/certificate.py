@@ -64,30 +64,24 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was agreed. `sha` is the recorded hash of the text, the computed one where none is recorded.
+    """What was agreed, by whom, over which chain of entries."""
 
-    `method` is mutual, vote, moderator, decide, judge, person or by hand. `decided_in` and `stands_in` are ids of
-    entries, `decided_at` wall time; `chain` is the hash of the first entry and of the deciding one, `links` those of
-    all `entries` up to it, `header` the hash of the header, which no frame covers. `ref` is "" where the text is no
-    proposal; `text` is "" where it no longer stands in the file. `trees` are those that a build had approved by then.
-    """
-
-    ref: str
-    text: str
-    sha: str
-    method: str
-    decided_at: str
-    decided_in: str
+    ref: str  # "" where the text is no proposal
+    text: str  # "" where it no longer stands in the file
+    sha: str  # as recorded, else computed
+    method: str  # mutual, vote, moderator, decide, judge, person or by hand
+    decided_at: str  # wall time
+    decided_in: str  # the id of the entry, as `stands_in`
     signers: tuple[Signer, ...]
-    chain: tuple[str, str]
+    chain: tuple[str, str]  # the hashes of the first entry and of the deciding one
     entries: int
     dialog: str
     evidence: str = ""
     reason: str = ""
     stands_in: str = ""
-    header: str = ""
-    links: tuple[str, ...] = ()
-    trees: tuple[Tree, ...] = ()
+    header: str = ""  # its hash: no frame covers it
+    links: tuple[str, ...] = ()  # the hashes of all entries up to the deciding one
+    trees: tuple[Tree, ...] = ()  # those that a build had approved by then
 
     def as_json(self) -> dict[str, Any]:
         """The certificate as it is kept: the fields by name, and what it is worth."""

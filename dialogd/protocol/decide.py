@@ -25,43 +25,26 @@ LAIN = 3600.0  # seconds after which a dialog that lay still waits for a notify
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What a daemon knows beside the file; ages in seconds by its own monotonic clock, since it first saw the thing.
+    """What a daemon knows beside the file; ages in seconds by its own monotonic clock, since it first saw the thing."""
 
-    nudged   somebody told this daemon to look at this dialog: a notify, `new --go`, `run`
-    started  the journal remembers that somebody did
-    lain     how long the file had lain still when this daemon first saw it
-    rest     since the file last changed; `silent`: since this agent's own last turn
-    ages     of open debts, by their key, not counting pauses
-    working  agents whose own daemon says that they work on their debt
-    at       wall time
-    zone     the machine's clock, by which deadlines are told
-    next     what the turn that this agent owes will cost, and what it spent since its last entry
-    cut_off  the part of that which calls cost that were cut off
-    cap      US dollars, and `cap_tokens`, that this agent alone may spend in the dialog
-    priced   it is known what this agent's tokens cost
-    paid     the reply is here already: nothing more has to be bought for it
-    url      where this daemon listens, if it is one
-    pause    seconds that an agent which failed waits before it is asked again
-    """
-
-    at: str = ""
-    zone: Zone | None = None
-    nudged: bool = True
-    started: bool = False
-    lain: float = 0.0
-    rest: float = 0.0
-    silent: float = math.inf
+    at: str = ""  # wall time
+    zone: Zone | None = None  # the machine's, by which deadlines are told
+    nudged: bool = True  # somebody told this daemon to look: a notify, `new --go`, `run`
+    started: bool = False  # the journal remembers that somebody did
+    lain: float = 0.0  # how long the file had lain still when this daemon first saw it
+    rest: float = 0.0  # since the file last changed
+    silent: float = math.inf  # since this agent's own last turn
     ages: Mapping[tuple[str, str, str], float] = field(default_factory=lambda: MappingProxyType({}))
-    working: frozenset[str] = frozenset()
-    pace: float = 0.0
-    next: Estimate = field(default_factory=Estimate)
-    cut_off: Estimate = NOTHING
-    cap: float | None = None
-    cap_tokens: int | None = None
-    priced: bool = True
-    paid: bool = False
-    url: str = ""
-    pause: float = 0.0
+    working: frozenset[str] = frozenset()  # agents whose own daemon says that they work on their debt
+    pace: float = 0.0  # seconds between its own turns
+    next: Estimate = field(default_factory=Estimate)  # what its turn will cost, and what it spent since its last entry
+    cut_off: Estimate = NOTHING  # the part of that which calls cost that were cut off
+    cap: float | None = None  # US dollars that this agent alone may spend in the dialog
+    cap_tokens: int | None = None  # and tokens
+    priced: bool = True  # it is known what this agent's tokens cost
+    paid: bool = False  # the reply is here already: nothing more has to be bought for it
+    url: str = ""  # where this daemon listens, if it is one
+    pause: float = 0.0  # seconds that an agent which failed waits before it is asked again
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,24 +24,16 @@ NAME = re.compile(r"[A-Z][A-Z_]{1,39}")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of contribution. `fields` name what stands between its bars, in order.
-
-    numbers   what its daemon-given numbers begin with (`P1`), "" where it has none
-    counts    True when it counts as a contribution on a board
-    clears    True when it clears all signatures of the current text
-    blocks    first fields, in lower case, with which it keeps approvals from counting until it is resolved
-    levels    first fields that it may have at all; () for any
-    resolves  True when its first field is the number of what it resolves
-    """
+    """One kind of contribution."""
 
     meaning: str
-    fields: tuple[str, ...] = ()
-    numbers: str = ""
-    counts: bool = True
-    clears: bool = False
-    blocks: frozenset[str] = frozenset()
-    levels: tuple[str, ...] = ()
-    resolves: bool = False
+    fields: tuple[str, ...] = ()  # what stands between its bars, in order
+    numbers: str = ""  # what its daemon-given numbers begin with (`P1`)
+    counts: bool = True  # it counts as a contribution on a board
+    clears: bool = False  # it clears all signatures of the current text
+    blocks: frozenset[str] = frozenset()  # first fields with which it keeps approvals from counting until resolved
+    levels: tuple[str, ...] = ()  # first fields that it may have at all; () for any
+    resolves: bool = False  # its first field is the number of what it resolves
 
 
 CONTRIBUTIONS: Mapping[str, Kind] = MappingProxyType(
@@ -347,37 +339,25 @@ CRITERIA: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Build:
-    """The rules of a build: `moderator` plans and reviews, `lead` carries out; both are agents' ids.
-
-    repo          the repository; `branch` is the person's, `base` the commit from which the work starts
-    source        the id of the dialog whose decision it carries out, "" for none
-    gate          the command that tests a tree, "" for none; `gate_timeout` in seconds
-    iterations    attempts that a task has before the person decides; `cycles` of improvement after the tasks
-    pass_score    points that a review needs; `criteria` are the most that each part may have, together 100
-    """
+    """The rules of a build: `moderator` plans and reviews, `lead` carries out; both are agents' ids."""
 
     moderator: Text
     lead: Text
     repo: Text = ""
-    branch: Text = ""
-    base: Text = ""
-    gate: Text = ""
+    branch: Text = ""  # the person's
+    base: Text = ""  # the commit from which the work starts
+    gate: Text = ""  # the command that tests a tree
     gate_timeout: Annotated[float, Interval(ge=1, le=1_000_000)] = 900.0
-    iterations: Count = 3
-    pass_score: Limit = 80
-    cycles: Limit = 1
+    iterations: Count = 3  # attempts that a task has before the person decides
+    pass_score: Limit = 80  # points that a review needs
+    cycles: Limit = 1  # of improvement after the tasks
     criteria: Annotated[Mapping[str, int], Read(_criteria)] = field(default_factory=lambda: CRITERIA)
-    source: Text = ""
+    source: Text = ""  # the id of the dialog whose decision it carries out
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a dialog is decided. The defaults are those of a plain pair.
-
-    `threshold` and `quorum` are shares of the votes' weight; after `escalation_threshold` failed votes the moderator
-    decides, else the person. `roles` are those of agents by id, `judge` is an agent's id, `kinds` are this dialog's
-    own kinds of contribution. `board` is None where nothing is counted, `build` where no tasks are carried out.
-    """
+    """How a dialog is decided. The defaults are those of a plain pair."""
 
     template: Text = ""
     order: Annotated[str, one_of(ORDERS)] = "alternate"
@@ -386,16 +366,16 @@ class Rules:
     red_team: bool = False
     objections: bool = False
     review: bool = False
-    judge: Text = ""
-    threshold: Share = 2 / 3
+    judge: Text = ""  # an agent's id
+    threshold: Share = 2 / 3  # of the votes' weight, as `quorum`
     quorum: Share = 2 / 3
-    escalation_threshold: Count = 3
+    escalation_threshold: Count = 3  # votes that fail before the moderator, else the person, decides
     guidelines: Text = ""
-    board: Annotated[Board | None, Read(board_table)] = None
-    build: Build | None = None
-    roles: Mapping[str, RoleTable] = field(default_factory=lambda: MappingProxyType({}))
+    board: Annotated[Board | None, Read(board_table)] = None  # None where nothing is counted
+    build: Build | None = None  # None where no tasks are carried out
+    roles: Mapping[str, RoleTable] = field(default_factory=lambda: MappingProxyType({}))  # by the agents' ids
     phases: tuple[Phase, ...] = ()
-    kinds: Mapping[str, Kind] = field(default_factory=lambda: MappingProxyType({}))
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: MappingProxyType({}))  # the dialog's own
     success: Texts = ()
     errors: Texts = ()
 
