@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
 from dialogd.backends.coding_agent import Checkpoint, checkpoint, counts, ended, failed, plan, table
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
 
-PACKAGE = "agent-client-protocol"
+PACKAGE, INSTALL_ACP = "agent-client-protocol", 'pip install "dialogd[acp]"'
 LINE_CAP = 16 * 1024 * 1024  # bytes of one message
 NOISE_CAP = 64 * 1024  # bytes on stdout that are no message: a banner is let pass, a flood is not
 REPLY_CAP = 4 * 1024 * 1024  # characters
@@ -106,15 +106,12 @@ class Wire(Child):
 
 def _message(line: bytes) -> dict[str, Any] | None:
     """The JSON-RPC message on a line; None where there is none that can be understood."""
-    try:
+    with suppress(ValueError, RecursionError):
         value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or not ("method" in value or "id" in value):
-        return None
-    if not isinstance(value.get("id"), str | int | None) or not isinstance(value.get("error"), dict | None):
-        return None
-    return value
+        is_one = isinstance(value, dict) and ("method" in value or "id" in value)
+        if is_one and isinstance(value.get("id"), str | int | None) and isinstance(value.get("error"), dict | None):
+            return cast("dict[str, Any]", value)
+    return None
 
 
 def _whole(text: str) -> str:
@@ -280,7 +277,7 @@ class ACP(Command):
 
     def __init__(self, options: Options) -> None:
         if importlib.util.find_spec("acp") is None:
-            raise BadInput(f"the acp backend needs the package {PACKAGE}", fix='pip install "dialogd[acp]"')
+            raise BadInput(f"the acp backend needs the package {PACKAGE}", fix=INSTALL_ACP)
         if options.resume:
             raise BadInput("the acp backend cannot go on from a session of yours", fix="leave --resume out")
         super().__init__(replace(options, command=options.variant or options.command))
@@ -288,10 +285,10 @@ class ACP(Command):
         held = tuple(v for k, v in options.environment.items() if v and _SECRET_NAME.search(k.upper()))
         self.secrets = (*held, *options.secrets)
         if not options.trust_project:
+            fix = "--trust-project allows it, for a project whose code you would run yourself; or name a backend that"
             raise BadInput(
                 "an acp agent runs what its project contains (hooks, MCP servers, scripts): nothing keeps it from that",
-                fix="--trust-project allows it, for a project whose code you would run yourself; or name a backend that"
-                f" only reads: {', '.join(sorted(CODING))}",
+                fix=f"{fix} only reads: {', '.join(sorted(CODING))}",
             )
         self._warm: Warm | None = None
         self._points: tuple[Checkpoint, ...] = ()
@@ -303,7 +300,7 @@ class ACP(Command):
 
         pays = "whoever the agent asks"
         if importlib.util.find_spec("acp") is None:
-            return Found(False, f"no package {PACKAGE}", pays, fix='pip install "dialogd[acp]"')
+            return Found(False, f"no package {PACKAGE}", pays, fix=INSTALL_ACP)
         if not variant.strip():
             return Found(False, "no agent named", pays, fix="name one: `acp:gemini --acp`")
         program = split_command(variant, ACP)[0]
@@ -353,20 +350,18 @@ class ACP(Command):
             status = _CODES.get(error.code, error.code if error.code > 0 else None)
             raise failed(self._words[0], words, status, log_in=log_in, secrets=self.secrets) from error
         except ConnectionError as error:
-            raise self._gone(warm, await warm.end()) from error
+            program, wire, code = self._words[0], warm.wire, await warm.end()
+            if wire.errno is not None:
+                raise BackendError(f"cannot run {program!r}: {os.strerror(wire.errno)}", fix=NO_PROGRAM) from error
+            if wire.trouble:
+                fix = "start the agent so that it speaks ACP on stdout"
+                raise BackendError(wire.trouble, fix=fix, kind="garbled") from error
+            said_last = last_line(wire.stderr, self.secrets)
+            why = f"ended in the middle, exit {code}" + (f": {said_last}" if said_last else "")
+            raise BackendError(why, fix=f"run {program!r} by hand and see why it ends", retryable=True) from error
         except ValueError as error:  # pydantic's too
             why = f"answered outside the protocol: {one_line(str(error), QUOTED, self.secrets)}"
             raise BackendError(why, fix="install another version of the agent", kind="garbled") from error
-
-    def _gone(self, warm: Warm, code: int) -> BackendError:
-        program, wire = self._words[0], warm.wire
-        if wire.errno is not None:
-            return BackendError(f"cannot run {program!r}: {os.strerror(wire.errno)}", fix=NO_PROGRAM)
-        if wire.trouble:
-            return BackendError(wire.trouble, fix="start the agent so that it speaks ACP on stdout", kind="garbled")
-        said = last_line(wire.stderr, self.secrets)
-        why = f"ended in the middle, exit {code}" + (f": {said}" if said else "")
-        return BackendError(why, fix=f"run {program!r} by hand and see why it ends", retryable=True)
 
     async def _talk(self, warm: Warm, request: Request, said: list[str]) -> AsyncGenerator[str | Usage | Tool, None]:
         if self._warm is None:

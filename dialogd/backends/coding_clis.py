@@ -390,7 +390,11 @@ class _GeminiEvents(Output):
         if self._message and self.failure is None:
             self.failure = self._failure(code)
         else:
-            reasons, kept = self._reasons(), self._kept()
+            found: list[str] = []
+            with suppress(OSError):
+                found = _REASONS.findall((self.folder / TELEMETRY).read_text("utf-8", "replace"))
+            reasons = {word.strip(' \n"').lower() for word in found[-1].split(",")} if found else set()
+            kept = self._kept()
             if self.text is not None or (code == 0 and reasons == {"stop"} and kept):
                 self.text = kept or self.text
                 if kind := next((_GEMINI_ENDS[word] for word in sorted(reasons) if word in _GEMINI_ENDS), ""):
@@ -413,12 +417,6 @@ class _GeminiEvents(Output):
                     if row.get("type") in ("user", "gemini"):
                         text = str(row.get("content") or "") if row["type"] == "gemini" else ""
         return text
-
-    def _reasons(self) -> set[str]:
-        found: list[str] = []
-        with suppress(OSError):
-            found = _REASONS.findall((self.folder / TELEMETRY).read_text("utf-8", "replace"))
-        return {word.strip(' \n"').lower() for word in found[-1].split(",")} if found else set()
 
     def _failure(self, code: int) -> BackendError:
         """The error that a result is. An exit code of 144 and above is the service's status, less 256."""

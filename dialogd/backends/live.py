@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Delivery, Found, Options, Request, Usage, sessions
@@ -113,8 +112,17 @@ class Live:
         self._early = ("", "")  # the debt of a reply that came before it was asked for again, and the reply
         self._changed = asyncio.Event()
         self._memory = options.state / MEMORY if options.state else None
-        self._asked, self._told, accepted = _load(self._memory, self.session)
-        self.is_accepted = accepted or not options.session.endswith(UNASKED)
+        self._asked: tuple[Asked, ...] = ()
+        self._told, self.is_accepted = "", not options.session.endswith(UNASKED)
+        with suppress(KeyError, TypeError, AttributeError):
+            found: Any = (read_json(self._memory) if self._memory else None) or {"asked": []}
+            asked = tuple(Asked(**{**one, "late": tuple(one["late"])}) for one in found["asked"])[-KEPT:]
+            if found.get("session") == self.session:  # else nothing was told to this one
+                self._told = str(found["told"])
+                self.is_accepted = self.is_accepted or found.get("accepted") is True
+                self._asked = asked
+            else:
+                self._asked = tuple(replace(one, is_read=False) for one in asked)
 
     @staticmethod
     def probe(_variables: Mapping[str, str], _variant: str) -> Found:
@@ -325,17 +333,6 @@ class Live:
             asked_for = [asdict(one) for one in self._asked]
             known = {"session": self.session, "accepted": self.is_accepted, "told": self._told, "asked": asked_for}
             write_json(self._memory, known)
-
-
-def _load(path: Path | None, session: str) -> tuple[tuple[Asked, ...], str, bool]:
-    """The turns that were asked for, up to which part of the dialog this very session was told, whether it agreed."""
-    with suppress(KeyError, TypeError, AttributeError):
-        found: Any = (read_json(path) if path else None) or {"asked": []}
-        asked = tuple(Asked(**{**one, "late": tuple(one["late"])}) for one in found["asked"])[-KEPT:]
-        if found.get("session") == session:
-            return asked, str(found["told"]), found.get("accepted") is True
-        return tuple(replace(one, is_read=False) for one in asked), "", False
-    return (), "", False
 
 
 # -- What a turn says -------------------------------------------------------------------------------------------------
