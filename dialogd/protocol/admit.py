@@ -366,19 +366,14 @@ _BRACKETED = re.compile(r"\[[^\[\]\n]*\]")
 
 @dataclass(frozen=True, slots=True)
 class Matter:
-    """One thing that must be clear: a proposal's number, `the text`, `the decision`, or a mark's name.
+    """One thing that must be clear."""
 
-    `said` is the matter in words for the agent, `forms` are the lines with which it may answer. `marks` are those of
-    the reply that hang on it, `tried` its lines that began like one. `stands` is true where silence leaves the marks
-    as they are.
-    """
-
-    about: str
-    said: str
-    forms: tuple[str, ...]
-    marks: tuple[Mark, ...] = ()
-    tried: tuple[str, ...] = ()
-    stands: bool = False
+    about: str  # a proposal's number, `the text`, `the decision`, or a mark's name
+    said: str  # the matter in words for the agent
+    forms: tuple[str, ...]  # the lines with which it may answer
+    marks: tuple[Mark, ...] = ()  # those of the reply that hang on it
+    tried: tuple[str, ...] = ()  # lines of it that began like one
+    stands: bool = False  # silence leaves the marks as they are
 
     def answers(self, marks: Sequence[Mark]) -> list[Mark]:
         """Those of the marks that may answer it: they choose on what one of its forms does."""
@@ -388,19 +383,15 @@ class Matter:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What of the `reply` of agent `me` may count in `dialog`, and what it must be asked about first.
-
-    `kept` is what may count, once a reservation that its yes lacks is named; `refused` what did not, `tried` its
-    attempts at marks, `unclear` everything that must be clear and is not.
-    """
+    """What of the `reply` of agent `me` may count in `dialog`, and what it must be asked about first."""
 
     dialog: Dialog
     me: str
     reply: ParsedReply
-    kept: ParsedReply
+    kept: ParsedReply  # once a reservation that its yes lacks is named
     refused: tuple[Refusal, ...]
-    tried: tuple[tuple[str, str], ...]
-    unclear: tuple[Matter, ...]
+    tried: tuple[tuple[str, str], ...]  # its attempts at marks
+    unclear: tuple[Matter, ...]  # everything that must be clear and is not
 
     def within(self, dialog: Dialog) -> Admission:
         """The same reply in the dialog as it is now."""

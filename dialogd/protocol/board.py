@@ -104,20 +104,16 @@ TEXT = "TEXT"  # the kind of a turn without typed contributions
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """One contribution of an agent. `kind` is a mark's name, the dialog's own kind, or `TEXT` for a plain turn.
-
-    `refs` are the turns and proposals it refers to (`3`, `P1`), `confidence` 0 to 1 or None, `round` counts from 1,
-    `ref` is the number of a proposal.
-    """
+    """One contribution of an agent."""
 
     turn: int
     agent: str
-    kind: str
+    kind: str  # a mark's name, the dialog's own kind, or `TEXT` for a plain turn
     text: str
-    refs: tuple[str, ...]
-    confidence: float | None
-    round: int
-    ref: str = ""
+    refs: tuple[str, ...]  # the turns and proposals that it refers to: `3`, `P1`
+    confidence: float | None  # 0 to 1
+    round: int  # from 1
+    ref: str = ""  # the number of a proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +125,18 @@ class WeightedBallot(Ballot):
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """One proposal: who made it, in which entry and round, who is for and against it now, its votes and its decision.
-
-    `refs` are the turns and proposals it refers to; `decision` is approved, rejected, undecided, vetoed, superseded
-    (the dialog was opened again after it), "" while open.
-    """
+    """One proposal, with who is for and against it now, its votes and its decision."""
 
     ref: str
     agent: str
     entry: str
     text: str
     round: int
-    refs: tuple[str, ...] = ()
+    refs: tuple[str, ...] = ()  # the turns and proposals that it refers to
     supporters: tuple[str, ...] = ()
     opponents: tuple[str, ...] = ()
     votes: tuple[WeightedBallot, ...] = ()
-    decision: str = ""
+    decision: str = ""  # approved, rejected, undecided, vetoed, superseded; "" while open
 
 
 class AnyDecision:
@@ -168,21 +160,17 @@ class AnyDecision:
 
 @dataclass(frozen=True, slots=True)
 class Decided(AnyDecision):
-    """One decision: what was decided about `ref`, by which method, on which evidence and why, in which entry.
-
-    An approval that the person did not take is `rejected`, for their reason, in their turn `rejected_in` ("" else).
-    `superseded` says in words that the dialog was opened again after it, "" where it stands.
-    """
+    """One decision: about `ref`, by which method, on which evidence and why, in which entry."""
 
     ref: str
-    outcome: str
+    outcome: str  # an approval that the person did not take is `rejected`, for their reason
     method: str
     evidence: str
     reason: str
     entry: str
     round: int
-    rejected_in: str = ""
-    superseded: str = ""
+    rejected_in: str = ""  # their turn
+    superseded: str = ""  # that the dialog was opened again after it, in words
 
 
 def rounds_of(dialog: Dialog) -> Mapping[str, int]:
@@ -297,42 +285,32 @@ NOT_TAKEN = "the person did not take it"
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """That the person rejected a result: the turn in which, when ("" by hand), why, and the entry that had ended it.
-
-    `outcome` is the name of the mark that had ended the dialog.
-    """
+    """That the person rejected a result: in which turn, when ("" by hand), and why."""
 
     turn: int
     at: str
     reason: str
-    ended_in: str
-    outcome: str
+    ended_in: str  # the entry that had ended the dialog
+    outcome: str  # the name of the mark that had
 
 
 @dataclass(frozen=True, slots=True)
 class Reopening:
-    """That a dialog which the entry `ended_in` had ended was opened again, by the entry `by`.
-
-    `rejection` is the person's, where that is why.
-    """
+    """That a dialog which the entry `ended_in` had ended was opened again, by the entry `by`."""
 
     ended_in: str
     by: str
-    rejection: Rejection | None
+    rejection: Rejection | None  # where that is why
 
 
 @dataclass(frozen=True, slots=True)
 class AsOfNow:
-    """How a decision stands by what came after it: its outcome, and why.
-
-    `rejected_in` is the turn in which the person did not take it, `superseded` says in words that the dialog was
-    opened again after it; "" where that is not so.
-    """
+    """How a decision stands by what came after it: its outcome, and why."""
 
     outcome: str
     reason: str
-    rejected_in: str = ""
-    superseded: str = ""
+    rejected_in: str = ""  # the turn in which the person did not take it
+    superseded: str = ""  # that the dialog was opened again after it, in words
 
 
 def reason(entry: Entry) -> str:

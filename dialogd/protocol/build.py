@@ -661,17 +661,13 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What the gate said of a tree: `state` is passed, failed, timeout or untested.
+    """What the gate said of a tree."""
 
-    `code` is its exit code (128 + n after signal n), None where it was not run or its time was over. `seconds` it took;
-    `log` hashes its output, byte for byte; `tail` is the end of that, without colours.
-    """
-
-    state: str
-    code: int | None = None
+    state: str  # passed, failed, timeout or untested
+    code: int | None = None  # 128 + n after signal n; None where it was not run or its time was over
     seconds: float = 0.0
-    log: str = ""
-    tail: str = ""
+    log: str = ""  # the hash of its output, byte for byte
+    tail: str = ""  # the end of that, without colours
 
 
 def submitted(task: Task, made: Submission, ref: str, iteration: int) -> tuple[Mark, Mark]:
@@ -764,10 +760,7 @@ _FIRST = re.compile(r"\D*([0-9]{1,6})\b.*")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding; `resolved` says how in the raiser's words, "" while it is open; `resolved_in` is that turn.
-
-    `entry` is where it stands; what a build's daemon found stands in a note, of which `turn` is the turn before it.
-    """
+    """One finding."""
 
     number: int
     by: str
@@ -778,9 +771,9 @@ class Finding:
     line: str = ""
     issue: str = ""
     suggestion: str = ""
-    resolved: str = ""
-    resolved_in: int = 0
-    entry: str = ""
+    resolved: str = ""  # how, in the words of who raised it; "" while it is open
+    resolved_in: int = 0  # that turn
+    entry: str = ""  # where it stands; of a note `turn` is the turn before it
 
     @property
     def blocks(self) -> bool:

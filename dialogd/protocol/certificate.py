@@ -453,18 +453,14 @@ COULD_READ = "could read files"
 
 @dataclass(frozen=True, slots=True)
 class SealedAnswer:
-    """One agent's answer in a sealed round, opened by the entry `re`; `note` holds its seal, `turn` (0: none) its text.
-
-    `status` is fits, waiting (the text may still come), void (it did not come), replaced (sealed once more), broken
-    (text and seal do not fit, or one was changed) or unsealed. `why` says it in words.
-    """
+    """One agent's answer in a sealed round, opened by the entry `re`."""
 
     agent: str
     re: str
-    note: str
-    turn: int
-    status: str
-    why: str
+    note: str  # holds its seal
+    turn: int  # holds its text; 0 for none
+    status: str  # fits, waiting (it may still come), void (it did not), replaced (sealed anew), broken or unsealed
+    why: str  # the same in words
     is_independent: bool = False
     could_read: bool = False
 

@@ -34,23 +34,16 @@ from dialogd.tasks.worktrees import some, tree_of
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """That the tree of `task` was approved, and the entries on which that rests.
-
-    root       the commit that the first task of this line of work started from
-    submitted  the entry that submitted the tree; `tested` has what the gate said of it
-    vouched    the entry with the person's word on an untested tree, `approved` the one that approved it
-    word       where the person said by a command, once it was approved, that it is
-    void       where, and why, it does not count any more: "" while it does
-    """
+    """That the tree of `task` was approved, and the entries on which that rests."""
 
     task: Task
-    root: str
-    submitted: Entry
-    tested: Entry
+    root: str  # the commit that the first task of this line of work started from
+    submitted: Entry  # has the tree
+    tested: Entry  # has what the gate said of it
     approved: Entry
-    vouched: Entry | None = None
-    word: Entry | None = None
-    void: str = ""
+    vouched: Entry | None = None  # the person's word on an untested tree
+    word: Entry | None = None  # where the person said by a command, once it was approved, that it is
+    void: str = ""  # where, and why, it does not count any more
 
     @property
     def entries(self) -> tuple[Entry, ...]:
