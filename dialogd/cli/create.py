@@ -42,7 +42,7 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, WHY_RESERVED, Limits, Participant
 from dialogd.protocol.rules import roles_of
 from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS
-from dialogd.protocol.text import NO_BUDGET, budget_line, is_blank, many, read_budget, redact
+from dialogd.protocol.text import NO_BUDGET, budget_line, is_blank, many, one_line, read_budget, redact
 from dialogd.store.caller import is_inside
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
@@ -233,6 +233,7 @@ def warn_of_twins(families: Mapping[str, str], *, only: str = "") -> None:
 
 # -- What was asked for, and what the file is to say ------------------------------------------------------------------
 
+LONGEST_TOPIC = 120  # characters of a question that make the topic
 TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
 MOST_OF_A_QUESTION = 500  # characters that are looked up
 BEHIND = 16 * 1024  # bytes behind the cut of a file that are read too, so that no secret is known by its half only
@@ -289,17 +290,15 @@ class Start:
         """Its agents."""
         return read_cast(self.agents, self.agent, template(self.template))
 
-    def words(self) -> list[str]:
-        """The options of `dialogd run` for it, beside its topic and question."""
-        words: list[str] = []
+    def words(self, *more: str) -> list[str]:
+        """`dialogd run` for it, with more options, which is given the question as its standard input."""
+        words = ["run", *more, "--question-file", "-"]
         for name in described(Start):
             value = getattr(self, name)
-            if value in (None, False) or name == "question":
-                continue
-            flag = f"--{name.replace('_', '-')}"
-            each = value if isinstance(value, list) else [value]
-            words += [flag] if value is True else [f"{flag}={one}" for one in each]
-        return words
+            if value not in (None, False) and name not in ("question", "question_file"):
+                flag, each = f"--{name.replace('_', '-')}", value if isinstance(value, list) else [value]
+                words += [flag] if value is True else [f"{flag}={one}" for one in each]
+        return [*words, "--", one_line(self.question or self.topic, LONGEST_TOPIC)]
 
 
 def listed(agents: Sequence[str]) -> dict[str, Any]:
@@ -737,9 +736,9 @@ def _with_a_lead(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> 
     if lead is None or lead.backend or settings.source("backend") != "default" or settings.command:
         return seats
     found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url, settings.state_dir)
-    here = [name for name in LEADS if found[name].here and not writers()[name]]
     others = {auto.family_of(seat.backend) for seat in seats if seat is not lead}
-    chosen = next((name for name in here if auto.family_of(name) not in others), next(iter(here), ""))
+    here = [name for name in LEADS if found[name].here and not writers()[name]]
+    chosen = next(iter(sorted(here, key=lambda name: auto.family_of(name) in others)), "")
     return tuple(replace(seat, backend=chosen) if seat is lead else seat for seat in seats)
 
 

@@ -52,7 +52,7 @@ from dialogd.protocol.header import LOOPBACK_URL
 from dialogd.protocol.lifecycle import continued
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import in_words, one_line
+from dialogd.protocol.text import in_words
 from dialogd.store.caller import is_inside, process_key
 from dialogd.store.disk import log_at, read_json, write_json
 from dialogd.store.folders import StateDir
@@ -429,7 +429,7 @@ def _watch(show: LiveView, agents: Daemons, interrupt: Interrupt, *, stay: float
         return show.outcome
 
     look()
-    told, gone, last, since = None, set[int](), show.feed.dialog, time.monotonic()
+    told, last, since = None, show.feed.dialog, time.monotonic()
     while (stay or show.outcome is None) and not interrupt.is_set():
         if show.outcome is not None and show.outcome != told:
             told = show.outcome
@@ -443,12 +443,8 @@ def _watch(show: LiveView, agents: Daemons, interrupt: Interrupt, *, stay: float
         show.listen(LOOK)
         show.look()
         agents.tend(look, show.say)
-        dead = agents.dead() if show.outcome is not None else []
-        if dead and len(dead) == len(agents.children):
+        if show.outcome is not None and len(agents.dead()) == len(agents.children):
             return
-        for one in (one for one in dead if one.process.pid not in gone):
-            gone.add(one.process.pid)
-            show.say(f"the daemon of {one.id} ended ({died_of(one.process.returncode)})")
 
 
 def _close(show: LiveView, *, stay: float) -> int:
@@ -484,21 +480,8 @@ def _close(show: LiveView, *, stay: float) -> int:
 
 # -- A `run` that belongs to nobody -----------------------------------------------------------------------------------
 
-TOPIC = 120  # characters of a question that make the topic
 BEGIN_SECONDS = 20.0  # that the file of a new dialog may take
 BEGIN_LOOK = 0.1
-
-
-def run_apart(
-    state: StateDir, question: str, words: Sequence[str], variables: Mapping[str, str] = NONE, name: str = ""
-) -> Path:
-    """Have a new dialog run by `dialogd run` with these options, and give its file once it is written.
-
-    Its process belongs to nobody: it goes on when the program that asked ends. `variables` are set for it beside the
-    environment; `name` tells its file from others. Raises `Refused` with what `run` said where it did not begin.
-    """
-    run = ["run", *words, "--question-file", "-", "--", one_line(question, TOPIC)]
-    return begin_apart(state, run, variables, name, given=question)
 
 
 def begin_apart(
@@ -510,7 +493,12 @@ def begin_apart(
     given: str = "",
     seconds: float = BEGIN_SECONDS,
 ) -> Path:
-    """The same of any command that writes a new dialog and takes `--file`: within `seconds`, given these words."""
+    """Have a command that writes a new dialog carried out with a file of its own; gives that once it is written.
+
+    Its process belongs to nobody: it goes on when the program that asked ends. It is `given` its standard input;
+    `variables` are set for it beside the environment; `name` tells its file from others. Raises `Refused` with what it
+    said where it did not begin.
+    """
     file = state.sessions / f"dialog-{name or secrets.token_hex(4)}.md"
     log = LogFile(file, Journals(state.dialog(file)))
 

@@ -129,8 +129,6 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     cannot = [f"{name} cannot: {lacks[name]}" for name in lacks if name in WRITING and lacks[name]]
     lead = "; ".join([f"a build can be led by {', '.join(able) or 'nobody here'}", *cannot])
     yield _fact("lead", "ok" if able else "absent", lead, "" if able else INSTALL)
-    if told_twice := twice():
-        yield _fact("mcp", "warning", told_twice, ONE)
 
 
 def _proven(state: StateDir) -> frozenset[str]:
@@ -454,13 +452,11 @@ def _own_command() -> list[str]:
 def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
     """Run the client's own command. Raises `NotInstalled`, `Refused` with what it said."""
     command = [client, *OWN[client], *words]
-    if dry_run:
-        show(plain(shlex.join(command)))
-        return
-    program = shutil.which(client)
-    if program is None:
-        raise NotInstalled(f"{client} is not installed here", fix=f"install it, or name another --client than {client}")
     show(plain(shlex.join(command)))
+    if dry_run:
+        return
+    if (program := shutil.which(client)) is None:
+        raise NotInstalled(f"{client} is not installed here", fix=f"install it, or name another --client than {client}")
     try:
         done = subprocess.run(
             [program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
@@ -473,44 +469,35 @@ def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
         again = f"{client} mcp remove {NAME}"
         raise Refused(f"{client} did not add it: {said}", fix=f"if it knows {NAME} already, remove it first: {again}")
     show(plain(said))
-    if client == "claude" and (told := twice()):
-        show(plain(f"{told}; {ONE}"))
-
-
-ONE = f"keep one: claude mcp remove --scope user {NAME}, or claude plugin disable {NAME}@{NAME}"
-
-
-def twice() -> str:
-    """That Claude Code has the server from its plugin and by `mcp install`, "" where it has not."""
-    from dialogd.backends.coding_agent import table
-
-    named = os.environ.get("CLAUDE_CONFIG_DIR")
-    folder = Path(named).expanduser() if named else Path.home() / ".claude"
-    added = table(read_json((folder if named else folder.parent) / ".claude.json"), "mcpServers")
-    plugins = table(read_json(folder / "settings.json"), "enabledPlugins")
-    if NAME not in added or not any(on and one.partition("@")[0] == NAME for one, on in plugins.items()):
-        return ""
-    return f"Claude Code has {NAME}'s tools twice in every session: from its plugin, and by `{NAME} mcp install`"
 
 
 def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:
     """Put the server into a file of settings. Raises `BadInput` for one that is no such JSON, `StorageError`."""
-    target = path.resolve()  # such files are often links
-    try:
-        before = target.read_text(encoding="utf-8") if target.exists() else ""
-        mode = target.stat().st_mode & 0o777 if before else 0o600
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", fix="look at that file first") from None
+    before = _text_of(path)
     after = _with_server(before, words, path)
     if after == before:
         show(f"{path} has it already")
         return
     show(_difference(before, after, path))
-    if dry_run:
-        return
+    if not dry_run:
+        _put(path, after, 0o600)
+
+
+def _text_of(path: Path) -> str:
+    """What the file says, "" where there is none. Raises `BadInput`."""
     try:
+        return path.read_text(encoding="utf-8") if path.exists() or path.is_symlink() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}", fix="look at that file first") from None
+
+
+def _put(path: Path, text: str, mode: int) -> None:
+    """Write the file, which may be a link, and keeps its mode where it was there. Raises `StorageError`."""
+    target = path.resolve()
+    try:
+        mode = target.stat().st_mode & 0o777 if target.exists() else mode
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_over(after.encode(), target)
+        write_over(text.encode(), target)
         target.chmod(mode)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {why(error)}", fix="check its permissions") from error
@@ -575,21 +562,16 @@ def init(
     if not claude:
         raise BadInput("nothing is named that should be added", fix="name it: dialogd init --claude")
     path = Path.cwd() / COMMAND
-    try:
-        before = path.read_text(encoding="utf-8", errors="replace") if path.exists() or path.is_symlink() else ""
-        if before == START:
-            show(f"{COMMAND} is there already")
-            return
-        if before and not force:
-            show(_difference(before, START, COMMAND))
-            raise Refused(f"{COMMAND} says something else", fix="write over it with --force, or move it away")
-        show(plain(f"{COMMAND}\n\n{START.rstrip()}"))
-        if not dry_run:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_over(START.encode(), path.resolve())
-            path.resolve().chmod(0o644)
-    except OSError as error:
-        raise StorageError(f"{COMMAND} cannot be written: {why(error)}", fix="check its permissions") from error
+    before = _text_of(path)
+    if before == START:
+        show(f"{COMMAND} is there already")
+        return
+    if before and not force:
+        show(_difference(before, START, COMMAND))
+        raise Refused(f"{COMMAND} says something else", fix="write over it with --force, or move it away")
+    show(plain(f"{COMMAND}\n\n{START.rstrip()}"))
+    if not dry_run:
+        _put(path, START, 0o644)
 
 
 # -- `dialogd open`: the page on which dialogs are found and started --------------------------------------------------

@@ -26,8 +26,18 @@ from dialogd.backends.live import UNASKED
 from dialogd.backends.seats import CAST
 from dialogd.backends.sessions import TITLES, running_sessions, without_tokens
 from dialogd.cli import options
-from dialogd.cli.create import MOST_OF_ALL, SEATS, Start, along, draw_up, seated, usual_ports, with_budget
-from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, continue_apart, run_apart
+from dialogd.cli.create import (
+    LONGEST_TOPIC,
+    MOST_OF_ALL,
+    SEATS,
+    Start,
+    along,
+    draw_up,
+    seated,
+    usual_ports,
+    with_budget,
+)
+from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, continue_apart
 from dialogd.cli.options import ask, daemons
 from dialogd.cli.result import costs_of, estimate_of
 from dialogd.cli.work import NOBODY_TO_ASK
@@ -53,7 +63,6 @@ FRESH = 30.0  # seconds for which what is here is not looked up again
 RECENT = 12  # project folders
 DIALOGS = 60  # of which the newest that many are looked at for them
 LISTED = 500  # names of one folder
-TOPIC = 120  # characters
 READY = 8.0  # seconds that a start waits for the page of the new dialog
 TO_BUILD = 1_800.0  # seconds that a build may take to begin: its gate is tried before
 EARLY = 2  # turns of each agent in a dialog that agrees soon
@@ -314,7 +323,7 @@ class Offers:
                 settings, wanted = self._checked(asked)
                 draw_up(wanted, wanted.seats(), usual_ports(wanted.seats()), settings)  # what is wrong is said at once
                 variables = {"DIALOGD_PROJECT": str(settings.project)} if settings.project else {}
-                file = run_apart(self.state, asked.question, [*wanted.words(), *self.linger], variables, name)
+                file = begin_apart(self.state, wanted.words(*self.linger), variables, name, given=asked.question)
             return _started(file)
 
     def go_on(self, one: Ongoing | None) -> Facts:
@@ -371,7 +380,7 @@ class Offers:
             project = own(asked.project, folder=True) if asked.project else self.settings.project
         scripted = f"{auto.LAST_RESORT}:slow={asked.slow:g}" if asked.slow else auto.LAST_RESORT
         wanted = Start(
-            one_line(asked.question, TOPIC),
+            one_line(asked.question, LONGEST_TOPIC),
             asked.question,
             agents=",".join([scripted] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None,
             agent=None if asked.rehearsal else list(self._specs(asked.agents)) or None,

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ from dialogd.cli.options import ask as daemon_says
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import sessions as known
-from dialogd.mcp.sessions import Facts, Limits, NewSession, Position, log_of, result_of, result_of_command, state_of
+from dialogd.mcp.sessions import Facts, Limits, Position, log_of, result_of, result_of_command, state_of
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.lifecycle import WORDS, worded
@@ -188,10 +189,8 @@ class Tools:
                 what = f"seat {reader} takes part in that session itself"
                 raise Refused(what, fix="wait for its turn: wait_for_turn")
             return await self._wait(one.file, wait, ctx, session)
-        asked = NewSession(
-            question, tuple(agents or ()), position, tuple(context or ()), None, limits or Limits(), unattended
-        )
-        return await self._begin(asked, wait, ctx)
+        start = replace(known.asked_for(question, agents or (), position, unattended=unattended), context=context)
+        return await self._begin(wait, ctx, start, limits or known.NO_LIMITS)
 
     async def position_invoke(
         self,
@@ -201,12 +200,12 @@ class Tools:
         ctx: Context | None = None,
     ) -> Facts:
         """Have agents take a position (a way of working together) on a target; returns as `ask` does."""
-        asked = await asyncio.to_thread(known.on, position, config)
-        return await self._begin(asked, wait, ctx)
+        start, project = await asyncio.to_thread(known.on, position, config)
+        return await self._begin(wait, ctx, start, config.limits, project, tools=config.allow_tools)
 
-    async def _begin(self, asked: NewSession, seconds: float, ctx: Context | None) -> Facts:
+    async def _begin(self, seconds: float, ctx: Context | None, *asked: Any, tools: bool = True) -> Facts:
         """Begin a session, and wait for it."""
-        file = await asyncio.to_thread(known.begin, self.settings, asked)
+        file = await asyncio.to_thread(known.begin, self.settings, *asked, tools=tools)
         self._began.add(file)
         return await self._wait(file, seconds, ctx)
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +17,8 @@ from dialogd.agent.prompt import is_shown, may_read
 from dialogd.backends.auto import COMMANDS
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
-from dialogd.cli.create import SEATS, Start, listed
-from dialogd.cli.launch import PROGRAM, Ongoing, begun, ongoing, run_apart, served_at
+from dialogd.cli.create import Start, listed
+from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, begun, ongoing, served_at
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.memory import DialogRow, Memory, current
@@ -251,66 +251,48 @@ class Position(BaseModel):
     unattended: Annotated[bool, Field(description="never wait for the person")] = False
 
 
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """A session as it was asked for. `agents` are backends, or `ID=BACKEND[:MODEL][@DIR]`; () for what is here."""
-
-    question: str
-    agents: tuple[str, ...] = ()
-    position: str = ""
-    context: tuple[str, ...] = ()
-    project: Path | None = None
-    limits: Limits = NO_LIMITS
-    unattended: bool = False
-    tools: bool = True
+def asked_for(question: str, agents: Sequence[str], position: str, *, unattended: bool) -> Start:
+    """A session as it was asked for; `agents` are backends, or `ID=BACKEND[:MODEL][@DIR]`, none for what is here."""
+    if is_blank(question):
+        raise BadInput("the question is empty", fix="say what the agents are to discuss")
+    named = listed(agents)
+    return Start(question=question, template=position or None, unattended=unattended, break_cycles=True, **named)
 
 
-def begin(settings: Settings, asked: NewSession) -> Path:
+def begin(settings: Settings, asked: Start, limits: Limits, project: Path | None = None, *, tools: bool = True) -> Path:
     """Begin the session, and return the dialog's file once it is written. Raises `DialogdError`.
 
     Its process belongs to nobody: it goes on when the program that asked ends, and ends with the dialog.
     """
-    if is_blank(asked.question):
-        raise BadInput("the question is empty", fix="say what the agents are to discuss")
-    start = Start(
-        context=[str(inside(path)) for path in asked.context] or None,
-        template=asked.position or None,
-        unattended=asked.unattended,
-        break_cycles=True,
-        **listed(asked.agents),
-        **_limits(settings, asked),
-    )
-    if asked.position and find_template(asked.position).is_by_path:
-        inside(asked.position)
-    seats, most = (
-        start.seats(),
-        min(settings.session_max_agents, asked.limits.max_agents or settings.session_max_agents),
-    )
-    if len(seats) > most or len(asked.agents) > len(SEATS):
+    context = [str(inside(path)) for path in asked.context or ()]
+    start = replace(asked, context=context or None, **_limits(settings, limits, asked.template))
+    if start.template and find_template(start.template).is_by_path:
+        inside(start.template)
+    seats, most = start.seats(), min(settings.session_max_agents, limits.max_agents or settings.session_max_agents)
+    if len(seats) > most:
         raise Refused(
             f"{len(seats)} agents are wanted; {most} may take part",
             fix=f"name at most {most} agents, or have SESSION_MAX_AGENTS set higher",
         )
     for seat in seats:
         _harmless(seat)
-    variables = {"DIALOGD_PROJECT": str(asked.project)} if asked.project else {}
-    variables |= {} if asked.tools else {"DIALOGD_TOOL_CALLS": "0"}
-    return run_apart(StateDir(settings.state_dir), asked.question, start.words(), variables)
+    variables = {"DIALOGD_PROJECT": str(project)} if project else {}
+    variables |= {} if tools else {"DIALOGD_TOOL_CALLS": "0"}
+    return begin_apart(StateDir(settings.state_dir), start.words(), variables, given=start.question or "")
 
 
-def on(position: str, config: Position) -> NewSession:
-    """The session in which agents take that position on the target. Raises `BadInput`, `Refused`."""
+def on(position: str, config: Position) -> tuple[Start, Path | None]:
+    """The session in which agents take that position on the target, and its project. Raises `BadInput`, `Refused`."""
     if not position.strip():
         raise BadInput("no position is named", fix=f"name one of: {', '.join(names())}")
-    target, project, context = config.target.strip(), Path.cwd() if config.allow_tools else None, tuple[str, ...]()
+    target, project, context = config.target.strip(), Path.cwd() if config.allow_tools else None, list[str]()
     if "\n" not in target and 0 < len(target) < LONGEST_PATH and Path(target).expanduser().exists():
         place, target = inside(target), f"Examine {target}."
         if place.is_dir() and not config.allow_tools:
             raise Refused(f"{place} is a folder, which only tools can read", fix="set allow_tools, or name a file")
-        context, project = ((str(place),), project) if place.is_file() else ((), place)
-    return NewSession(
-        target, tuple(config.agents), position, context, project, config.limits, config.unattended, config.allow_tools
-    )
+        context, project = ([str(place)], project) if place.is_file() else ([], place)
+    asked = asked_for(target, config.agents, position, unattended=config.unattended)
+    return replace(asked, context=context), project
 
 
 def inside(path: str) -> Path:
@@ -339,9 +321,9 @@ def _harmless(seat: Seat) -> None:
         inside(seat.project)
 
 
-def _limits(settings: Settings, asked: NewSession) -> dict[str, Any]:
+def _limits(settings: Settings, limits: Limits, position: str | None) -> dict[str, Any]:
     """The options that limit the dialog. Raises `BadInput` for what cannot be read, `Refused` for what is too much."""
-    limits, most, longest = asked.limits, settings.session_max_messages, settings.session_max_time
+    most, longest = settings.session_max_messages, settings.session_max_time
     if limits.max_turns is not None and limits.max_turns > most:
         raise Refused(
             f"{limits.max_turns} turns are wanted; {most} messages are allowed",
@@ -354,7 +336,7 @@ def _limits(settings: Settings, asked: NewSession) -> dict[str, Any]:
         )
     if limits.timeout is not None:
         options.duration(limits.timeout, "timeout")
-    usual = template(asked.position or None).terms.max_turns or MOST_TURNS
+    usual = template(position).terms.max_turns or MOST_TURNS
     usual_timeout = None if settings.source("agent_timeout") == "default" else f"{settings.agent_timeout:g} seconds"
     tokens = f"{limits.max_tokens} tokens" if limits.max_tokens is not None else ""
     return {

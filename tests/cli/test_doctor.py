@@ -42,18 +42,6 @@ def facts(done: Done) -> dict[str, dict[str, Any]]:
     return {fact["name"]: fact for fact in done.json["facts"]}
 
 
-def test_tools_that_stand_twice_in_every_session_are_told(dialogd: Commands) -> None:
-    (dialogd.folder / ".claude").mkdir()
-    (dialogd.folder / ".claude.json").write_text('{"mcpServers": {"dialogd": {"command": "dialogd", "args": ["mcp"]}}}')
-    settings = dialogd.folder / ".claude" / "settings.json"
-    settings.write_text('{"enabledPlugins": {"dialogd@dialogd": false, "other@dialogd": true}}')
-    assert "mcp" not in facts(look(dialogd, "--json"))
-    settings.write_text('{"enabledPlugins": {"dialogd@dialogd": true}}')
-    told = facts(look(dialogd, "--json"))["mcp"]
-    assert "tools twice in every session" in told["text"]
-    assert "claude mcp remove --scope user dialogd" in told["fix"]
-
-
 def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
     done = look(dialogd)
     assert (done.code, done.err) == (0, ""), done.out

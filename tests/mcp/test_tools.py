@@ -369,12 +369,12 @@ async def test_limits_are_settable_also_by_variables(host: Host, monkeypatch: py
 def test_a_target_is_a_question_or_a_file_or_folder_of_the_project(host: Host) -> None:
     (host.folder / "schema.sql").write_text("CREATE TABLE t;")
     (host.folder / "src").mkdir()
-    asked = on("mirror", Position(target="Is it right?"))
-    assert (asked.question, asked.context, asked.project) == ("Is it right?", (), None)
-    file = on("mirror", Position(target="schema.sql"))
-    assert (file.context, file.project) == ((str(host.folder / "schema.sql"),), None)
-    assert on("mirror", Position(target="src", allow_tools=True)).project == host.folder / "src"
-    assert on("mirror", Position(target="Is it right?", allow_tools=True)).project == host.folder
+    asked, project = on("mirror", Position(target="Is it right?"))
+    assert (asked.question, asked.context, project) == ("Is it right?", [], None)
+    asked, project = on("mirror", Position(target="schema.sql"))
+    assert (asked.context, project) == ([str(host.folder / "schema.sql")], None)
+    assert on("mirror", Position(target="src", allow_tools=True))[1] == host.folder / "src"
+    assert on("mirror", Position(target="Is it right?", allow_tools=True))[1] == host.folder
     with pytest.raises(Refused, match="only tools can read"):
         on("mirror", Position(target="src"))
     with pytest.raises(BadInput, match="outside"):
