@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from dialogd.errors import BadInput
 from dialogd.protocol.board import WENT_ON, as_of_now, reopenings
@@ -182,8 +182,7 @@ def read_dialog(path: Path) -> Dialog:
         return parse(file.read(LARGEST))
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """A dialog as the index keeps it. `first` is the hash of the first agent's entry: where it is the same, two files
     of one id hold the same dialog, and the one with the greater `last` (time of its last entry, entries) stands for it.
     `said` are the entries that are searched: id, turn, by whom, when, text.

@@ -148,9 +148,8 @@ class _Events:
             if not is_planned and entry.is_turn and entry.by == self.rules.moderator:
                 is_planned = True  # its first turn shows that it is there
                 yield self.ready(self.rules.moderator, self.rules.lead, None, "it plans the tasks")
-            for mark in entry.all("AGENT_ERROR") if entry.by == SYSTEM else ():
-                who, *words = mark.fields
-                yield self.error(who, before.due[1], "backend", "; ".join(words))
+            for who, why, fix in entry.failures if entry.by == SYSTEM else ():
+                yield self.error(who, before.due[1], "backend", "; ".join(filter(None, (why, fix))))
             for task in tasks.all:
                 if task != (old := before.of(task.number)):
                     yield from self.happened(entry, old, task)

@@ -196,49 +196,35 @@ def steps(data: bytes) -> Iterator[tuple[Entry, Dialog]]:
 
 def facts(dialog: Dialog) -> dict[str, str]:
     """The state of a dialog, by name, without empty values."""
-    state = dialog.state
+    state, table, asked, spent = dialog.state, dialog.state.table, dialog.state.questions, total(dialog.state.spent)
     found = {
         "phase": in_words(dialog),
         "owing": ", ".join(state.owing),
         "paused": "yes" if state.paused else "",
         "step mode": "on" if state.hand.step else "",
-        "question": f"{state.questions.asker or 'dialogd'} asks: {state.questions.text}"
-        if state.questions.text
-        else "",
+        "question": f"{asked.asker or 'dialogd'} asks: {asked.text}" if asked.text else "",
         "last round": state.closing,
-        "red team": state.table.red_team,
+        "red team": table.red_team,
         "failed": ", ".join(sorted(state.debts.failed)),
-        "calls it a deadlock": ", ".join(state.table.deadlock),
+        "calls it a deadlock": ", ".join(table.deadlock),
         "struck": ", ".join(f"turn {number}" for number in sorted(state.hand.struck)),
         "agents": ", ".join(agent.id for agent in dialog.header.agents),
         "rounds": str(state.floor.rounds),
-        "spent": _spent(dialog),
+        "spent": f"{in_dollars(spent)}, {in_tokens(spent)}" if spent.micros or spent.tokens else "",
         "approved": f"in {state.approved}" if state.approved else "",
         **{f"limit {name}": str(value) for name, value in asdict(state.limits).items() if value not in (None, {})},
-        **_texts(dialog),
+        **{f"proposal {p.ref}": f"{p.by}: {p.text}" for p in table.proposals},
+        **{f"proposal {ref}": "vetoed" for ref in table.vetoed},
+        **{
+            f"vote {p.ref}": ", ".join(f"{b.agent} {b.choice}" for b in p.ballots) or "nobody yet"
+            for p in state.polls.open
+        },
+        **{f"decision {d.ref or d.entry}": f"{d.outcome} ({d.method}) {d.evidence}" for d in table.decisions},
     }
+    if table.standing is not None:
+        signers = ", ".join(f"{who} (turn {turn})" for who, turn in table.standing.signers)
+        found["text to sign"] = f"{table.standing.proposal.ref}, signed by {signers or 'nobody'}"
     return {name: one_line(value, WIDTH) for name, value in found.items() if value}
-
-
-def _spent(dialog: Dialog) -> str:
-    spent = total(dialog.state.spent)
-    return f"{in_dollars(spent)}, {in_tokens(spent)}" if spent.micros or spent.tokens else ""
-
-
-def _texts(dialog: Dialog) -> Mapping[str, str]:
-    """Proposals, the text on the table, votes and decisions."""
-    state = dialog.state
-    found = {f"proposal {p.ref}": f"{p.by}: {p.text}" for p in state.table.proposals}
-    for ref in state.table.vetoed:
-        found[f"proposal {ref}"] = "vetoed"
-    if state.table.standing is not None:
-        signers = ", ".join(f"{who} (turn {turn})" for who, turn in state.table.standing.signers)
-        found["text to sign"] = f"{state.table.standing.proposal.ref}, signed by {signers or 'nobody'}"
-    for poll in state.polls.open:
-        found[f"vote {poll.ref}"] = ", ".join(f"{b.agent} {b.choice}" for b in poll.ballots) or "nobody yet"
-    for made in state.table.decisions:
-        found[f"decision {made.ref or made.entry}"] = f"{made.outcome} ({made.method}) {made.evidence}"
-    return found
 
 
 def decisions(dialog: Dialog) -> dict[str, dict[str, str]]:
