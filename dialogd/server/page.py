@@ -39,10 +39,6 @@ from dialogd.server.page_build import end_of_build, repository, takeover_piece, 
 from dialogd.server.page_entries import (
     LAST,
     MOST,
-    PageEntries,
-    PageHits,
-    PageStanding,
-    PageWriting,
     around,
     as_shown,
     as_written,
@@ -101,7 +97,7 @@ def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], s
             str, Query(max_length=24, description="entries around the one of this id, such as 7 or 4.1")
         ] = "",
         limit: Annotated[int, Query(ge=1, le=MOST, description="how many at most")] = LAST,
-    ) -> PageEntries:
+    ) -> dict[str, Any]:
         """Entries of the dialog as HTML: the last ones, those after or before an index, or around an entry."""
         await _read(agent)
         if at:
@@ -109,15 +105,15 @@ def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], s
         return await asyncio.to_thread(window, agent.dialog, after, before, limit)
 
     @app.get("/page/writing")
-    async def writing(by: Annotated[str, Query(max_length=64, description="the agent's id")]) -> PageWriting:
+    async def writing(by: Annotated[str, Query(max_length=64, description="the agent's id")]) -> dict[str, Any]:
         """The turn that an agent writes at this moment, as HTML, as far as it has come; empty where it writes none."""
         written, dialog = agent.hub.written(by), agent.dialog
         if written is None or dialog is None:
-            return PageWriting(by=by)
+            return {"by": by, "turn": 0, "html": ""}
         return await asyncio.to_thread(as_written, dialog, by, *written)
 
     @app.get("/page/standings")
-    async def standings() -> dict[str, PageStanding]:
+    async def standings() -> dict[str, Any]:
         """Who stands behind which proposal now, by its number."""
         await _read(agent)
         return await asyncio.to_thread(standings_shown, agent.dialog)
@@ -126,7 +122,7 @@ def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], s
     async def find(
         words: Annotated[str, Query(max_length=200, description="what to look for, in any case")],
         limit: Annotated[int, Query(ge=1, le=MOST, description="how many at most")] = MOST,
-    ) -> PageHits:
+    ) -> dict[str, Any]:
         """Where these words stand in this dialog, from its beginning on."""
         await _read(agent)
         return await asyncio.to_thread(found, agent.dialog, words, limit)
@@ -139,7 +135,7 @@ def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], s
 def render_page(state: dict[str, Any], dialog: Dialog | None) -> str:
     """The initial page: the dialog's state and last entries, readable without scripts."""
     shown = window(dialog, None, None, LAST)
-    last = next((entry.index for entry in reversed(shown.entries) if entry.condition != "unfinished"), -1)
+    last = next((entry["index"] for entry in reversed(shown["entries"]) if entry["condition"] != "unfinished"), -1)
     return template("page.html", state=state, shown=shown, last=last, safe=safe)
 
 
@@ -656,7 +652,7 @@ def _earlier(memory: Memory, wanted: str, start: int | None, entry: str) -> str:
         names={row.id: _names(row)},
         method=method,
         verdicts=memory.verdicts(row.id)[::-1],
-        entries=[safe(as_shown(one, first + at, players, is_past=True).html) for at, one in enumerate(shown)],
+        entries=[safe(as_shown(one, first + at, players, is_past=True)["html"]) for at, one in enumerate(shown)],
         first=first,
         total=total,
         older=max(0, first - ENTRIES) if first else None,

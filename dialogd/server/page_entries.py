@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from pydantic import BaseModel
-
 from dialogd.protocol import build, marks
 from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
 from dialogd.protocol.build import Finding, findings
@@ -41,61 +39,7 @@ _CONDITIONS = {
 }
 
 
-class PageEntry(BaseModel):
-    """One entry. `html` is all of it, ready to be shown; `version` changes whenever that does.
-
-    `failed` are the agents of whom it says that they failed.
-    """
-
-    index: int
-    number: int
-    condition: str
-    chain: str
-    version: str
-    failed: list[str]
-    html: str = ""
-
-
-class PageEntries(BaseModel):
-    """Some entries, out of `total`. `anchor` is the `chain` of the entry before the first one asked for."""
-
-    dialog: str = ""
-    total: int = 0
-    anchor: str = ""
-    entries: list[PageEntry] = []
-
-
-class PageWriting(BaseModel):
-    """The turn that an agent writes, as far as it has come."""
-
-    by: str
-    turn: int = 0
-    html: str = ""
-
-
-class PageStanding(BaseModel):
-    """Who stands behind a proposal now: its state in a word, "" while it is open, and the words as HTML."""
-
-    state: str
-    html: str
-
-
-class PageHit(BaseModel):
-    """A place where searched words stand: the entry's anchor, who said it, and the words with what is around them."""
-
-    anchor: str
-    name: str
-    tone: str
-    before: str
-    words: str
-    after: str
-
-
-class PageHits(BaseModel):
-    """Where searched words stand, from the beginning on; of more than `total` says, the last ones."""
-
-    total: int
-    hits: list[PageHit]
+Part = dict[str, Any]  # what the page reads as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +118,13 @@ def standings(dialog: Dialog) -> Mapping[str, Stands]:
     return found
 
 
-def standings_shown(dialog: Dialog | None) -> dict[str, PageStanding]:
-    """Who stands behind which proposal, by its number."""
+def standings_shown(dialog: Dialog | None) -> Part:
+    """Who stands behind which proposal, by its number: its state in a word, "" while it is open, and the words."""
     if dialog is None:
         return {}
     players = cast(dialog)
     return {
-        ref: PageStanding(state=now.state, html=template("standing.html", now=now, players=players))
+        ref: {"state": now.state, "html": template("standing.html", now=now, players=players)}
         for ref, now in standings(dialog).items()
     }
 
@@ -332,10 +276,13 @@ def _resolved(mark: Mark, talk: Talk) -> Finding:
 # -- Entries as HTML --------------------------------------------------------------------------------------------------
 
 
-def window(dialog: Dialog | None, after: int | None, before: int | None, limit: int) -> PageEntries:
-    """The first entries after index `after`, else the last ones, before index `before` if given."""
+def window(dialog: Dialog | None, after: int | None, before: int | None, limit: int) -> Part:
+    """The first entries after index `after`, else the last ones, before index `before` if given.
+
+    `anchor` is the `chain` of the entry before the first one.
+    """
     if dialog is None:
-        return PageEntries()
+        return {"dialog": "", "total": 0, "anchor": "", "entries": []}
     total = len(dialog.entries)
     end = total if before is None else max(0, min(before, total))
     start = max(0, end - limit)
@@ -343,34 +290,37 @@ def window(dialog: Dialog | None, after: int | None, before: int | None, limit: 
         start = max(0, min(after + 1, end))
         end = min(end, start + limit)
     players, talk = cast(dialog), talk_of(dialog)
-    return PageEntries(
-        dialog=dialog.id,
-        total=total,
-        anchor=dialog.entries[start - 1].chain[:16] if start else "",
-        entries=[as_shown(dialog.entries[index], index, players, talk) for index in range(start, end)],
-    )
+    return {
+        "dialog": dialog.id,
+        "total": total,
+        "anchor": dialog.entries[start - 1].chain[:16] if start else "",
+        "entries": [as_shown(dialog.entries[index], index, players, talk) for index in range(start, end)],
+    }
 
 
-def around(dialog: Dialog | None, wanted: str, limit: int) -> PageEntries:
+def around(dialog: Dialog | None, wanted: str, limit: int) -> Part:
     """The entries around the one of that id (`7`, `4.1`); none where there is no such entry."""
     entries = dialog.entries if dialog is not None else ()
     index = next((index for index, entry in enumerate(entries) if entry.id == wanted), None)
     if dialog is None or index is None:
-        return PageEntries(dialog=dialog.id if dialog else "", total=len(entries))
+        return {**window(None, None, None, 0), "dialog": dialog.id if dialog else "", "total": len(entries)}
     return window(dialog, max(-1, index - limit // 2 - 1), None, limit)
 
 
-def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None, *, is_past: bool = False) -> PageEntry:
-    """One entry, rendered; `is_past`: of an earlier dialog, without controls."""
+def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None, *, is_past: bool = False) -> Part:
+    """One entry, rendered; `is_past`: of an earlier dialog, without controls.
+
+    `version` changes whenever its HTML does; `failed` are the agents of whom it says that they failed.
+    """
     talk = talk or Talk(Context(players.name))
-    shown = PageEntry(
-        index=index,
-        number=entry.number,
-        condition=entry.condition.value,
-        chain=entry.chain[:16],
-        version=version(entry, [one for one in talk.findings if one.entry == entry.id]),
-        failed=[who for who, *_ in entry.failures],
-    )
+    page = {
+        "index": index,
+        "number": entry.number,
+        "condition": entry.condition.value,
+        "chain": entry.chain[:16],
+        "version": version(entry, [one for one in talk.findings if one.entry == entry.id]),
+        "failed": [who for who, *_ in entry.failures],
+    }
     # A daemon keeps marks out of the body; a person writes them between the words.
     is_typed = entry.frame is None or entry.condition is not Condition.SOUND
     body = prose(entry.body) if is_typed else entry.body
@@ -381,11 +331,11 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
     closing = [f"{name}: {value}" for name, value in re.findall(r"^\*\*(.+?):\*\* (.*)$", body[len(words) :], re.M)]
     blocks = [mark.words.facts for mark in ranks.of(BLOCK) if not mark.words.task]
     whose = f"From {entry.from_session}, not from you." if entry.from_session else ""
-    hash_ = f"hash {shown.chain}" if shown.chain else ""
-    shown.html = template(
+    hash_ = f"hash {page['chain']}" if page["chain"] else ""
+    html = template(
         "entry.html",
         entry=entry,
-        page=shown,
+        page=page,
         called="You" if entry.by == USER and entry.name.casefold() == "user" else entry.name,
         shown=ranks,
         is_past=is_past,
@@ -397,7 +347,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
         facts=list(filter(None, [condition * is_own, *_figures(entry), *closing, *blocks, hash_])),
         **_with(players, talk.standings),
     )
-    return shown
+    return {**page, "html": html}
 
 
 def anchor_of(entry: Entry) -> str:
@@ -460,7 +410,7 @@ def changed(dialog: Dialog) -> tuple[int, dict[str, str]]:
     return first, {str(at): word for at, word in found if word}
 
 
-def as_written(dialog: Dialog, who: str, turn: int, text: str, chars: int) -> PageWriting:
+def as_written(dialog: Dialog, who: str, turn: int, text: str, chars: int) -> Part:
     """The turn that `who` writes as it will be shown, as far as that can be told from its beginning."""
     reply = read_reply(text if text.endswith("\n") else so_far(text), dialog.header.rules.kinds)
     players, number = cast(dialog), int(dialog.state.table.next_ref[1:])
@@ -489,14 +439,14 @@ def as_written(dialog: Dialog, who: str, turn: int, text: str, chars: int) -> Pa
         # Of the text of a moment nothing is kept.
         **{**_with(players, made), "markdown": lambda words: safe(presentable(rendered(words)))},
     )
-    return PageWriting(by=who, turn=turn, html=html)
+    return {"by": who, "turn": turn, "html": html}
 
 
-def found(dialog: Dialog | None, words: str, limit: int) -> PageHits:
-    """Where these words stand in the dialog, whatever their case, in text or mark."""
+def found(dialog: Dialog | None, words: str, limit: int) -> Part:
+    """Where these words stand in the dialog, whatever their case, in text or mark: at most so many, the last ones."""
     wanted, hits = " ".join(words.split()), []
     if dialog is None or not wanted:
-        return PageHits(total=0, hits=[])
+        return {"total": 0, "hits": []}
     players, look = cast(dialog), re.compile(re.escape(wanted), re.I)
     for entry in dialog.entries:
         said = " ".join((entry.name, words_of(entry), *(f"{mark.ref} {mark.value}" for mark in entry.written)))
@@ -505,16 +455,16 @@ def found(dialog: Dialog | None, words: str, limit: int) -> PageHits:
             continue
         at, end = hit.span()
         hits.append(
-            PageHit(
-                anchor=anchor_of(entry),
-                name="You" if entry.is_persons else entry.name,
-                tone="system" if entry.from_session else players.tone(entry.by),
-                before=text[max(0, at - 60) : at],
-                words=text[at:end],
-                after=text[end : end + 100],
-            )
+            {
+                "anchor": anchor_of(entry),
+                "name": "You" if entry.is_persons else entry.name,
+                "tone": "system" if entry.from_session else players.tone(entry.by),
+                "before": text[max(0, at - 60) : at],
+                "words": text[at:end],
+                "after": text[end : end + 100],
+            }
         )
-    return PageHits(total=len(hits), hits=hits[-limit:])
+    return {"total": len(hits), "hits": hits[-limit:]}
 
 
 # -- Texts as parts of the page ---------------------------------------------------------------------------------------

@@ -106,15 +106,6 @@ def test_what_is_being_sent_is_not_sent_again(room: Room, visitor: Visitor) -> N
     assert room.text.count("Only once, please.") == 1
 
 
-def test_an_at_sign_names_who_replies(room: Room, visitor: Visitor) -> None:
-    room.open("AB")
-    page = visitor.visit(at(room))
-    say(page, "@B What do you say?")
-    room.minds["B"].call(1).end("Spaces.\n")
-    expect(visitor.turn(3)).to_contain_text("Spaces.")
-    expect(visitor.turn(2)).to_contain_text("What do you say?")
-
-
 def test_a_refused_text_is_not_lost(room: Room, visitor: Visitor) -> None:
     visitor.expected = ("400",)
     room.open("AB")
@@ -125,19 +116,6 @@ def test_a_refused_text_is_not_lost(room: Room, visitor: Visitor) -> None:
     page.reload()
     expect(page.locator("#say-text")).to_have_value("@Nobody Are you there?")
     assert room.number == 1
-
-
-def test_pause_and_resume(room: Room, visitor: Visitor) -> None:
-    """Paused, nobody replies; the same button goes on."""
-    room.open("AB")
-    page = visitor.visit(at(room))
-    page.locator("#pause").click()
-    expect(page.locator("#phase-words")).to_contain_text("aused")
-    assert room.dialog().state.paused
-    page.locator("#pause").click()
-    room.until(lambda: not room.dialog().state.paused, "going on")
-    room.think().end("Tabs.\n")
-    expect(visitor.turn(2)).to_contain_text("Tabs.")
 
 
 def test_retry_and_skip(room: Room, visitor: Visitor) -> None:

@@ -147,14 +147,14 @@ def test_an_entry_says_all_that_is_shown_of_it() -> None:
     paper = Paper(opening("A", "B"), A=["I think **so**.\n\n[PROPOSAL: tabs]\n[CONFIDENCE: 0.8]"], B=["No."])
     paper.run(2)
     shown = as_shown(paper.dialog.entries[1], 1, cast(paper.dialog))
-    assert (shown.number, shown.condition, shown.version, shown.failed) == (2, "sound", "", [])
-    assert "I think <strong>so</strong>." in shown.html
-    assert 'id="t2"' in shown.html
-    assert "agent-0" in shown.html
-    assert "next:" not in shown.html
+    assert (shown["number"], shown["condition"], shown["version"], shown["failed"]) == (2, "sound", "", [])
+    assert "I think <strong>so</strong>." in shown["html"]
+    assert 'id="t2"' in shown["html"]
+    assert "agent-0" in shown["html"]
+    assert "next:" not in shown["html"]
     three = Paper(opening("A", "B", "C"), A=["I think so."])
     three.step("A")
-    assert "next: Claude B" in as_shown(three.dialog.entries[1], 1, cast(three.dialog)).html
+    assert "next: Claude B" in as_shown(three.dialog.entries[1], 1, cast(three.dialog))["html"]
 
 
 @cases("agents", [8, 11])
@@ -173,11 +173,11 @@ def test_what_is_odd_about_an_entry_is_said_and_noticed() -> None:
     paper.run(2)
     edited = parse(paper.text.replace("I think so.", "I think not.").encode())
     shown = as_shown(edited.entries[1], 1, cast(edited))
-    assert shown.condition == "edited"
-    assert "Edited after it was written" in shown.html
-    assert changed(edited)[1]["1"] == shown.version != ""
+    assert shown["condition"] == "edited"
+    assert "Edited after it was written" in shown["html"]
+    assert changed(edited)[1]["1"] == shown["version"] != ""
     again = parse(paper.text.replace("I think so.", "I think nothing.").encode())
-    assert changed(again)[1]["1"] != shown.version
+    assert changed(again)[1]["1"] != shown["version"]
     assert "1" not in changed(paper.dialog)[1]
 
 

@@ -52,8 +52,7 @@ def test_a_daemon_looks_right_at_the_deadline(tmp_path: Path) -> None:
         asks(room, by)
         room.start("A")
         room.minds["A"].call(1)
-        dialog = room.dialog()
-        (note,) = (entry for entry in dialog.entries if entry.mark("DEFAULT_TAKEN"))
+        (note,) = (entry for entry in room.dialog().entries if entry.mark("DEFAULT_TAKEN"))
         assert note.frame.at >= by
 
 
