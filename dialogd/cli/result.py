@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -120,8 +120,9 @@ def plan(
 
 def _edit(drawn: Plan, folder: Path, *, json: bool) -> None:
     """Open the person's own copy of the plan in their editor. Raises `NotInstalled` without one, `DialogdError`."""
-    usual = next(filter(None, map(shutil.which, EDITORS)), "")
-    words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or usual)
+    usual, words = next(filter(None, map(shutil.which, EDITORS)), ""), list[str]()
+    with suppress(ValueError):  # a quotation mark is open
+        words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or usual)
     if not words:
         raise NotInstalled("no editor was found", fix="name one: export EDITOR=nano")
     own, others = documents.to_edit(drawn, folder, datetime.now(UTC))

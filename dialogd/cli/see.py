@@ -207,11 +207,10 @@ def show_messages(
     if mermaid:
         show(plain(as_mermaid(messages).removesuffix("\n")))
         return
-    waiting = [one for one in told if isinstance(one.what, Message) and one.what.payload["is_open"]]
+    waiting = [message for message in messages if message.payload["is_open"]]
     lines = [*_lines(dialog, told), *(["", f"open: {len(waiting)}"] if waiting else [])]
-    for one in [one.what for one in waiting if isinstance(one.what, Message)]:
-        to = line(", ".join(one.to_names)) or "all"
-        words = line(one.payload["text"])[:200]
+    for one in waiting:
+        to, words = line(", ".join(one.to_names)) or "all", line(one.payload["text"])[:200]
         lines.append(plain(f"  turn {one.payload['turn']}, {line(one.from_name)} → {to}: {words}"))
     options.answer([asdict(one.what) for one in told], lines or ["nobody has said anything yet"], json=json)
 
