@@ -10,7 +10,7 @@ from itertools import accumulate
 from dialogd.errors import NotADialog
 from dialogd.protocol.fold import HAND_MARKS, beginning, effective, fold, joined, refolded
 from dialogd.protocol.header import read_header
-from dialogd.protocol.marks import canonical, is_yes, outside_fences, tolerant
+from dialogd.protocol.marks import canonical, first_open_fence, is_yes, outside_fences, tolerant
 from dialogd.protocol.model import ALL, ANY, OUTCOMES, USER, Condition, Draft, Entry, Frame, Header, Mark, digest
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import escape, one_line, unescape
@@ -241,13 +241,14 @@ _ANY_HEADING = re.compile(
 _LAST_WORD = re.compile(rb"%b|^(?-i:TURN): [A-Za-z][A-Za-z0-9_, -]*\r?(?:\n|\Z)" % _ANY_HEADING.pattern, re.M | re.I)
 
 
-def parse(data: bytes) -> Dialog:
-    """Read a whole dialog file.
+def parse(data: bytes, known: Header | None = None) -> Dialog:
+    """Read a whole dialog file; a header that is `known` is not read again.
 
     Total: any bytes give a Dialog or raise `NotADialog` with a line and a fix. Linear in the file.
     """
     start = _first_entry(data)
-    header = read_header(data[:start].decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n"))
+    text = data[:start].decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n")
+    header = known if known is not None and known.text == text else read_header(text)
     return _read(Dialog(header, (), beginning(header), 0), data, start)
 
 
@@ -256,7 +257,7 @@ def read_on(dialog: Dialog, more: bytes) -> Dialog:
     if not more:
         return dialog
     if not dialog.settled_entries:
-        return parse(dialog.tail + more)
+        return parse(dialog.tail + more, dialog.header_as_written)
     return _read(dialog, dialog.tail + more, 0)
 
 
@@ -327,6 +328,7 @@ def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
         line=dialog.settled_line + data.count(b"\n", 0, start),
         chain=dialog.entries[known - 1].chain if known else "",
         settled=(dialog.settled, dialog.settled_line, 0, dialog.settled_state),
+        is_firm=known > 0 or (_ANY_HEADING.match(data, start) is not None and _is_firm(data[:start])),
     )
     while reader.read_next():
         pass
@@ -355,6 +357,12 @@ def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
     )
 
 
+def _is_firm(head: bytes) -> bool:
+    """True where no fence stands open in the header, that could yet be closed around the first entries."""
+    lines = lines_of(head)[:-1]
+    return first_open_fence(lines) == len(lines)
+
+
 @dataclass
 class _Reader:
     """Reads one entry after another; `base` is the file's offset of the first byte at hand."""
@@ -368,6 +376,7 @@ class _Reader:
     line: int
     chain: str  # of the entry before
     settled: tuple[int, int, int, State]  # offset, line, entries and state up to which nothing changes any more
+    is_firm: bool  # nothing that is appended later can change where the entries begin
     entries: list[Entry] = field(default_factory=list)
 
     def read_next(self) -> bool:
@@ -384,7 +393,7 @@ class _Reader:
         self._go_to(entry.end - self.base)
         self._take(entry)
         if entry.condition is Condition.SOUND:
-            self.settled = (entry.end, self.line, len(self.entries), self.state)
+            self.settled, self.is_firm = (entry.end, self.line, len(self.entries), self.state), True
         return True
 
     def _go_to(self, end: int) -> None:
@@ -402,7 +411,7 @@ class _Reader:
     def _read_by_hand(self) -> None:
         """The entries of a stretch of hand-written bytes. Lines without structure before any heading are the person's.
 
-        What the person has typed last may still go on, so that nothing of it is settled before a framed entry follows.
+        The last one may still go on. What stands before it is settled, where no fence is open that could yet be closed.
         """
         end = _next_framed(self.data, self.pos)
         region = self.data[self.pos : end]
@@ -410,12 +419,18 @@ class _Reader:
         offsets = [0, *accumulate(len(piece) + 1 for piece in region.split(b"\n"))]
         parts = list(_parts(lines, self.header.rules.kinds))
         offset, line = self.base + self.pos, self.line
+        is_firm = self.is_firm and self.settled[2] == len(self.entries)
+        firm = first_open_fence(lines[:-1]) if is_firm else 0
         for part in parts:
             begins, ends = offset + offsets[part.first], offset + min(offsets[part.last], len(region))
             place = _Place(begins, ends, line + part.first)
+            if part is not parts[0] and part.first < firm:
+                self.settled = (place.start, place.line, len(self.entries), self.state)
             open_end = end == len(self.data) and part is parts[-1]
             self._take(_by_hand(self.header, lines, part, place, self.state, open_end=open_end))
         self._go_to(end)
+        if parts and end < len(self.data) and firm == len(lines) - 1:
+            self.settled = (self.base + end, self.line, len(self.entries), self.state)
 
     def _framed(self, match: re.Match[bytes]) -> Entry:
         data, state = self.data, self.state

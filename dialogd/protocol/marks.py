@@ -165,6 +165,11 @@ def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[i
     yield from ((at, lines[at]) for at in range(index, len(lines)))
 
 
+def first_open_fence(lines: Sequence[str]) -> int:
+    """The index of the first line whose fence may yet be closed around what follows, else how many lines there are."""
+    return next((begin for begin, end in _fences(lines) if end is None), len(lines))
+
+
 def _fences(lines: Sequence[str]) -> Iterator[tuple[int, int | None]]:
     """Where each code fence begins and ends; None for one that nothing closes."""
     fences = {

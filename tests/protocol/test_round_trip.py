@@ -276,9 +276,19 @@ def works(work: Callable[[], object]) -> int:
     return count
 
 
+def typed(draft: Draft) -> bytes:
+    """The turn as somebody types it who knows of no frames."""
+    marks = "\n".join(str(mark) for mark in draft.marks)
+    turn = ", ".join(draft.turn or ())
+    return f"\n---\n\n## Turn {draft.number} — {draft.name}\n\n{draft.body}\n\n{marks}\n\nTURN: {turn}\n".encode()
+
+
 @pytest.mark.slow
-@cases("setup", ["", '## Setup\n\n```toml\nverdict = "vote"\n```'])
-def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str) -> None:
+@cases(
+    "setup, by_hand",
+    [(setup, hand) for setup in ("", '## Setup\n\n```toml\nverdict = "vote"\n```') for hand in (False, True)],
+)
+def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str, by_hand: bool) -> None:
     lines = [
         (Mark("PROPOSAL", "Postgres", "P{}"), Mark("QUESTION", "why?")),
         (Mark("VOTE", "P1 approve | good"), Mark("OBJECTION", "too dear")),
@@ -291,7 +301,8 @@ def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str) -> No
         marks = marks if number < 6 else tuple(mark for mark in marks if setup == "" or mark.name != "PROPOSAL")
         marks = tuple(replace(mark, ref=mark.ref.format(number)) for mark in marks)
         draft = Draft(by, f"Claude {by}", number, "So.", marks=marks, turn=("AB"[number % 2 - 1],))
-        more, before = joint(dialog) + render(draft, dialog.last.chain if dialog.last else ""), dialog
+        framed = joint(dialog) + render(draft, dialog.last.chain if dialog.last else "")
+        more, before = typed(draft) if by_hand else framed, dialog
         if 20 <= number < 26 or number >= 1_502:
             cost[number] = works(lambda more=more, before=before: read_on(before, more))  # type: ignore[misc]
         dialog = read_on(dialog, more)
