@@ -32,13 +32,8 @@ def test_a_bare_header_is_a_dialog_between_a_and_b() -> None:
 @cases(
     "line",
     [
-        "**Topic:** Sessions",
-        "Topic: Sessions",
-        "**Topic**: Sessions",
-        "*topic:* Sessions",
-        "__TOPIC:__ Sessions  ",
-        "  **Topic:**   Sessions\t",
-        "**Topic:** **Sessions**",
+        *("**Topic:** Sessions", "Topic: Sessions", "**Topic**: Sessions", "*topic:* Sessions"),
+        *("__TOPIC:__ Sessions  ", "  **Topic:**   Sessions\t", "**Topic:** **Sessions**"),
     ],
 )
 def test_a_key_may_be_bold_or_plain_in_any_case(line: str) -> None:
@@ -136,19 +131,10 @@ def test_agents_are_read_with_names_roles_and_addresses(line: str, agents: list[
 @cases(
     "url",
     [
-        "http://example.org:3001",
-        "http://10.0.0.7:3001",
-        "http://0.0.0.0:3001",
-        "https://localhost:3001",
-        "http://localhost",
-        "http://localhost:0",
-        "http://localhost:70000",
-        "http://localhost:3001/path",
-        "http://user@localhost:3001",
-        "http://localhost.example.org:3001",
-        "http://localhost:3001@example.org:80",
-        "file:///etc/passwd",
-        "localhost:3001",
+        *("http://example.org:3001", "http://10.0.0.7:3001", "http://0.0.0.0:3001", "https://localhost:3001"),
+        *("http://localhost", "http://localhost:0", "http://localhost:70000", "http://localhost:3001/path"),
+        *("http://user@localhost:3001", "http://localhost.example.org:3001", "http://localhost:3001@example.org:80"),
+        *("file:///etc/passwd", "localhost:3001"),
     ],
 )
 def test_an_address_that_is_not_loopback_is_never_used(url: str) -> None:

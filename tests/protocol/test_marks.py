@@ -53,14 +53,8 @@ def test_every_mark_stands_in_one_family() -> None:
 @cases(
     "line",
     [
-        "[VOTE: P1 approve]",
-        "[vote: p1 APPROVE]",
-        "  [VOTE: P1 approve]  ",
-        "- [VOTE: P1 approve]",
-        "* **[VOTE: P1 approve]**",
-        "1. `[VOTE: P1 approve]`",
-        "**`[VOTE: P1 approve]`**",
-        "[ VOTE : P1 approve ]",
+        *("[VOTE: P1 approve]", "[vote: p1 APPROVE]", "  [VOTE: P1 approve]  ", "- [VOTE: P1 approve]"),
+        *("* **[VOTE: P1 approve]**", "1. `[VOTE: P1 approve]`", "**`[VOTE: P1 approve]`**", "[ VOTE : P1 approve ]"),
     ],
 )
 def test_tolerance_is_mechanical(line: str) -> None:
@@ -71,26 +65,11 @@ def test_tolerance_is_mechanical(line: str) -> None:
 @cases(
     "line",
     [
-        "[VOTE: P1 yes]",
-        "[VOTE: approve P1]",
-        "[VOTE: P1: approve]",
-        "[VOTE P1: approve]",
-        "[VOTE: P1 approve, it is simple]",
-        "[VOTE: P1, P2 approve]",
-        "[VOTE: P1 zustimmen]",
-        "[VOTE: P1 👍]",
-        "[VOTE: approve]",
-        "[VOTE: P1 not approve]",
-        "[VOTE: P1 approve].",
-        "[VOTE: P1 approve] ✅",
-        "[VOTE: P1 approve] [CONFIDENCE: 0.9]",
-        "### [VOTE: P1 approve]",
-        "[VOTE]",
-        "[DECIDE: P1 maybe]",
-        "[AGREE]",
-        "[AGREE: P1, P2]",
-        "[AGREE: the text]",
-        "[CONSENSUS_REACHED: everybody]",
+        *("[VOTE: P1 yes]", "[VOTE: approve P1]", "[VOTE: P1: approve]", "[VOTE P1: approve]"),
+        *("[VOTE: P1 approve, it is simple]", "[VOTE: P1, P2 approve]", "[VOTE: P1 zustimmen]", "[VOTE: P1 👍]"),
+        *("[VOTE: approve]", "[VOTE: P1 not approve]", "[VOTE: P1 approve].", "[VOTE: P1 approve] ✅"),
+        *("[VOTE: P1 approve] [CONFIDENCE: 0.9]", "### [VOTE: P1 approve]", "[VOTE]", "[DECIDE: P1 maybe]"),
+        *("[AGREE]", "[AGREE: P1, P2]", "[AGREE: the text]", "[CONSENSUS_REACHED: everybody]"),
     ],
 )
 def test_what_is_not_in_its_form_is_tried_and_no_mark(line: str) -> None:
@@ -103,19 +82,10 @@ def test_what_is_not_in_its_form_is_tried_and_no_mark(line: str) -> None:
 @cases(
     "line",
     [
-        "VOTE: P1 approve",
-        "(VOTE: P1 approve)",
-        "【VOTE: P1 approve】",
-        "\\[VOTE: P1 approve\\]",
-        "I vote [VOTE: P1 approve]",
-        "My vote: [VOTE: P1 approve]",
-        "> [VOTE: P1 approve]",
-        "| [VOTE: P1 approve] |",
-        "~~[VOTE: P1 approve]~~",
-        "[voters](https://example.org)",
-        "[to do](x)",
-        "[To do: write it]",
-        "[x] done",
+        *("VOTE: P1 approve", "(VOTE: P1 approve)", "【VOTE: P1 approve】", "\\[VOTE: P1 approve\\]"),
+        *("I vote [VOTE: P1 approve]", "My vote: [VOTE: P1 approve]", "> [VOTE: P1 approve]"),
+        *("| [VOTE: P1 approve] |", "~~[VOTE: P1 approve]~~", "[voters](https://example.org)", "[to do](x)"),
+        *("[To do: write it]", "[x] done"),
     ],
 )
 def test_what_does_not_begin_like_a_mark_is_text(line: str) -> None:
@@ -261,22 +231,8 @@ def test_confidence_is_a_part_of_one() -> None:
 
 PIECES = st.sampled_from(
     [
-        "[",
-        "]",
-        "VOTE",
-        "AGREE",
-        "P1",
-        ": ",
-        " approve",
-        " | ",
-        "\n",
-        "```",
-        "**",
-        "- ",
-        "> ",
-        "<think>",
-        "words",
-        "\u2028",
+        *("[", "]", "VOTE", "AGREE", "P1", ": ", " approve", " | ", "\n", "```", "**", "- ", "> ", "<think>"),
+        *("words", "\u2028"),
     ]
 )
 

@@ -75,12 +75,7 @@ READ: dict[str, tuple[str, ...]] = {
 }
 TRIED = (
     *(
-        "by whom?",
-        "by 18",
-        "by 18:00",
-        "by 2026-02-30T10:00Z",
-        "by 2026-11-22 18:00",
-        "by tomorrow 09:00",
+        *("by whom?", "by 18", "by 18:00", "by 2026-02-30T10:00Z", "by 2026-11-22 18:00", "by tomorrow 09:00"),
         "in 2 hours",
     ),
     *("within 30m", "in 8d", "in 0m"),
