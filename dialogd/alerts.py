@@ -32,8 +32,8 @@ from dialogd.protocol import questions
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import Zone, one_line, visible
-from dialogd.store.caller import HOOK
 from dialogd.store.child import Child
+from dialogd.store.registry import HOOK
 
 if TYPE_CHECKING:
     from dialogd.agent.loop import Agent

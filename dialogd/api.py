@@ -30,7 +30,7 @@ from dialogd.config import Settings
 from dialogd.errors import BadInput, StorageError
 from dialogd.protocol.state import Dialog
 from dialogd.store.child import until_done
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import Running
 
 AUTO = "auto"

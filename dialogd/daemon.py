@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dialogd import person
-from dialogd.agent import reporting
+from dialogd.agent import events
 from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
@@ -32,13 +32,10 @@ from dialogd.protocol.state import Dialog
 from dialogd.server.routes import create_app
 from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
-from dialogd.store.caller import carried
-from dialogd.store.disk import shared_with_group
-from dialogd.store.filewatch import compare, watch
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, shared_with_group
 from dialogd.store.journal import Journals
-from dialogd.store.logfile import LogFile
-from dialogd.store.registry import Registry
+from dialogd.store.logfile import LogFile, compare, watch
+from dialogd.store.registry import Registry, carried
 from dialogd.views.documents import disown, keep, place
 
 T = TypeVar("T")
@@ -72,17 +69,17 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
         log_file = state.logs / f"{settings.id}-{port}.log"
         secrets = (*plays.behavior.secrets, *plays.backend.secrets)
         is_json = settings.log_format == "json"
-        reporting.set_up_logging(settings.id, log_file, json_lines=is_json, debug=settings.debug, secrets=secrets)
+        events.set_up_logging(settings.id, log_file, json_lines=is_json, debug=settings.debug, secrets=secrets)
         plans = place(file, state, settings.plan) if settings.plan else None
         session, repo = settings.session.rstrip("?"), str(settings.repo or "")
         stack.enter_context(registry.entry(settings.id, port, file, log_file, plans, session, repo))
-        hub = Hub(reporting.say_event, secrets=secrets)
+        hub = Hub(events.say_event, secrets=secrets)
         own = dataclasses.replace(settings, file=file)
         remember_start(state, own, present, peers)
 
         async def run() -> None:
             for remark in plays.remarks:
-                reporting.say(remark)
+                events.say(remark)
             await prepare(plays, present, settings.id)
             others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.behavior)
@@ -212,7 +209,7 @@ class Daemon:
             await asyncio.sleep(self.agent.behavior.poll)
             try:
                 if await self.agent.on_disk(self._renew):
-                    reporting.say("listed again: what said that this daemon runs was gone")
+                    events.say("listed again: what said that this daemon runs was gone")
                 said = ""
             except (DialogdError, OSError) as error:
                 if said != str(error):
@@ -228,14 +225,14 @@ class Daemon:
             if os.getppid() == run or dialog is None or dialog.state.outcome is None or dialog is not last:
                 last, since = dialog, time.monotonic()
             elif time.monotonic() - since > cast.linger:
-                reporting.say(f"the dialog is over, and what started this daemon is gone (pid {run})")
+                events.say(f"the dialog is over, and what started this daemon is gone (pid {run})")
                 self._over.set()
                 return
 
     def _signalled(self, number: signal.Signals) -> None:
         """End in order, and say what ended this daemon."""
         why = ": its terminal was closed" if number == signal.SIGHUP else ""
-        reporting.say(f"ended by {number.name}{why}")
+        events.say(f"ended by {number.name}{why}")
         self._over.set()
 
     # -- what follows from entries, outside of the file -----------------------------------------------------------
@@ -284,7 +281,7 @@ class Daemon:
             return
         file, now = self.agent.file.path, datetime.now(UTC)
         if pair := await self._disk(lambda: keep(dialog, file, folder, now), "no plan was left"):
-            reporting.say(f"plan: {pair[0]}", plan=str(pair[0]))
+            events.say(f"plan: {pair[0]}", plan=str(pair[0]))
 
     async def _supervised(self) -> None:
         """The loop, started again after a bug: one bad moment must not silence an agent."""
@@ -296,7 +293,7 @@ class Daemon:
                 await self.agent.run()
                 return
             except Exception:  # the supervisor: whatever it was, it is logged with its traceback
-                reporting.log.exception("unexpected error; going on in a second")
+                events.log.exception("unexpected error; going on in a second")
                 await asyncio.sleep(1)
 
     async def _end_loop(self) -> None:
@@ -350,7 +347,7 @@ class Daemon:
         outcome = dialog.state.outcome if dialog else None
         end = f"; the dialog is over: {outcome.words}" if outcome else ""
         tally = agent.tally
-        reporting.say(
+        events.say(
             f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s thinking, {tally.bill.words}{end}",
             turns=tally.turns,
             usd=tally.bill.known_usd,
@@ -362,4 +359,4 @@ async def _ended(closing: asyncio.Future[Stopped]) -> None:
     try:
         await closing
     except (DialogdError, OSError) as error:
-        reporting.log.warning("the dialog is still open: %s", error)
+        events.log.warning("the dialog is still open: %s", error)

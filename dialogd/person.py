@@ -23,10 +23,10 @@ from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, clean, in_words, is_blank, one_line, read_budget, redact, unescape
-from dialogd.store.caller import Caller, caller_here
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.registry import Caller, caller_here
 
 if TYPE_CHECKING:
     from dialogd.tasks.worktrees import Worktrees

@@ -24,7 +24,7 @@ from pathlib import Path
 import own_python  # noqa: F401 - another Python is told which one to use
 
 from dialogd.memory import Memory
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from tests.support.past import BEGAN, Past
 
 TURNS, QUICK = 10_000, 1_000

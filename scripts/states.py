@@ -18,7 +18,7 @@ import own_python
 
 from dialogd.errors import BackendError
 from dialogd.protocol.build import ERROR, Due
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import Registry
 from tests.memory.shelf import Shelf
 from tests.plans.ends import ROOMS, file_of

@@ -106,7 +106,7 @@ def routes() -> str:
 
     from dialogd.agent.events import Hub
     from dialogd.server.routes import create_app
-    from dialogd.store.folders import StateDir
+    from dialogd.store.disk import StateDir
 
     agent: Any = SimpleNamespace(me="A", file=None, hub=Hub(), secrets=())
     schema = create_app(agent, 3001, None, StateDir(Path("state"))).openapi()  # type: ignore[arg-type]

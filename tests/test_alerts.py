@@ -26,7 +26,7 @@ from dialogd.config import load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
 from dialogd.protocol.text import clock_at
-from dialogd.store.caller import HOOK
+from dialogd.store.registry import HOOK
 from tests.server.daemon_process import Room, send
 from tests.support.pair import a_second
 from tests.support.room import Room as Paper

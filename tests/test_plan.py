@@ -25,7 +25,7 @@ from dialogd.errors import NotADialog, StorageError
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.state import Dialog
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.views.documents import keep, markdown, place, write
 from dialogd.views.documents import plan_facts as as_json
 from dialogd.views.markup import inline, quoted

@@ -16,9 +16,8 @@ from typing import Any, Protocol, TypeVar
 
 from dialogd import person
 from dialogd.agent.builder import Note
-from dialogd.agent.events import Hub
+from dialogd.agent.events import Hub, Reporter
 from dialogd.agent.peers import Peers
-from dialogd.agent.reporting import Reporter
 from dialogd.agent.turn import STORAGE_WAIT, Behavior, Speaker, Turn, in_thread
 from dialogd.backends import Backend
 from dialogd.config import new_command

@@ -28,8 +28,7 @@ from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
 from dialogd.protocol.state import DEFAULT_TOKENS, Dialog
 from dialogd.protocol.text import NO_BUDGET, dollars, listed, read_budget
-from dialogd.store.disk import pread
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, pread
 
 
 @dataclass(frozen=True, slots=True)

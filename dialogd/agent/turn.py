@@ -17,9 +17,8 @@ from dialogd.agent import prompt
 from dialogd.agent.builder import NO_MATERIAL, Builder, Material
 from dialogd.agent.call import Bill, Call, at_stake, beginning, forecast, from_record, is_priced, reading, usual_cap
 from dialogd.agent.clock import Seen, duration, here, wall
-from dialogd.agent.events import Hub
+from dialogd.agent.events import Counters, Hub, state_fields
 from dialogd.agent.peers import Peers
-from dialogd.agent.reporting import Counters, state_fields
 from dialogd.backends import Backend, Delivery, Request
 from dialogd.backends.parts import Prompt
 from dialogd.backends.tools import ApprovalQueue, Called, Toolbox

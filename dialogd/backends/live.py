@@ -21,8 +21,8 @@ from dialogd.backends.prices import Price, price_of
 from dialogd.config import file_words
 from dialogd.errors import BackendError, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.model import digest
-from dialogd.store.caller import CODEX
 from dialogd.store.disk import read_json, write_json
+from dialogd.store.registry import CODEX
 
 LOOK = 1.0  # seconds between two looks at what the session does
 DEAF = 20.0  # seconds after it was woken within which a session that heard it opens the turn

@@ -12,9 +12,8 @@ from dialogd.backends import BACKENDS, kind_of, secrets
 from dialogd.config import SETTINGS, Settings, dotenv, start_command
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
-from dialogd.store.caller import CLAUDE, CODEX
-from dialogd.store.disk import read_json, write_json
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, read_json, write_json
+from dialogd.store.registry import CLAUDE, CODEX
 
 CAST = "cast.json"  # in the dialog's folder
 LINGER = 3_600.0  # seconds

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused, UnsafeFile
-from dialogd.store.caller import CLAUDE, CODEX, start_of
+from dialogd.store.registry import CLAUDE, CODEX, start_of
 
 if TYPE_CHECKING:
     import psutil

@@ -43,9 +43,9 @@ from dialogd.protocol.model import RESERVED, WHY_RESERVED, Limits, Participant
 from dialogd.protocol.rules import roles_of
 from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.text import NO_BUDGET, budget_line, is_blank, many, one_line, read_budget, redact
-from dialogd.store.caller import is_inside
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile
+from dialogd.store.registry import is_inside
 from dialogd.tasks.gate import readable
 from dialogd.tasks.worktrees import Worktrees
 from dialogd.templates import library

@@ -53,12 +53,10 @@ from dialogd.protocol.lifecycle import continued
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words
-from dialogd.store.caller import is_inside, process_key
-from dialogd.store.disk import log_at, read_json, write_json
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, log_at, read_json, write_json
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
-from dialogd.store.registry import Running, process_started
+from dialogd.store.registry import Running, is_inside, process_key, process_started
 from dialogd.templates.library import alone
 from dialogd.views import standing
 

@@ -22,7 +22,7 @@ from dialogd.errors import BadInput, NotRunning, Refused
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import read_seconds
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Registry, Running

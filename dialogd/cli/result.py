@@ -33,9 +33,7 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
-from dialogd.store.archive import attachments_of
-from dialogd.store.disk import fix, why, write_over
-from dialogd.store.folders import StateDir, file_of
+from dialogd.store.disk import StateDir, attachments_of, file_of, fix, why, write_over
 from dialogd.views import documents
 from dialogd.views.documents import FORMATS, file_name, first_screen, markdown
 from dialogd.views.documents import export as exported

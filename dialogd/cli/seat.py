@@ -36,8 +36,7 @@ from dialogd.cli.terminal import plain, remark, show, table
 from dialogd.config import Settings, default_port, file_flag, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog
-from dialogd.store.caller import CLAUDE, CODEX, is_inside
-from dialogd.store.registry import Running
+from dialogd.store.registry import CLAUDE, CODEX, Running, is_inside
 
 TOPIC = 100  # characters of a question that stand as the topic
 END = 5.0  # seconds in which a daemon ends

@@ -27,7 +27,7 @@ from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import SYSTEM
 from dialogd.protocol.state import Dialog
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.views.builds import NAMES, Event, events, look_into
 from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
 from dialogd.views.flow import flow as messages_of

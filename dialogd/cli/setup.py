@@ -31,10 +31,8 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, Storag
 from dialogd.person import now
 from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.text import in_words, many
-from dialogd.store.disk import flush, flush_folder, read_json, why, write_over
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import Lock, StateDir, flush, flush_folder, read_json, why, write_over
 from dialogd.store.leftovers import find_leftovers, reap
-from dialogd.store.lock import Lock
 from dialogd.store.registry import Registry, home_port
 from dialogd.templates.library import Location, Template, find, load, places
 

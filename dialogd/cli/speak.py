@@ -32,9 +32,8 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import listed
-from dialogd.store.caller import settle
-from dialogd.store.folders import StateDir
-from dialogd.store.registry import Running
+from dialogd.store.disk import StateDir
+from dialogd.store.registry import Running, settle
 from dialogd.views.plan import has_spoken
 
 

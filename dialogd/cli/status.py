@@ -32,7 +32,7 @@ from dialogd.protocol.model import ANY, USER, whose
 from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog, Outcome, budget_standing
 from dialogd.protocol.text import in_words, places
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.registry import Running
 from dialogd.views.standing import Standing, phase, standing

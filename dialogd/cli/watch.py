@@ -31,7 +31,7 @@ from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
 from dialogd.protocol.signals import budget, convergence
 from dialogd.protocol.state import Dialog, Outcome, in_dollars, total
 from dialogd.protocol.text import dollars, many
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.views.standing import entry_fields
 from dialogd.views.words import sentences

@@ -47,8 +47,7 @@ from dialogd.memory.past import read_dialog
 from dialogd.protocol.model import Limits, digest
 from dialogd.protocol.state import DEFAULT_CAP
 from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget
-from dialogd.store.disk import read_json
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, read_json
 from dialogd.templates.library import DEFAULT_TEMPLATE, load, places, template, warnings
 
 NAMES = {

@@ -35,13 +35,9 @@ from dialogd.protocol.text import clean, dollars, one_line
 from dialogd.server.guard import PROCESSES
 from dialogd.server.refusals import handle_errors
 from dialogd.server.serving import bind, make_server
-from dialogd.store.archive import attachments_of
-from dialogd.store.caller import asked_by
-from dialogd.store.disk import write_json
-from dialogd.store.folders import StateDir
-from dialogd.store.lock import Lock
+from dialogd.store.disk import Lock, StateDir, attachments_of, write_json
 from dialogd.store.logfile import LogFile
-from dialogd.store.registry import HOME, Registry, process_started
+from dialogd.store.registry import HOME, Registry, asked_by, process_started
 from dialogd.views.markup import fill
 from dialogd.views.standing import RUNS, Run
 from dialogd.views.words import words_of

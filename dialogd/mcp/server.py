@@ -49,9 +49,8 @@ from dialogd.protocol.model import ALL, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.server.guard import PROCESSES
-from dialogd.store.caller import asked_by, caller_here
-from dialogd.store.folders import StateDir
-from dialogd.store.registry import Running
+from dialogd.store.disk import StateDir
+from dialogd.store.registry import Running, asked_by, caller_here
 from dialogd.views.documents import markdown, plan_facts
 from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan, has_spoken

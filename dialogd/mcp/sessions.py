@@ -28,7 +28,7 @@ from dialogd.protocol.lifecycle import OPEN_SESSIONS, SESSIONS, agent_state, ses
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words, is_blank, many, moment_of, one_line
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.templates.library import find as find_template
 from dialogd.templates.library import names, template

@@ -39,9 +39,8 @@ from dialogd.memory.past import (
 )
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import many
-from dialogd.store.archive import archive as archive_copy
-from dialogd.store.archive import attachments_of
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, attachments_of
+from dialogd.store.disk import archive as archive_copy
 from dialogd.store.registry import Registry
 from dialogd.views.plan import Signed
 

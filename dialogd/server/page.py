@@ -51,7 +51,7 @@ from dialogd.server.page_entries import (
     window,
 )
 from dialogd.server.page_state import Neighbours, cost, page_state
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import Registry, home_port
 from dialogd.views.builds import PATCHES, Look, look_into
 from dialogd.views.documents import first_screen
@@ -581,7 +581,7 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
         earlier: Annotated[str, Query(max_length=100, description="the id of an earlier dialog; empty: this one")] = "",
     ) -> Response:
         """A dialog as one file: Markdown, HTML, PDF or JSON."""
-        from dialogd.store.archive import attachments_of
+        from dialogd.store.disk import attachments_of
         from dialogd.views.documents import FORMATS, export, file_name
 
         dialog, file = await agent.look(), agent.file.path

@@ -19,7 +19,7 @@ from dialogd.protocol.state import Dialog, Outcome, Spent, in_dollars, total
 from dialogd.protocol.text import dollars, in_words, listed, one_line
 from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import home_port
 from dialogd.views.standing import phase
 

@@ -19,9 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from dialogd import __version__, person
 from dialogd.acts import ACTS, Act, carry_out
+from dialogd.agent.events import BUCKETS
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import NO_WAIT
-from dialogd.agent.reporting import BUCKETS
 from dialogd.backends.live import Live
 from dialogd.errors import BackendError, DialogdError, Refused
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
@@ -32,8 +32,8 @@ from dialogd.server.guard import PROCESSES
 from dialogd.server.refusals import MEDIA_TYPE, handle_errors
 from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
-from dialogd.store.caller import asked_by, carried
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
+from dialogd.store.registry import asked_by, carried
 from dialogd.views.standing import Phase, phase, standing
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]

@@ -18,8 +18,8 @@ from dialogd.errors import BadInput, Refused
 from dialogd.protocol.decide import Stop, Wait
 from dialogd.protocol.text import is_blank, redact
 from dialogd.server import wire
-from dialogd.store.caller import carried
 from dialogd.store.journal import Received
+from dialogd.store.registry import carried
 
 LONGEST_WAIT = 45.0  # seconds: some programs cut a longer call of a tool
 LOOK = 0.2  # seconds between two looks at whether there is still a point in waiting

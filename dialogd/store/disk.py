@@ -1,22 +1,32 @@
-"""What the system is asked about files: durable flushes, whole reads, whether to trust a file, errors in words."""
+"""What lies on the disk: durable writes, the lock beside a file, the state directory and its archive."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import re
 import stat
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dialogd.errors import UnsafeFile
+from dialogd.errors import StorageError, UnsafeFile
+from dialogd.protocol.model import digest
+from dialogd.protocol.state import Dialog
 
 if TYPE_CHECKING:
     import asyncio
+
+    from filelock import BaseFileLock
+
 
 T = TypeVar("T")
 
@@ -302,3 +312,225 @@ def write_json(path: Path, value: object) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         data = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
         write_over(data, path, durable=False)
+
+
+LOCK_WAIT = 10.0  # seconds; the lock is held for milliseconds, so a longer wait means a stopped holder
+LOCK_POLL = 0.001  # seconds; the library's default of 50 ms would be the slowest part of a turn
+ATTEMPTS = 5  # lock files that may be taken away in a row
+
+
+class Lock:
+    """The lock file at one path. Threads that share this object wait for each other too.
+
+    `wait` is the timeout in seconds; shortening it also affects threads that wait already. With `per_process` the whole
+    process holds it: any thread may release it, and none waits for another.
+    """
+
+    def __init__(self, path: Path, wait: float = LOCK_WAIT, *, per_process: bool = False) -> None:
+        self.path = path
+        self.per_process = per_process
+        self.wait = wait
+        self.waited = 0.0  # seconds for which it was waited for, all together
+        self._held: os.stat_result | None = None  # the file that was locked last
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock for as long as the context lasts; raises what `acquire` does."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises `StorageError` when it is not free within `wait` seconds, `UnsafeFile` when it cannot be trusted.
+        """
+        began = time.monotonic()
+        try:
+            for _ in range(ATTEMPTS):
+                self._take(began)
+                # One that was deleted or replaced meanwhile keeps nobody out.
+                if self.is_in_place:
+                    return
+                self._lock.release()
+        finally:
+            self.waited += time.monotonic() - began
+        raise UnsafeFile(
+            f"the lock {self.path} was replaced while it was taken",
+            fix="try again, and leave the .lock file where it is",
+        )
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    @property
+    def is_in_place(self) -> bool:
+        """True while the path names the locked file; otherwise the lock excludes nobody any more."""
+        try:
+            return self._held is not None and os.path.samestat(self.path.lstat(), self._held)
+        except OSError:
+            return False
+
+    def _take(self, began: float) -> None:
+        from filelock import Timeout
+
+        try:
+            self._lock.acquire(cancel_check=lambda: time.monotonic() - began > self.wait)
+        except Timeout as error:
+            raise StorageError(
+                f"the lock {self.path} was not free within {self.wait:g} s; a stopped process may hold it",
+                fix=f"find it with `fuser {self.path}` and continue or end it",
+            ) from error
+        except OSError as error:
+            raise UnsafeFile(f"the lock {self.path} cannot be used: {why(error)}", fix=fix(error)) from error
+        problem = distrust(self._held) if self._held is not None else None
+        if problem:
+            self._lock.release()
+            raise UnsafeFile(f"the lock {self.path} {problem[0]}", fix=problem[1])
+
+    @cached_property
+    def _lock(self) -> BaseFileLock:
+        from filelock import FileLock
+
+        return FileLock(
+            self.path,
+            timeout=self.wait,
+            mode=0o600,
+            poll_interval=LOCK_POLL,
+            fallback_to_soft=False,
+            preserve_lock_file=True,
+            thread_local=not self.per_process,
+            on_acquired=self._check,
+        )
+
+    def _check(self, fd: int) -> None:
+        self._held = os.fstat(fd)
+
+
+PATH = "path"  # in the folder of a dialog file: where that lies
+
+
+@dataclass(frozen=True, slots=True)
+class StateDir:
+    """The state directory; everything in it is 0700 and made when it is first asked for."""
+
+    root: Path
+
+    def dialog(self, file: Path) -> Path:
+        """The folder of one dialog file, by its absolute path: journals, drafts, what was set aside."""
+        folder = self._made(self.root / "dialogs" / _key(file))
+        with suppress(OSError):  # it only tells where a file came from that was moved
+            if not (folder / PATH).exists():
+                write_over(os.fsencode(_absolute(file)), folder / PATH, durable=False)
+        return folder
+
+    def agent(self, file: Path, agent: str) -> Path:
+        """The folder of one agent's backend at one dialog file; beside it lies what all backends share."""
+        return self._made(self.agents / f"{_key(file)}-{agent}")
+
+    @property
+    def agents(self) -> Path:
+        """The folder of the agents' folders and what all backends share; not created by this."""
+        return self.root / "agents"
+
+    @property
+    def archive(self) -> Path:
+        """Copies of dialogs that were stopped."""
+        return self._made(self.root / "archive")
+
+    @property
+    def plans(self) -> Path:
+        """The plans of dialogs in the default file."""
+        return self._made(self.archive / "plans")
+
+    @property
+    def memory(self) -> Path:
+        """The index over the archive, and the outcomes that the person recorded."""
+        return self._made(self.root / "memory")
+
+    @property
+    def registry(self) -> Path:
+        """One file per running daemon."""
+        return self._made(self.root / "running")
+
+    @property
+    def sessions(self) -> Path:
+        """The dialogs that programs began by MCP, and what is known of their processes."""
+        return self._made(self.root / "sessions")
+
+    @property
+    def logs(self) -> Path:
+        """The daemons' logs."""
+        return self._made(self.root / "logs")
+
+    def _made(self, path: Path) -> Path:
+        try:
+            make_folder(path)
+            owner = self.root.stat().st_uid
+        except OSError as error:
+            raise UnsafeFile(
+                f"{path} in the state directory cannot be used: {why(error)}",
+                fix="move it away, or name another state directory with DIALOGD_STATE_DIR",
+            ) from error
+        if owner != os.geteuid():
+            raise UnsafeFile(
+                f"the state directory {self.root} belongs to another user (uid {owner})",
+                fix="name one of your own with DIALOGD_STATE_DIR",
+            )
+        return path
+
+
+def _key(file: Path) -> str:
+    return f"{file.stem[:40]}-{hashlib.sha256(os.fsencode(_absolute(file))).hexdigest()[:12]}"
+
+
+def _absolute(file: Path) -> Path:
+    return file.resolve().parent / file.name
+
+
+def file_of(folder: Path) -> Path | None:
+    """The dialog file whose folder this is; None where that is not noted."""
+    try:
+        return Path(os.fsdecode((folder / PATH).read_bytes()))
+    except (OSError, ValueError):
+        return None
+
+
+def listed_beside(folder: Path) -> Path:
+    """Where the daemons are listed in the state directory that the folder of a dialog is in; not made by this."""
+    return folder.parent.parent / "running"
+
+
+LARGEST = 20_000_000  # bytes of an attachment
+
+
+def archive(dialog: Dialog, file: Path, folder: Path) -> Path:
+    """Copy the dialog file, and its attachments, into `folder`; gives the copy's path. Never overwrites a copy."""
+    data = file.read_bytes()
+    topic = re.sub(r"[^a-z0-9]+", "-", dialog.header.topic.lower()).strip("-")[:40] or "dialog"
+    target = folder / f"{topic}-{dialog.id}-{digest(data)[:8]}.md"
+    beside = file.with_name(file.name + ".d")
+    if beside.is_dir():
+        attachments = folder / f"{target.stem}.d"
+        make_folder(attachments)
+        for item in beside.iterdir():
+            if item.is_file() and not item.is_symlink() and not item.name.startswith("."):
+                write_once(item.read_bytes(), attachments / item.name)
+    write_once(data, target)  # last: whoever sees it finds its attachments there
+    return target
+
+
+def attachments_of(file: Path) -> dict[str, str]:
+    """The attachments of a dialog file, or of its copy in the archive: texts by name; what is no plain file is not."""
+    found: dict[str, str] = {}
+    for folder in (file.with_name(f"{file.name}.d"), file.with_name(f"{file.stem}.d")):
+        if found or not folder.is_dir() or folder.is_symlink():
+            continue
+        for item in sorted(folder.iterdir()):
+            if item.is_file() and not item.is_symlink() and item.suffix == ".md" and not item.name.startswith("."):
+                with item.open("rb") as text:
+                    found[item.name] = text.read(LARGEST).decode("utf-8", "replace")
+    return found

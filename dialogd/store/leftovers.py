@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from dialogd.errors import DialogdError
 from dialogd.store.child import GUARD
-from dialogd.store.folders import StateDir
-from dialogd.store.lock import Lock
+from dialogd.store.disk import Lock, StateDir
 from dialogd.store.registry import Running, entries, registered
 
 if TYPE_CHECKING:

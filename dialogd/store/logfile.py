@@ -7,9 +7,11 @@ call.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,11 +21,21 @@ from dialogd.errors import DialogdError, StorageError, UnsafeFile
 from dialogd.protocol import grammar
 from dialogd.protocol.model import Condition, Draft, Entry
 from dialogd.protocol.state import Dialog
-from dialogd.store.caller import Caller, caller_here
-from dialogd.store.disk import Distrusted, KeptFile, fix, flush, flush_folder, make_folder, pread, why, write_once
-from dialogd.store.folders import listed_beside
+from dialogd.store.disk import (
+    Distrusted,
+    KeptFile,
+    Lock,
+    fix,
+    flush,
+    flush_folder,
+    listed_beside,
+    make_folder,
+    pread,
+    why,
+    write_once,
+)
 from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, Lost, chain_of, still_lost
-from dialogd.store.lock import Lock
+from dialogd.store.registry import Caller, caller_here
 
 LARGEST = 64 * 1024 * 1024  # bytes; anything larger is no dialog
 LITTLE = 16 * 1024  # bytes that are read on where nothing may block: they have just been written, by a daemon here
@@ -370,3 +382,38 @@ class LogFile:
                 target.replace(self.path)
             flush_folder(self.path.parent)
             self._dialog = None
+
+
+log = logging.getLogger("dialogd.watch")
+
+STEP = 25  # milliseconds; how often the library asks its own queue
+COMPARE = 30.0  # seconds between two comparisons of the whole file
+
+
+async def watch(file: Path, changed: Callable[[], None]) -> None:
+    """Call `changed` soon after `file` was written, replaced or removed, once for many writes, until cancelled.
+
+    Ends where watching is impossible; the slow poll replaces it.
+    """
+    from watchfiles import Change, awatch
+
+    def ours(_: Change, path: str) -> bool:
+        return path.rpartition("/")[2] == file.name
+
+    try:
+        # The folder is watched for the file's name: an editor's save may put another file there.
+        async for _ in awatch(
+            file.parent, watch_filter=ours, recursive=False, debounce=50, step=STEP, rust_timeout=5_000
+        ):
+            changed()
+    except (OSError, RuntimeError) as error:
+        log.warning("cannot watch %s (%s); looking every few seconds instead", file.parent, error)
+
+
+async def compare(work: Callable[[], Awaitable[None]], changed: Callable[[], None], every: float = COMPARE) -> None:
+    """Have the whole file compared periodically; then call `changed`."""
+    while True:
+        await asyncio.sleep(every)
+        with suppress(DialogdError, OSError):
+            await work()
+            changed()

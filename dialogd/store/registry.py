@@ -1,21 +1,30 @@
-"""Which daemons of this user run: one JSON file each, believed only while its process is the one that wrote it."""
+"""The daemons that run, and where an act comes from: the person, or a session that holds a seat."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from dialogd.errors import AlreadyRunning, StorageError
-from dialogd.store.disk import read_json, write_over
-from dialogd.store.folders import StateDir
-from dialogd.store.lock import Lock
+from dialogd.protocol.model import OTHER, UNKNOWN
+from dialogd.store.disk import Lock, StateDir, read_json, write_over
+
+if TYPE_CHECKING:
+    import psutil
+
 
 SEAT_WAIT = 1.0  # seconds for which a taken seat is waited for
 SETTLED = 1_000_000_000  # nanoseconds after which a change of the folder was the last one of its time stamp
@@ -202,3 +211,325 @@ class Registry:
             is_over = time.time_ns() - changed > SETTLED  # else another change may bear the same time
             self._known[file] = (changed if is_over else 0), urls
         return urls
+
+
+T = TypeVar("T")
+Address = tuple[str, int]
+
+CLAUDE, CODEX = "claude", "codex"
+CLAUDE_SOCKET = "CLAUDE_CODE_MESSAGING_SOCKET"  # Claude Code gives its commands a socket that is called PID.sock
+CODEX_THREAD = "CODEX_THREAD_ID"  # Codex gives its commands the thread that they run in
+HOOK = "DIALOGD_HOOK"  # daemons give it to the hooks that they start: what these do the person does
+
+
+# -- The process of a session -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A session by its key: `claude:PID:START`, or `codex:THREAD`, which names no process (`pid` 0).
+
+    START is what `start_of` says: with it a pid that was given to another process is not taken for the session's.
+    """
+
+    program: str
+    id: str
+    pid: int = 0
+    started: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """True while the very process of this key runs; of one without a process False."""
+        return self.pid > 0 and is_start(self.pid, self.started)
+
+
+def read_key(text: str) -> Key | None:
+    if match := re.fullmatch(r"([a-z][a-z0-9-]*):([1-9][0-9]{0,9}):([0-9]+(?:\.[0-9]+)?)", text):
+        return Key(match[1], match[2], int(match[2]), match[3])
+    match = re.fullmatch(r"([a-z][a-z0-9-]*):([A-Za-z0-9][A-Za-z0-9_-]*)", text)
+    return Key(match[1], match[2]) if match else None
+
+
+def start_of(pid: int) -> str:
+    """When that process began, as a key has it: on Linux in clock ticks since boot, else in seconds; "" for none."""
+    if sys.platform == "linux":
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            return ""
+        state, *fields = stat.rpartition(b")")[2].split()
+        return "" if state in (b"Z", b"X") else fields[18].decode()
+    import psutil
+
+    try:
+        return f"{psutil.Process(pid).create_time():.2f}"
+    except psutil.Error:
+        return ""
+
+
+def process_key(pid: int) -> str:
+    """The process of that pid, told from a later one of the same number: `PID:START`; "" for none."""
+    started = start_of(pid)
+    return f"{pid}:{started}" if started else ""
+
+
+def is_start(pid: int, started: str) -> bool:
+    """True when the process of that pid began then: in clock ticks (`8123456`), or in seconds (`1795404471.23`)."""
+    import psutil
+
+    if "." not in started:
+        return bool(started) and start_of(pid) == started
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - float(started)) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+# -- Whose tree a process belongs to ----------------------------------------------------------------------------------
+
+
+def seat_of(pid: int, running: Collection[Running]) -> Running | None:
+    """The live seat whose session the process belongs to, or the agent of a build that it works for; None for none.
+
+    It belongs to a session that is among its ancestors, or among those of the leaders of its process group and of its
+    terminal session; whose mark an environment on the way there holds; or in whose terminal it is, below nothing that
+    the session is below: then its parents are gone.
+    """
+    seats = [(one, key) for one in running if (key := read_key(one.session)) is not None]
+    builders = {one.pid: one for one in running if one.repo}
+    if not seats and not builders:
+        return None
+    ancestry = [_line(root) for root in (pid, *_leaders(pid))]
+    for child, parent in (pair for line in ancestry for pair in pairwise(line)):
+        if parent.pid in builders and not _is_hook(child):
+            return builders[parent.pid]
+    lines = list(dict.fromkeys(one for line in ancestry for one in line))
+    for process in lines:
+        for seat, key in seats:
+            if _is_of(process, key):
+                return seat
+    return next((seat for seat, key in seats if _is_left_behind(pid, key)), None)
+
+
+def _is_hook(process: psutil.Process) -> bool:
+    """True when a daemon started the process as a hook of the person's: nobody below it can say that of it."""
+    import psutil
+
+    try:
+        return HOOK in process.environ()
+    except (psutil.Error, OSError):
+        return False
+
+
+def is_inside(pid: int, session: str) -> bool:
+    """True when the process is that of the session with this key, or below it."""
+    key = read_key(session)
+    return key is not None and any(_is_of(process, key) for process in _line(pid))
+
+
+def _is_of(process: psutil.Process, key: Key) -> bool:
+    return (process.pid == key.pid and is_start(key.pid, key.started)) or _is_marked(process, key)
+
+
+def _line(pid: int) -> list[psutil.Process]:
+    """A process and its ancestors, the nearest first; none where it is gone."""
+    import psutil
+
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.parents()]
+    return []
+
+
+def _leaders(pid: int) -> Iterator[int]:
+    """The leaders of the process's group and terminal session; while these exist no other process has their pids."""
+    for ask in (os.getpgid, os.getsid):
+        with suppress(OSError):
+            yield ask(pid)
+
+
+def _is_marked(process: psutil.Process, key: Key) -> bool:
+    """True when the environment with which the process began was a child's of that session."""
+    import psutil
+
+    try:
+        variables = process.environ()
+        if key.program == CODEX:
+            return variables.get(CODEX_THREAD) == key.id
+        if key.program != CLAUDE or Path(variables.get(CLAUDE_SOCKET, "")).name != f"{key.pid}.sock":
+            return False
+        # Where another process has that pid by now, its children are marked alike.
+        return key.is_running or not start_of(key.pid) or process.create_time() < psutil.Process(key.pid).create_time()
+    except (psutil.Error, OSError):
+        return False
+
+
+def _is_left_behind(pid: int, key: Key) -> bool:
+    """True for a process in the session's terminal that hangs below nothing that the session hangs below."""
+    if not key.is_running:
+        return False
+    try:
+        terminal = os.getsid(key.pid)
+        if not terminal or os.getsid(pid) != terminal:  # 0: one outside of this container
+            return False
+        above = {one.pid for one in _line(key.pid)[1:]}
+        return not any(one.pid in above and os.getsid(one.pid) == terminal for one in _line(pid))
+    except OSError:
+        return False
+
+
+# -- Whose connection it is -------------------------------------------------------------------------------------------
+
+
+def holders(inode: int) -> tuple[int, ...]:
+    """The processes that hold that socket; where none is found, those of this user that do not show what they hold."""
+    found, hidden = [], []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            if any(_is_socket(entry, inode) for entry in os.scandir(folder / "fd")):
+                found.append(int(folder.name))
+        except PermissionError:
+            with suppress(OSError):
+                if _user_of(folder) == os.geteuid():
+                    hidden.append(int(folder.name))
+        except OSError:
+            continue
+    return tuple(found or hidden)
+
+
+def _is_socket(entry: os.DirEntry[str], inode: int) -> bool:
+    try:
+        return str(Path(entry.path).readlink()) == f"socket:[{inode}]"
+    except OSError:
+        return False
+
+
+def _user_of(folder: Path) -> int:
+    """The user that a process runs as; its folder's owner is root where it hides what it holds."""
+    match = re.search(rb"^Uid:\s+\d+\s+(\d+)", (folder / "status").read_bytes(), re.M)
+    return int(match[1]) if match else -1
+
+
+def connected(theirs: Address, ours: Address) -> tuple[int, ...]:
+    """The processes of this user that have a connection from `theirs` to `ours`, where no inode tells: slower."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            ends = process.net_connections("tcp")
+            if any(tuple(one.laddr) == theirs and tuple(one.raddr) == ours for one in ends):
+                found.append(process.pid)
+    return tuple(found)
+
+
+# -- Where an act comes from ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Where an act comes from: the person, the session or agent of `seat`, or nobody could find out (`is_unknown`)."""
+
+    seat: Running | None = None
+    is_unknown: bool = False
+
+    @property
+    def is_person(self) -> bool:
+        """True for the person, and for any program of theirs that holds no seat."""
+        return self.seat is None and not self.is_unknown
+
+    def via(self, file: Path) -> str:
+        """What the frame of an entry in `file` says of it: a seat's id, `OTHER`, `UNKNOWN`; "" for the person."""
+        if self.seat is None:
+            return UNKNOWN if self.is_unknown else ""
+        here = file.parent.resolve() / file.name
+        return self.seat.id if Path(self.seat.file) in (file, here) else OTHER
+
+
+def caller_of(pids: Sequence[int], folder: Path) -> Caller:
+    """Where an act of these processes comes from, with the registry's `folder`; of none: unknown, while a seat lives.
+
+    Daemons are told apart: what they ask of one another was decided by whoever asked them.
+    """
+    running = seated(folder)
+    if not any(one.session or one.repo for one in running):
+        return Caller()
+    if not pids:
+        return Caller(is_unknown=True)
+    daemons = {one.pid for one in running}
+    seats = (seat_of(pid, running) for pid in pids if pid not in daemons)
+    return Caller(next(filter(None, seats), None))
+
+
+def seated(folder: Path) -> tuple[Running, ...]:
+    """The daemons that run, while one of them speaks for a session or works on a build; else none. Changes nothing."""
+    known = [daemon for _, daemon in entries(folder)]
+    if not any(one.session or one.repo for one in known):
+        return ()
+    return tuple(one for one in known if one.is_alive())
+
+
+_finder: ContextVar[Callable[[], Sequence[int]] | None] = ContextVar("dialogd_callers", default=None)
+"""Finds the processes that ask for what is done now; None: this one does."""
+
+
+_settled: ContextVar[Caller | None] = ContextVar("dialogd_caller", default=None)
+"""Where what is done now comes from, found out before."""
+
+
+def asked_by(callers: Callable[[], Sequence[int]]) -> None:
+    """Have acts of this task, and of work that `carried` gives, come from the processes that `callers` finds."""
+    _finder.set(callers)
+
+
+def carried(work: Callable[[], T]) -> Callable[[], T]:
+    """`work` for another thread, as asked for by whoever asks this one."""
+    return partial(copy_context().run, work)
+
+
+def caller_here(folder: Path) -> Caller:
+    """Where what is done now comes from: from who asks for it over a connection, else from this process."""
+    if (settled := _settled.get()) is not None:
+        return settled
+    callers = _finder.get()
+    if callers is not None:
+        return caller_of(callers(), folder) if seated(folder) else Caller()
+    found = caller_of([os.getpid()], folder)
+    # A command of a session's may have been given another state directory, which lists no seat of it.
+    return Caller(seat_of(os.getpid(), _anywhere())) if found.is_person and _is_in_session(os.getpid()) else found
+
+
+def _is_in_session(pid: int) -> bool:
+    """True when a process, or one above it, has the mark of some coding session in its environment."""
+    import psutil
+
+    for process in _line(pid):
+        with suppress(psutil.Error, OSError):
+            if {CLAUDE_SOCKET, CODEX_THREAD} & set(process.environ()):
+                return True
+    return False
+
+
+def _anywhere() -> tuple[Running, ...]:
+    """The live seats of this user, whatever the state directory, by the words that their daemons were started with."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError, ValueError, IndexError):
+            words = process.cmdline()
+            at = words.index("start")
+            file, session = (words[words.index(name, at) + 1] for name in ("--file", "--session"))
+            if process.uids().real == os.geteuid():
+                found.append(Running(words[at + 1], 0, file, process.pid, process.create_time(), session=session))
+    return tuple(found)
+
+
+def settle(folder: Path) -> Caller:
+    """Find out now where this task's acts come from: it is about to end the daemons that tell it."""
+    found = caller_here(folder)
+    _settled.set(found)
+    return found

@@ -22,8 +22,7 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.protocol.text import one_line
 from dialogd.store.child import Child, Limits
-from dialogd.store.disk import fix, why, write_over
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, fix, why, write_over
 
 if TYPE_CHECKING:
     from dialogd.tasks.worktrees import Worktrees

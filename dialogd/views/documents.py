@@ -33,8 +33,7 @@ from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant, 
 from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Dialog, Spent, in_dollars, in_tokens, total
 from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, redact
-from dialogd.store.disk import why, write_once, write_over
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, why, write_once, write_over
 from dialogd.views.flow import flow
 from dialogd.views.markup import fenced, fill, guarded, inline, quoted, safe, table, to_html
 from dialogd.views.plan import Plan, PlanDecision, Statement, Synthesis, has_spoken, is_for, method, without_marks

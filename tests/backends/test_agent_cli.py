@@ -17,7 +17,7 @@ from dialogd.backends.coding_agent import GOES_ON, INTRO, AgentCLI, failed
 from dialogd.backends.readonly_proof import prove
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
 from dialogd.store.registry import Registry
 from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install

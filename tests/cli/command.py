@@ -21,7 +21,7 @@ import psutil
 
 from dialogd.cli.create import Start, create, draw_up, usual_ports
 from dialogd.config import Settings
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Registry, Running

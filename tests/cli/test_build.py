@@ -26,8 +26,7 @@ from dialogd.protocol import build
 from dialogd.protocol.build import Task
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
-from dialogd.store.caller import HOOK
-from dialogd.store.registry import Running
+from dialogd.store.registry import HOOK, Running
 from dialogd.tasks.worktrees import Worktrees
 from tests.cli.command import PATIENCE, Commands, Done, program, reviewed, until
 from tests.cli.test_from_seats import ALONE, seated, this_process

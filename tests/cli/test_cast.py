@@ -16,7 +16,7 @@ from dialogd.cli.create import Start, draw_up, read_cast, seated, usual_ports, w
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput
 from dialogd.protocol.header import read_agent
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.templates.library import template
 from tests.cli.command import PATIENCE, Commands, program
 from tests.support.cases import cases

@@ -17,7 +17,7 @@ from dialogd.cli.create import free_ports
 from dialogd.cli.options import ask
 from dialogd.errors import AlreadyRunning
 from dialogd.protocol.grammar import parse
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import Registry
 from tests.cli.command import PATIENCE, Commands, until
 from tests.support.pair import a_second

@@ -22,7 +22,7 @@ import pytest
 from dialogd.backends import BACKENDS
 from dialogd.cli.create import free_ports
 from dialogd.store.child import GUARD
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.leftovers import GUARD_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
 from dialogd.store.registry import Registry
 from tests.cli.command import PATIENCE, Commands, Done, program, until
@@ -258,7 +258,7 @@ def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp
     registry = Registry(state)
     gone = tmp_path / "gone.md"
     program = (
-        "import sys, pathlib; from dialogd.store.registry import Registry; from dialogd.store.folders import StateDir\n"
+        "import sys, pathlib; from dialogd.store.registry import Registry; from dialogd.store.disk import StateDir\n"
         "r = Registry(StateDir(pathlib.Path(sys.argv[1]))); f = pathlib.Path(sys.argv[2])\n"
         "with r.seat('B', f), r.entry('B', 4000, f, f): print('ready', flush=True); sys.stdin.read()\n"
     )

@@ -20,8 +20,7 @@ from dialogd import person
 from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import Refused
 from dialogd.protocol.model import USER
-from dialogd.store.caller import Caller, asked_by, read_key, seat_of, start_of
-from dialogd.store.registry import Running
+from dialogd.store.registry import Caller, Running, asked_by, read_key, seat_of, start_of
 from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
 from tests.cli.command import Commands

@@ -10,7 +10,7 @@ import pytest
 
 from dialogd.protocol.grammar import parse
 from dialogd.server.wire import DialogOut
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.views.documents import plan_facts as as_json
 from dialogd.views.plan import Plan
 from tests.cli.command import Commands, reviewed

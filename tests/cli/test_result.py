@@ -14,7 +14,7 @@ import pytest
 from dialogd import person
 from dialogd.cli.options import ask, notify
 from dialogd.protocol.grammar import parse
-from dialogd.store.archive import archive
+from dialogd.store.disk import archive
 from dialogd.views.documents import export, keep
 from tests.cli.command import PATIENCE, Commands, program, reviewed, until
 from tests.export.dialogs import peaceful

@@ -18,7 +18,7 @@ from dialogd.cli.status import Situation
 from dialogd.cli.terminal import as_json, colour_of, fit, plain, tail, width
 from dialogd.cli.watch import Feed, Writing, live_line
 from dialogd.protocol.model import Draft, Mark
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.journal import PERSON, Journals
 from dialogd.store.logfile import Addition, LogFile
 from tests.cli.command import PATIENCE, Commands, reviewed, until

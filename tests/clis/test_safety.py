@@ -17,7 +17,7 @@ import pytest
 from dialogd.backends import probe
 from dialogd.backends.coding_agent import GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.store.caller import CODEX_THREAD
+from dialogd.store.registry import CODEX_THREAD
 from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, SERVICES, World, ask, counting, nothing_happens, prepared, prompt, turn
 from tests.support.pair import PATIENCE, a_second

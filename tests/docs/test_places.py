@@ -18,8 +18,8 @@ from typer.main import get_command
 import dialogd.cli as command_line
 from dialogd import errors
 from dialogd.agent import call, events, player
+from dialogd.agent.events import LOG_FILES, LOG_SIZE
 from dialogd.agent.prompt import DIGEST_WORDS
-from dialogd.agent.reporting import LOG_FILES, LOG_SIZE
 from dialogd.backends import BACKENDS, SHORTEST_SECRET, apis, auto, coding_agent, parts
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.backends.rehearsal import SCENARIOS
@@ -38,7 +38,7 @@ from dialogd.server import wire
 from dialogd.server.guard import BODY_BYTES, HEADER_BYTES
 from dialogd.server.routes import _STATUS, create_app
 from dialogd.server.streams import KINDS, model_of
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 from tests.protocol.test_build import room as build
 from tests.support.pair import PATIENCE

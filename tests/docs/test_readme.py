@@ -15,7 +15,7 @@ import pytest
 
 from dialogd.cli.create import free_ports
 from dialogd.config import DEFAULT_FILE
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.views.documents import place
 from tests.cli.command import until
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Block, Sandbox, blocks, put_dialogd

@@ -25,7 +25,7 @@ from dialogd.protocol.marks import MARKS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
-from dialogd.store.archive import attachments_of
+from dialogd.store.disk import attachments_of
 from dialogd.views.documents import BROWSERS, FORMATS, draw_up, export, file_name
 from dialogd.views.markup import parsed, to_html
 from dialogd.views.plan import Plan

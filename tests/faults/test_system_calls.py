@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from dialogd.store.archive import archive
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, archive
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from tests.faults.history import bought_twice, problems, records

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.errors import StorageError, UnsafeFile
-from dialogd.store.lock import Lock
+from dialogd.store.disk import Lock
 from tests.logfile.files import dialog_file, log_of, naive_read, times, turn
 from tests.logfile.moments import watched
 from tests.support.pair import PATIENCE, a_second

@@ -17,8 +17,7 @@ import pytest
 from dialogd.errors import DialogdError, UnsafeFile
 from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
-from dialogd.store.archive import archive
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir, archive
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import Addition, LogFile
 from tests.logfile.files import OPENING, dialog_file, log_of, turn

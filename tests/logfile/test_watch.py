@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.store.filewatch import compare, watch
-from dialogd.store.logfile import LogFile
+from dialogd.store.logfile import LogFile, compare, watch
 from tests.logfile.files import dialog_file, log_of, turn
 from tests.support.pair import PATIENCE, stretched
 

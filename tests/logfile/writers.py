@@ -21,7 +21,7 @@ from dialogd.errors import DialogdError
 from dialogd.protocol import grammar
 from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
-from dialogd.store.archive import archive
+from dialogd.store.disk import archive
 from dialogd.store.logfile import Addition, LogFile
 from tests.logfile.files import log_of, turn
 from tests.support.pair import PATIENCE

@@ -16,7 +16,7 @@ import pytest
 
 from dialogd.cli import options
 from dialogd.cli.launch import on_its_own
-from dialogd.store.caller import start_of
+from dialogd.store.registry import start_of
 from tests.mcp.conftest import Answer, Host, call
 from tests.support.forked import fork
 from tests.support.pair import Pair, until

@@ -9,7 +9,7 @@ from typing import Any
 from dialogd.memory import Memory, keep
 from dialogd.memory.index import NAME
 from dialogd.protocol.grammar import parse
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from tests.support.past import Past
 from tests.support.room import Room
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import HOME, home_port
 from tests.page.browser import Visitor, open_visitor
 from tests.page.test_live import at

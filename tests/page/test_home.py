@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from dialogd.backends.sandbox import missing
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import Registry, process_started
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.page.browser import Visitor, open_visitor

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dialogd.store.caller import start_of
-from dialogd.store.lock import Lock
+from dialogd.store.disk import Lock
+from dialogd.store.registry import start_of
 from tests.page.browser import Visitor
 from tests.server.daemon_process import Room
 from tests.support.forked import fork

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dialogd.agent.reporting import LOG_FILES, LOG_SIZE
+from dialogd.agent.events import LOG_FILES, LOG_SIZE
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from dialogd.agent.reporting import say, set_up_logging
+from dialogd.agent.events import say, set_up_logging
 
 set_up_logging("A", Path(sys.argv[1]), json_lines=False, debug=False)
 for number in range(4500):

@@ -18,7 +18,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.server import page as page_module
 from dialogd.server.page import probe_policy, sent
 from dialogd.server.page_entries import as_shown, cast, changed, presentable
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from tests.server.daemon_process import Answer, Room, send
 from tests.server.serving import Site, ask, assert_refused, request
 from tests.support.cases import cases

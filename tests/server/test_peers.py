@@ -14,7 +14,7 @@ import pytest
 
 from dialogd.agent.peers import ANSWER, WAITS, Peers
 from dialogd.protocol.grammar import parse
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import Registry
 from tests.cli.command import Commands
 from tests.server.daemon_process import Room, listening, send

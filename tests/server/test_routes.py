@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dialogd.store.lock import Lock
+from dialogd.store.disk import Lock
 from tests.server.daemon_process import PATIENCE, Room, listening, send
 from tests.server.serving import PAIRS, ask, assert_carries_nothing, assert_refused, connect, request
 from tests.support.cases import cases

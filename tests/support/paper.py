@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.state import Dialog
-from dialogd.store.caller import Caller
 from dialogd.store.logfile import Make
+from dialogd.store.registry import Caller
 
 BEGINNING = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from dialogd.store.caller import start_of
+from dialogd.store.registry import start_of
 from tests.support.pair import until
 
 DIALOGD = f"{shlex.quote(sys.executable)} -m dialogd"

@@ -17,7 +17,7 @@ import pytest
 
 from dialogd.protocol.build import APPROVED, MERGED, Due
 from dialogd.protocol.certificate import faults
-from dialogd.store.lock import Lock
+from dialogd.store.disk import Lock
 from tests.support.pair import PATIENCE
 from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
 

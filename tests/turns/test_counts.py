@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dialogd.agent import prompt, reporting
+from dialogd.agent import events, prompt
 from dialogd.agent.events import Event, Hub
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
@@ -38,7 +38,7 @@ CALLS = {
     grammar.parse.__code__: "readings of the whole file",
     signals.signals.__code__: "looks for signals",
     signals.convergence.__code__: "looks for convergence",
-    reporting.standing.__code__: "standings",
+    events.standing.__code__: "standings",
     Hub.publish.__code__: "events",
     Event.data.func.__code__: "events worked out",  # type: ignore[attr-defined]
     asyncio.BaseEventLoop.create_task.__code__: "tasks",
@@ -137,9 +137,7 @@ async def a_pair(
         agents = []
         for me, other in (("A", "B"), ("B", "A")):
             options = Behavior(pace=0.0, poll=0.05)
-            agent = Agent(
-                me, log_of(path), Speaker(asks=asks), Peers(me, {other: url}), Hub(reporting.say_event), options
-            )
+            agent = Agent(me, log_of(path), Speaker(asks=asks), Peers(me, {other: url}), Hub(events.say_event), options)
             agent.seen.nudge()
             stack.push_async_callback(agent.close)
             agents.append(agent)

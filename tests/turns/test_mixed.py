@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from dialogd import person
-from dialogd.store.folders import StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.agent import reporting
+from dialogd.agent import events
 from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Tool, Usage
 from dialogd.errors import BackendError
@@ -85,7 +85,7 @@ def log_lines(tmp_path: Path) -> Iterator[Path]:
     """The daemon's log as a file; the handlers are put back afterwards."""
     before, level = list(logging.getLogger().handlers), logging.getLogger().level
     path = tmp_path / "a.log"
-    reporting.set_up_logging("A", path, json_lines=False, debug=True, secrets=(OWN,))
+    events.set_up_logging("A", path, json_lines=False, debug=True, secrets=(OWN,))
     yield path
     for handler in logging.getLogger().handlers:
         handler.close()
@@ -94,11 +94,11 @@ def log_lines(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_log_holds_no_key_not_even_in_a_traceback(log_lines: Path) -> None:
-    reporting.say(f"began with {OWN}")
+    events.say(f"began with {OWN}")
     try:
         raise ValueError(f"no such key: {SHAPED} {OWN}")
     except ValueError:
-        reporting.log.exception("it broke")
+        events.log.exception("it broke")
     text = log_lines.read_text()
     assert "it broke" in text
     assert "ValueError: no such key: [redacted: anthropic key] [redacted: own key]" in text

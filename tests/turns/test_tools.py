@@ -20,9 +20,8 @@ from dialogd.cli.watch import events
 from dialogd.config import load
 from dialogd.mcp.sessions import sessions
 from dialogd.protocol.grammar import parse
-from dialogd.store.caller import start_of
-from dialogd.store.folders import StateDir
-from dialogd.store.registry import Running
+from dialogd.store.disk import StateDir
+from dialogd.store.registry import Running, start_of
 from tests.backends.apis import FORMS, KEY
 from tests.support.forked import fork
 from tests.support.pair import Pair, until
