@@ -518,7 +518,7 @@ class Prompts:
         self._fixed: list[Part] = []
         self._entries: dict[int, tuple[Entry, Part | None]] = {}  # by where they begin
         self._read: tuple[Entry, ...] = ()  # those that the question and the window hold
-        self._struck: frozenset[int] = frozenset()
+        self._gone: frozenset[int] = frozenset()
         self._question: list[Part] = []
         self._window = Window()
         self._last: tuple[Dialog, Participant, tuple[str, ...], str, Prompt] | None = None
@@ -582,8 +582,8 @@ class Prompts:
             self._system = self._rules(dialog, agent)
             self._read, self._question = (), []
         count = len(self._read)
-        if self._struck != dialog.state.hand.struck or dialog.entries[:count] != self._read:
-            self._struck, self._question, count = dialog.state.hand.struck, [], 0
+        if self._gone != (gone := frozenset(strikes(dialog))) or dialog.entries[:count] != self._read:
+            self._gone, self._question, count = gone, [], 0
         for entry in dialog.entries[count:]:
             known = self._entries.get(entry.start)
             if known is None or known[0] is not entry:

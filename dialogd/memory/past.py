@@ -1,5 +1,5 @@
 """What the memory keeps of a dialog: its row in lists, what was said in it, what it decided by its marks, and that in
-words. What was struck or vetoed is no decision.
+words. What was withdrawn or vetoed is no decision.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Tasks:
     rules: Build | None = None
     cycles: int = 0  # of improvement there were so far
     base: str = ""  # the last approved commit; before the first one the build's own counts
-    top: int = 0  # the highest number that was given, also to a task of a struck turn
+    top: int = 0  # the highest number that was given, also to a task of a withdrawn turn
     is_wanted: bool = False  # the person has said what they want beyond them, once they were done
     silent: int = 0  # the moderator's turns in a row that planned nothing
     is_alone: bool = False  # nobody is at the table, who would confirm, allow or decide
@@ -425,7 +425,7 @@ def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
 
 
 def _recorded(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
-    """After a daemon's record. What follows from nothing, as of a struck turn, is none."""
+    """After a daemon's record. What follows from nothing, as of a withdrawn turn, is none."""
     event = (*fields_of(mark), "")[1].casefold()
     what, task = tasks.due
     if said.by_hand or task is None or task.number != number_of(mark):
@@ -814,7 +814,7 @@ def reviewed(table: Table, said: Said) -> Table:
         kind = REVIEW.get(mark.name)
         if kind is None:
             continue
-        findings += bool(kind.numbers)  # of a struck turn, too: no number is given again
+        findings += bool(kind.numbers)  # of a withdrawn turn, too: no number is given again
         if said.counts and level(mark) in kind.blocks:
             blocking = (*blocking, (findings, said.by))
         elif said.counts and kind.resolves:
