@@ -33,8 +33,8 @@ from dialogd.protocol.build import came_of
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, dollars, one_line
 from dialogd.server.guard import PROCESSES
-from dialogd.server.refusals import handle_errors
 from dialogd.server.serving import bind, make_server
+from dialogd.server.wire import handle_errors
 from dialogd.store.disk import Lock, StateDir, attachments_of, write_json
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import HOME, Registry, asked_by, process_started

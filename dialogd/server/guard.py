@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dialogd.server.refusals import MEDIA_TYPE, problem
+from dialogd.server.wire import MEDIA_TYPE, problem
 from dialogd.store.registry import connected, holders
 
 log = logging.getLogger("dialogd.guard")

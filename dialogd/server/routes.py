@@ -29,7 +29,6 @@ from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
 from dialogd.server.guard import PROCESSES
-from dialogd.server.refusals import MEDIA_TYPE, handle_errors
 from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
 from dialogd.store.disk import StateDir
@@ -38,7 +37,7 @@ from dialogd.views.standing import Phase, phase, standing
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 
-_PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_PROBLEM = {wire.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"content": _PROBLEM, "description": "refused; `detail` says why, `fix` what to do"},
     "5XX": {"content": _PROBLEM, "description": "failed; `detail` says why, `fix` what to do"},
@@ -118,7 +117,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
         build_routes(app, agent, write)
         page_routes(app, agent, health, state)
 
-    handle_errors(app)
+    wire.handle_errors(app)
     _control_routes(app, agent, halt)
     _reading_routes(app, agent, health)
     stream_routes(app, agent, health)

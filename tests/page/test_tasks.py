@@ -70,7 +70,7 @@ def test_a_build_is_held_on_the_page(tmp_path: Path, visitor: Visitor, browser: 
         site.open()
         expect(tab).to_have_text("Tasks")
         expect(tab).to_have_attribute("aria-selected", "true")
-        expect(head).to_have_text("3 tasks are proposed. Confirm them, change or drop them.")
+        expect(head).to_have_text("The build waits for you. Confirm, change or drop the proposed tasks: 001, 002, 003.")
         is_planned(page, site)
         has_no_barriers(browser, address, "#change-001 summary", "#drop-001 summary")
 
@@ -122,7 +122,7 @@ def is_planned(page: Page, site: Site) -> None:
     panel.locator("#drop-003").get_by_role("button").click()
     expect(panel.locator("#task-003")).to_contain_text("dropped")
     assert (site.tasks[2].state, site.tasks[2].why) == (DROPPED, "not now / not yet")
-    expect(page.locator("#phase-words")).to_contain_text("2 tasks are proposed.")
+    expect(page.locator("#phase-words")).to_contain_text("Confirm, change or drop the proposed tasks: 001, 002.")
 
 
 def is_sent_back(page: Page) -> None:
