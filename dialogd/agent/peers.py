@@ -23,6 +23,8 @@ NO_WAIT = "respond-async"  # Prefer (RFC 7240): a peer is not kept waiting for w
 NOT_MINE = 409  # the status with which a daemon refuses what names another dialog
 STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 
 class Peers:
     """The daemons of the other agents at `file`: those that `running` knows, else where the header says.
@@ -44,7 +46,7 @@ class Peers:
         self.reachable: dict[str, bool] = {}
         self.backends: dict[str, str] = {}  # what played each of them when it last answered
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept: dict[str, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}  # a connection that is idle
+        self._kept: dict[str, Connection] = {}  # one to each address that is idle
         self._client: httpx2.AsyncClient | None = None
 
     @property
@@ -65,44 +67,55 @@ class Peers:
     def tell(self, dialog: Dialog | None) -> None:
         """Tell peers that the file is worth a look, without waiting for them."""
         for who, url in self.of(dialog).items():
-            self.spawn(self._hint(who, url, dialog))
+            self._tell(who, url, dialog)
 
     def start(self, dialog: Dialog) -> None:
         """Pass a person's notify on to those who owe a turn: it starts the dialog there too."""
         for who, url in self.of(dialog).items():
             if who in dialog.state.owing:
-                self.spawn(self._hint(who, url, dialog, start=True))
+                self._tell(who, url, dialog, start=True)
 
-    async def _hint(self, who: str, url: str, dialog: Dialog | None, *, start: bool = False) -> None:
-        """Send a hint, and again where that fails."""
-        message = {"from": self.me, **({"start": True} if start else {}), **self._meant(dialog)}
-        for wait in WAITS:
-            await asyncio.sleep(wait)
-            try:
-                async with asyncio.timeout(ANSWER):
-                    self.reachable[who] = await self._post(url, json.dumps(message).encode()) != NOT_MINE
-            except (OSError, EOFError, ValueError, LookupError, asyncio.LimitOverrunError):
-                self.reachable[who] = False
-            if self.reachable[who]:
-                return
-
-    async def _post(self, url: str, body: bytes) -> int:
-        """The status of a daemon's answer to a hint, over a connection that is kept: every turn has one.
+    def _tell(self, who: str, url: str, dialog: Dialog | None, *, start: bool = False) -> None:
+        """Send a hint; over a connection that was kept at once, before anything else is done here.
 
         By hand, because an HTTP library costs more than all the rest of a turn.
         """
-        if (address := LOOPBACK_URL.fullmatch(url)) is None:
-            raise OSError(f"{url} is no loopback address")
+        body = json.dumps({"from": self.me, **({"start": True} if start else {}), **self._meant(dialog)})
+        head = f"POST /notify HTTP/1.1\r\nHost: {url.partition('//')[2]}\r\nPrefer: {NO_WAIT}\r\n"
+        hint = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
         kept = self._kept.pop(url, None)
         if kept is not None and kept[0].at_eof():
             kept[1].close()
             kept = None
-        if kept is None:
-            kept = await asyncio.open_connection(address[1].strip("[]"), int(address[2]))
-        reader, writer = kept
+        if kept is not None:
+            kept[1].write(hint)
+        self.spawn(self._hint(who, url, hint, kept))
+
+    async def _hint(self, who: str, url: str, hint: bytes, sent: Connection | None) -> None:
+        """See that a hint arrives, which was `sent` over a connection; send it again where that fails."""
+        for wait in WAITS:
+            await asyncio.sleep(wait if sent is None else 0)
+            try:
+                async with asyncio.timeout(ANSWER):
+                    if sent is None:
+                        sent = await self._connect(url)
+                        sent[1].write(hint)
+                    self.reachable[who] = await self._answer(url, sent) != NOT_MINE
+            except (OSError, EOFError, ValueError, LookupError, asyncio.LimitOverrunError):
+                self.reachable[who] = False
+            if self.reachable[who]:
+                return
+            sent = None
+
+    async def _connect(self, url: str) -> Connection:
+        if (address := LOOPBACK_URL.fullmatch(url)) is None:
+            raise OSError(f"{url} is no loopback address")
+        return await asyncio.open_connection(address[1].strip("[]"), int(address[2]))
+
+    async def _answer(self, url: str, connection: Connection) -> int:
+        """The status of a daemon's answer to a hint; the connection is kept: every turn has one."""
+        reader, writer = connection
         try:
-            head = f"POST /notify HTTP/1.1\r\nHost: {url.partition('//')[2]}\r\nPrefer: {NO_WAIT}\r\n"
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             first, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
             values = dict(line.split(b": ", 1) for line in headers if b": " in line)
             await reader.readexactly(int(values[b"content-length"]))
@@ -113,7 +126,7 @@ class Peers:
         if url in self._kept or values.get(b"connection") == b"close":
             writer.close()
         else:
-            self._kept[url] = kept
+            self._kept[url] = connection
         return status
 
     def spawn(self, telling: Coroutine[None, None, None]) -> asyncio.Task[None]:

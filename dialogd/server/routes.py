@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections import Counter
@@ -63,6 +64,7 @@ class _Api(FastAPI):
             if (scope["path"], scope["query_string"]) == ("/notify", b"") and _is_hint(scope):
                 first = await receive()  # the whole body: the guard has read it
                 if self.take_hint(first.get("body", b"")):
+                    await asyncio.sleep(0)  # the loop first: its turn does not wait for this answer
                     await JSONResponse(ACCEPTED, 202)(scope, receive, send)
                     return
                 pending, rest = [first], receive
