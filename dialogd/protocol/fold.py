@@ -206,6 +206,8 @@ def _said(header: Header, state: State, said: Said) -> None:
         if left:  # a build needs both: the person is told
             state.debts = state.debts.without(*left)
             state.debts = state.debts if state.debts.open else state.debts.opened(said, (USER,))
+        if state.build.is_alone != here.is_unattended:  # who left by this very entry is waited for no more
+            state.build = replace(state.build, is_alone=here.is_unattended)
         state.questions = _of_build(before, state, said)
 
 

@@ -78,7 +78,7 @@ def _canonical(mark: Mark, now: datetime | None) -> tuple[Mark, list[tuple[str, 
     for field in fields:
         answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
         if now is not None and (moment := _moment(field, now)) is not None:
-            moments[field] = max(moment, now + timedelta(seconds=LEAST))
+            moments[field] = moment
         elif answer:
             defaults[answer[1].strip()] = field
         else:
@@ -86,17 +86,21 @@ def _canonical(mark: Mark, now: datetime | None) -> tuple[Mark, list[tuple[str, 
             if now is not None and _TRIED.match(field):
                 refused.append((field, "no deadline: write in 30m or by 2026-11-22T18:00+01:00"))
     text = " | ".join(texts) if moments or defaults or refused else mark.value
-    by = [as_iso(_whole_minute(moment)) for moment in moments.values()]
-    if len(set(by)) > 1:
+    by = [as_iso(_whole_minute(max(moment, _least(now)))) for moment in moments.values() if now is not None]
+    if len({*moments.values()}) > 1:
         refused.append((" / ".join(moments), "several deadlines: none of them counts"))
     if len(defaults) > 1:
         refused.append((" / ".join(defaults.values()), "several defaults: none of them counts"))
-    when, default = by[0] if len(set(by)) == 1 else "", next(iter(defaults)) if len(defaults) == 1 else ""
+    when, default = by[0] if len({*moments.values()}) == 1 else "", next(iter(defaults)) if len(defaults) == 1 else ""
     parts = [*([f"by {when}"] if when else []), *([f"default: {default}"] if default else [])]
     one = Mark(NAME, " | ".join(filter(None, (text, *parts))))
     if parse(one) != Question(text, when, default):
         one = Mark(NAME, " | ".join((f"“{without_fields(text) or NO_TEXT}”", *parts)))
     return one, refused
+
+
+def _least(now: datetime) -> datetime:
+    return now + timedelta(seconds=LEAST)
 
 
 def _whole_minute(moment: datetime) -> datetime:

@@ -896,18 +896,20 @@ def reached(state: State, me: str, turn: Estimate, cap: Estimate, cut_off: Estim
             left, needed = _micros(limit.usd) - spent.micros, _micros(turn.usd or 0.0)
             if left <= 0 or needed * owing > left:
                 words = f"{what} of {dollars(limit.usd)}: {in_dollars(spent)} spent"
-                return words + _beyond(dollars(left / 1e6), left > 0, dollars(needed / 1e6), bool(cut_off.usd), owing)
+                lost = dollars(cut_off.usd) if cut_off.usd else ""
+                return words + _beyond(dollars(left / 1e6), left > 0, dollars(needed / 1e6), lost, owing)
         if limit.tokens is not None:
             left, needed = limit.tokens - spent.tokens, turn.tokens or 0
             if left <= 0 or needed * owing > left:
                 words = f"{what} of {limit.tokens:,} tokens: {in_tokens(spent)} used"
-                return words + _beyond(f"{left:,}", left > 0, f"{needed:,}", bool(cut_off.tokens), owing)
+                lost = f"{cut_off.tokens:,}" if cut_off.tokens else ""
+                return words + _beyond(f"{left:,}", left > 0, f"{needed:,}", lost, owing)
     return ""
 
 
-def _beyond(left: str, is_left: bool, needed: str, is_cut_off: bool, owing: int) -> str:
+def _beyond(left: str, is_left: bool, needed: str, lost: str, owing: int) -> str:
     """How the turn is too much for what is left, if anything is."""
-    lost = ", including calls that were cut off or came too late" if is_cut_off else ""
+    lost = f", {lost} of it for calls that were cut off or came too late" if lost else ""
     among = f", and the {left} left is for {owing} turns" if owing > 1 else ""
     return f"; the next turn would take about {needed}{lost}{among}" if is_left else ""
 

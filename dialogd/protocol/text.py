@@ -136,7 +136,7 @@ NO_BUDGET: Budget = (None, None)
 _WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})"
 _NUMBER = rf"{_WHOLE}(?:\.[0-9]{{1,9}})?"
 _PART = rf"({_NUMBER})\s*([a-z]*)"
-_DURATION = re.compile(rf"{_NUMBER}|{_NUMBER}\s*[a-z]+(?:\s*,?\s*(?:and\s+)?{_NUMBER}\s*[a-z]+)*")
+_DURATION = re.compile(rf"{_NUMBER}|{_NUMBER}\s*[a-z]+(?:\s*(?:,\s*)?(?:and\s+)?{_NUMBER}\s*[a-z]+)*")
 _COUNT = re.compile(rf"({_WHOLE})(?:\.0)?(?:\s*(?:turns?|characters?|chars?))?")
 _AMOUNT = re.compile(
     rf"(?:(?:us\s?)?\$|usd)\s?({_NUMBER})(?![\w.])|({_NUMBER})\s?(?:us\s?)?(?:\$|usd|dollars?)(?!\w)"
@@ -173,7 +173,7 @@ def _within(number: float, value: object, most: int) -> int:
 
 def read_seconds(value: str | float) -> float:
     """Read a duration, more than nothing and at most 7 days, as seconds. Raises `ValueError`."""
-    text = str(value).strip().lower()
+    text = (f"{value:.9f}" if isinstance(value, float) else str(value)).strip().lower()
     parts = re.findall(_PART, text) if _DURATION.fullmatch(text) else ()
     total = sum(_number(number) * _SECONDS_IN.get(unit, math.nan) for number, unit in parts)
     if total > MAX_SECONDS:
@@ -209,8 +209,8 @@ def read_budget(value: str) -> Budget:
             tokens.append(_within(_number(number) * _TOKENS_IN[unit], value, MAX_TOKENS))
         else:
             money.append(_number(before or behind))
-    joined = re.fullmatch(r"\0(?:\s*,?\s*(?:and\s+)?\0)?", _AMOUNT.sub("\0", text))
-    if joined is None or max(len(money), len(tokens)) > 1:
+    joined = re.fullmatch(r"\0(?:\s*(?:,\s*)?(?:and\s+)?\0)?", _AMOUNT.sub("\0", text))
+    if joined is None or max(len(money), len(tokens)) != 1:
         raise ValueError(f"{shown(value)} is not a budget such as `$2.00`, `200,000 tokens` or `$2.00, 500k tokens`")
     if money and not 0 < money[0] <= MAX_DOLLARS:
         raise ValueError(f"{shown(value)} is not between $0 and ${MAX_DOLLARS:,.0f}")

@@ -58,6 +58,7 @@ class Neighbours:
 # -- Where a dialog stands --------------------------------------------------------------------------------------------
 
 _REOPEN = "A word of yours opens it again; turns, rounds and time are counted anew, and a budget can be raised."
+_REHEARSAL = "A rehearsal, no model is asked. "
 _START = {"not_started": "Start", "lain": "Go on"}  # what a daemon waits for, and the button that ends it
 _NOTHING = {
     "start": "", "again": "", "home": 0, "phase": "no_dialog", "dialog": "", "topic": "", "agents": [], "total": 0,
@@ -94,7 +95,7 @@ def page_state(
     asked = [{**one.model_dump(), "name": players.name(one.asker)} for one in own.questions]
     is_rehearsal = dialog.is_rehearsed and state.outcome is None  # the card of the end says it by itself
     return stands | {
-        "words": f"{'A rehearsal, no model is asked. ' if is_rehearsal else ''}{words}",
+        "words": f"{_REHEARSAL if is_rehearsal else ''}{words}",
         "needed": needed,
         "start": start,
         "again": lifecycle.continued(dialog),
@@ -217,7 +218,7 @@ def _outcome(dialog: Dialog) -> dict[str, Any] | None:
     signers = certificate.signers if certificate else ()
     return {
         **{name: getattr(ended, name) for name in ("name", "reason", "by", "entry", "failed")},
-        "words": _ended(ended),
+        "words": f"{_REHEARSAL if dialog.is_rehearsed else ''}{_ended(ended)}",
         "signers": [f"{one.name} in turn {one.turn}" if one.turn else one.name for one in signers],
         "next": "" if is_agreed or dialog.state.approved else _REOPEN,
     }

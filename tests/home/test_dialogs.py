@@ -50,8 +50,12 @@ def kept(home: Home, *past: Past) -> None:
 @contextmanager
 def opened(folder: Path, linger: str = "60 seconds", **environment: str) -> Iterator[Home]:
     """A Home of its own, which is ended with all that it began."""
-    with opened(folder, linger, **environment) as home:
+    home = Home(folder, linger, **environment)
+    try:
+        home.open()
         yield home
+    finally:
+        home.close()
 
 
 @pytest.mark.slow

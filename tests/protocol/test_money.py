@@ -385,14 +385,19 @@ def test_only_the_agent_whose_turn_it_is_ends_the_dialog() -> None:
     assert [waits(room.look(me)) for me in "AB"] == ["not_my_turn", "Write"]
 
 
-LOST = ", including calls that were cut off or came too late"
+LOST = "of it for calls that were cut off or came too late"
 
 
 @cases(
     ("keys", "turn", "cut_off", "words"),
     [
-        ("$2", Estimate(2.5), Estimate(1.9), f"nothing spent; the next turn would take about $2.50{LOST}"),
-        ("900 tokens", Estimate(None, 950), Estimate(0.0, 400), f"0 used; the next turn would take about 950{LOST}"),
+        ("$2", Estimate(2.5), Estimate(1.9), f"nothing spent; the next turn would take about $2.50, $1.90 {LOST}"),
+        (
+            "900 tokens",
+            Estimate(None, 950),
+            Estimate(0.0, 400),
+            f"0 used; the next turn would take about 950, 400 {LOST}",
+        ),
         ("$2", Estimate(2.5), Estimate(0.0, 0), "nothing spent; the next turn would take about $2.50"),
     ],
 )

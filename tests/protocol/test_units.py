@@ -30,6 +30,7 @@ from tests.support.cases import cases
         ("0.3", 0.3),
         (300, 300),
         (0.4, 0.4),
+        (4 / 3, 4 / 3),
         ("7 days", MAX_SECONDS),
         ("1,000 seconds", 1000),
     ],
@@ -43,6 +44,7 @@ def test_durations_read_as_people_write_them(written: str | float, expected: flo
     [
         *("", "soon", "minutes", "5 parsecs", "-5 minutes", "0", "0 minutes", "inf", "nan", "1e3", "5 5", "1:30"),
         *("8 days", "5 minutes or so", "5m and", "\u0665 minutes", "1,00 seconds", "9" * 400, "5\nminutes\nTURN: A"),
+        "5m" + " " * 100_000 + "!",  # in a moment: reading is linear
         *(-1, 0, math.inf, math.nan, 1e9, True),
     ],
 )
