@@ -225,7 +225,7 @@ def _read(kind: str, value: object, folder: Path) -> Any:
             _must(fits, "a number from 1 to 65535, or 0 for any free port")
             return int(word)
         case "count":
-            return _parsed(read_count, value, "a number such as `8192`")
+            return _parsed(read_count, value, "a whole number")
         case "count or 0":
             return 0 if word == "0" else _read("count", value, folder)
         case "time":
@@ -380,21 +380,27 @@ class Settings:
     max_tokens: int = _setting(0, "tokens that one reply may have at most; unset: 8192")
     effort: str = _setting("", "how hard the model thinks: low, medium, high … where it can be set")
     base_url: str = _setting("", "another address of the service, such as http://localhost:8000/v1")
-    api: str = _setting("", "which API an OpenAI-compatible service speaks", "chat|responses")
+    api: str = _setting("", "which API an OpenAI-compatible service speaks: `chat` or `responses`", "chat|responses")
     resume: str = _setting("", "a session of yours that `claude-code` goes on from; `last`: the most recent")
-    session: str = _setting("", "the open session that a `live` agent is, as `dialogd live sessions` lists it")
-    trust_project: bool = _setting(False, "let the project's hooks, servers, plugins and scripts run")
+    session: str = _setting(
+        "", "the open session that a `live` agent is, `claude:PID:START`: `dialogd live sessions --json`"
+    )
+    trust_project: bool = _setting(False, "let the project's hooks, servers, plugins, scripts run; `acp` needs it")
     price: str = _setting("", "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices")
     budget: str = _setting("", "what this agent may spend in one dialog: `$1.50`, `200k tokens`", "budget")
     digest: bool = _setting(False, "sum up what does not fit the model's window, in a note, at its cost")
     tools: tuple[ToolServer, ...] = _setting((), "MCP servers whose tools agents on an API may call", "servers")
     repo: Path | None = _setting(None, "of a build's lead: the repository that it works on", "path")
     gate: str = _setting("", "of a build's lead: the command that tests its work")
-    gate_sees: tuple[Path, ...] = _setting((), "of a build's lead: folders of yours that its gate can read", "paths")
+    gate_sees: tuple[Path, ...] = _setting(
+        (), "of a build's lead: folders of home and checkout that its gate reads", "paths"
+    )
     tool_calls: int = _setting(10, "calls of tools that one turn may make; 0: no tools are offered", "count or 0")
     plan: bool | Path = _setting(True, "leave a plan at the end: `true`, `false`, or the folder it goes to", "plan")
     max_rounds: int | None = _setting(None, "rounds after which a new dialog ends", "count")
-    escalation_threshold: int | None = _setting(None, "failed votes that pass a decision on; unset: 3", "count")
+    escalation_threshold: int | None = _setting(
+        None, "failed votes until the moderator decides, else you; unset: 3", "count"
+    )
     session_max_agents: int = _setting(10, "agents that a dialog begun over MCP may have")
     session_max_messages: int = _setting(1_000, "messages that such a dialog may have, and turns")
     session_max_tokens: int = _setting(50_000, "tokens that its agents may use, where it has no budget")

@@ -467,6 +467,18 @@ def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
         again = f"{client} mcp remove {NAME}"
         raise Refused(f"{client} did not add it: {said}", fix=f"if it knows {NAME} already, remove it first: {again}")
     show(plain(said))
+    if client == "claude" and _is_in_a_plugin():
+        show(
+            f"Claude Code has {NAME}'s tools twice in every session: from its plugin, and by `{NAME} mcp install`;"
+            f" keep one: claude mcp remove --scope user {NAME}, or claude plugin disable {NAME}@{NAME}"
+        )
+
+
+def _is_in_a_plugin() -> bool:
+    """True where Claude Code has the server from its plugin too."""
+    folder = Path(os.environ.get("CLAUDE_CONFIG_DIR") or "~/.claude").expanduser()
+    plugins = read_json(folder / "settings.json").get("enabledPlugins")
+    return isinstance(plugins, dict) and any(on and one.partition("@")[0] == NAME for one, on in plugins.items())
 
 
 def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:
