@@ -477,8 +477,8 @@ def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
 def _is_in_a_plugin() -> bool:
     """True where Claude Code has the server from its plugin too."""
     folder = Path(os.environ.get("CLAUDE_CONFIG_DIR") or "~/.claude").expanduser()
-    plugins = read_json(folder / "settings.json").get("enabledPlugins")
-    return isinstance(plugins, dict) and any(on and one.partition("@")[0] == NAME for one, on in plugins.items())
+    plugins = (read_json(folder / "settings.json") or {}).get("enabledPlugins") or {}
+    return any(on and one.partition("@")[0] == NAME for one, on in plugins.items())
 
 
 def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:

@@ -7,7 +7,6 @@ call.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -412,6 +411,8 @@ async def watch(file: Path, changed: Callable[[], None]) -> None:
 
 async def compare(work: Callable[[], Awaitable[None]], changed: Callable[[], None], every: float = COMPARE) -> None:
     """Have the whole file compared periodically; then call `changed`."""
+    import asyncio  # what only reads a dialog starts without it
+
     while True:
         await asyncio.sleep(every)
         with suppress(DialogdError, OSError):

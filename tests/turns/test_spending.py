@@ -190,7 +190,7 @@ async def test_an_end_after_a_kill_does_not_say_that_nothing_was_spent(tmp_path:
     outcome = (await step(path, mind)).state.outcome
     assert (outcome.cause, mind.asked) == ("budget", [])
     assert outcome.reason == (
-        "budget: the budget of $0.06: $0.012 spent; the next turn would take about $0.0825, including calls that"
+        "budget: the budget of $0.06: $0.012 spent; the next turn would take about $0.0825, $0.05 of it for calls that"
         " were cut off or came too late"
     )
 
