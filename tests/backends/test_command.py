@@ -79,7 +79,7 @@ def script(tmp_path: Path) -> Path:
         *((Options(command=command), "no command", "--command") for command in ("", "  ", "''")),
         (Options(command="say 'hello"), "No closing quotation", "quote"),
         (Options(command="no-such-prog", environment={"PATH": "/nowhere"}), "no-such-prog.*PATH is /now", "full path"),
-        (Options(command=__file__), "not an executable file", "chmod +x"),
+        (Options(command=shlex.quote(__file__)), "not an executable file", "chmod +x"),
         (Options(command="cat", project=Path("/no/such/folder")), "not a directory", "existing directory"),
     ],
 )
