@@ -198,6 +198,7 @@ def test_an_end_that_comes_while_one_reads_further_up_is_announced(room: Room, v
     visitor.page.set_viewport_size({"width": 1024, "height": 500})
     page = visitor.visit(at(room))
     expect(visitor.turn(4)).to_be_visible()
+    page.wait_for_function("() => scrollY > 0")  # it opens at the end
     page.mouse.move(400, 300)
     page.mouse.wheel(0, -4000)
     page.wait_for_function("() => scrollY === 0")
