@@ -455,7 +455,12 @@ export function toEnd() {
   unread = 0;
   show(newTurns, false);
   if (shown.isTail) stayAtEnd();
-  else once(latest).catch(() => {});
+  else toLatest().catch(() => {});
+}
+
+async function toLatest() {
+  while (fetching) await fetching.catch(() => {}); // what is under way is something else: this would be lost
+  if (sticks && !shown.isTail) await once(latest);
 }
 
 // Something below the conversation is to be read from its beginning: the page stays there, and not at its end, until
