@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,6 @@ from tests.protocol.test_build import room as build
 from tests.server.daemon_process import Room, listening, send
 from tests.support.cases import cases
 from tests.support.pair import Daemon, until
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
-    """A daemon for all tests that ask for nothing but an answer."""
-    with Room(tmp_path_factory.mktemp("shared")) as room:
-        room.start("A")
-        yield room
-
-
-@pytest.fixture
-def idle(shared: Room) -> Daemon:
-    """A's daemon, without a dialog."""
-    shared.file.unlink(missing_ok=True)
-    assert send(shared.a, "POST /notify").json["status"] == "no_dialog"
-    return shared.a
-
 
 # -- each act once -------------------------------------------------------------------------------------------------
 
@@ -156,15 +139,15 @@ WRONG: tuple[tuple[str, Any, int, str], ...] = (
 )
 
 
-def test_what_makes_no_sense_is_refused_with_a_fix_and_writes_nothing(idle: Daemon, shared: Room) -> None:
-    shared.begin("Tabs or spaces?", "B")
-    before = shared.file.read_bytes()
+def test_what_makes_no_sense_is_refused_with_a_fix_and_writes_nothing(idle: Daemon, lasting: Room) -> None:
+    lasting.begin("Tabs or spaces?", "B")
+    before = lasting.file.read_bytes()
     for path, body, status, fix in WRONG:
         problem = send(idle, f"POST /{path}", body).problem
         assert (problem["status"], fix in problem["fix"]) == (status, True), (path, str(body)[:60], problem)
         assert problem["fix"]
-    assert shared.file.read_bytes() == before
-    shared.types("\nEnough.\n\n[CONSENSUS_REACHED]\n")
+    assert lasting.file.read_bytes() == before
+    lasting.types("\nEnough.\n\n[CONSENSUS_REACHED]\n")
     for path in ("retry", "skip", "floor"):
         problem = send(idle, f"POST /{path}", {"agent": "A"}).problem
         assert (problem["status"], "over" in problem["detail"] or "say" in problem["fix"]) == (409, True)
@@ -174,24 +157,24 @@ ACTS = {"say": {"text": "Wait."}, "pause": None, "resume": None, "retry": {"agen
 
 
 @cases("kind", ["nothing", "a-list", "a-folder", "a-link"])
-def test_acts_need_a_dialog(idle: Daemon, shared: Room, kind: str) -> None:
-    real = shared.folder / "real.md"
+def test_acts_need_a_dialog(idle: Daemon, lasting: Room, kind: str) -> None:
+    real = lasting.folder / "real.md"
     real.write_text("- milk\n")
     if kind == "a-folder":
-        shared.file.mkdir()
+        lasting.file.mkdir()
     elif kind == "a-link":
-        shared.file.symlink_to(real)
+        lasting.file.symlink_to(real)
     elif kind == "a-list":
-        shared.file.write_text("- milk\n")
+        lasting.file.write_text("- milk\n")
     try:
         for line, body in (*((f"POST /{path}", body) for path, body in ACTS.items()), ("GET /dialog", None)):
             problem = send(idle, line, body).problem
             assert (problem["status"], bool(problem["fix"])) == (409, True)
             assert kind != "nothing" or "dialogd new" in problem["fix"]
         assert send(idle, "POST /notify").json["status"] == ("no_dialog" if kind == "nothing" else "error")
-        assert kind not in ("a-list", "a-link") or shared.file.read_text() == "- milk\n"
+        assert kind not in ("a-list", "a-link") or lasting.file.read_text() == "- milk\n"
     finally:
-        shared.file.rmdir() if kind == "a-folder" else shared.file.unlink(missing_ok=True)
+        lasting.file.rmdir() if kind == "a-folder" else lasting.file.unlink(missing_ok=True)
 
 
 def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,22 +25,6 @@ from tests.support.cases import cases
 from tests.support.pair import Daemon, a_second, until
 
 NOTIFY, WAIT = "POST /notify", "POST /notify?wait=true"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
-    """A daemon for all tests that ask for nothing but an answer."""
-    with Room(tmp_path_factory.mktemp("shared")) as room:
-        room.start("A")
-        yield room
-
-
-@pytest.fixture
-def idle(shared: Room) -> Daemon:
-    """A's daemon, without a dialog."""
-    shared.file.unlink(missing_ok=True)
-    assert send(shared.a, NOTIFY).json["status"] == "no_dialog"
-    return shared.a
 
 
 # -- what a notify takes -------------------------------------------------------------------------------------------
@@ -140,15 +123,15 @@ STATUSES = {
 
 @cases(("word", "text", "sender", "reason"), [(word, *row) for word, row in STATUSES.items()])
 def test_a_notify_that_makes_nobody_think_says_why(
-    idle: Daemon, shared: Room, word: str, text: str, sender: str, reason: str
+    idle: Daemon, lasting: Room, word: str, text: str, sender: str, reason: str
 ) -> None:
-    shared.file.write_text(text.replace("Tabs", f"{word}: tabs"), encoding="utf-8")  # each a dialog of its own
+    lasting.file.write_text(text.replace("Tabs", f"{word}: tabs"), encoding="utf-8")  # each a dialog of its own
     body = {"from": sender} if sender else None
     for line in (NOTIFY, WAIT):
         answer = send(idle, line, body)
         assert (answer.status, answer.json["status"]) == (200, word)
         assert reason in answer.json["reason"]
-    assert shared.minds["A"].pids == []
+    assert lasting.minds["A"].pids == []
 
 
 def test_a_damaged_entry_at_the_end_waits_for_somebody_to_look(room: Room) -> None:
