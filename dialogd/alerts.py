@@ -22,8 +22,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dialogd import person
-from dialogd.agent.clock import local
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.tools import PendingCall
 from dialogd.config import HOOKS, Settings
@@ -33,6 +31,7 @@ from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import Zone, one_line, visible
 from dialogd.store.child import Child
+from dialogd.store.logfile import wall_time
 from dialogd.store.registry import HOOK
 
 if TYPE_CHECKING:
@@ -291,8 +290,10 @@ class Alerts:
             entry = next((each for each in reversed(dialog.entries) if each.by == me), None)
         if not self._queues or entry is None or entry.chain == self._raised:
             return
-        self._raised, file, at = entry.chain, str(self._agent.file.path), person.now()
-        for alert in worth(dialog, entry, file=file, url=self.url, at=at, zone=local, secrets=self._secrets):
+        self._raised, file, at = entry.chain, str(self._agent.file.path), wall_time()
+        for alert in worth(
+            dialog, entry, file=file, url=self.url, at=at, zone=datetime.astimezone, secrets=self._secrets
+        ):
             self._raise(alert)
 
     def asked(self, call: PendingCall) -> None:
@@ -312,7 +313,7 @@ class Alerts:
             text=one_line(visible(call.arguments), TEXT_LENGTH, self._secrets),
             reason=one_line(visible(why), REASON_LENGTH, self._secrets),
             url=self.url,
-            at=person.now(),
+            at=wall_time(),
             by=by,
         )
         self._raise(alert)

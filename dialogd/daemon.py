@@ -154,7 +154,7 @@ class Daemon:
         self.plans = plans
         self._renew = renew
         self._remember_start = remember
-        self._remembered = self._disowned = ""
+        self._disowned = ""
         self._over = asyncio.Event()
         app = create_app(agent, port, self.halt, state)
         self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close])
@@ -203,13 +203,16 @@ class Daemon:
             self.agent.wake()
 
     async def _stay_listed(self) -> None:
-        """Look, as often as at the file, whether this daemon is still listed as running, and list it again."""
-        said = ""
+        """Look, as often as at the file, whether this daemon is listed as running still, and at which dialog."""
+        said = remembered = ""
         while True:
             await asyncio.sleep(self.agent.behavior.poll)
             try:
                 if await self.agent.on_disk(self._renew):
                     events.say("listed again: what said that this daemon runs was gone")
+                if (dialog := self.agent.dialog) is not None and dialog.id != remembered:
+                    await self.agent.on_disk(partial(self._remember_start, dialog))
+                    remembered = dialog.id
                 said = ""
             except (DialogdError, OSError) as error:
                 if said != str(error):
@@ -241,9 +244,6 @@ class Daemon:
         """This daemon has written an entry."""
         self.alerts.written(dialog)
         state = dialog.state
-        if dialog.id != self._remembered:
-            self._remembered = dialog.id
-            self._do_later(self._disk(lambda: self._remember_start(dialog), ""))
         if state.outcome is not None:
             self._do_later(self._leave_plan(dialog))
         elif self.plans is not None and state.rejected not in ("", self._disowned):

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, clean, in_words, is_blank, one_line, read_budget, redact, unescape
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import PERSON, Lost, chain_of
-from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.logfile import Addition, LogFile, wall_time
 from dialogd.store.registry import Caller, caller_here
 
 if TYPE_CHECKING:
@@ -34,11 +33,6 @@ if TYPE_CHECKING:
 notices = logging.getLogger("dialogd.person")
 
 LONGEST = 100_000  # characters of a proposal, which is one line of the file and never cut
-
-
-def now() -> str:
-    """Wall time for frames: UTC, ISO 8601, seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def say(  # noqa: PLR0913 - what the person may say with a turn
@@ -293,7 +287,7 @@ def approve(log: LogFile) -> Dialog:
         return note_of(Mark("APPROVED"))
 
     after = write(log, "approve", make)
-    return after if after.state.outcome else write(log, "approve", lambda dialog: decided_note(dialog, now()))
+    return after if after.state.outcome else write(log, "approve", lambda dialog: decided_note(dialog, wall_time()))
 
 
 def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:
@@ -345,7 +339,7 @@ def admitted(log: LogFile, act: str) -> str:
     via = "" if caller.is_person else caller.via(log.path)
     if not via or act in FROM_SEATS:
         return via
-    log.journals.of(PERSON).record("denied", durable=False, act=act, via=via, at=now())
+    log.journals.of(PERSON).record("denied", durable=False, act=act, via=via, at=wall_time())
     notices.info("refused %s from %s", act, whose(via))
     raise _not_theirs(act, caller, is_here=via != OTHER)
 
@@ -405,7 +399,7 @@ def write(log: LogFile, act: str, make: Callable[[Dialog], Draft | None]) -> Dia
         if draft is None:
             return None
         named = replace(draft, name=whose(via)) if via and draft.by == USER else draft
-        return Addition(replace(named, attributes=(("at", now()), ("via", via), *draft.attributes)))
+        return Addition(replace(named, attributes=(("at", wall_time()), ("via", via), *draft.attributes)))
 
     return log.append(addition, log.journals.of(PERSON)) or log.read()
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.agent.clock import wall
 from dialogd.backends import Workspace
 from dialogd.backends.parts import fenced
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
@@ -19,6 +18,7 @@ from dialogd.protocol.model import SYSTEM, Draft, Entry, Mark
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import many, one_line
+from dialogd.store.logfile import wall_time
 
 if TYPE_CHECKING:
     from dialogd.tasks.gate import Gate
@@ -88,7 +88,7 @@ class Builder:
             raise
         except DialogdError as error:
             kind, said = type(error).__name__, one_line(f"{error}; {error.fix}" if error.fix else str(error), 300)
-            return lambda now: build.error_note(now.state.build, work.task, kind, said, wall())
+            return lambda now: build.error_note(now.state.build, work.task, kind, said, wall_time())
         finally:
             self.is_busy = False
 
@@ -167,12 +167,12 @@ class Builder:
             made = trees.carry(worktree, commits, base)
             if task.carried and not isinstance(made, Conflict):
                 kept = trees.kept(worktree)
-                return lambda now: build.carried_note(task, made, now.state.table.next_ref, wall(), kept)
+                return lambda now: build.carried_note(task, made, now.state.table.next_ref, wall_time(), kept)
             if isinstance(made, Conflict):
                 files = made.files
                 trees.carry(worktree, (), base)
         kept = trees.kept(worktree)
-        return lambda _: build.assigned_note(task, worktree.branch, base, wall(), files, kept)
+        return lambda _: build.assigned_note(task, worktree.branch, base, wall_time(), files, kept)
 
     async def _gated(self, dialog: Dialog, rules: Build, task: Task, aside: Aside) -> Note:
         """Run the gate over exactly the submitted commit, in a folder of its own."""
@@ -182,7 +182,7 @@ class Builder:
         found: tuple[Mark, ...] = () if is_allowed else await aside(lambda: self._found(dialog, trees, task))
 
         def note(result: GateResult) -> Note:
-            return lambda _: build.gate_note(rules, task, result, found, wall())
+            return lambda _: build.gate_note(rules, task, result, found, wall_time())
 
         if not rules.gate:
             return note(GateResult("untested", tail="No gate was given: this tree is untested."))
@@ -196,7 +196,7 @@ class Builder:
             lacking = str(error)
             if dialog.state.build.is_alone:
                 return note(GateResult("untested", tail=f"The gate was not run: {lacking}."))
-            return lambda _: build.ask_gate_note(rules, task, lacking, found, wall())
+            return lambda _: build.ask_gate_note(rules, task, lacking, found, wall_time())
         if says_nothing:
             fix = "mend that (--continue takes --gate-sees); `dialogd tasks retry` then has it run, and reviewed"
             raise Refused(f"the gate {says_nothing}. {last_line(ran)}", fix=fix)

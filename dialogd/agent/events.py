@@ -516,8 +516,8 @@ class Reporter:
 
     def dialog(self, dialog: Dialog, *, is_read_on: bool) -> None:
         """Warn of header values that mean nothing, of entries changed after the fact, of a budget that goes down."""
-        spending = budget(dialog.state)
-        if spending is not None:
+        limits = dialog.state.limits
+        if (limits.budget, limits.tokens) != (None, None) and (spending := budget(dialog.state)) is not None:
             self._warn(spending.text, key=f"{dialog.id} {spending.text.partition(':')[0]}")
         if is_read_on:
             return

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets as random
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +19,6 @@ from typing import Any, TypeVar
 from dialogd.agent import prompt
 from dialogd.agent.builder import NO_MATERIAL, Builder, Material
 from dialogd.agent.call import Bill, Call, at_stake, beginning, forecast, from_record, is_priced, reading, usual_cap
-from dialogd.agent.clock import Seen, duration, here, wall
 from dialogd.agent.events import Counters, Hub, state_fields
 from dialogd.agent.peers import Peers
 from dialogd.backends import Backend, Delivery, Request
@@ -28,15 +30,15 @@ from dialogd.protocol import compose, verdict
 from dialogd.protocol.admit import Admission, Matter, admit, question
 from dialogd.protocol.build import Due, Submission, submitted
 from dialogd.protocol.certificate import seal, sealed_text
-from dialogd.protocol.decide import Clock, Wait
+from dialogd.protocol.decide import UNFINISHED_REST, Clock, Wait
 from dialogd.protocol.model import Condition, Entry, Mark, Participant
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.state import Debt, Dialog, Estimate, allowance, reached
-from dialogd.protocol.text import is_blank, redact
+from dialogd.protocol.text import in_words, is_blank, redact
 from dialogd.store.disk import DiskThread
 from dialogd.store.journal import Received
-from dialogd.store.logfile import Addition, LogFile, Make
+from dialogd.store.logfile import Addition, LogFile, Make, wall_time
 
 T = TypeVar("T")
 
@@ -95,6 +97,102 @@ class Behavior:
     repo: Path | None = None
     gate: str = ""
     gate_sees: tuple[Path, ...] = ()
+
+
+class Seen:
+    """What the daemon of agent `me`, at `url`, has seen of the dialog, and when. Pauses do not count."""
+
+    def __init__(self, me: str, pace: float, url: str = "", pause: float = 0.0) -> None:
+        self.me = me
+        self.pace = pace
+        self.url = url
+        self.pause = pause
+        self.nudged = False
+        self.started = False
+        self.lain = 0.0
+        self._dialog: Dialog | None = None
+        self._changed = time.monotonic()
+        self._looked = time.monotonic()
+        self._spoke, self._said = 0, -math.inf
+        self._first: dict[tuple[str, str, str], float] = {}
+        self._hurried = False
+
+    def observe(self, dialog: Dialog, file: Path) -> None:
+        """Take note of the dialog as it stands now."""
+        now = time.monotonic()
+        if self._dialog is None:
+            with suppress(OSError):
+                self.lain = max(0.0, time.time() - file.stat().st_mtime)
+            self._changed = now - self.lain
+        elif dialog is not self._dialog and dialog.size != self._dialog.size:
+            self._changed, self.lain, self._hurried = now, 0.0, False
+        spoke = dialog.state.floor.spoke_at.get(self.me, 0)
+        if spoke != self._spoke:
+            self._spoke, self._said = spoke, self._changed
+        if dialog.state.paused:
+            passed = now - self._looked
+            self._first = {key: first + passed for key, first in self._first.items()}
+        open_debts = {debt.timer for debt in dialog.state.debts.open}
+        self._first = {key: self._first.get(key, now) for key in open_debts}
+        self._dialog, self._looked = dialog, now
+
+    def began_anew(self) -> None:
+        """Reset for another dialog in the file."""
+        self.nudged = self.started = False
+        self._spoke, self._said = 0, -math.inf
+        self._first.clear()
+        self.lain, self._changed = 0.0, time.monotonic()
+
+    def nudge(self) -> None:
+        """Note a notify: unfinished text counts as finished, an old dialog is resumed."""
+        self.nudged = self._hurried = True
+
+    def is_typing(self, dialog: Dialog) -> bool:
+        """True while the end of `dialog`, as just read, is unfinished text that has not rested long enough."""
+        if dialog.last is None or dialog.last.condition is not Condition.UNFINISHED:
+            return False
+        known = self._dialog is not None and self._dialog.size == dialog.size
+        return not known or self.rest < UNFINISHED_REST
+
+    @property
+    def rest(self) -> float:
+        """Seconds since the file last changed; infinite after a notify."""
+        return self._since(self._changed)
+
+    def _since(self, moment: float) -> float:
+        return math.inf if self._hurried else time.monotonic() - moment
+
+    def clock(self) -> Clock:
+        """What `decide` is told besides the file."""
+        now = time.monotonic()
+        return Clock(
+            at=wall_time(),
+            zone=datetime.astimezone,
+            nudged=self.nudged,
+            started=self.started,
+            lain=self.lain,
+            rest=self.rest,
+            silent=self._since(self._said),
+            ages={key: now - first for key, first in self._first.items()},
+            pace=self.pace,
+            url=self.url,
+            pause=self.pause,
+        )
+
+
+def duration(dialog: Dialog) -> str:
+    """How long the dialog has taken so far, in words: since the header's `Started`, else since the first frame."""
+    first = next((e.frame.at for e in dialog.entries if e.frame and e.frame.at), "")
+    for text in (dialog.header.started, first):
+        try:
+            begun = datetime.fromisoformat(text.replace(" +", "+").replace(" -", "-").replace("Z", "+00:00"))
+        except ValueError:
+            continue
+        begun = begun.astimezone() if begun.tzinfo is None else begun
+        passed = (datetime.now(UTC) - begun).total_seconds()
+        if passed >= 0:
+            return in_words(max(passed, 1.0))
+    return "unknown"
 
 
 # -- What an agent has for all its turns ------------------------------------------------------------------------------
@@ -556,22 +654,20 @@ class Turn:
     def _delivery(self, request: Request, news: Delivery) -> None:
         """Note what becomes of a turn to which somebody else replies. Losing that note costs no turn."""
         of, self._knocks = self.of, news.knocks
-        what = {"turn": request.turn, "what": news.what, "knocks": news.knocks}
-        of.hub.publish("delivery", agent=of.me, **what)
+        of.hub.publish("delivery", agent=of.me, turn=request.turn, what=news.what, knocks=news.knocks)
         if news.what == "opened":
             of.hub.agent(of.me, "thinking", turn=request.turn, seconds=0.0)
 
         def told(now: Dialog) -> Addition | None:
             is_due = is_open(now, of.me, self.debt) and of.held(now) is None
-            return Addition(compose.plain_note(f"{of.me}: {news.text}.", wall())) if is_due else None
+            return Addition(compose.plain_note(f"{of.me}: {news.text}.", wall_time())) if is_due else None
 
         async def note() -> None:
             with suppress(DialogdError):
-                await of.on_disk(lambda: of.journal.record("delivery", durable=False, **what))
-                if news.text:
-                    await of.append(told)
+                await of.append(told)
 
-        of.peers.spawn(note())
+        if news.text:
+            of.peers.spawn(note())
 
     async def _interrupted(self, said: str) -> Wait:
         """The debt was closed while the reply was written: keep what there is of it."""
@@ -602,7 +698,7 @@ class Turn:
         if is_blank(body):
             return None
         bill = of.owed(call.bill)
-        draft = prompt.digest_note(of.me, wanted[1], body, bill.words, (("at", wall()), *bill.attributes()))
+        draft = prompt.digest_note(of.me, wanted[1], body, bill.words, (("at", wall_time()), *bill.attributes()))
 
         def make(now: Dialog) -> Addition | None:
             return Addition(draft) if is_open(now, of.me, self.debt) else None
@@ -709,7 +805,7 @@ class Turn:
         of, received, mine = self.of, self.received, now.state.debt(self.of.me)
         knocks = ("knocks", str(self._knocks or ""))
         if self.error is not None:
-            attributes = (("at", wall()), knocks, *of.owed().attributes())
+            attributes = (("at", wall_time()), knocks, *of.owed().attributes())
             return Addition(compose.error_note(now, of.me, self.error.cause, self.error.fix, attributes))
         assert received is not None
         assert self._admission is not None
@@ -723,7 +819,7 @@ class Turn:
             calls=received.calls,
             done=self._done(now),
             attributes=(
-                ("at", wall()),
+                ("at", wall_time()),
                 ("ms", str(received.ms)),
                 knocks,
                 ("nonce", received.nonce if mine.is_ready or is_sealed else ""),
@@ -731,11 +827,13 @@ class Turn:
             ),
             duration=duration(now),
             folder=of.file.attachments.name,
-            here=here(),
+            here=datetime.now().astimezone().isoformat(timespec="seconds"),
         )
         if is_sealed and not mine.is_ready and received.nonce:
             sha = seal(received.nonce, sealed_text(written.draft.body, written.draft.marks))
-            note = compose.sealed_note(of.participant(now), self.debt, sha, wall(), could_read=of.behavior.reads_files)
+            note = compose.sealed_note(
+                of.participant(now), self.debt, sha, wall_time(), could_read=of.behavior.reads_files
+            )
             return Addition(note)
         return Addition(written.draft, written.attachment, written.overflow)
 

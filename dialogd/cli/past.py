@@ -106,10 +106,9 @@ def cost(row: DialogRow) -> str:
 
 def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, json: bool) -> None:
     """Search what was said in past dialogs. Exit code 1 when nothing is found."""
-    from dialogd.agent.clock import local
     from dialogd.memory.past import since as since_then
 
-    moment = since_then(since, datetime.now(UTC), local)
+    moment = since_then(since, datetime.now(UTC), datetime.astimezone)
     known.dialogs(0, files=[options.settings_for().file])
     hits = known.search(words, agent=agent, since=moment, limit=limit)
     options.answer([hit.as_json() for hit in hits], map(_hit, hits), json=json)

@@ -15,7 +15,6 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from dialogd.agent.clock import local
 from dialogd.backends.seats import saved_cast, start_again
 from dialogd.cli import options
 from dialogd.cli.options import daemons
@@ -173,7 +172,11 @@ def show_messages(
 
     def wanted(dialog: Dialog) -> list[FlowLine]:
         agents = {NAMES.get(one, one) for one in (_speaker(dialog, name) for name in agent or ())}
-        turn = -1 if since is None else since_turn(dialog, since, datetime.now().astimezone().isoformat(), local)
+        turn = (
+            -1
+            if since is None
+            else since_turn(dialog, since, datetime.now().astimezone().isoformat(), datetime.astimezone)
+        )
         rules, kinds = dialog.state.build.rules, {re.sub(r"[\s-]+", "_", name.strip()).upper() for name in kind or ()}
         every: Iterable[Message | Event] = messages_of(dialog)
         if project is not None and not mermaid and rules is not None:

@@ -28,11 +28,11 @@ from dialogd.cli.options import ask
 from dialogd.cli.terminal import as_json, plain, show, table
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
-from dialogd.person import now
 from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.text import in_words, many
 from dialogd.store.disk import Lock, StateDir, flush, flush_folder, read_json, why, write_over
 from dialogd.store.leftovers import find_leftovers, reap
+from dialogd.store.logfile import wall_time
 from dialogd.store.registry import Registry, home_port
 from dialogd.templates.library import Location, Template, find, load, places
 
@@ -276,7 +276,7 @@ async def _try(way: Channel, settings: Settings) -> dict[str, object]:
         text="This is a test: nobody needs you.",
         reason="a test: nobody needs you",
         url="http://localhost:3001/",
-        at=now(),
+        at=wall_time(),
     )
     error = fix = ""
     try:

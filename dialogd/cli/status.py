@@ -15,13 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dialogd.agent.clock import local
 from dialogd.cli import options
 from dialogd.cli.options import daemons, healths
 from dialogd.cli.terminal import line
 from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import NotRunning
-from dialogd.person import now, taken_out
+from dialogd.person import taken_out
 from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.board import as_of_now, rejected, reopenings
 from dialogd.protocol.build import APPROVED, MERGED, listed, red, tested
@@ -34,6 +33,7 @@ from dialogd.protocol.state import Dialog, Outcome, budget_standing
 from dialogd.protocol.text import in_words, places
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals
+from dialogd.store.logfile import wall_time
 from dialogd.store.registry import Running
 from dialogd.views.standing import Standing, phase, standing
 
@@ -89,7 +89,7 @@ class Situation:
         me = next((who for who in self.dialog.state.owing if who in agents), agents[0])
         with suppress(OSError):
             rest = max(time.time() - self.file.stat().st_mtime, 0.0)  # seconds since the file was last written
-        action = decide(self.dialog, me, Clock(zone=local, rest=rest))
+        action = decide(self.dialog, me, Clock(zone=datetime.astimezone, rest=rest))
         return action if isinstance(action, Wait) else None
 
     def _words(self, held: Wait) -> str:
@@ -136,7 +136,7 @@ class Situation:
         if held is None or held.status not in ("waiting_for_user", "unknown_turn", "damaged", "no_turn_yet"):
             return ""
         if state.questions.text:
-            words = questions.waiting(self.dialog, now(), local)
+            words = questions.waiting(self.dialog, wall_time(), datetime.astimezone)
             return line(f"{state.questions.asker} asks you: {words}" if len(state.questions.askers) == 1 else words)
         return "step mode: it is your turn" if state.hand.step and not self._failure() else self._words(held)
 
@@ -396,8 +396,8 @@ def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
     dialog = options.dialog_at(options.log_of(settings))
     turn = last_word(dialog)
     if since is not None:
-        turn = since_turn(dialog, since, datetime.now().astimezone().isoformat(), local)
-    news = away(dialog, turn, local)
+        turn = since_turn(dialog, since, datetime.now().astimezone().isoformat(), datetime.astimezone)
+    news = away(dialog, turn, datetime.astimezone)
     text = as_text(news, width=max(get_terminal_size((100, 24)).columns, 40))
     facts = asdict(news)
     facts |= {"file": str(settings.file), "dialog": dialog.id, **facts.pop("items")}
@@ -424,7 +424,7 @@ def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
         "consensus_reached": state.outcome is not None and state.outcome.is_consensus,
         "waiting": list(situation.reasons()), "needs_person": situation.needs_person(), "calls": situation.calls(),
         "agents": agents, "daemons": [_daemon(one, situation.healths.get(one.id)) for one in situation.daemons],
-        "rules": facts(dialog, now()), "struck": sorted(state.hand.struck), "vetoed": list(state.table.vetoed),
+        "rules": facts(dialog, wall_time()), "struck": sorted(state.hand.struck), "vetoed": list(state.table.vetoed),
         "left": [agent.id for agent in state.hand.left], "step": state.hand.step,
         "unattended": dialog.header.is_unattended, "warnings": list(warnings), "secrets_redacted": _secrets(dialog),
         "from_sessions": [
@@ -450,7 +450,7 @@ def _secrets(dialog: Dialog) -> int:
 
 def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
     dialog, state = situation.dialog, situation.dialog.state
-    is_over, at, near, hidden = state.outcome is not None, now(), convergence(situation.dialog), _secrets(dialog)
+    is_over, at, near, hidden = state.outcome is not None, wall_time(), convergence(situation.dialog), _secrets(dialog)
     whose_turn = "" if is_over else f", next: {', '.join(state.owing) or 'nobody'}"
     is_near = near is not None and not is_over and not state.build  # iterations resemble one another
     rows = [
@@ -459,7 +459,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         ("turns", f"turn {state.turns_in_words} ({max(state.limits.max_turns - state.counted, 0)} left){whose_turn}"),
         ("state", f"{situation.phase} ({lifecycle.where(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
-        *(("question", text) for text in questions.rows(dialog, at, local) if not is_over),
+        *(("question", text) for text in questions.rows(dialog, at, datetime.astimezone) if not is_over),
         *(("approve", may_call(call, situation.file)) for call in situation.calls()),
         *taken(dialog),
         *procedure_rows(dialog, at),

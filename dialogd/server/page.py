@@ -21,7 +21,6 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd import person
-from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import in_thread
 from dialogd.errors import DialogdError, Refused
@@ -419,8 +418,12 @@ def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str
 
 def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     """What happened since then. Raises `BadInput` for a `since` that cannot be read."""
-    news = away(dialog, since_turn(dialog, since, now, local), local)
-    spans = {value: words for value, words in _SPANS if since_turn(dialog, value, now, local) > 0 or value == since}
+    news = away(dialog, since_turn(dialog, since, now, datetime.astimezone), datetime.astimezone)
+    spans = {
+        value: words
+        for value, words in _SPANS
+        if since_turn(dialog, value, now, datetime.astimezone) > 0 or value == since
+    }
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
     names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: ""}
     end = dialog.state.outcome
@@ -596,7 +599,7 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
 
 def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, own: str) -> str:
     """Raises `BadInput` for a time that is none."""
-    moment = since_then(wanted["since"], datetime.now(UTC), local)
+    moment = since_then(wanted["since"], datetime.now(UTC), datetime.astimezone)
     query = urlencode({name: value for name, value in wanted.items() if value})
     values = {**wanted, "offset": offset, "step": LISTED, "own": own, "query": query, "hits": [], "rows": []}
     if wanted["q"]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from dialogd.agent.loop import Agent
 from dialogd.backends.seats import start_again
-from dialogd.person import now
 from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
@@ -20,6 +19,7 @@ from dialogd.protocol.text import dollars, in_words, listed, one_line
 from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed
 from dialogd.store.disk import StateDir
+from dialogd.store.logfile import wall_time
 from dialogd.store.registry import home_port
 from dialogd.views.standing import phase
 
@@ -227,7 +227,7 @@ def _outcome(dialog: Dialog) -> dict[str, Any] | None:
 def _left(dialog: Dialog) -> Iterator[dict[str, Any]]:
     """What is left of each limit: figures, `words` for people, `part` from 1 (all) down to 0."""
     state, limits, spent = dialog.state, dialog.state.limits, total(dialog.state.spent)
-    remaining = time_left(dialog, now())
+    remaining = time_left(dialog, wall_time())
     used: dict[str, tuple[float | None, float]] = {
         "turns": (limits.max_turns, state.counted),
         "rounds": (limits.max_rounds, state.floor.rounds),

@@ -104,7 +104,6 @@ _SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "draft": {"debt": _is_debt, "text": _is_text, "why": _is_text},
     "sent": {},
     "kept": {"chain": _is_text},
-    "delivery": {"turn": _is_count, "what": _is_text, "knocks": _is_count},
     "denied": {"act": _is_text, "via": _is_text},
 }
 

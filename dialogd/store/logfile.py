@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
@@ -54,6 +55,11 @@ class Addition:
 
 
 Make = Callable[[Dialog], Addition | None]
+
+
+def wall_time() -> str:
+    """Wall time for frames: UTC, ISO 8601, seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _Replaced(Exception):

@@ -24,7 +24,7 @@ from dialogd.protocol.marks import same_text
 from dialogd.protocol.model import USER, Condition, Draft, Entry, Mark, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Journals
-from dialogd.store.logfile import LogFile
+from dialogd.store.logfile import LogFile, wall_time
 from tests.support.pair import overwrite, reserve, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -188,7 +188,7 @@ class Trial:
 def _turn(now: Dialog, text: str, to: str, *marks: Mark) -> Draft:
     debt = now.state.debt("A")
     re = debt.re if debt else now.entries[-1].id
-    return Draft("A", "Conform", now.state.number + 1, text, marks, (to,), (("re", re), ("at", person.now())))
+    return Draft("A", "Conform", now.state.number + 1, text, marks, (to,), (("re", re), ("at", wall_time())))
 
 
 class _Peer(BaseHTTPRequestHandler):
