@@ -125,7 +125,7 @@ def test_a_plain_skill_without_front_matter_reads_as_other_programs_expect() -> 
 def test_a_plain_skill_comes_to_rules() -> None:
     found = terms(PLAIN)
     assert found.problems == ()
-    assert [note.what for note in found.notes] == ["field of Beta 'tools' means nothing here, and is left out"]
+    assert [note.what for note in found.notes] == ["field of Beta 'tools' is ignored"]
     assert ([part.name for part in found.cast], found.least, found.most) == (["Alpha", "Beta"], 2, 2)
     assert found.cast[0].role.specialization == "Knows the field."
     assert found.cast[0].role.permissions == USUAL
@@ -203,8 +203,8 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     found = terms(FULL)
     assert found.problems == ()
     assert [(note.line, note.what) for note in found.notes] == [
-        (33, "key 'license' means nothing here, and is left out"),
-        (34, "key 'metadata' means nothing here, and is left out"),
+        (33, "key 'license' is ignored"),
+        (34, "key 'metadata' is ignored"),
     ]
     rules = found.rules
     assert (rules.template, rules.order, rules.verdict, found.judge) == ("trio", "round-robin", "judge", "Cy")
@@ -239,58 +239,54 @@ def test_no_key_is_forgotten() -> None:
 WRONG = {
     "unknown key 'verdikt'": ("---\nname: x\nverdikt: vote\n---\n", 3, "did you mean `verdict`?"),
     "unknown key 'rounds'": ("---\nrounds: 5\n---\n", 2, "did you mean `max_rounds`?"),
-    "order: 'alternat' is none of": ("---\norder: alternat\n---\n", 2, "alternate | round-robin"),
+    "order: 'alternat' is none of": ("---\norder: alternat\n---\n", 2, "templates.md"),
     "verdict: 'votes' is none of mutual, vote, moderator, judge; did you mean vote?": (
-        "---\nverdict: votes\n---\n", 2, "verdict: mutual |",
+        "---\nverdict: votes\n---\n", 2, "templates.md",
     ),
-    "max_rounds: '0' is not between": ("---\nmax_rounds: 0\n---\n", 2, "max_rounds: 5"),
-    "max_time: 'soon' is not a duration": ("---\nmax_time: soon\n---\n", 2, "30 minutes"),
-    "sealed: Input should be a valid boolean": ("---\nsealed: perhaps\n---\n", 2, "sealed: true"),
-    "threshold: Input should be less than or equal to 1": ("---\nthreshold: 3/2\n---\n", 2, "3/4"),
-    "quorum: '1/0' is no part": ("---\nquorum: 1/0\n---\n", 2, "1/2"),
-    "quorum: 'all' is no part": ("---\nquorum: all\n---\n", 2, "1/2"),
-    "agents: 'some' is no number of agents": ("---\nagents: some\n---\n", 2, "2+"),
-    "agents: '4-2' is no number": ("---\nagents: 4-2\n---\n", 2, "2+"),
-    "agents: '27' is no number": ("---\nagents: 27\n---\n", 2, "2+"),
+    "max_rounds: '0' is not between": ("---\nmax_rounds: 0\n---\n", 2, "templates.md"),
+    "max_time: 'soon' is not a duration": ("---\nmax_time: soon\n---\n", 2, "templates.md"),
+    "sealed: Input should be a valid boolean": ("---\nsealed: perhaps\n---\n", 2, "templates.md"),
+    "threshold: Input should be less than or equal to 1": ("---\nthreshold: 3/2\n---\n", 2, "templates.md"),
+    "quorum: '1/0' is no part": ("---\nquorum: 1/0\n---\n", 2, "templates.md"),
+    "quorum: 'all' is no part": ("---\nquorum: all\n---\n", 2, "templates.md"),
+    "agents: 'some' is no number of agents": ("---\nagents: some\n---\n", 2, "templates.md"),
+    "agents: '4-2' is no number": ("---\nagents: 4-2\n---\n", 2, "templates.md"),
+    "agents: '27' is no number": ("---\nagents: 27\n---\n", 2, "templates.md"),
     "board: 'round_limits' is nothing that a template may say of a board; did you mean round_limit?": (
-        "---\nboard:\n  round_limits: 5\n---\n", 2, "round_limit: 5",
+        "---\nboard:\n  round_limits: 5\n---\n", 2, "templates.md",
     ),
-    "board: round_limit: Input should be a valid integer": ("---\nboard: [round_limit: x]\n---\n", 2, "round_limit: 5"),
+    "board: round_limit: Input should be a valid integer": ("---\nboard: [round_limit: x]\n---\n", 2, "templates.md"),
     "judge: no agent is called Judge": ("---\nverdict: judge\n---\n", 2, "## Agents"),
     "judge: no agent is called Zed": ("---\nverdict: judge\njudge: Zed\n---\n## Agents\n### Judge\n", 3, "## Agents"),
-    "first: no agent is called Zed": ("---\nfirst: Zed\n---\n## Agents\n### Ann\n", 2, "Ann, all"),
-    "agents: 2 are described": ("---\nagents: 1\n---\n## Agents\n### Ann\n### Bob\n", 2, "correct"),
+    "first: no agent is called Zed": ("---\nfirst: Zed\n---\n## Agents\n### Ann\n", 2, "## Agents"),
+    "agents: 2 are described": ("---\nagents: 1\n---\n## Agents\n### Ann\n### Bob\n", 2, "templates.md"),
     "front matter without an end": ("---\nname: x\n", 1, "`---`"),
     "'just words' is no `key: value`": ("---\njust words\n---\n", 2, "one key per line"),
     "this is no YAML: mapping values are not allowed here": ("---\nname: x\nwords: a: b\n---\n", 3, "quotes"),
     "this is no YAML: could not find expected ':'": ("---\nname: x\njust words\nwords: y\n---\n", 3, "key: value"),
     "this is no YAML: found unexpected end of stream": ("---\nname: x\nwords: 'y\n---\n", 3, "quotes"),
     "this is no YAML: found unknown escape character 'q'": ('---\nwords: "\\q"\n---\n', 2, "quotes"),
-    "this is no YAML: an escape or a character in it is none": ('---\nwords: "\\UFFFFFFFF"\n---\n', 2, "quotes"),
+    "this is no YAML: a character or an escape in it is none": ('---\nwords: "\\UFFFFFFFF"\n---\n', 2, "quotes"),
     "this is no YAML: found character '@'": ("---\nname: x\nwords: @y\n---\n", 3, "quotes"),
     "anchors and aliases of YAML are not read": ("---\nname: &a x\nwords: *a\n---\n", 2, "write it out"),
-    "more than 4 levels": ("---\nname: x\nmetadata: " + 4_900 * "[" + "\n---\n", 3, "flat"),
+    "or it is nested too deeply": ("---\nname: x\nmetadata: " + 4_900 * "[" + 4_900 * "]" + "\n---\n", 2, "quotes"),
     "front matter of 20,0": ("---\nname: x\n" + 10_000 * "#\n" + "---\n", 1, "up to 20,000"),
-    "name is there twice": ("---\nname: x\nname: y\n---\n", 3, "one of the two"),
-    "words: {'a': 'b'} is no text": ("---\nwords: {a: b}\n---\n", 2, "words: 100"),
+    "words: {'a': 'b'} is no text": ("---\nwords: {a: b}\n---\n", 2, "templates.md"),
     "unknown section 'workflows'": ("# x\n\n## Workflows\n", 3, "did you mean `## Workflow`?"),
-    "`## Agents` is there twice": ("## Agents\n### A1\n## Agents\n", 3, "one of the two"),
     "unknown field of Ann 'responsibilites'": ("## Agents\n### Ann\n**Responsibilites:** x\n", 3, "`responsibilities`"),
     "; did you mean VOTE?": (
-        "## Agents\n### Ann\n**Permissions:** READ_ALL, votes\n", 3, "analyst, critic",
+        "## Agents\n### Ann\n**Permissions:** READ_ALL, votes\n", 3, "templates.md",
     ),
     "permissions of Ann: CRITICS is none of READ_ALL": (
-        "## Agents\n### Ann\n**Permissions:** critics\n", 3, "analyst, critic",
+        "## Agents\n### Ann\n**Permissions:** critics\n", 3, "templates.md",
     ),
-    "weight of Ann: Input should be greater than 0": ("## Agents\n### Ann\n**Weight:** 0\n", 3, "**Weight:** 2"),
-    "priority of Ann: Input should be a valid integer": ("## Agents\n### Ann\n**Priority:** high\n", 3, "10"),
+    "weight of Ann: Input should be greater than 0": ("## Agents\n### Ann\n**Weight:** 0\n", 3, "templates.md"),
+    "priority of Ann: Input should be a valid integer": ("## Agents\n### Ann\n**Priority:** high\n", 3, "templates.md"),
     "two agents are called ann": ("## Agents\n### Ann\n### ann\n", 3, "name of its own"),
     "'User' is no name for an agent": ("## Agents\n### User\n", 2, "### Architect"),
     "backend of Ann names a program": ("## Agents\n### Ann\n**Backend:** command:rm -rf x\n", 3, "--agent Ann="),
     "backend of Bob names a program": ("## Agents\n### Bob\n**Backend:** claude-code@/etc\n", 3, "--agent Bob="),
-    "the message RESULTS is there twice": ("## Communication Protocol\n- **RESULTS**: a\n- `results`: b\n", 3, "one"),
     "the opening holds a $name": ("## Opening\n\nTalk about $topick\n", 1, "$topic, $question"),
-    "a line of 5,001 characters": ("# x\n" + 5_001 * "x", 2, "5,000"),
     "something like a key": ("# x\n\nsk-ant-" + "a1" * 20 + "\n", 3, ".env"),
 }  # fmt: skip
 
@@ -384,10 +380,3 @@ def test_no_text_makes_reading_fail(text: str) -> None:
     for whole in (text, f"---\n{text}", f"---\n{text}\n---\n## Agents\n### Ann\n{text}\n## Workflow\n{text}\n"):
         found = terms(whole)
         assert all(problem.line >= 0 and problem.what for problem in found.problems)
-
-
-def test_of_a_line_that_is_too_long_no_half_key_is_read() -> None:
-    token = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
-    skill = read(f"# x\n\n## Overview\n\n{'x' * 4_970} {token}\n", "x")
-    assert token[:12] not in skill.overview
-    assert any("something like a key" in problem.what for problem in skill.problems)

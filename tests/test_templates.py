@@ -17,7 +17,7 @@ from dialogd.protocol.marks import DECIDING, MARKS
 from dialogd.protocol.model import OUTCOMES
 from dialogd.protocol.rules import DECIDE, MODERATE, PERSONALITIES, PROPOSE
 from dialogd.protocol.text import escape
-from dialogd.templates.library import (
+from dialogd.templates import (
     DEFAULT_TEMPLATE,
     Opening,
     Template,
@@ -169,18 +169,6 @@ def test_sealed_templates_begin_with_all_who_seal() -> None:
     assert firsts["design-review"] == ("B", "C")
     assert firsts["pair"] == firsts["divided"] == firsts["mirror"] == ("A", "B")
     assert {firsts[name] for name in ("debate", "circle", "swarm", "relay", "system-design")} == {("A",)}
-
-
-@cases(
-    ("text", "said"),
-    [
-        ("Say [CONSENSUS: text] when you agree.", "[CONSENSUS: text] of the template mine ends nothing here"),
-        ("Say [CONSENSUS_REACHED] when you agree.", ""),
-    ],
-)
-def test_a_mark_of_consensus_of_its_own_is_warned_of(text: str, said: str) -> None:
-    remarks = parse("mine", f"# Mine\n\n## Rules\n\n{text}\n").remarks
-    assert [said in remark for remark in remarks] == [True] * bool(said)
 
 
 # -- a template of one's own ------------------------------------------------------------------------------------------
@@ -419,26 +407,6 @@ def test_a_template_that_hides_another_says_which(folder: Path) -> None:
     assert first.startswith("the template mirror is skills/mirror/SKILL.md; another of that name is left aside: -t ")
     assert template(first.rpartition("-t ")[2]).title == "Mirror"
     assert template("skills/mirror").remarks == template("council").remarks == ()
-
-
-ALONE = "# T\n\n## Agents\n\n### Ann\n\n### Bob\n\n## Workflow\n\n1. **{}**: {}\n"
-
-
-@cases(
-    ("front", "phase", "says"),
-    [
-        ("", ("INDEPENDENT_ANALYSIS", "by each"), True),
-        ("", ("LOOK", "Both analyse it independently."), True),
-        ("---\nmax_rounds: 3\n---\n", ("LOOK", "independent views"), True),
-        ("---\norder: alternate\n---\n", ("LOOK", "independent views"), False),
-        ("---\nsealed: true\n---\n", ("LOOK", "independent views"), False),
-        ("", ("LOOK", "interdependent parts"), False),
-    ],
-)
-def test_independent_work_that_the_order_would_not_keep_is_said(front: str, phase: tuple[str, str], says: bool) -> None:
-    remarks = parse("t", front + ALONE.format(*phase)).remarks
-    told = [f"the phase {phase[0]} speaks of independent work", "`order: parallel`", "`sealed: true`"]
-    assert [all(part in remark for part in told) for remark in remarks] == [True] * says
 
 
 def test_divided_knowledge_is_told_before_anybody_takes_a_position() -> None:

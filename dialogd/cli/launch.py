@@ -57,7 +57,7 @@ from dialogd.store.disk import StateDir, log_at, read_json, write_json
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running, is_inside, process_key, process_started
-from dialogd.templates.library import alone
+from dialogd.templates import alone
 from dialogd.views import standing
 
 if TYPE_CHECKING:

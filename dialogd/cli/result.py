@@ -44,7 +44,7 @@ from dialogd.views.words import METHODS
 if TYPE_CHECKING:
     from dialogd.backends.auto import Choice
     from dialogd.backends.prices import Price
-    from dialogd.templates.library import Opening
+    from dialogd.templates import Opening
     from dialogd.views.plan import Synthesis
 
 SYNTHESIZE = "--synthesize"
@@ -357,7 +357,7 @@ def costs_of(
     """What each agent whose tokens cost money may spend at most, about, in US dollars; None where nobody knows."""
     from dialogd.backends import CODING
     from dialogd.backends.parts import tokens_of
-    from dialogd.templates.library import compose
+    from dialogd.templates import compose
 
     start, out = RULES + tokens_of(compose(opening)), settings.max_tokens or MOST_OUT
 

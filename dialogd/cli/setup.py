@@ -34,7 +34,7 @@ from dialogd.store.disk import Lock, StateDir, flush, flush_folder, read_json, w
 from dialogd.store.leftovers import find_leftovers, reap
 from dialogd.store.logfile import wall_time
 from dialogd.store.registry import Registry, home_port
-from dialogd.templates.library import Location, Template, find, load, places
+from dialogd.templates import Location, Template, find, load, places
 
 # -- `dialogd doctor` -------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, ju
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import Git, checkout_at, push, remotes, shown
 from dialogd.tasks.worktrees import Worktrees, base_of
-from dialogd.templates.library import ContextFile, Opening
+from dialogd.templates import ContextFile, Opening
 from dialogd.views.builds import events, look_into, why_of
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
     yield f"repo    {rules.repo}: from {rules.branch} at {rules.base[:12]}; its checkout is not touched"
     yield f"gate    {rules.gate or 'none: nothing is tested, and every approval says so'}"
     if rules.gate and (why := missing()):
-        what = "every tree is untested" if opening.unattended else "you are asked for each tree"
+        what = "every tree is untested" if asked.unattended else "you are asked for each tree"
         yield f"        no sandbox here, so {what}: {why}"
     elif rules.gate:
         seen = (
@@ -289,13 +289,13 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
         )
         yield f"        in a sandbox, without network; of your home and your checkout it sees {seen}"
     yield f"turns   at most {opening.max_turns}: {work}, {many(rules.cycles, 'improvement')}, a summary"
-    if opening.unattended:
+    if asked.unattended:
         yield "        more tasks than that get no more turns: --tasks says how many to expect"
     yield f"time    at most {in_words(opening.timeout)} for a turn, {in_words(rules.gate_timeout)} for the gate"
     yield f"budget  {budget_line(opening.budget, opening.tokens) or 'no limit'}"
     yield (
         "person  nobody: tasks are taken as proposed, and dropped where they fail; nothing is merged without your word"
-        if opening.unattended
+        if asked.unattended
         else "person  you confirm the tasks, and decide where one fails; nothing is merged without your word"
     )
 

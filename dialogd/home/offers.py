@@ -48,7 +48,7 @@ from dialogd.protocol.model import Limits, digest
 from dialogd.protocol.state import DEFAULT_CAP
 from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget
 from dialogd.store.disk import StateDir, read_json
-from dialogd.templates.library import DEFAULT_TEMPLATE, load, places, template, warnings
+from dialogd.templates import DEFAULT_TEMPLATE, load, places, template, warnings
 
 NAMES = {
     "claude-code": "Claude Code", "codex": "Codex", "gemini": "Gemini CLI", "opencode": "OpenCode",

@@ -30,8 +30,8 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words, is_blank, many, moment_of, one_line
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile
-from dialogd.templates.library import find as find_template
-from dialogd.templates.library import names, template
+from dialogd.templates import find as find_template
+from dialogd.templates import names, template
 from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan
 

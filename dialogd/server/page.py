@@ -57,7 +57,7 @@ from dialogd.views.documents import first_screen
 from dialogd.views.flow import MOST as NEWS
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, away, flow, names_of, since_turn
 from dialogd.views.markup import safe
-from dialogd.views.plan import STEPS, YOU, Plan, has_spoken, labelled, method, without_marks
+from dialogd.views.plan import YOU, Plan, has_spoken, method, next_steps, without_marks
 from dialogd.views.words import IN_A_LIST, by_name, called
 
 _POLICY = (
@@ -489,7 +489,7 @@ def end_piece(dialog: Dialog, path: str) -> str:
     text = agreed or plan.on_the_table
     signers = {signer.agent for signer in text.signers} if text is not None else set()
     has_sides = text is None and has_spoken(dialog)
-    has_steps = plan.outcome == "DEADLOCK" or (agreed is not None and labelled(agreed.text, STEPS))
+    has_steps = plan.outcome == "DEADLOCK" or (agreed is not None and next_steps(agreed.text))
     return fragment(
         "end",
         **told,
@@ -512,12 +512,12 @@ def end_piece(dialog: Dialog, path: str) -> str:
 
 def _figures(plan: Plan) -> str:
     """Turns, time and cost, in one line."""
-    whole, took = plan.worth["whole"], plan.seconds
+    cost, tokens = plan.metrics["cost"]["usd"], plan.metrics["tokens"]
     parts = [
         many(plan.dialog.state.number, "turn"),
-        in_words(round(took)) if took else "",
-        dollars(whole["usd"]) if whole["usd"] else "",
-        f"{whole['tokens']:,} tokens" if whole["tokens"] else "",
+        in_words(round(plan.seconds)) if plan.seconds else "",
+        dollars(cost) if cost else "",
+        f"{tokens['in'] + tokens['out']:,} tokens" if tokens["in"] else "",
     ]
     return " · ".join(filter(None, parts))
 

@@ -17,9 +17,6 @@ from dialogd.protocol.marks import outside_fences
 from dialogd.protocol.rules import (
     BUILDS,
     NAME,
-    ORDERS,
-    STANDARD,
-    VERDICTS,
     Board,
     Kind,
     Names,
@@ -38,9 +35,7 @@ from dialogd.protocol.rules import (
 from dialogd.protocol.text import clean, one_line, read_count, redact
 
 LONGEST = 2_000  # code points of one text
-LONGEST_LINE = 5_000  # characters
 LONGEST_FRONT = 20_000  # characters
-DEEPEST = 4  # lists and tables of the front matter within each other
 MOST_AGENTS = 26
 
 Value = str | tuple[str, ...] | Mapping[str, str]
@@ -93,57 +88,34 @@ def front_matter(lines: Sequence[str]) -> Front:
     end = next((index for index, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
     if not end:
         return Front(problems=(Mistake(1, "front matter without an end", "close it with a line of `---`"),), end=1)
-    values: dict[str, WrittenValue] = {}
-    problems: list[Mistake] = []
-    for key, written in _yaml("\n".join(lines[1:end]).translate(_BREAKS), problems):
-        if key in values:
-            problems.append(Mistake(written.line, f"{key} is there twice", "keep one of the two"))
-        values[key] = written
-    return Front(values, tuple(problems), end + 1)
+    found = _yaml("\n".join(lines[1:end]).translate(_BREAKS))
+    return Front({}, (found,), end + 1) if isinstance(found, Mistake) else Front(found, (), end + 1)
 
 
-def _yaml(text: str, problems: list[Mistake]) -> Iterator[tuple[str, WrittenValue]]:
-    """The keys of this text, which begins in line 2 of a file, and their values; `problems` gets why they are not read.
+def _yaml(text: str) -> Mapping[str, WrittenValue] | Mistake:
+    """The keys of this text, which begins in line 2 of a file, and their values, each as the text that is written.
 
-    Every value is taken as the text that is written: nothing of it is made an object.
+    Nothing of it is made an object. What no front matter needs, and hostile ones do, is refused first: it would take
+    memory or the stack without end.
     """
     import yaml
 
     if len(text) > LONGEST_FRONT:
-        shorten = f"shorten it: up to {LONGEST_FRONT:,} are read"
-        problems.append(Mistake(1, f"front matter of {len(text):,} characters", shorten))
-        return
+        return Mistake(1, f"front matter of {len(text):,} characters", f"shorten it: up to {LONGEST_FRONT:,} are read")
     try:
-        problems += _refused(yaml.parse(text, yaml.BaseLoader))
-        root = None if problems else yaml.compose(text, yaml.BaseLoader)
+        for event in yaml.parse(text, yaml.BaseLoader):
+            if getattr(event, "anchor", None):
+                return Mistake(event.start_mark.line + 2, "anchors and aliases of YAML are not read", "write it out")
+        root = yaml.compose(text, yaml.BaseLoader)
+        if isinstance(root, yaml.MappingNode):
+            return {_key(_words(k)): WrittenValue(_value(v), k.start_mark.line + 2) for k, v in root.value}
+        return Mistake(2, f"{_words(root)[:60]!r} is no `key: value`", "write one key per line") if root else {}
     except yaml.MarkedYAMLError as error:
         mark = (isinstance(error, yaml.scanner.ScannerError) and error.context_mark) or error.problem_mark
-        problems.append(Mistake(mark.line + 2, f"this is no YAML: {error.problem}", _QUOTE))
-        return
-    except (yaml.reader.ReaderError, ValueError, OverflowError) as error:  # a character, or an escape, that is none
-        line = text.count("\n", 0, getattr(error, "position", 0)) + 2
-        problems.append(Mistake(line, "this is no YAML: an escape or a character in it is none", _QUOTE))
-        return
-    if isinstance(root, yaml.MappingNode):
-        for key, value in root.value:
-            yield _key(_words(key)), WrittenValue(_value(value), key.start_mark.line + 2)
-    elif root is not None:
-        what = f"{_words(root)[:60]!r} is no `key: value`"
-        problems.append(Mistake(root.start_mark.line + 2, what, "write one key per line"))
-
-
-def _refused(events: Iterable[Any]) -> list[Mistake]:
-    """What no front matter needs, and hostile ones do: it would take memory or the stack without end."""
-    depth = 0
-    for event in events:
-        name, line = type(event).__name__, event.start_mark.line + 2
-        depth += name.endswith(("SequenceStartEvent", "MappingStartEvent"))
-        depth -= name.endswith(("SequenceEndEvent", "MappingEndEvent"))
-        if getattr(event, "anchor", None):
-            return [Mistake(line, "anchors and aliases of YAML are not read", f"write it out; else {_QUOTE}")]
-        if depth > DEEPEST:
-            return [Mistake(line, f"more than {DEEPEST} levels within each other", "write it flat")]
-    return []
+        return Mistake(mark.line + 2, f"this is no YAML: {error.problem}", _QUOTE)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
+        what = "this is no YAML: a character or an escape in it is none, or it is nested too deeply"
+        return Mistake(2, what, _QUOTE)
 
 
 def _value(node: Any) -> Value:
@@ -173,18 +145,9 @@ def _key(text: str) -> str:
 SECTIONS = (
     "overview", "agents", "workflow", "communication protocol", "success criteria", "error handling", "rules", "opening"
 )  # fmt: skip
-FIELDS: Mapping[str, str] = MappingProxyType(
-    {
-        "personality": "**Personality:** devil's advocate",
-        "responsibilities": "**Responsibilities:** check every source",
-        "permissions": f"**Permissions:** one of {', '.join(STANDARD)}; or READ_ALL, POST …",
-        "backend": "**Backend:** claude",
-        "weight": "**Weight:** 2",
-        "priority": "**Priority:** 10",
-        "specialization": "**Specialization:** databases",
-        "role": "**Role:** critic",
-    }
-)  # of an agent, each as it is written
+FIELDS = (
+    "personality", "responsibilities", "permissions", "backend", "weight", "priority", "specialization", "role"
+)  # fmt: skip
 
 _HEADING = re.compile(r"(#{1,6})[ \t]+(.*)")
 _FIELD = re.compile(
@@ -267,55 +230,43 @@ class Skill:
 
 def read(text: str, name: str) -> Skill:
     """Read a skill; `name` counts where the front matter gives none."""
-    whole = clean(text.removeprefix("\ufeff")).split("\n")
-    lines = [line if len(line) <= LONGEST_LINE else redact(line)[0][:LONGEST_LINE] for line in whole]
+    lines = clean(text.removeprefix("\ufeff")).split("\n")
     front = front_matter(lines)
     problems, rest = [*front.problems], lines[front.end :]
+    for number, line in enumerate(lines, 1):
+        if redact(line)[1]:  # which a template must not carry into dialogs
+            problems.append(Mistake(number, "there is something like a key in it", "keys belong into .env"))
     open_ = {front.end + index + 1 for index, _ in outside_fences(rest, forgiving=True)}
     (_, _, intro), *found = _blocks(
         enumerate(rest, front.end + 1), lambda line: _heading(2)(line) if line[0] in open_ else None
     )
-    heads = [line for line in intro if line[0] in open_ and _heading(1)(line) is not None][:1]
-    intro = [line for line in intro if line not in heads]
-    title = (_heading(1)(heads[0]) or "") if heads else ""
-    sections: dict[str, tuple[int, list[Line]]] = {}
-    for head, at, below in found:
-        section = head.strip("#*_: \t").casefold()
-        close = get_close_matches(section, SECTIONS, n=1, cutoff=0.85)
-        if section in SECTIONS and section in sections:
-            problems.append(Mistake(at, f"the section `## {section.title()}` is there twice", "make one of the two"))
-        elif close and section not in SECTIONS:
+    head = next((line for line in intro if line[0] in open_ and _heading(1)(line) is not None), None)
+    intro = [line for line in intro if line != head]
+    title = (head and _heading(1)(head)) or ""
+    sections = {section: list[Line]() for section in SECTIONS}
+    for heading, at, below in found:
+        section = heading.strip("#*_: \t").casefold()
+        if section in SECTIONS:
+            sections[section] += below
+        elif close := get_close_matches(section, SECTIONS, n=1, cutoff=0.85):
             problems.append(Mistake(at, f"unknown section {section!r}", f"did you mean `## {close[0].title()}`?"))
-        sections.setdefault(section, (at, below))
-    for number, line in enumerate(whole, 1):
-        if len(line) > LONGEST_LINE:
-            fix = f"break it: up to {LONGEST_LINE:,} are read"
-            problems.append(Mistake(number, f"a line of {len(line):,} characters", fix))
-        if redact(line)[1]:  # which a template must not carry into dialogs
-            problems.append(
-                Mistake(number, "there is something like a key in it", "take it out: keys belong into .env")
-            )
-
-    def lines_of(section: str) -> list[Line]:
-        return sections.get(section, (0, []))[1]
-
     said = front.values.get("name", NOTHING).joined or name
-    places = (_place(line) for _, line in (*intro, *lines_of("overview")))
+    places = (_place(line) for _, line in (*intro, *sections["overview"]))
     place = front.values.get("position", NOTHING).joined or next(filter(None, places), "")
-    overview = _text(lines_of("overview")) or _text(intro)
+    overview = _text(sections["overview"]) or _text(intro)
     return Skill(
         name=said,
         title=title,
         position=place or title or said,
         overview="\n".join(line for line in overview.split("\n") if not _place(line)).strip("\n"),
-        agents=tuple(_members(lines_of("agents"))),
-        workflow=tuple(_steps(lines_of("workflow"))),
-        messages=tuple(_messages(lines_of("communication protocol"))),
-        success=_points(lines_of("success criteria")),
-        errors=_points(lines_of("error handling")),
-        rules=_text(lines_of("rules")),
-        opening=_text(lines_of("opening")),
-        opening_line=sections.get("opening", (0, []))[0],
+        agents=tuple(_members(sections["agents"])),
+        workflow=tuple(_steps(sections["workflow"])),
+        messages=tuple(_messages(sections["communication protocol"])),
+        success=_points(sections["success criteria"]),
+        errors=_points(sections["error handling"]),
+        rules=_text(sections["rules"]),
+        opening=_text(sections["opening"]),
+        opening_line=next(iter(sections["opening"]), (0, ""))[0],
         front=front.values,
         problems=tuple(problems),
     )
@@ -471,36 +422,13 @@ class Matter(Rules):
 
 _NO_KEYS = ("template", "roles", "phases", "kinds", "success", "errors")  # other parts of the file say these
 KEYS = tuple(key for key in Matter.__dataclass_fields__ if key not in _NO_KEYS)
-_EXAMPLES: Mapping[str, str] = MappingProxyType(
-    {
-        "agents": "3, agents: 2+ or agents: 2-4",
-        "order": " | ".join(ORDERS),
-        "verdict": " | ".join(VERDICTS),
-        "first": "the names of who begins, or all",
-        "max_turns": "20",
-        "max_rounds": "5",
-        "max_time": "30 minutes",
-        "timeout": "5 minutes",
-        "words": "100 to 200 words",
-        "threshold": "3/4",
-        "quorum": "1/2",
-        "board": "with indented lines such as `round_limit: 5`",
-        "build": "with indented lines `moderator: NAME` and `lead: NAME`",
-    }
-)
 _PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "board": tuple(Board.__dataclass_fields__),
         "build": ("moderator", "lead", "iterations", "cycles", "pass_score"),  # neither repository nor command
     }
 )
-
-
-def _example(key: str) -> str:
-    """How a key of the front matter is written."""
-    usual = getattr(Matter(), key)
-    said = _EXAMPLES.get(key) or ("true" if isinstance(usual, bool) else usual or "a text")
-    return f"write it like `{key}: {said}`"
+_CORRECT = "correct it, or leave it out; docs/templates.md lists what it may be"
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,13 +465,14 @@ class Terms:
 
 def terms_of(skill: Skill) -> Terms:
     """What this skill defines, with every problem of the file."""
-    reader = _Reader(skill)
-    matter, cast = reader.matter(), tuple(reader.cast())
+    wrong = [*skill.problems]
+    matter = _matter(skill.front, wrong)
+    cast = tuple(_cast(skill, wrong))
     least, most = matter.agents or ((len(cast), len(cast)) if cast else (1, None))
     if most is not None and most < len(cast):
         what = f"agents: {len(cast)} are described below, and at most {most} take part"
-        reader.problem(skill.front["agents"].line, what, "correct it")
-    judge, first = reader.in_cast(matter, cast)
+        wrong.append(Mistake(skill.front["agents"].line, what, _CORRECT))
+    judge, first = _in_cast(skill.front, matter, cast, wrong)
     verdict = BUILDS if matter.build else matter.verdict
     given = {key: getattr(matter, key) for key in Rules.__dataclass_fields__}
     own = {
@@ -551,16 +480,18 @@ def terms_of(skill: Skill) -> Terms:
         "order": BUILDS if matter.build else matter.order,
         "verdict": verdict,
         "judge": "",
-        "phases": tuple(reader.phases(verdict)),
-        "kinds": reader.kinds(matter.known_kinds),
+        "phases": tuple(_phases(skill.workflow, verdict)),
+        "kinds": _kinds(skill.messages, matter.known_kinds, wrong),
         "success": tuple(one_line(point, LONGEST) for point in skill.success),
         "errors": tuple(one_line(point, LONGEST) for point in skill.errors),
     }
-    if not Filled(skill.opening).is_valid() or {*Filled(skill.opening).get_identifiers()} - {"topic", "question"}:
-        what = "the opening holds a $name that is none"
-        reader.problem(skill.opening_line, what, "write $topic, $question, or $$ for a dollar")
+    opening = Filled(skill.opening)
+    if not opening.is_valid() or {*opening.get_identifiers()} - {"topic", "question"}:
+        fix = "write $topic, $question, or $$ for a dollar"
+        wrong.append(Mistake(skill.opening_line, "the opening holds a $name that is none", fix))
     more: dict[str, str | bool] = {"words": matter.words, "question_defaults": matter.question_defaults}
-    more |= {"labels": matter.labels} if matter.labels != "ids" else {}
+    more["labels"] = matter.labels if matter.labels != "ids" else ""
+    wrong.sort(key=lambda mistake: mistake.line)
     return Terms(
         cast=cast,
         least=least,
@@ -573,123 +504,21 @@ def terms_of(skill: Skill) -> Terms:
         max_time=matter.max_time,
         timeout=matter.timeout,
         more=MappingProxyType({key: value for key, value in more.items() if value}),
-        problems=tuple(sorted(reader.problems, key=lambda problem: problem.line)),
-        notes=tuple(sorted(reader.notes, key=lambda note: note.line)),
+        problems=tuple(mistake for mistake in wrong if mistake.fix),
+        notes=tuple(mistake for mistake in wrong if not mistake.fix),
     )
 
 
-class _Reader:
-    """Reads a skill's terms, and notes what is wrong with them."""
-
-    def __init__(self, skill: Skill) -> None:
-        self.skill = skill
-        self.problems = [*skill.problems]
-        self.notes: list[Mistake] = []
-
-    def problem(self, line: int, what: str, fix: str) -> None:
-        self.problems.append(Mistake(line, what, fix))
-
-    def note(self, line: int, what: str) -> None:
-        self.notes.append(Mistake(line, f"{what}, and is left out"))
-
-    def given(self, written: Mapping[str, WrittenValue], known: Iterable[str], what: str) -> dict[str, Any]:
-        """The values of the known names; one that is nearly right is a problem, one of another tool is ignored."""
-        known = [*known]
-        for name, value in written.items():
-            if name in known:
-                continue
-            if close := get_close_matches(name, known, n=1, cutoff=0.75):
-                self.problem(value.line, f"unknown {what} {name!r}", f"did you mean `{close[0]}`?")
-            else:
-                self.note(value.line, f"{what} {name!r} means nothing here")
-        return {name: _lined(value.value) for name, value in written.items() if name in known and value.value}
-
-    def matter(self) -> Matter:
-        front = self.skill.front
-        given = self.given(front, KEYS, "key")
-        for key, names in _PARTS.items():
-            table = board_table(given.get(key))
-            for name in table if isinstance(table, Mapping) else ():
-                if name not in names:
-                    what = f"{key}: {name!r} is nothing that a template may say of a {key}{did_you_mean(name, names)}"
-                    self.problem(front[key].line, what, _example(key))
-
-        def problem(path: tuple[str, ...], why: str) -> None:
-            self.problem(front[path[0]].line, f"{': '.join(path)}: {why}", _example(path[0]))
-
-        found: Matter = read_as(Matter, given, problem)
-        return found
-
-    def cast(self) -> Iterator[CastMember]:
-        seen: set[str] = set()
-        for member in self.skill.agents:
-            name = " ".join(member.name.partition("(")[0].translate({ord(c): None for c in ",;=@()[]`*"}).split())
-            if not name or len(name) > 60 or name.casefold() in NOT_A_NAME:
-                self.problem(member.line, f"{member.name!r} is no name for an agent", "write `### Architect`")
-                continue
-            if name.casefold() in seen:
-                self.problem(member.line, f"two agents are called {name}", "give each a name of its own")
-            seen.add(name.casefold())
-            yield self._member(name, member)
-
-    def _member(self, name: str, member: Member) -> CastMember:
-        given = self.given(member.fields, [*FIELDS, "description"], f"field of {member.name}")
-
-        def problem(path: tuple[str, ...], why: str) -> None:
-            key = "role" if path[0] == "name" else path[0]
-            self.problem(member.fields[key].line, f"{key} of {member.name}: {why}", f"write it like `{FIELDS[key]}`")
-
-        backend = str(given.pop("backend", "")).strip("`")
-        # A template that came with somebody's files must not name a program to run.
-        if backend.partition(":")[0] in ("command", "acp") or "@" in backend:
-            what = f"the backend of {member.name} names a program or a folder: templates must not"
-            fix = f"say it yourself: --agent {member.name.split(' ')[0]}={backend}"
-            self.problem(member.fields["backend"].line, what, fix)
-        special = filter(None, (given.pop("specialization", ""), given.pop("description", "")))
-        role: Role = read_as(RoleTable, {**given, "specialization": [*special]}, problem)
-        return CastMember(name, role, backend)
-
-    def phases(self, verdict: str) -> Iterator[Phase]:
-        """The phases; a step without a short name is called by its number. Where none says that it votes, the last."""
-        steps = self.skill.workflow
-        says = any(step.votes for step in steps)
-        for number, step in enumerate(steps, 1):
-            name, description = one_line(step.name, LONGEST), one_line(step.description, LONGEST)
-            if not name or len(name) > 40:
-                name, description = f"STEP {number}", f"{name} {description}".strip()
-            votes = step.votes or (verdict == "vote" and not says and number == len(steps))
-            yield Phase(name, description, max(step.rounds, 1), votes)
-
-    def kinds(self, known: Mapping[str, Kind]) -> Mapping[str, Kind]:
-        kinds, named = dict(known), set[str]()
-        for message in self.skill.messages:
-            name = "_".join(re.split(r"[\s_-]+", message.name.strip(" \t_-").upper()))
-            if not NAME.fullmatch(name):
-                self.note(message.line, f"{message.name!r} is no name of a message (letters and `_`)")
-            elif name in named:
-                self.problem(message.line, f"the message {name} is there twice", "keep one of the two")
-            else:
-                named.add(name)
-                kinds[name] = replace(known.get(name, Kind("")), meaning=one_line(message.description, LONGEST))
-        return MappingProxyType(kinds)
-
-    def in_cast(self, matter: Matter, cast: Sequence[CastMember]) -> tuple[str, tuple[str, ...]]:
-        """The judge, and who begins, by their names; what names nobody of the cast is a problem."""
-        front, known = self.skill.front, {part.name.casefold(): part.name for part in cast}
-        judge = known.get((matter.judge or "judge").casefold(), "") if matter.verdict == "judge" else ""
-        if matter.verdict == "judge" and not judge:
-            line = front["judge" if matter.judge else "verdict"].line
-            what = f"judge: no agent is called {matter.judge or 'Judge'}"
-            self.problem(line, what, "describe one below `## Agents`")
-        first = tuple(known.get(name.casefold(), name.casefold()) for name in matter.first)
-        for name in [name for name in first if name not in (*known.values(), "all")][:1]:
-            said = next(one for one in matter.first if one.casefold() == name)
-            fix = f"name one of: {', '.join((*known.values(), 'all'))}"
-            self.problem(front["first"].line, f"first: no agent is called {said}", fix)
-        if matter.build is not None and {matter.build.moderator, matter.build.lead} != {*known.values()}:
-            what = f"build: {matter.build.moderator} and {matter.build.lead} are not the two agents of it"
-            self.problem(front["build"].line, what, "describe both, and nobody else, below `## Agents`")
-        return judge, first
+def _given(
+    written: Mapping[str, WrittenValue], known: Sequence[str], what: str, wrong: list[Mistake]
+) -> dict[str, Any]:
+    """The values of the known names; one that is nearly right is a problem, one of another tool is ignored."""
+    for name, value in written.items():
+        if name not in known:
+            close = get_close_matches(name, known, n=1, cutoff=0.75)
+            fix = f"did you mean `{close[0]}`?" if close else ""
+            wrong.append(Mistake(value.line, f"unknown {what} {name!r}" if fix else f"{what} {name!r} is ignored", fix))
+    return {name: _lined(value.value) for name, value in written.items() if name in known and value.value}
 
 
 def _lined(value: Value) -> Value:
@@ -697,3 +526,92 @@ def _lined(value: Value) -> Value:
     if isinstance(value, Mapping):
         return {key: one_line(text, LONGEST) for key, text in value.items()}
     return one_line(value, LONGEST) if isinstance(value, str) else tuple(one_line(text, LONGEST) for text in value)
+
+
+def _matter(front: Mapping[str, WrittenValue], wrong: list[Mistake]) -> Matter:
+    given = _given(front, KEYS, "key", wrong)
+
+    def problem(path: tuple[str, ...], why: str) -> None:
+        wrong.append(Mistake(front[path[0]].line, f"{': '.join(path)}: {why}", _CORRECT))
+
+    for key, names in _PARTS.items():
+        table = board_table(given.get(key))
+        for name in table if isinstance(table, Mapping) else ():
+            if name not in names:
+                problem((key,), f"{name!r} is nothing that a template may say of a {key}{did_you_mean(name, names)}")
+    found: Matter = read_as(Matter, given, problem)
+    return found
+
+
+def _cast(skill: Skill, wrong: list[Mistake]) -> Iterator[CastMember]:
+    seen: set[str] = set()
+    for member in skill.agents:
+        name = " ".join(member.name.partition("(")[0].translate({ord(c): None for c in ",;=@()[]`*"}).split())
+        if not name or len(name) > 60 or name.casefold() in NOT_A_NAME:
+            wrong.append(Mistake(member.line, f"{member.name!r} is no name for an agent", "write `### Architect`"))
+            continue
+        if name.casefold() in seen:
+            wrong.append(Mistake(member.line, f"two agents are called {name}", "give each a name of its own"))
+        seen.add(name.casefold())
+        yield _member(name, member, wrong)
+
+
+def _member(name: str, member: Member, wrong: list[Mistake]) -> CastMember:
+    given = _given(member.fields, [*FIELDS, "description"], f"field of {member.name}", wrong)
+
+    def problem(path: tuple[str, ...], why: str) -> None:
+        key = "role" if path[0] == "name" else path[0]
+        wrong.append(Mistake(member.fields[key].line, f"{key} of {member.name}: {why}", _CORRECT))
+
+    backend = str(given.pop("backend", "")).strip("`")
+    # A template that came with somebody's files must not name a program to run.
+    if backend.partition(":")[0] in ("command", "acp") or "@" in backend:
+        what = f"the backend of {member.name} names a program or a folder: templates must not"
+        fix = f"say it yourself: --agent {member.name.split(' ')[0]}={backend}"
+        wrong.append(Mistake(member.fields["backend"].line, what, fix))
+    special = filter(None, (given.pop("specialization", ""), given.pop("description", "")))
+    role: Role = read_as(RoleTable, {**given, "specialization": [*special]}, problem)
+    return CastMember(name, role, backend)
+
+
+def _phases(steps: Sequence[Point], verdict: str) -> Iterator[Phase]:
+    """The phases; a step without a short name is called by its number. Where none says that it votes, the last."""
+    says = any(step.votes for step in steps)
+    for number, step in enumerate(steps, 1):
+        name, description = one_line(step.name, LONGEST), one_line(step.description, LONGEST)
+        if not name or len(name) > 40:
+            name, description = f"STEP {number}", f"{name} {description}".strip()
+        votes = step.votes or (verdict == "vote" and not says and number == len(steps))
+        yield Phase(name, description, max(step.rounds, 1), votes)
+
+
+def _kinds(messages: Sequence[Point], known: Mapping[str, Kind], wrong: list[Mistake]) -> Mapping[str, Kind]:
+    kinds = dict(known)
+    for message in messages:
+        name = "_".join(re.split(r"[\s_-]+", message.name.strip(" \t_-").upper()))
+        if NAME.fullmatch(name):
+            kinds[name] = replace(known.get(name, Kind("")), meaning=one_line(message.description, LONGEST))
+        else:
+            what = f"{message.name!r} is ignored: the name of a message is of letters and `_`"
+            wrong.append(Mistake(message.line, what))
+    return MappingProxyType(kinds)
+
+
+def _in_cast(
+    front: Mapping[str, WrittenValue], matter: Matter, cast: Sequence[CastMember], wrong: list[Mistake]
+) -> tuple[str, tuple[str, ...]]:
+    """The judge, and who begins, by their names; what names nobody of the cast is a problem."""
+    known = {part.name.casefold(): part.name for part in cast}
+    describe = "describe it below `## Agents`"
+    judge = known.get((matter.judge or "judge").casefold(), "") if matter.verdict == "judge" else ""
+    if matter.verdict == "judge" and not judge:
+        line = front["judge" if matter.judge else "verdict"].line
+        wrong.append(Mistake(line, f"judge: no agent is called {matter.judge or 'Judge'}", describe))
+    for name in matter.first:
+        if name.casefold() not in (*known, "all"):
+            wrong.append(Mistake(front["first"].line, f"first: no agent is called {name}", describe))
+    build = matter.build
+    if build is not None and {build.moderator, build.lead} != {*known.values()}:
+        what = f"build: {build.moderator} and {build.lead} are not the two agents of it"
+        wrong.append(Mistake(front["build"].line, what, describe))
+    return judge, tuple(known.get(name.casefold(), name.casefold()) for name in matter.first)

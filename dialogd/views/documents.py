@@ -200,9 +200,6 @@ def _figures(plan: Plan) -> str:
     for who, account in m["per_agent"].items():
         if account["cost"]["usd"] is not None or account["tokens"]["in"] is not None:
             rows[f"cost of {who}"] = f"{_usd(account)}; tokens: {_tokens(account)}"
-    for who, one in m["live"].items():
-        told = f"{many(one['turns'], 'turn')}, {many(one['knocks'], 'knock')}, {one['silent']} silent"
-        rows[f"live session of {who}"] = told
     rows["latency"] = "{} of calls, {} each on average, the longest {}".format(*seconds) if seconds else "unknown"
     return table(("metric", "value"), [*rows.items()])
 
@@ -259,7 +256,6 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "agreed": asdict(plan.agreed) if plan.agreed else None,
         "on_the_table": asdict(plan.on_the_table) if plan.on_the_table else None,
         **{name: [i if isinstance(i, dict) else asdict(i) for i in items] for name, items in lists.items()},
-        "worth": plan.worth,
         "findings": [{**asdict(item), "blocks": item.blocks} for item in plan.findings],
         "score": {"parts": dict(score.parts), "points": dict(score.points), "total": score.total} if score else None,
         "convergence": convergence(plan.dialog),

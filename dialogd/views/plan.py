@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import takewhile
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dialogd.protocol import build, certificate, marks
-from dialogd.protocol.admit import BESIDE
 from dialogd.protocol.board import (
     AnyDecision,
     Position,
@@ -27,18 +26,13 @@ from dialogd.protocol.board import (
 )
 from dialogd.protocol.build import Finding, Score, came_of
 from dialogd.protocol.certificate import Certificate, certify, position
-from dialogd.protocol.marks import before_summary, crux, experiment, prose, same_text
+from dialogd.protocol.marks import before_summary, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.questions import asker
-from dialogd.protocol.signals import convergence
-from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account, total
-from dialogd.protocol.text import dollars, listed, many, seconds_between
+from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, total
+from dialogd.protocol.text import listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.words import BLOCK, GIVEN, METHODS, RAISED, STANDS, by_name, row_of
-
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-
+from dialogd.views.words import GIVEN, METHODS, RAISED, STANDS, by_name
 
 Facts = dict[str, Any]  # by the names that they have in the plan's JSON
 
@@ -149,13 +143,13 @@ class Synthesis:
 WORDS = 120  # of an agent's view
 SUBSTANCE = 8  # words from which a turn says something
 
-STEPS = r"(?:recommended |proposed |agreed |immediate )?(?:next steps?|action items?|actions?|to-?dos?|follow-?ups?)"
-CRUX = r"(?:the )?crux"
-EXPERIMENT = r"(?:the )?(?:(?:cheapest )?experiment|cheapest test)(?: that would settle (?:it|this|that))?"
-
-_SENTENCE = re.compile(r"[.!?…][”’\"')\]*_]*(?=\s)")
-_BOLD = re.compile(r"(\*\*|__)[^*_]+\1[ \t]*:?[ \t]*")
-_BOX = re.compile(r"\[[ xX]\][ \t]+")
+_STEPS = re.compile(
+    r"[ \t]*(?:#{1,6}[ \t]+)?[*_]{0,3}"
+    r"(?:recommended |proposed |agreed |immediate )?(?:next steps?|action items?|actions?|to-?dos?|follow-?ups?)"
+    r"[*_]{0,3}[ \t]*(?::[*_ \t]*(.*?))?[#*_ \t]*",
+    re.I,
+)
+_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?(.*)")
 
 
 def turns_of(dialog: Dialog) -> Iterator[Entry]:
@@ -181,54 +175,31 @@ def without_marks(text: str) -> str:
 
 
 def beginning(text: str, words: int = WORDS) -> tuple[str, bool]:
-    """The first `words` words, cut at the end of a sentence where there is one; and whether anything was cut."""
+    """The first `words` words, and whether anything was cut."""
     matches = list(re.finditer(r"\S+", text))
-    if len(matches) <= words:
-        return text, False
-    head = text[: matches[words - 1].end()]
-    end = max([match.end() for match in _SENTENCE.finditer(head + " ")] + [head.rfind("\n\n")])
-    return (head[:end].rstrip() if end > len(head) // 3 else f"{head} …"), True
+    return (f"{text[: matches[words - 1].end()]} …", True) if len(matches) > words else (text, False)
 
 
-@lru_cache(maxsize=1)
-def _parser() -> MarkdownIt:
-    from markdown_it import MarkdownIt
-
-    return MarkdownIt("commonmark")
-
-
-def labelled(text: str, label: str) -> tuple[str, ...]:
-    """What stands under a heading, a bold line or a name with a colon that `label` (a pattern) describes.
-
-    The rest of that line, else the items of the list below it, else the paragraph; () where nothing has that name.
-    """
-    name = re.compile(rf"[*_]{{0,3}}{label}\b[*_]{{0,3}}[ \t]*(:?)[*_]{{0,3}}(.*)", re.I)
-    tokens = _parser().parse(text)
-    for place, token in enumerate(tokens):
-        lines = token.content.split("\n") if token.type == "inline" else []
-        for number, line in enumerate(lines):
-            match = name.fullmatch(line)
-            is_title = tokens[place - 1].type == "heading_open" or _BOLD.fullmatch(line) is not None
-            if match is None or not (match[1] or (is_title and len(match[2].split()) <= 4)):
-                continue
-            rest = match[2].strip(" \t*_") if match[1] else ""
-            rest = rest or " ".join(map(str.strip, lines[number + 1 :]))
-            if found := (rest,) if rest else _below(tokens[place + 2 :]):
-                return found
+def next_steps(text: str) -> tuple[str, ...]:
+    """What stands under a heading, a bold line or a name with a colon for next steps: its list, or the line's rest."""
+    lines = [line for _, line in marks.outside_fences(text.split("\n"), forgiving=True)]
+    for at, line in enumerate(lines):
+        if (match := _STEPS.fullmatch(line)) and (found := [match[1]] if match[1] else _items(lines[at + 1 :])):
+            return tuple(found)
     return ()
 
 
-def _below(tokens: Sequence[Any]) -> tuple[str, ...]:
-    """The items of the lists with which these tokens begin, else their first paragraph."""
-    items, depth = list[str](), 0
-    for token in tokens:
-        depth += token.nesting if "_list_" in token.type else 0
-        if token.type == "inline" and not (depth == 0 and _BOLD.fullmatch(token.content)):
-            items.append(" ".join(map(str.strip, _BOX.sub("", token.content, count=1).split("\n"))))
-        is_paragraph = token.type in ("paragraph_open", "inline") and not items
-        if depth == 0 and token.nesting >= 0 and not is_paragraph:
+def _items(lines: Sequence[str]) -> list[str]:
+    """The items of the list with which these lines begin."""
+    items: list[str] = []
+    for line in filter(str.strip, lines):
+        if item := _ITEM.fullmatch(line):
+            items.append(item[1].strip())
+        elif items and line[0] in " \t":
+            items[-1] += f" {line.strip()}"
+        else:
             break
-    return tuple(items)
+    return items
 
 
 # -- The plan ---------------------------------------------------------------------------------------------------------
@@ -242,8 +213,6 @@ _LIMITS = {
     "budget": ("out of budget", "the budget"),
     "size": ("the file is full", "the size limit"),
 }
-_OFTEN = {1: "", 2: " twice", 3: " three times"}
-_YES = ("CONSENSUS", "AGREE")  # how what is refused begins, where a yes was meant
 _MS = re.compile(r"[0-9]{1,12}")
 
 
@@ -306,14 +275,11 @@ class Plan:
 
     @property
     def task(self) -> str:
-        """The topic, else the opening question without what leads to it, else what stands above the first turn."""
+        """The topic, else the first line of the opening question, without what leads to it."""
         header, entries = self.dialog.header, self.dialog.entries
-        first = entries[0].body if entries and entries[0].by == USER else ""
-        for text in (first, header.title, header.text) if not header.topic else ():
-            lines = (line.strip() for line in text.split("\n"))
-            if found := next((line for line in lines if line.strip("-* ") and not line.endswith(":**")), ""):
-                return found
-        return header.topic
+        opening = entries[0].body if entries and entries[0].by == USER else header.title
+        lines = (line.strip() for line in opening.split("\n"))
+        return header.topic or next((line for line in lines if line and not line.endswith(":**")), "")
 
     @property
     def began(self) -> str:
@@ -394,14 +360,13 @@ class Plan:
                 return how, self._how(last) if last else outcome.reason.strip()
             why = f"{method(last.method)}, {self._how(last)}" if last else outcome.reason.strip()
             how = f", called by {self.name(', '.join(called))}" if outcome.by in called else f"; {why}" if why else ""
-            return "no agreement", "; ".join((f"a deadlock{how}", *self._unread()))
+            return "no agreement", f"a deadlock{how}"
         if outcome.is_limit:
             ending, which = _LIMITS[outcome.cause]
             if not outcome.cause and state.counted >= state.limits.max_turns:
                 which = f"the limit of {many(state.limits.max_turns, 'turn')}"
             came_to = built or ("without an agreement" if self.agreed is None else "after a decision")
-            missed = () if self.agreed else self._unread()
-            return ending, "; ".join((f"{outcome.why or which} ended it {came_to}", *missed))
+            return ending, f"{outcome.why or which} ended it {came_to}"
         if outcome.failed:
             return "broken off by an error", self._failed(outcome.why)
         by = outcome.from_session or self.person if outcome.by == USER else "a daemon"
@@ -447,24 +412,6 @@ class Plan:
     def rests_on(self, decision: PlanDecision) -> str:
         """Who stands behind a decision, as its record says it, by name."""
         return by_name(decision.evidence, self.name)
-
-    def _unread(self) -> Iterator[str]:
-        """Whose yes did not count, how often and why, none having counted since; and an agreement in words alone."""
-        is_told = any(row_of(m.name).rank == BLOCK or m.name == "REFUSED" for turn in self._turns for m in turn.marks)
-        if not is_told and convergence(self.dialog) == 1 and not self.is_deadlock:
-            yield "the agents agreed in words, and nobody wrote a mark that says so: nothing was put up or signed"
-        times: Counter[str] = Counter()
-        whys: dict[str, str] = {}
-        for turn in self._turns:
-            refused = [m.fields[-1] for m in turn.all("REFUSED") if m.value.startswith(_YES) or m.fields[-1] == BESIDE]
-            if turn.number > self.dialog.state.base and refused:
-                is_beside = BESIDE in refused
-                times[turn.by] += 1
-                whys[turn.by] = "could not be read" if is_beside else f"did not count: {refused[0]}"
-            elif any(map(marks.is_yes, turn.marks)):
-                del times[turn.by]
-        for who, count in times.items():
-            yield f"{self.name(who)} wrote a yes{_OFTEN.get(count, f' {count} times')} that {whys[who]}"
 
     # -- what was decided -----------------------------------------------------------------------------------------
 
@@ -569,94 +516,6 @@ class Plan:
             if not decided & set(refs):
                 found.append(Statement(mark.name, entry.by, entry.number, ", ".join(texts) or mark.value))
         return tuple(found)
-
-    # -- was the debate worth it ----------------------------------------------------------------------------------
-
-    @property
-    def course(self) -> tuple[str, ...]:
-        """What the debate changed and what it took: against the first answers, and by what the marks say."""
-        worth, raised, changed = self.worth, len(self.conflicts), len(self.changes)
-        if worth["why"] or not worth["verdict"]:
-            gain = f"Whether it changed the result cannot be said: {worth['why']}." if self.outcome else ""
-        elif worth["same"] is None:
-            gain = f"It cannot be compared by marks: {worth['outcome']} is a text that no first answer held."
-        elif worth["same"]:
-            gain = f"T{worth['basis'][1:]}, counted, would have come to the same: {worth['verdict']}."
-        else:
-            gain = f"It changed the result: {worth['basis']}, counted, would have come to {worth['verdict']}."
-        settled = raised - len(self.unsettled)
-        left = "all settled" if settled == raised > 1 else "settled" if settled else "not settled"
-        left = f"{settled} settled, {raised - settled} left open" if 0 < settled < raised else left
-        moves = [f"{many(raised, 'objection')}, {left}"] if raised else []
-        moves += [f"{many(changed, 'change')} of position"] if changed else []
-        if not moves and self.dialog.state.has_spoken:
-            moves = ["Nobody objected, and nobody changed a position"]
-        whole, first = worth["whole"], worth["first"]
-        figures = [dollars(whole["usd"])] if whole["usd"] else []
-        figures += [f"{whole['tokens']:,} tokens"] if whole["tokens"] else []
-        early = first["usd"] if first and first["turns"] < whole["turns"] and whole["usd"] else None
-        alone = f"; the first answers alone {dollars(early)}" if early else ""
-        price = f"It cost {' and '.join(figures)}{alone}." if figures else ""
-        return tuple(filter(None, (gain, f"{'; '.join(moves)}." if moves else "", price)))
-
-    @cached_property
-    def worth(self) -> Facts:
-        """Was the debate worth it: a plain vote of what each agent's first turn is for, or against, beside the outcome.
-
-        `why` says why nothing was counted; `same` whether it would have come to the same, None where marks cannot tell.
-        """
-        header, first = self.dialog.header, dict[str, Entry]()
-        for entry in self._turns:
-            if entry.by != header.judge and entry.by in header.speakers:
-                first.setdefault(entry.by, entry)
-        taken = {(p.agent, p.turn): p for p in reversed(self._stances) if p.stance in ("for", "against")}
-        held = {who: taken.get((who, entry.number)) for who, entry in first.items()}
-        found: Facts = {
-            "whole": cost(self.dialog.entries), "first": None, "choices": [], "verdict": "", "outcome": "",
-            "same": None, "why": "", "basis": "",
-        }  # fmt: skip
-        if not self.outcome or len(first) < 2:
-            return {**found, "why": "fewer than two agents answered" if self.outcome else "the dialog has not ended"}
-        if unclear := [f"{self.name(who)} (turn {first[who].number})" for who, one in held.items() if one is None]:
-            return {**found, "why": f"the first answer of {listed(unclear)} names no choice by a mark"}
-        chosen = {who: ("against " * (one.stance == "against"), one.ref) for who, one in held.items() if one}
-        keys = {f"{side}{self._key(ref)}": f"{side}{ref}" for side, ref in reversed(chosen.values())}
-        counts = Counter(f"{side}{self._key(ref)}" for side, ref in chosen.values())
-        voices = max(counts.values())
-        tied = [key for key, number in counts.items() if number == voices]
-        final, name = self._final()
-        verdict, won = f"{keys[tied[0]]}, with {voices} of {len(chosen)} voices", tied[0]
-        if len(tied) > 1:
-            verdict, won = f"a tie between {listed([keys[key] for key in tied])}: nothing decided", ""
-        is_sealed = all(entry.frame and entry.frame.nonce for entry in first.values())
-        return {
-            **found,
-            "first": cost(first.values()),
-            "choices": [
-                {"kind": "FIRST", "by": who, "turn": first[who].number, "text": "".join(choice)}
-                for who, choice in chosen.items()
-            ],
-            "verdict": verdict,
-            "outcome": name or "nothing was decided",
-            "same": None if final and won and final not in counts else final == won,  # None: no first answer held it
-            "basis": f"the {'sealed ' * is_sealed}first answers",
-        }
-
-    def _key(self, ref: str) -> str:
-        """What makes two proposals the same: the words of their texts."""
-        text = self._by_ref[ref].text if ref in self._by_ref else ""
-        return " ".join(re.findall(r"\w+", text.casefold())) or text or ref
-
-    def _final(self) -> tuple[str, str]:
-        """What was decided in the end, and how it is called; ("", "") for nothing."""
-        agreed = self._now
-        if agreed is not None and not agreed.ref:
-            own = [p.ref for p in self.dialog.state.table.proposals if p.by == agreed.by and not p.sha]
-            name = f"the position of {self.name(agreed.by)} in turn {agreed.stands_in}"
-            return (self._key(own[-1]) if own else agreed.text), name
-        last = next((d.ref for d in reversed(self.decisions) if d.stands == "approved"), "")
-        ref = agreed.ref if agreed is not None else last
-        return (self._key(ref), ref) if ref else ("", "")
 
     # -- what was objected to, what became of it, and who still stands against what was decided -------------------
 
@@ -772,26 +631,20 @@ class Plan:
     @cached_property
     def crux(self) -> tuple[Statement, ...]:
         """The questions on which the disagreement turns."""
-        return self._named("CRUX", crux, CRUX)
+        return self._of_deadlocks("CRUX", marks.crux)
 
     @cached_property
     def experiments(self) -> tuple[Statement, ...]:
         """The cheapest experiments that would settle it."""
-        return self._named("EXPERIMENT", experiment, EXPERIMENT)
+        return self._of_deadlocks("EXPERIMENT", marks.experiment)
 
-    def _named(self, name: str, read: Callable[[Iterable[Mark]], Iterable[str]], label: str) -> tuple[Statement, ...]:
-        """What each agent's last deadlock names; where it names none, what its last turn says under `label`.
-
-        What several say in the same words stands once, under all their names.
-        """
+    def _of_deadlocks(self, kind: str, read: Callable[[Iterable[Mark]], Iterable[str]]) -> tuple[Statement, ...]:
+        """What each agent's last deadlock names; what several say in the same words stands once, under all names."""
+        last = {e.by: Statement(kind, e.by, e.number, text) for e in self._turns for text in read(e.marks)}
         same: dict[str, Statement] = {}
-        for agent in self._speakers:
-            turns = [entry for entry in self._turns if entry.by == agent]
-            said = [Statement(name, agent, e.number, text) for e in turns for text in read(e.marks)]
-            texts = labelled(own_words(turns[-1]), label)
-            for item in said[-1:] or [Statement(name, agent, turns[-1].number, text) for text in texts[:1]]:
-                key = " ".join(item.text.casefold().split()).rstrip(".")
-                same[key] = replace(same[key], by=f"{same[key].by}, {item.by}") if key in same else item
+        for said in last.values():
+            key = " ".join(said.text.casefold().split()).rstrip(".")
+            same[key] = replace(same[key], by=f"{same[key].by}, {said.by}") if key in same else said
         return tuple(same.values())
 
     # -- what is still open, and what comes next ------------------------------------------------------------------
@@ -845,10 +698,10 @@ class Plan:
     def steps(self) -> list[Facts]:
         """Next steps, and where each was read: in the agreed text, else the last turns, else the experiments."""
         agreed = self._now
-        if agreed is not None and (found := labelled(agreed.text, STEPS)):
+        if agreed is not None and (found := next_steps(agreed.text)):
             return [{"text": text, "where": "the agreed text"} for text in found]
         for entry in self._turns[: -LAST_TURNS - 1 : -1]:
-            if found := labelled(own_words(entry), STEPS):
+            if found := next_steps(own_words(entry)):
                 return [{"text": text, "where": f"turn {entry.number}, by {entry.by}"} for text in found]
         tried = self.experiments if agreed is None else ()
         return [{"text": one.text, "where": f"turn {one.turn}, by {one.by}: what would settle it"} for one in tried]
@@ -879,7 +732,6 @@ class Plan:
                 "mean": fmean(seconds) if seconds else None,
                 "longest": max(seconds, default=None),
             },
-            "live": _live(self.dialog),
             "per_agent": {
                 who: _account(state.spent[who]) for who in dict.fromkeys((*agents, *state.spent)) if who in state.spent
             },
@@ -923,45 +775,10 @@ def _last_of_substance(turns: Sequence[Entry]) -> tuple[int, str]:
     return max(reversed(texts), key=lambda found: len(found[1].split()), default=(0, ""))
 
 
-def _live(dialog: Dialog) -> dict[str, dict[str, int]]:
-    """Of each live session: the turns that it was knocked at for, how often in all, and how often it was silent."""
-    found: dict[str, dict[str, int]] = {}
-    for entry in dialog.entries:
-        failed = next(iter(entry.failures), None) if entry.by == SYSTEM else None
-        is_silent = failed is not None and failed[1] == "silent"
-        knocks = int(entry.frame.knocks or 0) if entry.frame is not None else 0
-        if knocks or is_silent:
-            who = failed[0] if failed is not None else entry.by
-            one = found.setdefault(who, {"turns": 0, "knocks": 0, "silent": 0})
-            one["turns"] += failed is None
-            one["knocks"] += knocks
-            one["silent"] += is_silent
-    return found
-
-
 def _account(spent: Spent) -> dict[str, Any]:
     is_counted = bool(spent.entries) and not (spent.uncounted and not spent.tokens)
     is_priced = spent.entries > spent.unknown
     return {
         "tokens": {"in": spent.tokens_in if is_counted else None, "out": spent.tokens_out if is_counted else None},
         "cost": {"usd": spent.usd if is_priced else None, "exact": spent.exact and not spent.unknown},
-    }
-
-
-def cost(entries: Iterable[Entry]) -> Facts:
-    """What these entries came to, as far as their frames say; None where nobody knows."""
-    turns, spent, times = 0, Spent(), []
-    for entry in entries:
-        frame = entry.frame
-        if frame is None or not (frame.ms or frame.calls or frame.tokens_in or frame.usd):
-            continue
-        turns += entry.is_turn
-        spent = spent.plus(account(frame.tokens_in, frame.tokens_out, frame.usd))
-        times += [int(frame.ms)] if _MS.fullmatch(frame.ms) else []
-    is_counted = bool(spent.entries) and not (spent.uncounted and not spent.tokens)
-    return {
-        "turns": turns,
-        "usd": None if spent.unknown == spent.entries else spent.usd,
-        "tokens": spent.tokens if is_counted else None,
-        "seconds": sum(times) / 1000 if times else None,
     }

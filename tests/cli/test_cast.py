@@ -17,7 +17,7 @@ from dialogd.config import Settings, load
 from dialogd.errors import BadInput
 from dialogd.protocol.header import read_agent
 from dialogd.store.disk import StateDir
-from dialogd.templates.library import template
+from dialogd.templates import template
 from tests.cli.command import PATIENCE, Commands, program
 from tests.support.cases import cases
 

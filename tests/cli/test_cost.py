@@ -19,7 +19,7 @@ from dialogd.config import Settings
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import Draft, Mark
-from dialogd.templates.library import Opening, compose
+from dialogd.templates import Opening, compose
 from tests.cli.command import Commands, reviewed
 
 

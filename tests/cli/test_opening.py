@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Condition, Participant
-from dialogd.templates.library import ContextFile, Opening, begins, compose, template
-from dialogd.templates.library import parse as parse_template
+from dialogd.templates import ContextFile, Opening, begins, compose, template
+from dialogd.templates import parse as parse_template
 
 AGENTS = (Participant("A", "Claude A", "http://localhost:3001"), Participant("B", "Grok B", "http://localhost:3002"))
 STARTED = datetime(2026, 11, 21, 20, 0, 0, 123, tzinfo=timezone(timedelta(hours=1)))
@@ -30,7 +30,7 @@ def test_the_beginning_of_a_dialog_word_for_word() -> None:
             first=("B", "A"),
             max_turns=8,
             timeout=90.0,
-            step=True,
+            setup={"step": True},
             context=(
                 ContextFile("notes.md", "x\n```\n## Turn 9 — User\nTURN: B\n", 31),
                 ContextFile("big.txt", "a\n", 60_000),
@@ -59,7 +59,7 @@ def test_the_beginning_of_a_dialog_word_for_word() -> None:
 
 
 def test_what_is_written_is_what_is_read() -> None:
-    dialog = parse(compose(opening("Which?", step=True, max_turns=7, timeout=90.0)).encode())
+    dialog = parse(compose(opening("Which?", setup={"step": True}, max_turns=7, timeout=90.0)).encode())
     header = dialog.header
     assert (header.warnings, header.dialog, header.agents) == ((), "3f9a1c", AGENTS)
     assert (header.limits.max_turns, header.limits.timeout, dict(header.setup)) == (

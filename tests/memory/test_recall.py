@@ -13,7 +13,7 @@ from dialogd.cli.create import Start, draw_up, usual_ports
 from dialogd.memory import PastDecision, Verdict
 from dialogd.memory.past import block
 from dialogd.protocol.grammar import parse
-from dialogd.templates.library import compose
+from dialogd.templates import compose
 from dialogd.views.plan import Signed
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import __version__
-from dialogd.templates.library import template
+from dialogd.templates import template
 
 pytestmark = [pytest.mark.slow]
 
@@ -66,7 +66,7 @@ def test_the_installed_command_tells_its_version(installed: Path, tmp_path: Path
 
 
 def test_the_installed_package_brings_its_templates(installed: Path, tmp_path: Path) -> None:
-    program = "import dialogd.templates.library as t; print(t.__file__); print(t.template('pair').text, end='')"
+    program = "import dialogd.templates as t; print(t.__file__); print(t.template('pair').text, end='')"
     where, _, text = run(str(installed / "python"), "-c", program, cwd=tmp_path).partition("\n")
     assert Path(where).is_relative_to(installed.parent)
     assert text == template("pair").text

@@ -11,7 +11,6 @@ from dialogd.views.documents import markdown
 from dialogd.views.plan import Plan
 from tests.plans.scenes import review
 from tests.support.cases import cases
-from tests.support.room import Room, opening
 
 FULL = "code quality 80 | test coverage 70 | security 30 | documentation 60 | acceptance criteria 80"
 
@@ -71,15 +70,6 @@ def test_a_finding_that_blocks_nothing_is_still_open() -> None:
     assert "- **Not resolved, and blocking nothing:** findings 1 and 2, listed below" in top
     mended = said("[FINDING: minor | style | a.py | 1 | x | y]", "Done.", "[RESOLVED: 1 | seen]")
     assert "Not resolved" not in markdown(Plan(mended))
-
-
-def test_a_finding_is_no_choice() -> None:
-    more = '## Setup\n\n```toml\nreview = true\nverdict = "vote"\n[messages]\nFINDING = "a finding"\n```'
-    found = "[FINDING: minor | style | a.py | 1 | x | y]"
-    room = Room(opening("A", "B", keys=["Max Turns: 3"], more=more), A=[found], B=[found])
-    room.run()
-    worth = Plan(room.dialog).worth
-    assert worth["why"] == "the first answer of Claude A (turn 2) and Claude B (turn 3) names no choice by a mark"
 
 
 def test_the_score_is_the_mean_of_its_five_parts() -> None:

@@ -19,7 +19,7 @@ from dialogd.protocol.model import SYSTEM, Mark, Participant
 from dialogd.protocol.questions import NAME
 from dialogd.protocol.state import Dialog, Question
 from dialogd.protocol.text import as_iso, moment_of
-from dialogd.templates.library import Opening, compose, template
+from dialogd.templates import Opening, compose, template
 from tests.support.cases import cases
 from tests.support.paper import BEGINNING
 from tests.support.room import Room, opening, waits
@@ -339,7 +339,7 @@ def test_defaults_are_allowed_by_the_file_alone() -> None:
     )
     begun = Opening("t", "q", agents, ("A",), pair, "x", BEGINNING)
     assert not questions.allows_defaults(parse(compose(begun).encode()).header)
-    allowing = parse(compose(replace(begun, allow_defaults=True)).encode()).header
+    allowing = parse(compose(replace(begun, setup={"question_defaults": True})).encode()).header
     assert questions.allows_defaults(allowing)
     assert allowing.rules == parse(compose(begun).encode()).header.rules
     wrong = read_header('# D\n\n## Setup\n\n```toml\nquestion_defaults = "yes"\n```\n')

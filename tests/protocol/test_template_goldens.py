@@ -17,7 +17,7 @@ from dialogd.cli.create import Start, draw_up, read_cast, usual_ports
 from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
-from dialogd.templates.library import compose, names, template
+from dialogd.templates import compose, names, template
 from tests.support.cases import cases
 from tests.support.room import Room
 
