@@ -107,10 +107,10 @@ def test_only_what_came_since_is_news(voted: Room) -> None:
     assert [entry.id for entry in after(voted.dialog, 4)] == ["5"]
     assert (away(voted.dialog, 0).turns, away(voted.dialog, 5).turns) == (5, 0)
     voted.types("\n## Note — User\n\n[LIMIT: max_turns 40]\n")
-    assert texts(voted, "limits", 5) == ["limit: max_turns 40"]
+    assert texts(voted, "limits", 5) == ["The person set the limit of turns to 40."]
     room = rejecting()
-    assert texts(room, "rejected", 3) == ["P1 approved: Postgres.; because: It forgets the migration."]
-    assert texts(room, "rejected", 4) == texts(room, "withdrawn") == texts(room, "decided") == []
+    assert texts(room, "rejected", 3) == ["The person rejected the result: It forgets the migration."]
+    assert texts(room, "rejected", 4) == texts(room, "withdrawn") == []
 
 
 def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
@@ -120,22 +120,21 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     terms = "by 2026-11-21 22:00 UTC; default: eu (not taken: this dialog takes no defaults)"
     assert (news.needed, news.now) == (f"answer B: which region? ({terms})", "under way: it waits for you")
     assert "(by 2026-11-22 00:00; default: eu" in away(voted.dialog, 4, clock_at(timezone(timedelta(hours=2)))).needed
-    lines = as_text(news).split("\n")
-    assert (lines[2], lines[4:6]) == (f"needed from you: {news.needed}", ["asked you:", "  turn 6, B: which region?"])
+    lines = as_text(news, width=200).split("\n")
+    asked = "Claude B asked the person: which region?; to be answered by 2026-11-21T22:00:00Z; without an answer: eu."
+    assert (lines[2], lines[4:6]) == (f"needed from you: {news.needed}", ["asked you:", f"  turn 6: {asked}"])
     voted.say("eu")
-    assert away(voted.dialog, 4).items["asked_you"] == ()
+    assert away(voted.dialog, 4).items["asked_you"] == []
     voted.stop()
-    assert texts(voted, "ended") == ["The dialog was stopped"]
+    assert texts(voted, "ended") == ["The person stopped the dialog."]
 
 
-def test_an_end_is_told_with_what_opened_the_dialog_again() -> None:
+def test_an_end_is_told_once_and_a_word_by_hand_is_none() -> None:
     room = Room(opening("A", "B"))
     room.types("\n## Turn 2 — Claude A\n\n[CONSENSUS_REACHED]\n\nTURN: B\n")
     assert texts(room, "ended") == []
     room.types("\n## Note — System\n\n[STOPPED: size: it is full]\n")
-    room.say("Go on.")
-    then = f"opened again in turn {room.dialog.state.number}"
-    said = f"The file is as large as it may get, and the dialog ended: it is full, {then}"
+    said = "The file is as large as it may get, and the dialog ended: it is full."
     assert (texts(room, "ended"), texts(room, "errors")) == ([said], [])
 
 
@@ -161,7 +160,9 @@ def test_a_screenful_tells_how_much_it_leaves_out() -> None:
     assert sum("way " in line for line in told) == 3
     assert max(map(len, told)) <= 80
     room.types("\n## Note — User\n\n[VETO: P9]\n")
-    (vetoed,) = [line for line in as_text(away(room.dialog, 1), most=1, width=60).split("\n") if ", A: P9 way" in line]
+    (vetoed,) = [
+        line for line in as_text(away(room.dialog, 1), most=1, width=60).split("\n") if "proposed P9: way" in line
+    ]
     assert vetoed.endswith("… (withdrawn)")
     assert len(vetoed) <= 60
 

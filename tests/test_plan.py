@@ -21,7 +21,8 @@ from markdown_it.token import Token
 from dialogd import person
 from dialogd.config import DEFAULT_FILE
 from dialogd.errors import NotADialog, StorageError
-from dialogd.protocol.grammar import parse
+from dialogd.protocol.grammar import joint, parse, render
+from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import StateDir
 from dialogd.views.documents import keep, markdown, place, write
@@ -403,6 +404,23 @@ def test_agents_that_agree_in_other_words_are_told_why_nothing_ends(line: str, w
 
 
 # -- figures, JSON ----------------------------------------------------------------------------------------------------
+
+
+def test_every_knock_at_a_live_session_is_counted() -> None:
+    data = opening().encode()
+    for draft in (
+        Draft("SYSTEM", "System", marks=(Mark("AGENT_ERROR", "B | silent | look"),), attributes=(("knocks", "3"),)),
+        Draft(
+            "SYSTEM", "System", marks=(Mark("AGENT_ERROR", "B | it has ended | join"),), attributes=(("knocks", "1"),)
+        ),
+        Draft("SYSTEM", "System", marks=(Mark("AGENT_ERROR", "A | no key | set one"),)),
+        Draft("B", "Claude B", 2, "I am back.", turn=("A",), attributes=(("knocks", "2"),)),
+    ):
+        dialog = parse(data)
+        data += joint(dialog) + render(draft, dialog.last.chain if dialog.last else "")
+    drawn = Plan(parse(data))
+    assert as_json(drawn)["metrics"]["live"] == {"B": {"turns": 1, "knocks": 6, "silent": 1}}
+    assert "1 turn, 6 knocks, 1 silent" in markdown(drawn)
 
 
 def weighted(b: str, c: str, *then: str) -> Plan:

@@ -286,7 +286,7 @@ WRONG = {
     "'User' is no name for an agent": ("## Agents\n### User\n", 2, "### Architect"),
     "backend of Ann names a program": ("## Agents\n### Ann\n**Backend:** command:rm -rf x\n", 3, "--agent Ann="),
     "backend of Bob names a program": ("## Agents\n### Bob\n**Backend:** claude-code@/etc\n", 3, "--agent Bob="),
-    "the opening holds a $name": ("## Opening\n\nTalk about $topick\n", 1, "$topic, $question"),
+    "the opening holds a $name": ("## Opening\n\nTalk about $topick\n", 2, "$topic, $question"),
     "something like a key": ("# x\n\nsk-ant-" + "a1" * 20 + "\n", 3, ".env"),
 }  # fmt: skip
 

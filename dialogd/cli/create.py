@@ -24,7 +24,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from dialogd import person, templates
+from dialogd import person
 from dialogd.backends import BACKENDS, WRITING, Options, auto, kind_of, load_backend, writers
 from dialogd.backends.prices import parse_price
 from dialogd.backends.sandbox import INSTALL
@@ -48,7 +48,8 @@ from dialogd.store.logfile import LogFile
 from dialogd.store.registry import is_inside
 from dialogd.tasks.gate import readable
 from dialogd.tasks.worktrees import Worktrees
-from dialogd.templates import ContextFile, Opening, Template, compose, template
+from dialogd.templates import MOST_OF_A_FILE, ContextFile, Opening, Template, begins, compose, enough_turns, template
+from dialogd.templates import warnings as warnings_of
 
 AGREES = "that session agrees by `dialogd live accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -371,12 +372,6 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
     if wrong:
         fix = 'write them as a Setup has them: {"B": "critic"}, or {"B": {"role": "critic", "weight": 2}}'
         raise BadInput(wrong[0].removeprefix("header: Setup: ").removesuffix("; ignoring it"), fix=fix)
-    setup: dict[str, str | bool] = {
-        "step": wanted.step,
-        "question_defaults": wanted.allow_defaults,
-        "break_cycles": wanted.break_cycles,
-        "person": "absent" if wanted.unattended else "",
-    }
     opening = Opening(
         topic=redact(wanted.topic, own)[0],
         question=redact(question or wanted.topic, own)[0],
@@ -397,10 +392,11 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
         max_time=chosen.terms.max_time if wanted.max_time is None else options.duration(wanted.max_time, "--max-time"),
         escalation_threshold=settings.escalation_threshold,
         roles=roles,
-        setup={key: value for key, value in setup.items() if value},
+        setup={"step": wanted.step, "question_defaults": wanted.allow_defaults, "break_cycles": wanted.break_cycles}
+        | {"person": "absent" if wanted.unattended else ""},
         build=wanted.build,
     )
-    max_turns = wanted.max_turns or chosen.terms.max_turns or templates.enough_turns(opening)
+    max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
     if (planned := expected(opening.rules, wanted.expected)) and wanted.max_turns is None:
         max_turns = 2 + most_turns(planned)  # question and plan come before the work
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
@@ -427,7 +423,7 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
     if first is None:
         by_name = {seat.title: seat.id for seat in seats}
         named = tuple(able) if "all" in usual else tuple(by_name[name] for name in usual if name in by_name)
-        return named or templates.begins(opening.header)
+        return named or begins(opening.header)
     named = tuple(dict.fromkeys(seat_named(part.strip(), seats) or part.strip() for part in first.split(",")))
     if stranger := next((name for name in named if name not in [seat.id for seat in seats]), None):
         fix = f"name one of: {', '.join(seat.id for seat in seats)}"
@@ -441,7 +437,7 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
 
 def along(path: str) -> ContextFile:
     """A file as it goes along: its text without secrets, up to a whole line where it is long. Raises `BadInput`."""
-    return ContextFile(path, *_text(path, templates.MOST_OF_A_FILE))
+    return ContextFile(path, *_text(path, MOST_OF_A_FILE))
 
 
 def _text(path: str, most: int = 1_000_000) -> tuple[str, int, int]:
@@ -549,7 +545,7 @@ def new(
     opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats), settings), wanted, settings)
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
         remark(f"note: of {cut.path} only the beginning goes along")
-    for warning in templates.warnings(opening):
+    for warning in warnings_of(opening):
         remark(f"warning: {warning}")
     warn_of_twins({seat.id: auto.family_of(seat.backend) for seat in seats})
     log = options.log_of(settings)
@@ -645,7 +641,7 @@ def new_cast(
         for seat in seats:
             if seat.session and not is_inside(os.getpid(), seat.session):
                 remark(f"{seat.id}: {AGREES}")
-        for warning in templates.warnings(opening):
+        for warning in warnings_of(opening):
             remark(f"warning: {warning}")
         from dialogd.cli.result import estimate_of
 

@@ -55,7 +55,7 @@ from dialogd.store.registry import Registry, home_port
 from dialogd.views.builds import PATCHES, Look, look_into
 from dialogd.views.documents import first_screen
 from dialogd.views.flow import MOST as NEWS
-from dialogd.views.flow import SYSTEM_NAME, USER_NAME, Message, away, flow, names_of, since_turn
+from dialogd.views.flow import Message, away, flow, since_turn
 from dialogd.views.markup import safe
 from dialogd.views.plan import YOU, Plan, has_spoken, method, next_steps, without_marks
 from dialogd.views.words import IN_A_LIST, by_name, called
@@ -425,7 +425,6 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
         if since_turn(dialog, value, now, datetime.astimezone) > 0 or value == since
     }
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
-    names = {**names_of(dialog), USER_NAME: "You", SYSTEM_NAME: ""}
     end = dialog.state.outcome
     other = _WITHOUT_RESULT if end is not None and not end.is_agreed else {}
     is_asked = bool(dialog.state.questions.text) and end is None  # then the words are an agent's
@@ -438,7 +437,6 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
         most=NEWS,
         choices={since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"},
         chosen=since,
-        who=lambda by: names.get(by, by),
     )
 
 

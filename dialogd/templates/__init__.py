@@ -365,6 +365,7 @@ def compose(opening: Opening) -> str:
         "Agents": ", ".join(map(agent_words, opening.agents)),
         "Budget": budget_line(opening.budget, opening.tokens),
     }
+    more = {key: value for key, value in {**template.terms.more, **opening.setup}.items() if value}
     topic = " ".join(redact(clean(opening.topic))[0].split())
     said = [_words(template.opening(topic, opening.question))]
     if len(topic) > LONGEST_TOPIC and topic not in " ".join(said[0].split()):
@@ -376,7 +377,7 @@ def compose(opening: Opening) -> str:
     parts = [
         f"# {one_line(template.title, 200)}",
         "\n".join(f"**{key}:** {value}" for key, value in keys.items() if value or key == "Topic"),
-        setup(opening.rules, {**template.terms.more, **opening.setup}),
+        setup(opening.rules, more),
         f"## Rules\n\n{rules}" if rules else "",
         "---",
         "## Turn 1 — User",

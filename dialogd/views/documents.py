@@ -200,6 +200,9 @@ def _figures(plan: Plan) -> str:
     for who, account in m["per_agent"].items():
         if account["cost"]["usd"] is not None or account["tokens"]["in"] is not None:
             rows[f"cost of {who}"] = f"{_usd(account)}; tokens: {_tokens(account)}"
+    for who, one in m["live"].items():
+        told = f"{many(one['turns'], 'turn')}, {many(one['knocks'], 'knock')}, {one['silent']} silent"
+        rows[f"live session of {who}"] = told
     rows["latency"] = "{} of calls, {} each on average, the longest {}".format(*seconds) if seconds else "unknown"
     return table(("metric", "value"), [*rows.items()])
 

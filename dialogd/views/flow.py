@@ -10,10 +10,8 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from dialogd.errors import BadInput
-from dialogd.protocol import board, build, lifecycle, marks, questions
-from dialogd.protocol.board import AGAINST, Position, latest, positions, rejections_in, reopenings
+from dialogd.protocol import build, lifecycle, marks, questions
 from dialogd.protocol.build import total_of
-from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Entry, Mark, turn_number
@@ -22,14 +20,19 @@ from dialogd.protocol.text import Zone, clock_at, one_line, seconds_between
 from dialogd.views.words import (
     ASKING,
     FOLDED,
+    LEADING,
     OF_AGENTS,
+    SILENT,
+    TAKEN,
     TO_ALL,
-    by_name,
     called,
-    ending,
+    confidences,
+    context_of,
     first_words,
+    gist,
+    named_by,
     row_of,
-    tried,
+    worded,
     words_of,
 )
 
@@ -37,18 +40,14 @@ from dialogd.views.words import (
 
 TEXT = "TEXT"  # the type of a turn without marks that say something
 USER_NAME, SYSTEM_NAME = "User", "System"
-_LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
 _NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
 
 @dataclass(slots=True)
 class Message:
-    """One message. `from_agent` and `to_agent` are agents' ids, `User` or `System`; several are joined by ", ".
+    """One message; what its fields mean stands in docs/results.md.
 
-    `to_agent` is "" where it goes to all, `timestamp` "" where the file has none. `correlation_id` is the id of the
-    message that the chain of answers began with, "" where this one answers nothing; `answers` that of the one before.
-    `requires_response`: it asks, or gives somebody the turn by name. `reference` is its own number (`P1`), or what it
-    refers to; `turn` the number of its turn, or of the one before a note; `score` the total of a review's.
+    `from_agent` and `to_agent` are agents' ids, `User` or `System`; several are joined by ", ", all are "".
     """
 
     message_id: str
@@ -125,14 +124,9 @@ class _Walk:
             speaker = SYSTEM_NAME if _is_daemons(mark) else speaker
             ref = mark.ref or (next(numbered, "") if row.makes else "")
             text = questions.parse(mark).said if mark.name == questions.NAME else texts.get(ref, mark.value)
-            refs = () if row.makes else _named_by(mark)
+            refs = () if row.makes else named_by(mark)
             cited = refs or (() if speaker == SYSTEM_NAME else _cited_by(entry))
-            summary = first_words(_LEADING.sub("", text, count=1) if refs else text)
-            if mark.name == "DECISION":  # what everybody signed is told by who signed it
-                told = text.replace(" | mutual | ", " | ", 1)
-                summary = by_name(first_words(told), lambda who: self.names.get(who, who))
-            elif mark.name == "REFUSED":
-                summary = first_words(tried(text))
+            summary = gist(mark, LEADING.sub("", text, count=1) if refs else text, self.names)
             first = closed if number == 1 else None
             self._add(entry, number, mark.name, speaker, text, summary, ref or ", ".join(cited), cited, first)
         if entry.is_turn and len(self.said) > before:
@@ -147,7 +141,7 @@ class _Walk:
         # What opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`.
         passes = speaker != SYSTEM_NAME and entry.is_turn and bool(set(entry.turn or ()) - {USER})
         is_task = passes and (entry.mark("TO") is not None or (entry.by == USER and kind == TEXT))
-        sure, rules, score = entry.mark("CONFIDENCE"), self.dialog.state.build.rules, None
+        sure, rules, score = confidences(entry), self.dialog.state.build.rules, None
         if kind == "SCORE":
             score = total_of(text) if rules is None else build.total(rules, [Mark(kind, text)])
         message = Message(
@@ -157,7 +151,7 @@ class _Walk:
             payload={
                 "summary": summary, "reference": reference, "text": text, "turn": self.turn, "entry": entry.id,
                 "answers": found.message_id if found else "",
-                "confidence": marks.confidence(sure) if sure is not None and speaker == entry.by else None,
+                "confidence": sure[0] if sure and speaker == entry.by else None,
                 "score": score,
                 "is_open": asks and entry.counts,
                 "is_withdrawn": not entry.counts or (is_made and reference in self.dialog.state.table.vetoed),
@@ -195,15 +189,15 @@ class _Walk:
 
     def _closes(self, entry: Entry, question: _Open) -> bool:
         speaker, kind = _name(entry.by), question.message.message_type
-        if kind == questions.NAME and entry.mark("DEFAULT_TAKEN") is not None:
+        if kind == questions.NAME and entry.mark(TAKEN) is not None:
             return True
         speaks = entry.is_turn or (entry.by == USER and entry.turn is not None)
         if not speaks or not entry.counts or speaker == question.message.from_agent:
             return False
         # A turn that only passes, or says that it is about other things, answers no question.
-        passes = entry.mark("PASS") is not None and all(m.name == "PASS" or m.name in FOLDED for m in entry.marks)
+        passes = not words_of(entry).strip() and all(mark.name in SILENT for mark in entry.marks)
         cited = _cited_by(entry)
-        is_elsewhere = (passes and not words_of(entry).strip()) or (cited and question.about.isdisjoint(cited))
+        is_elsewhere = passes or (cited and question.about.isdisjoint(cited))
         if kind == "QUESTION" and is_elsewhere:
             return False
         if not question.asked:
@@ -211,16 +205,6 @@ class _Walk:
         is_asked = speaker in question.asked
         question.asked.discard(speaker)
         return is_asked and not (question.asked and question.entry.mark("TO") is not None)
-
-
-def _named_by(mark: Mark) -> tuple[str, ...]:
-    """The proposals and turns that a mark itself names."""
-    if mark.ref:
-        return (mark.ref,)
-    if mark.name == "STRIKE":
-        return tuple(re.findall(r"\d{1,9}", mark.value)[:1])
-    match = _LEADING.match(mark.value)
-    return marks.agreed(mark) or (tuple(re.findall(r"P\d{1,6}", match[1].upper())) if match else ())
 
 
 def _cited_by(entry: Entry) -> tuple[str, ...]:
@@ -341,20 +325,17 @@ MOST = 4  # items of one kind in the text
 WIDTH = 200  # characters of an item
 
 _WAITING = frozenset({"waiting_for_user", "unknown_turn", "damaged", "no_turn_yet", "unfinished", "paused"})
-_NAMED = ("errors", "people", "limits", "withdrawn")  # sections of several kinds: each item says its own
-
+# The kinds of news (`Row.news`) and their titles, the most important first.
 TITLES = {
     "asked_you": "asked you",
     "ended": "ended",
     "decided": "decided",
     "rejected": "rejected by you",
     "errors": "errors and stalls",
-    "objections": "objections that stand",
-    "changed": "changed their position",
+    "objections": "objections",
     "conceded": "conceded",
     "proposed": "proposed",
     "asked": "asked each other",
-    "answered": "answered",
     "withdrawn": "withdrawn by you",
     "people": "joined and left",
     "limits": "limits and pauses",
@@ -363,7 +344,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that happened: its turn (of a note, the one before), by whom, in words. `at` is wall time or ""."""
+    """One thing that happened: its turn (of a note, the one before), who wrote it, a sentence. `at` may be ""."""
 
     turn: int
     by: str
@@ -381,114 +362,42 @@ class Away:
 
     since: int
     turns: int
-    items: Mapping[str, tuple[Item, ...]]
+    items: Mapping[str, Sequence[Item]]
     spent: Spent
     now: str
     needed: str
 
-    def sections(self) -> tuple[tuple[str, tuple[Item, ...]], ...]:
-        """Title and items of everything that is not empty, the most important first."""
+    def sections(self) -> tuple[tuple[str, Sequence[Item]], ...]:
+        """Title and items of everything that is not empty."""
         return tuple((title, items) for kind, title in TITLES.items() if (items := self.items[kind]))
 
 
 def away(dialog: Dialog, since: int, zone: Zone | None = None) -> Away:
     """What happened in the entries after turn `since`; 0 is the whole dialog. `zone` is the reader's clock."""
-    entries, messages, opened, ledger = after(dialog, since), flow(dialog), reopenings(dialog), positions(dialog)
-    ids, names = {entry.id for entry in entries}, names_of(dialog)
-    ends = {entry.id: entry.ending for entry in dialog.entries}
-    asked = {message.message_id: message.payload["text"] for message in messages if message.message_type in ASKING}
+    entries, names = after(dialog, since), {**names_of(dialog), USER: "the person", SYSTEM: "the daemon"}
+    known = context_of(dialog, lambda who: names.get(who, who))
+    unanswered = {question.entry for question in dialog.state.questions.open}
     items: dict[str, list[Item]] = {section: [] for section in TITLES}
-    texts = {proposal.ref: proposal.text for proposal in reversed(dialog.state.table.proposals)}
-    rejected = {rejection.ended_in: rejection for rejection in rejections_in(opened)}
-    about: dict[str, list[str]] = {}
-    for made in board.decisions(dialog, opened):
-        # `P1 approved (vote): Postgres`; of what all signed, who did says how.
-        what = f"{made.ref} {made.made}{'' if made.method == 'mutual' else f' ({made.method})'}".strip()
-        text = one_line(first_words(texts.get(made.ref, "")), WIDTH // 2)
-        what = f"{what}: {text}" if text else what
-        about.setdefault(made.entry, []).append(what)
-        if made.entry in ids and made.entry not in rejected:
-            behind = one_line(by_name(made.evidence, lambda who: names.get(who, who)), WIDTH // 2)
-            words, entry = "; ".join(filter(None, (what, behind, made.superseded))), dialog.entry(made.entry)
-            items["decided"].append(Item(turn_number(made.entry), SYSTEM_NAME, words, entry.at if entry else ""))
-    for rejection in rejected.values():
-        if str(rejection.turn) in ids:
-            result = ", ".join(about.get(rejection.ended_in, ())) or rejection.outcome
-            words = f"{result}; because: {one_line(rejection.reason, WIDTH // 2)}"
-            items["rejected"].append(Item(rejection.turn, USER_NAME, words, rejection.at))
-    held: dict[tuple[str, str], str] = {}
-    for position in ledger:
-        before = held.get((position.agent, position.ref))
-        held[position.agent, position.ref] = position.stance
-        if before is not None and position.turn > since:
-            items["changed"].append(
-                Item(position.turn, position.agent, f"{position.ref}: {before} → {position.stance}")
-            )
-    for message in messages:
-        said, section = message.payload, row_of(message.message_type).news
-        if said["entry"] not in ids:
-            continue
-        if question := asked.get(said["answers"]):
-            words = f"{one_line(question, 80)} → {one_line(said['summary'], WIDTH // 2)}"
-            items["answered"].append(_item(message, words))
-        if message.message_type in OUTCOMES:
-            end, again = ends[said["entry"]], opened.get(said["entry"])
-            then = f", opened again in {where(again.by)}" if again else ""
-            if end is not None and end.name == message.message_type:
-                words = one_line(": ".join(filter(None, ending(end))), WIDTH)
-                items["ended"].append(_item(message, f"{words}{then}"))
-        elif section and _is_news(dialog, section, message, messages, ledger):
-            items[section].append(_item(message, _words(message, section, names)))
     spent: Mapping[str, Spent] = {}
-    for one in entries:
-        spent = accounted(dialog.header, spent, one)
+    for entry in entries:
+        spent = accounted(dialog.header, spent, entry)
+        for one in worded(entry, known):
+            row, is_end = row_of(one.mark.name), one.mark.name in OUTCOMES
+            if not row.news or (is_end and entry.ending is None):
+                continue
+            if row.news == "asked_you" and entry.id not in unanswered:
+                continue
+            is_withdrawn = not entry.counts or (row.makes and one.mark.ref in dialog.state.table.vetoed)
+            text = one_line(str(one), WIDTH)
+            items[row.news].append(Item(turn_number(entry.id), _name(entry.by), text, entry.at, is_withdrawn))
     turns, now = sum(entry.is_turn for entry in entries), one_line(lifecycle.in_words(dialog))
-    found = {section: tuple(rows) for section, rows in items.items()}
-    return Away(since, turns, found, total(spent), now, _needed(dialog, zone))
+    return Away(since, turns, items, total(spent), now, _needed(dialog, zone))
 
 
 def after(dialog: Dialog, since: int) -> tuple[Entry, ...]:
     """The entries after turn `since` that count."""
     counted = (entry for entry in dialog.entries if entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED))
     return tuple(e for e in counted if turn_number(e.id) >= since + e.is_turn)
-
-
-def _item(message: Message, text: str) -> Item:
-    said = message.payload
-    return Item(said["turn"], message.from_agent, text, message.timestamp, said["is_withdrawn"])
-
-
-def _words(message: Message, section: str, names: Mapping[str, str]) -> str:
-    said = message.payload
-    head, *rest = said["text"].split(" | ")
-    text = one_line("; ".join((names.get(head, head), *rest)), WIDTH)
-    if section in _NAMED or message.message_type == "APPROVED":
-        return ": ".join(filter(None, (called(message.message_type), text)))
-    if section == "asked":
-        to = f"to {message.to_agent}: " if message.to_agent else ""
-        return f"{to}{text}{' (open)' if said['is_open'] else ''}"
-    if section in ("asked_you", "conceded", "decided"):
-        return text
-    return " ".join(filter(None, (said["reference"], text or said["summary"])))
-
-
-def _is_news(
-    dialog: Dialog, section: str, message: Message, messages: Sequence[Message], ledger: Sequence[Position]
-) -> bool:
-    """False for a question that was answered, one whose words stand in its turn alone, and an objection that is met."""
-    said, by, outcome = message.payload, message.from_agent, dialog.state.outcome
-    if section == "asked_you":
-        return bool(said["is_open"])
-    if section != "objections":
-        return bool(said["text"]) or section != "asked"
-    if said["is_withdrawn"] or (outcome is not None and outcome.is_consensus):
-        return False  # a text that all signed settles them all
-    table, held = dialog.state.table, latest(ledger)
-    gone = {decision.ref for decision in table.decisions if decision.is_final} | set(table.vetoed)
-    against = {p.ref for p in ledger if (p.agent, p.turn) == (by, said["turn"])} - gone
-    later = (m for m in messages if m.from_agent == by and m.payload["turn"] > said["turn"])
-    came_round = any(m.message_type in ("CONCEDE", "AGREE", "CONSENSUS_REACHED") for m in later)
-    return any(held[by, ref].stance == AGAINST for ref in against) or not (came_round or outcome)
 
 
 def _needed(dialog: Dialog, zone: Zone | None) -> str:
@@ -522,6 +431,5 @@ def as_text(news: Away, most: int = MOST, width: int = 100) -> str:
         lines += [f"  and {len(items) - len(shown)} earlier"] if len(shown) < len(items) else []
         for item in shown:
             withdrawn = " (withdrawn)" if item.is_withdrawn else ""
-            words = one_line(f"turn {item.turn}, {item.by}: {item.text}", width - 2 - len(withdrawn))
-            lines.append(f"  {words}{withdrawn}")
+            lines.append(f"  {one_line(f'turn {item.turn}: {item.text}', width - 2 - len(withdrawn))}{withdrawn}")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from itertools import takewhile
 from statistics import fmean
 from typing import Any
 
-from dialogd.protocol import build, certificate, marks
+from dialogd.protocol import build, certificate, marks, questions
 from dialogd.protocol.board import (
     AnyDecision,
     Position,
@@ -28,11 +28,10 @@ from dialogd.protocol.build import Finding, Score, came_of
 from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import before_summary, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
-from dialogd.protocol.questions import asker
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, total
 from dialogd.protocol.text import listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.words import GIVEN, METHODS, RAISED, STANDS, by_name
+from dialogd.views.words import GIVEN, METHODS, RAISED, STANDS, by_name, confidences
 
 Facts = dict[str, Any]  # by the names that they have in the plan's JSON
 
@@ -459,9 +458,8 @@ class Plan:
         proposal, turn = self._by_ref.get(made.ref), turn_number(made.entry)
         now = as_of_now(self._opened, made.entry, made.outcome, made.reason)
         votes: dict[str, Vote] = {}  # each agent's last one before it was decided
-        for entry, mark in takewhile(lambda one: one[0].number <= turn, self._marks("VOTE")):
-            vote = marks.vote(mark)
-            if vote is not None and vote.ref == made.ref:
+        for entry in takewhile(lambda one: one.number <= turn, self._turns):
+            if vote := marks.read_vote(entry.marks).get(made.ref):
                 heavy = self.dialog.header.rules.weight([entry.by])
                 votes[entry.by] = Vote(entry.by, vote.choice, entry.number, vote.reason, heavy)
         return PlanDecision(
@@ -666,9 +664,9 @@ class Plan:
         for entry in self._turns:
             for number in referred(entry)[0]:
                 answered.setdefault(number, set()).add(entry.by)
-        asked = ((asker(self.dialog, q), q) for q in self.dialog.state.questions.open)
+        asked = ((questions.asker(self.dialog, q), q) for q in self.dialog.state.questions.open)
         return (
-            *(Statement("QUESTION_FOR_USER", who, turn_number(q.entry), q.said) for who, q in asked),
+            *(Statement(questions.NAME, who, turn_number(q.entry), q.said) for who, q in asked),
             *(() if self._now else self.crux),
             *(said for said in self._said("QUESTION") if not answered.get(said.turn, set()) - {said.by}),
             *self._undecided(),
@@ -713,7 +711,7 @@ class Plan:
         """The figures by their names in the plan's JSON (docs/results.md says what each means); None where unknown."""
         state, agents = self.dialog.state, [agent.id for agent in self.dialog.header.agents]
         made = Counter(contribution.agent for contribution in contributions(self.dialog))
-        said = [sure for _, mark in self._marks("CONFIDENCE") if (sure := marks.confidence(mark)) is not None]
+        said = [sure for entry in self._turns for sure in confidences(entry)]
         decided = {*self._decided_refs, *self._approved_refs}
         frames = (entry.frame for entry in self.dialog.entries if entry.frame is not None)
         seconds = [int(frame.ms) / 1000 for frame in frames if _MS.fullmatch(frame.ms)]
@@ -732,6 +730,7 @@ class Plan:
                 "mean": fmean(seconds) if seconds else None,
                 "longest": max(seconds, default=None),
             },
+            "live": _live(self.dialog),
             "per_agent": {
                 who: _account(state.spent[who]) for who in dict.fromkeys((*agents, *state.spent)) if who in state.spent
             },
@@ -773,6 +772,22 @@ def _last_of_substance(turns: Sequence[Entry]) -> tuple[int, str]:
         if len(found[1].split()) >= SUBSTANCE:
             return found
     return max(reversed(texts), key=lambda found: len(found[1].split()), default=(0, ""))
+
+
+def _live(dialog: Dialog) -> dict[str, dict[str, int]]:
+    """Of each live session: the turns that it was knocked at for, how often in all, and how often it was silent."""
+    found: dict[str, dict[str, int]] = {}
+    for entry in dialog.entries:
+        failed = next(iter(entry.failures), None) if entry.by == SYSTEM else None
+        is_silent = failed is not None and failed[1] == "silent"
+        knocks = int(entry.frame.knocks or 0) if entry.frame is not None else 0
+        if knocks or is_silent:
+            who = failed[0] if failed is not None else entry.by
+            one = found.setdefault(who, {"turns": 0, "knocks": 0, "silent": 0})
+            one["turns"] += failed is None
+            one["knocks"] += knocks
+            one["silent"] += is_silent
+    return found
 
 
 def _account(spent: Spent) -> dict[str, Any]:

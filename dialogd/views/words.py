@@ -84,7 +84,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         "DECIDE reject": Row("{who} decided against {ref}", BLOCK, "bad", "ruling"),
         "DECIDE approve task": Row("{who} approved {ref}", BLOCK, "good"),
         "DECIDE reject task": Row("{who} sent {ref} back", BLOCK, "bad"),
-        "DECISION": Row("{ref} was {0}[ ({how})]", BLOCK, used=2),
+        "DECISION": Row("{ref} was {0}[ ({how})]", BLOCK, used=2, news="decided"),
         "DECISION approved": Row("{ref} was approved[ ({how})]", BLOCK, "good", used=2),
         "DECISION rejected": Row("{ref} was rejected[ ({how})]", BLOCK, "bad", used=2),
         "DECISION undecided": Row("{ref} was undecided[ ({how})]", BLOCK, "asks", used=2),
@@ -122,7 +122,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         "LEAVE user": Row("{who} left: nothing waits for {person} any more", noun="left", used=1, news="people"),
         "APPROVED": Row("{who} approved the result", BLOCK, "good", news="ended"),
         "APPROVED task": Row("{who} approved {task}", BLOCK, "good", used=1),
-        "REJECTED": Row("{who} rejected the result", BLOCK, "bad", body="same"),
+        "REJECTED": Row("{who} rejected the result", BLOCK, "bad", news="rejected", body="same"),
         "TASK_PROPOSED": Row("{who} proposed a task[, {task}]", BLOCK, noun="proposed task"),
         "IMPROVEMENT": Row("{who} proposed an improvement[, {task}]", BLOCK),
         "FINDING": Row("{who} found", BLOCK, "bad"),
@@ -170,6 +170,8 @@ IN_A_LIST: Mapping[str, str] = MappingProxyType(
 )
 # What a mark is beside others: what it says about them, what came of a point, whom it is for.
 FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
+SILENT = FOLDED | {"PASS"}
+TAKEN = "DEFAULT_TAKEN"
 ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
 RAISED, GIVEN = ("OBJECTION", "CRITIQUE"), ("CONCEDE", "AGREE")
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
@@ -189,6 +191,7 @@ _COUNTED = ("score", "no", "iteration", "exit")
 _GIT = ("branch", "base", "commit", "tree", "log", "gate")  # before what git and the gate call things
 _HASH = re.compile(r"[0-9a-f]{12,}")
 _SUBMISSION = re.compile(r"task-(\d+), iteration \d+, tree ")
+LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 _VALUE = re.compile(r"\{(\w+)\}")
 
@@ -503,6 +506,28 @@ def by_name(evidence: str, name: Name) -> str:
 def tried(mark: str) -> str:
     """A mark that did not count, as its record has it, with its name in words."""
     return re.sub(r"\b([A-Z]+_)*[A-Z]+\b", lambda match: match[0].replace("_", " ").lower(), mark, count=1)
+
+
+def gist(mark: Mark, text: str, names: Mapping[str, str]) -> str:
+    """The first words of what a mark says. What everybody signed is told by who signed it."""
+    if mark.name == "DECISION":
+        text = by_name(text.replace(" | mutual | ", " | ", 1), lambda who: names.get(who, who))
+    return first_words(tried(text) if mark.name == "REFUSED" else text)
+
+
+def named_by(mark: Mark) -> tuple[str, ...]:
+    """The proposals and turns that a mark itself names."""
+    if mark.ref:
+        return (mark.ref,)
+    if mark.name == "STRIKE":
+        return tuple(re.findall(r"\d{1,9}", mark.value)[:1])
+    match = LEADING.match(mark.value)
+    return marks.agreed(mark) or (tuple(re.findall(r"P\d{1,6}", match[1].upper())) if match else ())
+
+
+def confidences(entry: Entry) -> list[float]:
+    """How sure its author is, as its marks say."""
+    return [sure for mark in entry.all("CONFIDENCE") if (sure := marks.confidence(mark)) is not None]
 
 
 def words_of(entry: Entry) -> str:

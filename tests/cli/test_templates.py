@@ -99,7 +99,7 @@ def test_show_says_what_is_in_a_template(dialogd: Commands) -> None:
         "agent    Cy: may READ_ALL, POST, CRITIQUE, PROPOSE, VOTE\n"
         "phase    LOOK (1 round): at it\n"
         "message  [RESULTS]: what was found\n"
-        "note     line 6: key 'license' means nothing here, and is left out\n"
+        "note     line 6: key 'license' is ignored\n"
     )
     assert list(facts.json) == [
         "position", "overview", "agents", "workflow", "communicationProtocol", "successCriteria", "errorHandling",

@@ -205,7 +205,7 @@ def test_the_digest_tells_what_came_after_the_turn_that_was_seen_last(room: Room
     page = piece(room.a, "/page/away?since=3&seen=3")
     assert "While you were away" in page.words
     assert "P1 needs a cleanup job" in page.words
-    assert "P2 approved" in page.words
+    assert "P2 was approved" in page.words
     assert "keep sessions in Postgres" not in page.words
     assert page.of("option", value="3", selected="")
     assert "keep sessions in Postgres" in piece(room.a, "/page/away").words
