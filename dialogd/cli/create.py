@@ -346,12 +346,10 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
     if is_blank(wanted.topic):
         raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
     if wanted.unattended and (wanted.step or len(seats) < 2):
-        why = "--step waits for you after every turn" if wanted.step else "one agent alone agrees to nothing"
-        fix = "leave one of the two out" if wanted.step else "name two agents: --agents claude,codex"
-        raise BadInput(f"--unattended cannot be: {why}", fix=fix)
+        fix = "name two: --agents claude,codex"
+        raise BadInput("--unattended takes two agents or more, and no --step, which waits for you", fix=fix)
     if chosen.needs_repository and not wanted.build:
-        what = f"the template {chosen.name} carries work out in a repository, and none is named"
-        raise BadInput(what, fix='dialogd build "goal" --repo DIR')
+        raise BadInput(f"{chosen.name} carries work out in a repository", fix='dialogd build "goal" --repo DIR')
     try:
         budget, tokens = read_budget(wanted.budget) if wanted.budget is not None else NO_BUDGET
     except ValueError as error:
