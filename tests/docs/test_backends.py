@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.agent.turn import Behavior
 from dialogd.backends import BACKENDS, auto
 from dialogd.protocol.state import Dialog
 from tests.docs.manual import DOCS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 from tests.support.minds import consensus
 from tests.support.standin import StandIn
-from tests.turns.minds import DEAR, Mind, step
-from tests.turns.test_digest import SUMMING_UP, WINDOW, long_talk
-from tests.turns.test_spending import SAID, dialog_in
+from tests.turns.minds import DEAR, SAID, Mind, dialog_in, step
 
 PAGE = DOCS / "backends.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -136,9 +135,10 @@ def _projects(sandbox: Sandbox, line: str) -> None:
 
 async def test_a_digest_looks_as_shown(tmp_path: Path) -> None:
     path = dialog_in(tmp_path)
-    await long_talk(path, 8)
-    mind = Mind(("They differ on cost.", SAID), ("Postgres.", SAID), price=DEAR, room=WINDOW)
-    dialog: Dialog = await step(path, mind, options=SUMMING_UP)
+    for agent in "ABABABAB":
+        await step(path, Mind(("Sessions and their cost. " * 60,)), agent)
+    mind = Mind(("They differ on cost.", SAID), ("Postgres.", SAID), price=DEAR, room=1_500)
+    dialog: Dialog = await step(path, mind, options=Behavior(pace=0.0, poll=0.05, digest=True))
     assert any(line.startswith("*(Left out") for line in mind.asked[1].text.split("\n"))
     assert shape(re.findall(r"`(\[DIGEST.*\])`", TEXT)[0]) == shape(str(dialog.entries[-2].marks[0]))
 

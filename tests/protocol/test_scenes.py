@@ -181,9 +181,9 @@ class Scene:
         assert " ".join(sorted(self.room.dialog.state.debts.failed)) == rest
 
 
-def scenes() -> Iterator[tuple[str, list[str]]]:
+def scenes(folder: Path = SCENES) -> Iterator[tuple[str, list[str]]]:
     """Each scene's title, with its file, and its lines."""
-    for path in sorted(SCENES.glob("*.txt")):
+    for path in sorted(folder.glob("*.txt")):
         head, *found = path.read_text(encoding="utf-8").split("\n== ")
         words: dict[str, str] = {}
         for line in head.split("\n"):

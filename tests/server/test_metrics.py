@@ -11,8 +11,7 @@ from dialogd.errors import BackendError
 from dialogd.server.routes import render_metrics
 from tests.docs.manual import DOCS, codes, section
 from tests.server.daemon_process import Room, send
-from tests.turns.minds import Mind, agent_with
-from tests.turns.test_spending import dialog_in
+from tests.turns.minds import Mind, agent_with, dialog_in
 
 
 def samples(text: str) -> dict[str, float]:

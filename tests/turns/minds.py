@@ -19,12 +19,15 @@ from dialogd.backends.rehearsal import means_it
 from dialogd.errors import BackendError
 from dialogd.protocol.state import Dialog
 from dialogd.store.logfile import LogFile
-from tests.logfile.files import log_of
+from tests.logfile.files import OPENING, log_of
 from tests.support.pair import PATIENCE
 
 Line = str | Usage | Tool | BackendError | float
 
 DEAR = Price(10.0, 20.0)  # dollars per million tokens
+SAID = Usage("m-1", 1_000, 100)  # at DEAR: 0.012 dollars
+BUSY = BackendError("too many requests", fix="wait", retryable=True, kind="busy")
+WRONG = BackendError("bad key", fix="another key", kind="auth")
 
 
 class Mind:
@@ -74,6 +77,16 @@ class Mind:
         """Nothing is kept."""
 
 
+def dialog_in(tmp_path: Path, *keys: str, turn: str = "A") -> Path:
+    """A dialog file whose first turn waits for A, or whoever is named."""
+    path = tmp_path / "dialog.md"
+    more = "".join(f"{key}\n" for key in keys)
+    text = OPENING.replace("**Max Size:**", f"{more}**Max Size:**").replace("TURN: A", f"TURN: {turn}")
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
 @asynccontextmanager
 async def agent_with(path: Path, mind: Mind, me: str = "A", options: Behavior | None = None) -> AsyncIterator[Agent]:
     """An agent as it is after a start of its daemon; the person's notify has come."""
@@ -116,3 +129,10 @@ async def step(path: Path, mind: Mind, me: str = "A", options: Behavior | None =
     async with agent_with(path, mind, me, options) as agent:
         await agent.step()
     return log_of(path).read()
+
+
+def account(dialog: Dialog) -> tuple[str, str, str, str]:
+    """What the last entry's frame says: calls, tokens in and out, dollars."""
+    found = dialog.last.frame
+    assert found is not None
+    return found.calls, found.tokens_in, found.tokens_out, found.usd

@@ -14,8 +14,7 @@ from tests.backends.apis import FORMS, TEXT, make
 from tests.logfile.files import log_of
 from tests.support.pair import a_second
 from tests.support.standin import Fail, Say, StandIn, in_order
-from tests.turns.minds import DEAR, Mind, agent_with, step
-from tests.turns.test_spending import dialog_in
+from tests.turns.minds import DEAR, Mind, agent_with, dialog_in, step
 
 QUICK = Behavior(pace=0.0, poll=0.05, retry_wait=0.02)
 HUGE = 10**30

@@ -16,8 +16,7 @@ from dialogd.backends.coding_agent import Checkpoint, checkpoint, plan, whole
 from tests.backends.apis import make
 from tests.support.room import Room, opening
 from tests.support.standin import Say, Seen, StandIn
-from tests.turns.minds import agent_with
-from tests.turns.test_spending import dialog_in
+from tests.turns.minds import agent_with, dialog_in
 
 QUICK = Behavior(pace=0.0, poll=0.05, notes="Use tabs. Keep it simple. " * 2_000)
 TURN = "The sessions should stay where they are, because moving them costs more than it brings. " * 18  # 270 words

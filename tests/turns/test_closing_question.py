@@ -12,13 +12,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from dialogd import person
 from dialogd.backends import Backend, Options, Request, load_backend
 from dialogd.backends.coding_agent import ASKED_BACK, GOES_ON, INTRO, AgentCLI
 from dialogd.errors import BackendError
@@ -31,9 +29,8 @@ from tests.logfile.files import log_of
 from tests.protocol.test_closing import TEXT
 from tests.support.pair import PATIENCE, a_second, stretched
 from tests.support.standin import Say, Seen, StandIn
-from tests.turns.minds import DEAR, Line, Mind, agent_with, interrupted, step
+from tests.turns.minds import DEAR, SAID, WRONG, Line, Mind, account, agent_with, dialog_in, step
 from tests.turns.test_counts import counted
-from tests.turns.test_spending import BUSY, SAID, WRONG, account, dialog_in
 
 YES, NO = "[AGREE: P1]", "[OBJECTION: see above]"
 SAYINGS = [("Ich wüsste nicht, warum ich es nicht unterschreiben sollte.", True), ("In principle.", False)]
@@ -343,51 +340,6 @@ async def test_a_kill_after_the_answer_asks_nothing_again(tmp_path: Path, answer
 EMPTY = BackendError("no text came", fix="ask again", kind="empty")
 
 
-@pytest.mark.parametrize(
-    ("answers", "calls"),
-    [
-        ([(SAID, WRONG)], "2"),
-        ([(SAID, BUSY)] * 3, "4"),
-        ([(SAID, EMPTY)], "2"),
-        ([("[AGREE: P1", SAID, WRONG)], "2"),
-        ([("", SAID)], "2"),
-        ([("Yes, of course.", SAID)], "2"),
-        ([(AMONG, SAID), (SAID, WRONG)], "3"),
-        ([(AMONG, SAID)] * 3, "3"),
-    ],
-    ids=[
-        "an error",
-        "busy for ever",
-        "an empty reply",
-        "an error after a word",
-        "nothing",
-        "no line",
-        "an error, asked once more",
-        "other words for ever",
-    ],
-)
-async def test_a_question_that_fails_leaves_a_turn_without_its_yes(
-    tmp_path: Path, answers: list[tuple[Line, ...]], calls: str
-) -> None:
-    path = await on_the_table(tmp_path)
-    mind = Mind((REPLY, SAID), answers=answers, price=DEAR)
-    dialog = await step(path, mind, "B")
-    assert is_refused(dialog)
-    assert account(dialog)[0] == calls
-    assert dialog.state.owing == ("A",)
-
-
-async def test_a_yes_among_other_words_is_asked_for_once_more(tmp_path: Path) -> None:
-    path = await on_the_table(tmp_path)
-    mind = Mind((REPLY, SAID), answers=[(AMONG, SAID), (YES, SAID)], price=DEAR)
-    dialog = await step(path, mind, "B")
-    assert said_by(dialog).mark("AGREE") is not None
-    assert dialog.state.outcome is not None
-    assert [AMONG in request.question for request in mind.requests] == [False, False, True]
-    assert account(dialog)[:2] == ("3", "3000")
-    assert kinds(path) == ["reply", "answer", "answer", "intent", "done"]
-
-
 async def test_a_kill_between_the_two_questions_asks_only_the_second_again(tmp_path: Path) -> None:
     path = await on_the_table(tmp_path)
     mind = Mind((REPLY, SAID), answers=[(AMONG, SAID), (SAID, WAIT)], price=DEAR)
@@ -441,17 +393,6 @@ async def test_a_kill_after_the_second_answer_asks_nothing_again(tmp_path: Path)
     assert account(dialog)[:2] == ("3", "3000")
 
 
-@pytest.mark.parametrize(("limit", "used"), [("$0.50", 48_500), ("60000 tokens", 58_500)])
-async def test_a_second_question_that_cannot_be_paid_is_not_asked(tmp_path: Path, limit: str, used: int) -> None:
-    path = await on_the_table(tmp_path, f"**Budget:** {limit}")
-    reply, answer = replace(SAID, tokens_in=used), replace(SAID, tokens_in=1_450)
-    mind = Mind((REPLY, reply), answers=[(AMONG, answer), (YES, SAID)], price=DEAR)
-    dialog = await step(path, mind, "B")
-    assert is_refused(dialog)
-    assert [bool(request.question) for request in mind.requests] == [False, True]
-    assert account(dialog)[0] == "2"
-
-
 @pytest.mark.slow
 async def test_a_question_that_takes_too_long_does(tmp_path: Path) -> None:
     seconds = math.ceil(stretched(1.0))
@@ -464,33 +405,4 @@ async def test_a_question_that_takes_too_long_does(tmp_path: Path) -> None:
     assert account(dialog)[0] == "2"
 
 
-@pytest.mark.parametrize(("limit", "used"), [("$0.50", 49_900), ("60000 tokens", 59_900)])
-async def test_a_question_that_cannot_be_paid_is_not_asked(tmp_path: Path, limit: str, used: int) -> None:
-    path = await on_the_table(tmp_path, f"**Budget:** {limit}")
-    mind = Mind((REPLY, replace(SAID, tokens_in=used)), answers=[(YES, SAID)], price=DEAR)
-    dialog = await step(path, mind, "B")
-    assert is_refused(dialog)
-    assert [bool(request.question) for request in mind.requests] == [False]
-    assert account(dialog)[0] == "1"
-
-
 # -- who speaks meanwhile --------------------------------------------------------------------------------------------
-
-
-async def test_a_reply_whose_turn_passes_while_it_is_asked_about_is_a_draft(tmp_path: Path) -> None:
-    path = await on_the_table(tmp_path)
-    mind = Mind((REPLY, SAID), ("Then let us count.", SAID), answers=[(SAID, WAIT)], price=DEAR)
-    async with agent_with(path, mind, "B") as agent:
-        await interrupted(agent, lambda: len(mind.requests) == 2, person.say, path)
-        dialog = log_of(path).read()
-        assert dialog.turns[-1].by == "USER"
-        assert log_of(path).journals.of("B").drafts() == (REPLY,)
-        assert log_of(path).journals.of("B").received() is None
-        assert kinds(path) == ["reply", "draft"]
-        assert dialog.state.owing == ("B",)
-        await agent.step()
-    dialog = log_of(path).read()
-    assert said_by(dialog).body == "Then let us count."
-    assert "Fine, and here is why." in mind.asked[2].text
-    assert account(dialog)[:2] == ("3", "3000")
-    assert dialog.state.outcome is None

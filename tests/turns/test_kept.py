@@ -6,77 +6,26 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 from dialogd import person
 from dialogd.backends import Request, Tool, Usage
-from dialogd.errors import BackendError, DialogdError
+from dialogd.errors import DialogdError
 from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Received
 from tests.logfile.files import log_of
 from tests.support.pair import PATIENCE
 from tests.support.room import opening
-from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
-from tests.turns.test_spending import SAID, WRONG, account, dialog_in
+from tests.turns.minds import (
+    WRONG,
+    Mind,
+    agent_with,
+    dialog_in,
+    interrupted,
+    step,
+)
 
 UNCLEAR = "Postgres it is.\n\n[CONSENSUS_REACHED]"
-
-
-async def test_a_reply_counts_as_it_came_where_the_question_back_fails(tmp_path: Path) -> None:
-    mind = Mind((UNCLEAR, SAID), (SAID, WRONG), price=DEAR)
-    dialog = await step(dialog_in(tmp_path), mind)
-    assert dialog.turns[-1].body == "Postgres it is."
-    assert [mark.name for mark in dialog.turns[-1].marks] == ["REFUSED"]
-    assert account(dialog)[:2] == ("2", "2000")
-
-
-async def test_an_empty_reply_is_none_also_where_the_question_back_fails(tmp_path: Path) -> None:
-    dialog = await step(dialog_in(tmp_path), Mind(("  \n",), (WRONG,)))
-    assert "bad key" in str(dialog.last.mark("AGENT_ERROR"))
-
-
-async def test_a_reply_that_nobody_can_see_is_an_empty_one(tmp_path: Path) -> None:
-    unseen = ("\u200b", "\ufeff", "\u202e\n", "\u3164")
-    path = dialog_in(tmp_path)
-    for first, second in pairwise(unseen):
-        dialog = await step(path, Mind((first,), (second,)))
-        assert "the reply was empty, twice" in str(dialog.last.mark("AGENT_ERROR"))
-        person.say(log_of(path), "Once more.", to="A")
-    dialog = await step(path, Mind(("\u200b",), ("Postgres.",)))
-    assert dialog.turns[-1].body == "Postgres."
-
-
-async def test_a_reply_that_is_asked_back_about_becomes_the_draft(tmp_path: Path) -> None:
-    path, mind = dialog_in(tmp_path), Mind((UNCLEAR,), ("Half", 20.0))
-    async with agent_with(path, mind) as agent:
-        await interrupted(agent, lambda: len(mind.asked) == 2, person.say, path)
-    assert log_of(path).journals.of("A").drafts() == (UNCLEAR,)
-
-
-async def test_a_reply_that_came_whole_and_failed_is_kept_whole(tmp_path: Path) -> None:
-    path = dialog_in(tmp_path)
-    failed = BackendError("asked for a tool", fix="ask again", partial="The whole reply.", is_whole=True)
-    async with agent_with(path, Mind(("The whole reply.", failed))) as agent:
-        await agent.step()
-    assert log_of(path).journals.of("A").drafts() == ("The whole reply.",)
-
-
-async def test_a_failure_is_not_bought_again_while_the_disk_refuses_to_write_it_down(tmp_path: Path) -> None:
-    path = dialog_in(tmp_path)
-    cut = BackendError("cut off", fix="ask again", partial="Half a reply", kind="cut")
-    mind = Mind(("Half a reply", cut), ("Half a reply", cut), ("Half a reply", cut))
-    mind.costs = False  # what cannot be booked would not be bought at all
-    async with agent_with(path, mind) as agent:
-        with journal_refusing(agent):
-            for _ in range(3):
-                with suppress(DialogdError):
-                    await agent.step()
-        await agent.step()
-    assert len(mind.asked) == 1
-    assert log_of(path).journals.of("A").drafts() == ("Half a ",)
-    last = log_of(path).read().last
-    assert last.mark("AGENT_ERROR")
 
 
 async def test_a_failure_is_not_bought_again_while_the_file_refuses_its_note(tmp_path: Path) -> None:
@@ -126,14 +75,6 @@ async def test_a_reply_is_not_bought_again_where_the_person_cut_turns_during_its
         await agent.step()
     assert len(mind.asked) == 1
     assert log_of(path).read().turns[-1].body == "From B."
-
-
-async def test_the_persons_word_ends_a_call_in_its_middle(tmp_path: Path) -> None:
-    path, mind = dialog_in(tmp_path), Mind(("Half of ", 600.0, "the rest."))
-    async with agent_with(path, mind) as agent:
-        await interrupted(agent, lambda: bool(agent.call and agent.call.parts), person.say, path)
-    (draft,) = log_of(path).journals.of("A").drafts()
-    assert draft.strip() == "Half of"
 
 
 async def test_a_reply_that_ends_while_the_file_is_looked_at_is_kept_whole(tmp_path: Path) -> None:

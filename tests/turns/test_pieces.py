@@ -15,8 +15,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol.text import clean, redact
 from tests.examples import examples
 from tests.support.cases import cases
-from tests.turns.minds import Mind, agent_with
-from tests.turns.test_spending import dialog_in
+from tests.turns.minds import Mind, agent_with, dialog_in
 
 OWN = "correct horse battery staple"
 KEYS = [

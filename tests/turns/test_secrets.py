@@ -16,8 +16,7 @@ from dialogd.backends import Request, Tool, Usage
 from dialogd.errors import BackendError
 from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of
-from tests.turns.minds import Mind, agent_with, interrupted
-from tests.turns.test_spending import dialog_in
+from tests.turns.minds import Mind, agent_with, dialog_in, interrupted
 
 OWN = "correct-horse-battery-staple"
 SHAPED = "sk-ant-api03-" + "Ab1" * 12

@@ -29,8 +29,7 @@ from tests.support.standin import (
     StandIn,
     in_order,
 )
-from tests.turns.minds import agent_with
-from tests.turns.test_spending import dialog_in
+from tests.turns.minds import agent_with, dialog_in
 
 QUICK = Behavior(pace=0.0, poll=0.05, retry_wait=0.02)
 PATIENCE = 180.0  # seconds until the dialog goes on or says why not, SDKs loaded and a service's pause waited for
