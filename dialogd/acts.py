@@ -103,7 +103,7 @@ def _limited(before: Dialog, after: Dialog, given: Values) -> str:
 
 def _left(before: Dialog, after: Dialog, given: Values) -> str:
     gone = [one.id for one in after.state.hand.left if one not in before.state.hand.left]
-    gone += ["USER"] if after.header.is_unattended and not before.header.is_unattended else []
+    gone += ["USER"] if given["agent"].strip().upper() == "USER" and len(after.entries) > len(before.entries) else []
     return f"{gone[0]} takes part no longer" if gone else f"{given['agent']} had left already"
 
 

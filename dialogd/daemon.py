@@ -34,7 +34,7 @@ from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
 from dialogd.store.disk import StateDir, shared_with_group
 from dialogd.store.journal import Journals
-from dialogd.store.logfile import LogFile, compare, watch
+from dialogd.store.logfile import LogFile, watch
 from dialogd.store.registry import Registry, carried
 from dialogd.views.documents import disown, keep, place
 
@@ -143,17 +143,13 @@ class Daemon:
         renew: Callable[[], bool],
         remember: Callable[[Dialog], None],
     ) -> None:
-        """`plans` is where it leaves them, None: it leaves none; `renew` lists it as running again where that is gone.
-
-        `remember` keeps how it was started, for the dialog that it speaks in.
-        """
+        """`plans` is where it leaves them, None: nowhere; `renew` lists it as running again where that is gone."""
         self.agent = agent
         self.alerts = alerts
         self.port = port
         self.state = state
         self.plans = plans
-        self._renew = renew
-        self._remember_start = remember
+        self._renew, self._remember_start = renew, remember
         self._disowned = ""
         self._over = asyncio.Event()
         app = create_app(agent, port, self.halt, state)
@@ -171,7 +167,6 @@ class Daemon:
         agent = self.agent
         serving = asyncio.create_task(self.server.serve())
         watching = asyncio.create_task(watch(agent.file.path, self._touched))
-        comparing = asyncio.create_task(compare(lambda: agent.on_disk(agent.file.compare), self._touched))
         listing = asyncio.create_task(self._stay_listed())
         leaving = asyncio.create_task(self._outlive(cast)) if cast is not None else None
         self._loop = asyncio.create_task(self._supervised())
@@ -180,7 +175,6 @@ class Daemon:
             agent.hub.publish("warning", text=f"its group may write {agent.file.path}; chmod g-w keeps it out")
         await asyncio.wait({serving, asyncio.ensure_future(self._over.wait())}, return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
-        comparing.cancel()
         await self._end_loop()
         agent.hub.agent(agent.me, "stopped", reason="its daemon ends")
         self.server.leave()

@@ -1,4 +1,9 @@
-"""Every act of the person, as an entry in the file. Works with daemons running or none."""
+"""Every act of the person, as an entry in the file. Works with daemons running or none.
+
+Each is drawn up from the dialog as it stands under the lock, and gives the dialog as it then is. Where there is nothing
+to do nothing is written. `secrets` are taken out of what is given. Raises `BadInput` for what makes no sense, `Refused`
+for what the dialog does not allow now, and for what is the person's alone.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from dialogd.config import file_words
 from dialogd.errors import BadInput, Refused
@@ -30,9 +36,76 @@ from dialogd.store.registry import Caller, caller_here
 if TYPE_CHECKING:
     from dialogd.tasks.worktrees import Worktrees
 
+Given = ParamSpec("Given")
+
 notices = logging.getLogger("dialogd.person")
 
 LONGEST = 100_000  # characters of a proposal, which is one line of the file and never cut
+
+
+def write(log: LogFile, act: str, make: Callable[[Dialog], Draft | None]) -> Dialog:
+    """Append what `make` draws up from the dialog under the lock, stamped with the time and whose doing it was."""
+    via = admitted(log, act)
+
+    def addition(dialog: Dialog) -> Addition | None:
+        draft = make(dialog)
+        if draft is None:
+            return None
+        named = replace(draft, name=whose(via)) if via and draft.by == USER else draft
+        return Addition(replace(named, attributes=(("at", wall_time()), ("via", via), *draft.attributes)))
+
+    return log.append(addition, log.journals.of(PERSON)) or log.read()
+
+
+def _act(
+    name: str, allowed_as: str = ""
+) -> Callable[[Callable[Concatenate[Dialog, Given], Draft | None]], Callable[Concatenate[LogFile, Given], Dialog]]:
+    """Makes an act of what draws up its entry; refused where the dialog does not allow what it is `allowed_as`."""
+
+    def made(
+        make: Callable[Concatenate[Dialog, Given], Draft | None],
+    ) -> Callable[Concatenate[LogFile, Given], Dialog]:
+        @wraps(make)
+        def do(log: LogFile, /, *args: Given.args, **given: Given.kwargs) -> Dialog:
+            def draft(dialog: Dialog) -> Draft | None:
+                if allowed_as:
+                    lifecycle.refuse(dialog, allowed_as)
+                return make(dialog, *args, **given)
+
+            return write(log, name, draft)
+
+        return do
+
+    return made
+
+
+def note_of(*marks: Mark, turn: tuple[str, ...] | None = None, body: str = "") -> Draft:
+    """A note of the person's; without words, but where a mark is too short for them."""
+    return Draft(USER, "User", body=body, marks=marks, turn=turn)
+
+
+def _turn_of(dialog: Dialog, body: str, marks: tuple[Mark, ...], turn: tuple[str, ...]) -> Draft:
+    return Draft(USER, "User", dialog.state.number + 1, body, marks, turn)
+
+
+def in_mark(reason: str, secrets: Sequence[str] = ()) -> tuple[str, str]:
+    """The person's reason as a mark holds it, and as the body has to where a mark is too short for it; else ""."""
+    words = redact(clean(reason), secrets)[0].strip("\n")
+    short = one_line(words)
+    return short.replace(" | ", " / "), "" if short == one_line(words, len(words)) else words
+
+
+def _mark(name: str, value: str, short: str) -> Mark:
+    """A mark with the person's reason behind its bar."""
+    return Mark(name, f"{value} | {short}" if short else value)
+
+
+def _after(dialog: Dialog, *marks: Mark) -> build.Tasks:
+    """The tasks of a build as they stand once the person has written these marks."""
+    return state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", marks, ())).build
+
+
+# -- What the person says ---------------------------------------------------------------------------------------------
 
 
 def say(  # noqa: PLR0913 - what the person may say with a turn
@@ -54,11 +127,8 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
 
     `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). With `proposal`
     the words are a numbered proposal like any other; `instead` is the one (`P1`) in whose place it is meant. `turns`
-    grants that many more turns, `budget` sets another one (`$4`, `500k tokens`). `kind` makes them a contribution of
-    that name, `host` is the program they came by. `secrets` are taken out. `check` is given the dialog under the lock,
-    and raises where nothing may be added. A turn after the end opens the dialog again. Raises `BadInput` for an unknown
-    name, kind or proposal, no text, a proposal that is too long or a note, or a
-    budget that is none, `Refused` for an agent that gets no turns.
+    grants that many more turns, `budget` sets another one. `kind` makes them a contribution of that name, `host` is the
+    program they came by. `check` is given the dialog under the lock, and raises where nothing may be added.
     """
     words = redact(clean(text), secrets)[0].strip("\n")
     proposes = proposal or bool(instead.strip())
@@ -75,17 +145,14 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
         typed = _typed(dialog, kind, words)
         if note:
             return Draft(USER, "User", body=words, marks=(*typed, *limits), attributes=by)
-        known = [one.ref for one in dialog.state.table.proposals]
-        if instead.strip() and (not refs or any(ref not in known for ref in refs)):
-            fix = f"name one of: {', '.join(known)}" if known else "leave it out: nobody has proposed anything yet"
-            raise BadInput(f"there is no proposal {instead[:60]!r} to put this in the place of", fix=fix)
+        if instead.strip():
+            _require_proposals(dialog, refs, instead)
         body = f"Instead of {', '.join(refs)}:\n\n{words}" if refs else words
         proposed = (Mark("PROPOSAL", one_line(words, LONGEST), dialog.state.table.next_ref),) if proposes else ()
         used = 0 if dialog.state.outcome else dialog.state.counted
         granted = () if turns is None else (Mark("LIMIT", f"max_turns {used + 1 + turns}"),)
         turn = _able(dialog, to) if to else reopened(dialog.header, dialog.state)
-        marks = (*proposed, *typed, *granted, *limits)
-        return Draft(USER, "User", dialog.state.number + 1, body, marks, turn, by)
+        return replace(_turn_of(dialog, body, (*proposed, *typed, *granted, *limits), turn), attributes=by)
 
     return write(log, "note" if note and not (limits or kind.strip()) else "say", make)
 
@@ -97,7 +164,6 @@ def kinds(dialog: Dialog) -> tuple[str, ...]:
 
 
 def _typed(dialog: Dialog, kind: str, words: str) -> tuple[Mark, ...]:
-    """The mark of that kind with the words on one line; () without a kind. Raises `BadInput` for an unknown one."""
     name = kind.strip().upper()
     if name and name not in kinds(dialog):
         raise BadInput(f"there are no messages of type {kind[:60]!r}", fix=f"name one of: {', '.join(kinds(dialog))}")
@@ -111,98 +177,112 @@ def _budget_mark(budget: str) -> tuple[Mark, ...]:
         raise BadInput(f"the budget {error}", fix="write it like $4, 500k tokens, or both") from None
 
 
-def pause(log: LogFile) -> Dialog:
-    """Let agents finish their turn and wait; survives restarts. Does nothing when paused already.
-
-    Raises `Refused` after the end.
-    """
-
-    def make(dialog: Dialog) -> Draft | None:
-        if dialog.state.outcome is not None:
-            lifecycle.refuse(dialog, "pause")
-        return None if dialog.state.paused else note_of(Mark("PAUSED"))
-
-    return write(log, "pause", make)
+def _require_proposals(dialog: Dialog, refs: Sequence[str], typed: str) -> None:
+    """Raise `BadInput` where what was `typed` names no proposal, or one that is none."""
+    known = [one.ref for one in dialog.state.table.proposals]
+    strange = [ref for ref in refs if ref not in known]
+    if strange or not refs:
+        fix = f"name one of: {', '.join(known)}" if known else "wait for one: nobody has proposed yet"
+        raise BadInput(f"there is no proposal {', '.join(strange) or repr(typed[:60])}", fix=fix)
 
 
-def resume(log: LogFile) -> Dialog:
-    """Let agents go on. Does nothing when not paused."""
-    return write(log, "resume", lambda d: note_of(Mark("RESUMED")) if d.state.paused else None)
+# -- How the dialog goes on -------------------------------------------------------------------------------------------
 
 
-def pass_on(log: LogFile) -> Dialog:
+@_act("pause")
+def pause(dialog: Dialog) -> Draft | None:
+    """Let agents finish their turn and wait; survives restarts."""
+    if dialog.state.outcome is not None:
+        lifecycle.refuse(dialog, "pause")
+    return None if dialog.state.paused else note_of(Mark("PAUSED"))
+
+
+@_act("resume")
+def resume(dialog: Dialog) -> Draft | None:
+    """Let agents go on."""
+    return note_of(Mark("RESUMED")) if dialog.state.paused else None
+
+
+@_act("pass")
+def pass_on(dialog: Dialog) -> Draft | None:
     """Pass the turn, when it is the person's, to the next agent without a word: step mode's Enter."""
-
-    def make(dialog: Dialog) -> Draft | None:
-        if USER not in dialog.state.owing:
-            return None
-        return note_of(turn=following(dialog.header, dialog.state, dialog.state.floor.last))
-
-    return write(log, "pass", make)
+    is_mine = USER in dialog.state.owing
+    return note_of(turn=following(dialog.header, dialog.state, dialog.state.floor.last)) if is_mine else None
 
 
-def retry(log: LogFile, agent: str) -> Dialog:
-    """Ask `agent` once more: it owes a turn anew.
-
-    Raises `BadInput` for an unknown id or several, `Refused` after the end and for an agent that gets no turns.
-    """
-
-    def make(dialog: Dialog) -> Draft:
-        lifecycle.refuse(dialog, "retry")
-        one = single(_able(dialog, agent), agent)
-        rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
-        return note_of(Mark("RETRY", one), turn=(one, *rest))
-
-    return write(log, "retry", make)
+@_act("retry", "retry")
+def retry(dialog: Dialog, agent: str) -> Draft:
+    """Ask `agent` once more: it owes a turn anew."""
+    one = single(_able(dialog, agent), agent)
+    rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
+    return note_of(Mark("RETRY", one), turn=(one, *rest))
 
 
-def skip(log: LogFile, agent: str) -> Dialog:
-    """Pass over `agent`: its debt is closed and the turn goes on. Raises `Refused` when it owes none."""
-
-    def make(dialog: Dialog) -> Draft:
-        lifecycle.refuse(dialog, "skip")
-        one = single(named(dialog, agent), agent)
-        if one not in dialog.state.owing and one not in dialog.state.debts.failed:
-            owing = ", ".join(dialog.state.owing) or "nobody"
-            raise Refused(
-                f"{one} owes no turn: the dialog is {lifecycle.where(dialog)}, and the turn is with {owing}",
-                fix=f"skip {owing}, or wait for {one}'s turn",
-            )
-        mark = Mark("SKIP", one)
-        step = passed_by_hand(dialog, one, mark)
-        end = (Mark(step.outcome, step.why),) if step.outcome else ()
-        return note_of(mark, *step.marks, *end, turn=step.turn)
-
-    return write(log, "skip", make)
+@_act("skip", "skip")
+def skip(dialog: Dialog, agent: str) -> Draft:
+    """Pass over `agent`: its debt is closed and the turn goes on."""
+    one = single(named(dialog, agent), agent)
+    if one not in dialog.state.owing and one not in dialog.state.debts.failed:
+        owing = ", ".join(dialog.state.owing) or "nobody"
+        raise Refused(
+            f"{one} owes no turn: the dialog is {lifecycle.where(dialog)}, and the turn is with {owing}",
+            fix=f"skip {owing}, or wait for {one}'s turn",
+        )
+    return _passed(dialog, one, Mark("SKIP", one))
 
 
-def floor(log: LogFile, agent: str = "") -> Dialog:
-    """Ask for the floor where the order is free: for `agent`, else for the person; it comes behind who asked before.
+def _passed(dialog: Dialog, agent: str, mark: Mark, body: str = "") -> Draft:
+    """The note by which what `agent` owes is closed, and the turn goes on."""
+    step = passed_by_hand(dialog, agent, mark)
+    end = (Mark(step.outcome, step.why),) if step.outcome else ()
+    return note_of(mark, *step.marks, *end, turn=step.turn, body=body)
 
-    Does nothing for who has asked already. Raises `BadInput` for an unknown name or several, `Refused` where nobody can
-    ask: another order, the end, an agent that gets no turns, the turn is theirs already.
-    """
 
-    def make(dialog: Dialog) -> Draft | None:
-        lifecycle.refuse(dialog, "floor")
-        one = USER if not agent or agent.upper() == USER else single(named(dialog, agent), agent)
-        if one in dialog.state.floor.queue:
-            return None
-        if one in dialog.state.owing:
-            raise Refused(
-                f"{one} has the floor: the dialog is {lifecycle.where(dialog)}, and the turn is with {one}",
-                fix='speak: dialogd say "…"' if one == USER else "ask for it again after that turn",
-            )
-        able = dialog.header.speakers
-        if one != USER and one not in able:
-            raise Refused(f"{one} gets no turns in this dialog", fix=f"ask for one of: USER, {', '.join(able)}")
-        return note_of(Mark("TO", one))
+@_act("floor", "floor")
+def floor(dialog: Dialog, agent: str = "") -> Draft | None:
+    """Ask for the floor where the order is free: for `agent`, else for the person; it comes behind who asked before."""
+    one = USER if not agent or agent.upper() == USER else single(named(dialog, agent), agent)
+    if one in dialog.state.floor.queue:
+        return None
+    if one in dialog.state.owing:
+        raise Refused(
+            f"{one} has the floor: the dialog is {lifecycle.where(dialog)}, and the turn is with {one}",
+            fix='speak: dialogd say "…"' if one == USER else "ask for it again after that turn",
+        )
+    able = dialog.header.speakers
+    if one != USER and one not in able:
+        raise Refused(f"{one} gets no turns in this dialog", fix=f"ask for one of: USER, {', '.join(able)}")
+    return note_of(Mark("TO", one))
 
-    return write(log, "floor", make)
+
+@_act("step", "step")
+def step(dialog: Dialog, *, on: bool) -> Draft | None:
+    """Step mode: with `on` the turn comes back to the person after every other."""
+    state = dialog.state
+    if state.hand.step is on:
+        return None
+    # Off, it goes on where it waits for the person for no other reason.
+    waits = not on and set(state.owing) == {USER} and not state.questions.open and state.escalation.to != USER
+    turn = following(dialog.header, state, state.floor.last) if waits and state.floor.last else None
+    return note_of(Mark("STEP", "on" if on else "off"), turn=turn)
+
+
+@_act("limit")
+def limit(dialog: Dialog, name: str, value: str) -> Draft | None:
+    """Change a limit: `max_turns` `40`."""
+    first, _, rest = " ".join(f"{name} {value}".split()).partition(" ")
+    new = f"{first.lower().replace('-', '_')} {rest}"
+    limits, problem = dialog.state.limits.changed(new)
+    if problem:
+        raise BadInput(problem, fix="write it like: dialogd limit max_turns 40, or dialogd limit budget '$4'")
+    return None if limits == dialog.state.limits else note_of(Mark("LIMIT", one_line(new, 200)))
+
+
+# -- What stands in the file, and what comes of it --------------------------------------------------------------------
 
 
 def restore(log: LogFile) -> Dialog:
-    """Put turns back that a save has taken out of the file, as text in a note. Does nothing where none is missing.
+    """Put turns back that a save has taken out of the file, as text in a note.
 
     Their marks do not count any more: who spoke since has answered a dialog without them.
     """
@@ -242,14 +322,45 @@ def _as_text(lost: Lost) -> str:
     return f"**{heading.removeprefix('## ')}** ({lost.chain})\n\n{unescape(rest.partition(chr(10))[2].strip(chr(10)))}"
 
 
-def stop(log: LogFile, why: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
-    """End the dialog with `[STOPPED]`. Does nothing when it has ended. `secrets` are taken out."""
+@_act("veto")
+def veto(dialog: Dialog, proposal: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Draft | None:
+    """Rule a proposal (`P2`) out for good."""
+    wanted = fold.refs_in(Mark("VETO", proposal))
+    short, whole = in_mark(reason, secrets)
+    _require_proposals(dialog, wanted, proposal)
+    if dialog.state.outcome is not None:
+        raise Refused(
+            f"cannot veto: the dialog is {lifecycle.in_words(dialog)}",
+            fix='do not take the result: dialogd reject "why"; or withdraw a turn: dialogd strike N',
+        )
+    if all(ref in dialog.state.table.vetoed for ref in wanted):
+        return None
+    # Where nobody owes a turn somebody has to be next, so that nothing hangs.
+    turn = None if dialog.state.debts.open else reopened(dialog.header, dialog.state)
+    return note_of(_mark("VETO", ", ".join(wanted), short), turn=turn, body=whole)
+
+
+@_act("strike")
+def strike(dialog: Dialog, turn: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Draft | None:
+    """Withdraw turns (`7`, `7, 9`, `3-5`): their marks stop counting; what ended by them is open again."""
+    short, whole = in_mark(reason, secrets)
+    last = dialog.state.number
+    wanted = sorted(fold.turns_in(Mark("STRIKE", turn), max(last, 1)))
+    words = re.split(r"[\s,–-]+", turn.strip(" ,"))
+    is_clear = all(re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= last for word in words)  # numbers alone
+    if not wanted or not set(wanted) <= {entry.number for entry in dialog.turns} or not is_clear:
+        fix = f"name turns from 1 to {last}: dialogd strike {last}" if last else "there is no turn yet"
+        raise BadInput(f"there is no turn {turn[:60].strip() or '(none given)'}", fix=fix)
+    if set(wanted) <= dialog.state.hand.struck:
+        return None
+    return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), short), body=whole)
+
+
+@_act("stop")
+def stop(dialog: Dialog, why: str = "", *, secrets: Sequence[str] = ()) -> Draft | None:
+    """End the dialog with `[STOPPED]`."""
     short, whole = in_mark(why, secrets)
-
-    def make(dialog: Dialog) -> Draft | None:
-        return None if dialog.state.outcome else note_of(Mark("STOPPED", short), body=whole)
-
-    return write(log, "stop", make)
+    return None if dialog.state.outcome else note_of(Mark("STOPPED", short), body=whole)
 
 
 def is_unfinished(log: LogFile, dialog: Dialog) -> bool:
@@ -264,8 +375,8 @@ def is_unfinished(log: LogFile, dialog: Dialog) -> bool:
 
 def finished(log: LogFile, dialog: Dialog) -> None:
     """Note that all that follows from a stop is done: the copy, the plan. Raises `StorageError`."""
-    if (chain := _end(dialog)) and is_unfinished(log, dialog):
-        log.journals.of(PERSON).record("kept", durable=False, chain=chain)
+    if is_unfinished(log, dialog):
+        log.journals.of(PERSON).record("kept", durable=False, chain=_end(dialog))
 
 
 def _end(dialog: Dialog) -> str:
@@ -275,10 +386,7 @@ def _end(dialog: Dialog) -> str:
 
 
 def approve(log: LogFile) -> Dialog:
-    """Take the result, or the text that only absent agents have not signed, by a note; that ends the dialog.
-
-    Does nothing when it is taken already. Raises `Refused` before the end.
-    """
+    """Take the result, or the text that only absent agents have not signed; that ends the dialog."""
 
     def make(dialog: Dialog) -> Draft | None:
         if dialog.state.approved:
@@ -290,37 +398,13 @@ def approve(log: LogFile) -> Dialog:
     return after if after.state.outcome else write(log, "approve", lambda dialog: decided_note(dialog, wall_time()))
 
 
-def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:
-    """Do not take the result: a turn with the reason, which opens the dialog again; it passes to whom `say` would.
-
-    `secrets` are taken out. Raises `BadInput` without a reason, `Refused` before the end.
-    """
+@_act("reject", "reject")
+def reject(dialog: Dialog, reason: str, *, secrets: Sequence[str] = ()) -> Draft:
+    """Do not take the result: a turn with the reason, which opens the dialog again; it passes to whom `say` would."""
     words = redact(clean(reason), secrets)[0].strip("\n")
-    mark = Mark("REJECTED", in_mark(words)[0])
-
-    def make(dialog: Dialog) -> Draft:
-        lifecycle.refuse(dialog, "reject")
-        if is_blank(words):
-            raise BadInput("a rejection needs a reason", fix='say what is wrong: dialogd reject "It forgets …"')
-        turn = reopened(dialog.header, dialog.state)
-        return Draft(USER, "User", dialog.state.number + 1, words, (mark,), turn)
-
-    return write(log, "reject", make)
-
-
-def in_mark(reason: str, secrets: Sequence[str] = ()) -> tuple[str, str]:
-    """The person's reason as a mark holds it, and as the body has to, where a mark is too short for it; else "".
-
-    `secrets` are taken out of both, before anything is cut.
-    """
-    words = redact(clean(reason), secrets)[0].strip("\n")
-    short = one_line(words)
-    return short.replace(" | ", " / "), "" if short == one_line(words, len(words)) else words
-
-
-def note_of(*marks: Mark, turn: tuple[str, ...] | None = None, body: str = "") -> Draft:
-    """A note of the person's; without words, but where a mark is too short for them."""
-    return Draft(USER, "User", body=body, marks=marks, turn=turn)
+    if is_blank(words):
+        raise BadInput("a rejection needs a reason", fix='say what is wrong: dialogd reject "It forgets …"')
+    return _turn_of(dialog, words, (Mark("REJECTED", in_mark(words)[0]),), reopened(dialog.header, dialog.state))
 
 
 # -- Whose act it is --------------------------------------------------------------------------------------------------
@@ -328,13 +412,16 @@ def note_of(*marks: Mark, turn: tuple[str, ...] | None = None, body: str = "") -
 FROM_SEATS = frozenset({"join", "note", "pause", "resume", "stop"})
 """What a session that holds a seat may do, too; the file says whose doing it was."""
 
+IN_TERMINALS = {
+    "start": "start another agent",
+    "seat": "ask another session to take part",
+    "replace": "put another dialog in the place of this one",
+}
+"""What the person does in a terminal alone, in words."""
+
 
 def admitted(log: LogFile, act: str) -> str:
-    """Whose session does this, as a frame's `via` has it; "" for the person.
-
-    Raises `Refused` for what the person alone may do, from such a session or from who could not be found out; that is
-    counted in the journal.
-    """
+    """Whose session does this, as a frame's `via` has it; "" for the person. A refusal is counted in the journal."""
     caller = log.caller()
     via = "" if caller.is_person else caller.via(log.path)
     if not via or act in FROM_SEATS:
@@ -345,26 +432,15 @@ def admitted(log: LogFile, act: str) -> str:
 
 
 def own_words(log: LogFile, act: str, agent: str = "") -> None:
-    """Raise `Refused` for an act by which a session that holds a seat of this dialog would speak for others in it.
-
-    `agent` is whom it would speak for: its own seat it may.
-    """
+    """Refuse an act by which a session that holds a seat here would speak for another one than its own, `agent`."""
     if log.caller().via(log.path) not in ("", OTHER, agent):
         admitted(log, act)
 
 
 def alone(state: StateDir, act: str) -> None:
-    """Raise `Refused` for an act outside of a dialog that comes from a session that holds a seat in any."""
+    """Refuse an act outside of a dialog that comes from a session that holds a seat in any."""
     if not (caller := caller_here(state.registry)).is_person:
         raise _not_theirs(act, caller, is_here=False)
-
-
-IN_TERMINALS = {
-    "start": "start another agent",
-    "seat": "ask another session to take part",
-    "replace": "put another dialog in the place of this one",
-}
-"""What the person does in a terminal alone, in words."""
 
 
 def _not_theirs(act: str, caller: Caller, *, is_here: bool) -> Refused:
@@ -377,31 +453,15 @@ def _not_theirs(act: str, caller: Caller, *, is_here: bool) -> Refused:
         )
     who = "session" if caller.seat.session else "agent"
     holds = f"holds seat {caller.seat.id}" + ("" if is_here else f" of the dialog at {caller.seat.file}")
-    speaks = (
-        "; what the seat has to say goes into its turn: dialogd live turn, dialogd live reply" if act == "say" else ""
-    )
     page = "" if act in IN_TERMINALS else ", or on the page"
+    own = "; what the seat has to say goes into its turn: dialogd live turn, dialogd live reply" * (act == "say")
     return Refused(
         f"cannot {what} from here: this comes from the {who} that {holds}, and is for the person alone",
-        fix=f"do it in a terminal of your own that this {who} did not start{page}{speaks}",
+        fix=f"do it in a terminal of your own that this {who} did not start{page}{own}",
     )
 
 
-def write(log: LogFile, act: str, make: Callable[[Dialog], Draft | None]) -> Dialog:
-    """Append what `make` draws up from the dialog under the lock, stamped with the time; the dialog as it then is.
-
-    From a session that holds a seat it is marked as that. Raises `Refused` for an `act` that is not for it.
-    """
-    via = admitted(log, act)
-
-    def addition(dialog: Dialog) -> Addition | None:
-        draft = make(dialog)
-        if draft is None:
-            return None
-        named = replace(draft, name=whose(via)) if via and draft.by == USER else draft
-        return Addition(replace(named, attributes=(("at", wall_time()), ("via", via), *draft.attributes)))
-
-    return log.append(addition, log.journals.of(PERSON)) or log.read()
+# -- Who takes part ---------------------------------------------------------------------------------------------------
 
 
 def named(dialog: Dialog, name: str) -> tuple[str, ...]:
@@ -433,84 +493,17 @@ def _able(dialog: Dialog, name: str) -> tuple[str, ...]:
     raise Refused(f"{mute} gets no turns in this dialog: it only reads", fix=fix)
 
 
-def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
-    """Rule a proposal (`P2`) out for good. Does nothing when it is ruled out already.
-
-    `secrets` are taken out. Raises `BadInput` for a proposal that is none, `Refused` after the end.
-    """
-    wanted = fold.refs_in(Mark("VETO", proposal))
-    short, whole = in_mark(reason, secrets)
-    mark = _mark("VETO", ", ".join(wanted), short)
-
-    def make(dialog: Dialog) -> Draft | None:
-        known = [one.ref for one in dialog.state.table.proposals]
-        strange = [ref for ref in wanted if ref not in known]
-        if strange or not wanted:
-            what = f"there is no proposal {', '.join(strange) or repr(proposal[:60])}"
-            raise BadInput(
-                what, fix=f"name one of: {', '.join(known)}" if known else "wait for one: nobody has proposed yet"
-            )
-        if dialog.state.outcome is not None:
-            raise Refused(
-                f"cannot veto: the dialog is {lifecycle.in_words(dialog)}",
-                fix='do not take the result: dialogd reject "why"; or withdraw a turn: dialogd strike N',
-            )
-        if all(ref in dialog.state.table.vetoed for ref in wanted):
-            return None
-        # Where nobody owes a turn somebody has to be next, so that nothing hangs.
-        turn = None if dialog.state.debts.open else reopened(dialog.header, dialog.state)
-        return note_of(mark, turn=turn, body=whole)
-
-    return write(log, "veto", make)
-
-
-def strike(log: LogFile, turn: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
-    """Withdraw turns (`7`, `7, 9`, `3-5`): their marks stop counting. Does nothing when they are struck already.
-
-    A strike of what the end rests on opens the dialog again, with the turn to the person. `secrets` are taken out.
-    Raises `BadInput` for a turn that is none.
-    """
-    short, whole = in_mark(reason, secrets)
-
-    def make(dialog: Dialog) -> Draft | None:
-        there = {entry.number for entry in dialog.turns}
-        last = dialog.state.number
-        wanted = sorted(fold.turns_in(Mark("STRIKE", turn), max(last, 1)))
-        words = re.split(r"[\s,–-]+", turn.strip(" ,"))
-        is_clear = all(re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= last for word in words)  # numbers alone
-        if not wanted or not set(wanted) <= there or not is_clear:
-            fix = f"name turns from 1 to {last}: dialogd strike {last}" if last else "there is no turn yet"
-            raise BadInput(f"there is no turn {turn[:60].strip() or '(none given)'}", fix=fix)
-        if set(wanted) <= dialog.state.hand.struck:
-            return None
-        return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), short), body=whole)
-
-    return write(log, "strike", make)
-
-
-def limit(log: LogFile, name: str, value: str) -> Dialog:
-    """Change a limit, by a note: `max_turns` `40`. Does nothing where that changes nothing. Raises `BadInput`."""
-    said = " ".join(f"{name} {value}".split())
-    new = f"{said.partition(' ')[0].lower().replace('-', '_')} {said.partition(' ')[2]}"
-
-    def make(dialog: Dialog) -> Draft | None:
-        limits, problem = dialog.state.limits.changed(new)
-        if problem:
-            raise BadInput(problem, fix="write it like: dialogd limit max_turns 40, or dialogd limit budget '$4'")
-        return None if limits == dialog.state.limits else note_of(Mark("LIMIT", one_line(new, 200)))
-
-    return write(log, "limit", make)
-
-
 SEAT_TIMEOUT = "30 minutes"  # of a turn, for a session that has other things to do too
+SEATED = (
+    "The seat of {agent} is an open session of {what}: it keeps its own permissions, with write access to its project,"
+    " and replies when it can."
+)
 
 
 def seat(log: LogFile, agent: str, what: str, timeout: str = "") -> Dialog | None:
     """Note that an open session, such as of `Claude Code`, takes the agent's seat, and the time that its turns have.
 
-    Without a `timeout` that is `SEAT_TIMEOUT`, where the file gives the agent no time of its own yet.
-    Does nothing, and gives None, where there is no dialog, where it has ended, and where the file says both already.
-    Raises `BadInput` for an unknown agent or a time that is none.
+    Without a `timeout` that is `SEAT_TIMEOUT`, where the file gives the agent none yet. Gives None without a dialog.
     """
 
     def make(dialog: Dialog) -> Draft | None:
@@ -535,35 +528,22 @@ def seat(log: LogFile, agent: str, what: str, timeout: str = "") -> Dialog | Non
         return None
 
 
-SEATED = (
-    "The seat of {agent} is an open session of {what}: it keeps its own permissions, with write access to its project,"
-    " and replies when it can."
-)
-
-
-def invite(log: LogFile, agent: str, *, secrets: Sequence[str] = ()) -> Dialog:
-    """Have one more agent take part, behind the others: `C`, `C = Claude C`, `C = Claude C @ http://localhost:3003`.
-
-    Its daemon is started by the person. Does nothing when that very agent takes part. `secrets` are taken out. Raises
-    `BadInput` for a bad id, name or address, or an id or port that another agent has.
-    """
+@_act("invite")
+def invite(dialog: Dialog, agent: str, *, secrets: Sequence[str] = ()) -> Draft | None:
+    """Have one more agent take part, behind the others: `C`, `C = Claude C`, `C = Claude C @ http://localhost:3003`."""
     agent = redact(clean(agent), secrets)[0]
-
-    def make(dialog: Dialog) -> Draft | None:
-        if _takes_part(dialog, agent):
-            return None
-        found, problem = fold.invited(dialog.header, agent, dialog.state.hand.left)
-        if found is None:
-            port = fold.free_port(dialog.header, dialog.state.hand.left)
-            taken = {agent.id.casefold() for agent in dialog.header.agents}
-            free = next((letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.casefold() not in taken), "Z2")
-            raise BadInput(
-                f"cannot invite {agent[:60].strip() or 'nobody'}: {problem or 'that is no agent'}",
-                fix=f"give it an id and a port of its own: dialogd invite {free} --port {port}",
-            )
-        return note_of(Mark("INVITE", agent_words(found)))
-
-    return write(log, "invite", make)
+    if _takes_part(dialog, agent):
+        return None
+    found, problem = fold.invited(dialog.header, agent, dialog.state.hand.left)
+    if found is None:
+        port = fold.free_port(dialog.header, dialog.state.hand.left)
+        taken = {agent.id.casefold() for agent in dialog.header.agents}
+        free = next((letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.casefold() not in taken), "Z2")
+        raise BadInput(
+            f"cannot invite {agent[:60].strip() or 'nobody'}: {problem or 'that is no agent'}",
+            fix=f"give it an id and a port of its own: dialogd invite {free} --port {port}",
+        )
+    return note_of(Mark("INVITE", agent_words(found)))
 
 
 def _takes_part(dialog: Dialog, agent: str) -> bool:
@@ -575,56 +555,26 @@ def _takes_part(dialog: Dialog, agent: str) -> bool:
     return (not known.is_named or known.name == one.name) and ("@" not in agent or known.url == one.url)
 
 
-def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
-    """Let an agent take part no longer: what it owed is closed, and the turn goes on. Does nothing for who has left.
+@_act("leave")
+def leave(dialog: Dialog, agent: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Draft | None:
+    """Let an agent take part no longer: what it owed is closed, and the turn goes on.
 
     `USER` is the person: nothing waits for them from here on, as in a dialog that began with nobody at the table.
-    Raises `BadInput` for an unknown agent, `Refused` for the last one, and for the person where one agent is left.
     """
     short, whole = in_mark(reason, secrets)
-
-    def make(dialog: Dialog) -> Draft | None:
-        if any(agent.strip().casefold() in (one.id.casefold(), one.name.casefold()) for one in dialog.state.hand.left):
-            return None
-        if agent.strip().upper() == USER:
-            if len(dialog.header.agents) < 2:
-                raise Refused("you cannot leave: one agent alone agrees to nothing", fix="end the dialog: dialogd stop")
-            away = dialog.header.is_unattended
-            return None if away else note_of(_mark("LEAVE", USER, short), body=whole)
-        found = single(named(dialog, agent), agent)
-        if len(dialog.header.agents) == 1:
-            raise Refused(f"{found} is the last agent and cannot leave", fix="end the dialog: dialogd stop")
-        mark = _mark("LEAVE", found, short)
-        if dialog.state.outcome is not None or found not in dialog.state.owing:
-            return note_of(mark, body=whole)
-        step = passed_by_hand(dialog, found, mark)
-        end = (Mark(step.outcome, step.why),) if step.outcome else ()
-        return note_of(mark, *step.marks, *end, turn=step.turn, body=whole)
-
-    return write(log, "leave", make)
-
-
-def step(log: LogFile, *, on: bool) -> Dialog:
-    """Step mode: with `on` the turn comes back to the person after every other. Does nothing where it is so already.
-
-    Off, the turn goes on where it waits for the person for no other reason. Raises `Refused` after the end.
-    """
-
-    def make(dialog: Dialog) -> Draft | None:
-        lifecycle.refuse(dialog, "step")
-        state = dialog.state
-        if state.hand.step is on:
-            return None
-        waits = not on and set(state.owing) == {USER} and not state.questions.open and state.escalation.to != USER
-        turn = following(dialog.header, state, state.floor.last) if waits and state.floor.last else None
-        return note_of(Mark("STEP", "on" if on else "off"), turn=turn)
-
-    return write(log, "step", make)
-
-
-def _mark(name: str, value: str, short: str) -> Mark:
-    """A mark with the person's reason behind its bar."""
-    return Mark(name, f"{value} | {short}" if short else value)
+    if any(agent.strip().casefold() in (one.id.casefold(), one.name.casefold()) for one in dialog.state.hand.left):
+        return None
+    if agent.strip().upper() == USER:
+        if len(dialog.header.agents) < 2:
+            raise Refused("you cannot leave: one agent alone agrees to nothing", fix="end the dialog: dialogd stop")
+        return None if dialog.header.is_unattended else note_of(_mark("LEAVE", USER, short), body=whole)
+    found = single(named(dialog, agent), agent)
+    if len(dialog.header.agents) == 1:
+        raise Refused(f"{found} is the last agent and cannot leave", fix="end the dialog: dialogd stop")
+    mark = _mark("LEAVE", found, short)
+    if dialog.state.outcome is not None or found not in dialog.state.owing:
+        return note_of(mark, body=whole)
+    return _passed(dialog, found, mark, whole)
 
 
 # -- The tasks of a build ---------------------------------------------------------------------------------------------
@@ -643,11 +593,8 @@ _UNDER_WAY = frozenset({build.ASSIGNED, build.SUBMITTED})
 def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """`confirm`, `drop`, `retry` or `accept` tasks of a build (`001, 003`); without a name, those that wait for it.
 
-    Does nothing where it was done before; but what rests on a typed word, or was not tested, is accepted by the command
-    although it is approved. Dropping one that is under way is a turn of the person's, which ends the
-    call; all else is a note. Where confirmed tasks need more turns than there are, the limit is raised with them.
-    `secrets` are taken out of the reason. Raises `BadInput` for a task that is none, `Refused` after the end, where no
-    task waits for it, and in a dialog that is no build.
+    What rests on a typed word, or was not tested, is accepted by the command although it is approved. Dropping one that
+    is under way is a turn of the person's, which ends the call; all else is a note.
     """
     if act not in _WORDS:
         raise BadInput(f"nothing is called {act[:60]!r} here", fix=f"name one of: {', '.join(_WORDS)}")
@@ -672,20 +619,17 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
         if not unsaid.issuperset(task.number for task in new):
             lifecycle.refuse(dialog, "tasks")
         mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {_WORDS[act]}", short.replace("|", "/"))
-        after = state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
-        is_turn = act == "drop" and any(task.state in _UNDER_WAY for task in new)
+        after, is_turn = _after(dialog, mark), act == "drop" and any(task.state in _UNDER_WAY for task in new)
         trees = [build.approval(task, task.score) for task in new] if act == "accept" else []
-        marks = (mark, *trees, *_room(dialog, after.build, turn=is_turn))
-        if is_turn:
-            turn = (after.build.next_turn,)
-            return Draft(USER, "User", dialog.state.number + 1, whole, marks, turn)
-        return note_of(*marks, body=whole)
+        marks = (mark, *trees, *_room(dialog, after, turn=is_turn))
+        return _turn_of(dialog, whole, marks, (after.next_turn,)) if is_turn else note_of(*marks, body=whole)
 
     return write(log, f"tasks {act}", make)
 
 
+@_act("tasks change")
 def change_task(
-    log: LogFile,
+    dialog: Dialog,
     named: str,
     *,
     description: str = "",
@@ -693,38 +637,29 @@ def change_task(
     after: str = "",
     hours: str = "",
     secrets: Sequence[str] = (),
-) -> Dialog:
+) -> Draft | None:
     """Change what a task asks for, before the work on it begins; what is left out stays.
 
-    `after` are the tasks that come first (`1, 2`; `none`), `hours` an estimate. `secrets` are taken out. Does nothing
-    where that changes nothing. Raises `BadInput` for a task that is none, and for no change at all, `Refused` for one
-    that is under way or done.
+    `after` are the tasks that come first (`1, 2`; `none`), `hours` an estimate.
     """
     texts = [_field(description, secrets), "; ".join(_field(one, secrets).replace(";", ",") for one in criteria)]
     texts += [_field(after, secrets), _field(hours, secrets)]
-
-    def make(dialog: Dialog) -> Draft | None:
-        rules_of_build(dialog)
-        lifecycle.refuse(dialog, "tasks")
-        (task, *others) = tasks_named(dialog, named)
-        if others or not any(texts):
-            what = "several tasks cannot be changed at once" if others else "nothing is to be changed"
-            raise BadInput(what, fix=f"dialogd tasks change {task.id} --description TEXT")
-        first = [*map(int, re.findall(r"\d+", texts[2]))]
-        if texts[2] and texts[2].casefold() != "none" and (not first or any(n >= task.number or n < 1 for n in first)):
-            fix = "name older ones, such as --after 1; --after none: it waits for no other"
-            raise BadInput(f"task {task.id} cannot come after {texts[2][:60]!r}", fix=fix)
-        if texts[3] and not re.fullmatch(r"\d{1,4}(\.\d{1,2})?( ?h)?", texts[3]):
-            raise BadInput(f"{texts[3][:60]!r} is no estimate in hours", fix="write it like --hours 2")
-        if task.state not in (build.PROPOSED, build.CONFIRMED):
-            raise Refused(f"cannot change task {task.id}: it is {task.state}", fix=_ways(dialog))
-        mark = Mark("TASK", " | ".join((task.id, "changed", *texts)).rstrip(" |"))
-        same = (
-            state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ())).build == dialog.state.build
-        )
-        return None if same else note_of(mark)
-
-    return write(log, "tasks change", make)
+    rules_of_build(dialog)
+    lifecycle.refuse(dialog, "tasks")
+    (task, *others) = tasks_named(dialog, named)
+    if others or not any(texts):
+        what = "several tasks cannot be changed at once" if others else "nothing is to be changed"
+        raise BadInput(what, fix=f"dialogd tasks change {task.id} --description TEXT")
+    first = [*map(int, re.findall(r"\d+", texts[2]))]
+    if texts[2] and texts[2].casefold() != "none" and (not first or any(n >= task.number or n < 1 for n in first)):
+        fix = "name older ones, such as --after 1; --after none: it waits for no other"
+        raise BadInput(f"task {task.id} cannot come after {texts[2][:60]!r}", fix=fix)
+    if texts[3] and not re.fullmatch(r"\d{1,4}(\.\d{1,2})?( ?h)?", texts[3]):
+        raise BadInput(f"{texts[3][:60]!r} is no estimate in hours", fix="write it like --hours 2")
+    if task.state not in (build.PROPOSED, build.CONFIRMED):
+        raise Refused(f"cannot change task {task.id}: it is {task.state}", fix=_ways(dialog))
+    mark = Mark("TASK", " | ".join((task.id, "changed", *texts)).rstrip(" |"))
+    return None if _after(dialog, mark) == dialog.state.build else note_of(mark)
 
 
 def _field(text: str, secrets: Sequence[str]) -> str:
@@ -732,23 +667,17 @@ def _field(text: str, secrets: Sequence[str]) -> str:
     return one_line(text, LONGEST, secrets).replace("|", "/")
 
 
-def gate(log: LogFile, how: str) -> Dialog:
-    """Where no sandbox is: let the gate `run` on the submitted tree all the same, or have it reviewed `untested`.
-
-    The word is for that very tree. Raises `BadInput` for another word, `Refused` where nothing of that kind waits.
-    """
+@_act("tasks gate")
+def gate(dialog: Dialog, how: str) -> Draft:
+    """Where no sandbox is: let the gate `run` on this very tree all the same, or have it reviewed `untested`."""
     if how not in ("run", "untested"):
         raise BadInput(f"a gate cannot be {how[:60]!r}", fix="dialogd tasks gate run, or dialogd tasks gate untested")
-
-    def make(dialog: Dialog) -> Draft:
-        rules_of_build(dialog)
-        lifecycle.refuse(dialog, "tasks")
-        what, task = dialog.state.build.due
-        if what is not build.Due.ALLOW or task is None:
-            raise Refused("no gate waits for your word", fix=_ways(dialog))
-        return note_of(Mark("GATE", f"{task.id} | {how} | tree {task.tree}"))
-
-    return write(log, "tasks gate", make)
+    rules_of_build(dialog)
+    lifecycle.refuse(dialog, "tasks")
+    what, task = dialog.state.build.due
+    if what is not build.Due.ALLOW or task is None:
+        raise Refused("no gate waits for your word", fix=_ways(dialog))
+    return note_of(Mark("GATE", f"{task.id} | {how} | tree {task.tree}"))
 
 
 # -- What is approved, on the person's branch -------------------------------------------------------------------------
@@ -771,15 +700,12 @@ class Takeover:
 
 
 def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
-    """What a merge would do: of all that is approved, into `onto`, by default the branch that the build began from.
-
-    Raises `Refused` where there is nothing to merge, or where the branch has moved since.
-    """
+    """What a merge would do: of all that is approved, into `onto`, by default the branch that the build began from."""
     from dialogd.tasks.approvals import judge_here
 
     judge, against = judge_here(log, untested=True)
     known, (trees, branch, at) = judge.dialog.state.build, _branch(judge.dialog, repo, onto)
-    ready = tuple(task for task in known.all if task.state == build.APPROVED)
+    ready = _approved(known)
     last = next((task for task in ready if task.commit == known.base), None)
     if last is None:
         raise Refused(f"nothing to merge: {_none_approved(known)}", fix="dialogd tasks")
@@ -793,8 +719,11 @@ def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
     return Takeover(branch, at, ready, last.commit, trees.diff(at, last.commit, 0).stat, tuple(doubts))
 
 
+def _approved(tasks: build.Tasks) -> tuple[build.Task, ...]:
+    return tuple(task for task in tasks.all if task.state == build.APPROVED)
+
+
 def _none_approved(tasks: build.Tasks) -> str:
-    """Why there is nothing to take over."""
     is_done = any(task.state == build.MERGED for task in tasks.all)
     return "all is merged already" if is_done else "no task is approved"
 
@@ -803,7 +732,7 @@ def carried_over(log: LogFile, repo: Path, onto: str = "") -> Takeover:
     """What a rebase would do. Raises `Refused` where the branch has not moved."""
     dialog = log.read()
     trees, branch, at = _branch(dialog, repo, onto)
-    waiting = tuple(task for task in dialog.state.build.all if task.state == build.APPROVED)
+    waiting = _approved(dialog.state.build)
     if waiting and trees.is_ancestor(at, waiting[-1].commit):
         words = shlex.join(["dialogd", "build", "merge", *file_words(log.path)])
         raise Refused(f"{branch} has not moved: what was approved stands on it", fix=f"take it over: {words}")
@@ -836,8 +765,7 @@ def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
 def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> tuple[Dialog, Path | None]:
     """Fast-forward the branch, and note it; gives the dialog and the checkout that came along, None for none.
 
-    What speaks against it is overruled with `anyway`, and noted. Raises `Refused` for it else, and where the branch
-    cannot be fast-forwarded, with nothing done.
+    What speaks against it is overruled with `anyway`, and noted; else it is refused, with nothing done.
     """
     from dialogd.tasks.worktrees import Worktrees
 
@@ -847,87 +775,64 @@ def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> 
     return merged(log, what.to, what.doubts), where
 
 
-def rebase(log: LogFile, commit: str) -> Dialog:
+@_act("build rebase")
+def rebase(dialog: Dialog, commit: str) -> Draft | None:
     """Have all approved tasks carried to this commit, in their order, to be tested and reviewed anew: a turn.
 
-    It opens a build again that had ended. Does nothing where they stand on it already. Raises `Refused` where nothing
-    is approved, or a task is under way.
+    It opens a build again that had ended.
     """
-
-    def make(dialog: Dialog) -> Draft | None:
-        rules, known = rules_of_build(dialog), dialog.state.build
-        if busy := next((task for task in known.all if task.state in build.UNDER_WAY), None):
-            raise Refused(f"task {busy.id} is under way", fix="wait for its end, or drop it: dialogd tasks drop")
-        approved = [task for task in known.all if task.state == build.APPROVED]
-        if not approved:
-            raise Refused(f"nothing can be carried: {_none_approved(known)}", fix=_ways(dialog))
-        if approved[0].base == commit:
-            return None
-        mark = Mark("TASK", f"all | rebase | {commit}")
-        after = state_after(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
-        room = _room(dialog, after.build, turn=True)
-        return Draft(USER, "User", dialog.state.number + 1, "", (mark, *room), (rules.lead,))
-
-    return write(log, "build rebase", make)
+    rules, known = rules_of_build(dialog), dialog.state.build
+    if busy := next((task for task in known.all if task.state in build.UNDER_WAY), None):
+        raise Refused(f"task {busy.id} is under way", fix="wait for its end, or drop it: dialogd tasks drop")
+    approved = _approved(known)
+    if not approved:
+        raise Refused(f"nothing can be carried: {_none_approved(known)}", fix=_ways(dialog))
+    if approved[0].base == commit:
+        return None
+    mark = Mark("TASK", f"all | rebase | {commit}")
+    return _turn_of(dialog, "", (mark, *_room(dialog, _after(dialog, mark), turn=True)), (rules.lead,))
 
 
-def merged(log: LogFile, commit: str, overruled: Sequence[str] = ()) -> Dialog:
-    """Note that the tasks up to this approved commit are in the person's branch. Does nothing where it is noted.
-
-    `overruled` is what spoke against it, and was set aside by the person's word.
-    """
+@_act("build merge")
+def merged(dialog: Dialog, commit: str, overruled: Sequence[str] = ()) -> Draft | None:
+    """Note that the tasks up to this commit are in the person's branch, and what spoke against that, `overruled`."""
     against = one_line("; ".join(overruled), 2_000).replace("|", "/")
     although = f" | although {against}" if against else ""
-
-    def make(dialog: Dialog) -> Draft | None:
-        rules_of_build(dialog)
-        done = [task for task in dialog.state.build.all if task.state == build.APPROVED]
-        new = done[: 1 + next((n for n, task in enumerate(done) if task.commit == commit), -1)]
-        if not new:
-            return None
-        return note_of(Mark("TASK", f"{', '.join(task.id for task in new)} | merged | commit {commit}{although}"))
-
-    return write(log, "build merge", make)
+    rules_of_build(dialog)
+    done = _approved(dialog.state.build)
+    new = done[: 1 + next((n for n, task in enumerate(done) if task.commit == commit), -1)]
+    if not new:
+        return None
+    return note_of(Mark("TASK", f"{', '.join(task.id for task in new)} | merged | commit {commit}{although}"))
 
 
-def published(log: LogFile, number: int, request: build.Request) -> Dialog:
-    """Note the pull request that was opened for a commit of that task. Does nothing where it is noted."""
-
-    def make(dialog: Dialog) -> Draft | None:
-        rules_of_build(dialog)
-        task = dialog.state.build.of(number)
-        if task is None or request in task.requests:
-            return None
-        known = f" | number {request.number}" if request.number is not None else ""
-        return note_of(Mark("TASK", f"{task.id} | published | {request.url}{known} | commit {request.commit}"))
-
-    return write(log, "build pr", make)
+@_act("build pr")
+def published(dialog: Dialog, number: int, request: build.Request) -> Draft | None:
+    """Note the pull request that was opened for a commit of that task."""
+    rules_of_build(dialog)
+    task = dialog.state.build.of(number)
+    if task is None or request in task.requests:
+        return None
+    known = f" | number {request.number}" if request.number is not None else ""
+    return note_of(Mark("TASK", f"{task.id} | published | {request.url}{known} | commit {request.commit}"))
 
 
-def carry_on(log: LogFile, budget: str = "") -> Dialog:
-    """Have a build go on that was stopped, or whose task could not be gone on with; with another budget if wanted.
-
-    Does nothing where it goes on anyway. Raises `Refused` where it has come to its end.
-    """
-    limits = _budget_mark(budget)
-
-    def make(dialog: Dialog) -> Draft | None:
-        rules_of_build(dialog)
-        state = dialog.state
-        failed = [task.id for task in state.build.all if task.state == build.ERROR]
-        marks = ((Mark("TASK", f"{', '.join(failed)} | retry"),) if failed else ()) + limits
-        if state.outcome is None:
-            return note_of(*marks) if marks else None
-        if state.outcome.is_complete:
-            raise Refused(
-                f"cannot continue: the build is {lifecycle.in_words(dialog)}",
-                fix='look at it: dialogd tasks; ask for more: dialogd say "…"; take it over: dialogd build merge',
-            )
-        after = state_after(dialog.header, state, Said("", 0, USER, "", "", marks, ()))
-        turn = (after.build.next_turn,)
-        return Draft(USER, "User", state.number + 1, "Go on.", (*marks, *_room(dialog, after.build, turn=True)), turn)
-
-    return write(log, "build --continue", make)
+@_act("build --continue")
+def carry_on(dialog: Dialog, budget: str = "") -> Draft | None:
+    """Have a build go on that was stopped, or whose task could not be gone on with; with another budget if wanted."""
+    rules_of_build(dialog)
+    state = dialog.state
+    failed = [task.id for task in state.build.all if task.state == build.ERROR]
+    marks = ((Mark("TASK", f"{', '.join(failed)} | retry"),) if failed else ()) + _budget_mark(budget)
+    if state.outcome is None:
+        return note_of(*marks) if marks else None
+    if state.outcome.is_complete:
+        raise Refused(
+            f"cannot continue: the build is {lifecycle.in_words(dialog)}",
+            fix='look at it: dialogd tasks; ask for more: dialogd say "…"; take it over: dialogd build merge',
+        )
+    after = _after(dialog, *marks)
+    return _turn_of(dialog, "Go on.", (*marks, *_room(dialog, after, turn=True)), (after.next_turn,))
 
 
 def rules_of_build(dialog: Dialog) -> Build:

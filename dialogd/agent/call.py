@@ -45,16 +45,11 @@ class Bill:
 
     def plus(self, other: Bill) -> Bill:
         """Both together."""
+        counted = ("calls", "tokens_in", "tokens_out", "cached", "usd", "tokens_known", "usd_known")
         return Bill(
             model=other.model or self.model,
-            calls=self.calls + other.calls,
-            tokens_in=self.tokens_in + other.tokens_in,
-            tokens_out=self.tokens_out + other.tokens_out,
-            cached=self.cached + other.cached,
-            usd=self.usd + other.usd,
-            tokens_known=self.tokens_known + other.tokens_known,
-            usd_known=self.usd_known + other.usd_known,
             is_estimated=self.is_estimated or other.is_estimated,
+            **{name: getattr(self, name) + getattr(other, name) for name in counted},
         )
 
     def attributes(self) -> tuple[tuple[str, str], ...]:
@@ -98,13 +93,10 @@ class Bill:
 MOST = 1e12  # tokens or dollars of one call; more is a slip, or somebody who wants to spoil the account
 
 
-def is_possible(usage: Usage) -> bool:
-    """False for impossible figures: negative, infinite, or no number."""
+def _is_possible(usage: Usage) -> bool:
+    """False for figures that are negative, infinite, or no numbers."""
     figures = (usage.tokens_in, usage.tokens_out, usage.cached, usage.cache_write, usage.usd)
-    return all(
-        figure is None or (isinstance(figure, int | float) and not isinstance(figure, bool) and 0 <= figure < MOST)
-        for figure in figures
-    )
+    return all(figure is None or (type(figure) in (int, float) and 0 <= figure < MOST) for figure in figures)
 
 
 def of_call(usage: Usage, price: Price | None) -> Bill:
@@ -461,7 +453,7 @@ class Call:
             async with aclosing(self.backend.reply(request)) as chunks:
                 async for chunk in chunks:
                     if isinstance(chunk, Usage):
-                        usage = chunk if is_possible(chunk) else usage
+                        usage = chunk if _is_possible(chunk) else usage
                     elif isinstance(chunk, NextRequest):
                         self.bill, usage = self.bill.plus(of_call(usage, self.backend.price)), Usage(calls=0)
                         if self.book is not None:
@@ -495,10 +487,7 @@ class Call:
         return self.text
 
     def _safe(self, error: BackendError, too_long: float | None) -> BackendError:
-        """The error without secrets: it quotes what the backend said, and goes into the file.
-
-        A wait that the service asked for, and that is `too_long` for the turn, is part of the cause.
-        """
+        """The error without secrets: it quotes what the backend said, and goes into the file."""
         cause, fix = (redact(text, self.secrets)[0] for text in (error.cause, error.fix))
         if too_long:
             cause = f"{cause}; the service asked to wait until {_time_in(too_long)}"
@@ -511,10 +500,7 @@ class Call:
 def _time_in(seconds: float) -> str:
     """`16:17`: the local time in so many seconds, with its date where that is another day."""
     now = datetime.now().astimezone()
-    try:
-        then = now + timedelta(seconds=seconds)
-    except OverflowError:
-        return "years have passed"
+    then = now + timedelta(seconds=min(seconds, 1e9))  # a service may ask for anything
     return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%Y-%m-%d %H:%M}"
 
 

@@ -54,28 +54,19 @@ class Activity:
         return {"agent": who, "state": self.state, "turn": self.turn, "seconds": seconds, "reason": self.reason}
 
 
+@dataclass(slots=True)
 class Writing:
-    """The text of one turn in the making: its newest part, and how long it is."""
+    """The text of one turn in the making: its newest part, and how long all of it is."""
 
-    def __init__(self, turn: int, *, is_relayed: bool) -> None:
-        self.turn = turn
-        self.is_relayed = is_relayed
-        self.chars = 0
-        self._parts: deque[str] = deque()
-        self._kept = 0
+    turn: int
+    is_relayed: bool
+    text: str = ""
+    chars: int = 0
 
     def add(self, text: str) -> None:
         """Take a piece."""
         self.chars += len(text)
-        self._kept += len(text)
-        self._parts.append(text)
-        while self._kept > KEPT and len(self._parts) > 1:
-            self._kept -= len(self._parts.popleft())
-
-    @property
-    def text(self) -> str:
-        """What is kept of it."""
-        return "".join(self._parts)
+        self.text = (self.text + text)[-KEPT:]
 
     def data(self, who: str, text: str, *, reset: bool) -> dict[str, Any]:
         """A piece as the data of an event."""
@@ -188,7 +179,7 @@ class Hub:
         self.is_closed = False  # the daemon goes
         self._standing: dict[str, Activity] = {}
         self._writing: dict[str, Writing] = {}
-        self._audience_changed: list[Callable[[], None]] = []
+        self._tell_audience: Callable[[], None] = lambda: None
 
     @property
     def clients(self) -> int:
@@ -202,11 +193,7 @@ class Hub:
 
     def follow_audience(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever a listener comes or goes, and when the daemon goes."""
-        self._audience_changed.append(changed)
-
-    def _tell_audience(self) -> None:
-        for changed in self._audience_changed:
-            changed()
+        self._tell_audience = changed
 
     # -- telling --------------------------------------------------------------------------------------------------
 
@@ -250,7 +237,7 @@ class Hub:
         """Tell a piece of the turn that an agent writes; `reset` begins it anew."""
         writing = self._writing.get(who)
         if writing is None or reset or writing.turn != turn:
-            writing, reset = Writing(turn, is_relayed=is_relayed), True
+            writing, reset = Writing(turn, is_relayed), True
             self._writing[who] = writing
         writing.add(text)
         self._tell(self._momentary("text", writing.data(who, text, reset=reset), is_relayed=is_relayed))
@@ -271,7 +258,6 @@ class Hub:
             self._writing.pop(other, None)
 
     def _momentary(self, kind: str, data: Fields, *, is_relayed: bool) -> Event:
-        """An event that nobody is told again."""
         return Event("", kind, data, is_relayed=is_relayed, safe=self._safe)
 
     def _tell(self, event: Event) -> None:
@@ -290,10 +276,7 @@ class Hub:
 
     @contextmanager
     def join(self, last_id: str = "", *, hears_all: bool = False) -> Iterator[Listener]:
-        """A listener from now on, told all since `last_id` first, or `reset` when that is not known any more.
-
-        Then it is told what each agent does and has written so far. Raises `NotRunning` when too many listen.
-        """
+        """A listener from now on, told all since `last_id` first, or `reset` when that is not known any more."""
         if len(self._listeners) >= CLIENTS:
             raise NotRunning(f"{CLIENTS} clients listen already", fix="close one of them")
         missed = self._since(last_id)
@@ -345,24 +328,12 @@ BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # seconds 
 
 
 @dataclass(slots=True)
-class Durations:
-    """How long something took, counted in buckets: as many as `BUCKETS`, and one for all that took longer."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    sum: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.sum += seconds
-
-
-@dataclass(slots=True)
 class Counters:
-    """What this daemon has done; `thinking` in seconds, `bill` of all its calls, `unpriced` of unknown cost.
+    """What this daemon has done; `thinking` in seconds, `bill` of all its calls.
 
     `refused` counts deliveries to a live seat that were refused, `ends` calls by how they ended (written, interrupted,
-    late, failed), `errors` failures by their kind.
+    late, failed), `errors` failures by their kind. `durations` counts turns by how long their calls took: as many as
+    `BUCKETS`, and one for all that took longer; all together they took `took` seconds.
     """
 
     turns: int = 0
@@ -372,27 +343,20 @@ class Counters:
     refused: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    durations: Durations = field(default_factory=Durations)
+    durations: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    took: float = 0.0
 
     def wrote(self, seconds: float) -> None:
         """Count a turn that stands in the file; its call took so long."""
         self.turns += 1
         self.ends["written"] += 1
-        self.durations.add(seconds)
+        self.durations[bisect_left(BUCKETS, seconds)] += 1
+        self.took += seconds
 
     def failed(self, kind: str) -> None:
         """Count a call that failed for good."""
         self.ends["failed"] += 1
         self.errors[kind] += 1
-
-    def pay(self, bill: Bill) -> None:
-        """Add what calls came to."""
-        self.bill = self.bill.plus(bill)
-
-    @property
-    def unpriced(self) -> int:
-        """Calls whose price nobody knows."""
-        return self.bill.calls - self.bill.usd_known
 
 
 # -- What a daemon says -----------------------------------------------------------------------------------------------
@@ -439,10 +403,7 @@ class _Line(logging.Formatter):
 
 
 def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secrets: Sequence[str] = ()) -> None:
-    """Log to stderr and to `file`, which is rotated at 1 MB and kept three times; without `secrets`.
-
-    Raises `UnsafeFile` for a link, a pipe or another user's file.
-    """
+    """Log to stderr and to `file`, which is rotated at 1 MB and kept three times; without `secrets`."""
     log_at(file).close()
     logging.raiseExceptions = False  # a full disk or a closed terminal ends no turn
     to_file = RotatingFileHandler(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8")
@@ -563,15 +524,12 @@ class Reporter:
             return
         self._said = now
         self.hub.publish("state", partial(state_fields, dialog, thinking=False), state=now[0], reason=now[1])
-        self._waits(now[1], dialog)
-
-    def _waits(self, reason: str, dialog: Dialog | None) -> None:
-        """The agent's state while it waits: idle, or failed until it is retried."""
+        # It is idle, or failed until it is retried.
         before = self.hub.state_of(self.me)
         if dialog is None or dialog.state.outcome is not None or self.me not in dialog.state.debts.failed:
-            self.hub.agent(self.me, "idle", reason=reason)
+            self.hub.agent(self.me, "idle", reason=now[1])
         elif before is None or before.state != "failed":
-            self.hub.agent(self.me, "failed", reason=reason)
+            self.hub.agent(self.me, "failed", reason=now[1])
 
 
 _IN_EVENTS = ("turn", "turn_of", "phase", "lifecycle", "outcome", "signals", "convergence")

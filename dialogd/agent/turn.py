@@ -292,10 +292,7 @@ class Speaker:
 
     @property
     def is_working(self) -> bool:
-        """True while a reply is being written, or a build's work is done.
-
-        Where somebody else writes it, from when they have fetched the turn.
-        """
+        """True while a reply is being written, or a build's work is done."""
         return self.builder.is_busy or (self.call is not None and getattr(self.backend, "is_opened", True))
 
     async def keep_draft(self, received: Received, why: str) -> None:
@@ -321,10 +318,7 @@ class Speaker:
         return self.call
 
     async def _book(self, request: Request) -> None:
-        """Journal the expected cost of a call, so that one that is cut off by a crash is counted too.
-
-        Raises `DialogdError`: what cannot be booked is not bought.
-        """
+        """Journal the expected cost of a call, so that one that is cut off by a crash is counted too."""
         so_far = self.call.bill if self.call is not None else Bill()
 
         def book() -> None:
@@ -338,7 +332,7 @@ class Speaker:
         self.call = None
         self.tally.thinking += call.seconds
         self.tally.secrets += call.redacted
-        self.tally.pay(call.bill)
+        self.tally.bill = self.tally.bill.plus(call.bill)
         if not answered and (call.bill.calls or self.journal.is_calling):
             with suppress(DialogdError):  # a full disk must not hide why the call ended
                 self.journal.record("spent", durable=False, usage=call.bill.record)
@@ -516,10 +510,7 @@ class Turn:
         return None
 
     async def _submit(self, dialog: Dialog) -> None:
-        """Commit what this turn of a build's lead left in its worktree; the reply is kept before that.
-
-        Raises `BackendError`: without its commit the turn submits nothing.
-        """
+        """Commit what this turn of a build's lead left in its worktree; the reply is kept before that."""
         of, received, admission = self.of, self.received, self._admission
         if self._is_submitted or received is None or not of.builder.submits(dialog):
             return
@@ -549,10 +540,7 @@ class Turn:
         return admission
 
     async def _ask(self, dialog: Dialog) -> Dialog | Wait | None:
-        """Ask the backend; once more where the body must be written anew. What it cost is kept, however it ends.
-
-        A digest that must be written first is all that this does; its dialog is given. Raises `BackendError`.
-        """
+        """Ask the backend; once more where the body must be written anew. What it cost is kept, however it ends."""
         of = self.of
         call = of.begin_call()
         if of.is_working:
@@ -710,7 +698,7 @@ class Turn:
             return None
         if written is None:
             return await self._interrupted("")
-        of.tally.pay(call.bill)
+        of.tally.bill = of.tally.bill.plus(call.bill)
         call.bill = Bill()
         return written
 

@@ -444,7 +444,7 @@ def _work(agent: Agent) -> Iterator[Row]:
         ("lock_wait_seconds", "Time spent waiting for the dialog's lock.", agent.file.lock.waited),
         ("cost_usd", "US dollars its calls are known to have cost.", bill.usd),
         ("calls", "Calls of the backend.", bill.calls),
-        ("calls_unpriced", "Calls whose cost nobody knows.", tally.unpriced),
+        ("calls_unpriced", "Calls whose cost nobody knows.", bill.calls - bill.usd_known),
         ("calls_uncounted", "Calls whose tokens nobody knows.", bill.calls - bill.tokens_known),
     ):
         yield name, "counter", about, "", {"": value}
@@ -455,11 +455,11 @@ def _work(agent: Agent) -> Iterator[Row]:
 
 
 def _histogram(agent: Agent) -> dict[str, float]:
-    durations, own = agent.tally.durations, f'{{agent="{agent.me}"'
-    counts = list(accumulate(durations.counts))
+    tally, own = agent.tally, f'{{agent="{agent.me}"'
+    counts = list(accumulate(tally.durations))
     edges = (*(f"{edge:g}" for edge in BUCKETS), "+Inf")
     buckets = {f'_bucket{own},le="{edge}"': count for edge, count in zip(edges, counts, strict=True)}
-    return {**buckets, f"_count{own}": counts[-1], f"_sum{own}": durations.sum}
+    return {**buckets, f"_count{own}": counts[-1], f"_sum{own}": tally.took}
 
 
 def _state(agent: Agent) -> Iterator[Row]:

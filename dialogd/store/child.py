@@ -74,10 +74,7 @@ class Child:
         cwd: Path | None,
         limits: Limits | None = None,
     ) -> None:
-        """Start `command` (its first word is a path); `stdin` None: `write` says what comes, and when.
-
-        Raises OSError when no process can be started.
-        """
+        """Start `command` (its first word is a path); `stdin` None: `write` says what comes, and when."""
         self.limits = limits
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)

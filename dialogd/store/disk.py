@@ -82,10 +82,7 @@ def write_once(data: bytes, target: Path) -> None:
 
 
 def write_over(data: bytes, target: Path, *, durable: bool = True) -> None:
-    """Write a file (0600) in one step in place of the one that is there: a crash leaves one of the two, whole.
-
-    Where it need not be `durable`, a power loss may take it.
-    """
+    """Write a file (0600) in one step in place of the one that is there: a crash leaves one of the two, whole."""
     part = target.with_name(f".{target.name}.{os.getpid()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -233,10 +230,7 @@ class Distrusted(Exception):
 
 
 def log_at(path: Path) -> KeptFile:
-    """A log or output of dialogd's own, made where it is not there, open to be appended to.
-
-    Raises `UnsafeFile` for a link, a pipe or another user's file.
-    """
+    """A log or output of dialogd's own, made where it is not there, open to be appended to."""
     kept = KeptFile(path)
     try:
         kept.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -343,10 +337,7 @@ class Lock:
             self.release()
 
     def acquire(self) -> None:
-        """Take the lock.
-
-        Raises `StorageError` when it is not free within `wait` seconds, `UnsafeFile` when it cannot be trusted.
-        """
+        """Take the lock."""
         began = time.monotonic()
         try:
             for _ in range(ATTEMPTS):

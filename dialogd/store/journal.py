@@ -3,20 +3,6 @@
 One JSON-lines file per writer, all of one dialog file in one folder, so that any daemon can finish what another
 began. Records are appended and flushed; a line that a crash tore is passed over, and so is one that is no record of
 ours, which is reported. Losing the journal loses no committed turn.
-
-    started  the person has started the dialog                  {dialog}
-    reply    an agent's reply, before it is in the file         {debt, text, usage, ms, nonce}
-    calling  what a turn comes to by the end of a paid call     {usage, is_first}
-    answer   what it answered to the closing question           {debt, text, usage, ms}
-    spent    what a call came to that brought no reply          {usage}
-    tool     a call of a tool, before it is made                {debt, number, tool, arguments}
-    result   what came of it, or why it was not made            {debt, number, tool, arguments, how, text, is_error}
-    intent   the exact bytes about to be appended at an offset  {at, entry, number, dialog}
-    done     what became of the last intent                     {chain, number}
-    draft    a reply whose debt was closed                      {debt, text, why}
-    sent     drafts up to here were shown to their agent again
-    kept     what follows from the person's stop is done        {chain}
-    denied   an act of the person's that a session tried        {act, via}
 """
 
 from __future__ import annotations
@@ -63,14 +49,6 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
-def _is_bill(value: Any) -> bool:
-    return isinstance(value, dict)  # what is in it is judged where it is read: see `costs.from_record`
-
-
-def _is_debt(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(map(_is_text, value))
-
-
 def _is_entry(value: Any) -> bool:
     """True for an entry whose own hash fits: another one must not be completed in the file."""
     match = _FRAMED.fullmatch(_bytes(value)) if isinstance(value, str) else None
@@ -81,30 +59,31 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-# What each kind of record must have; of what else stands in it, a nonce, calls, a second answer and an intent's dialog
-# are read.
-_SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "started": {"dialog": _is_text},
-    "reply": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
-    "calling": {"usage": _is_bill, "is_first": lambda value: isinstance(value, bool)},
-    "answer": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
-    "spent": {"usage": _is_bill},
-    "tool": {"debt": _is_debt, "number": _is_count, "tool": _is_text, "arguments": _is_text},
-    "result": {
-        "debt": _is_debt,
-        "number": _is_count,
-        "tool": _is_text,
-        "arguments": _is_text,
-        "how": _is_text,
-        "text": _is_text,
-        "is_error": lambda value: isinstance(value, bool),
-    },
-    "intent": {"at": _is_count, "entry": _is_entry, "number": _is_count},
-    "done": {"chain": _is_text, "number": _is_count},
-    "draft": {"debt": _is_debt, "text": _is_text, "why": _is_text},
-    "sent": {},
-    "kept": {"chain": _is_text},
-    "denied": {"act": _is_text, "via": _is_text},
+# What the fields of records are; of what else stands in one, a nonce, calls, a second answer and an intent's dialog are
+# read. What is in a bill is judged where it is read.
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("dialog", "text", "tool", "arguments", "how", "chain", "why", "act", "via"), _is_text),
+    **dict.fromkeys(("ms", "number", "at"), _is_count),
+    **dict.fromkeys(("is_first", "is_error"), lambda value: isinstance(value, bool)),
+    "usage": lambda value: isinstance(value, dict),
+    "debt": lambda value: isinstance(value, list) and len(value) == 3 and all(map(_is_text, value)),
+    "entry": _is_entry,
+}
+
+_KINDS = {
+    "started": ("dialog",),  # the person has started the dialog
+    "reply": ("debt", "text", "usage", "ms"),  # an agent's reply, before it is in the file
+    "calling": ("usage", "is_first"),  # what a turn comes to by the end of a paid call
+    "answer": ("debt", "text", "usage", "ms"),  # what it answered to the closing question
+    "spent": ("usage",),  # what a call came to that brought no reply
+    "tool": ("debt", "number", "tool", "arguments"),  # a call of a tool, before it is made
+    "result": ("debt", "number", "tool", "arguments", "how", "text", "is_error"),  # what came of it, or why it was not
+    "intent": ("at", "entry", "number"),  # the exact bytes about to be appended at an offset
+    "done": ("chain", "number"),  # what became of the last intent
+    "draft": ("debt", "text", "why"),  # a reply whose debt was closed
+    "sent": (),  # drafts up to here were shown to their agent again
+    "kept": ("chain",),  # what follows from the person's stop is done
+    "denied": ("act", "via"),  # an act of the person's that a session tried
 }
 
 
@@ -379,16 +358,12 @@ def _fix(error: OSError, path: Path) -> str:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None for an empty one, and for one that is no record of ours: torn, damaged, of another kind.
-
-    The disk, an editor or another version may have left anything there, and nothing of it may stop a daemon.
-    """
+    """What a line says; None for an empty one, and for no record of ours: nothing that stands there stops a daemon."""
     if not line.strip():
         return None
     try:
         record = json.loads(line)
-        shape = _SHAPES[record["kind"]]
-        return record if all(fits(record[key]) for key, fits in shape.items()) else None
+        return record if all(_FIELDS[name](record[name]) for name in _KINDS[record["kind"]]) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -85,8 +85,7 @@ class LogFile:
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._probe = b""
         self._hash = sha256()  # of all that was read: a whole read of what has not changed need not be parsed again
-        self._has_changed = False  # in what was read before, as comparing it has shown
-        self._is_doubtful = False  # somebody who is no daemon wrote to it since it was last read or compared whole
+        self._is_doubtful = False  # somebody who is no daemon wrote to it since it was last read whole
         self.full_reads = 0
         self._file = KeptFile(path)
         self._mutex = threading.RLock()
@@ -124,7 +123,7 @@ class LogFile:
         """
         seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
         status = self._file.status()
-        if dialog is None or status is None or self._has_changed or (sure and self._is_doubtful):
+        if dialog is None or status is None or (sure and self._is_doubtful):
             return None
         if _stamp(status) == seen:
             return dialog
@@ -146,18 +145,6 @@ class LogFile:
         status = self._file.status()
         return None if status is None else _stamp(status)
 
-    def compare(self) -> None:
-        """Compare the file with what was read; where it differs, the next `read` reads all.
-
-        This finds changes that left length and time as they were.
-        """
-        with self._mutex:
-            dialog, status = self._dialog, self._file.status()
-            if dialog is None or status is None or _stamp(status) != self._seen:
-                return  # the next `read` has to do with it
-            self._has_changed = sha256(pread(self._file.fd, dialog.size, 0)).digest() != self._hash.digest()
-            self._is_doubtful = False
-
     def _read(self, status: os.stat_result, *, full: bool = False) -> Dialog:
         """The open file as `status` has it."""
         if status.st_size > LARGEST:
@@ -165,10 +152,10 @@ class LogFile:
                 f"{self.path} has {status.st_size:,} bytes; a dialog has at most {LARGEST:,}",
                 fix="name another file with --file",
             )
-        dialog = None if full or self._has_changed else self._read_on(status)
+        dialog = None if full else self._read_on(status)
         if dialog is None:
             dialog = self._read_whole(status.st_size)
-            self._has_changed = self._is_doubtful = False
+            self._is_doubtful = False
             self._keep(dialog, status)
         return dialog
 
@@ -221,10 +208,7 @@ class LogFile:
             raise UnsafeFile(f"{self.path} {problem}", fix=problem.fix) from problem
 
     def append(self, make: Make, journal: Journal) -> Dialog | None:
-        """Append what `make` returns for the dialog as read under the lock; the dialog with it.
-
-        None when it returns nothing. Raises what `write` and `read` do.
-        """
+        """Append what `make` returns for the dialog as read under the lock; the dialog with it."""
         return self.read() if self.write(make, journal) else None
 
     def write(self, make: Make, journal: Journal) -> bool:
@@ -295,10 +279,7 @@ class LogFile:
             return self._read(status)
 
     def set_aside(self, present: set[str]) -> Path | None:
-        """Set the journals aside, because turns they remember are gone; `present` are the hashes in the file.
-
-        None when there are no journals, or a peer was faster and set the same ones aside.
-        """
+        """Set the journals aside, because turns they remember are gone; `present` are the hashes in the file."""
         with self._mutex, self.locked():
             if not set(self.journals.committed().values()) - present:
                 return None
@@ -359,19 +340,13 @@ class LogFile:
                 raise UnsafeFile(f"{self.attachments} cannot be used: {why(error)}", fix="move it away") from error
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the file lock beside the dialog.
-
-        Raises `StorageError` when a stopped process holds it, and for good once a flush has failed.
-        """
+        """Hold the file lock beside the dialog."""
         if self.suspect:
             raise StorageError(self.suspect, fix=SUSPECT_FIX)
         return self.lock.held()
 
     def create(self, data: bytes, *, replace: bool = False) -> None:
-        """Write a new dialog file, durably; with `replace` an existing one is replaced atomically.
-
-        Raises `FileExistsError` without `replace`, and `NotADialog` when `data` is no dialog.
-        """
+        """Write a new dialog file, durably; with `replace` an existing one is replaced atomically."""
         grammar.parse(data)
         with self._mutex, self.locked():
             target = self.path.with_name(f".{self.path.name}.new") if replace else self.path
@@ -392,14 +367,10 @@ class LogFile:
 log = logging.getLogger("dialogd.watch")
 
 STEP = 25  # milliseconds; how often the library asks its own queue
-COMPARE = 30.0  # seconds between two comparisons of the whole file
 
 
 async def watch(file: Path, changed: Callable[[], None]) -> None:
-    """Call `changed` soon after `file` was written, replaced or removed, once for many writes, until cancelled.
-
-    Ends where watching is impossible; the slow poll replaces it.
-    """
+    """Call `changed` soon after `file` was written, replaced or removed, once for many writes, until cancelled."""
     from watchfiles import Change, awatch
 
     def ours(_: Change, path: str) -> bool:
@@ -413,14 +384,3 @@ async def watch(file: Path, changed: Callable[[], None]) -> None:
             changed()
     except (OSError, RuntimeError) as error:
         log.warning("cannot watch %s (%s); looking every few seconds instead", file.parent, error)
-
-
-async def compare(work: Callable[[], Awaitable[None]], changed: Callable[[], None], every: float = COMPARE) -> None:
-    """Have the whole file compared periodically; then call `changed`."""
-    import asyncio  # what only reads a dialog starts without it
-
-    while True:
-        await asyncio.sleep(every)
-        with suppress(DialogdError, OSError):
-            await work()
-            changed()
