@@ -168,9 +168,7 @@ words: 50 words
 labels: names
 question_defaults: true
 board:
-  max_contributions_per_round: 3
-  require_confidence: true
-  contribution_timeout: 2 minutes
+  round_limit: 3
 license: MIT
 metadata: {author: somebody}
 ---
@@ -203,8 +201,8 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     found = terms(FULL)
     assert found.problems == ()
     assert [(note.line, note.what) for note in found.notes] == [
-        (33, "key 'license' is ignored"),
-        (34, "key 'metadata' is ignored"),
+        (31, "key 'license' is ignored"),
+        (32, "key 'metadata' is ignored"),
     ]
     rules = found.rules
     assert (rules.template, rules.order, rules.verdict, found.judge) == ("trio", "round-robin", "judge", "Cy")
@@ -217,7 +215,7 @@ def test_every_key_of_the_front_matter_is_read() -> None:
         "Be kind. Be brief.",
         {"labels": "names", "words": "50 words", "question_defaults": True},
     )
-    assert rules.board == Board(max_contributions_per_round=3, require_confidence=True, contribution_timeout=120.0)
+    assert rules.board == Board(round_limit=3)
     ann, bob, cy = found.cast
     assert (ann.role.name, ann.role.permissions, ann.backend) == ("critic", STANDARD["critic"], "claude:opus")
     assert (ann.role.weight, ann.role.priority) == (2.5, -3)

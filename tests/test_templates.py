@@ -231,13 +231,6 @@ def test_words_of_a_template_never_read_as_structure() -> None:
     assert dialog.header.rules.verdict == "mutual"
 
 
-def test_the_time_for_one_reply_may_stand_on_the_board() -> None:
-    board = "board: {contribution_timeout: 90 seconds}"
-    assert parse("mine", f"---\n{board}\n---\n").timeout == 90.0
-    assert parse("mine", f"---\n{board}\ntimeout: 1m\n---\n").timeout == 60.0
-    assert parse("mine", "---\nboard: true\n---\n").timeout == 300.0
-
-
 def test_turns_are_enough_for_the_rounds() -> None:
     opening = made("---\nmax_rounds: 9\n---\n", "A", "B", "C")
     assert enough_turns(replace(opening, max_rounds=9)) == 33

@@ -21,8 +21,8 @@ from typing import Any, Literal
 from dialogd.agent.call import Bill
 from dialogd.errors import NotRunning
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
+from dialogd.protocol.lifecycle import budget
 from dialogd.protocol.model import Condition, Entry
-from dialogd.protocol.signals import budget
 from dialogd.protocol.state import Dialog, Spent, account, payer, total
 from dialogd.protocol.text import redact
 from dialogd.store.disk import log_at

@@ -23,9 +23,9 @@ from dialogd.backends import Backend
 from dialogd.config import new_command
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide, patience
+from dialogd.protocol.lifecycle import Signal, signals
 from dialogd.protocol.model import ANY, USER, Condition, Entry
 from dialogd.protocol.order import is_open
-from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.store.journal import DROPPED, Lost, still_lost
 from dialogd.store.logfile import Addition, LogFile

@@ -19,11 +19,11 @@ from dialogd.protocol.board import rejected
 from dialogd.protocol.build import Finding, findings
 from dialogd.protocol.certificate import Certificate, certify, where
 from dialogd.protocol.fold import strikes, vetoes
+from dialogd.protocol.lifecycle import Signal, signals
 from dialogd.protocol.marks import contributes, stated
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant
 from dialogd.protocol.questions import answered_by_default, how_to_ask
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, OWN_KINDS, PERSONALITIES, POST, PROPOSE, VOTE
-from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog, Proposal, Standing
 from dialogd.protocol.text import listed, many, one_line, redact
 
@@ -301,7 +301,7 @@ def _marks(header: Header, agent: str) -> Iterator[str]:
     yield from ("PROPOSAL", "OBJECTION", "CONCEDE", "EVIDENCE", "QUESTION")
     if rules.board is not None or agent in rules.roles:
         yield from ("IDEA", "CRITIQUE", "SYNTHESIS")
-    if rules.board is not None and rules.board.allow_references:
+    if rules.board is not None:
         yield "RE"
     if agent == header.moderator:
         yield "ESCALATE"

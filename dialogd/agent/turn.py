@@ -26,7 +26,7 @@ from dialogd.backends.parts import Prompt
 from dialogd.backends.tools import ApprovalQueue, Called, Toolbox
 from dialogd.config import ToolServer
 from dialogd.errors import BackendError, DialogdError, StorageError
-from dialogd.protocol import compose, verdict
+from dialogd.protocol import compose
 from dialogd.protocol.admit import Admission, Matter, admit, question
 from dialogd.protocol.build import Due, Submission, submitted
 from dialogd.protocol.certificate import seal, sealed_text
@@ -356,11 +356,10 @@ class Speaker:
 
     def priced(self, clock: Clock, dialog: Dialog, debt: Debt, *, is_paid: bool) -> Clock:
         """The clock with what the coming turn will cost. Reads the journal."""
-        kept, owed, cap = self.journal.received(), self.owed(), self.cap(dialog)
+        kept, cap = self.journal.received(), self.cap(dialog)
         return replace(
             clock,
-            next=forecast(self.backend, self.request(dialog, debt).prompt, dialog, self.me, owed),
-            cut_off=Estimate(owed.usd, owed.tokens),
+            next=forecast(self.backend, self.request(dialog, debt).prompt, dialog, self.me, self.owed()),
             cap=cap.usd,
             cap_tokens=cap.tokens,
             priced=is_priced(self.backend),
@@ -585,7 +584,7 @@ class Turn:
     async def _whole(self, call: Call, request: Request, text: str) -> str | None:
         """The reply; asked for once more when its body must be written anew, and kept as it came when that fails."""
         admission = await self._admit(request.dialog, text)
-        lacking = verdict.lacks_body(request.dialog, self.of.me, admission.reply)
+        lacking = compose.lacks_body(request.dialog, self.of.me, admission.reply)
         if not lacking or (not is_blank(text) and not call.affords(request)):
             return text
         if not (is_blank(text) or self.of.backend.costs):  # else two calls' bills would count twice after a kill

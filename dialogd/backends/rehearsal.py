@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, BadInput
-from dialogd.protocol.grammar import CONTROLS
+from dialogd.protocol.marks import CONTROLS
 from dialogd.protocol.model import ANY, USER, Entry, turn_number
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
 from dialogd.protocol.state import Dialog, Proposal
@@ -214,10 +214,8 @@ def _piece(s: Scene) -> str:
 
 
 def _by_the_rules(s: Scene) -> str:
-    """The line that the rules of the dialog ask for, with the confidence and the reservation that they may ask for."""
+    """The line that the rules of the dialog ask for, with a reservation where they ask for one."""
     said = [_in_office(s) or _in_role(s)]
-    if s.rules.board is not None and s.rules.board.require_confidence:
-        said.append(f"[CONFIDENCE: 0.{6 + s.seat % 4}]")
     if s.rules.objections and s.role.may(VOTE):
         said.append(f"[RESERVATION: {script()['reservations'][s.seat % 4]}]")
     text, _, marks = "\n".join(said).partition("\n[")

@@ -27,9 +27,9 @@ from dialogd.protocol.build import APPROVED, MERGED, listed, red, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.fold import strikes, vetoes
-from dialogd.protocol.model import ANY, USER, whose
-from dialogd.protocol.signals import convergence, signals
-from dialogd.protocol.state import Dialog, Outcome, budget_standing
+from dialogd.protocol.lifecycle import convergence, signals
+from dialogd.protocol.model import ANY, USER, Outcome, whose
+from dialogd.protocol.state import Dialog, budget_standing
 from dialogd.protocol.text import in_words, places
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals

@@ -26,10 +26,10 @@ from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import Settings, file_flag, new_command
 from dialogd.errors import DialogdError
 from dialogd.protocol import lifecycle
+from dialogd.protocol.lifecycle import budget, convergence
 from dialogd.protocol.marks import tolerant
-from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
-from dialogd.protocol.signals import budget, convergence
-from dialogd.protocol.state import Dialog, Outcome, in_dollars, total
+from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Outcome
+from dialogd.protocol.state import Dialog, in_dollars, total
 from dialogd.protocol.text import dollars, many
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile

@@ -12,9 +12,11 @@ from dialogd.protocol.build import level
 from dialogd.protocol.fold import vetoes
 from dialogd.protocol.marks import (
     APPROVE,
+    CHOOSING,
     DECIDING,
     FENCE,
     MARKS,
+    TAKEN,
     UNSIGNED,
     ParsedReply,
     Who,
@@ -33,8 +35,8 @@ from dialogd.protocol.marks import (
     vote,
     without_turn_line,
 )
-from dialogd.protocol.model import USER, Mark, digest
-from dialogd.protocol.order import is_sealed_round, positioned
+from dialogd.protocol.model import USER, Mark, digest, place
+from dialogd.protocol.order import is_sealed_round, positioned, unheard
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, PROPOSE, VOTE
 from dialogd.protocol.state import Dialog
@@ -78,30 +80,14 @@ def claims_consensus(reply: ParsedReply) -> bool:
 
 # -- Which marks count ------------------------------------------------------------------------------------------------
 
-# The marks that are taken where one thing is due, in dialogs that are not plain; elsewhere all are.
-_COMMON = frozenset({"DECIDE", "RE", "CONFIDENCE", "QUESTION_FOR_USER", "PASS"})
-_CLOSING = _COMMON | {
-    "SYNTHESIS",
-    "VOTE",
-    "AGREE",
-    "OBJECTION",
-    "RESERVATION",
-    "CONCEDE",
-    "DEADLOCK",
-    "CONSENSUS_REACHED",
-}
-_ESCALATED = _COMMON | {"SYNTHESIS", "VOTE", "EVIDENCE", "ESCALATE"}
-_JUDGING = _COMMON | {"EVIDENCE"}
-
 
 class MarkPolicy:
-    """Which marks of agent `me` count in `dialog` as it stands: by its role, the dialog's rules and its state.
+    """Which marks of agent `me` count in `dialog` as it stands: by its role, the dialog's rules and its state."""
 
-    role           its role; `is_judge`: it judges
-    answers_first  it owes a sealed first answer
-    text           what it signs without naming it: the text that lay there when its turn was asked for
-    choices        what a judge may choose
-    """
+    # role           its role; `is_judge`: it judges
+    # answers_first  it owes a sealed first answer
+    # text           what it signs without naming it: the text that lay there when its turn was asked for
+    # choices        what a judge may choose
 
     def __init__(self, dialog: Dialog, me: str) -> None:
         self.dialog, self.me = dialog, me
@@ -110,7 +96,7 @@ class MarkPolicy:
         self.is_judge = me == self.header.judge
         debt, standing = self.state.debt(me), self.state.table.standing
         self.answers_first = debt is not None and is_sealed_round(dialog, debt)
-        is_later = standing is not None and debt is not None and _place(standing.proposal.entry) > _place(debt.re)
+        is_later = standing is not None and debt is not None and place(standing.proposal.entry) > place(debt.re)
         self.text = None if is_later else standing
         self.choices = (*positioned(self.header, self.state), "none")
 
@@ -149,7 +135,6 @@ class MarkPolicy:
         return replace(reply, marks=tuple(kept), strange=()), tuple(refused)
 
     def _overruled(self, mark: Mark, reply: ParsedReply) -> str:
-        """Why a mark does not count for the person: it is on what they ruled out, or for them where nobody is there."""
         about = {*agreed(mark)}
         if mark.name in ("VOTE", "DECIDE") and (choice := vote(mark)) is not None:
             about.add(choice.ref)
@@ -161,49 +146,29 @@ class MarkPolicy:
         for ref, why in ruled_out.items():
             if ref in about:
                 return f"{ref} was ruled out by the person" + (f": {why}" if why else "")
-        if not self.header.is_unattended:
-            return ""
-        above = self.header.moderator
-        if mark.name == QUESTION and self.me in self.state.questions.askers:  # one question may be asked
-            return "nobody is at the table, as the last question was told: decide without the person"
-        if mark.name == "ESCALATE" and (above in ("", self.me) or above in self.state.absent):
-            return "nobody is at the table, and nobody else moderates: decide among yourselves"
-        return ""
+        return unheard(self.header, self.state, self.me, mark)
 
     def _full(self, made: int) -> str:
         """Why the board takes no contribution more of this agent, which `made` so many in this reply."""
-        board = self.rules.board
-        if board is None:
+        if self.rules.board is None:
             return ""
-        floor, most, room = self.state.floor, board.max_contributions_per_round, board.blackboard_capacity
+        room = self.rules.board.blackboard_capacity
         if self.answers_first:  # what counts of it must not depend on what others of the round have written by then
-            own, left = most, room // max(len(self.header.speakers), 1)
-            full = f"of the {room} contributions that the blackboard holds, {left} are for each first answer"
-        else:
-            own, left = most - floor.in_round.get(self.me, 0), room - floor.contributed
-            full = f"the blackboard is full: {room} contributions"
-        if made < min(own, left):
-            return ""
-        is_full = left < own if self.answers_first else left <= own
-        return full if is_full else f"{self.me} has made {most} contributions in this round, the most there may be"
+            left = room // max(len(self.header.speakers), 1)
+            return "" if made < left else f"of {room} contributions on the blackboard {left} are for each first answer"
+        return "" if made < room - self.state.floor.contributed else f"the blackboard is full: {room} contributions"
 
     def too_late(self, name: str) -> str:
         """Why marks of that name are not taken as the dialog stands; "" where they are."""
-        state = self.state
-        if self.rules.is_plain:
+        is_judging = self.is_judge and self.me in self.state.owing
+        if self.rules.is_plain or not (self.state.escalation.to == self.me or is_judging or self.state.closing):
             return ""
-        if state.escalation.to == self.me:
-            taken = _ESCALATED
-        elif self.is_judge and self.me in state.owing:
-            taken = _JUDGING
-        else:
-            taken = _CLOSING if state.closing else frozenset({name})
-        if name in taken:
+        due = "escalated" if self.state.escalation.to == self.me else "judging" if is_judging else "closing"
+        if name in TAKEN[due]:
             return ""
-        return f"the dialog is {lifecycle.in_words(self.dialog)}; it takes {', '.join(sorted(taken))}"
+        return f"the dialog is {lifecycle.in_words(self.dialog)}; it takes {', '.join(sorted(TAKEN[due]))}"
 
     def _refused(self, mark: Mark, reply: ParsedReply) -> str:
-        """Why a mark of this agent does not count, by its role, by where the dialog stands, by what it says."""
         if mark.name not in DECIDING and is_blank(mark.value) and not (mark.name == "RE" and mark.ref):
             return f"it says nothing: it is written [{mark.name}: …]"
         late = self.too_late(mark.name)
@@ -218,8 +183,6 @@ class MarkPolicy:
         return late or self._says(mark, reply)
 
     def _says(self, mark: Mark, reply: ParsedReply) -> str:
-        """Why what a mark says does not count."""
-        board = self.rules.board
         match mark.name:
             case "VOTE":
                 return self._votes(mark, reply)
@@ -232,8 +195,6 @@ class MarkPolicy:
                 if strange := [ref for ref in agreed(mark) if ref not in known]:
                     return f"there is no {', '.join(strange)}"
                 return self._signs(reply) if self.signed(mark, reply) else ""
-            case "RE" if board is not None and not board.allow_references:
-                return "this dialog allows no references"
             case "CONFIDENCE" if confidence(mark) is None:
                 return "it is no number from 0 to 1"
             case "TO":
@@ -247,9 +208,6 @@ class MarkPolicy:
         kind = CONTRIBUTIONS.get(mark.name) or self.rules.kinds.get(mark.name)
         if kind is not None and kind.levels and level(mark) not in kind.levels:
             return f"its {kind.fields[0]} is none of {', '.join(kind.levels)}"
-        sure = any(confidence(m) is not None for m in reply.marks if m.name == "CONFIDENCE")
-        if board is not None and board.require_confidence and not sure:
-            return "this dialog asks how sure you are: [CONFIDENCE: 0.8] beside it"
         return ""
 
     def _judges(self, mark: Mark, reply: ParsedReply) -> str:
@@ -304,8 +262,9 @@ class MarkPolicy:
         return self._without_reservation(reply)
 
     def _without_reservation(self, reply: ParsedReply) -> str:
-        lacking = self.lacks_reservation(reply)
-        return "its strongest remaining objection is not named: [RESERVATION: …]" if lacking else ""
+        return (
+            "its strongest remaining objection is not named: [RESERVATION: …]" if self.lacks_reservation(reply) else ""
+        )
 
     def forms(self, name: str, ref: str) -> tuple[str, ...]:
         """The lines with which the agent may say where it stands on a proposal; () where it may say nothing."""
@@ -334,15 +293,9 @@ class MarkPolicy:
 
 
 def _strange(mark: Mark) -> str:
-    """Why a bracketed name that an agent cannot use does not count."""
     if mark.name not in MARKS:
         return f"no mark is called {mark.name}"
     return f"{'daemons' if Who.DAEMON in MARKS[mark.name].who else 'the person'} alone may write that"
-
-
-def _place(entry: str) -> tuple[int, int]:
-    number, _, note = entry.partition(".")
-    return (int(number), int(note or 0)) if number.isdecimal() and (note or "0").isdecimal() else (0, 0)
 
 
 # -- The closing question ---------------------------------------------------------------------------------------------
@@ -355,7 +308,6 @@ PASS = "[PASS]"
 OBJECT = "[OBJECTION: what must change]"
 DEADLOCKED = "[DEADLOCK: the crux | the cheapest experiment]"
 BESIDE = "asked whether it is meant as it stands, its agent wrote other words beside the yes: that line alone is clear"
-_CHOOSING = ("AGREE", "VOTE", "DECIDE")
 
 # What may stand above an answer and says nothing in it: comments and thoughts in any tag, and one heading.
 _ASIDE = re.compile(r"\s*(?:<!--.*?-->|<([a-z][\w:-]*)(?:\s[^<>]*)?>.*?</\1\s*>)(?=\s*\S)", re.I | re.S)
@@ -433,11 +385,7 @@ class Admission:
         return kept, (*unclear, *refused)
 
     def _settled(self, answers: Sequence[str]) -> tuple[ParsedReply, tuple[Refusal, ...]]:
-        """The reply after the answers to its closing question, and what of it stayed unclear.
-
-        Without an answer every matter stays unclear. All marks that were not asked about stay as they
-        were; what is replaced stands in the body.
-        """
+        """The reply after the answers to its closing question, and what of it stayed unclear."""
         reply = self.reply
         read, second = self._read(answers)
         gone: dict[Mark, None] = {}
@@ -561,22 +509,19 @@ class _Answer:
 
 
 def _key(mark: Mark) -> tuple[str, str]:
-    return mark.name, _ref(mark) or (_bare(mark) if mark.name in _CHOOSING else "")
+    return mark.name, _ref(mark) or (_bare(mark) if mark.name in CHOOSING else "")
 
 
 def _ref(mark: Mark) -> str:
-    """The proposal that an AGREE, VOTE or DECIDE names; "" for none."""
     choice = vote(mark) if mark.name in ("VOTE", "DECIDE") else None
     return choice.ref if choice else next(iter(agreed(mark)), "")
 
 
 def _bare(mark: Mark) -> str:
-    """The mark without its reason."""
-    return f"[{mark.name}: {mark.value.partition('|')[0].strip()}]" if mark.name in _CHOOSING else str(mark)
+    return f"[{mark.name}: {mark.value.partition('|')[0].strip()}]" if mark.name in CHOOSING else str(mark)
 
 
 def _votes(marks: Sequence[Mark]) -> set[str]:
-    """The different choices among votes and decisions on one proposal."""
     return {choice.choice for mark in marks if mark.name in ("VOTE", "DECIDE") and (choice := vote(mark))}
 
 
@@ -658,7 +603,6 @@ class _Doubts(MarkPolicy):
             yield Matter(TEXT, said + self.reservation, forms, (mark, *against))
 
     def _proposals(self) -> Iterator[Matter]:
-        """Each proposal that the reply says yes to, votes on in two ways, or tries to."""
         about: dict[str, list[Mark]] = {}
         for mark in self.kept.marks:
             ref = self.signed(mark, self.kept) if mark.name == "CONSENSUS_REACHED" else _ref(mark)
@@ -749,7 +693,6 @@ class _Doubts(MarkPolicy):
         yield Matter(DECISION, said, tuple(f"[DECIDE: {who}]" for who in self.choices), marks, lines)
 
     def _legal(self, name: str) -> Sequence[str]:
-        """The legal forms of a mark of that name here."""
         known = [proposal.ref for proposal in self.state.table.proposals][-MOST:]
         match name:
             case "AGREE" | "CONSENSUS_REACHED" if name == "AGREE" or self.text:

@@ -28,10 +28,8 @@ class Position:
 
 
 def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
-    """Every position that an agent took and each change of it, in order.
-
-    `last` limits this to so many of the latest entries: what was held before them is not known then.
-    """
+    """Every position that an agent took and each change of it, in order."""
+    # `last` limits this to so many of the latest entries: what was held before them is not known then.
     entries, made = dialog.entries if last is None else dialog.entries[-last:], dialog.state.table.proposals
     ids, raised = {entry.id for entry in entries}, dict[str, list[Proposal]]()
     for proposal in reversed(made):  # later ones are looked at first, so that few entries need few
@@ -65,10 +63,7 @@ def latest(ledger: Iterable[Position]) -> Mapping[tuple[str, str], Position]:
 def _stances(
     entry: Entry, raised: Mapping[str, Sequence[Proposal]], text: str, made: Sequence[Proposal]
 ) -> dict[str, str]:
-    """The stances of one turn by proposal; an objection beats a yes in the same reply.
-
-    Whoever objects is against what others have proposed, never against its own among all `made`: that is conceded.
-    """
+    """The stances of one turn by proposal; an objection beats a yes in the same reply."""
     stances = {proposal.ref: FOR for proposal in raised.get(entry.id, ())}
     for mark in entry.all("AGREE"):
         stances |= dict.fromkeys(marks.agreed(mark), FOR)
@@ -93,7 +88,6 @@ def _stances(
 
 
 def _is_by(agent: str, ref: str, made: Sequence[Proposal]) -> bool:
-    """True for a proposal of that agent's own."""
     return any(proposal.by == agent for proposal in reversed(made) if proposal.ref == ref)
 
 
@@ -212,7 +206,6 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
 
 
 def _about(entry: Entry) -> tuple[str, ...]:
-    """The turns and proposals that the entry refers to."""
     named = [marks.references(mark) for mark in entry.all("RE")]
     turns = [str(turn) for turns, _ in named for turn in turns]
     return tuple(dict.fromkeys([*turns, *(ref for _, refs in named for ref in refs)]))
@@ -247,10 +240,9 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
 
 
 def decisions(dialog: Dialog, opened: Mapping[str, Reopening] | None = None) -> tuple[Decided, ...]:
-    """Every decision in order; an agreement that no DECISION mark tells of (written by hand, by a person) included.
-
-    `opened` are the dialog's `reopenings`, where they are known already. Folds the dialog anew: ask once for an answer.
-    """
+    """Every decision in order; an agreement that no DECISION mark tells of (written by hand, by a person) included."""
+    # `opened` are the dialog's `reopenings`, where they are known already. Folds the dialog anew: ask once for an
+    # answer.
     c, made = certify(dialog), [*dialog.state.table.decisions]
     if c is not None and all(d.entry != c.decided_in for d in made):
         signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
@@ -340,10 +332,7 @@ def reopenings(dialog: Dialog) -> Mapping[str, Reopening]:
 
 
 def as_of_now(opened: Mapping[str, Reopening], entry: str, outcome: str, why: str) -> AsOfNow:
-    """How what was decided with that outcome in that entry, for that reason, stands; `opened` are the reopenings.
-
-    The person rejects what was approved; what was not is only left behind.
-    """
+    """How what was decided with that outcome in that entry, for that reason, stands; `opened` are the reopenings."""
     found = opened.get(entry)
     if found is None:
         return AsOfNow(outcome, why)

@@ -296,7 +296,6 @@ def _list(text: str) -> tuple[str, ...]:
 
 
 def _before(numbers: str, number: int) -> tuple[int, ...]:
-    """The older tasks that a text names."""
     return tuple(dict.fromkeys(n for n in map(int, _NUMBERS.findall(numbers)) if 0 < n < number))
 
 
@@ -371,10 +370,8 @@ def refused(tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
 
 
 def folded(tasks: Tasks, said: Said, *, is_over: bool = False) -> Tasks:
-    """The tasks after an entry. Records count where a daemon wrote them, the person's words where the person did.
-
-    With `is_over` the moderator had said its last word: a turn of the person's, but one on tasks, is a wish for more.
-    """
+    """The tasks after an entry. Records count where a daemon wrote them, the person's words where the person did."""
+    # With `is_over` the moderator had said its last word: a turn of the person's, but one on tasks, is a wish for more.
     build = tasks.rules
     if build is None:
         return tasks
@@ -476,7 +473,6 @@ def _gate(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
 
 
 def _by_hand(tasks: Tasks, _: Said, mark: Mark) -> Tasks:
-    """After what the person says of tasks: `001, 002`, or `all`."""
     fields = (*fields_of(mark), *[""] * 6)
     event = fields[1].casefold()
     if event == "rebase":
@@ -511,7 +507,6 @@ def _by_hand(tasks: Tasks, _: Said, mark: Mark) -> Tasks:
 
 
 def _named(tasks: Tasks, mark: Mark) -> Iterator[Task]:
-    """The tasks that a mark names."""
     head = fields_of(mark)[0]
     if head.casefold() == "all":
         yield from tasks.all
@@ -541,10 +536,7 @@ def _rebased(tasks: Tasks, base: str) -> Tasks:
 def objections(
     build: Build, task: Task, marks: Sequence[Mark], blocking: Sequence[int], *, approves: bool
 ) -> list[str]:
-    """What keeps the submitted task from being approved by a review of these marks, in words; [] where nothing does.
-
-    `blocking` are the numbers of the findings that are open after it, `approves` says that the reviewer decided so.
-    """
+    """What keeps the submitted task from being approved by a review of these marks, in words; [] where nothing does."""
     score = total(build, marks)
     low = score is not None and score < build.pass_score
     return [
@@ -687,10 +679,7 @@ def _note(at: str, marks: Sequence[Mark], body: str = "", turn: tuple[str, ...] 
 def assigned_note(
     task: Task, branch: str, base: str, at: str, conflict: Sequence[str] = (), kept: Sequence[str] = ()
 ) -> Draft:
-    """The note that a worktree is open; the lead's debt stays open. `conflict`: files that could not be carried.
-
-    `kept` are names of what the branch held before.
-    """
+    """The note that a worktree is open; the lead's debt stays open. `conflict`: files that could not be carried."""
     said = f"{task.id} | assigned | iteration {task.iteration + 1} | branch {branch} | base {base}"
     said += f" | conflict {', '.join(conflict)}" if conflict else ""
     said += f" | kept {', '.join(kept)}" if kept else ""
@@ -803,10 +792,8 @@ class Score:
 
 
 def reviewed(table: Table, said: Said) -> Table:
-    """The table with the findings of a turn: those that block, until the agent that raised them is content.
-
-    Those of a daemon are about one submission, and gone with the next.
-    """
+    """The table with the findings of a turn: those that block, until the agent that raised them is content."""
+    # Those of a daemon are about one submission, and gone with the next.
     blocking, findings = table.blocking, table.findings
     if _submits(said):
         blocking = tuple(one for one in blocking if one[1] != SYSTEM)
@@ -835,10 +822,8 @@ def _word(field: str) -> str:
 
 
 def finding(fields: tuple[str, ...], number: int = 0, by: str = "", turn: int = 0, entry: str = "") -> Finding:
-    """The finding that these fields of a mark tell of; what is too much belongs to the suggestion.
-
-    With fewer than five nobody can tell which they are: all but the severity are then the issue.
-    """
+    """The finding that these fields of a mark tell of; what is too much belongs to the suggestion."""
+    # With fewer than five nobody can tell which they are: all but the severity are then the issue.
     if len(fields) < 5:
         fields = (*fields[:1], *[""] * (4 - len(fields[:1])), " | ".join(part for part in fields[1:] if part))
     severity, category, file, line, issue, *rest = fields

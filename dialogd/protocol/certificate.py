@@ -15,26 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dialogd.protocol import build, marks, questions
+from dialogd.protocol import build, compose, marks, questions
 from dialogd.protocol.admit import MarkPolicy
 from dialogd.protocol.build import Due, GateResult, Submission
-from dialogd.protocol.compose import (
-    closing_note,
-    concluded,
-    decided_note,
-    error_note,
-    going_on,
-    limit_note,
-    stall_note,
-)
-from dialogd.protocol.fold import beginning, fold, refs_in, steps, turns_in
+from dialogd.protocol.compose import Close, limit_mark
+from dialogd.protocol.fold import beginning, fold, steps, strikes
 from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
-from dialogd.protocol.marks import MARKS, ParsedReply, Who, read_reply, round_of, same_text, stated, summary_of
 from dialogd.protocol.model import AGREED, ANY, OUTCOMES, SYSTEM, USER, Condition, Draft, Entry, Mark, digest
 from dialogd.protocol.state import Dialog, Proposal, State
 from dialogd.protocol.text import clean, one_line
-from dialogd.protocol.verdict import Close
 
 _IN_TURN = re.compile(r"([A-Za-z][\w-]*) in turn (\d{1,9})")
 _VOTERS = re.compile(r"\bfor \(([^)]*)\)")
@@ -89,6 +79,12 @@ class Certificate:
         return {**facts, **{key: list(facts[key]) for key in ("chain", "links", "signers", "trees")}, "note": RECORDS}
 
     @property
+    def verb(self) -> str:
+        """What those behind it did."""
+        said = {"vote": "approved", "review": "approved", "judge": "judged", "person": "agreed"}
+        return said.get(self.method, "decided" if self.method in ("moderator", "decide") else "signed")
+
+    @property
     def title(self) -> str:
         """What was agreed, in words: `P4 in turn 5`."""
         return f"{self.ref or 'the text'} in {where(self.stands_in)}" if self.stands_in else self.ref or "the text"
@@ -125,18 +121,14 @@ def position(evidence: str) -> tuple[str, int]:
 
 def _vote(entries: Sequence[Entry], who: str, ref: str) -> int:
     """The turn of the last vote of that agent, if it approves; else 0."""
-    votes = ((entry, marks.read_vote(entry.written).get(ref)) for entry in reversed(entries) if _is_turn(entry, who))
-    last = next(((entry, choice) for entry, choice in votes if choice is not None), None)
-    return last[0].number if last and last[1].choice == "approve" else 0
-
-
-def _is_turn(entry: Entry, who: str) -> bool:
-    return entry.by == who and entry.is_turn and entry.condition is not Condition.DAMAGED
+    own = (entry for entry in reversed(entries) if entry.by == who)
+    votes = ((entry.number, marks.read_vote(entry.written).get(ref)) for entry in own)
+    number, choice = next(((number, choice) for number, choice in votes if choice is not None), (0, None))
+    return number if choice is not None and choice.choice == "approve" else 0
 
 
 def _turn_of(dialog: Dialog, who: str, number: int) -> Entry | None:
-    """That turn, if it stands in the file and is that agent's."""
-    return next((e for e in dialog.entries if e.number == number and _is_turn(e, who)), None)
+    return next((entry for entry in dialog.turns if (entry.number, entry.by) == (number, who)), None)
 
 
 def signer(dialog: Dialog, who: str, number: int, entry: Entry | None = None) -> Signer:
@@ -182,7 +174,6 @@ def _counts(entry: Entry) -> bool:
 
 
 def _agrees(entry: Entry) -> bool:
-    """True for an end by agreement."""
     end = entry.ending if _counts(entry) else None
     return end is not None and end.name in AGREED
 
@@ -205,7 +196,7 @@ def _as_recorded(dialog: Dialog, index: int, mark: Mark) -> Certificate:
     else:
         who, number = position(evidence)
         said = next((e for e in dialog.turns if (e.by, e.number) == (who, number)), None)
-        proposal = Proposal("", who, stated(said), said.id) if said else Proposal("", "", "", str(number or ""))
+        proposal = Proposal("", who, marks.stated(said), said.id) if said else Proposal("", "", "", str(number or ""))
     return _drawn_up(dialog, index, proposal, mark.ref, method, signers, evidence=evidence, reason=reason)
 
 
@@ -215,7 +206,7 @@ def _without_decision(dialog: Dialog, index: int, before: State) -> Certificate 
     after = fold(dialog.header, before, replace(entry, turn=(USER,)))  # as if it went on: its text and signature count
     standing = before.table.standing if entry.by == USER else after.table.standing
     me = signer(dialog, entry.by, entry.number, entry)
-    if entry.by == USER and (own := summary_of(entry.body)):
+    if entry.by == USER and (own := marks.summary_of(entry.body)):
         return _drawn_up(dialog, index, Proposal("", USER, own, entry.id), "", "person", (me,))
     if standing is None:
         return None
@@ -240,11 +231,11 @@ def _drawn_up(
     text, sha = (proposal.text, proposal.sha) if proposal else ("", "")
     stands = dialog.entry(proposal.entry) if proposal else None
     if stands is not None and stands.by_hand:  # typed by hand: the marks are still among its lines
-        text, sha = read_reply(text).body, ""
+        text, sha = marks.read_reply(text).body, ""
     links = tuple(e.chain for e in then.entries)
     kept = [*steps(then)][-1][3].build.kept if dialog.state.build else []
     return Certificate(
-        ref, text, sha or (digest(same_text(text)) if text else ""), method, entry.at, entry.id, signers,
+        ref, text, sha or (digest(marks.same_text(text)) if text else ""), method, entry.at, entry.id, signers,
         (links[0], links[-1]), len(links), dialog.id, stands_in=proposal.entry if proposal else "",
         header=digest(dialog.header.text), links=links,
         trees=tuple(Tree(task.id, task.tree, task.commit) for task in kept if task.tree), **more,
@@ -254,8 +245,6 @@ def _drawn_up(
 # -- What was changed since something was agreed, in words ------------------------------------------------------------
 
 DIFF_LINES = 12
-_SAID = {"vote": "approved", "moderator": "decided", "decide": "decided", "judge": "judged", "person": "agreed",
-         "review": "approved"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,89 +257,77 @@ class Change:
 
 def changes(dialog: Dialog) -> tuple[Change, ...]:
     """What the file itself shows to be changed of its last decision; nothing while there is none."""
-    certificate = certify(dialog)
-    if certificate is None:
+    c = certify(dialog)
+    if c is None:
         return tuple(_withdrawn(dialog, None))
-    verb = _SAID.get(certificate.method, "signed")
-    text = tuple(_text(dialog, certificate, verb))
-    told = certificate.stands_in if text else ""
-    return (*text, *_signers(dialog, certificate, verb, told), *_withdrawn(dialog, certificate))
+    text = _text(dialog, c)
+    found = map(Change, (*([text] if text else []), *_signers(dialog, c, told=c.stands_in if text else "")))
+    return (*found, *_withdrawn(dialog, c))
 
 
-def _text(dialog: Dialog, c: Certificate, verb: str) -> Iterator[Change]:
-    """What became of the agreed text."""
+def _text(dialog: Dialog, c: Certificate) -> str:
     if not c.text:
-        yield Change(f"{c.title} no longer stands in the file: it was taken out, cut or overwritten")
-        return
-    now, entry = digest(same_text(c.text)), dialog.entry(c.stands_in)
-    after = [f"{s.agent} {verb} it in turn {s.turn}" for s in c.signers if s.turn and str(s.turn) != c.stands_in]
+        return f"{c.title} no longer stands in the file: it was taken out, cut or overwritten"
+    now, entry = digest(marks.same_text(c.text)), dialog.entry(c.stands_in)
+    after = [f"{s.agent} {c.verb} it in turn {s.turn}" for s in c.signers if s.turn and str(s.turn) != c.stands_in]
     who = ", ".join(after) or "it was written"
     if now != c.sha:
-        yield Change(f"the agreed text {c.title} was changed after {who}: recorded {c.sha}, now {now}")
-    elif entry is not None and entry.condition is Condition.EDITED:
-        is_recorded = any(p.sha and (p.ref, p.entry) == (c.ref, c.stands_in) for p in dialog.state.table.proposals)
-        doubt = "nobody recorded the hash of the text alone, so it may be another one"
-        if is_recorded:
-            doubt = "the hash recorded there fits the text, and may have been changed with it"
-        yield Change(f"{where(c.stands_in)}, where {c.ref or 'the text'} stands, was edited after {who}: {doubt}")
+        return f"the agreed text {c.title} was changed after {who}: recorded {c.sha}, now {now}"
+    if entry is not None and entry.condition is Condition.EDITED:
+        doubt = "the text may be another one, with its hash"
+        return f"{where(c.stands_in)}, where {c.ref or 'the text'} stands, was edited after {who}: {doubt}"
+    return ""
 
 
-def _signers(dialog: Dialog, c: Certificate, verb: str, told: str) -> Iterator[Change]:
+def _signers(dialog: Dialog, c: Certificate, told: str) -> Iterator[str]:
     """Signers whose turn is gone or changed, or no longer says it; of the entry `told` it was said already."""
     what = c.ref or "the text"
     for one in c.signers:
-        entry = _turn_of(dialog, one.agent, one.turn)
-        words = f"turn {one.turn}, in which {one.agent} {verb} {what}"
+        entry, words = _turn_of(dialog, one.agent, one.turn), f"turn {one.turn}, in which {one.agent} {c.verb} {what}"
         if not one.turn:
             if c.method == "vote":
-                yield Change(f"the decision counts {one.agent} for {what}, and no such vote stands in the file")
+                yield f"the decision counts {one.agent} for {what}, and no such vote stands in the file"
         elif entry is None:
-            yield Change(f"{words}, is gone, cut or overwritten")
+            yield f"{words}, is gone, cut or overwritten"
         elif not _says(entry, c.ref, c.method):
-            yield Change(f"{words}, no longer says so")
+            yield f"{words}, no longer says so"
         elif entry.condition is Condition.EDITED and entry.id != told:
-            yield Change(f"{words}, was edited after it was written")
+            yield f"{words}, was edited after it was written"
 
 
 def _says(entry: Entry, ref: str, method: str) -> bool:
-    """True when that turn still says what counted: a signature, a vote, a decision, or the text itself."""
-    said = entry.written
-    match method:
-        case "vote":
-            return True  # its turn was found by its vote
-        case "judge":
-            return any(mark.name == "DECIDE" for mark in said)
-        case "moderator" | "decide" | "review":
-            made = [choice for mark in said if mark.name == "DECIDE" and (choice := marks.decision(mark))]
-            return any((choice.ref, choice.choice) == (ref, "approve") for choice in made)
-    puts = any((mark.name, mark.ref) == ("CONSENSUS_PROPOSED", ref) or ref in marks.agreed(mark) for mark in said)
-    return puts or entry.by_hand
+    """True when that turn still says what counted: a signature, a decision, or the text itself; votes were counted."""
+    if method in ("vote", "judge", "moderator", "decide", "review"):
+        made = [(mark, marks.decision(mark)) for mark in entry.written if mark.name == "DECIDE"]
+        return method == "vote" or any(
+            method == "judge" or (choice is not None and (choice.ref, choice.choice) == (ref, "approve"))
+            for _, choice in made
+        )
+    texts = {mark.ref for mark in entry.written if mark.name == "CONSENSUS_PROPOSED"}
+    return entry.by_hand or ref in texts.union(*map(marks.agreed, entry.written))
 
 
-def _withdrawn(dialog: Dialog, certificate: Certificate | None) -> Iterator[Change]:
+def _withdrawn(dialog: Dialog, c: Certificate | None) -> Iterator[Change]:
     """What the person struck or ruled out of an agreement, or of one that there was: their right, and to be known."""
     turns: dict[int, str] = {}
     refs: set[str] = set()
-    if certificate is not None:
-        verb = _SAID.get(certificate.method, "signed")
-        refs.add(certificate.ref)
-        turns |= {s.turn: f"in which {s.agent} {verb} it" for s in certificate.signers if s.turn}
-        if certificate.stands_in.isdigit():
-            turns[int(certificate.stands_in)] = "in which the agreed text stands"
-    for entry in dialog.entries if certificate is None else ():
+    if c is not None:
+        refs.add(c.ref)
+        turns |= {s.turn: f"in which {s.agent} {c.verb} it" for s in c.signers if s.turn}
+        if c.stands_in.isdigit():
+            turns[int(c.stands_in)] = "in which the agreed text stands"
+    for entry in dialog.entries if c is None else ():
         made = [mark for mark in entry.written if mark.name == "DECISION" and mark.fields[0] == "approved"]
         refs |= {mark.ref for mark in made}
         if not entry.counts and (made or any(m.name in AGREED for m in entry.written)):
             turns[entry.number] = f"in which {(made[0].ref if made else '') or 'the text'} was agreed"
-    for entry in dialog.entries:
-        if entry.by != USER or entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
-            continue
-        place = f"by the person in {where(entry.id)}"
-        for mark in entry.written:
-            struck = turns_in(mark, dialog.state.number) & turns.keys() if mark.name == "STRIKE" else ()
-            vetoed = [ref for ref in refs_in(mark) if ref in refs] if mark.name == "VETO" else []
-            yield from (Change(f"turn {n}, {turns[n]}, was struck {place}", is_harm=False) for n in sorted(struck))
-            yield from (Change(f"{ref} was ruled out {place}", is_harm=False) for ref in vetoed)
+    for number, strike in strikes(dialog).items():
+        if number in turns:
+            words = f"turn {number}, {turns[number]}, was struck by the person in {where(strike.entry.id)}"
+            yield Change(words, is_harm=False)
+    for decision in dialog.state.table.decisions:
+        if decision.method == "veto" and decision.ref in refs:
+            yield Change(f"{decision.ref} was ruled out by the person in {where(decision.entry)}", is_harm=False)
 
 
 # -- Against a certificate that was kept ------------------------------------------------------------------------------
@@ -361,11 +338,10 @@ _FACTS = ("ref", "method", "decided_in", "decided_at", "evidence", "reason", "sh
 def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
     """What differs between a certificate as it was kept and the file; entries that were added after are no harm."""
     links = [*map(str, saved.get("links") or ())]
-    ids = {e.id: n for n, e in enumerate(dialog.entries, 1)}
-    chains = {e.chain: n for n, e in enumerate(dialog.entries, 1)}
     # It covers the file up to the entry that decided, by its hash, else by its id.
-    count = chains.get(links[-1] if links else "") or ids.get(str(saved.get("decided_in", "")))
-    count = count or min(len(links) or len(dialog.entries), len(dialog.entries))
+    last = [n for n, e in enumerate(dialog.entries, 1) if e.chain in links[-1:]]
+    last = last or [n for n, e in enumerate(dialog.entries, 1) if e.id == saved.get("decided_in")]
+    count = (*last, min(len(links) or len(dialog.entries), len(dialog.entries)))[0]
     entries, now = dialog.entries[:count], certify(until(dialog, count))
     found = []
     if saved.get("dialog") not in (None, dialog.id):
@@ -379,7 +355,13 @@ def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
         found.append(Change("; ".join([words, *by_person]), is_harm=not by_person))
     else:
         found += map(Change, _same_decision(saved, now.as_json()))
-    found += map(Change, _same_entries(links, entries))
+    chains = {entry.chain for entry in entries}
+    for index, entry in enumerate(entries, 1):
+        if entry.chain not in links or entry.condition in (Condition.EDITED, Condition.DAMAGED):
+            found.append(Change(f"entry {index} ({named(entry)}) is not what it was"))
+    gone = [index for index, link in enumerate(links, 1) if link not in chains]
+    changed = sum(entry.chain not in links for entry in entries)  # which take the place of as many
+    found += [Change(f"entry {index} is gone") for index in gone[changed:]]
     if more := len(dialog.entries) - count:
         added = "1 entry was" if more == 1 else f"{more} entries were"
         found.append(Change(f"{added} added after it", is_harm=False))
@@ -406,23 +388,8 @@ def _same_decision(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
                     yield f"{who}'s {key} was {before[who].get(key) or 'none'}, and is {after[who][key] or 'none'}"
 
 
-def _same_entries(was: Sequence[str], entries: Sequence[Entry]) -> Iterator[str]:
-    """Entries that are not what they were, by their hashes."""
-    matched = difflib.SequenceMatcher(a=was, b=[entry.chain for entry in entries], autojunk=False)
-    for what, a, b, c, d in matched.get_opcodes():
-        said = {"insert": "was not there"}.get(what, "is not what it was")
-        for index in range(c, d):
-            if what != "equal" or entries[index].condition in (Condition.EDITED, Condition.DAMAGED):
-                yield f"entry {index + 1} ({named(entries[index])}) {said}"
-        yield from (f"entry {number + 1} is gone" for number in range(a + (d - c), b) if what != "equal")
-
-
 # -- Seals: an agent binds itself to its first answer by a hash -------------------------------------------------------
 
-# What a daemon makes of these, or writes of its own, depends on what stands in the file by then.
-_LEFT_OUT = frozenset(
-    {"AGREE", "CONSENSUS_REACHED", "CONSENSUS_PROPOSED", "DEADLOCK", "VOTE", "DECIDE", "ESCALATE", "QUESTION_FOR_USER"}
-)
 _CLOSING = re.compile(r"\n*^---\n\n\*\*Total turns:\*\* [0-9]+\n\*\*Duration:\*\* .*\n\*\*Outcome:\*\* .*\Z", re.M)
 
 
@@ -431,14 +398,10 @@ def own_words(body: str) -> str:
     return _CLOSING.sub("", body).strip("\n")
 
 
-def sealed_text(body: str, marks: Iterable[Mark]) -> str:
+def sealed_text(body: str, given: Iterable[Mark]) -> str:
     """What a seal is made over: the body, then the agent's own marks; proposals without the number they get."""
-    lines = [
-        str(replace(mark, ref="") if mark.name == "PROPOSAL" else mark)
-        for mark in marks
-        if mark.name not in _LEFT_OUT and (mark.name not in MARKS or Who.AGENT in MARKS[mark.name].who)
-    ]
-    return "\n\n".join(part for part in (body.strip("\n"), "\n".join(lines)) if part)
+    own = (marks.as_given(mark) for mark in given if mark.name not in marks.UNSEALED and marks.is_agents(mark))
+    return "\n\n".join(part for part in (body.strip("\n"), "\n".join(map(str, own))) if part)
 
 
 def seal(nonce: str, text: str) -> str:
@@ -542,10 +505,8 @@ class Fault:
 
 
 def faults(data: bytes) -> tuple[Fault, ...]:
-    """The framed entries that no daemon could have written where they stand. Raises `NotADialog`.
-
-    Each is judged in the dialog as it stood then, up to the first entry that was changed: behind it nothing follows.
-    """
+    """The framed entries that no daemon could have written where they stand. Raises `NotADialog`."""
+    # Each is judged in the dialog as it stood then, up to the first entry that was changed: behind it nothing follows.
     dialog, found = parse(data), list[Fault]()
     header = dialog.header_as_written
     first = dialog.entries[0].start if dialog.entries else len(data)
@@ -577,9 +538,8 @@ def _form(before: Dialog, entry: Entry, raw: bytes) -> str:
 
 
 def _against(before: Dialog, entry: Entry) -> str:
-    """Why nobody could write that there; "" where somebody could."""
     if entry.by == USER:
-        is_free = entry.turn is None and all(str(mark).startswith(FROM_SEATS) for mark in entry.marks)
+        is_free = entry.turn is None and all(str(mark).startswith(marks.FROM_SEATS) for mark in entry.marks)
         is_allowed = entry.is_persons or (is_free and not entry.is_turn)
         return "" if is_allowed else "is from a session: it is the person's alone"
     if entry.by == SYSTEM:
@@ -595,19 +555,17 @@ def _against(before: Dialog, entry: Entry) -> str:
     return _turn(before, entry)
 
 
-FROM_SEATS = ("[PAUSED", "[RESUMED", "[STOPPED", "[LIMIT: timeout ")
-"""What a session that holds a seat may do by the person's hand."""
-
-
 def _turn(before: Dialog, entry: Entry) -> str:
     """Why an agent's own marks do not come to what its daemon wrote; "" where they do."""
-    permits, steps, refusals = MarkPolicy(before, entry.by), list[Close](), list[str]()
-    done, body = _done(before, entry), own_words(entry.body)
+    policy, steps, refusals = MarkPolicy(before, entry.by), list[Close](), list[str]()
+    body, done = own_words(entry.body), tuple[Mark, ...]()
+    if entry.by == before.state.build.lead and before.state.build.due[0] is Due.WORK:  # the records of a submission
+        done = tuple(mark for mark in entry.marks if f"{mark.name} {mark.value}".startswith(("TASK", "PROPOSAL task-")))
     for reply in _replies(before, entry, done):
-        refused = permits.admitted(reply)[1]
+        refused = policy.admitted(reply)[1]
         refusals += [f"`{one_line(str(one.mark), 80)}` may not count: {one.why}" for one in refused]
         if not refused:
-            steps.append(concluded(before, entry.by, reply, (), body, done))
+            steps.append(compose.concluded(before, entry.by, reply, (), body, done))
     if any(step.turn == entry.turn and _counted(step.marks) == _counted(entry.marks) for step in steps):
         return ""
     if not steps:
@@ -619,28 +577,11 @@ def _turn(before: Dialog, entry: Entry) -> str:
     return f"does not follow: {(*differ, going)[0]}"
 
 
-def _done(before: Dialog, entry: Entry) -> tuple[Mark, ...]:
-    """The records of a submission."""
-    rules = before.state.build.rules
-    if rules is None or entry.by != rules.lead or before.state.build.due[0] is not Due.WORK:
-        return ()
-    is_made = ("TASK", "PROPOSAL task-")
-    return tuple(mark for mark in entry.marks if f"{mark.name} {mark.value}".startswith(is_made))
-
-
-# What an agent writes and its daemon, too: which of the two wrote it, no frame says.
-_EITHER = frozenset({"ESCALATE", questions.NAME, "DEADLOCK"})
-
-
-def _replies(before: Dialog, entry: Entry, done: tuple[Mark, ...]) -> Iterator[ParsedReply]:
-    """What the agent may have said."""
+def _replies(before: Dialog, entry: Entry, done: tuple[Mark, ...]) -> Iterator[marks.ParsedReply]:
     left = [mark for mark in entry.marks if mark not in done]
-    either = [mark for mark in left if mark.name in _EITHER]
+    either = [mark for mark in left if mark.name in marks.EITHERS]
     own = [
-        replace(mark, ref="") if mark.name == "PROPOSAL" else mark
-        for mark in left
-        if mark.name not in (*_EITHER, "CONSENSUS_REACHED")
-        and (mark.name not in MARKS or Who.AGENT in MARKS[mark.name].who)
+        marks.as_given(mark) for mark in left if mark.name not in (*marks.EITHERS, *AGREED) and marks.is_agents(mark)
     ]
     put, header = entry.mark("CONSENSUS_PROPOSED"), before.header
     claim = Mark("CONSENSUS_REACHED", " | ".join(put.fields[1:]) if put else "")
@@ -650,70 +591,56 @@ def _replies(before: Dialog, entry: Entry, done: tuple[Mark, ...]) -> Iterator[P
     body = own_words(entry.body)
     for count in range(len(either), -1, -1):
         for chosen, said in itertools.product(itertools.combinations(either, count), claims):
-            yield ParsedReply(body, (*own, *chosen, *said), summary_of(body))
+            yield marks.ParsedReply(body, (*own, *chosen, *said), marks.summary_of(body))
 
 
 def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
     """The notes that a daemon may write here, for what this one says."""
-    at, end, state = entry.at, entry.ending, before.state
+    at, state, limits = entry.at, before.state, before.state.limits
     if state.outcome is not None:
         return
-    yield from (error_note(before, *failure) for failure in entry.failures if state.debt(failure[0]) is not None)
-    yield from (stall_note(before, who, at) for who in entry.silent if state.debt(who) is not None)
-    if (why := round_of(entry.marks, "closing")) is not None and state.limits.max_time is not None:
-        yield closing_note(before, why, at)
-    if entry.mark("DEFAULT_TAKEN") is not None:
-        yield questions.due(before, at)
-    if end is not None:
-        yield decided_note(before, at)
-        yield from (limit_note(before, mark, at) for mark in (end, Mark("MAX_TURNS_REACHED")) if _is_due(before, mark))
-    yield going_on(before, at)
-    yield from _of_a_build(before, entry)
-
-
-def _is_due(before: Dialog, end: Mark) -> bool:
-    """True where the dialog has come to that limit; a cap of its agent's own stands in no file."""
-    limits, cause = before.state.limits, end.value.partition(":")[0]
-    if end.name == "MAX_TURNS_REACHED":
-        return before.state.counted >= limits.max_turns
-    return end.name == "STOPPED" and (
-        cause == "budget"
-        or (cause == "time" and limits.max_time is not None)
-        or (cause == "size" and before.size >= limits.max_size)
-    )
-
-
-def _of_a_build(before: Dialog, entry: Entry) -> Iterator[Draft]:
-    rules = before.state.build.rules
-    what, task = before.state.build.due if rules is not None else (None, None)
+    yield from (compose.error_note(before, *why) for why in entry.failures if state.debt(why[0]) is not None)
+    yield from (compose.stall_note(before, who, at) for who in entry.silent if state.debt(who) is not None)
+    if (why := marks.round_of(entry.marks, "closing")) is not None and limits.max_time is not None:
+        yield compose.closing_note(before, why, at)
+    yield questions.due(before, at)
+    yield compose.decided_note(before, at)
+    yield compose.going_on(before, at)
+    if state.counted >= limits.max_turns:
+        yield compose.limit_note(before, limit_mark("turns", ""), at)
+    # A cap of its agent's own stands in no file.
+    reached = {"budget": True, "time": limits.max_time is not None, "size": before.size >= limits.max_size}
+    if entry.ending is not None and reached.get(entry.ending.value.partition(":")[0]):
+        yield compose.limit_note(before, entry.ending, at)
+    rules, (what, task) = state.build.rules, state.build.due
     if rules is None or task is None or what not in (Due.ASSIGN, Due.GATE):
         return
     if what is Due.ASSIGN:
         if task.carried:
-            yield build.carried_note(task, Submission("", "", "", ""), before.state.table.next_ref, entry.at)
-        yield build.assigned_note(task, "", "", entry.at)
+            yield build.carried_note(task, Submission("", "", "", ""), state.table.next_ref, at)
+        yield build.assigned_note(task, "", "", at)
     else:
-        findings = entry.all("FINDING")
-        yield build.gate_note(rules, task, GateResult(""), findings, entry.at)
-        yield build.ask_gate_note(rules, task, "", findings, entry.at)
-    yield build.error_note(before.state.build, task, "", "", entry.at)
+        found = entry.all("FINDING")
+        yield build.gate_note(rules, task, GateResult(""), found, at)
+        yield build.ask_gate_note(rules, task, "", found, at)
+    yield build.error_note(state.build, task, "", "", at)
 
 
-def _counted(marks: Iterable[Mark]) -> Counter[str]:
+def _counted(said: Iterable[Mark]) -> Counter[str]:
     """The marks that are compared, without the words that are their writer's own."""
-    return Counter(_essence(mark) for mark in marks if mark.name != "REFUSED")
+    return Counter(_essence(mark) for mark in said if mark.name != "REFUSED")
 
 
 def _essence(mark: Mark) -> str:
     """What of a mark follows from the file: not a deadline, a crux or a reason."""
-    if mark.name in (questions.NAME, "ESCALATE", *OUTCOMES):
+    if mark.name in marks.EITHERS or mark.name in OUTCOMES:
         return mark.name
     if mark.name == "DECISION":
         outcome, method, evidence = (*mark.fields, "", "", "")[:3]
         behind = sorted(f"{who} in turn {turn}" for who, turn in recorded((), mark.ref, method, evidence))
-        return f"[{f'DECISION {mark.ref}'.strip()}: {' | '.join((outcome, method, ', '.join(behind)))}]"
+        return str(replace(mark, value=" | ".join((outcome, method, ", ".join(behind)))))
     return str(mark)
 
 
-def _names(marks: Iterable[Mark]) -> Counter[tuple[str, str]]:
-    return Counter((mark.name, mark.ref) for mark in marks)
+def _names(said: Iterable[Mark]) -> Counter[tuple[str, str]]:
+    return Counter((mark.name, mark.ref) for mark in said)

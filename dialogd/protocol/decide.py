@@ -9,14 +9,21 @@ from types import MappingProxyType
 
 from dialogd.protocol import questions
 from dialogd.protocol.build import Due, Task
-from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, stall_note
+from dialogd.protocol.compose import (
+    closing_note,
+    decided_note,
+    going_on,
+    limit_mark,
+    limit_note,
+    stall_note,
+    turns_limit,
+)
+from dialogd.protocol.lifecycle import cycle
 from dialogd.protocol.marks import CYCLE
-from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark
+from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, Outcome
 from dialogd.protocol.order import ways_out
-from dialogd.protocol.signals import cycle
-from dialogd.protocol.state import NOTHING, Debt, Dialog, Estimate, Outcome, reached
+from dialogd.protocol.state import Debt, Dialog, Estimate, reached
 from dialogd.protocol.text import Zone, in_words, seconds_between
-from dialogd.protocol.verdict import limit_mark, turns_limit
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
@@ -38,7 +45,6 @@ class Clock:
     working: frozenset[str] = frozenset()  # agents whose own daemon says that they work on their debt
     pace: float = 0.0  # seconds between its own turns
     next: Estimate = field(default_factory=Estimate)  # what its turn will cost, and what it spent since its last entry
-    cut_off: Estimate = NOTHING  # the part of that which calls cost that were cut off
     cap: float | None = None  # US dollars that this agent alone may spend in the dialog
     cap_tokens: int | None = None  # and tokens
     priced: bool = True  # it is known what this agent's tokens cost
@@ -103,7 +109,6 @@ def decide(dialog: Dialog, me: str, clock: Clock) -> Action:
 
 
 def _tail(dialog: Dialog, clock: Clock) -> Action | None:
-    """What the end of the file asks for before anybody writes after it."""
     last = dialog.last
     if last is None:
         return Wait("no_turn_yet", "the file has a header and no turn yet; write `## Turn 1 — User` and a question")
@@ -122,7 +127,6 @@ def _tail(dialog: Dialog, clock: Clock) -> Action | None:
 
 
 def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
-    """What keeps this agent from acting although the file would let somebody act."""
     state, header = dialog.state, dialog.header
     if state.paused:
         return Wait("paused", f"paused by {state.paused_by or 'the person'}; `dialogd resume` goes on")
@@ -141,10 +145,7 @@ def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
 
 
 def _limits(dialog: Dialog, clock: Clock) -> Action | None:
-    """A limit that a person's turn reached, or that was lowered, ends the dialog by a note.
-
-    While it waits for the person alone, the time passes all the same.
-    """
+    """A limit that a person's turn reached, or that was lowered, ends the dialog by a note."""
     state, limits = dialog.state, dialog.state.limits
     is_owed = any(who != USER for who in state.owing)
     if is_owed and state.counted >= limits.max_turns:
@@ -178,7 +179,6 @@ def time_left(dialog: Dialog, at: str) -> float | None:
 
 
 def _end(dialog: Dialog, mark: Mark, clock: Clock) -> Write:
-    """The note that ends the dialog at the limit of this mark."""
     return Write(limit_note(dialog, mark, clock.at), mark.value)
 
 
@@ -215,7 +215,7 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     if clock.paid:
         return None
     state = dialog.state
-    why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens), clock.cut_off)
+    why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens))
     is_unpriced = not (clock.priced or (state.limits.budget is None and clock.cap is None))
     unknown = f"nobody knows what {me}'s model costs"
     if is_unpriced and not why and dialog.header.is_unattended:
@@ -261,10 +261,8 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
 
 
 def patience(dialog: Dialog, debt: Debt) -> float | None:
-    """The age in seconds at which others call this debt's agent stalled; None where they do not, or not any more.
-
-    Unattended, an agent is called stalled twice and is then absent; an unclaimed `TURN: ANY` passes on.
-    """
+    """The age in seconds at which others call this debt's agent stalled; None where they do not, or not any more."""
+    # Unattended, an agent is called stalled twice and is then absent; an unclaimed `TURN: ANY` passes on.
     if debt.agent == USER or (not dialog.header.is_unattended and (debt.stalled or debt.agent == ANY)):
         return None
     return (dialog.state.limits.timeout_of(debt.agent) + STALL_GRACE) * (2 if debt.stalled else 1)

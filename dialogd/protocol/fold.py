@@ -23,14 +23,13 @@ from types import MappingProxyType
 from dialogd.protocol import build, order
 from dialogd.protocol.build import Tasks, reviewed
 from dialogd.protocol.header import FIRST_PORT, read_agent
-from dialogd.protocol.marks import picked, round_of
-from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Participant, Said
+from dialogd.protocol.marks import CHANGES, LASTING, picked, round_of
+from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Outcome, Participant, Said
 from dialogd.protocol.questions import asked_in, without_fields
 from dialogd.protocol.state import (
     Dialog,
     Escalation,
     Hand,
-    Outcome,
     Polls,
     Question,
     Questions,
@@ -41,10 +40,6 @@ from dialogd.protocol.state import (
 )
 
 NO_REASON = "no reason given"
-HAND_MARKS = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP"})
-
-# What a struck turn of the person keeps: it moved the dialog, and its own command moves it back.
-_KEPT = frozenset({"STRIKE", "INVITE", "LEAVE", "STEP", "LIMIT", "PAUSED", "RESUMED", "SKIP", "RETRY"})
 _ON, _OFF = frozenset({"on", "true", "yes"}), frozenset({"off", "false", "no"})
 _MOST_NAMED = 10_000  # turns of one STRIKE: after `## Turn 999999999`, typed by hand, a span may be as long
 
@@ -65,7 +60,6 @@ def effective(header: Header, hand: Hand) -> Header:
 
 
 def _split(mark: Mark) -> tuple[str, str]:
-    """What a mark names, and the reason behind its bar."""
     head, _, reason = mark.value.partition("|")
     return f"{mark.ref} {head}".strip(), reason.strip()
 
@@ -86,10 +80,8 @@ def refs_in(mark: Mark) -> tuple[str, ...]:
 
 
 def invited(header: Header, text: str, left: Sequence[Participant] = ()) -> tuple[Participant | None, str]:
-    """The agent that an INVITE means in a dialog of these agents, or None and why it can't take part.
-
-    One of those who `left` comes back as it was, where nothing else is said; the others' daemons keep their ports.
-    """
+    """The agent that an INVITE means in a dialog of these agents, or None and why it can't take part."""
+    # One of those who `left` comes back as it was, where nothing else is said; the others' daemons keep their ports.
     said = text.partition("|")[0].strip()
     agent, problem = read_agent(said, free_port(header, left) - FIRST_PORT)
     if agent is None or problem:
@@ -228,7 +220,7 @@ def _person(header: Header, state: State, said: Said) -> None:
     _controls(header, state, said)
     _approved(header, state, said)
     if said.is_turn:
-        rejects = said.turn is None and said.ending is None and any(m.name == "REJECTED" for m in said.written)
+        rejects = said.turn is None and said.ending is None and said.rejects
         named = order.reopened(header, state) if rejects else ()  # typed alone, it passes the turn as a word does
         # A person's turn clears debts, signatures, votes, and the round that was under way.
         state.debts = replace(state.debts, open=(), failed=frozenset(), missed={})
@@ -257,10 +249,8 @@ def _unasked(state: State, *closes: str) -> None:
 
 
 def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
-    """After the person's word on tasks, or on the gate, or once who was waited for is back: whose turn it is then.
-
-    Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
-    """
+    """After the person's word on tasks, or on the gate, or once who was waited for is back: whose turn it is then."""
+    # Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
     named = state.build.next_turn
     spoke = any(mark.name in ("TASK", "GATE") for mark in said.marks)
     (was, old), (now, new) = before.due, state.build.due
@@ -273,7 +263,6 @@ def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
 
 
 def _approved(header: Header, state: State, said: Said) -> None:
-    """Take the person's approval, by a note: of the result, or of a text that only absent agents have not signed."""
     mark = said.mark("APPROVED")
     if said.is_turn or state.approved or mark is None or mark.value.startswith("task-"):
         return
@@ -282,23 +271,21 @@ def _approved(header: Header, state: State, said: Said) -> None:
 
 
 def _reopened(state: State, said: Said) -> None:
-    """Open the dialog again after its end: everything that is limited counts anew."""
     state.outcome = None
     state.approved = ""
-    state.rejected = said.id if said.mark("REJECTED") is not None else ""
+    state.rejected = said.id if said.rejects and said.counts else ""
     state.base, state.began = state.number - said.is_turn, said.at
     state.floor, state.polls = state.floor.reopened(), Polls()
     state.table = replace(state.table, is_tested=False)
 
 
 def _controls(header: Header, state: State, said: Said) -> None:
-    """What only the person may say: pause, limits, skip, retry, and what changes who and what takes part."""
     if said.mark("TO") is not None:
         state.floor = order.queued(header, state.floor, said)
-    for mark in said.marks if said.counts else (mark for mark in said.written if mark.name in _KEPT):
+    for mark in said.marks if said.counts else (mark for mark in said.written if mark.name in LASTING):
         who = mark.value.split(" ")[0]
         named: tuple[str, ...] = ()  # who is next where nobody owes a turn any more
-        if mark.name in HAND_MARKS:
+        if mark.name in CHANGES:
             had_ended = state.outcome is not None
             named = _by_hand(header, state, said, mark)
             if had_ended and state.outcome is None:
@@ -355,7 +342,6 @@ def _by_hand(header: Header, state: State, said: Said, mark: Mark) -> tuple[str,
 
 
 def _strike(state: State, turns: frozenset[int]) -> tuple[str, ...]:
-    """Strike the turns; their marks are taken away where the file is read, which folds it once more."""
     if not turns <= state.hand.struck:
         state.hand = replace(state.hand, struck=state.hand.struck | turns)
     outcome = state.outcome
@@ -423,7 +409,7 @@ def _agent(header: Header, state: State, said: Said) -> None:
         state.polls = state.polls.voted(said)
     # What others say after the judge's answer makes it old: both answers are about the same positions. So does its
     # question to the person: it answers anew once it knows what it lacked.
-    if is_judge and said.counts and said.mark("QUESTION_FOR_USER") is None:
+    if is_judge and said.counts and not said.asks:
         answer = picked(said.all("DECIDE"), order.positioned(header, state)) or ("", "")
         state.table = replace(state.table, judged=(*state.table.judged, answer))
     elif state.table.judged and (said.counts or not is_judge):
@@ -446,7 +432,6 @@ def _opened(header: Header, state: State, table: Table) -> None:
 
 
 def _decided(state: State, said: Said) -> None:
-    """Take decisions; votes that fail in the same entry are one failed vote."""
     failed_before = state.polls.failed
     for mark in said.all("DECISION"):
         table = state.table.decided(mark, said, state.hand.struck)
@@ -461,7 +446,7 @@ def _escalated(header: Header, state: State, said: Said) -> None:
     """Name who has to decide what the others could not: the moderator, else the person."""
     if header.rules.is_plain:
         return
-    comes_back = header.is_unattended and said.mark("QUESTION_FOR_USER") is not None
+    comes_back = header.is_unattended and said.asks
     if state.escalation.to == said.by and said.asked_after >= state.escalation.at and not comes_back:
         state.escalation = Escalation()
     mark = said.mark("ESCALATE")
@@ -481,19 +466,18 @@ def _system(header: Header, state: State, said: Said) -> None:
         state.table = reviewed(state.table, said)
         if said.turn is not None and any(mark.name in ("TASK", "GATE") for mark in said.marks):
             state.debts = state.debts.without(state.build.lead)
-    for mark in said.marks:
-        who = mark.fields[0]
-        if mark.name in ("AGENT_ERROR", "STALLED") and header.agent(who):
-            _missing(header, state, said, who, is_stall=mark.name == "STALLED")
-        elif mark.name == "SEALED" and header.agent(said.by) and not said.by_hand:
-            others = (seal for seal in state.debts.seals if seal.agent != said.by)
-            state.debts = replace(state.debts, seals=(*others, Seal(said.by, who, said.id, said.re)))
-        elif mark.name == "ROUND" and who == "closing":
-            # The last round: who was called stalled has had its chance, nobody waits for the person.
-            stalled = frozenset(debt.agent for debt in state.debts.open if debt.stalled)
-            state.closing = round_of((mark,), "closing") or "time"
-            state.floor = replace(state.floor, spoke=stalled, passed=frozenset())
-            state.debts = state.debts.without(USER, ANY, *stalled)
+    for who in filter(header.agent, (*(who for who, *_ in said.failures), *said.silent)):
+        _missing(header, state, said, who, is_stall=who in said.silent)
+    sealed = said.mark("SEALED")
+    if sealed is not None and header.agent(said.by) and not said.by_hand:
+        others = (seal for seal in state.debts.seals if seal.agent != said.by)
+        state.debts = replace(state.debts, seals=(*others, Seal(said.by, sealed.fields[0], said.id, said.re)))
+    if (why := round_of(said.marks, "closing")) is not None:
+        # The last round: who was called stalled has had its chance, nobody waits for the person.
+        stalled = frozenset(debt.agent for debt in state.debts.open if debt.stalled)
+        state.closing = why or "time"
+        state.floor = replace(state.floor, spoke=stalled, passed=frozenset())
+        state.debts = state.debts.without(USER, ANY, *stalled)
     _opened(header, state, state.table.proposed(said))  # a task that was carried on
     _decided(state, said)
     _escalated(header, state, said)
@@ -506,10 +490,8 @@ def _system(header: Header, state: State, said: Said) -> None:
 
 
 def _missing(header: Header, state: State, said: Said, who: str, *, is_stall: bool) -> None:
-    """Note that `who` failed, or gave no answer in time.
-
-    Who is asked again at once, and who may still answer, has not been passed over.
-    """
+    """Note that `who` failed, or gave no answer in time."""
+    # Who is asked again at once, and who may still answer, has not been passed over.
     debts = state.debts.missing(who, is_stall=is_stall)
     if is_stall and said.turn is None and said.ending is None:
         called = tuple(replace(debt, stalled=True) if debt.agent == who else debt for debt in debts.open)
@@ -528,10 +510,9 @@ def _missing(header: Header, state: State, said: Said, who: str, *, is_stall: bo
 
 
 def _last_word(state: State, said: Said) -> None:
-    """Carry out how the entry ends: the dialog's end, or the debts its TURN line opens."""
     end = said.ending
     if end is not None:
-        state.outcome = Outcome.of(said, end.name, _reason(said, end))
+        state.outcome = Outcome(end.name, said.by, said.id, _reason(said, end), said.via)
     if state.outcome is not None:
         state.debts = replace(state.debts, open=())
     elif said.turn:
@@ -539,7 +520,6 @@ def _last_word(state: State, said: Said) -> None:
 
 
 def _reason(said: Said, end: Mark) -> str:
-    """Why the dialog ended, in words, as far as the entry says it."""
     if end.name == "STOPPED" or (end.name == "DEADLOCK" and end.value):
         return end.value
     decisions = [mark for mark in said.all("DECISION") if mark.fields[1:2] != ("review",)]  # a task's ends no build

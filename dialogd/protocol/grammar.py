@@ -8,9 +8,18 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from dialogd.errors import NotADialog
-from dialogd.protocol.fold import HAND_MARKS, beginning, effective, fold, joined, refolded
+from dialogd.protocol.fold import beginning, effective, fold, joined, refolded
 from dialogd.protocol.header import read_header
-from dialogd.protocol.marks import canonical, first_open_fence, is_yes, outside_fences, tolerant
+from dialogd.protocol.marks import (
+    ACTS,
+    CONTROLS,
+    EITHERS,
+    canonical,
+    first_open_fence,
+    is_yes,
+    outside_fences,
+    tolerant,
+)
 from dialogd.protocol.model import ALL, ANY, OUTCOMES, USER, Condition, Draft, Entry, Frame, Header, Mark, digest
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import escape, one_line, unescape
@@ -23,7 +32,6 @@ _NUMBERS = {"re": _ENTRY, "ms": re.compile(r"[0-9]{1,12}"), "in": _COUNT, "out":
 
 
 def _frame_of(match: re.Match[bytes]) -> tuple[Frame, str]:
-    """The frame of the line that the grammar found, and the debt that its entry answers."""
     known = dict(part.split("=", 1) for part in match[4].decode("utf-8", "replace").split(" ") if "=" in part)
     known |= {key: "" for key, form in _NUMBERS.items() if not form.fullmatch(known.get(key, ""))}
     frame = Frame(
@@ -67,8 +75,6 @@ HEADING = re.compile(
 RULE = re.compile(r"[ \t]*-{3,}[ \t]*")
 _TURN = re.compile(r"[ \t]*+(?:[*_`]{1,4}[ \t]*+)?turn[*_`]{0,3}[ \t]*:[*_` \t]*(\S.*)", re.I)
 _PERSON = frozenset({"user", "me", "human", "you", "person"})
-# The marks that make the person's text complete, without a TURN line below them.
-CONTROLS = frozenset({*HAND_MARKS, "PAUSED", "RESUMED", "LIMIT", "SKIP", "RETRY", "APPROVED", "TASK", "GATE"})
 
 
 def who(header: Header, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -102,8 +108,6 @@ def passes_turn(line: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an entry stands in the file."""
-
     start: int
     end: int
     line: int
@@ -166,7 +170,7 @@ def _by_hand(
     )
     controls = part.mark_at_the_end(CONTROLS)
     ends = part.turn is None and any(mark.name in OUTCOMES for mark in marks)
-    complete = ends or (newline and (part.turn is not None or controls or part.mark_at_the_end(("REJECTED",))))
+    complete = ends or (newline and (part.turn is not None or part.mark_at_the_end(ACTS)))
     is_turn = complete and not controls and not (heading and heading["note"] is not None)
     number = max(int((heading and heading["number"]) or 0), state.number + 1) if is_turn else 0
     condition = Condition.UNFINISHED if open_end and not complete else Condition.BY_HAND
@@ -202,8 +206,8 @@ def _bare_at_the_end(lines: Sequence[str], first: int, last: int) -> frozenset[i
 
 
 def _is_yes(part: _Part, mark: Mark) -> bool:
-    """True for a mark by which an agent approves; a CONSENSUS_REACHED without a TURN line is the person's end."""
-    return is_yes(mark) and not (mark.name == "CONSENSUS_REACHED" and part.turn is None)
+    """True for a mark by which an agent approves; an outcome without a TURN line is the person's end."""
+    return is_yes(mark) and not (mark.name in OUTCOMES and part.turn is None)
 
 
 def _targets(header: Header, lines: Sequence[str], part: _Part) -> tuple[tuple[str, ...] | None, str]:
@@ -219,7 +223,6 @@ def _targets(header: Header, lines: Sequence[str], part: _Part) -> tuple[tuple[s
 
 
 def _speaker(header: Header, heading: re.Match[str] | None) -> tuple[str, str]:
-    """Whose text it is: an agent's when the heading names one, else the person's."""
     name = ((heading["name"] or heading["note"] or "") if heading else "").strip(" \t#*_`")
     ids, _ = who(header, name) if name else ((), ())
     if len(ids) == 1 and header.agent(ids[0]):
@@ -242,10 +245,8 @@ _LAST_WORD = re.compile(rb"%b|^(?-i:TURN): [A-Za-z][A-Za-z0-9_, -]*\r?(?:\n|\Z)"
 
 
 def parse(data: bytes, known: Header | None = None) -> Dialog:
-    """Read a whole dialog file; a header that is `known` is not read again.
-
-    Total: any bytes give a Dialog or raise `NotADialog` with a line and a fix. Linear in the file.
-    """
+    """Read a whole dialog file; a header that is `known` is not read again."""
+    # Total: any bytes give a Dialog or raise `NotADialog` with a line and a fix. Linear in the file.
     start = _first_entry(data)
     text = data[:start].decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n")
     header = known if known is not None and known.text == text else read_header(text)
@@ -288,10 +289,8 @@ def _first_entry(data: bytes) -> int:
 
 
 def _first_heading(data: bytes) -> int:
-    """The offset of the first entry heading outside closed code fences, else the end of the data.
-
-    Bodies of framed entries are opaque: a fence in one closes none that stands open in the header.
-    """
+    """The offset of the first entry heading outside closed code fences, else the end of the data."""
+    # Bodies of framed entries are opaque: a fence in one closes none that stands open in the header.
     end = _next_framed(data, 0)
     while (match := _FRAMED.match(data, end)) and _sound_end(data, match, _frame_of(match)[0]) is None:
         end = _next_framed(data, match.end())
@@ -475,11 +474,10 @@ def _is_whole(entry: Entry, *, cut: bool) -> bool:
         return not cut
     end = entry.ending
     # An agent's call for a deadlock stands above its TURN line: cut there, it would end the dialog alone.
-    return entry.turn is not None or (end is not None and not (cut and end.name == "DEADLOCK"))
+    return entry.turn is not None or (end is not None and not (cut and end.name in EITHERS))
 
 
 def _next_framed(data: bytes, pos: int) -> int:
-    """The offset of the next framed entry at or after `pos`, else the end of the data."""
     at = data.find(_FRAME_LINE, pos)
     while at >= 0:
         heading = data.rfind(b"\n", pos, at) + 1

@@ -74,11 +74,10 @@ def read_header(text: str) -> Header:
         if not isinstance(setup.get(key, False), bool):
             warnings.append(f"header: Setup: {key} is neither true nor false; using false")
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
-    timeout = rules.board.contribution_timeout if rules.board else None
     rounds = PARALLEL_ROUNDS if rules.order == "parallel" else rules.board.round_limit if rules.board else None
     limits = Limits(
         max_turns=value("max turns", read_count, 20),
-        timeout=value("timeout", read_seconds, timeout or 300.0),
+        timeout=value("timeout", read_seconds, 300.0),
         max_message=value("max message", read_count, 10_000),
         max_size=value("max size", read_size, 1_000_000),
         budget=budget,
@@ -195,10 +194,7 @@ def setup(rules: Rules, more: Mapping[str, Value]) -> str:
     plain = [key for key in Rules.__dataclass_fields__ if key not in _TABLES | follows]
     tables: list[tuple[str, Mapping[str, Value]]] = [("", {**_differing(rules, Rules(), plain), **more})]
     if rules.board is not None:
-        board = _differing(rules.board, Board(), Board.__dataclass_fields__)
-        if (seconds := rules.board.contribution_timeout) is not None:
-            board["contribution_timeout"] = f"{seconds:.9f}".rstrip("0").rstrip(".") + " seconds"
-        tables.append(("[board]", board))
+        tables.append(("[board]", _differing(rules.board, Board(), Board.__dataclass_fields__)))
     if rules.build is not None:
         fields = [key for key in Build.__dataclass_fields__ if key != "criteria"]
         tables.append(("[build]", _differing(rules.build, Build("", ""), fields)))
@@ -223,12 +219,10 @@ def setup(rules: Rules, more: Mapping[str, Value]) -> str:
 
 
 def _differing(one: object, usual: object, keys: Iterable[str]) -> dict[str, Value]:
-    """The values that are not the usual ones."""
     return {key: getattr(one, key) for key in keys if getattr(one, key) != getattr(usual, key)}
 
 
 def _toml(value: Value) -> str:
-    """A value in TOML, on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

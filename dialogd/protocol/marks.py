@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from types import MappingProxyType
 
@@ -28,6 +28,16 @@ _EMPHASIS = re.compile(r"\A([*_`]{1,3})([^*_`]*)\1\Z")
 def fields_of(mark: Mark) -> tuple[str, ...]:
     """A mark's fields, split at every bar, without emphasis around the whole of one."""
     return tuple(_EMPHASIS.sub(r"\2", part.strip(" \t")) for part in mark.value.split("|"))
+
+
+def as_given(mark: Mark) -> Mark:
+    """The mark as its agent gave it: a proposal without the number that its daemon wrote."""
+    return replace(mark, ref="") if mark.name == "PROPOSAL" else mark
+
+
+def is_agents(mark: Mark) -> bool:
+    """True for one that an agent may write; those of a dialog's own are."""
+    return mark.name not in MARKS or Who.AGENT in MARKS[mark.name].who
 
 
 class Who(enum.Flag):
@@ -100,10 +110,33 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType({family: tuple(rows) 
 MARKS: Mapping[str, MarkRule] = MappingProxyType(
     {name: MarkRule(*row) for rows in _ROWS.values() for name, row in rows.items()}
 )
+
+# -- What readers ask of a mark instead of its name -------------------------------------------------------------------
+
 DECIDING = frozenset(_ROWS["decisions"])
+CHOOSING = ("AGREE", "VOTE", "DECIDE")  # words may stand between these names and what they choose
+CHANGES = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP"})  # who takes part, and what counts
+# Those that make the person's text complete, without a TURN line below them.
+ACTS = frozenset({*_ROWS["the person's hand"], "TASK", "GATE"})
+CONTROLS = ACTS - {"REJECTED"}  # which stand in notes
+# What a struck turn of the person keeps: it moved the dialog, and its own command moves it back.
+LASTING = frozenset({*_ROWS["the person's hand"]} - {"VETO", "APPROVED", "REJECTED"})
+# What a session that holds a seat may do by the person's hand.
+FROM_SEATS = ("[PAUSED", "[RESUMED", "[STOPPED", "[LIMIT: timeout ")
+UNSEALED = DECIDING - {"PASS", "TO"}  # what a daemon makes of these depends on what stands in the file by then
+EITHERS = frozenset({"ESCALATE", "QUESTION_FOR_USER", "DEADLOCK"})  # an agent's or its daemon's: no frame says whose
+ACCOUNTS = ("AGENT_ERROR", "DIGEST")  # notes of the daemon that give account of the agent that their first field names
 _NO_POSITION = frozenset({"ESCALATE", *_ROWS["records"]} - {"TASK", "STOPPED"})
 UNSIGNED = "unsigned"  # of a consensus text: its author has not confirmed it
-_CHOOSING = ("AGREE", "VOTE", "DECIDE")  # words may stand between these names and what they choose
+
+# The marks that are taken where one thing is due, in dialogs that are not plain; elsewhere all are.
+_COMMON = frozenset({"DECIDE", "RE", "CONFIDENCE", "QUESTION_FOR_USER", "PASS"})
+TAKEN = {
+    "closing": _COMMON
+    | {"SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONCEDE", "DEADLOCK", "CONSENSUS_REACHED"},
+    "escalated": _COMMON | {"SYNTHESIS", "VOTE", "EVIDENCE", "ESCALATE"},
+    "judging": _COMMON | {"EVIDENCE"},
+}
 
 CANONICAL = re.compile(r"\[([A-Z][A-Z_]*)(?: (P\d{1,6}))?(?:: (.*))?\]")
 # Tolerance is mechanical: case, indentation, a bullet, bold or backticks around the bracket.
@@ -140,10 +173,7 @@ def literal(line: str) -> Mark | None:
 
 
 def tolerant(line: str, kinds: Container[str] = ()) -> Mark | None:
-    """The mark that a line of hand-written text is, or None: blanks in its name, and a stop behind it, may be.
-
-    `kinds` are the dialog's own.
-    """
+    """The mark that a line of hand-written text is, or None: blanks in its name, and a stop behind it, may be."""
     if "[" not in line:
         return None
     match = _BY_HAND.fullmatch(line)
@@ -152,10 +182,9 @@ def tolerant(line: str, kinds: Container[str] = ()) -> Mark | None:
 
 
 def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[int, str]]:
-    """Lines, with their indices, that stand in no code fence.
-
-    An opening fence that nothing closes hides all that follows; with `forgiving` (text of the person) it hides nothing.
-    """
+    """Lines, with their indices, that stand in no code fence."""
+    # An opening fence that nothing closes hides all that follows; with `forgiving` (text of the person) it hides
+    # nothing.
     index = 0
     for begin, end in _fences(lines):
         yield from ((at, lines[at]) for at in range(index, begin))
@@ -193,7 +222,6 @@ def _fences(lines: Sequence[str]) -> Iterator[tuple[int, int | None]]:
 
 
 def _closes(fence: re.Match[str] | None, opening: str) -> bool:
-    """True when this fence line closes one that was opened by `opening`."""
     return fence is not None and not fence[2].strip() and fence[1][0] == opening[0] and len(fence[1]) >= len(opening)
 
 
@@ -214,7 +242,7 @@ def _shown(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 # What says nothing beside a yes, but for a reason behind a bar: numbers, ids, and the choices that are asked about
 # themselves.
-_WORDLESS = frozenset({"RE", "CONFIDENCE", "TO", *_CHOOSING, "CONSENSUS_REACHED"})
+_WORDLESS = frozenset({"RE", "CONFIDENCE", "TO", *CHOOSING, "CONSENSUS_REACHED"})
 
 # Characters of different marks, and of lines that look like some, that are read in one reply; the rest stays text.
 MOST_CHARACTERS = 100_000
@@ -222,12 +250,11 @@ MOST_CHARACTERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """An agent's reply with its marks lifted out. `summary` is its `## Consensus Summary`, without heading.
+    """An agent's reply with its marks lifted out. `summary` is its `## Consensus Summary`, without heading."""
 
-    `tried` are lines, with the name they begin with, that begin like a deciding mark and are none: not in its form, or
-    not in the closing block. `strange` are marks in brackets that no agent may write, or that nobody knows. Both stay
-    text.
-    """
+    # `tried` are lines, with the name they begin with, that begin like a deciding mark and are none: not in its form,
+    # or not in the closing block. `strange` are marks in brackets that no agent may write, or that nobody knows. Both
+    # stay text.
 
     body: str
     marks: tuple[Mark, ...]
@@ -240,20 +267,16 @@ class ParsedReply:
         return any(m.name == name for m in self.marks)
 
     def words(self, *, states_text: bool = False) -> str:
-        """What the reply says beside its decisions, which may put a condition on a yes.
-
-        With `states_text` the text under its `## Consensus Summary` is what the yes is given to, and no word beside it.
-        """
+        """What the reply says beside its decisions, which may put a condition on a yes."""
+        # With `states_text` the text under its `## Consensus Summary` is what the yes is given to, and no word beside
+        # it.
         body = before_summary(self.body) if states_text else self.body
         said = (mark.value for mark in self.marks if mark.name not in _WORDLESS or "|" in mark.value)
         return "\n".join(part for part in (body.strip(), *said) if part)
 
 
 def read_reply(text: str, kinds: Collection[str] = ()) -> ParsedReply:
-    """Lift the marks that an agent may use out of its reply; everything else stays text.
-
-    `kinds` are this dialog's own kinds of contribution.
-    """
+    """Lift the marks that an agent may use out of its reply; everything else stays text."""
     lines = text.split("\n")
     seen = dict(_shown(outside_fences(lines, forgiving=False)))
     read = {line: mark for line in set(seen.values()) if (mark := literal(line)) is not None}
@@ -294,7 +317,6 @@ def without_turn_line(text: str) -> str:
 
 
 def _counts(mark: Mark, kinds: Container[str], *, in_closing_block: bool) -> bool:
-    """True for a mark that stands where it counts, in a form that it may have."""
     if mark.name in kinds and mark.name not in MARKS:
         return True
     if mark.name not in MARKS or Who.AGENT not in MARKS[mark.name].who:
@@ -307,7 +329,7 @@ def _counts(mark: Mark, kinds: Container[str], *, in_closing_block: bool) -> boo
 
 def tidy(mark: Mark) -> Mark:
     """The mark in the form that the file has: numbers in capitals, choices in small letters, ` | ` before a reason."""
-    if mark.name not in _CHOOSING:
+    if mark.name not in CHOOSING:
         return mark
     head, _, reason = (part.strip() for part in mark.value.partition("|"))
     ref, *choice = head.split()
@@ -355,7 +377,7 @@ def _attempted(line: str) -> str | None:
     said = re.sub(r"[ -]+", "_", match[1].strip(" -")).upper()
     if said == "CONSENSUS" or (said.startswith("CONSENSUS_") and said not in MARKS):
         return "CONSENSUS_REACHED"
-    return said if said in DECIDING else next((name for name in _CHOOSING if said.startswith(f"{name}_")), None)
+    return said if said in DECIDING else next((name for name in CHOOSING if said.startswith(f"{name}_")), None)
 
 
 def of_their_own(line: str) -> bool:

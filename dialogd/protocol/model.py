@@ -23,9 +23,26 @@ WHY_RESERVED = "USER, SYSTEM, ANY and ALL name no agent in a dialog"
 OTHER = "OTHER"
 UNKNOWN = "UNKNOWN"
 
-# What a finished dialog may end with; a turn or note that carries one of these and no TURN line is the end.
+# What a finished dialog may end with, in words; a turn or note that carries one of these and no TURN line is the end.
+OUTCOMES: Mapping[str, str] = MappingProxyType(
+    {
+        "CONSENSUS_REACHED": "everyone agreed to the same text",
+        "DEADLOCK": "no agreement is in sight",
+        "DECIDED": "the rule of this dialog has decided",
+        "MAX_TURNS_REACHED": "the limit of turns was reached",
+        "STOPPED": "the dialog was stopped",
+    }
+)
 AGREED = ("CONSENSUS_REACHED", "DECIDED")  # the outcomes with a result, which the person takes or rejects
-OUTCOMES = ("CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "STOPPED")
+# What stopped it, in words, by the first word of its reason; else it was the person.
+CAUSES: Mapping[str, str] = MappingProxyType(
+    {
+        "time": "the time was over",
+        "budget": "the budget was reached",
+        "size": "the file is as large as it may get",
+        "error": "an error broke it off",
+    }
+)
 
 
 def digest(text: str | bytes) -> str:
@@ -36,8 +53,12 @@ def digest(text: str | bytes) -> str:
 
 def turn_number(entry_id: str) -> int:
     """The number of the turn that an entry is, or stands after; 0 before any."""
-    head = entry_id.partition(".")[0]
-    return int(head) if head.isdigit() else 0
+    return (*place(entry_id), 0)[0]
+
+
+def place(entry_id: str) -> tuple[int, ...]:
+    """Where an entry stands among the others: of two the higher is the later one."""
+    return tuple(int(part) for part in entry_id.split(".") if part)
 
 
 def whose(via: str) -> str:
@@ -175,12 +196,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The comment line of a daemon-written entry.
+    """The comment line of a daemon-written entry."""
 
-
-    `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown; a leading `~` says
-    that a part was estimated or is unknown.
-    """
+    # `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown; a leading `~` says
+    # that a part was estimated or is unknown.
 
     by: str
     at: str
@@ -276,6 +295,21 @@ class Said:
         return tuple([mark for mark in self.marks if mark.name == name]) if self.marks else ()
 
     @property
+    def passes(self) -> bool:
+        """True where it has nothing to add, and says so: never a yes."""
+        return self.mark("PASS") is not None
+
+    @property
+    def asks(self) -> bool:
+        """True where it asks the person."""
+        return self.mark("QUESTION_FOR_USER") is not None
+
+    @property
+    def rejects(self) -> bool:
+        """True for the turn by which the person rejects a result, whether it was withdrawn since or not."""
+        return self.is_turn and self.by == USER and any(mark.name == "REJECTED" for mark in self.written)
+
+    @property
     def failures(self) -> tuple[tuple[str, str, str], ...]:
         """The agents that it says failed: each with the cause, and what mends it."""
         return tuple([(*mark.fields, "", "")[:3] for mark in self.all("AGENT_ERROR")])  # type: ignore[misc]
@@ -287,10 +321,8 @@ class Said:
 
     @property
     def ending(self) -> Mark | None:
-        """The outcome mark by which it ends the dialog: one that no TURN line follows.
-
-        A daemon writes it last; what an agent only called for (`[DEADLOCK]`) may stand above it.
-        """
+        """The outcome mark by which it ends the dialog: one that no TURN line follows."""
+        # A daemon writes it last; what an agent only called for (`[DEADLOCK]`) may stand above it.
         ends = [mark for mark in self.written if mark.name in OUTCOMES] if self.turn is None else ()
         return (ends[0] if self.by_hand else ends[-1]) if ends else None
 
@@ -305,6 +337,68 @@ class Entry(Said):
     line: int  # from 1
     linked: bool = True  # its `prev` names the entry before it
     notice: str = ""  # what could not be understood in it, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a dialog ended: the outcome mark's name, who wrote it, where, and why in words."""
+
+    name: str
+    by: str
+    entry: str
+    reason: str = ""
+    via: str = ""  # whose session ended the dialog by the person's hand
+
+    @classmethod
+    def of(cls, said: Said, name: str, reason: str) -> Outcome:
+        return cls(name, said.by, said.id, reason, said.via)
+
+    @property
+    def from_session(self) -> str:
+        """The same in words, "" for the person."""
+        return whose(self.via) if self.via else ""
+
+    @property
+    def cause(self) -> str:
+        """What stopped the dialog, `time`, `size`, `budget` or `error`; "" for the person, and for every other end."""
+        cause = self.reason.partition(":")[0] if self.name == "STOPPED" else ""
+        return cause if cause in CAUSES else ""
+
+    @property
+    def words(self) -> str:
+        return CAUSES.get(self.cause) or OUTCOMES[self.name]
+
+    @property
+    def why(self) -> str:
+        """The reason without the cause before it."""
+        return self.reason.removeprefix(self.cause).removeprefix(":").strip()
+
+    @property
+    def is_consensus(self) -> bool:
+        """True where everybody signed the same text, or somebody typed that they did."""
+        return self.name == "CONSENSUS_REACHED"
+
+    @property
+    def is_agreed(self) -> bool:
+        """True where there is a result, which the person takes or rejects."""
+        return self.name in AGREED
+
+    @property
+    def is_deadlock(self) -> bool:
+        return self.name == "DEADLOCK"
+
+    @property
+    def is_complete(self) -> bool:
+        """True where its rule came to an end, with a decision or without one: what a build ends with."""
+        return self.name in ("DECIDED", "DEADLOCK")
+
+    @property
+    def is_limit(self) -> bool:
+        return self.name == "MAX_TURNS_REACHED" or self.cause in ("time", "size", "budget")
+
+    @property
+    def failed(self) -> bool:
+        return self.cause == "error"
 
 
 @dataclass(frozen=True, slots=True)

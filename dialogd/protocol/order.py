@@ -13,12 +13,10 @@ from dialogd.protocol.state import Debt, Dialog, Escalation, Floor, State, can_p
 
 
 def following(header: Header, state: State, after: str) -> tuple[str, ...]:
-    """Whom the order names after a turn of `after`; absent agents are passed over.
-
-    An unknown `after` means that the order begins. Whom something was escalated to comes first, and a judge that has
-    read the positions in one order reads them in the other; one that asked the person goes on without an answer. Gives
-    USER when no agent is left to ask.
-    """
+    """Whom the order names after a turn of `after`; absent agents are passed over."""
+    # An unknown `after` means that the order begins. Whom something was escalated to comes first, and a judge that has
+    # read the positions in one order reads them in the other; one that asked the person goes on without an answer.
+    # Gives USER when no agent is left to ask.
     if state.escalation.to not in ("", USER, after, *state.absent):
         return (state.escalation.to,)
     if who := state.build.next_turn:
@@ -39,10 +37,8 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
 
 
 def _attacking(state: State, able: Sequence[str]) -> str:
-    """Who of these argues against what was agreed at once; "" where nothing was, or all only passed.
-
-    Whoever signed it last, else another one that did not write it; its author only where nobody else has a word.
-    """
+    """Who of these argues against what was agreed at once; "" where nothing was, or all only passed."""
+    # Whoever signed it last, else another one that did not write it; its author only where nobody else has a word.
     found = [p for p in state.table.proposals if p.ref == state.table.red_team]
     if not found:
         return ""
@@ -56,7 +52,6 @@ def _attacking(state: State, able: Sequence[str]) -> str:
 
 
 def _single(header: Header, state: State, after: str) -> str:
-    """The one that is next, by the dialog's order."""
     ids, floor, rules = list(header.speakers), state.floor, header.rules
     able = [who for who in ids if who != after and who not in state.absent]
 
@@ -77,10 +72,8 @@ def _single(header: Header, state: State, after: str) -> str:
 
 
 def reopened(header: Header, state: State) -> tuple[str, ...]:
-    """Whom a person's turn passes to when they name nobody: who owed, who asked, or the next in order.
-
-    Always an agent: the person's turn gives those that failed another chance, and one that is alone another turn.
-    """
+    """Whom a person's turn passes to when they name nobody: who owed, who asked, or the next in order."""
+    # Always an agent: the person's turn gives those that failed another chance, and one that is alone another turn.
     if owing := tuple(a for a in state.owing if a != USER):
         return owing
     if who := state.build.next_turn:  # what the person says of the plan is for who made it
@@ -165,6 +158,18 @@ def ways_out(header: Header, state: State) -> str:
     return f"{signed}{', '.join(names)} {are}, and nothing can be decided without: {', '.join(ways)}"
 
 
+def unheard(header: Header, state: State, me: str, mark: Mark) -> str:
+    """Why a question, or what `me` would pass up, means nothing: it is for the person, and nobody is at the table."""
+    if not header.is_unattended:
+        return ""
+    above = header.moderator
+    if mark.name == "QUESTION_FOR_USER" and me in state.questions.askers:  # one question may be asked
+        return "nobody is at the table, as the last question was told: decide without the person"
+    if mark.name == "ESCALATE" and (above in ("", me) or above in state.absent):
+        return "nobody is at the table, and nobody else moderates: decide among yourselves"
+    return ""
+
+
 # -- Rounds, contributions, and who wants the floor -------------------------------------------------------------------
 
 
@@ -214,10 +219,8 @@ def is_open(dialog: Dialog, me: str, debt: Debt) -> bool:
 
 
 def is_apart(dialog: Dialog, debt: Debt) -> bool:
-    """True when others owe a turn to the same word: nobody is to read an answer to it before it stands in the file.
-
-    Asking again (`[RETRY]`) opens a debt of its own, while those of the others are still open.
-    """
+    """True when others owe a turn to the same word: nobody is to read an answer to it before it stands in the file."""
+    # Asking again (`[RETRY]`) opens a debt of its own, while those of the others are still open.
     opened = dialog.entry(debt.re)
     is_several = opened is not None and opened.turn is not None and len(opened.turn) > 1
     is_open = any(other.key == debt.key for other in dialog.state.debts.open)

@@ -47,10 +47,7 @@ def parse(mark: Mark) -> Question:
 
 
 def written(marks: Sequence[Mark], at: str) -> tuple[Mark, ...]:
-    """The marks of a turn as its daemon writes them at `at`: deadlines as ISO times, at least 15 minutes ahead.
-
-    What was not understood of a question follows, as REFUSED.
-    """
+    """The marks of a turn as its daemon writes them at `at`: deadlines as ISO times, at least 15 minutes ahead."""
     found: list[Mark] = []
     remarks: list[Mark] = []
     for mark in marks:
@@ -66,10 +63,7 @@ def without_fields(text: str) -> str:
 
 
 def _canonical(mark: Mark, now: datetime | None) -> tuple[Mark, list[tuple[str, str]]]:
-    """The mark as it is written, and what did not count of it, with the reason.
-
-    A deadline that leaves the person too little time is moved; a text that would be read otherwise is quoted.
-    """
+    """The mark as it is written, and what did not count of it, with the reason."""
     fields = [field for part in re.split(r"\s*\|\s*", mark.value) if (field := part.strip()).strip("| ")]
     texts: list[str] = []
     moments: dict[str, datetime] = {}
@@ -108,7 +102,6 @@ def _whole_minute(moment: datetime) -> datetime:
 
 
 def _moment(field: str, now: datetime) -> datetime | None:
-    """The moment that a field names; None for a field that names none."""
     if within := _IN.fullmatch(field):
         ahead = int(within[1]) * {"m": 60.0, "h": 3_600.0, "d": 86_400.0}[within[2].lower()]
         return now + timedelta(seconds=ahead) if 0 < ahead <= LONGEST else None
@@ -161,10 +154,8 @@ def due(dialog: Dialog, at: str) -> Draft | None:
 
 
 def overdue(dialog: Dialog, at: str) -> float:
-    """Seconds since the defaults of the open questions were to be taken; endless where none will be.
-
-    A dialog that lies still until then lies still on purpose.
-    """
+    """Seconds since the defaults of the open questions were to be taken; endless where none will be."""
+    # A dialog that lies still until then lies still on purpose.
     seconds = _taken_in(dialog, at)
     return math.inf if seconds is None else max(-seconds, 0.0)
 
@@ -184,7 +175,6 @@ def next_look(dialog: Dialog, at: str) -> float | None:
 
 
 def _why_never(dialog: Dialog) -> str:
-    """Why the defaults will not be taken, in words; "" where they will."""
     if not allows_defaults(dialog.header):
         return "this dialog takes no defaults"
     if not all(takes_default(dialog.header, question) for question in dialog.state.questions.open):
@@ -256,10 +246,8 @@ def facts(dialog: Dialog) -> list[dict[str, Any]]:
 
 
 def until_in_words(by: str, at: str, zone: Zone | None = None) -> str:
-    """A deadline as people say it, at wall time `at`: `by 18:00`, with its date where that is another day's.
-
-    The time is that of `zone`, the reader's; where that is not known it is as it was written, and names its own.
-    """
+    """A deadline as people say it, at wall time `at`: `by 18:00`, with its date where that is another day's."""
+    # The time is that of `zone`, the reader's; where that is not known it is as it was written, and names its own.
     moment, now = moment_of(by), moment_of(at)
     if moment is None:
         return ""

@@ -306,20 +306,11 @@ PARALLEL_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Limits of a blackboard dialog: contributions are counted, and an end needs a minimum of them.
+    """Limits of a blackboard dialog: contributions are counted, and an end needs a minimum of them."""
 
-    `contribution_timeout` is in seconds per turn; None leaves the header's `Timeout`.
-    """
-
-    allow_references: bool = True
-    require_confidence: bool = False
-    max_contributions_per_round: Limit = 10
     round_limit: Limit = 10
     blackboard_capacity: Limit = 100
     minimum_contributions: Limit = 3
-    terminate_on_consensus: bool = True
-    terminate_on_rounds: bool = True
-    contribution_timeout: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from types import MappingProxyType
 
 from dialogd.protocol.build import Tasks
 from dialogd.protocol.marks import (
+    ACCOUNTS,
     UNSIGNED,
     agreed,
     is_called,
@@ -22,7 +22,6 @@ from dialogd.protocol.marks import (
     summary_of,
 )
 from dialogd.protocol.model import (
-    AGREED,
     ANY,
     SYSTEM,
     USER,
@@ -31,11 +30,11 @@ from dialogd.protocol.model import (
     Header,
     Limits,
     Mark,
+    Outcome,
     Participant,
     Said,
     digest,
     turn_number,
-    whose,
 )
 from dialogd.protocol.text import dollars, is_blank
 
@@ -56,14 +55,14 @@ class Debt:
     is_ready: bool = False  # every answer of a sealed round is sealed: this one may be written
 
     @property
-    def timer(self) -> tuple[str, str, str]:
-        """What its age is measured by: a sealed answer has a time of its own to follow."""
-        return self.agent, self.re, f"{self.chain} ready" if self.is_ready else self.chain
-
-    @property
     def key(self) -> tuple[str, str, str]:
         """What makes it this debt: an answer to it may be appended while a debt of the same key is open."""
         return self.agent, self.re, self.chain
+
+    @property
+    def timer(self) -> tuple[str, str, str]:
+        """What its age is measured by: a sealed answer has a time of its own to follow."""
+        return self.agent, self.re, f"{self.chain} ready" if self.is_ready else self.chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +121,9 @@ class Debts:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Who has spoken, and who is to be heard. Counts begin anew when the dialog is opened again.
+    """Who has spoken, and who is to be heard. Counts begin anew when the dialog is opened again."""
 
-    A round is complete when all who can speak have had a turn in it, or were passed over, and none owes one.
-    """
+    # A round is complete when all who can speak have had a turn in it, or were passed over, and none owes one.
 
     last: str = ""  # the agent that spoke, or was passed over, last
     rounds: int = 0  # complete ones
@@ -138,7 +136,6 @@ class Floor:
     position_at: Mapping[str, int] = field(default_factory=dict)  # its last turn that states a position
     queue: tuple[str, ...] = ()  # who was given, or asked for, the floor, where the order is free
     contributed: int = 0  # typed contributions
-    in_round: Mapping[str, int] = field(default_factory=dict)  # each agent's in this round
 
     def spoken(self, said: Said, *, made: int, named: Sequence[str]) -> Floor:
         """After an agent's turn with so many contributions, which hands the floor to `named`."""
@@ -149,24 +146,20 @@ class Floor:
             spoke_at={**self.spoke_at, who: said.number},
             position_at={**self.position_at, who: said.number} if stated(said) else self.position_at,
             contributed=self.contributed + made,
-            in_round={**self.in_round, who: self.in_round.get(who, 0) + made},
             queue=(*named, *(one for one in self.queue if one != who and one not in named)),
         )
 
     def heard(
         self, who: str, number: int, able: frozenset[str], owing: Collection[str], *, passes: bool = False
     ) -> Floor:
-        """Once `who` has spoken, or was passed over, after turn `number`; `passes`: it did nothing but pass.
-
-        `able` can speak, `owing` still owe a turn.
-        """
+        """Once `who` has spoken, or was passed over, after turn `number`; `passes`: it did nothing but pass."""
         spoke, passed = self.spoke | {who}, self.passed | {who} if passes else self.passed - {who}
         floor = replace(self, last=who, chance_at={**self.chance_at, who: number})
         if not able or not able <= spoke or not able.isdisjoint(owing):
             return replace(floor, spoke=spoke, passed=passed, is_quiet=False)
         nobody: frozenset[str] = frozenset()
         is_quiet = able <= passed
-        return replace(floor, rounds=self.rounds + 1, is_quiet=is_quiet, in_round={}, spoke=nobody, passed=nobody)
+        return replace(floor, rounds=self.rounds + 1, is_quiet=is_quiet, spoke=nobody, passed=nobody)
 
     def unqueued(self, *gone: str) -> Floor:
         return replace(self, queue=tuple(who for who in self.queue if who not in gone)) if self.queue else self
@@ -176,7 +169,7 @@ class Floor:
         return replace(self.unqueued(USER), spoke=frozenset(), passed=frozenset(), is_quiet=False)
 
     def reopened(self) -> Floor:
-        return replace(self, rounds=0, turns_of={}, position_at={}, contributed=0, in_round={})
+        return replace(self, rounds=0, turns_of={}, position_at={}, contributed=0)
 
 
 # -- The table: proposals, the text to be signed, what was decided, what stands in the way ----------------------------
@@ -285,15 +278,13 @@ class Table:
 
     def reserved(self, said: Said) -> Table:
         """After a withdrawn turn: the numbers of its proposals are not given again."""
-        texts = [mark for mark in said.written if mark.name == "CONSENSUS_PROPOSED"]
-        refs = [mark.ref for mark in (*_proposals(said.written), *texts)]
-        claims = said.turn is not None and any(mark.name == "CONSENSUS_REACHED" for mark in said.written)
-        if said.by_hand and said.by != USER and claims and summary_of(prose(said.body)):
-            refs.append("")
-        top = self.top
-        for ref in refs:
-            top = max(top, int(ref[1:])) if ref else top + 1
-        return replace(self, top=top)
+        then = replace(said, marks=said.written, withdrawn=None)
+        table = (
+            self.proposed(then)
+            if said.by == USER
+            else replace(self, standing=None).spoken(then, may_vote=False, made=0)
+        )
+        return replace(self, top=table.top)
 
     def cleared(self) -> Table:
         """After a person's turn: signatures, calls for a deadlock, and what was to be argued against or judged."""
@@ -404,10 +395,8 @@ class Polls:
         return replace(self, open=(*self.open, *new), waiting=(), since=turn, heard=frozenset())
 
     def voted(self, said: Said) -> Polls:
-        """After a turn of an agent that may vote: a vote stands until its agent votes anew.
-
-        Who was asked before a proposal stood in the file has not seen it.
-        """
+        """After a turn of an agent that may vote: a vote stands until its agent votes anew."""
+        # Who was asked before a proposal stood in the file has not seen it.
         votes = read_vote(said.marks)
 
         def after(poll: Poll) -> Poll:
@@ -526,16 +515,6 @@ class Questions:
         return " / ".join(question.said for question in self.open)
 
     @property
-    def by(self) -> str:
-        """The first deadline of an open question, as an ISO time; "" without one."""
-        return next((question.by for question in self.open if question.by), "")
-
-    @property
-    def default(self) -> str:
-        """The first default of an open question; "" without one."""
-        return next((question.default for question in self.open if question.default), "")
-
-    @property
     def askers(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(question.asker for question in self.open if question.asker))
 
@@ -543,86 +522,6 @@ class Questions:
     def asker(self) -> str:
         """The last one of several; "" where no agent asked."""
         return self.askers[-1] if self.askers else ""
-
-
-# -- How it ends ------------------------------------------------------------------------------------------------------
-
-# In words, by the mark's name, or by the cause of a stop.
-ENDS: Mapping[str, str] = MappingProxyType(
-    {
-        "CONSENSUS_REACHED": "everyone agreed to the same text",
-        "DEADLOCK": "no agreement is in sight",
-        "DECIDED": "the rule of this dialog has decided",
-        "MAX_TURNS_REACHED": "the limit of turns was reached",
-        "STOPPED": "the dialog was stopped",
-        "time": "the time was over",
-        "budget": "the budget was reached",
-        "size": "the file is as large as it may get",
-        "error": "an error broke it off",
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a dialog ended: the outcome mark's name, who wrote it, where, and why in words."""
-
-    name: str
-    by: str
-    entry: str
-    reason: str = ""
-    via: str = ""  # whose session ended the dialog by the person's hand
-
-    @classmethod
-    def of(cls, said: Said, name: str, reason: str) -> Outcome:
-        return cls(name, said.by, said.id, reason, said.via)
-
-    @property
-    def from_session(self) -> str:
-        """The same in words, "" for the person."""
-        return whose(self.via) if self.via else ""
-
-    @property
-    def cause(self) -> str:
-        """What stopped the dialog, `time`, `size`, `budget` or `error`; "" for the person, and for every other end."""
-        cause = self.reason.partition(":")[0] if self.name == "STOPPED" else ""
-        return cause if cause in ("time", "size", "budget", "error") else ""
-
-    @property
-    def words(self) -> str:
-        return ENDS.get(self.cause or self.name, self.name)
-
-    @property
-    def why(self) -> str:
-        """The reason without the cause before it."""
-        return self.reason.removeprefix(self.cause).removeprefix(":").strip()
-
-    @property
-    def is_consensus(self) -> bool:
-        """True where everybody signed the same text, or somebody typed that they did."""
-        return self.name == "CONSENSUS_REACHED"
-
-    @property
-    def is_agreed(self) -> bool:
-        """True where there is a result, which the person takes or rejects."""
-        return self.name in AGREED
-
-    @property
-    def is_deadlock(self) -> bool:
-        return self.name == "DEADLOCK"
-
-    @property
-    def is_complete(self) -> bool:
-        """True where its rule came to an end, with a decision or without one: what a build ends with."""
-        return self.name in ("DECIDED", "DEADLOCK")
-
-    @property
-    def is_limit(self) -> bool:
-        return self.name == "MAX_TURNS_REACHED" or self.cause in ("time", "size", "budget")
-
-    @property
-    def failed(self) -> bool:
-        return self.cause == "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -714,12 +613,12 @@ REHEARSAL = "rehearsal"  # the model that frames name where no model was asked
 
 @dataclass(frozen=True)
 class Dialog:
-    """A dialog file as read: header, entries and the state they fold to.
+    """A dialog file as read: header, entries and the state they fold to."""
 
-    `header` is as it counts now: with the agents that were invited, without those that left; `written` is the file's
-    own, None where nothing can differ. `size` is the length of the bytes read. `settled` is the offset up to which
-    nothing can change its reading by what is appended later; the rest is kept in `tail`, so that reading on is linear.
-    """
+    # `header` is as it counts now: with the agents that were invited, without those that left; `written` is the file's
+    # own, None where nothing can differ. `size` is the length of the bytes read. `settled` is the offset up to which
+    # nothing can change its reading by what is appended later; the rest is kept in `tail`, so that reading on is
+    # linear.
 
     header: Header
     entries: tuple[Entry, ...]
@@ -780,7 +679,6 @@ DEFAULT_TOKENS = 1_000_000  # where the price is unknown
 
 _COUNT = re.compile(r"~?([0-9]{1,12})")
 _DOLLARS = re.compile(r"(~?)([0-9]{1,9}(?:\.[0-9]{1,12})?)")
-_ACCOUNTS = ("AGENT_ERROR", "DIGEST")  # notes of the daemon that give account of the agent that their first field names
 
 
 @dataclass(frozen=True, slots=True)
@@ -816,9 +714,6 @@ class Estimate:
     tokens: int | None = None
 
 
-NOTHING = Estimate(0.0, 0)
-
-
 def account(tokens_in: str, tokens_out: str, usd: str) -> Spent:
     """One entry's account, from its frame's `in`, `out` and `usd`; what makes no sense counts as not said."""
     read, written = (_COUNT.fullmatch(text) for text in (tokens_in, tokens_out))
@@ -843,7 +738,7 @@ def payer(header: Header, entry: Entry) -> str | None:
         return entry.by if entry.by != SYSTEM else None
     if not (frame.calls or frame.tokens_in or frame.tokens_out or frame.usd):
         return None
-    named = (mark.fields[0] for mark in entry.marks if mark.name in _ACCOUNTS)
+    named = (mark.fields[0] for mark in entry.marks if mark.name in ACCOUNTS)
     return next((who for who in named if header.agent(who)), None)
 
 
@@ -860,58 +755,38 @@ def total(spent: Mapping[str, Spent]) -> Spent:
     return reduce(Spent.plus, spent.values(), Spent())
 
 
-def share(state: State, limits: Limits, owing: int) -> Estimate:
-    """What each of so many agents that owe a turn may use: what is left of the dialog's budget, divided evenly."""
-    gone, among = total(state.spent), max(owing, 1)
-    return Estimate(
-        usd=None if limits.budget is None else max(_micros(limits.budget) - gone.micros, 0) // among / 1e6,
-        tokens=None if limits.tokens is None else max(limits.tokens - gone.tokens, 0) // among,
-    )
-
-
 def allowance(state: State, me: str, cap: Estimate) -> Estimate:
-    """What agent `me` may use for the turn it owes: its share of the dialog's budget, or less by a `cap` of its own."""
-    mine, own = share(state, state.limits, _payers(state)), state.spent.get(me, Spent())
-    usd = [] if cap.usd is None else [max(_micros(cap.usd) - own.micros, 0) / 1e6]
-    tokens = [] if cap.tokens is None else [max(cap.tokens - own.tokens, 0)]
-    return Estimate(
-        min([*usd, *([] if mine.usd is None else [mine.usd])], default=None),
-        min([*tokens, *([] if mine.tokens is None else [mine.tokens])], default=None),
-    )
+    """What agent `me` may use for the turn it owes: its even share of what is left, or less by a `cap` of its own."""
+    limits, gone, own = state.limits, total(state.spent), state.spent.get(me, Spent())
+
+    def least(limit: int | None, spent: int, most: int | None, mine: int) -> int | None:
+        shares = [] if limit is None else [max(limit - spent, 0) // max(_payers(state), 1)]
+        return min([*shares, *([] if most is None else [max(most - mine, 0)])], default=None)
+
+    micros = least(_micros(limits.budget), gone.micros, _micros(cap.usd), own.micros)
+    return Estimate(None if micros is None else micros / 1e6, least(limits.tokens, gone.tokens, cap.tokens, own.tokens))
 
 
-def reached(state: State, me: str, turn: Estimate, cap: Estimate, cut_off: Estimate = NOTHING) -> str:
-    """Why agent `me` may not buy the `turn` it owes, in words for `[STOPPED: budget: …]`; "" when it may.
-
-    It may not when the turn would pass its share of the dialog's budget, or the `cap` of its own, or when nothing is
-    left. A turn whose cost is unknown is bought while something is left. `cut_off` is the part of `turn` that calls of
-    which no entry gives account have cost: they were interrupted, died with their daemon, or came too late.
-    """
+def reached(state: State, me: str, turn: Estimate, cap: Estimate) -> str:
+    """Why agent `me` may not buy the `turn` it owes, in words for `[STOPPED: budget: …]`; "" when it may."""
+    # It may not when the turn would pass its share of the dialog's budget, or the `cap` of its own, or when nothing is
+    # left. A turn whose cost is unknown is bought while something is left.
     budget = Estimate(state.limits.budget, state.limits.tokens)
     for what, spent, limit, owing in (
         ("the budget", total(state.spent), budget, _payers(state)),
         (f"{me}'s own budget", state.spent.get(me, Spent()), cap, 1),
     ):
-        if limit.usd is not None:
-            left, needed = _micros(limit.usd) - spent.micros, _micros(turn.usd or 0.0)
-            if left <= 0 or needed * owing > left:
-                words = f"{what} of {dollars(limit.usd)}: {in_dollars(spent)} spent"
-                lost = dollars(cut_off.usd) if cut_off.usd else ""
-                return words + _beyond(dollars(left / 1e6), left > 0, dollars(needed / 1e6), lost, owing)
-        if limit.tokens is not None:
-            left, needed = limit.tokens - spent.tokens, turn.tokens or 0
-            if left <= 0 or needed * owing > left:
-                words = f"{what} of {limit.tokens:,} tokens: {in_tokens(spent)} used"
-                lost = f"{cut_off.tokens:,}" if cut_off.tokens else ""
-                return words + _beyond(f"{left:,}", left > 0, f"{needed:,}", lost, owing)
+        for most, gone, needed, write, said in (
+            (_micros(limit.usd), spent.micros, _micros(turn.usd), _in_dollars, f"{in_dollars(spent)} spent"),
+            (limit.tokens, spent.tokens, turn.tokens, "{:,}".format, f"{in_tokens(spent)} used"),
+        ):
+            left = None if most is None else most - gone
+            if most is None or left is None or not (left <= 0 or (needed or 0) * owing > left):
+                continue
+            among = f", and the {write(left)} left is for {owing} turns" if owing > 1 else ""
+            more = f"; the next turn would take about {write(needed or 0)}{among}" if left > 0 else ""
+            return f"{what} of {write(most)}{'' if write is _in_dollars else ' tokens'}: {said}{more}"
     return ""
-
-
-def _beyond(left: str, is_left: bool, needed: str, lost: str, owing: int) -> str:
-    """How the turn is too much for what is left, if anything is."""
-    lost = f", {lost} of it for calls that were cut off or came too late" if lost else ""
-    among = f", and the {left} left is for {owing} turns" if owing > 1 else ""
-    return f"; the next turn would take about {needed}{lost}{among}" if is_left else ""
 
 
 def used(state: State) -> float | None:
@@ -945,11 +820,9 @@ def in_tokens(spent: Spent) -> str:
 
 
 def estimate(turns: int, agents: int, cost: Callable[[int, int], float], *, start: int, said: int, out: int) -> float:
-    """What one of so many agents will spend at most, roughly, in a dialog of so many turns, in US dollars.
-
-    `cost` prices a request by its tokens in and out. A prompt has `start` tokens before anybody has replied, and `said`
-    more for each turn since; a reply has `out`. What a cache saves is left out.
-    """
+    """What one of so many agents will spend at most, roughly, in a dialog of so many turns, in US dollars."""
+    # `cost` prices a request by its tokens in and out. A prompt has `start` tokens before anybody has replied, and
+    # `said` more for each turn since; a reply has `out`. What a cache saves is left out.
     own = math.ceil(max(turns - 1, 0) / max(agents, 1))
     looked_at = min(own, 1_000)  # in a longer dialog the rest counts like the last of these
     costs = [cost(start + said * min((turn + 1) * agents - 1, turns - 2), out) for turn in range(looked_at)]
@@ -957,9 +830,12 @@ def estimate(turns: int, agents: int, cost: Callable[[int, int], float], *, star
 
 
 def _payers(state: State) -> int:
-    """How many agents owe a turn."""
     return sum(who != USER for who in state.owing)
 
 
-def _micros(usd: float) -> int:
-    return round(usd * 1e6)
+def _micros(usd: float | None) -> int | None:
+    return None if usd is None else round(usd * 1e6)
+
+
+def _in_dollars(micros: int) -> str:
+    return dollars(micros / 1e6)

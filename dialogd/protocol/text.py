@@ -62,10 +62,8 @@ def unescape(text: str) -> str:
 
 
 def one_line(text: str, limit: int = 500, secrets: Sequence[str] = ()) -> str:
-    """A value for a mark: one line, no control characters, no secrets, at most `limit` code points.
-
-    Secrets go first: of one that is cut, nobody sees any more that it was one.
-    """
+    """A value for a mark: one line, no control characters, no secrets, at most `limit` code points."""
+    # Secrets go first: of one that is cut, nobody sees any more that it was one.
     flat = " ".join(redact(clean(text), secrets)[0].split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
@@ -101,10 +99,7 @@ KEY_MAY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*-{0,4}\Z")
 
 
 def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
-    """Replace every secret by `[redacted: KIND]`; gives the text and how many there were.
-
-    `own` are secrets that somebody here holds, whatever they look like.
-    """
+    """Replace every secret by `[redacted: KIND]`; gives the text and how many there were."""
     found = 0
     for secret in sorted(own, key=len, reverse=True):  # one may be the beginning of another
         if len(secret) >= SHORTEST and secret in text:

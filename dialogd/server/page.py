@@ -29,8 +29,8 @@ from dialogd.memory.past import read_dialog
 from dialogd.memory.past import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
+from dialogd.protocol.lifecycle import convergence, signals
 from dialogd.protocol.model import USER, turn_number
-from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.text import dollars, in_words, many
 from dialogd.server import wire

@@ -13,8 +13,8 @@ from dialogd.backends.seats import start_again
 from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
-from dialogd.protocol.model import ANY, USER
-from dialogd.protocol.state import Dialog, Outcome, Spent, in_dollars, total
+from dialogd.protocol.model import ANY, USER, Outcome
+from dialogd.protocol.state import Dialog, Spent, in_dollars, total
 from dialogd.protocol.text import dollars, in_words, listed, one_line
 from dialogd.server import page_build, wire
 from dialogd.server.page_entries import Seats, cast, changed

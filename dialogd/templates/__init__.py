@@ -73,9 +73,8 @@ class Template:
 
     @property
     def timeout(self) -> float:
-        """How long one reply may take, in seconds: as the template says, else its board, else the usual time."""
-        board = self.terms.rules.board
-        return self.terms.timeout or (board.contribution_timeout if board else None) or Limits().timeout
+        """How long one reply may take, in seconds: as the template says, else the usual time."""
+        return self.terms.timeout or Limits().timeout
 
     @property
     def seats(self) -> int:

@@ -28,9 +28,8 @@ from dialogd.protocol import board
 from dialogd.protocol.board import as_ended, positions, rejected
 from dialogd.protocol.build import DROPPED, MERGED, tested
 from dialogd.protocol.certificate import certify, where
-from dialogd.protocol.lifecycle import answers, continued, lifecycle_of
+from dialogd.protocol.lifecycle import answers, continued, convergence, lifecycle_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant, digest
-from dialogd.protocol.signals import convergence
 from dialogd.protocol.state import Dialog, Spent, in_dollars, in_tokens, total
 from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, redact
 from dialogd.store.disk import StateDir, why, write_once, write_over

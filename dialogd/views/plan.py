@@ -27,8 +27,8 @@ from dialogd.protocol.board import (
 from dialogd.protocol.build import Finding, Score, came_of
 from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import before_summary, prose, same_text
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number
-from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, total
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, Outcome, turn_number
+from dialogd.protocol.state import Decision, Dialog, Proposal, Spent, total
 from dialogd.protocol.text import listed, many, seconds_between
 from dialogd.views.flow import names_of
 from dialogd.views.words import GIVEN, METHODS, RAISED, STANDS, by_name, confidences

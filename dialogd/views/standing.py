@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Work, Write, decide
 from dialogd.protocol.grammar import parse, read_on
-from dialogd.protocol.lifecycle import in_words
+from dialogd.protocol.lifecycle import convergence, in_words, signals
 from dialogd.protocol.model import USER, Entry
-from dialogd.protocol.signals import convergence, signals
 from dialogd.protocol.state import Dialog, in_dollars, in_tokens, total
 from dialogd.protocol.text import listed, one_line
 

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from dialogd.protocol import build, marks, questions
 from dialogd.protocol.certificate import own_words
 from dialogd.protocol.marks import fields_of
-from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, Said
-from dialogd.protocol.state import Dialog, Outcome
+from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, Outcome, Said
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import listed, one_line, redact
 
 Name = Callable[[str], str]  # what is called how: an agent's id, USER, SYSTEM

@@ -24,8 +24,8 @@ from dialogd.errors import BadInput
 from dialogd.protocol import admit
 from dialogd.protocol.compose import agent_turn, received
 from dialogd.protocol.grammar import joint, parse, read_on, render
+from dialogd.protocol.lifecycle import overlap, signals
 from dialogd.protocol.model import ANY, USER, Draft, Entry, Mark, Participant
-from dialogd.protocol.signals import overlap, signals
 from dialogd.protocol.state import Debt, Dialog
 from tests.support.backend_contract import BackendContract, answer
 from tests.support.cases import cases

@@ -20,8 +20,8 @@ from dialogd.backends.seats import Cast, Seat
 from dialogd.cli import status as standing
 from dialogd.cli.status import exit_code, next_step
 from dialogd.person import stop
-from dialogd.protocol.model import USER
-from dialogd.protocol.state import Ballot, Decision, Dialog, Escalation, Outcome, Poll, Polls, Seal
+from dialogd.protocol.model import USER, Outcome
+from dialogd.protocol.state import Ballot, Decision, Dialog, Escalation, Poll, Polls, Seal
 from dialogd.store.logfile import LogFile
 from tests.cli.command import Commands, reviewed, until
 from tests.support.cases import cases

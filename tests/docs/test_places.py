@@ -28,10 +28,10 @@ from dialogd.config import SETTINGS, load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol import text
 from dialogd.protocol.header import read_header
+from dialogd.protocol.lifecycle import WARNINGS
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import OUTCOMES, Limits
 from dialogd.protocol.rules import Rules
-from dialogd.protocol.signals import WARNINGS
 from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.text import dollars
 from dialogd.server import wire

@@ -15,8 +15,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
-from dialogd.protocol.model import USER, Draft, Mark
-from dialogd.protocol.state import Outcome
+from dialogd.protocol.model import USER, Draft, Mark, Outcome
 from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.support.cases import cases
@@ -133,8 +132,8 @@ ENDS: dict[str, tuple[str, tuple[str, ...], dict[str, list[Line]], str, str]] = 
         {"A": [CALLS], "B": [CALLS], "J": ["[QUESTION_FOR_USER: what load?]", *["[DECIDE: A | shown]"] * 2]},
         "DECIDED", "judge",
     ),
-    "rounds of a board are over": ("AB", ("[board]", "round_limit = 1", "terminate_on_rounds = false"),
-                                   {"A": ["One."], "B": ["Two."]}, "MAX_TURNS_REACHED", ""),
+    "rounds of a board are over": ("AB", ("[board]", "round_limit = 1"), {"A": ["One."], "B": ["Two."]},
+                                   "MAX_TURNS_REACHED", ""),
 }  # fmt: skip
 
 
@@ -349,7 +348,7 @@ def dialogs(draw: st.DrawFn, begins: Callable[..., Room] = unattended) -> tuple[
         f"step = {str(draw(st.booleans())).lower()}",
         "question_defaults = true",
         *((f'judge = "{ids[-1]}"',) if draw(st.booleans()) else ()),
-        *(("[board]", "terminate_on_rounds = false", "round_limit = 2") if draw(st.booleans()) else ()),
+        *(("[board]", "round_limit = 2") if draw(st.booleans()) else ()),
         *((f"[roles.{ids[-1]}]", 'role = "moderator"') if draw(st.booleans()) else ()),
         *((f"[roles.{ids[0]}]", 'role = "critic"') if draw(st.booleans()) else ()),
     ]

@@ -37,7 +37,6 @@ guidelines = "prefer what can be undone"
 success = ["a date to decide by"]
 errors = ["where a benchmark fails, say so"]
 [board]
-require_confidence = true
 minimum_contributions = 4
 [roles.A]
 permissions = ["READ_ALL", "POST", "PROPOSE", "VOTE"]
@@ -268,10 +267,7 @@ def test_a_kind_that_is_called_like_a_line_of_reviews_is_its_own_outside_of_one(
     assert "- `[FINDING: …]`: what we dug up" in told(dialog_of("[messages]\nFINDING = 'what we dug up'"))
 
 
-def test_no_references_are_taught_where_none_are_allowed() -> None:
-    text = dialog_of("[board]\nallow_references = false")
-    assert "RE" not in taught(text)
-    assert "no references to others" in told(text)
+def test_references_are_taught_where_there_is_a_board() -> None:
     assert "RE" not in taught(dialog_of("sealed = true"))
     assert "RE" in taught(dialog_of("[board]"))
 
@@ -305,11 +301,7 @@ def test_a_personality_is_told_with_its_meaning(name: str) -> None:
         ("red_team = true", ["only after one turn has argued against it"]),
         ("objections = true", ["needs a line `[RESERVATION: …]`"]),
         ('[roles.B]\npermissions = ["POST", "DECIDE"]', ["B may decide on a single proposal"]),
-        (
-            "[board]\nmax_contributions_per_round = 4\nminimum_contributions = 7",
-            ["At most 4 contr", "before there are 7"],
-        ),
-        ("[board]\nrequire_confidence = true", ["a line `[CONFIDENCE: 0.7]`"]),
+        ("[board]\nminimum_contributions = 7", ["At most 100 contr", "before there are 7"]),
     ],
 )
 def test_how_the_dialog_decides_is_told(setup: str, words: list[str]) -> None:

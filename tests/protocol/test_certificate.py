@@ -258,10 +258,8 @@ def new_sha(data: bytes) -> bytes:
 
 REDIS = digest(TEXT.replace("Postgres", "Redis"))
 EDITED = "was edited after it was written"
-TEXT_EDITED = "turn 3, where P1 stands, was edited after A signed it in turn 4: the hash recorded there fits the text"
-LINE_EDITED = (
-    "turn 2, where P1 stands, was edited after B approved it in turn 3, A approved it in turn 5: nobody recorded"
-)
+TEXT_EDITED = "turn 3, where P1 stands, was edited after A signed it in turn 4"
+LINE_EDITED = "turn 2, where P1 stands, was edited after B approved it in turn 3, A approved it in turn 5"
 NO_VOTE = "the decision counts B for P1, and no such vote stands in the file"
 HARMS: list[tuple[Callable[[], Room], Callable[[bytes], bytes], str]] = [
     (
@@ -369,7 +367,7 @@ def test_what_was_added_inserted_or_taken_out_is_named() -> None:
     assert "entry 2 is gone" in compare(facts, parse(without(2)(data)))
     between = data.replace(b"## Turn 3", b"## Turn 3 \xe2\x80\x94 User\n\nWait.\n\nTURN: B\n\n---\n\n## Turn 3", 1)
     said = compare(facts, parse(between))
-    assert any(line.startswith("entry 3 (turn 3 of USER) was not there") for line in said)
+    assert any(line.startswith("entry 3 (turn 3 of USER) is not what it was") for line in said)
     said = compare(facts, parse(without(4)(data)))
     assert any(line.startswith("nothing is decided there any more") for line in said)
     assert "entry 4 is gone" in said

@@ -577,14 +577,6 @@ def test_what_is_dropped_leaves_its_reason_in_a_plain_dialog_too(mark: str, why:
     assert why in refused.value
 
 
-def test_a_contribution_without_the_confidence_that_is_asked_for_is_refused() -> None:
-    here = room("[board]\nrequire_confidence = true", "A", "B")
-    say(here, "A", "See.\n\n[IDEA: a cache]")
-    turn = here.dialog.turns[-1]
-    assert [mark.name for mark in turn.marks] == ["REFUSED"]
-    assert "CONFIDENCE" in turn.marks[0].value
-
-
 def test_an_error_of_the_backend_is_no_answer() -> None:
     here = pair()
     here.says("B", BackendError("gone", fix="come back"))

@@ -7,10 +7,10 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dialogd.protocol.compose import rule
 from dialogd.protocol.marks import ParsedReply, read_reply, same_text, summary_of, tolerant
 from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.verdict import rule
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Room, opening

@@ -34,7 +34,7 @@ def test_sealed_first_answers_share_the_board() -> None:
     here.scripts = {"A": [ideas], "B": [ideas]}
     here.run()
     assert here.dialog.state.floor.contributed == 6
-    assert "of the 6 contributions that the blackboard holds, 3 are for each first answer" in refused(here)[0]
+    assert "of 6 contributions on the blackboard 3 are for each first answer" in refused(here)[0]
 
 
 @cases("verdict", ["vote", "mutual"])

@@ -19,9 +19,9 @@ from dialogd.errors import BackendError
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.header import read_header
+from dialogd.protocol.lifecycle import signals
 from dialogd.protocol.marks import ParsedReply
 from dialogd.protocol.model import Condition, Draft, Limits, Mark
-from dialogd.protocol.signals import signals
 from dialogd.protocol.state import (
     Debt,
     Debts,
@@ -36,7 +36,6 @@ from dialogd.protocol.state import (
     in_dollars,
     in_tokens,
     reached,
-    share,
     total,
     used,
 )
@@ -385,29 +384,6 @@ def test_only_the_agent_whose_turn_it_is_ends_the_dialog() -> None:
     assert [waits(room.look(me)) for me in "AB"] == ["not_my_turn", "Write"]
 
 
-LOST = "of it for calls that were cut off or came too late"
-
-
-@cases(
-    ("keys", "turn", "cut_off", "words"),
-    [
-        ("$2", Estimate(2.5), Estimate(1.9), f"nothing spent; the next turn would take about $2.50, $1.90 {LOST}"),
-        (
-            "900 tokens",
-            Estimate(None, 950),
-            Estimate(0.0, 400),
-            f"0 used; the next turn would take about 950, 400 {LOST}",
-        ),
-        ("$2", Estimate(2.5), Estimate(0.0, 0), "nothing spent; the next turn would take about $2.50"),
-    ],
-)
-def test_an_end_at_the_budget_tells_calls_that_were_cut_off_from_the_rest(
-    keys: str, turn: Estimate, cut_off: Estimate, words: str
-) -> None:
-    room = Shop(opening(keys=[f"Budget: {keys}"]))
-    assert reached(room.dialog.state, "A", turn, Estimate(), cut_off).partition(": ")[2] == words
-
-
 def test_a_budget_in_dollars_needs_a_price() -> None:
     room = Shop(opening(keys=["Budget: $1"]))
     room.unpriced = {"A"}
@@ -458,8 +434,7 @@ def test_in_a_round_each_may_use_its_part_of_the_rest() -> None:
     room = Shop(
         opening("A", "B", "C", turn="A, B, C", keys=["Budget: $3, 3k tokens"]), [bill("0.2", 100, 0)], A=["One."]
     )
-    state = room.dialog.state
-    assert share(state, state.limits, 3) == Estimate(1.0, 1000)
+    assert allowance(room.dialog.state, "C", Estimate()) == Estimate(1.0, 1000)
     room.next = dict.fromkeys("ABC", Estimate(1.0, 1000))
     assert [waits(room.look(me)) for me in "ABC"] == ["Reply"] * 3
     room.next["C"] = Estimate(1.01)

@@ -146,7 +146,8 @@ def test_a_question_goes_through_the_file_and_back() -> None:
     (question,) = stage.dialog.state.questions.open
     assert question == Question("which?", at(stage, hours=4)[:-3] + "00Z", "a", "A", "2")
     assert stage.dialog.state.questions.text == "which?"
-    assert (stage.dialog.state.questions.by, stage.dialog.state.questions.default) == (question.by, question.default)
+    (asked,) = stage.dialog.state.questions.open
+    assert (asked.by, asked.default) == (question.by, question.default)
     assert not read_reply("```\n[QUESTION_FOR_USER: which? | in 4h]\n```").marks
 
 
@@ -164,7 +165,7 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
     stage = asking()
     wait = stage.look("B")
     assert isinstance(wait, Wait)
-    assert wait.seconds == questions.left(stage.dialog.state.questions.by, stage.paper.at)
+    assert wait.seconds == questions.left(stage.dialog.state.questions.open[0].by, stage.paper.at)
     stage.advance(wait.seconds - 1)
     assert waits(stage.look("A")) == "waiting_for_user"
     stage.advance(1)

@@ -5,7 +5,7 @@ Each test names the rule it holds the core to; sections are those of docs/protoc
 
 from __future__ import annotations
 
-from dialogd.protocol import admit, verdict
+from dialogd.protocol import admit, compose
 from dialogd.protocol.compose import received
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import vote
@@ -83,7 +83,7 @@ def calls_for_votes(many: int) -> int:
     sys.setprofile(count)
     try:
         kept, refused = admit.admit(dialog.dialog, "B", reply).counted(("[VOTE: P1 approve]",))
-        verdict.rule(dialog.dialog, "B", kept, refused)
+        compose.rule(dialog.dialog, "B", kept, refused)
     finally:
         sys.setprofile(None)
     return seen

@@ -41,15 +41,9 @@ roles = st.builds(
 )
 boards = st.builds(
     Board,
-    allow_references=st.booleans(),
-    require_confidence=st.booleans(),
-    max_contributions_per_round=counts,
     round_limit=counts,
     blackboard_capacity=counts,
     minimum_contributions=counts,
-    terminate_on_consensus=st.booleans(),
-    terminate_on_rounds=st.booleans(),
-    contribution_timeout=st.none() | st.integers(1, 600_000).map(float) | st.sampled_from([0.001, 0.25, 90.5]),
 )
 phases = st.builds(Phase, texts.filter(bool), texts, st.integers(1, 1000))
 kinds = st.dictionaries(st.from_regex(r"[A-Z][A-Z_]{1,39}", fullmatch=True), texts.map(Kind), max_size=3)
@@ -102,7 +96,7 @@ def test_only_what_differs_is_written() -> None:
     rules = Rules(
         verdict="vote",
         threshold=0.75,
-        board=Board(contribution_timeout=90.0),
+        board=Board(round_limit=4),
         roles=MappingProxyType(
             {"A": Role("critic", STANDARD["critic"]), "B": Role("Critic", frozenset({"POST", "VOTE"}))}
         ),
@@ -112,7 +106,7 @@ def test_only_what_differs_is_written() -> None:
     block = setup(rules, {"step": True})
     assert block == (
         '## Setup\n\n```toml\nverdict = "vote"\nthreshold = 0.75\nstep = true\n\n'
-        '[board]\ncontribution_timeout = "90 seconds"\n\n'
+        "[board]\nround_limit = 4\n\n"
         '[roles.A]\nrole = "critic"\n\n'
         '[roles.B]\nrole = "Critic"\npermissions = ["POST", "VOTE"]\n\n'
         '[[phases]]\nname = "DRAFT"\n\n[[phases]]\nname = "END"\ndescription = "the end"\nrounds = 2\n\n'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.signals import WINDOW, convergence, signals
+from dialogd.protocol.lifecycle import WINDOW, convergence, signals
 from tests.support.cases import cases
 from tests.support.room import Room, opening
 

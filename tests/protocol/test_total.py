@@ -14,8 +14,8 @@ from dialogd.errors import NotADialog
 from dialogd.protocol import admit, compose, marks
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.lifecycle import signals
 from dialogd.protocol.model import Mark, digest
-from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, escape, unescape
 from tests.examples import examples

@@ -16,7 +16,7 @@ from typing import cast
 from dialogd import person
 from dialogd.agent import prompt
 from dialogd.errors import BackendError
-from dialogd.protocol import admit, build, compose, verdict
+from dialogd.protocol import admit, build, compose
 from dialogd.protocol.certificate import seal, sealed_text
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide
 from dialogd.protocol.header import agent_url
@@ -192,7 +192,7 @@ class Room:
             error = line
             return self._append(lambda now: self._failed(now, me, debt, error))
         kinds = self.dialog.header.rules.kinds
-        question = verdict.lacks_body(self.dialog, me, compose.received(line, kinds)[0])
+        question = compose.lacks_body(self.dialog, me, compose.received(line, kinds)[0])
         if question:
             self.questions.append((me, question))
             again = self.scripts[me].pop(0) if self.scripts.get(me) else None

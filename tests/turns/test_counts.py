@@ -22,7 +22,7 @@ from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Usage
 from dialogd.backends.prices import FREE
-from dialogd.protocol import admit, compose, grammar, signals
+from dialogd.protocol import admit, compose, grammar, lifecycle
 from dialogd.protocol.text import redact
 from dialogd.store import disk
 from dialogd.store.logfile import LogFile
@@ -36,8 +36,8 @@ CALLS = {
     compose.received.__code__: "replies read",
     admit.MarkPolicy.admitted.__code__: "replies admitted",
     grammar.parse.__code__: "readings of the whole file",
-    signals.signals.__code__: "looks for signals",
-    signals.convergence.__code__: "looks for convergence",
+    lifecycle.signals.__code__: "looks for signals",
+    lifecycle.convergence.__code__: "looks for convergence",
     events.standing.__code__: "standings",
     Hub.publish.__code__: "events",
     Event.data.func.__code__: "events worked out",  # type: ignore[attr-defined]
