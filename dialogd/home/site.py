@@ -26,8 +26,7 @@ from dialogd.cli.launch import Ongoing, ongoing
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, BadInput, StorageError
 from dialogd.home.offers import LONGEST_PATH, SHORT, CarryOut, Facts, GoOn, NewDialog, Offers, Paths
-from dialogd.memory import DialogRow, Memory
-from dialogd.memory.index import excerpt
+from dialogd.memory import DialogRow, Memory, excerpt
 from dialogd.memory.past import read_dialog, row_of
 from dialogd.protocol.build import came_of
 from dialogd.protocol.state import Dialog

@@ -23,7 +23,7 @@ from dialogd.protocol.state import Dialog, total
 from dialogd.protocol.text import Zone, clean, escape, moment_of, one_line, redact
 from dialogd.store.disk import distrust
 from dialogd.views.flow import TIMES, moment
-from dialogd.views.markup import BACKSLASHED, inline, parser, quoted
+from dialogd.views.markup import BACKSLASHED, inline, quoted
 from dialogd.views.plan import Plan, Signed, without_marks
 from dialogd.views.words import METHODS, SMALL, Context, worded
 
@@ -146,8 +146,7 @@ class PastDecision(_Fields):
     """A past decision.
 
     `status` is approved, rejected, undecided (a deadlock: `text` is the crux and the positions), or discussed: nobody
-    decided anything, `text` is from a turn. `superseded` says in words that the dialog went on after it. `score` is
-    from 0 to 1.
+    decided anything, `text` is from a turn. `superseded` says in words that the dialog went on after it.
     """
 
     dialog: str
@@ -164,7 +163,6 @@ class PastDecision(_Fields):
     superseded: str = ""
     approved: bool = False
     verdict: Verdict | None = None
-    score: float = 0.0
     archive: str = ""
 
 
@@ -259,12 +257,10 @@ def _gist(dialog: Dialog, plan: Plan) -> str:
     """What was decided, in a line of plain words without headings; of a build how many tasks were approved."""
     if dialog.state.build:
         return came_of(dialog.state.build) if dialog.state.build.all and plan.outcome else ""
-    words, is_heading = list[str](), False
-    for token in parser().parse(plan.agreed.text[: GIST * 10]) if plan.agreed else ():
-        is_heading = token.type == "heading_open" or (is_heading and token.type != "heading_close")
-        if token.type == "inline" and not is_heading:
-            words += ["".join(" " if one.type.endswith("break") else one.content for one in token.children or ())]
-    return one_line(" ".join(words), GIST)
+    text = plan.agreed.text[: GIST * 10] if plan.agreed else ""
+    return one_line(
+        re.sub(r"^[ \t]*(?:#+[ \t].*|[-*+>][ \t]+)|\*(?=\S)|(?<=\S)\*|`+|\b_|_\b", "", text, flags=re.M), GIST
+    )
 
 
 def _said(dialog: Dialog, attachments: Mapping[str, str]) -> Iterator[tuple[str, int, str, str, str]]:

@@ -6,8 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from dialogd.memory import Memory, keep
-from dialogd.memory.index import NAME
+from dialogd.memory import NAME, Memory, keep
 from dialogd.protocol.grammar import parse
 from dialogd.store.disk import StateDir
 from tests.support.past import Past

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.errors import BadInput
-from dialogd.memory.index import history
+from dialogd.memory import history
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.memory.test_index import STAGES
 from tests.support.past import Past

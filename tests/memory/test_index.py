@@ -128,7 +128,7 @@ def test_a_locked_index_is_gone_around_and_not_waited_for_without_end(shelf: She
         copy = shelf.put(RETRIES)
         hasty.add(copy)
         assert hasty.recall("retry policy")[0].dialog == RETRIES.id
-        with pytest.raises(StorageError, match="another process writes the index") as told:
+        with pytest.raises(StorageError, match="database is locked") as told:
             hasty.rebuild()
         assert "fuser" in told.value.fix
         other.execute("ROLLBACK")

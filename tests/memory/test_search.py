@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dialogd import person
-from dialogd.memory.index import excerpt
+from dialogd.memory import excerpt
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf
 from tests.support.past import Past
