@@ -38,6 +38,8 @@ MOST = 200  # decisions of one dialog; the last ones
 TEXT = 20_000  # characters of one text
 NONE: Mapping[str, str] = MappingProxyType({})
 _CUT = re.compile(r"\n\n\*\([\d,]+ more characters: \[the whole text\]\(.*/([0-9a-f]+\.md)\)\)\*")  # by `compose.cut`
+# Of Markdown: headings, and the signs of lists, quotes, emphasis and code.
+_SIGNS = re.compile(r"^[ \t]*(?:#+[ \t].*|[-*+>][ \t]+)|\*(?=\S)|(?<=\S)\*|`+|\b_|_\b", re.M)
 
 
 def written(at: datetime) -> str:
@@ -257,10 +259,7 @@ def _gist(dialog: Dialog, plan: Plan) -> str:
     """What was decided, in a line of plain words without headings; of a build how many tasks were approved."""
     if dialog.state.build:
         return came_of(dialog.state.build) if dialog.state.build.all and plan.outcome else ""
-    text = plan.agreed.text[: GIST * 10] if plan.agreed else ""
-    return one_line(
-        re.sub(r"^[ \t]*(?:#+[ \t].*|[-*+>][ \t]+)|\*(?=\S)|(?<=\S)\*|`+|\b_|_\b", "", text, flags=re.M), GIST
-    )
+    return one_line(_SIGNS.sub("", plan.agreed.text[: GIST * 10]), GIST) if plan.agreed else ""
 
 
 def _said(dialog: Dialog, attachments: Mapping[str, str]) -> Iterator[tuple[str, int, str, str, str]]:
