@@ -123,9 +123,7 @@ def _edit(drawn: Plan, folder: Path, *, json: bool) -> None:
         words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or usual)
     if not words:
         raise NotInstalled("no editor was found", fix="name one: export EDITOR=nano")
-    own, others = documents.to_edit(drawn, folder, datetime.now(UTC))
-    for other in others:
-        remark(f"note: another edited plan of this end is kept: {other}")
+    own = documents.to_edit(drawn, folder, datetime.now(UTC))
     before = own.read_bytes()
     try:
         code = subprocess.run([*words, str(own)], check=False).returncode

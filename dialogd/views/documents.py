@@ -30,7 +30,7 @@ from dialogd.protocol.build import DROPPED, MERGED, tested
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.lifecycle import answers, continued, convergence, lifecycle_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant, digest
-from dialogd.protocol.state import Dialog, Spent, in_dollars, in_tokens, total
+from dialogd.protocol.state import Dialog, Spent, account, in_dollars, in_tokens, total
 from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, redact
 from dialogd.store.disk import StateDir, why, write_once, write_over
 from dialogd.views.flow import flow
@@ -196,9 +196,9 @@ def _figures(plan: Plan) -> str:
     for name in ("consensus_rate", "average_confidence"):
         rows[name] = "none" if m[name] is None else f"{m[name]:.2f}"
     rows |= {"tokens": _tokens(m), "cost": _usd(m)}
-    for who, account in m["per_agent"].items():
-        if account["cost"]["usd"] is not None or account["tokens"]["in"] is not None:
-            rows[f"cost of {who}"] = f"{_usd(account)}; tokens: {_tokens(account)}"
+    for who, one in m["per_agent"].items():
+        if one["cost"]["usd"] is not None or one["tokens"]["in"] is not None:
+            rows[f"cost of {who}"] = f"{_usd(one)}; tokens: {_tokens(one)}"
     for who, one in m["live"].items():
         told = f"{many(one['turns'], 'turn')}, {many(one['knocks'], 'knock')}, {one['silent']} silent"
         rows[f"live session of {who}"] = told
@@ -339,18 +339,17 @@ def disown(dialog: Dialog, file: Path, folder: Path) -> Path | None:
     return paths[0]
 
 
-def to_edit(plan: Plan, folder: Path, now: datetime) -> tuple[Path, tuple[Path, ...]]:
-    """The person's own copy of a plan, beside it: made once, and never written over. Raises `StorageError`.
-
-    Gives its path, and those of other copies with the same time: of what the plan said before.
-    """
+def to_edit(plan: Plan, folder: Path, now: datetime) -> Path:
+    """The person's own copy of a plan, beside it: made once, and never written over. Raises `StorageError`."""
     last = next((entry.at for entry in reversed(plan.dialog.entries) if entry.at), "")
     now = now if plan.ended else _moment(last, now)  # so that one that goes on has one plan for each of its turns
-    text, copies = _bytes(plan)[0], sorted(folder.glob(f"collaboration_plan_*{EDITED}"))
+    text = _bytes(plan)[0]
     try:
-        for copy in copies:  # where no entry has a time, the plan is known by its text
+        for copy in folder.glob(
+            f"collaboration_plan_*{EDITED}"
+        ):  # where no entry has a time, the plan is known by its text
             if _read(copy.with_name(f"{copy.name.removesuffix(EDITED)}.md")) == text and not copy.is_symlink():
-                return copy, ()
+                return copy
         page, _ = write(plan, folder, now)
         own = page.with_name(f"{page.stem}{EDITED}")
         if own.is_symlink():
@@ -359,7 +358,7 @@ def to_edit(plan: Plan, folder: Path, now: datetime) -> tuple[Path, tuple[Path, 
             write_once(text, own)
     except OSError as error:
         raise StorageError(f"no plan can be kept in {folder}: {why(error)}", fix=_ELSEWHERE) from error
-    return own, tuple(copy for copy in copies if copy.name.startswith(_stem(plan, now)))
+    return own
 
 
 _ELSEWHERE = "name another folder: dialogd plan --out DIR"
@@ -536,8 +535,6 @@ def _rules(dialog: Dialog) -> Iterator[str]:
     most += [f"{in_words(limits.max_time)} in all"] if limits.max_time else []
     most += [dollars(limits.budget)] if limits.budget else []
     yield f"Its limits: {', '.join(most)}."
-    if dialog.header.is_unattended:
-        yield "Nobody was at the table: what the agents would have asked the person had to be answered without them."
 
 
 def _piece(plan: Plan, entry: Entry, attachments: Mapping[str, str]) -> Drawn:
@@ -565,11 +562,9 @@ def _record(plan: Plan, entry: Entry) -> tuple[str, ...]:
     if frame is None:
         return name, by, "by hand", "", "", "", "", entry.chain
     took = in_words(int(frame.ms) / 1000) if re.fullmatch(r"[0-9]{1,12}", frame.ms) else ""
+    spent = account(frame.tokens_in, frame.tokens_out, frame.usd)
     tokens = f"{frame.tokens_in or '?'}, {frame.tokens_out or '?'}" if frame.tokens_in or frame.tokens_out else ""
-    try:
-        usd = f"{'about ' if frame.usd[0] == '~' else ''}{dollars(float(frame.usd.lstrip('~')))}" if frame.usd else ""
-    except (ValueError, OverflowError):
-        usd = frame.usd
+    usd = in_dollars(spent) if frame.usd else ""
     return name, by, date(frame.at), took, frame.model, tokens, usd, entry.chain
 
 
