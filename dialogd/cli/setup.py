@@ -43,7 +43,6 @@ MARKS = {"ok": "ok", "absent": "--", "warning": "??", "problem": "!!"}
 KINDS = {
     "process": "commands whose daemon is gone",
     "registration": "entries of daemons that are gone",
-    "seat": "locks of seats that nobody holds",
     "folder": "temporary folders older than a day",
     "session": "sessions that dialogd had coding agents make for dialogs",
 }

@@ -404,11 +404,28 @@ class Lock:
 PATH = "path"  # in the folder of a dialog file: where that lies
 
 
+class _Folder:
+    """A folder of the state directory, made when it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, state: StateDir, _: type[StateDir]) -> Path:
+        return state._made(state.root / self.name)
+
+
 @dataclass(frozen=True, slots=True)
 class StateDir:
-    """The state directory; everything in it is 0700 and made when it is first asked for."""
+    """The state directory; everything in it is 0700."""
 
     root: Path
+
+    archive = _Folder("archive")  # copies of dialogs that ended
+    plans = _Folder("archive/plans")  # of dialogs in the default file
+    memory = _Folder("memory")  # the index over the archive, and the outcomes that the person recorded
+    registry = _Folder("running")  # one file per running daemon
+    sessions = _Folder("sessions")  # the dialogs that programs began by MCP, and what is known of their processes
+    logs = _Folder("logs")  # the daemons' logs
 
     def dialog(self, file: Path) -> Path:
         """The folder of one dialog file, by its absolute path: journals, drafts, what was set aside."""
@@ -426,36 +443,6 @@ class StateDir:
     def agents(self) -> Path:
         """The folder of the agents' folders and what all backends share; not created by this."""
         return self.root / "agents"
-
-    @property
-    def archive(self) -> Path:
-        """Copies of dialogs that were stopped."""
-        return self._made(self.root / "archive")
-
-    @property
-    def plans(self) -> Path:
-        """The plans of dialogs in the default file."""
-        return self._made(self.archive / "plans")
-
-    @property
-    def memory(self) -> Path:
-        """The index over the archive, and the outcomes that the person recorded."""
-        return self._made(self.root / "memory")
-
-    @property
-    def registry(self) -> Path:
-        """One file per running daemon."""
-        return self._made(self.root / "running")
-
-    @property
-    def sessions(self) -> Path:
-        """The dialogs that programs began by MCP, and what is known of their processes."""
-        return self._made(self.root / "sessions")
-
-    @property
-    def logs(self) -> Path:
-        """The daemons' logs."""
-        return self._made(self.root / "logs")
 
     def _made(self, path: Path) -> Path:
         try:

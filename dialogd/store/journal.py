@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,6 @@ class Intent:
 
     @property
     def chain(self) -> str:
-        """The hash that the entry records."""
         return chain_of(self.entry)
 
 
@@ -117,10 +117,6 @@ class Received:
     nonce: str = ""
     answers: tuple[str, ...] = ()
     calls: str = ""
-
-    def is_draft(self, record: Mapping[str, Any]) -> bool:
-        """True where that record of a draft is this very reply."""
-        return self.debt == tuple(record["debt"]) and record["text"] == self.text
 
     def landed(self, dialog: Dialog, me: str) -> Entry | None:
         """The turn as which this reply of agent `me` stands in the file already, or None."""
@@ -414,8 +410,9 @@ class _Tally:
                 self.owed, self.calling = ((), ()) if self._accounts else (self.owed, self.calling)
                 self.received, self.calls = (None, {}) if self._written else (self.received, self.calls)
             case "draft":
-                if self.received is not None and self.received.is_draft(record):  # else another one came too late
-                    self.owed += (self.received.usage,)
+                kept = self.received
+                if kept is not None and (list(kept.debt), kept.text) == (record["debt"], record["text"]):
+                    self.owed += (kept.usage,)  # else another one came too late
                     self.received = None
                 self.drafts += (record["text"],)
             case "sent":
@@ -424,15 +421,11 @@ class _Tally:
                 self.calls = {**self.calls, record["number"]: record}
             case "denied":
                 self.denied[record["via"], record["act"]] += 1
-            case "calling" | "spent" as kind:
-                self._bill(record["usage"], is_settled=kind == "spent", is_first=bool(record.get("is_first")))
-
-    def _bill(self, usage: dict[str, Any], *, is_settled: bool, is_first: bool) -> None:
-        """Take what a turn comes to; the one booked before is replaced, or was never heard of again."""
-        if is_settled:
-            self.owed, self.calling = (*self.owed, usage), ()
-        else:
-            self.owed, self.calling = self.owed + (self.calling if is_first else ()), (usage,)
+            case "spent":
+                self.owed, self.calling = (*self.owed, record["usage"]), ()
+            case "calling":  # one booked before is replaced, or was never heard of again
+                before = self.calling if record["is_first"] else ()
+                self.owed, self.calling = self.owed + before, (record["usage"],)
 
 
 class Journals:
@@ -473,9 +466,7 @@ class Journals:
         """Turn number -> chain of every turn known to have been committed."""
         turns: dict[int, str] = {}
         for journal in self.all():
-            for record in journal.records():
-                if record["kind"] == "done" and record["number"]:
-                    turns[record["number"]] = record["chain"]
+            turns |= {number: chain for number, chain, _, _ in journal.turns()}
         return turns
 
     def denied(self) -> Counter[tuple[str, str]]:
@@ -501,10 +492,6 @@ class Journals:
         others = (folder for folder in sorted(self.folder.parent.iterdir()) if folder != self.folder)
         return next((folder for folder in others if chains & Journals(folder).remembered()), None)
 
-    def dropped(self, present: set[str]) -> list[str]:
-        """The committed entries, as text, whose hash is not among `present`; oldest first."""
-        return [text for _, chain, text in self.turns() if chain not in present]
-
     def lost(self, dialog: Dialog) -> tuple[Lost, ...]:
         """The turns of this dialog that a save has taken out of its file and that have not come back; by number.
 
@@ -524,14 +511,9 @@ class Journals:
         journals = self.all()
         if not journals:
             return None
-        target = self.folder / "aside" / time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        number = 0
-        while target.exists():
-            number += 1
-            target = target.with_name(f"{target.name.split('-')[0]}-{number}")
+        target = self.folder / "aside" / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         make_folder(target)
-        dropped = self.dropped(present)
-        if dropped:
+        if dropped := [text for _, chain, text in self.turns() if chain not in present]:
             write_once(_bytes("".join(dropped)), target / DROPPED)
         for journal in journals:
             journal.path.rename(target / journal.path.name)

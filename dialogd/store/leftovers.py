@@ -10,15 +10,14 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dialogd.errors import DialogdError
 from dialogd.store.child import GUARD
-from dialogd.store.disk import Lock, StateDir
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import Running, entries, registered
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ GUARD_SECONDS = 1.5  # a guard ends what it holds within half a second of being 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One thing that is left: `kind` is `registration`, `seat`, `process`, `folder` or `session`.
+    """One thing that is left: `kind` is `registration`, `process`, `folder` or `session`.
 
     A `session` is the file of one that dialogd had a coding agent make in the person's home, `size` what tells whether
     anybody went on in it since. `pid` and `created` tell a process from a later one of the same number. `daemon` is the
@@ -53,8 +52,8 @@ def find_leftovers(state: StateDir, temporary: Path | None = None) -> tuple[Left
     """Everything that dead daemons left behind; changes nothing.
 
     Registrations of this state directory, guarded commands of this user and this installation whose daemon is gone,
-    seats and temporary folders older than a day, and sessions of coding agents whose daemon does not run, as long as
-    nobody else went on in them.
+    temporary folders older than a day, and sessions of coding agents whose daemon does not run, as long as nobody else
+    went on in them.
     """
     known = entries(state.registry)
     running = {state.agent(Path(daemon.file), daemon.id) for _, daemon in known if daemon.is_alive()}
@@ -66,11 +65,6 @@ def find_leftovers(state: StateDir, temporary: Path | None = None) -> tuple[Left
             Leftover("registration", f"{one.id} on port {one.port}, pid {one.pid}, is gone", path, daemon=one)
             for path, one in known
             if not one.is_alive()
-        ),
-        *(
-            Leftover("seat", f"{path.name} is held by nobody", path)
-            for path in sorted(state.registry.glob("*.seat"))
-            if _is_unheld(path)
         ),
         *(
             Leftover("folder", f"{path} is older than a day", path)
@@ -92,11 +86,6 @@ def reap(leftover: Leftover) -> bool:
     path = leftover.path
     if path is None:
         return leftover.kind == "process" and _end(leftover.pid, leftover.created)
-    if leftover.kind == "seat":
-        with _held(path) as is_ours:  # whoever waits for it makes another
-            if is_ours:
-                path.unlink(missing_ok=True)
-            return is_ours
     if leftover.kind == "registration" and (daemon := registered(path)) is not None and not daemon.is_alive():
         path.unlink(missing_ok=True)
     elif leftover.kind == "folder" and _is_stale(path):
@@ -136,27 +125,6 @@ def _size(path: Path) -> int | None:
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() else None
-
-
-def _is_unheld(path: Path) -> bool:
-    """True for a seat's lock that nobody has held for a day: each daemon leaves one, which the next one takes."""
-    with _held(path) as is_ours:
-        return is_ours and time.time() - path.stat().st_mtime > OLD
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[bool]:
-    """Hold a lock file for a moment, if nobody else does; True when it is held."""
-    lock = Lock(path, wait=0)
-    try:
-        lock.acquire()
-    except DialogdError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
 
 
 def _is_stale(path: Path) -> bool:

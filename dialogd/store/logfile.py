@@ -140,11 +140,6 @@ class LogFile:
         found = self.journals.lost(dialog)
         return still_lost(found, self.read()) if found else ()
 
-    def _stands_at(self) -> tuple[int, int, int] | None:
-        """Which file the path names, how long it is, and when it was last written to; None for one not yet opened."""
-        status = self._file.status()
-        return None if status is None else _stamp(status)
-
     def _read(self, status: os.stat_result, *, full: bool = False) -> Dialog:
         """The open file as `status` has it."""
         if status.st_size > LARGEST:
@@ -239,7 +234,8 @@ class LogFile:
         data = grammar.joint(dialog) + entry
         number = addition.draft.number
         journal.record("intent", at=dialog.size, entry=data.decode("utf-8"), number=number, dialog=dialog.id)
-        if self._stands_at() != self._seen:
+        status = self._file.status()
+        if status is None or _stamp(status) != self._seen:
             raise _Replaced
         self._write(self._file.fd, data)
         self._check_landed(data)

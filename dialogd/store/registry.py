@@ -256,12 +256,8 @@ def start_of(pid: int) -> str:
             return ""
         state, *fields = stat.rpartition(b")")[2].split()
         return "" if state in (b"Z", b"X") else fields[18].decode()
-    import psutil
-
-    try:
-        return f"{psutil.Process(pid).create_time():.2f}"
-    except psutil.Error:
-        return ""
+    began = process_started(pid)
+    return f"{began:.2f}" if began is not None else ""
 
 
 def process_key(pid: int) -> str:
@@ -272,15 +268,7 @@ def process_key(pid: int) -> str:
 
 def is_start(pid: int, started: str) -> bool:
     """True when the process of that pid began then: in clock ticks (`8123456`), or in seconds (`1795404471.23`)."""
-    import psutil
-
-    if "." not in started:
-        return bool(started) and start_of(pid) == started
-    try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - float(started)) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    return is_running(pid, float(started)) if "." in started else bool(started) and start_of(pid) == started
 
 
 # -- Whose tree a process belongs to ----------------------------------------------------------------------------------

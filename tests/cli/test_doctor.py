@@ -234,12 +234,6 @@ def kept(state: StateDir, temporary: Path) -> list[Leftover]:
     return [left for left in find_leftovers(state, temporary) if left.kind != "process"]
 
 
-def age_seats(state: StateDir) -> None:
-    """As if every seat had been taken long ago."""
-    for path in state.registry.glob("*.seat"):
-        os.utime(path, (time.time() - OLD - 60,) * 2)
-
-
 @pytest.mark.usefixtures("no_other_strays")
 def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Commands) -> None:
     made, mine = dialogd.folder / "made.jsonl", dialogd.folder / "mine.jsonl"
@@ -253,7 +247,7 @@ def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Comm
     assert (made.exists(), mine.exists()) == (False, True)
 
 
-def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
+def test_registrations_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
     state = StateDir(tmp_path / "state")
     registry = Registry(state)
     gone = tmp_path / "gone.md"
@@ -270,21 +264,11 @@ def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp
             assert kept(state, tmp_path) == []
             process.send_signal(signal.SIGKILL)
             process.wait()
-            assert [left.kind for left in kept(state, tmp_path)] == ["registration"]
-            age_seats(state)
-            found = kept(state, tmp_path)
-            assert [(left.kind, (left.path or file).name.split("-")[0]) for left in found] == [
-                ("registration", "4000"), ("seat", "B"),
-            ]  # fmt: skip
-            assert all(map(reap, found))
+            (found,) = kept(state, tmp_path)
+            assert (found.kind, found.path.name.split("-")[0]) == ("registration", "4000")
+            assert reap(found)
             assert kept(state, tmp_path) == []
             assert [daemon.id for daemon in registry.running()] == ["A"]
-        (seat,) = kept(state, tmp_path)
-        with registry.seat("A", file):
-            age_seats(state)
-            assert not reap(seat)
-            assert seat.path.exists()
-            assert kept(state, tmp_path) == []
 
 
 def test_only_old_private_folders_of_our_name_go(tmp_path: Path) -> None:

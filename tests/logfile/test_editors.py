@@ -80,7 +80,7 @@ def deliver(log: LogFile, token: str) -> int:
 def is_told(log: LogFile, token: str) -> bool:
     """True when what is gone from the file is known, with its text."""
     present = {entry.chain for entry in log.read(full=True).entries}
-    return token in "".join(log.journals.dropped(present))
+    return token in "".join(text for _, chain, text in log.journals.turns() if chain not in present)
 
 
 def around(folder: Path, save: Save) -> list[tuple[str, Path, LogFile, int, bool]]:
