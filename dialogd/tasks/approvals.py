@@ -153,7 +153,7 @@ class Judge:
             if not reasons:
                 return Judged(commit, tree, approval)
             why += reasons
-        return Judged(commit, tree, None, tuple(dict.fromkeys(why)) or tuple(self._unknown(git, commit, tree)))
+        return Judged(commit, tree, None, tuple(dict.fromkeys(why)) or tuple(self._unknown(git, tree)))
 
     def doubts(self, approval: Approval) -> tuple[str, ...]:
         """Why an approval does not hold, whatever the commit; () where it does."""
@@ -250,27 +250,16 @@ class Judge:
             if entry == until:
                 return
 
-    def _unknown(self, git: Git, commit: str, tree: str) -> Iterator[str]:
+    def _unknown(self, git: Git, tree: str) -> Iterator[str]:
         """Why no approval is of this tree."""
-        tasks = self.dialog.state.build.all
-        task = next((task for task in reversed(tasks) if task.tree == tree), None)
+        task = next((task for task in reversed(self.dialog.state.build.all) if task.tree == tree), None)
         if task is not None:
             yield f"it is what task {task.id} submitted, which is {task.state}" + (f": {task.why}" if task.why else "")
-        elif tree in self._submitted():
-            yield "it is an attempt that was submitted, and not approved"
-        claims = [
-            entry for entry in self.dialog.entries if tree in {value_of(m, "tree") for m in entry.all("APPROVED")}
-        ]
-        yield from (
-            f"an APPROVED record in {where(entry.id)} names it, and does not follow from the file" for entry in claims
-        )
-        if not task and not claims:
-            yield f"no approval is of the tree {tree}"
-            last = next((one for one in reversed(self.approvals) if not one.void), None)
-            if last is not None and (names := _apart(git, last.task.tree, tree)):
-                yield f"it differs from what was approved as task {last.task.id} in {names}"
-        if len(git.run("rev-list", "--parents", "--max-count=1", commit).split()) > 2:
-            yield "it is a merge, and no merge was approved"
+            return
+        yield f"no approval is of the tree {tree}"
+        last = next((one for one in reversed(self.approvals) if not one.void), None)
+        if last is not None and (names := _apart(git, last.task.tree, tree)):
+            yield f"it differs from what was approved as task {last.task.id} in {names}"
 
 
 def _accept(task: Task) -> str:

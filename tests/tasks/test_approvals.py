@@ -175,7 +175,7 @@ REFUSED: list[tuple[Callable[[Checked], str], str]] = [
     (taken_back, "it comes from another base: commit"),
     (reverted, "it comes from another base: commit"),
     (no_ancestor, "it comes from another base than"),
-    (merge_of_two, "it is a merge, and no merge was approved"),
+    (merge_of_two, "no approval is of the tree"),
     (merge_of_both, "a merge is in it"),
     (before, "no approval is of the tree"),
 ]
