@@ -26,7 +26,7 @@ from dialogd.config import DEFAULT_FILE
 from dialogd.errors import BackendError, BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol import board
 from dialogd.protocol.board import as_ended, positions, rejected
-from dialogd.protocol.build import DROPPED, MERGED, tested
+from dialogd.protocol.build import tested
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.lifecycle import answers, continued, convergence, lifecycle_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant, digest
@@ -34,8 +34,8 @@ from dialogd.protocol.state import Dialog, Spent, account, in_dollars, in_tokens
 from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, redact
 from dialogd.store.disk import StateDir, why, write_once, write_over
 from dialogd.views.flow import flow
-from dialogd.views.markup import fenced, fill, guarded, inline, quoted, safe, table, to_html
-from dialogd.views.plan import Plan, PlanDecision, Statement, Synthesis, has_spoken, is_for, method, without_marks
+from dialogd.views.markup import cell, fenced, fill, guarded, inline, quoted, safe, table, to_html
+from dialogd.views.plan import Plan, Statement, Synthesis, has_spoken, is_for, method, without_marks
 from dialogd.views.standing import entry_fields
 from dialogd.views.words import IN_A_LIST, called, sentences, words_of
 
@@ -74,15 +74,14 @@ def _templates() -> Environment:
     made = Environment(
         loader=PackageLoader("dialogd.views", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters["inline"] = inline
+    made.filters.update(inline=inline, cell=cell, duration=in_words)
     given = (
         inline, quoted, guarded, fenced, date, where, method, listed, without_marks, words_of, sentences, called,
-        is_for, convergence, shlex.quote,
+        is_for, convergence, tested, many, shlex.quote,
     )  # fmt: skip
     made.globals.update({one.__name__: one for one in given})
     made.globals.update(
-        kinds=IN_A_LIST, byline=_byline, tasks=_tasks, still_open=_open, votes=_votes, findings=_findings,
-        disagreements=_disagreements, changes=_changes, figures=_figures,
+        kinds=IN_A_LIST, byline=_byline, still_open=_open, tokens=_tokens, usd=_usd,
     )  # fmt: skip
     return made
 
@@ -107,21 +106,6 @@ def _byline(plan: Plan) -> str:
         dollars(usd) if usd else "",
     ]
     return " · ".join(filter(None, facts))
-
-
-def _tasks(plan: Plan) -> Iterator[str]:
-    """What became of the tasks of a build."""
-    for task in plan.dialog.state.build.all:
-        facts = (
-            task.state,
-            f"{task.score} of 100" if task.score is not None else "",
-            many(task.iteration, "iteration") if task.iteration else "",
-            tested(task) if task.commit and task.gate else "",
-            f"tree {task.tree[:12]}" if task.tree else "",
-            inline(task.why) if task.state == MERGED and task.why else "",
-        )
-        if task.state != DROPPED or task.why != "replaced":
-            yield f"**{task.id} {inline(task.description)}**: {', '.join(filter(None, facts))}"
 
 
 def _open(plan: Plan, listing: Callable[[Sequence[Statement]], str]) -> str:
@@ -149,61 +133,6 @@ def _continue(plan: Plan) -> str:
     if state.build and not plan.is_deadlock:
         return f"The build can go on: `{again}`."
     return "A turn of yours opens the dialog again: `dialogd say`."
-
-
-def _votes(plan: Plan, d: PlanDecision) -> str:
-    weight = ("weight",) if any(v.weight != 1 for v in d.votes) else ()
-    rows = [(plan.name(v.agent), v.choice, *(f"{v.weight:g}" for _ in weight), str(v.turn), v.reason) for v in d.votes]
-    return table(("voter", "vote", *weight, "turn", "reason"), rows)
-
-
-def _findings(plan: Plan) -> str:
-    rows = [
-        (str(f.number), f.severity, f.category, f"{f.file}:{f.line}".strip(":"), f.issue, f.suggestion,
-         f"turn {f.resolved_in}: {f.resolved}" if f.resolved_in else "open")
-        for f in plan.findings
-    ]  # fmt: skip
-    found = [table(("no.", "severity", "category", "where", "issue", "suggestion", "resolved"), rows)]
-    if plan.findings and (score := plan.score) is not None:
-        parts = [(name, f"{value:.1f}", f"{score.points[name]:.2f}") for name, value in score.parts.items()]
-        parts.append(("**total**", "", f"**{sum(round(p, 2) for p in score.points.values()):.2f}**"))
-        told = ", ".join(f"{name} {value:.0f}" for name, value in score.parts.items())
-        missing = f"Score: none, for a part is missing ({told})."
-        found.append(missing if score.total is None else table(("part", "of 100", "points"), parts))
-    return "\n\n".join(["## Findings", *found]) if rows else ""
-
-
-def _disagreements(plan: Plan) -> str:
-    rows = [
-        (str(c.said.turn), plan.name(c.said.by), c.said.kind.lower(), c.said.text, ", ".join(c.about), c.how or "open")
-        for c in sorted(plan.conflicts, key=lambda c: bool(c.how))
-    ]
-    return table(("turn", "by", "kind", "what", "about", "what became of it"), rows)
-
-
-def _changes(plan: Plan) -> str:
-    rows = [(str(c["turn"]), plan.name(c["agent"]), c["ref"], f"{c['before']} → {c['now']}") for c in plan.changes]
-    return table(("turn", "agent", "on", "change"), rows)
-
-
-def _figures(plan: Plan) -> str:
-    m = plan.metrics
-    seconds = [in_words(value) for value in m["latency"].values() if value is not None]
-    rows = {name: str(m[name]) for name in ("contributions_total", "contributions_per_agent", "rounds_completed")}
-    rows["contributions_per_agent"] = ", ".join(f"{who} {n}" for who, n in m["contributions_per_agent"].items())
-    rows |= {name: str(m[name]) for name in ("proposals_made", "decisions_reached")}
-    rows["conflicts_resolved"] = f"{m['conflicts_resolved']} of {len(plan.conflicts)}"
-    for name in ("consensus_rate", "average_confidence"):
-        rows[name] = "none" if m[name] is None else f"{m[name]:.2f}"
-    rows |= {"tokens": _tokens(m), "cost": _usd(m)}
-    for who, one in m["per_agent"].items():
-        if one["cost"]["usd"] is not None or one["tokens"]["in"] is not None:
-            rows[f"cost of {who}"] = f"{_usd(one)}; tokens: {_tokens(one)}"
-    for who, one in m["live"].items():
-        told = f"{many(one['turns'], 'turn')}, {many(one['knocks'], 'knock')}, {one['silent']} silent"
-        rows[f"live session of {who}"] = told
-    rows["latency"] = "{} of calls, {} each on average, the longest {}".format(*seconds) if seconds else "unknown"
-    return table(("metric", "value"), [*rows.items()])
 
 
 def _tokens(figures: Mapping[str, Any]) -> str:

@@ -94,9 +94,14 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}"
 
 
+def cell(text: str) -> str:
+    """A text as a cell of a table."""
+    return inline(text).replace("|", r"\|") or "–"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; "" without rows."""
-    cells = [[inline(cell).replace("|", r"\|") or "–" for cell in row] for row in rows]
+    cells = [list(map(cell, row)) for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)) if rows else ""
 
 

@@ -126,6 +126,10 @@ class Disagreement:
     about: tuple[str, ...] = ()
     how: str = ""
 
+    @property
+    def is_settled(self) -> bool:
+        return bool(self.how)
+
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:

@@ -281,7 +281,7 @@ def worded(entry: Said, known: Context, marks_of: Sequence[Mark] | None = None) 
     numbers = iter(known.proposed.get(entry.id, ()))
     for mark in entry.written if marks_of is None else marks_of:
         if entry.turn is None and mark.name in OUTCOMES and (mark.name != "DEADLOCK" or not marks.is_called(mark)):
-            yield _end(mark, who if entry.by == USER or entry.from_session else "")
+            yield _end(mark, who if entry.by == USER or entry.from_session else "", known.name)
         elif mark.name not in ("PROPOSAL", "DECISION") or not known.submitted(mark.ref):
             task = f"task {next(numbers, '')}" if mark.name in ("TASK_PROPOSED", "IMPROVEMENT") else ""
             yield _worded(mark, who, known, task.removesuffix("task "))
@@ -302,11 +302,13 @@ def ending(mark: Mark) -> tuple[str, str]:
     return f"{end.words[0].upper()}{end.words[1:]}{then}", end.why
 
 
-def _end(mark: Mark, who: str) -> Wording:
+def _end(mark: Mark, who: str, name: Name) -> Wording:
     says, why = ending(mark)
     if who and mark.name == "STOPPED" and why == mark.value:  # not for a cause of the daemons'
         return Wording(mark, mark.name, LINE, who, "stopped the dialog", why)
-    return Wording(mark, mark.name, LINE, "", says, why, tone="bad" if mark.value.startswith("error:") else "")
+    return Wording(
+        mark, mark.name, LINE, "", says, by_name(why, name), tone="bad" if mark.value.startswith("error:") else ""
+    )
 
 
 def _worded(mark: Mark, who: str, known: Context, task: str) -> Wording:
