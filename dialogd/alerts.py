@@ -104,30 +104,30 @@ def worth(
             default = next((question.default for question in own if question.default), "")
         found.append(("question", state.questions.asker or entry.by, reason))
     marks = " ".join(map(str, asking.marks))
-    if not found:
-        found.append(("entry", entry.by, marks))
+    found = found or [("entry", entry.by, marks)]
+    facts: dict[str, Any] = {"file": file, "url": url, "at": at, "by": by, "default": default}
+    facts["text"] = asking.body or marks
+    return [_alert(dialog, secrets, *one, is_main=place == 0, **facts) for place, one in enumerate(found)]
+
+
+def _alert(dialog: Dialog, secrets: Sequence[str], event: Event, agent: str, reason: str, **facts: Any) -> Alert:
+    """An alert of this dialog; what was written there is one line each, without secrets."""
 
     def line(text: str, limit: int) -> str:
         return one_line(visible(text), limit, secrets)
 
-    return [
-        Alert(
-            event=event,
-            dialog=dialog.id,
-            topic=line(dialog.header.topic, TOPIC_LENGTH),
-            file=file,
-            agent=agent,
-            turn=state.number,
-            text=line(asking.body or marks, TEXT_LENGTH),
-            reason=line(reason, REASON_LENGTH),
-            url=url,
-            at=at,
-            by=by,
-            default=line(default, TEXT_LENGTH),
-            is_main=place == 0,
-        )
-        for place, (event, agent, reason) in enumerate(found)
-    ]
+    text, default = facts.pop("text"), facts.pop("default", "")
+    return Alert(
+        event=event,
+        dialog=dialog.id,
+        topic=line(dialog.header.topic, TOPIC_LENGTH),
+        agent=agent,
+        turn=dialog.state.number,
+        text=line(text, TEXT_LENGTH),
+        reason=line(reason, REASON_LENGTH),
+        default=line(default, TEXT_LENGTH),
+        **facts,
+    )
 
 
 def _waits_for_person(dialog: Dialog, entry: Entry) -> bool:
@@ -303,20 +303,8 @@ class Alerts:
             return
         by = (datetime.now(UTC) + timedelta(seconds=left)).astimezone().isoformat(timespec="seconds")
         why = f"may it call {call.tool}? dialogd approve {call.id}"
-        alert = Alert(
-            event="question",
-            dialog=dialog.id,
-            topic=one_line(visible(dialog.header.topic), TOPIC_LENGTH, self._secrets),
-            file=str(self._agent.file.path),
-            agent=self._agent.me,
-            turn=dialog.state.number,
-            text=one_line(visible(call.arguments), TEXT_LENGTH, self._secrets),
-            reason=one_line(visible(why), REASON_LENGTH, self._secrets),
-            url=self.url,
-            at=wall_time(),
-            by=by,
-        )
-        self._raise(alert)
+        where = {"file": str(self._agent.file.path), "url": self.url, "at": wall_time(), "by": by}
+        self._raise(_alert(dialog, self._secrets, "question", self._agent.me, why, text=call.arguments, **where))
 
     def _raise(self, alert: Alert) -> None:
         for queue in self._queues:
@@ -341,7 +329,7 @@ class _Queue:
         self.work: asyncio.Task[None] | None = None
         self._warn = warn
         self._waiting: deque[Alert] = deque()  # the first one is on its way
-        self._is_failing = self._is_full = False
+        self._is_failing = False
 
     def put(self, alert: Alert) -> None:
         """Bring it, if the channel is for it, as soon as those before it are there."""
@@ -349,9 +337,6 @@ class _Queue:
             return
         if len(self._waiting) >= PENDING:
             del self._waiting[1]
-            if not self._is_full:
-                self._is_full = True
-                self._warn(f"alerts: {self.channel.name} is too slow; some are left out")
         self._waiting.append(alert)
         if self.work is None or self.work.done():
             self.work = asyncio.ensure_future(self._bring())

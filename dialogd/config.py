@@ -34,7 +34,10 @@ class _Written(NamedTuple):
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path) -> Settings:
-    """Collect the settings; a flag that is None was not given, an empty variable is not set."""
+    """Collect the settings; a flag that is None was not given, an empty variable is not set.
+
+    Raises `BadInput` for a value that makes no sense, an unknown key of a file and a file that cannot be read.
+    """
     strongest: dict[str, _Written] = {}
     for found in _sources(flags, environment, cwd):
         strongest = found | strongest

@@ -122,7 +122,10 @@ class Builder:
         return self._at_work(dialog) is not None
 
     def submit(self, dialog: Dialog, debt: Debt) -> Submission | None:
-        """Commit what the lead's turn left in its worktree; None where the turn is no task's. Raises `DialogdError`."""
+        """Commit what the lead's turn left in its worktree; None where the turn is no task's. Raises `DialogdError`.
+
+        A commit that was made for this debt before a crash is taken as it is.
+        """
         rules, task = dialog.state.build.rules, self._at_work(dialog)
         if rules is None or task is None:
             return None

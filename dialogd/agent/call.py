@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from dialogd.backends import Backend, Delivery, NextRequest, Request, Tool, Usage
 from dialogd.backends.parts import Prompt
@@ -351,6 +351,14 @@ LONGEST_NAME = 80  # characters of a tool's name
 LARGEST = 4 * 1024 * 1024  # characters of a reply; more is a runaway
 
 
+class Callbacks(NamedTuple):
+    """Who listens to a call: to its pieces, the first of each attempt marked; each tool, "" after it; deliveries."""
+
+    hear: Callable[[str, bool], None] = lambda _text, _is_first: None
+    use: Callable[[str], None] = lambda _tool: None
+    tell: Callable[[Delivery], None] = lambda _news: None
+
+
 @dataclass(slots=True)
 class Call:
     """A call of `backend` in progress, of several attempts and perhaps several questions; `bill` is for all of them.
@@ -383,26 +391,18 @@ class Call:
         """How long it has been going on."""
         return time.monotonic() - self.began
 
-    async def ask(
-        self,
-        request: Request,
-        deadline: float,
-        hear: Callable[[str, bool], None] = lambda _text, _is_first: None,
-        use: Callable[[str], None] = lambda _tool: None,
-        tell: Callable[[Delivery], None] = lambda _news: None,
-    ) -> str:
+    async def ask(self, request: Request, deadline: float, on: Callbacks | None = None) -> str:
         """The reply, without secrets. Up to three attempts within `deadline` seconds from the call's beginning.
 
-        `hear(text, is_first)` gets the pieces of each attempt as they arrive; `use(name)` each tool, "" after it;
-        `tell(news)` what becomes of it where somebody else replies. Raises `BackendError` once no attempt is left, the
-        deadline has passed, or trying again is useless, and what `book` raises.
+        Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless, and what
+        `book` raises.
         """
         request = replace(request, until=self.began + deadline)
         try:
             async with asyncio.timeout(max(0.0, deadline - self.seconds)):
                 for left in reversed(range(ATTEMPTS)):
                     try:
-                        text, found = redact(await self._attempt(request, hear, use, tell), self.secrets)
+                        text, found = redact(await self._attempt(request, on or Callbacks()), self.secrets)
                         self.redacted += found
                         return text
                     except BackendError as error:
@@ -436,19 +436,13 @@ class Call:
         base = self.retry_wait * 2.0 ** (self.attempt - 1) * random.uniform(1.0, 1.5)
         return float(min(base, max(LONGEST_WAIT, self.retry_wait)))
 
-    async def _attempt(
-        self,
-        request: Request,
-        hear: Callable[[str, bool], None],
-        use: Callable[[str], None],
-        tell: Callable[[Delivery], None],
-    ) -> str:
+    async def _attempt(self, request: Request, on: Callbacks) -> str:
         """Run one attempt. A backend's bug is an error without retries."""
         size, usage, request = 0, Usage(), _left(request, self.bill)
         if self.book is not None:
             await self.book(request)
         self.parts = []
-        pieces = Pieces(hear, self.secrets)
+        pieces = Pieces(on.hear, self.secrets)
         try:
             async with aclosing(self.backend.reply(request)) as chunks:
                 async for chunk in chunks:
@@ -459,9 +453,9 @@ class Call:
                         if self.book is not None:
                             await self.book(request)
                     elif isinstance(chunk, Tool):
-                        use(one_line(chunk.name, LONGEST_NAME, self.secrets))
+                        on.use(one_line(chunk.name, LONGEST_NAME, self.secrets))
                     elif isinstance(chunk, Delivery):
-                        tell(chunk)
+                        on.tell(chunk)
                     else:
                         self.parts.append(chunk)
                         size += len(chunk)
@@ -487,7 +481,10 @@ class Call:
         return self.text
 
     def _safe(self, error: BackendError, too_long: float | None) -> BackendError:
-        """The error without secrets: it quotes what the backend said, and goes into the file."""
+        """The error without secrets: it quotes what the backend said, and goes into the file.
+
+        A wait that the service asked for, and that is `too_long` for the turn, is part of the cause.
+        """
         cause, fix = (redact(text, self.secrets)[0] for text in (error.cause, error.fix))
         if too_long:
             cause = f"{cause}; the service asked to wait until {_time_in(too_long)}"

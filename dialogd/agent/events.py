@@ -276,7 +276,10 @@ class Hub:
 
     @contextmanager
     def join(self, last_id: str = "", *, hears_all: bool = False) -> Iterator[Listener]:
-        """A listener from now on, told all since `last_id` first, or `reset` when that is not known any more."""
+        """A listener from now on, told all since `last_id` first, or `reset` when that is not known any more.
+
+        Then it is told what each agent does and has written so far. Raises `NotRunning` when too many listen.
+        """
         if len(self._listeners) >= CLIENTS:
             raise NotRunning(f"{CLIENTS} clients listen already", fix="close one of them")
         missed = self._since(last_id)
@@ -403,7 +406,10 @@ class _Line(logging.Formatter):
 
 
 def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secrets: Sequence[str] = ()) -> None:
-    """Log to stderr and to `file`, which is rotated at 1 MB and kept three times; without `secrets`."""
+    """Log to stderr and to `file`, which is rotated at 1 MB and kept three times; without `secrets`.
+
+    Raises `UnsafeFile` for a link, a pipe or another user's file.
+    """
     log_at(file).close()
     logging.raiseExceptions = False  # a full disk or a closed terminal ends no turn
     to_file = RotatingFileHandler(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8")

@@ -164,7 +164,10 @@ class Peers:
         return health
 
     async def approve_call(self, dialog: Dialog, who: str, call: str, *, refuse: bool) -> dict[str, Any]:
-        """Pass the person's answer about a call of a tool on to `who`'s daemon; what that says."""
+        """Pass the person's answer about a call of a tool on to `who`'s daemon; what that says.
+
+        Raises `BadInput` as that daemon does, and `NotRunning` where none answers.
+        """
         message = {"call": call, "refuse": refuse, **self._meant(dialog)}
         try:
             said = json.loads(await self._ask(who, "POST", f"{self.of(dialog)[who]}/approve-call", message))
@@ -211,7 +214,10 @@ class Peers:
         return answer.content
 
     async def listen(self, url: str) -> AsyncGenerator[bytes, None]:
-        """The bytes of that daemon's event stream as they come, its own events only."""
+        """The bytes of that daemon's event stream as they come, its own events only.
+
+        Raises `OSError` when it does not answer with one, or has been silent for too long.
+        """
         import httpx2
 
         http, headers = self._http(), {"Accept": "text/event-stream", "Accept-Encoding": "identity"}

@@ -41,7 +41,11 @@ class Player:
 
 
 async def prepare(played: Player, dialog: Dialog | None, me: str = "") -> None:
-    """Let a backend prove what it must, and check that its price is known where dollars are counted."""
+    """Let a backend prove what it must, and check that its price is known where dollars are counted.
+
+    The backend of a build's lead, which `me` may be, proves that it writes in a worktree and nowhere else.
+    Raises `BackendError` for a backend that cannot prove it, `BadInput` for an unknown price.
+    """
     backend = played.backend
     if isinstance(backend, Prepared):
         await backend.prepare()

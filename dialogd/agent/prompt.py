@@ -127,7 +127,10 @@ def uncovered(dialog: Dialog, agent: str, gone: Sequence[Part]) -> list[Part]:
 
 
 def left_out(dialog: Dialog, agent: str, gone: Sequence[Part]) -> Part:
-    """The line that names what is missing; what was proposed there, and the digests that stand for it."""
+    """The line that names what is missing; what was proposed there, and the digests that stand for it.
+
+    Of both, what `agent` may read.
+    """
     words = sum(part.words for part in gone)
     lines = [f"*(Left out here, because the dialog outgrew your window: {_which(gone)}, about {words:,} words.)*"]
     ids = {part.id for part in gone}
@@ -474,7 +477,10 @@ class Prompts:
         self._last: tuple[Dialog, Participant, tuple[str, ...], str, Prompt] | None = None
 
     def turn(self, dialog: Dialog, agent: Participant, drafts: Sequence[str] = (), material: str = "") -> Prompt:
-        """Everything `agent` needs for the turn it owes."""
+        """Everything `agent` needs for the turn it owes.
+
+        `drafts` are its replies that were never sent, `material` what git says of the work that the turn is about.
+        """
         if (last := self._last) and last[0] is dialog and last[1:4] == (agent, tuple(drafts), material):
             return last[4]
         fixed, gone, kept = self._pieces(dialog, agent)
@@ -556,7 +562,10 @@ class Prompts:
         return max(self.room - used, self.room // 4)
 
     def _part(self, dialog: Dialog, entry: Entry, agent: Participant) -> Part | None:
-        """An entry as `agent` reads it; None where it reads nothing of it."""
+        """An entry as `agent` reads it; None where it reads nothing of it.
+
+        Of what the others said a judge is shown the positions alone, in both orders.
+        """
         is_for_judge = agent.id != dialog.header.judge or entry.by in (agent.id, USER)
         if is_digest(entry) or not (is_for_judge and may_read(dialog, entry, agent.id)):
             return None

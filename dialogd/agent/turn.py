@@ -18,7 +18,18 @@ from typing import Any, TypeVar
 
 from dialogd.agent import prompt
 from dialogd.agent.builder import NO_MATERIAL, Builder, Material
-from dialogd.agent.call import Bill, Call, at_stake, beginning, forecast, from_record, is_priced, reading, usual_cap
+from dialogd.agent.call import (
+    Bill,
+    Call,
+    Callbacks,
+    at_stake,
+    beginning,
+    forecast,
+    from_record,
+    is_priced,
+    reading,
+    usual_cap,
+)
 from dialogd.agent.events import Counters, Hub, state_fields
 from dialogd.agent.peers import Peers
 from dialogd.backends import Backend, Delivery, Request
@@ -292,7 +303,10 @@ class Speaker:
 
     @property
     def is_working(self) -> bool:
-        """True while a reply is being written, or a build's work is done."""
+        """True while a reply is being written, or a build's work is done.
+
+        Where somebody else writes it, from when they have fetched the turn.
+        """
         return self.builder.is_busy or (self.call is not None and getattr(self.backend, "is_opened", True))
 
     async def keep_draft(self, received: Received, why: str) -> None:
@@ -318,7 +332,10 @@ class Speaker:
         return self.call
 
     async def _book(self, request: Request) -> None:
-        """Journal the expected cost of a call, so that one that is cut off by a crash is counted too."""
+        """Journal the expected cost of a call, so that one that is cut off by a crash is counted too.
+
+        Raises `DialogdError`: what cannot be booked is not bought.
+        """
         so_far = self.call.bill if self.call is not None else Bill()
 
         def book() -> None:
@@ -509,7 +526,10 @@ class Turn:
         return None
 
     async def _submit(self, dialog: Dialog) -> None:
-        """Commit what this turn of a build's lead left in its worktree; the reply is kept before that."""
+        """Commit what this turn of a build's lead left in its worktree; the reply is kept before that.
+
+        Raises `BackendError`: without its commit the turn submits nothing.
+        """
         of, received, admission = self.of, self.received, self._admission
         if self._is_submitted or received is None or not of.builder.submits(dialog):
             return
@@ -539,7 +559,10 @@ class Turn:
         return admission
 
     async def _ask(self, dialog: Dialog) -> Dialog | Wait | None:
-        """Ask the backend; once more where the body must be written anew. What it cost is kept, however it ends."""
+        """Ask the backend; once more where the body must be written anew. What it cost is kept, however it ends.
+
+        A digest that must be written first is all that this does; its dialog is given. Raises `BackendError`.
+        """
         of = self.of
         call = of.begin_call()
         if of.is_working:
@@ -632,7 +655,9 @@ class Turn:
             of.hub.agent(of.me, what, turn=request.turn, reason=tool if is_heard else "")
 
         limit = max(dialog.state.limits.timeout_of(of.me) * part - spent, 0.0)
-        return await self._while_open(self.debt, call.ask(request, limit, hear, use, partial(self._delivery, request)))
+        return await self._while_open(
+            self.debt, call.ask(request, limit, Callbacks(hear, use, partial(self._delivery, request)))
+        )
 
     def _delivery(self, request: Request, news: Delivery) -> None:
         """Note what becomes of a turn to which somebody else replies. Losing that note costs no turn."""

@@ -74,7 +74,10 @@ class Child:
         cwd: Path | None,
         limits: Limits | None = None,
     ) -> None:
-        """Start `command` (its first word is a path); `stdin` None: `write` says what comes, and when."""
+        """Start `command` (its first word is a path); `stdin` None: `write` says what comes, and when.
+
+        Raises OSError when no process can be started.
+        """
         self.limits = limits
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)

@@ -82,7 +82,10 @@ def write_once(data: bytes, target: Path) -> None:
 
 
 def write_over(data: bytes, target: Path, *, durable: bool = True) -> None:
-    """Write a file (0600) in one step in place of the one that is there: a crash leaves one of the two, whole."""
+    """Write a file (0600) in one step in place of the one that is there: a crash leaves one of the two, whole.
+
+    Where it need not be `durable`, a power loss may take it.
+    """
     part = target.with_name(f".{target.name}.{os.getpid()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -230,7 +233,10 @@ class Distrusted(Exception):
 
 
 def log_at(path: Path) -> KeptFile:
-    """A log or output of dialogd's own, made where it is not there, open to be appended to."""
+    """A log or output of dialogd's own, made where it is not there, open to be appended to.
+
+    Raises `UnsafeFile` for a link, a pipe or another user's file.
+    """
     kept = KeptFile(path)
     try:
         kept.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -337,7 +343,10 @@ class Lock:
             self.release()
 
     def acquire(self) -> None:
-        """Take the lock."""
+        """Take the lock.
+
+        Raises `StorageError` when it is not free within `wait` seconds, `UnsafeFile` when it cannot be trusted.
+        """
         began = time.monotonic()
         try:
             for _ in range(ATTEMPTS):

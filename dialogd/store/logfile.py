@@ -203,7 +203,10 @@ class LogFile:
             raise UnsafeFile(f"{self.path} {problem}", fix=problem.fix) from problem
 
     def append(self, make: Make, journal: Journal) -> Dialog | None:
-        """Append what `make` returns for the dialog as read under the lock; the dialog with it."""
+        """Append what `make` returns for the dialog as read under the lock; the dialog with it.
+
+        None when it returns nothing. Raises what `write` and `read` do.
+        """
         return self.read() if self.write(make, journal) else None
 
     def write(self, make: Make, journal: Journal) -> bool:
@@ -275,7 +278,10 @@ class LogFile:
             return self._read(status)
 
     def set_aside(self, present: set[str]) -> Path | None:
-        """Set the journals aside, because turns they remember are gone; `present` are the hashes in the file."""
+        """Set the journals aside, because turns they remember are gone; `present` are the hashes in the file.
+
+        None when there are no journals, or a peer was faster and set the same ones aside.
+        """
         with self._mutex, self.locked():
             if not set(self.journals.committed().values()) - present:
                 return None
@@ -336,13 +342,19 @@ class LogFile:
                 raise UnsafeFile(f"{self.attachments} cannot be used: {why(error)}", fix="move it away") from error
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the file lock beside the dialog."""
+        """Hold the file lock beside the dialog.
+
+        Raises `StorageError` when a stopped process holds it, and for good once a flush has failed.
+        """
         if self.suspect:
             raise StorageError(self.suspect, fix=SUSPECT_FIX)
         return self.lock.held()
 
     def create(self, data: bytes, *, replace: bool = False) -> None:
-        """Write a new dialog file, durably; with `replace` an existing one is replaced atomically."""
+        """Write a new dialog file, durably; with `replace` an existing one is replaced atomically.
+
+        Raises `FileExistsError` without `replace`, and `NotADialog` when `data` is no dialog.
+        """
         grammar.parse(data)
         with self._mutex, self.locked():
             target = self.path.with_name(f".{self.path.name}.new") if replace else self.path
@@ -366,7 +378,10 @@ STEP = 25  # milliseconds; how often the library asks its own queue
 
 
 async def watch(file: Path, changed: Callable[[], None]) -> None:
-    """Call `changed` soon after `file` was written, replaced or removed, once for many writes, until cancelled."""
+    """Call `changed` soon after `file` was written, replaced or removed, once for many writes, until cancelled.
+
+    Ends where watching is impossible; the slow poll replaces it.
+    """
     from watchfiles import Change, awatch
 
     def ours(_: Change, path: str) -> bool:

@@ -164,7 +164,10 @@ class Registry:
         return self.folder / f"{me.port}-{me.id}.json"
 
     def renew(self) -> bool:
-        """Take the seat and be listed again where that was taken away, as with its folder; True when it was."""
+        """Take the seat and be listed again where that was taken away, as with its folder; True when it was.
+
+        Raises `AlreadyRunning` when another daemon has the seat by now: then nothing is changed.
+        """
         with self._renewing:
             if self._seated is None or self._me is None:
                 return False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.history import appended, problems, read
+from tests.faults.history import appended, problems
 from tests.faults.replies import Replies
 from tests.support.pair import Pair, a_second
 
@@ -37,23 +37,6 @@ def test_the_poll_alone_carries_a_dialog_on(cast: Cast) -> None:
     pair.hold("Tabs or spaces?", turn="A")
     pair.until(lambda: pair.outcome, "the end")
     assert problems(pair.file) == []
-
-
-@pytest.mark.slow
-def test_every_notification_a_hundred_times_makes_no_turn_more(cast: Cast) -> None:
-    pair = cast(backend="rehearsal:slow=0.3")
-    pair.hold("Tabs or spaces?", turn="A")
-    before = 0
-    while not pair.outcome:
-        number = pair.number
-        if number != before:
-            before = number
-            for _ in range(50):
-                pair["A"].notify(**{"from": "B"})
-                pair["B"].notify(**{"from": "A"})
-    pair.until(lambda: pair.outcome, "the end")
-    assert problems(pair.file) == []
-    assert [entry.number for entry in read(pair.file)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow

@@ -114,17 +114,6 @@ def test_a_write_that_fails_is_made_good_with_the_same_reply(tmp_path: Path, fil
             return
 
 
-def test_a_full_disk_that_stays_full_acknowledges_nothing(tmp_path: Path) -> None:
-    place = Place(tmp_path / "full")
-    before = place.path.read_bytes()
-    _, first = place.run(6, "write:error=ENOSPC:when=1+", touching=[place.path])
-    assert (first["asked"], first["acknowledged"], place.path.read_bytes()) == ([2], [], before)
-    assert "no space left on device" in first["errors"][0]
-    _, second = place.run(1)
-    assert (second["asked"], second["acknowledged"]) == ([], [2])
-    assert times(place.path, "A-2") == 1
-
-
 @pytest.mark.parametrize("k", [1, 2])
 def test_a_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int) -> None:
     place = Place(tmp_path / "eio")
@@ -140,14 +129,6 @@ def test_a_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int) -> Non
     assert not set(first["asked"]) & set(second["asked"])
     assert problems(place.path, [f"A-{number}" for number in first["asked"] + second["asked"]]) == []
     assert place.drafts() == []
-
-
-def test_nothing_more_is_written_after_a_failed_flush(tmp_path: Path) -> None:
-    place = Place(tmp_path / "eio")
-    done = place.write("fsync:error=EIO:when=1", touching=[place.path], how="stubborn")
-    assert (done.code, done.out) == (0, "")
-    assert len(done.lines("write", place.path)) == len(done.lines("fsync", place.path)) == 1
-    assert done.said.count("may not be on the disk") == 2
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -202,37 +183,6 @@ def test_a_write_that_does_nothing_is_noticed_and_made_good(tmp_path: Path) -> N
     assert "(INJECTED)" in done.trace
     assert first["asked"] == first["acknowledged"]
     assert problems(place.path, [f"A-{number}" for number in first["asked"]]) == []
-
-
-def test_a_write_that_does_half_is_not_acknowledged(tmp_path: Path) -> None:
-    place = Place(tmp_path / "lie")
-    _, first = place.run(6, "write:retval=30:when=1", touching=[place.path])
-    assert set(first["acknowledged"]) <= {entry.number for entry in naive_read(place.path) if entry.sound}
-    assert first["asked"].count(2) == 1
-    assert [text for text in place.drafts() if "A-2" in str(text)] or times(place.path, "A-2") == 1
-
-
-def test_a_slow_disk_delays_and_loses_nothing(tmp_path: Path) -> None:
-    place = Place(tmp_path / "slow")
-    _, first = place.run(4, "fsync:delay_exit=200000")
-    assert first["acknowledged"] == first["asked"] == [2, 4]
-    assert problems(place.path, ["A-2", "A-4"]) == []
-
-
-def test_an_entry_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
-    place = Place(tmp_path / "order")
-    done = place.write()
-    names = {place.path: "dialog", place.journal("w0"): "journal", place.state: "folder"}
-    order = [
-        f"{call} {names[path]}"
-        for line in done.trace.split("\n")
-        for call in ("write", "fsync", "pread64")
-        for path in names
-        if f" {call}(" in line and f"<{path}>" in line
-    ]
-    first = order[: order.index("pread64 dialog", order.index("fsync dialog"))]
-    wanted = ["write journal", "fsync journal", "fsync folder", "write dialog", "fsync dialog"]
-    assert [step for step in first if step in wanted] == wanted
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])

@@ -9,8 +9,6 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from dialogd.protocol.grammar import parse
 from tests.logfile.files import dialog_file, log_of, naive_read, turn
 
@@ -50,14 +48,6 @@ def test_eight_processes_append_one_after_the_other(tmp_path: Path) -> None:
     assert all(entry.linked for entry in parse(path.read_bytes()).entries)
 
 
-@pytest.mark.slow
-def test_eight_processes_without_a_lock_fail_the_same_check(tmp_path: Path) -> None:
-    path = dialog_file(tmp_path)
-    acknowledged = write_at_once("naive", path, 8, 8)
-    assert len(acknowledged) > 8
-    assert problems(path, acknowledged) != []
-
-
 def test_of_eight_answers_to_one_debt_one_is_written(tmp_path: Path) -> None:
     path = dialog_file(tmp_path)
     acknowledged = write_at_once("one-debt", path, 8, 1)
@@ -83,12 +73,4 @@ def test_threads_of_one_process_append_one_after_the_other(tmp_path: Path) -> No
     for thread in threads:
         thread.join()
     assert len(acknowledged) == 60
-    assert problems(path, acknowledged) == []
-
-
-@pytest.mark.slow
-def test_eight_processes_append_two_hundred_each(tmp_path: Path) -> None:
-    path = dialog_file(tmp_path)
-    acknowledged = write_at_once("ours", path, 8, 200)
-    assert len(acknowledged) == 1600
     assert problems(path, acknowledged) == []

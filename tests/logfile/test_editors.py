@@ -170,46 +170,6 @@ def test_a_save_that_takes_its_time_loses_no_turn_unseen(tmp_path: Path, later: 
         assert found == 1 or (found == 0 and is_told(log, "second")), moment
 
 
-def naive_append(path: Path, entry: bytes) -> None:
-    """What everybody writes first: open, write, flush, done."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(fd, entry)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-@pytest.mark.parametrize("save", ["rename over", "in place"])
-def test_the_naive_appender_loses_a_turn_to_an_editors_save(tmp_path: Path, save: str) -> None:
-    log = log_of(dialog_file(tmp_path))
-    log.append(turn("first"), log.journals.of("A"))
-    loaded = log.path.read_bytes()
-    log.append(turn("second"), log.journals.of("A"))
-    entry = log.path.read_bytes()[len(loaded) :]
-    lost = 0
-    count = len(moments(lambda: naive_append(log.path, entry)))
-    for moment in range(count):
-        restore(log.path, loaded)
-        at({moment: lambda: SAVES[save](log.path, loaded)}, lambda: naive_append(log.path, entry))
-        lost += times(log.path, "second") == 0
-    assert lost > 0
-
-
-def test_a_save_under_the_name_is_read_as_a_whole(tmp_path: Path) -> None:
-    path = dialog_file(tmp_path)
-    log = log_of(path)
-    log.append(turn("one", size=2_000), log.journals.of("A"))
-    assert log.read().entries[0].body.strip() == "Postgres or Redis?"
-    new = path.with_name("new.md")
-    new.write_bytes(path.read_bytes().replace(b"Postgres or Redis?", b"Postgres or Mongo?") + b"\nHm.\n\nTURN: B\n")
-    new.chmod(0o600)
-    new.replace(path)
-    dialog = log.read()
-    assert dialog.entries[0].body.strip() == "Postgres or Mongo?"
-    assert dialog.entries[-1].body.strip() == "Hm."
-
-
 @pytest.mark.parametrize("typed", ["\nConsider Re", "\nConsider Redis.\n", "\nConsider Redis.\n\nTURN: B\n"])
 def test_a_newline_is_added_to_nothing_but_a_last_turn_line(tmp_path: Path, typed: str) -> None:
     path = dialog_file(tmp_path)

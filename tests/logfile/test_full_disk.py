@@ -72,15 +72,6 @@ async def test_a_reply_for_which_there_was_no_room_is_written_once_there_is(tmp_
         assert agent.journal.drafts() == (), room
 
 
-async def test_with_room_for_the_whole_entry_it_is_acknowledged(tmp_path: Path) -> None:
-    size = await entry_size(tmp_path / "rehearsal") + 3
-    path, backend = dialog_file(tmp_path, text=LONG), Counting()
-    async with agent_at(path, "A", backend) as agent:
-        with files_up_to(len(LONG.encode()) + size):
-            await agent.step()
-    assert times(path, "A-2") == 1
-
-
 async def test_a_restart_on_the_full_disk_loses_nothing(tmp_path: Path) -> None:
     size = await entry_size(tmp_path / "rehearsal")
     for room in range(0, size, 61):
@@ -115,16 +106,6 @@ async def test_a_journal_that_has_no_room_keeps_the_dialog_as_it_was(tmp_path: P
         assert agent.journal.drafts() == (), room
 
 
-def test_the_error_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
-    path = dialog_file(tmp_path, text=LONG)
-    log = log_of(path)
-    log.read()
-    with files_up_to(len(LONG.encode()) + 20), pytest.raises(StorageError, match="file too large") as caught:
-        log.append(turn("mine"), log.journals.of("A"))
-    assert str(path) in str(caught.value)
-    assert caught.value.fix
-
-
 def test_an_attachment_that_has_no_room_is_not_linked(tmp_path: Path) -> None:
     from dialogd.protocol.model import Draft
     from dialogd.store.logfile import Addition
@@ -139,15 +120,6 @@ def test_an_attachment_that_has_no_room_is_not_linked(tmp_path: Path) -> None:
     log.append(lambda _: addition, log.journals.of("A"))
     assert (tmp_path / "dialog.md.d" / "mine.md").read_text() == whole
     assert times(path, "mine") == 1
-
-
-def test_after_a_failed_append_the_file_can_be_read(tmp_path: Path) -> None:
-    path = dialog_file(tmp_path, text=LONG)
-    log = log_of(path)
-    with files_up_to(len(LONG.encode()) + 80), pytest.raises(StorageError):
-        log.append(turn("mine"), log.journals.of("A"))
-    assert log.read().state.owing == ("A",)
-    assert log_of(path).read().state.number == 1
 
 
 async def test_a_state_directory_that_vanishes_is_made_anew(tmp_path: Path) -> None:

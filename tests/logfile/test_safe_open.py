@@ -159,6 +159,8 @@ def test_a_file_that_takes_the_name_is_never_mistaken_for_the_open_one(tmp_path:
     assert log.read().entries[0].body.strip() == "Postgres or Mongo?"
     assert log.append(turn("two"), log.journals.of("A")) is not None
     assert b"I say two" in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(b"Postgres or Mongo?", b"Postgres or Maria?"))  # as long as before
+    assert log.read().entries[0].body.strip() == "Postgres or Maria?"
 
 
 @pytest.mark.parametrize("make", [*LINKS, *OTHERS])

@@ -75,14 +75,6 @@ async def test_the_next_writer_completes_an_entry_that_was_cut_anywhere(
         assert log_of(path).journals.of("A").received() is None, cut
 
 
-async def test_the_naive_appender_never_completes_it(crash: Crash) -> None:
-    for cut in range(1, crash.size - 1, 7):
-        path = crash.at(cut)
-        with path.open("ab") as file:
-            file.write(b"\n## Note \xe2\x80\x94 User\n\nlater\n")
-        assert times(path, "A-2") == 0, cut
-
-
 async def test_a_daemon_that_runs_completes_it_too(crash: Crash) -> None:
     for cut in range(3, crash.size, 7):
         restore(crash.path, crash.before)

@@ -2,12 +2,10 @@
 
 HOW is one of
     ours      through LogFile
-    stubborn  the same, going on after an error
     one-debt  through LogFile; all answer the same debt
     holding   the same; says `held` under the lock, and waits there for a byte on stdin
     long      through LogFile, with an attachment
     archive   no append: copy the file to the folder `archive` beside it
-    naive     read, compose, write, flush; no lock
 Each prints what it was told is in the file, one word per line.
 """
 
@@ -17,8 +15,6 @@ import os
 import sys
 from pathlib import Path
 
-from dialogd.errors import DialogdError
-from dialogd.protocol import grammar
 from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import archive
@@ -30,15 +26,6 @@ from tests.support.pair import PATIENCE
 def ours(log: LogFile, word: str) -> bool:
     """Append as dialogd does."""
     return log.append(turn(word), log.journals.of(word.partition("-")[0])) is not None
-
-
-def stubborn(log: LogFile, word: str) -> bool:
-    """Append as dialogd does, and whatever happens go on with the next."""
-    try:
-        return ours(log, word)
-    except DialogdError as error:
-        print(error, file=sys.stderr)
-        return False
 
 
 def one_debt(log: LogFile, word: str) -> bool:
@@ -70,28 +57,12 @@ def to_archive(log: LogFile, word: str) -> bool:
     return archive(log.read(), log.path, log.path.parent / "archive").exists()
 
 
-def naive(log: LogFile, word: str) -> bool:
-    """Append as everybody does at first."""
-    dialog = grammar.parse(log.path.read_bytes())
-    addition = turn(word)(dialog)
-    if addition is None:
-        return False
-    entry = grammar.render(addition.draft, dialog.last.chain if dialog.last else "")
-    with log.path.open("ab") as file:
-        file.write(grammar.joint(dialog) + entry)
-        file.flush()
-        os.fsync(file.fileno())
-    return True
-
-
 HOW = {
     "ours": ours,
-    "stubborn": stubborn,
     "one-debt": one_debt,
     "holding": holding,
     "long": long,
     "archive": to_archive,
-    "naive": naive,
 }
 
 
