@@ -42,7 +42,7 @@ from dialogd.protocol.admit import Admission, Matter, admit, question
 from dialogd.protocol.build import Due, Submission, submitted
 from dialogd.protocol.certificate import seal, sealed_text
 from dialogd.protocol.decide import UNFINISHED_REST, Clock, Wait
-from dialogd.protocol.model import Condition, Entry, Mark, Participant
+from dialogd.protocol.model import Condition, Entry, Mark, Participant, system_note
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.state import Debt, Dialog, Estimate, allowance, reached
@@ -668,7 +668,7 @@ class Turn:
 
         def told(now: Dialog) -> Addition | None:
             is_due = is_open(now, of.me, self.debt) and of.held(now) is None
-            return Addition(compose.plain_note(f"{of.me}: {news.text}.", wall_time())) if is_due else None
+            return Addition(system_note(wall_time(), body=f"{of.me}: {news.text}.")) if is_due else None
 
         async def note() -> None:
             with suppress(DialogdError):

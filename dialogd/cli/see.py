@@ -25,7 +25,7 @@ from dialogd.protocol import board as views
 from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import SYSTEM
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Ballot, Dialog
 from dialogd.store.disk import StateDir
 from dialogd.views.builds import NAMES, Event, events, look_into
 from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
@@ -42,7 +42,7 @@ def show_board(settings: Settings, *, json: bool) -> None:
     dialog = options.dialog_at(options.log_of(settings))
     said, proposed, decided = views.contributions(dialog), views.proposals(dialog), views.decisions(dialog)
 
-    def vote(one: views.WeightedBallot) -> str:
+    def vote(one: Ballot) -> str:
         return f"{one.agent} {one.choice}{'' if one.weight == 1 else f' (weight {one.weight:g})'}"
 
     # The cells of each row; the last one stands in a line of its own where it may be long.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from dialogd.protocol import build, lifecycle
+from dialogd.protocol import build
 from dialogd.protocol.build import level
 from dialogd.protocol.fold import vetoes
 from dialogd.protocol.marks import (
@@ -15,8 +15,8 @@ from dialogd.protocol.marks import (
     CHOOSING,
     DECIDING,
     FENCE,
+    JUDGING,
     MARKS,
-    TAKEN,
     UNSIGNED,
     ParsedReply,
     Who,
@@ -158,29 +158,17 @@ class MarkPolicy:
             return "" if made < left else f"of {room} contributions on the blackboard {left} are for each first answer"
         return "" if made < room - self.state.floor.contributed else f"the blackboard is full: {room} contributions"
 
-    def too_late(self, name: str) -> str:
-        """Why marks of that name are not taken as the dialog stands; "" where they are."""
-        is_judging = self.is_judge and self.me in self.state.owing
-        if self.rules.is_plain or not (self.state.escalation.to == self.me or is_judging or self.state.closing):
-            return ""
-        due = "escalated" if self.state.escalation.to == self.me else "judging" if is_judging else "closing"
-        if name in TAKEN[due]:
-            return ""
-        return f"the dialog is {lifecycle.in_words(self.dialog)}; it takes {', '.join(sorted(TAKEN[due]))}"
-
     def _refused(self, mark: Mark, reply: ParsedReply) -> str:
         if mark.name not in DECIDING and is_blank(mark.value) and not (mark.name == "RE" and mark.ref):
             return f"it says nothing: it is written [{mark.name}: …]"
-        late = self.too_late(mark.name)
         if self.is_judge:
-            return late or (self._judges(mark, reply) if mark.name == "DECIDE" else "")
+            only = f"{self.me} judges: it takes {', '.join(sorted(JUDGING))}" if mark.name not in JUDGING else ""
+            return only or (self._judges(mark, reply) if mark.name == "DECIDE" else "")
         if not (self.role.may_use(mark.name) if mark.name in MARKS else self.role.may(*OWN_KINDS)):
             return f"{self.me} may not use {mark.name}" + (f" ({self.role.name})" if self.role.name else "")
-        if self.answers_first:
-            if mark.name in ("VOTE", "AGREE", "DECIDE"):
-                return "first answers are sealed: nothing can be answered yet"
-            late = ""
-        return late or self._says(mark, reply)
+        if self.answers_first and mark.name in CHOOSING:
+            return "first answers are sealed: nothing can be answered yet"
+        return self._says(mark, reply)
 
     def _says(self, mark: Mark, reply: ParsedReply) -> str:
         match mark.name:
@@ -393,12 +381,12 @@ class Admission:
         refused: list[Refusal] = []
         for number, matter in enumerate(self.unclear):
             chosen = read.to(matter) or (second.to(matter) if read.named(matter) else ()) if number < MOST else ()
-            passes = all(mark.name == "PASS" for mark in chosen)
+            passes = all(mark.is_pass for mark in chosen)
             gone |= dict.fromkeys(mark for mark in reply.marks if str(mark) in matter.tried)
             if chosen:
                 said = {_bare(mark) for mark in matter.marks}
                 gone |= dict.fromkeys(_dropped(matter, chosen))
-                new |= dict.fromkeys(mark for mark in chosen if mark.name != "PASS" and _bare(mark) not in said)
+                new |= dict.fromkeys(mark for mark in chosen if not mark.is_pass and _bare(mark) not in said)
                 if passes:
                     yes = [mark for mark in matter.marks if is_yes(mark)]
                     refused += _refusals(yes, matter.tried, "asked about it, its agent does not say yes now")
@@ -492,7 +480,7 @@ class _Answer:
     def to(self, matter: Matter) -> tuple[Mark, ...]:
         """The marks that answer a matter; () where none does, or not clearly. A no beside a yes beats it."""
         fitting = matter.answers(self.marks)
-        against = [mark for mark in fitting if not is_yes(mark) and mark.name != "PASS"]
+        against = [mark for mark in fitting if not is_yes(mark) and not mark.is_pass]
         yes = [mark for mark in fitting if is_yes(mark)]
         if against:
             return () if len(_votes(against)) > 1 else tuple(against)
@@ -500,7 +488,7 @@ class _Answer:
             return tuple(fitting[:1])
         is_bare = all(str(mark) == _bare(mark) or mark in matter.marks for mark in yes)  # or has its reply's reason
         is_clear = self.is_clean and len(set(map(_bare, yes))) == 1 and is_bare
-        return tuple(yes[:1]) if is_clear and not any(m.name == "PASS" for m in fitting) else ()
+        return tuple(yes[:1]) if is_clear and not any(m.is_pass for m in fitting) else ()
 
     def named(self, matter: Matter) -> Mark | None:
         """The yes to a matter that it names among other words; None where it names none, or another answer too."""

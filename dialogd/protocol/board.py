@@ -48,8 +48,8 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
                 if held.get((entry.by, ref)) != stance:
                     found.append(Position(entry.by, ref, stance, entry.number))
                 held[entry.by, ref] = stance
-        is_decided = any(mark.ref == text for mark in entry.all("DECISION"))
-        if entry.mark("OBJECTION") or is_decided or (entry.by == USER and entry.is_turn):
+        is_decided = any(mark.ref == text for mark in entry.decisions)
+        if entry.objects or is_decided or (entry.by == USER and entry.is_turn):
             text = ""
         text = next((proposal.ref for proposal in reversed(raised.get(entry.id, ())) if proposal.sha), text)
     return tuple(found)
@@ -57,7 +57,7 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
 
 def latest(ledger: Iterable[Position]) -> Mapping[tuple[str, str], Position]:
     """The last position of each agent on each proposal, by agent and ref."""
-    return MappingProxyType({(position.agent, position.ref): position for position in ledger})
+    return {(position.agent, position.ref): position for position in ledger}
 
 
 def _stances(
@@ -82,13 +82,10 @@ def _stances(
         stances |= dict.fromkeys(given_up, CONCEDED)
     for mark in entry.all("OBJECTION"):
         about = (marks.objected(mark), by_number, by_turn, [text] if text else [])
-        others = ([ref for ref in refs if not _is_by(entry.by, ref, made)] for refs in about)
+        own = {proposal.ref for proposal in made if proposal.by == entry.by}  # that would be conceded
+        others = ([ref for ref in refs if ref not in own] for refs in about)
         stances |= dict.fromkeys(next(filter(None, others), []), AGAINST)
     return stances
-
-
-def _is_by(agent: str, ref: str, made: Sequence[Proposal]) -> bool:
-    return any(proposal.by == agent for proposal in reversed(made) if proposal.ref == ref)
 
 
 # -- The board --------------------------------------------------------------------------------------------------------
@@ -111,13 +108,6 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedBallot(Ballot):
-    """A vote and what it weighs."""
-
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Proposed:
     """One proposal, with who is for and against it now, its votes and its decision."""
 
@@ -129,7 +119,7 @@ class Proposed:
     refs: tuple[str, ...] = ()  # the turns and proposals that it refers to
     supporters: tuple[str, ...] = ()
     opponents: tuple[str, ...] = ()
-    votes: tuple[WeightedBallot, ...] = ()
+    votes: tuple[Ballot, ...] = ()
     decision: str = ""  # approved, rejected, undecided, vetoed, superseded; "" while open
 
 
@@ -173,7 +163,7 @@ def rounds_of(dialog: Dialog) -> Mapping[str, int]:
 
 
 def _walked(dialog: Dialog) -> tuple[Mapping[str, int], Mapping[str, tuple[Ballot, ...]]]:
-    """Each entry's round, and the votes that counted by proposal: of its poll as it was decided, or as it stands."""
+    """Each entry's round, from 1, and the votes that counted by proposal: of its poll as decided, or as it stands."""
     rounds: dict[str, int] = {}
     votes: dict[str, tuple[Ballot, ...]] = {}
     for entry, header, before, after in steps(dialog):
@@ -181,7 +171,7 @@ def _walked(dialog: Dialog) -> tuple[Mapping[str, int], Mapping[str, tuple[Ballo
         rounds[entry.id] = (after if opens else before).floor.rounds + 1
         counted = before.polls.voted(entry) if entry.is_turn and entry.by in header.voters else before.polls
         votes |= {poll.ref: poll.ballots for poll in (*counted.open, *after.polls.open)}
-    return MappingProxyType(rounds), MappingProxyType(votes)
+    return rounds, votes
 
 
 def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
@@ -200,7 +190,7 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
         for mark in typed:
             ref = next(refs, mark.ref) if mark.name == "PROPOSAL" else ""
             found.append(replace(plain, kind=mark.name, text=mark.value, ref=ref))
-        if not typed and body.strip() and not entry.mark("PASS"):
+        if not typed and body.strip() and not entry.passes:
             found.append(plain)
     return tuple(found)
 
@@ -229,10 +219,7 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
             refs=_about(entries[p.entry]),
             supporters=sides.get((p.ref, FOR), ()),
             opponents=sides.get((p.ref, AGAINST), ()),
-            votes=tuple(
-                WeightedBallot(b.agent, b.choice, b.reason, b.turn, rules.weight([b.agent]))
-                for b in votes.get(p.ref, ())
-            ),
+            votes=tuple(replace(b, weight=rules.weight([b.agent])) for b in votes.get(p.ref, ())),
             decision=in_a_word(decided.get(p.ref)),
         )
         for p in dialog.state.table.proposals
@@ -251,12 +238,12 @@ def decisions(dialog: Dialog, opened: Mapping[str, Reopening] | None = None) -> 
     if not made:
         return ()
     rounds, opened = rounds_of(dialog), reopenings(dialog) if opened is None else opened
-    found = []
-    for d in made:
-        now, number = as_of_now(opened, d.entry, d.outcome, d.reason), rounds.get(d.entry, 0)
-        more = (now.reason, d.entry, number, now.rejected_in, now.superseded)
-        found.append(Decided(d.ref, now.outcome, d.method, d.evidence, *more))
-    return tuple(found)
+    stands = [(d, as_of_now(opened, d.entry, d.outcome, d.reason)) for d in made]
+    return tuple(
+        Decided(d.ref, now.outcome, d.method, d.evidence, now.reason, d.entry, rounds.get(d.entry, 0),
+                now.rejected_in, now.superseded)
+        for d, now in stands
+    )  # fmt: skip
 
 
 def by_ref(made: Sequence[Decided]) -> Mapping[str, Decided]:
@@ -276,23 +263,15 @@ NOT_TAKEN = "the person did not take it"
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """That the person rejected a result: in which turn, when ("" by hand), and why."""
-
-    turn: int
-    at: str
-    reason: str
-    ended_in: str  # the entry that had ended the dialog
-    outcome: str  # the name of the mark that had
-
-
-@dataclass(frozen=True, slots=True)
 class Reopening:
     """That a dialog which the entry `ended_in` had ended was opened again, by the entry `by`."""
 
     ended_in: str
     by: str
-    rejection: Rejection | None  # where that is why
+    outcome: str  # the name of the mark that had ended it
+    turn: int = 0  # the person's, where they rejected the result by it
+    at: str = ""  # "" by hand
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +290,6 @@ def reason(entry: Entry) -> str:
     return (mark.value if mark is not None else "") or " ".join(entry.body.split())
 
 
-def rejections_in(opened: Mapping[str, Reopening]) -> tuple[Rejection, ...]:
-    """The rejections among a dialog's `reopenings`, for whoever has these already: they cost a fold."""
-    return tuple(each.rejection for each in opened.values() if each.rejection is not None)
-
-
 def reopenings(dialog: Dialog) -> Mapping[str, Reopening]:
     """Every end after which the dialog was opened again, first to last, by the id of the entry that had ended it."""
     first = next((at for at, entry in enumerate(dialog.entries) if entry.ending is not None), len(dialog.entries))
@@ -325,9 +299,8 @@ def reopenings(dialog: Dialog) -> Mapping[str, Reopening]:
     for entry, _, before, after in steps(dialog):
         end = before.outcome
         if end is not None and after.outcome is None:
-            is_rejected = entry.by == USER and entry.is_turn and entry.mark("REJECTED") is not None
-            rejection = Rejection(entry.number, entry.at, reason(entry), end.entry, end.name) if is_rejected else None
-            found[end.entry] = Reopening(end.entry, entry.id, rejection)
+            why = (entry.number, entry.at, reason(entry)) if entry.rejects and entry.counts else ()
+            found[end.entry] = Reopening(end.entry, entry.id, end.name, *why)
     return found
 
 
@@ -336,16 +309,16 @@ def as_of_now(opened: Mapping[str, Reopening], entry: str, outcome: str, why: st
     found = opened.get(entry)
     if found is None:
         return AsOfNow(outcome, why)
-    if found.rejection is None or outcome != "approved":
+    if not found.turn or outcome != "approved":
         return AsOfNow(outcome, why, superseded=WENT_ON)
-    words = f"{NOT_TAKEN}: {found.rejection.reason}" if found.rejection.reason else NOT_TAKEN
+    words = f"{NOT_TAKEN}: {found.reason}" if found.reason else NOT_TAKEN
     return AsOfNow("rejected", words, rejected_in=found.by)
 
 
-def rejected(dialog: Dialog) -> Rejection | None:
+def rejected(dialog: Dialog) -> Reopening | None:
     """The rejection by which the dialog was opened for the last time; None where it was not."""
-    found = rejections_in(reopenings(dialog)) if dialog.state.rejected else ()
-    return next((r for r in found if str(r.turn) == dialog.state.rejected), None)
+    found = reopenings(dialog).values() if dialog.state.rejected else ()
+    return next((one for one in found if str(one.turn) == dialog.state.rejected), None)
 
 
 def as_ended(dialog: Dialog, entry_id: str) -> Dialog:

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from dialogd.protocol.marks import fields_of
-from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Mark, Said, turn_number
+from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Mark, Said, system_note, turn_number
 from dialogd.protocol.rules import REVIEW, Build, Rules
 
 if TYPE_CHECKING:
@@ -287,8 +287,8 @@ def proposed(mark: Mark, number: int, entry: str) -> Task:
         after, asks = "", {"category": category, "priority": priority, "impact": impact, "files": files}
     else:
         (description, criteria, after, hours), asks = fields[:4], {}
-    task = Task(number, description, asks=asks, entries=(entry, "", ""))
-    return replace(task, criteria=_list(criteria), after=_before(after, number), hours=_hours(hours))
+    each, before = _list(criteria), _before(after, number)
+    return Task(number, description, each, before, _hours(hours), asks=asks, entries=(entry, "", ""))
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -306,17 +306,15 @@ def _hours(text: str) -> float | None:
 
 def points(build: Build, marks: Sequence[Mark]) -> dict[str, int]:
     """The points that a review gives, by criterion, none above its maximum; criteria that it leaves out are missing."""
-    return scored([part for mark in marks if mark.name == "SCORE" for part in fields_of(mark)], build.criteria)
+    return _scored([part for mark in marks if mark.name == "SCORE" for part in fields_of(mark)], build.criteria)
 
 
-def scored(fields: Iterable[str], most: Mapping[str, int]) -> dict[str, int]:
-    """What the fields of a SCORE give to each of these parts, at most so many points."""
-    names = {"".join(re.findall("[a-z]+", name)): name for name in most}
-    found: dict[str, int] = {}
-    for match in filter(None, map(_PART.fullmatch, fields)):
-        if name := names.get("".join(re.findall("[a-z]+", match[1].casefold()))):
-            found[name] = min(int(match[2]), most[name])
-    return found
+def _scored(fields: Iterable[str], most: Mapping[str, int]) -> dict[str, int]:
+    def plain(name: str) -> str:
+        return "".join(re.findall("[a-z]+", name.casefold()))
+
+    names, found = {plain(name): name for name in most}, [m for m in map(_PART.fullmatch, fields) if m]
+    return {name: min(int(m[2]), most[name]) for m in found if (name := names.get(plain(m[1])))}
 
 
 def total(build: Build, marks: Sequence[Mark]) -> int | None:
@@ -592,17 +590,16 @@ def to_confirm(ids: Sequence[str]) -> str:
 def question(tasks: Tasks) -> str:
     """What the person is asked where the build waits for them; "" where it does not."""
     what, task = tasks.due
-    number, is_stuck = (task.id, task.state == STUCK) if task else ("", False)
-    match what:
-        case Due.GOAL:
-            return f"{unplanned(tasks)}: say what is to be done"
-        case Due.CONFIRM:
-            return to_confirm([one.id for one in tasks.all if one.state == PROPOSED])
-        case Due.STUCK:
-            accept = ", or accept it as it is" if is_stuck else ""
-            return f"task {number} is {'stuck' if is_stuck else 'stopped by an error'}: retry it, drop it{accept}"
-        case Due.ALLOW:
-            return f"may the gate of task {number} run without a sandbox? It runs what the agent wrote, as you"
+    if what is Due.GOAL:
+        return f"{unplanned(tasks)}: say what is to be done"
+    if what is Due.CONFIRM:
+        return to_confirm([one.id for one in tasks.all if one.state == PROPOSED])
+    if what is Due.STUCK and task is not None:
+        is_stuck = task.state == STUCK
+        ways_out = f"retry it, drop it{', or accept it as it is' if is_stuck else ''}"
+        return f"task {task.id} is {'stuck' if is_stuck else 'stopped by an error'}: {ways_out}"
+    if what is Due.ALLOW and task is not None:
+        return f"may the gate of task {task.id} run without a sandbox? It runs what the agent wrote, as you"
     return ""
 
 
@@ -614,13 +611,14 @@ def unplanned(tasks: Tasks) -> str:
 def ways(tasks: Tasks, named: str) -> tuple[str, ...]:
     """The commands that answer what it asks, whole, with `named` behind each, the usual one first; () for nothing."""
     what, task = tasks.due
-    number, accept = (task.id, ("accept",) * (task.state == STUCK)) if task else ("", ())
-    words: Mapping[Due | None, tuple[str, ...]] = {
-        Due.CONFIRM: ("confirm", f'change {number} -d "…"', f"drop {number}"),
-        Due.STUCK: ("retry", f"drop {number}", *accept),
-        Due.ALLOW: ("gate run", "gate untested"),
-    }
-    return tuple(f"dialogd tasks {word}{named}" for word in words.get(what, ()))
+    words: tuple[str, ...] = ()
+    if what is Due.CONFIRM and task is not None:
+        words = ("confirm", f'change {task.id} -d "…"', f"drop {task.id}")
+    elif what is Due.STUCK and task is not None:
+        words = ("retry", f"drop {task.id}", *["accept"] * (task.state == STUCK))
+    elif what is Due.ALLOW:
+        words = ("gate run", "gate untested")
+    return tuple(f"dialogd tasks {word}{named}" for word in words)
 
 
 def ending(tasks: Tasks) -> tuple[str, str]:
@@ -672,24 +670,21 @@ def submitted(task: Task, made: Submission, ref: str, iteration: int) -> tuple[M
     )
 
 
-def _note(at: str, marks: Sequence[Mark], body: str = "", turn: tuple[str, ...] | None = None) -> Draft:
-    return Draft(SYSTEM, "System", body=body, marks=tuple(marks), turn=turn, attributes=(("at", at),))
-
-
 def assigned_note(
     task: Task, branch: str, base: str, at: str, conflict: Sequence[str] = (), kept: Sequence[str] = ()
 ) -> Draft:
     """The note that a worktree is open; the lead's debt stays open. `conflict`: files that could not be carried."""
     said = f"{task.id} | assigned | iteration {task.iteration + 1} | branch {branch} | base {base}"
-    said += f" | conflict {', '.join(conflict)}" if conflict else ""
-    said += f" | kept {', '.join(kept)}" if kept else ""
-    return _note(at, (Mark("TASK", said),), _kept(branch, kept))
+    said += "".join(
+        f" | {what} {', '.join(names)}" for what, names in (("conflict", conflict), ("kept", kept)) if names
+    )
+    return system_note(at, (Mark("TASK", said),), _kept(branch, kept))
 
 
 def carried_note(task: Task, made: Submission, ref: str, at: str, kept: Sequence[str] = ()) -> Draft:
     """The note that what was approved on another base was carried over, and is to be tested and reviewed again."""
     body = f"Task {task.id} was carried to another base; its approval was for the old one. {_kept(made.branch, kept)}"
-    return _note(at, submitted(task, made, ref, task.iteration + 1), body.rstrip())
+    return system_note(at, submitted(task, made, ref, task.iteration + 1), body.rstrip())
 
 
 def _kept(branch: str, names: Sequence[str]) -> str:
@@ -701,7 +696,7 @@ def gate_note(build: Build, task: Task, result: GateResult, findings: Sequence[M
     said = f"{task.id} | {result.state} | tree {task.tree}"
     said += f" | exit {result.code}" if result.code is not None else ""
     said += f" | {result.seconds:.0f} s | log {result.log}" if result.log else ""
-    return _note(at, (Mark("GATE", said), *findings), result.tail, (build.moderator,))
+    return system_note(at, (Mark("GATE", said), *findings), result.tail, (build.moderator,))
 
 
 def ask_gate_note(build: Build, task: Task, why: str, findings: Sequence[Mark], at: str) -> Draft:
@@ -709,7 +704,7 @@ def ask_gate_note(build: Build, task: Task, why: str, findings: Sequence[Mark], 
     body = f"The gate `{build.gate}` cannot run in a sandbox here: {why}. It runs what the agent wrote, as you."
     asks = f"may the gate of task {task.id} run without a sandbox on tree {task.tree[:12]}?"
     marks = (Mark("GATE", f"{task.id} | asked | tree {task.tree}"), Mark("QUESTION_FOR_USER", asks), *findings)
-    return _note(at, marks, body, (USER,))
+    return system_note(at, marks, body, (USER,))
 
 
 def error_note(tasks: Tasks, task: Task, kind: str, message: str, at: str) -> Draft:
@@ -717,8 +712,8 @@ def error_note(tasks: Tasks, task: Task, kind: str, message: str, at: str) -> Dr
     words = " ".join(message.split()).replace(" | ", " / ")
     record = Mark("TASK", f"{task.id} | error | {kind} | {words}")
     if tasks.is_alone:
-        return _note(at, (record, Mark("STOPPED", f"error: task {task.id}: {words}")))
-    return _note(at, (record, Mark("QUESTION_FOR_USER", f"task {task.id} cannot go on: {words}")), turn=(USER,))
+        return system_note(at, (record, Mark("STOPPED", f"error: task {task.id}: {words}")))
+    return system_note(at, (record, Mark("QUESTION_FOR_USER", f"task {task.id} cannot go on: {words}")), turn=(USER,))
 
 
 # What a daemon finds in a submission by itself: how grave it is, what is wrong with these files, what to do about it.
@@ -807,9 +802,8 @@ def reviewed(table: Table, said: Said) -> Table:
         elif said.counts and kind.resolves:
             mine = ("".join(c for c in level(mark) if c.isdecimal()), said.by)
             blocking = tuple(one for one in blocking if (str(one[0]), one[1]) != mine)
-    if (blocking, findings) == (table.blocking, table.findings):
-        return table
-    return replace(table, blocking=blocking, findings=findings)
+    is_same = (blocking, findings) == (table.blocking, table.findings)
+    return table if is_same else replace(table, blocking=blocking, findings=findings)
 
 
 def level(mark: Mark) -> str:
@@ -869,8 +863,7 @@ def total_of(text: str) -> float | None:
 
 def parts_of(fields: tuple[str, ...]) -> dict[str, float]:
     """The parts that one SCORE gives, 0 to 100; what it leaves out is missing."""
-    found = scored(fields, dict.fromkeys(PARTS, 100))
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in _scored(fields, dict.fromkeys(PARTS, 100)).items()}
 
 
 def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:

@@ -6,12 +6,11 @@ text = the body, an empty line, and the agent's own marks in canonical form
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from dialogd.protocol import build, compose, marks, questions
 from dialogd.protocol.admit import MarkPolicy
 from dialogd.protocol.build import Due, GateResult, Submission
 from dialogd.protocol.compose import Close, limit_mark
-from dialogd.protocol.fold import beginning, fold, steps, strikes
+from dialogd.protocol.fold import beginning, fold, steps
 from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
 from dialogd.protocol.model import AGREED, ANY, OUTCOMES, SYSTEM, USER, Condition, Draft, Entry, Mark, digest
@@ -181,7 +180,7 @@ def _agrees(entry: Entry) -> bool:
 def _approval(dialog: Dialog, entry: Entry) -> Mark | None:
     """The approval in this entry that counts; what ends the dialog goes before what one agent decides by the way."""
     counted = {d.ref for d in dialog.state.table.decisions if d.entry == entry.id and d.outcome == "approved"}
-    found = [m for m in entry.all("DECISION") if m.ref in counted and m.fields[0] == "approved"]
+    found = [m for m in entry.decisions if m.ref in counted and m.fields[0] == "approved"]
     return next((m for m in found if m.fields[1:2] != ("decide",)), found[0] if found else None)
 
 
@@ -244,25 +243,14 @@ def _drawn_up(
 
 # -- What was changed since something was agreed, in words ------------------------------------------------------------
 
-DIFF_LINES = 12
 
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One thing that is not what it was; `is_harm` is False for what may be done: added, struck, ruled out."""
-
-    words: str
-    is_harm: bool = True
-
-
-def changes(dialog: Dialog) -> tuple[Change, ...]:
-    """What the file itself shows to be changed of its last decision; nothing while there is none."""
+def changes(dialog: Dialog) -> tuple[str, ...]:
+    """What the file itself shows to be changed of its last decision, in words; nothing while there is none."""
     c = certify(dialog)
     if c is None:
-        return tuple(_withdrawn(dialog, None))
+        return ()
     text = _text(dialog, c)
-    found = map(Change, (*([text] if text else []), *_signers(dialog, c, told=c.stands_in if text else "")))
-    return (*found, *_withdrawn(dialog, c))
+    return (*([text] if text else []), *_signers(dialog, c, told=c.stands_in if text else ""))
 
 
 def _text(dialog: Dialog, c: Certificate) -> str:
@@ -305,87 +293,6 @@ def _says(entry: Entry, ref: str, method: str) -> bool:
         )
     texts = {mark.ref for mark in entry.written if mark.name == "CONSENSUS_PROPOSED"}
     return entry.by_hand or ref in texts.union(*map(marks.agreed, entry.written))
-
-
-def _withdrawn(dialog: Dialog, c: Certificate | None) -> Iterator[Change]:
-    """What the person struck or ruled out of an agreement, or of one that there was: their right, and to be known."""
-    turns: dict[int, str] = {}
-    refs: set[str] = set()
-    if c is not None:
-        refs.add(c.ref)
-        turns |= {s.turn: f"in which {s.agent} {c.verb} it" for s in c.signers if s.turn}
-        if c.stands_in.isdigit():
-            turns[int(c.stands_in)] = "in which the agreed text stands"
-    for entry in dialog.entries if c is None else ():
-        made = [mark for mark in entry.written if mark.name == "DECISION" and mark.fields[0] == "approved"]
-        refs |= {mark.ref for mark in made}
-        if not entry.counts and (made or any(m.name in AGREED for m in entry.written)):
-            turns[entry.number] = f"in which {(made[0].ref if made else '') or 'the text'} was agreed"
-    for number, strike in strikes(dialog).items():
-        if number in turns:
-            words = f"turn {number}, {turns[number]}, was struck by the person in {where(strike.entry.id)}"
-            yield Change(words, is_harm=False)
-    for decision in dialog.state.table.decisions:
-        if decision.method == "veto" and decision.ref in refs:
-            yield Change(f"{decision.ref} was ruled out by the person in {where(decision.entry)}", is_harm=False)
-
-
-# -- Against a certificate that was kept ------------------------------------------------------------------------------
-
-_FACTS = ("ref", "method", "decided_in", "decided_at", "evidence", "reason", "sha", "trees")
-
-
-def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
-    """What differs between a certificate as it was kept and the file; entries that were added after are no harm."""
-    links = [*map(str, saved.get("links") or ())]
-    # It covers the file up to the entry that decided, by its hash, else by its id.
-    last = [n for n, e in enumerate(dialog.entries, 1) if e.chain in links[-1:]]
-    last = last or [n for n, e in enumerate(dialog.entries, 1) if e.id == saved.get("decided_in")]
-    count = (*last, min(len(links) or len(dialog.entries), len(dialog.entries)))[0]
-    entries, now = dialog.entries[:count], certify(until(dialog, count))
-    found = []
-    if saved.get("dialog") not in (None, dialog.id):
-        found.append(Change(f"the certificate is of dialog {saved['dialog']}, this file is dialog {dialog.id}"))
-    elif saved.get("header") not in (None, "", digest(dialog.header.text)):
-        found.append(Change("the header is not what it was: agents, limits, roles or rules were changed"))
-    if now is None:  # by the person's strike or veto, or by a change of the file
-        ref, place = saved.get("ref") or "the text", where(str(saved.get("decided_in") or "?"))
-        words = f"nothing is decided there any more: the certificate says that {ref} was in {place}"
-        by_person = [change.words for change in _withdrawn(dialog, None)]
-        found.append(Change("; ".join([words, *by_person]), is_harm=not by_person))
-    else:
-        found += map(Change, _same_decision(saved, now.as_json()))
-    chains = {entry.chain for entry in entries}
-    for index, entry in enumerate(entries, 1):
-        if entry.chain not in links or entry.condition in (Condition.EDITED, Condition.DAMAGED):
-            found.append(Change(f"entry {index} ({named(entry)}) is not what it was"))
-    gone = [index for index, link in enumerate(links, 1) if link not in chains]
-    changed = sum(entry.chain not in links for entry in entries)  # which take the place of as many
-    found += [Change(f"entry {index} is gone") for index in gone[changed:]]
-    if more := len(dialog.entries) - count:
-        added = "1 entry was" if more == 1 else f"{more} entries were"
-        found.append(Change(f"{added} added after it", is_harm=False))
-    return tuple(found)
-
-
-def _same_decision(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for key in _FACTS:
-        if saved.get(key, now[key]) != now[key]:
-            was, is_ = (value if value and not isinstance(value, list) else "other" for value in (saved[key], now[key]))
-            yield f"`{key}` was {was or 'none'}, and is {is_ or 'none'}"
-    if (text := str(saved.get("text", ""))) != now["text"]:
-        lines = difflib.unified_diff(text.split("\n"), now["text"].split("\n"), "certificate", "file", lineterm="", n=1)
-        yield "\n".join(("the agreed text is not what it was:", *itertools.islice(lines, DIFF_LINES)))
-    before, after = ({one["agent"]: one for one in each} for each in (saved.get("signers") or (), now["signers"]))
-    for who in {**before, **after}:
-        if who not in after:
-            yield f"{who}, who stood behind it in turn {before[who].get('turn')}, no longer does"
-        elif who not in before:
-            yield f"{who} stands behind it now, and did not"
-        else:
-            for key in ("turn", "at", "reservation"):
-                if before[who].get(key) != after[who][key]:
-                    yield f"{who}'s {key} was {before[who].get(key) or 'none'}, and is {after[who][key] or 'none'}"
 
 
 # -- Seals: an agent binds itself to its first answer by a hash -------------------------------------------------------
@@ -455,15 +362,15 @@ def _checked(dialog: Dialog, note: Entry, turns: Sequence[Entry], *, is_last: bo
     sha, *more = note.all("SEALED")[0].fields
     answer = next((t for t in turns if t.start > note.start and (t.by, t.re) == (note.by, note.re)), None)
     status, why = ("replaced", "it was sealed once more") if not is_last else _status(dialog, note, sha, answer)
-    number = answer.number if answer is not None and is_last else 0
     earlier = []
-    if status == "fits":
+    if status == "fits" and answer is not None:
         asked = dialog.entry(note.re)
         since = asked.start if asked is not None else 0
         earlier = [f"{turn.by}'s in turn {turn.number}" for turn in turns if since < turn.start < note.start]
         before = f", and {', '.join(earlier)} stood in the file before that"
         alone = ", which stood before any answer: independent"
-        why = f"turn {number} fits its seal in note {note.id}{before if earlier else alone}"
+        why = f"turn {answer.number} fits its seal in note {note.id}{before if earlier else alone}"
+    number = answer.number if answer is not None and is_last else 0
     is_independent = status == "fits" and not earlier
     return SealedAnswer(note.by, note.re, note.id, number, status, why, is_independent, COULD_READ in more)
 
@@ -479,11 +386,9 @@ def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tupl
     if answer.frame is None or not answer.frame.nonce:
         return "broken", f"turn {answer.number} answers, and opens no seal"
     now = seal(answer.frame.nonce, sealed_text(answer.body, answer.written))
-    if now != sha:
-        edited = ", which was edited since it was written," if answer.condition is not Condition.SOUND else ""
-        words = f"the text in turn {answer.number}{edited} does not fit its seal"
-        return "broken", f"{words}: sealed {sha[:16]}…, this text gives {now[:16]}…"
-    return "fits", ""
+    edited = ", which was edited since it was written," if answer.condition is not Condition.SOUND else ""
+    words = f"the text in turn {answer.number}{edited} does not fit its seal"
+    return ("fits", "") if now == sha else ("broken", f"{words}: sealed {sha[:16]}…, this text gives {now[:16]}…")
 
 
 # -- A dialog worked out anew: what its daemons wrote, compared with what follows from the entries before -------------
@@ -583,7 +488,7 @@ def _replies(before: Dialog, entry: Entry, done: tuple[Mark, ...]) -> Iterator[m
     own = [
         marks.as_given(mark) for mark in left if mark.name not in (*marks.EITHERS, *AGREED) and marks.is_agents(mark)
     ]
-    put, header = entry.mark("CONSENSUS_PROPOSED"), before.header
+    put, header = entry.put, before.header
     claim = Mark("CONSENSUS_REACHED", " | ".join(put.fields[1:]) if put else "")
     claims = [[claim]] if put else [[]]
     if not put and header.rules.verdict == "mutual" and len(header.voters) < 2:

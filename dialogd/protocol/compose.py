@@ -29,7 +29,19 @@ from dialogd.protocol.marks import (
     same_text,
     without_turn_line,
 )
-from dialogd.protocol.model import ANY, SYSTEM, USER, Draft, Header, Mark, Participant, Said, digest
+from dialogd.protocol.model import (
+    AGREED,
+    ANY,
+    SYSTEM,
+    USER,
+    Draft,
+    Header,
+    Mark,
+    Participant,
+    Said,
+    digest,
+    system_note,
+)
 from dialogd.protocol.order import awaited, following, signing, ways_out
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import without_fields, written
@@ -518,7 +530,7 @@ def agent_turn(
     ruling = concluded(dialog, agent.id, reply, refused, body, done)
     number = dialog.state.number + 1
     marks = written(ruling.marks, here or dict(attributes).get("at", ""))
-    if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
+    if ruling.outcome in (*AGREED, "DEADLOCK"):
         rehearsed = "REHEARSAL, " if dialog.is_rehearsed else ""
         ending = (f"**Total turns:** {number}", f"**Duration:** {duration}", f"**Outcome:** {rehearsed}{ruling.why}")
         body = "\n\n".join(filter(None, (body, "---", "\n".join(ending))))
@@ -604,7 +616,7 @@ def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:
     mark = Mark("STALLED", f"{agent} | its seal in {seal.entry} is void: the text did not come" if seal else agent)
     is_again = debt is not None and debt.stalled
     if _is_pair(dialog) and not dialog.state.debts.seals and not is_again:
-        return Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", at),))
+        return system_note(at, (mark,))
     return _note(passed_on(dialog, agent, mark), (mark,), (("at", at),))
 
 
@@ -628,9 +640,11 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Close:
         ways = ways_out(header, after)
         return Close((Mark("QUESTION_FOR_USER", ways),) if ways else (), (USER,))
     step = next_turn(header, state, after, agent)
-    is_still = mark.name == "STALLED" and step.turn is not None and _is_silent(dialog, agent)
-    if is_still and not header.is_unattended:
-        step = replace(step, turn=(USER,))
+    if is_told and step.turn is not None:
+        since = itertools.takewhile(lambda entry: not entry.is_turn, reversed(dialog.entries))
+        silent = {agent, *state.debts.failed, *(who for entry in since if entry.by == SYSTEM for who in entry.silent)}
+        if silent >= set(header.speakers):  # the last of those that get turns to give none since the last turn
+            step = replace(step, turn=(USER,))
     return replace(step, marks=(*found, *step.marks))
 
 
@@ -671,21 +685,9 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Close:
     return replace(step, marks=tuple(mark for mark in step.marks if round_of((mark,), "phase") is not None))
 
 
-def _is_silent(dialog: Dialog, agent: str) -> bool:
-    """True when `agent` is the last of those that get turns to give none since the last turn."""
-    since = itertools.takewhile(lambda entry: not entry.is_turn, reversed(dialog.entries))
-    silent = {who for entry in since if entry.by == SYSTEM for who in entry.silent}
-    return set(dialog.header.speakers) <= silent | dialog.state.debts.failed | {agent}
-
-
 def _note(step: Close, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str], ...]) -> Draft:
     marks = (*marks, *step.marks, *((Mark(step.outcome, step.why),) if step.outcome else ()))
     return Draft(SYSTEM, "System", marks=marks, turn=step.turn, attributes=attributes)
-
-
-def plain_note(text: str, at: str) -> Draft:
-    """A daemon's note that only tells something: no mark, no turn."""
-    return Draft(SYSTEM, "System", body=text, attributes=(("at", at),))
 
 
 def sealed_note(agent: Participant, debt: Debt, sha: str, at: str, *, could_read: bool) -> Draft:
@@ -698,7 +700,7 @@ def limit_note(dialog: Dialog, mark: Mark, at: str) -> Draft:
     """The note that ends the dialog at a limit: with what the votes in hand decide, else with `mark`."""
     found = as_it_stands(dialog)
     outcome, _ = end_of(dialog.header, found)
-    return Draft(SYSTEM, "System", marks=(*found, Mark(outcome) if outcome else mark), attributes=(("at", at),))
+    return system_note(at, (*found, Mark(outcome) if outcome else mark))
 
 
 def closing_note(dialog: Dialog, why: str, at: str) -> Draft:
@@ -708,7 +710,7 @@ def closing_note(dialog: Dialog, why: str, at: str) -> Draft:
     mark = Mark("ROUND", f"closing | {why}")
     if not able:
         return limit_note(dialog, Mark("STOPPED", f"time: {why}"), at)
-    return Draft(SYSTEM, "System", marks=(mark,), turn=able, attributes=(("at", at),))
+    return system_note(at, (mark,), turn=able)
 
 
 def decided_note(dialog: Dialog, at: str) -> Draft | None:
@@ -720,7 +722,7 @@ def decided_note(dialog: Dialog, at: str) -> Draft | None:
     outcome = "DECIDED" if state.approved else end_of(dialog.header, found)[0]
     if not found or not outcome:
         return None
-    return Draft(SYSTEM, "System", marks=(*found, Mark(outcome)), attributes=(("at", at),))
+    return system_note(at, (*found, Mark(outcome)))
 
 
 def going_on(dialog: Dialog, at: str) -> Draft | None:

@@ -75,8 +75,7 @@ def turns_in(mark: Mark, most: int) -> frozenset[int]:
 
 def refs_in(mark: Mark) -> tuple[str, ...]:
     """The proposals that a VETO names: `P2`, `P2, P3`."""
-    numbers = re.findall(r"\bP?#?(\d{1,6})\b", _split(mark)[0], re.I)
-    return tuple(dict.fromkeys(f"P{int(number)}" for number in numbers))
+    return tuple(dict.fromkeys(f"P{int(n)}" for n in re.findall(r"\bP?#?(\d{1,6})\b", _split(mark)[0], re.I)))
 
 
 def invited(header: Header, text: str, left: Sequence[Participant] = ()) -> tuple[Participant | None, str]:
@@ -86,8 +85,7 @@ def invited(header: Header, text: str, left: Sequence[Participant] = ()) -> tupl
     agent, problem = read_agent(said, free_port(header, left) - FIRST_PORT)
     if agent is None or problem:
         return None, problem.partition("; using")[0]
-    before = next((one for one in left if one.id == agent.id), None)
-    if before is not None:
+    if before := next((one for one in left if one.id == agent.id), None):
         named = agent if agent.is_named else replace(agent, name=before.name, is_named=before.is_named)
         agent = named if "@" in said else replace(named, url=before.url)
     taken = next((one for one in header.agents if one.id.casefold() == agent.id.casefold()), None)
@@ -177,9 +175,7 @@ def _said(header: Header, state: State, said: Said) -> None:
     state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
     before = state.build
     is_over = state.outcome is not None and state.outcome.is_complete
-    if before and before.is_alone != header.is_unattended:
-        state.build = replace(before, is_alone=header.is_unattended)
-    state.build = build.folded(state.build, said, is_over=is_over)
+    state.build = build.folded(before, said, is_over=is_over)
     if said.by == USER:
         _person(header, state, said)
         if before and said.turn is None and said.ending is None:
@@ -252,7 +248,7 @@ def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
     """After the person's word on tasks, or on the gate, or once who was waited for is back: whose turn it is then."""
     # Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
     named = state.build.next_turn
-    spoke = any(mark.name in ("TASK", "GATE") for mark in said.marks)
+    spoke = said.is_on_tasks
     (was, old), (now, new) = before.due, state.build.due
     is_other = was is not now or (old and old.number) != (new and new.number)
     is_free = set(state.owing) <= {USER}
@@ -344,15 +340,14 @@ def _by_hand(header: Header, state: State, said: Said, mark: Mark) -> tuple[str,
 def _strike(state: State, turns: frozenset[int]) -> tuple[str, ...]:
     if not turns <= state.hand.struck:
         state.hand = replace(state.hand, struck=state.hand.struck | turns)
-    outcome = state.outcome
-    if outcome is None:
+    if (outcome := state.outcome) is None:
         return ()
     ref = re.match(r"P\d+\b", outcome.reason)
     is_lost = outcome.is_agreed and state.table.rests_on(state.hand.struck, ref[0] if ref else "", outcome.reason)
-    if not is_lost and outcome.entry not in map(str, turns):
-        return ()
-    state.outcome = None
-    return (USER,)
+    if is_lost or outcome.entry in map(str, turns):
+        state.outcome = None
+        return (USER,)
+    return ()
 
 
 def _leave(header: Header, state: State, who: str) -> tuple[str, ...]:
@@ -433,7 +428,7 @@ def _opened(header: Header, state: State, table: Table) -> None:
 
 def _decided(state: State, said: Said) -> None:
     failed_before = state.polls.failed
-    for mark in said.all("DECISION"):
+    for mark in said.decisions:
         table = state.table.decided(mark, said, state.hand.struck)
         if table is not state.table:
             made = table.decisions[-1]
@@ -464,7 +459,7 @@ def _escalated(header: Header, state: State, said: Said) -> None:
 def _system(header: Header, state: State, said: Said) -> None:
     if state.build:
         state.table = reviewed(state.table, said)
-        if said.turn is not None and any(mark.name in ("TASK", "GATE") for mark in said.marks):
+        if said.turn is not None and said.is_on_tasks:
             state.debts = state.debts.without(state.build.lead)
     for who in filter(header.agent, (*(who for who, *_ in said.failures), *said.silent)):
         _missing(header, state, said, who, is_stall=who in said.silent)
@@ -522,7 +517,7 @@ def _last_word(state: State, said: Said) -> None:
 def _reason(said: Said, end: Mark) -> str:
     if end.name == "STOPPED" or (end.name == "DEADLOCK" and end.value):
         return end.value
-    decisions = [mark for mark in said.all("DECISION") if mark.fields[1:2] != ("review",)]  # a task's ends no build
+    decisions = [mark for mark in said.decisions if mark.fields[1:2] != ("review",)]  # a task's ends no build
     decision = next((mark for mark in decisions if mark.fields[0] == "approved"), decisions[0] if decisions else None)
     return f"{decision.ref} {', '.join(decision.fields)}".strip() if decision is not None else end.value
 
@@ -534,7 +529,8 @@ def beginning(header: Header, struck: Collection[int] = ()) -> State:
     """The state before the first entry, in a dialog of which these turns are struck."""
     step = header.setup.get("step") is True and not header.is_unattended
     hand = Hand(step=step, struck=frozenset(struck))
-    return State(limits=header.limits, hand=hand, build=build.expected(header.rules, 0))
+    tasks = replace(build.expected(header.rules, 0), is_alone=header.is_unattended)
+    return State(limits=header.limits, hand=hand, build=tasks)
 
 
 def steps(dialog: Dialog) -> Iterator[tuple[Entry, Header, State, State]]:

@@ -106,13 +106,6 @@ def passes_turn(line: str) -> bool:
     return _TURN.fullmatch(line) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    start: int
-    end: int
-    line: int
-
-
 @dataclass(slots=True)
 class _Part:
     """Lines of one entry: from `first` up to `last` (exclusive); `turn` is the index of its TURN line."""
@@ -154,19 +147,21 @@ def _parts(lines: Sequence[str], kinds: Container[str]) -> Iterator[_Part]:
 
 
 def _by_hand(
-    header: Header, lines: Sequence[str], part: _Part, place: _Place, state: State, *, open_end: bool
+    header: Header, lines: Sequence[str], part: _Part, place: tuple[int, int, int], state: State, *, open_end: bool
 ) -> Entry:
     """The entry that these lines are; with `open_end` the file ends with them: then it may be unfinished."""
-    heading = part.heading
+    heading, (start, end, line) = part.heading, place
     targets, notice = _targets(header, lines, part)
     newline = not open_end or part.last < len(lines)
     speaker, name = _speaker(header, heading)
     last = part.last if part.turn is None else part.turn
-    bare = _bare_at_the_end(lines, part.first, last) if speaker != USER else frozenset()
+    bare = _bare_at_the_end(lines, part.first, last) if speaker != USER else frozenset(range(part.first, part.last))
     marks = tuple(
         mark
         for at, mark in part.marks
-        if (newline or at < part.last - 1) and (speaker == USER or at in bare or not _is_yes(part, mark))
+        if (newline or at < part.last - 1)
+        # An outcome without a TURN line is the person's end.
+        and (at in bare or not is_yes(mark) or (mark.name in OUTCOMES and part.turn is None))
     )
     controls = part.mark_at_the_end(CONTROLS)
     ends = part.turn is None and any(mark.name in OUTCOMES for mark in marks)
@@ -175,7 +170,7 @@ def _by_hand(
     number = max(int((heading and heading["number"]) or 0), state.number + 1) if is_turn else 0
     condition = Condition.UNFINISHED if open_end and not complete else Condition.BY_HAND
     if targets is None and condition is Condition.UNFINISHED:
-        where = f"the text up to line {place.line + part.last - part.first - 1}"
+        where = f"the text up to line {line + part.last - part.first - 1}"
         notice = f"{where} passes no turn: it has no `TURN:` line, and counts as a remark"
     return Entry(
         id=str(number) if is_turn else f"{state.number}.{state.notes + 1}",
@@ -187,9 +182,9 @@ def _by_hand(
         turn=targets,
         condition=condition,
         chain=digest("\n".join(lines[part.first : part.last])),
-        start=place.start,
-        end=place.end,
-        line=place.line,
+        start=start,
+        end=end,
+        line=line,
         notice=notice,
         by_hand=True,
     )
@@ -205,21 +200,16 @@ def _bare_at_the_end(lines: Sequence[str], first: int, last: int) -> frozenset[i
     return frozenset(found)
 
 
-def _is_yes(part: _Part, mark: Mark) -> bool:
-    """True for a mark by which an agent approves; an outcome without a TURN line is the person's end."""
-    return is_yes(mark) and not (mark.name in OUTCOMES and part.turn is None)
-
-
 def _targets(header: Header, lines: Sequence[str], part: _Part) -> tuple[tuple[str, ...] | None, str]:
     if part.turn is None:
         return None, ""
     match = _TURN.fullmatch(lines[part.turn])
     header = joined(header, [mark for _, mark in part.marks])
     ids, strangers = who(header, match[1] if match else "")
-    ids_known = ", ".join(agent.id for agent in header.agents)
     if ids:
         return ids, f"nobody here is called {', '.join(strangers)}" if strangers else ""
-    return (USER,), f"TURN: names nobody known ({one_line(', '.join(strangers), 60)}); the agents are {ids_known}"
+    known = ", ".join(agent.id for agent in header.agents)
+    return (USER,), f"TURN: names nobody known ({one_line(', '.join(strangers), 60)}); the agents are {known}"
 
 
 def _speaker(header: Header, heading: re.Match[str] | None) -> tuple[str, str]:
@@ -421,11 +411,10 @@ class _Reader:
         is_firm = self.is_firm and self.settled[2] == len(self.entries)
         firm = first_open_fence(lines[:-1]) if is_firm else 0
         for part in parts:
-            begins, ends = offset + offsets[part.first], offset + min(offsets[part.last], len(region))
-            place = _Place(begins, ends, line + part.first)
+            start, last = offset + offsets[part.first], offset + min(offsets[part.last], len(region))
             if part is not parts[0] and part.first < firm:
-                self.settled = (place.start, place.line, len(self.entries), self.state)
-            open_end = end == len(self.data) and part is parts[-1]
+                self.settled = (start, line + part.first, len(self.entries), self.state)
+            place, open_end = (start, last, line + part.first), end == len(self.data) and part is parts[-1]
             self._take(_by_hand(self.header, lines, part, place, self.state, open_end=open_end))
         self._go_to(end)
         if parts and end < len(self.data) and firm == len(lines) - 1:

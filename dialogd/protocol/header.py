@@ -112,15 +112,9 @@ def _keys(text: str) -> dict[str, str]:
         match = _KEY.fullmatch(line)
         if match and not line.startswith("#"):
             name, value = " ".join(match[1].lower().split()), match[2].strip(" \t")
-            keys.setdefault(name, _own_signs(value) if name == "topic" else value.strip("*_ \t"))
+            bare = value.strip("*_ \t")
+            keys.setdefault(name, value if name == "topic" and {"*", "_"} & {*bare} else bare)
     return keys
-
-
-def _own_signs(value: str) -> str:
-    """The value without Markdown signs around all of it; those inside (`*this* or *that*`) stay."""
-    bare = value.strip("*_ \t")
-    ends = {*value[: value.find(bare)], *value[value.find(bare) + len(bare) :]}
-    return value if bare and any(sign in bare for sign in ends & {"*", "_"}) else bare
 
 
 def _setup(text: str, warnings: list[str]) -> MappingProxyType[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from dialogd.errors import Refused
 from dialogd.protocol import build
 from dialogd.protocol.marks import read_vote
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Said
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Said, turn_number
 from dialogd.protocol.order import awaited, is_takeable
 from dialogd.protocol.state import Dialog, State, budget_standing, used
 
@@ -84,13 +84,12 @@ def continued(dialog: Dialog, named: str = "") -> str:
 
 def from_sessions(dialog: Dialog) -> tuple[str, ...]:
     """What sessions that hold seats wrote by the person's hand, in words: `B's session, after turn 3: PAUSED`."""
-    found, turn = [], 0
-    for entry in dialog.entries:
-        turn = entry.number or turn
-        if entry.from_session:
-            what = ", ".join(mark.name for mark in entry.written) or "a note"
-            found.append(f"{entry.from_session}, after turn {turn}: {what}")
-    return tuple(found)
+    return tuple(
+        f"{entry.from_session}, after turn {turn_number(entry.id)}: "
+        + (", ".join(mark.name for mark in entry.written) or "a note")
+        for entry in dialog.entries
+        if entry.via
+    )
 
 
 def why_absent(dialog: Dialog, agent: str, *, command: bool = True) -> str:
@@ -127,7 +126,7 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
 
 def refuse(dialog: Dialog, operation: str) -> None:
     """Raise `Refused` unless the dialog allows this act of the person now."""
-    allowed, outcome, order = commands(dialog), dialog.state.outcome, dialog.header.rules.order
+    allowed, outcome = commands(dialog), dialog.state.outcome
     if operation in allowed:
         return
     stands, fix = in_words(dialog), f"what it allows now: {', '.join(allowed)}"
@@ -136,8 +135,8 @@ def refuse(dialog: Dialog, operation: str) -> None:
         if dialog.state.build and not outcome.is_complete:
             fix = f"have it go on first: {continued(dialog)}"
     elif operation == "floor":
-        stands = f"{where(dialog)}, and its order is {order}, not free"
-        fix = 'speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup'
+        stands = f"{where(dialog)}, and its order is {dialog.header.rules.order}, not free"
+        fix = 'speak now: dialogd say "…"'
     raise Refused(f"cannot {_IN_WORDS.get(operation, operation)}: the dialog is {stands}", fix=fix)
 
 
@@ -173,7 +172,7 @@ def signals(dialog: Dialog) -> tuple[Signal, ...]:
     """What can be noticed in the latest turns, most pressing first; nothing after the end."""
     if dialog.state.outcome is not None:
         return ()
-    recent = _recent(dialog)
+    recent = [*islice(_turns(dialog, WINDOW * 3), WINDOW)][::-1]
     return tuple(filter(None, (_repeating(recent), _cycle(recent), budget(dialog.state))))
 
 
@@ -187,7 +186,7 @@ def convergence(dialog: Dialog) -> float | None:
     signed = {who for who, _ in table.standing.signers} if table.standing else set()
     latest: dict[str, Entry] = {}
     for entry in _turns(dialog, 3 * max(WINDOW, len(speakers))):
-        if entry.by in speakers and (entry.body.strip() or any(mark.name != "PASS" for mark in entry.marks)):
+        if entry.by in speakers and (entry.body.strip() or not all(mark.is_pass for mark in entry.marks)):
             latest.setdefault(entry.by, entry)
     stands = [1.0 if entry.by in signed else _stance(entry) for entry in latest.values()]
     return sum(stands) / len(stands) if len(stands) > 1 else None
@@ -211,7 +210,7 @@ def cycle(dialog: Dialog, *said: Said) -> str:
     """
     if dialog.header.setup.get("break_cycles") is not True:
         return ""
-    recent = [*_recent(dialog), *said]
+    recent = [*[*islice(_turns(dialog, WINDOW * 3), WINDOW)][::-1], *said]
     found = (signal for signal in (_cycle(recent), _repeating(recent)) if signal is not None)
     return next((s.text.partition("; ")[0] for s in found if s.kind == "deadlock_suggested"), "")
 
@@ -226,10 +225,6 @@ def budget(state: State) -> Signal | None:
 def _turns(dialog: Dialog, most: int) -> Iterator[Entry]:
     since = takewhile(lambda e: not (e.by == USER and e.is_turn), islice(reversed(dialog.entries), most))
     return (e for e in since if e.is_turn and e.condition is not Condition.DAMAGED and e.counts)
-
-
-def _recent(dialog: Dialog) -> list[Entry]:
-    return [*islice(_turns(dialog, WINDOW * 3), WINDOW)][::-1]
 
 
 def _repeating(recent: Sequence[Said]) -> Signal | None:
@@ -263,7 +258,7 @@ def _cycle(recent: Sequence[Said]) -> Signal | None:
 
 def _repeats(recent: Sequence[Said], length: int, rounds: int) -> bool:
     start = len(recent) - length * (rounds + 1)
-    pairs = zip(recent[start : start + length], recent[len(recent) - length :], strict=True) if start >= 0 else ()
+    pairs = zip(recent[start : start + length], recent[-length:], strict=True) if start >= 0 else ()
     return start >= 0 and all(a.by == b.by and overlap(a.body, b.body) >= SAME for a, b in pairs)
 
 

@@ -129,14 +129,7 @@ ACCOUNTS = ("AGENT_ERROR", "DIGEST")  # notes of the daemon that give account of
 _NO_POSITION = frozenset({"ESCALATE", *_ROWS["records"]} - {"TASK", "STOPPED"})
 UNSIGNED = "unsigned"  # of a consensus text: its author has not confirmed it
 
-# The marks that are taken where one thing is due, in dialogs that are not plain; elsewhere all are.
-_COMMON = frozenset({"DECIDE", "RE", "CONFIDENCE", "QUESTION_FOR_USER", "PASS"})
-TAKEN = {
-    "closing": _COMMON
-    | {"SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONCEDE", "DEADLOCK", "CONSENSUS_REACHED"},
-    "escalated": _COMMON | {"SYNTHESIS", "VOTE", "EVIDENCE", "ESCALATE"},
-    "judging": _COMMON | {"EVIDENCE"},
-}
+JUDGING = frozenset({"DECIDE", "EVIDENCE", "RE", "CONFIDENCE", "QUESTION_FOR_USER", "PASS"})  # what a judge says
 
 CANONICAL = re.compile(r"\[([A-Z][A-Z_]*)(?: (P\d{1,6}))?(?:: (.*))?\]")
 # Tolerance is mechanical: case, indentation, a bullet, bold or backticks around the bracket.
@@ -448,7 +441,7 @@ def contributes(mark: Mark) -> bool:
 
 def stated(said: Said) -> str:
     """The position that a turn states, its text and its agent's marks; "" for one with a PASS, and where nothing is."""
-    if not said.counts or said.mark("PASS") is not None:
+    if not said.counts or said.passes:
         return ""
     own = (str(mark) for mark in said.marks if mark.name not in _NO_POSITION)
     return "\n\n".join(text for text in (said.body, *own) if text.strip())

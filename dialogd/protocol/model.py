@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -81,6 +81,11 @@ class Mark:
     def fields(self) -> tuple[str, ...]:
         """The value split at ` | `."""
         return tuple(part.strip() for part in self.value.split(" | "))
+
+    @property
+    def is_pass(self) -> bool:
+        """True for one that has nothing to add: never a yes."""
+        return self.name == "PASS"
 
     def __str__(self) -> str:
         head = f"{self.name} {self.ref}" if self.ref else self.name
@@ -296,8 +301,26 @@ class Said:
 
     @property
     def passes(self) -> bool:
-        """True where it has nothing to add, and says so: never a yes."""
-        return self.mark("PASS") is not None
+        return any(mark.is_pass for mark in self.marks)
+
+    @property
+    def objects(self) -> bool:
+        """True where it objects, which takes a text off the table."""
+        return self.mark("OBJECTION") is not None
+
+    @property
+    def put(self) -> Mark | None:
+        """The mark that puts its text on the table, to be signed by the others."""
+        return self.mark("CONSENSUS_PROPOSED")
+
+    @property
+    def decisions(self) -> tuple[Mark, ...]:
+        return self.all("DECISION")
+
+    @property
+    def is_on_tasks(self) -> bool:
+        """True where it says what became of a task of a build, or of its gate."""
+        return any(mark.name in ("TASK", "GATE") for mark in self.marks)
 
     @property
     def asks(self) -> bool:
@@ -412,3 +435,10 @@ class Draft:
     marks: tuple[Mark, ...] = ()
     turn: tuple[str, ...] | None = None
     attributes: tuple[tuple[str, str], ...] = ()  # the frame's: re, at, ms …; empty ones are left out
+
+
+def system_note(
+    at: str, marks: Iterable[Mark] = (), body: str = "", turn: tuple[str, ...] | None = None, **more: str
+) -> Draft:
+    """A note of a daemon's own, written at wall time `at`; `more` goes to its frame."""
+    return Draft(SYSTEM, "System", 0, body, tuple(marks), turn, (("at", at), *more.items()))

@@ -176,7 +176,7 @@ def unheard(header: Header, state: State, me: str, mark: Mark) -> str:
 def contributions(marks: Iterable[Mark]) -> int:
     """How many contributions a turn holds: its typed ones, else itself, unless it only passes."""
     marks = tuple(marks)
-    return sum(map(contributes, marks)) or int(all(mark.name != "PASS" for mark in marks))
+    return sum(map(contributes, marks)) or int(not any(mark.is_pass for mark in marks))
 
 
 def spoken(header: Header, state: State, said: Said) -> int:
@@ -184,7 +184,7 @@ def spoken(header: Header, state: State, said: Said) -> int:
     made = 0 if not said.counts else contributions(said.marks)
     named = dict.fromkeys(who for mark in said.all("TO") for who in marks.to(mark, _heard(header)) if who != said.by)
     state.floor = state.floor.spoken(said, made=made, named=tuple(named))
-    passed_over(header, state, said.by, passes=not made and said.mark("PASS") is not None)
+    passed_over(header, state, said.by, passes=not made and said.passes)
     return made
 
 
@@ -220,7 +220,7 @@ def is_open(dialog: Dialog, me: str, debt: Debt) -> bool:
 
 def is_apart(dialog: Dialog, debt: Debt) -> bool:
     """True when others owe a turn to the same word: nobody is to read an answer to it before it stands in the file."""
-    # Asking again (`[RETRY]`) opens a debt of its own, while those of the others are still open.
+    # Who is asked again has a debt of its own, while those of the others are still open.
     opened = dialog.entry(debt.re)
     is_several = opened is not None and opened.turn is not None and len(opened.turn) > 1
     is_open = any(other.key == debt.key for other in dialog.state.debts.open)

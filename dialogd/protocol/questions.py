@@ -15,13 +15,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dialogd.protocol import order
-from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Header, Mark, Said
+from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Header, Mark, Said, system_note
 from dialogd.protocol.state import NO_TEXT, Dialog, Question, Questions
 from dialogd.protocol.text import Zone, as_iso, in_words, moment_of, one_line, seconds_between
 
 NAME = "QUESTION_FOR_USER"
 LEAST = 900.0  # seconds that the person has at least
 LONGEST = 7 * 86_400.0  # seconds ahead that `in 7d` may name
+NO_DEADLINE = "no deadline: write in 30m or by 2026-11-22T18:00+01:00"
 
 _BY = re.compile(r"by\s+(\S.*)", re.I)
 _IN = re.compile(r"in\s+(\d{1,6})\s?(m|h|d)", re.I)
@@ -65,40 +66,29 @@ def without_fields(text: str) -> str:
 def _canonical(mark: Mark, now: datetime | None) -> tuple[Mark, list[tuple[str, str]]]:
     """The mark as it is written, and what did not count of it, with the reason."""
     fields = [field for part in re.split(r"\s*\|\s*", mark.value) if (field := part.strip()).strip("| ")]
-    texts: list[str] = []
-    moments: dict[str, datetime] = {}
-    defaults: dict[str, str] = {}
-    refused: list[tuple[str, str]] = []
-    for field in fields:
-        answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
-        if now is not None and (moment := _moment(field, now)) is not None:
-            moments[field] = moment
-        elif answer:
-            defaults[answer[1].strip()] = field
-        else:
-            texts.append(field)
-            if now is not None and _TRIED.match(field):
-                refused.append((field, "no deadline: write in 30m or by 2026-11-22T18:00+01:00"))
-    text = " | ".join(texts) if moments or defaults or refused else mark.value
-    by = [as_iso(_whole_minute(max(moment, _least(now)))) for moment in moments.values() if now is not None]
+    moments = {field: moment for field in fields if now is not None and (moment := _moment(field, now)) is not None}
+    answers = {
+        field: found[1].strip()
+        for field in fields[: len(fields) * (len(fields) > 1)]
+        if (found := _DEFAULT.fullmatch(field))
+    }
+    texts = [field for field in fields if field not in moments and field not in answers]
+    refused = [(field, NO_DEADLINE) for field in texts if now is not None and _TRIED.match(field)]
     if len({*moments.values()}) > 1:
         refused.append((" / ".join(moments), "several deadlines: none of them counts"))
-    if len(defaults) > 1:
-        refused.append((" / ".join(defaults.values()), "several defaults: none of them counts"))
-    when, default = by[0] if len({*moments.values()}) == 1 else "", next(iter(defaults)) if len(defaults) == 1 else ""
+    if len({*answers.values()}) > 1:
+        refused.append((" / ".join(answers), "several defaults: none of them counts"))
+    when = ""
+    if now is not None and len({*moments.values()}) == 1:  # the person has a quarter of an hour at least
+        by = max(*moments.values(), now + timedelta(seconds=LEAST))
+        when = as_iso(by if not by.second else by + timedelta(seconds=60 - by.second))
+    default = next(iter(answers.values())) if len({*answers.values()}) == 1 else ""
+    text = " | ".join(texts) if moments or answers or refused else mark.value
     parts = [*([f"by {when}"] if when else []), *([f"default: {default}"] if default else [])]
     one = Mark(NAME, " | ".join(filter(None, (text, *parts))))
-    if parse(one) != Question(text, when, default):
+    if parse(one) != Question(text, when, default):  # it would be read otherwise
         one = Mark(NAME, " | ".join((f"“{without_fields(text) or NO_TEXT}”", *parts)))
     return one, refused
-
-
-def _least(now: datetime) -> datetime:
-    return now + timedelta(seconds=LEAST)
-
-
-def _whole_minute(moment: datetime) -> datetime:
-    return moment if not moment.second else moment + timedelta(seconds=60 - moment.second)
 
 
 def _moment(field: str, now: datetime) -> datetime | None:
@@ -149,8 +139,7 @@ def due(dialog: Dialog, at: str) -> Draft | None:
     if seconds is None or seconds > 0:
         return None
     marks = tuple(Mark("DEFAULT_TAKEN", question.default) for question in dialog.state.questions.open)
-    turn = order.reopened(dialog.header, dialog.state)
-    return Draft(SYSTEM, "System", marks=marks, turn=turn, attributes=(("at", at),))
+    return system_note(at, marks, turn=order.reopened(dialog.header, dialog.state))
 
 
 def overdue(dialog: Dialog, at: str) -> float:
@@ -177,9 +166,9 @@ def next_look(dialog: Dialog, at: str) -> float | None:
 def _why_never(dialog: Dialog) -> str:
     if not allows_defaults(dialog.header):
         return "this dialog takes no defaults"
-    if not all(takes_default(dialog.header, question) for question in dialog.state.questions.open):
-        return "another question has no deadline or no default"
-    return "step mode gives the turn to the person" if dialog.state.hand.step else ""
+    are_all = all(takes_default(dialog.header, question) for question in dialog.state.questions.open)
+    step = "step mode gives the turn to the person" if dialog.state.hand.step else ""
+    return step if are_all else "another question has no deadline or no default"
 
 
 def _is_typing(dialog: Dialog) -> bool:
@@ -214,11 +203,8 @@ def rows(dialog: Dialog, at: str, zone: Zone | None = None) -> list[str]:
     """Each open question in one line: who asks what, how long it is until the deadline, what counts then."""
     found = []
     for question in dialog.state.questions.open:
-        parts = (
-            f"{asker(dialog, question)} asks: {question.said}",
-            terms_in_words(dialog, question, at, zone, ahead=True),
-        )
-        found.append(one_line("; ".join(filter(None, parts)), 2_000))
+        terms = terms_in_words(dialog, question, at, zone, ahead=True)
+        found.append(one_line(f"{asker(dialog, question)} asks: {question.said}{terms and f'; {terms}'}", 2_000))
     return found
 
 
@@ -264,9 +250,9 @@ def left(by: str, at: str) -> float | None:
 
 def answered_by_default(dialog: Dialog, me: str) -> tuple[Question, ...]:
     """What `me` had asked in its last turn and a daemon has answered by its default since; empty where nobody had."""
-    mine = next((entry for entry in reversed(dialog.entries) if entry.is_turn and entry.by == me), None)
-    if mine is None or mine.mark(NAME) is None:
-        return ()
-    since = dialog.entries[dialog.entries.index(mine) + 1 :]
-    values = {mark.value for entry in since if entry.by == SYSTEM for mark in entry.all("DEFAULT_TAKEN")}
-    return tuple(question for mark in mine.all(NAME) if (question := parse(mark)).default in values)
+    values: set[str] = set()
+    for entry in reversed(dialog.entries):
+        if entry.is_turn and entry.by == me:
+            return tuple(question for mark in entry.all(NAME) if (question := parse(mark)).default in values)
+        values |= {mark.value for mark in entry.all("DEFAULT_TAKEN") if entry.by == SYSTEM}
+    return ()

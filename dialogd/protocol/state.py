@@ -129,7 +129,7 @@ class Floor:
     rounds: int = 0  # complete ones
     is_quiet: bool = False  # in the last one nobody did more than pass
     spoke: frozenset[str] = frozenset()  # who has had a turn, or was passed over, in this round
-    passed: frozenset[str] = frozenset()  # the same with nothing but [PASS]
+    passed: frozenset[str] = frozenset()  # the same with nothing but a pass
     turns_of: Mapping[str, int] = field(default_factory=dict)
     spoke_at: Mapping[str, int] = field(default_factory=dict)  # each agent's last turn
     chance_at: Mapping[str, int] = field(default_factory=dict)  # the turn after which it last could speak
@@ -253,14 +253,14 @@ class Table:
     def spoken(self, said: Said, *, may_vote: bool, made: int) -> Table:
         """After an agent's turn that made so many contributions."""
         table, standing = self.proposed(said), self.standing
-        objects, calls = said.mark("OBJECTION") is not None, any(map(is_called, said.marks))
-        calls = calls and all(mark.fields[:1] != ("undecided",) for mark in said.all("DECISION"))  # the judge's
+        objects, calls = said.objects, any(map(is_called, said.marks))
+        calls = calls and all(mark.fields[:1] != ("undecided",) for mark in said.decisions)  # the judge's
         if objects:
             standing = None
         claims = said.by_hand and said.turn is not None and said.mark("CONSENSUS_REACHED") is not None
         text = _text(said, table, standing, claims=claims and not (objects or calls))
         if text is not None:
-            signs = may_vote and all(UNSIGNED not in mark.fields for mark in said.all("CONSENSUS_PROPOSED"))
+            signs = may_vote and not (said.put and UNSIGNED in said.put.fields)
             signers = ((said.by, said.number),) if signs else ()
             standing = Standing(text, signers, standing.replaced + 1 if standing is not None else 0)
             table = table.with_proposal(text)
@@ -339,7 +339,7 @@ def _proposals(marks: Iterable[Mark]) -> list[Mark]:
 
 def _text(said: Said, table: Table, standing: Standing | None, *, claims: bool) -> Proposal | None:
     """The consensus text that an agent's turn puts on the table; None where it puts none, or the same."""
-    mark = said.mark("CONSENSUS_PROPOSED")
+    mark = said.put
     if mark is not None:
         body = prose(said.body) if said.by_hand else said.body
         text = summary_of(body) or body
@@ -362,6 +362,7 @@ class Ballot:
     choice: str
     reason: str
     turn: int
+    weight: float = 1.0  # as it is shown; what is counted is the role's
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,11 @@ from dialogd.protocol import build, certificate, marks, questions
 from dialogd.protocol.board import (
     AnyDecision,
     Position,
-    Rejection,
     Reopening,
     as_of_now,
     contributions,
     latest,
     positions,
-    rejections_in,
     reopenings,
 )
 from dialogd.protocol.build import Finding, Score, came_of
@@ -235,7 +233,7 @@ class Plan:
     dialog: Dialog
     file: str = ""
     synthesis: Synthesis | None = None
-    later: tuple[Rejection, ...] = ()
+    later: tuple[Reopening, ...] = ()
     person: str = "the person"
 
     @cached_property
@@ -317,9 +315,9 @@ class Plan:
         return {"entry": note.id, "at": note.at} if note is not None else None
 
     @property
-    def rejections(self) -> tuple[Rejection, ...]:
+    def rejections(self) -> tuple[Reopening, ...]:
         """Every result that the person did not take."""
-        return (*rejections_in(self._opened), *self.later)
+        return (*(one for one in self._opened.values() if one.turn), *self.later)
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -436,7 +434,7 @@ class Plan:
             by=entry.by if entry else "",
             stands_in=c.stands_in,
             is_earlier=turn_number(c.decided_in) <= self.dialog.state.base,
-            is_rejected=again is not None and again.rejection is not None,
+            is_rejected=again is not None and again.turn > 0,
         )
 
     @property

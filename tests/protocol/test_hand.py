@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import BadInput, DialogdError, Refused
-from dialogd.protocol import board, certificate, lifecycle
+from dialogd.protocol import board, lifecycle
 from dialogd.protocol.build import findings
 from dialogd.protocol.certificate import answers
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, decide
@@ -106,8 +106,6 @@ def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, tab
     assert (after.state.outcome, after.state.owing, after.state.counted) == (None, ("USER",), 0)
     assert (after.state.table.standing.proposal.ref if after.state.table.standing else "") == table
     assert not any(decision.outcome == "approved" for decision in after.state.table.decisions)
-    assert f"turn {turn}" in " ".join(change.words for change in certificate.changes(after)) or turn == "2"
-    assert not any(change.is_harm for change in certificate.changes(after))
     assert isinstance(decide(after, "A", room.clock()), Wait)
     assert parse(room.paper.data) == after
     room.say("Once more.")
