@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from dialogd.cli.create import (
 )
 from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, continue_apart
 from dialogd.cli.options import ask, daemons
-from dialogd.cli.result import costs_of, estimate_of
+from dialogd.cli.result import estimate_of
 from dialogd.cli.work import NOBODY_TO_ASK
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
@@ -61,10 +60,8 @@ HIDDEN = frozenset({*auto.COMMANDS, auto.LIVE, auto.LAST_RESORT})
 FRESH = 30.0  # seconds for which what is here is not looked up again
 RECENT = 12  # project folders
 DIALOGS = 60  # of which the newest that many are looked at for them
-LISTED = 500  # names of one folder
 READY = 8.0  # seconds that a start waits for the page of the new dialog
 TO_BUILD = 1_800.0  # seconds that a build may take to begin: its gate is tried before
-EARLY = 2  # turns of each agent in a dialog that agrees soon
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,99}")
 
@@ -168,8 +165,6 @@ class Offers:
             "sessions": list(self._sessions()),
             "defaults": defaults,
             "projects": list(self._projects()),
-            "here": str(Path.cwd()),
-            "home": os.path.realpath(Path.home()),
         }
 
     def _survey(self, fresh: float) -> dict[str, Found]:
@@ -203,10 +198,6 @@ class Offers:
             "why_not": "" if is_here else found.why,
             "fix": "" if is_here else found.fix,
             "models": [kind.model] if kind.model else [],
-            "any_model": True,
-            "metered": choice.is_metered,
-            "project": True,
-            "reads": kind.project if kind.project != "nothing" else "reads the notes of the folder, and nothing else",
         }
 
     def _sessions(self) -> Iterator[Facts]:
@@ -229,49 +220,18 @@ class Offers:
             known = dict.fromkeys(path for row in rows if isinstance(path := row.get("project"), str))
             yield from [path for path in known if path and Path(path).is_dir()][:RECENT]
 
-    def folder(self, under: str, *, files: bool) -> Facts:
-        """What is in one of the person's own folders, "" for their home: nothing hidden, no links, nothing of others.
-
-        Raises `BadInput`, `Refused`.
-        """
-        path = own(under or os.path.realpath(Path.home()), folder=True)
-        try:
-            items = sorted(os.scandir(path), key=lambda item: item.name.casefold())
-        except OSError as error:
-            raise Refused(f"{path} cannot be read: {error.strerror}", fix="name another folder") from None
-        found: list[Facts] = []
-        kept: list[Facts] = []
-        for item in items:
-            with suppress(OSError):
-                status = item.stat(follow_symlinks=False)
-                if item.name.startswith(".") or status.st_uid != os.geteuid() or not item.name.isprintable():
-                    continue
-                if stat.S_ISDIR(status.st_mode):
-                    found.append({"name": item.name, "path": item.path, "size": 0})
-                elif stat.S_ISREG(status.st_mode) and files:
-                    kept.append({"name": item.name, "path": item.path, "size": status.st_size})
-        above = ""
-        with suppress(DialogdError):
-            above = str(own(str(path.parent))) if path.parent != path else ""
-        is_more = max(len(found), len(kept)) > LISTED
-        return {
-            "path": str(path), "parent": above, "folders": found[:LISTED], "files": kept[:LISTED], "more": is_more,
-        }  # fmt: skip
-
     def context(self, asked: Paths) -> Facts:
         """Each file as it would go along, or why it cannot; `refused`: why they cannot all, together."""
         files = [_along(_whole(path, asked.project)) for path in asked.paths]
-        size = sum(len(one["text"].encode("utf-8", "replace")) for one in files)
-        what, fix = "", ""
-        if size > MOST_OF_ALL:
-            what = f"together they are larger than {MOST_OF_ALL:,} bytes"
-            fix = "take fewer of them, or let the agents read them in their project's folder"
-        return {"files": files, "size": size, "most": MOST_OF_ALL, "refused": what, "fix": fix}
+        if sum(len(one["text"].encode("utf-8", "replace")) for one in files) <= MOST_OF_ALL:
+            return {"files": files, "refused": "", "fix": ""}
+        fix = "take fewer of them, or let the agents read them in their project's folder"
+        return {"files": files, "refused": f"together they are larger than {MOST_OF_ALL:,} bytes", "fix": fix}
 
     # -- a new dialog -----------------------------------------------------------------------------------------------
 
     def estimate(self, asked: NewDialog) -> Facts:
-        """What the dialog may cost, in words and dollars. Raises `DialogdError` for one that cannot be."""
+        """What the dialog may cost at most, and what else is to be known first. Raises `DialogdError`."""
         settings, wanted = self._checked(asked)
         seats, choices = seated(wanted.seats(), settings, os.environ, dotenv(Path.cwd()))
         opening = draw_up(wanted, seats, usual_ports(seats), settings)
@@ -285,25 +245,8 @@ class Offers:
         if capped is not opening:
             line = budget_line(capped.budget, capped.tokens)
             notes.append(f"a key pays and no budget is given: the dialog ends at {line}")
-
-        def costs(turns: int) -> float | None:
-            """What all agents cost together in so many turns; None where nobody knows of one."""
-            each = list(costs_of(dataclasses.replace(capped, max_turns=turns), seats, choices, settings).values())
-            known = [cost for cost in each if cost is not None]
-            most = capped.budget if capped.budget is not None else float("inf")
-            return None if len(known) < len(each) else min(round(sum(known), 4), most)
-
         words = estimate_of(capped, seats, choices, settings).removeprefix("estimate: ")
-        is_scripted = all(choice.backend.partition(":")[0] == auto.LAST_RESORT for choice in choices.values())
-        payers = dict.fromkeys(choice.pays for choice in choices.values() if choice.pays != "nobody")
-        unbilled = f"nothing by the token: {' and '.join(payers)}" if payers else "nothing: nobody bills for it"
-        return {
-            "words": words or ("nothing: no model is asked" if is_scripted else unbilled),
-            "low": costs(min(opening.max_turns, 1 + EARLY * len(seats))),
-            "high": costs(opening.max_turns),
-            "calls": 0 if is_scripted else max(opening.max_turns - 1, 0),
-            "notes": notes,
-        }
+        return {"words": words or "nothing by the token", "notes": notes}
 
     def start(self, asked: NewDialog) -> Facts:
         """Begin the dialog, but one that was begun with the same key, and give its page once that answers.
@@ -360,8 +303,8 @@ class Offers:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""
         with concerning("question"):
             if is_blank(asked.question) or "\0" in asked.question:
-                what = "holds a zero byte" if "\0" in asked.question else "is empty"
-                raise BadInput(f"the question {what}", fix="write what the agents are to discuss")
+                what = "the question is empty, or holds a zero byte"
+                raise BadInput(what, fix="write what the agents are to discuss")
         with concerning("template"):
             if asked.template and asked.template not in {place.name for place in places()}:
                 what = f"there is no template {asked.template[:60]!r}"
@@ -372,9 +315,10 @@ class Offers:
                 _ = read_budget(asked.budget) if asked.budget.strip() else None
             except ValueError as error:
                 raise BadInput(str(error), fix="write it like $2.00 or 200k tokens") from None
-        for name, text in (("timeout", asked.timeout), ("max_time", asked.max_time)):
+        texts: Facts = {name: getattr(asked, name).strip() or None for name in ("budget", "timeout", "max_time")}
+        for name in ("timeout", "max_time"):
             with concerning(name):
-                _ = options.duration(text, name) if text.strip() else None
+                _ = options.duration(texts[name], name) if texts[name] else None
         with concerning("project"):
             project = own(asked.project, folder=True) if asked.project else self.settings.project
         scripted = f"{auto.LAST_RESORT}:slow={asked.slow:g}" if asked.slow else auto.LAST_RESORT
@@ -384,12 +328,10 @@ class Offers:
             agents=",".join([scripted] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None,
             agent=None if asked.rehearsal else list(self._specs(asked.agents)) or None,
             max_turns=asked.max_turns,
-            max_time=asked.max_time.strip() or None,
-            timeout=asked.timeout.strip() or None,
             context=list(_context(asked)) or None,
             unattended=asked.unattended,
             template=asked.template or None,
-            budget=asked.budget.strip() or None,
+            **texts,
         )
         with concerning("agents"):
             for seat in wanted.seats():
@@ -436,9 +378,9 @@ def _patterns() -> Iterator[Facts]:
             one = load(place).usable()
             if not one.needs_repository:
                 yield {
-                    "name": place.name, "sentence": one_line(one.description, 300), "agents": one.how_many,
-                    "least": one.terms.least, "most": one.terms.most or 0, "turns": one.terms.max_turns or 0,
-                    "cast": [part.name for part in one.terms.cast], "where": place.group,
+                    "name": place.name, "sentence": one_line(one.description, 300), "least": one.terms.least,
+                    "most": one.terms.most or 0, "turns": one.terms.max_turns or 0,
+                    "cast": [part.name for part in one.terms.cast],
                 }  # fmt: skip
 
 
@@ -462,10 +404,10 @@ def _started(file: Path, port: int | None = None) -> Facts:
 # -- The person's own files and folders -------------------------------------------------------------------------------
 
 
-def own(text: str, *, file: bool = False, folder: bool = False) -> Path:
-    """A path of the person's own: in full, through no link, nothing hidden on its way, and theirs.
+def own(text: str, *, folder: bool) -> Path:
+    """A folder or file of the person's own: in full, through no link, nothing hidden on its way, and theirs.
 
-    With `file` or `folder` it must be one. Raises `BadInput`, `Refused`.
+    Raises `BadInput`, `Refused`.
     """
     if not text.startswith("/") or not text.isprintable():
         raise BadInput(f"{text[:200]!r} is no full path", fix="name it from the root: /home/…")
@@ -480,7 +422,7 @@ def own(text: str, *, file: bool = False, folder: bool = False) -> Path:
         raise Refused(f"{path} is hidden ({hidden})", fix="take one that is not, or use dialogd run in a terminal")
     if status.st_uid != os.geteuid():
         raise Refused(f"{path} belongs to another user", fix="take one of your own")
-    if (folder and not path.is_dir()) or (file and not path.is_file()):
+    if not (path.is_dir() if folder else path.is_file()):
         raise BadInput(f"{path} is not a {'folder' if folder else 'file'}", fix="check the path")
     return path
 
@@ -499,7 +441,7 @@ def _context(asked: NewDialog) -> Iterator[str]:
     """The files that go along, as `--context` takes them. Raises `BadInput`, `Refused`."""
     for number, path in enumerate(asked.context):
         with concerning(f"context.{number}"):
-            name = _shown(own(_whole(path, asked.project), file=True))
+            name = _shown(own(_whole(path, asked.project), folder=False))
             along(name)  # what no dialog takes is refused here, where it is known which it is
             yield name
 
@@ -509,7 +451,7 @@ def _along(path: str) -> Facts:
     row = {"path": path, "name": Path(path).name, "text": "", "size": 0, "cut": False, "secrets": 0, "refused": "",
            "fix": ""}  # fmt: skip
     try:
-        found = along(_shown(own(path, file=True)))
+        found = along(_shown(own(path, folder=False)))
     except DialogdError as error:
         return row | {"refused": str(error), "fix": error.fix}
     is_cut = len(found.text.encode("utf-8", "replace")) < found.size

@@ -4,51 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Query
 from fastapi import Path as PathParameter
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dialogd import __version__
 from dialogd.backends.auto import LAST_RESORT, family_of
-from dialogd.backends.seats import saved_cast
 from dialogd.cli.launch import Ongoing, ongoing
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, BadInput, StorageError
-from dialogd.home.offers import LONGEST_PATH, SHORT, CarryOut, Facts, GoOn, NewDialog, Offers, Paths
+from dialogd.home.offers import SHORT, CarryOut, Facts, GoOn, NewDialog, Offers, Paths
 from dialogd.memory import DialogRow, Memory, excerpt
 from dialogd.memory.past import read_dialog, row_of
 from dialogd.protocol.build import came_of
+from dialogd.protocol.model import AGREED
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, dollars, one_line
-from dialogd.server.guard import PROCESSES
-from dialogd.server.serving import bind, make_server
+from dialogd.server.serving import PAGE_HEADERS, READING_HEADERS, bind, make_server, serve_parts
 from dialogd.server.wire import handle_errors
 from dialogd.store.disk import Lock, StateDir, attachments_of, write_json
 from dialogd.store.logfile import LogFile
-from dialogd.store.registry import HOME, Registry, asked_by, process_started
+from dialogd.store.registry import HOME, Registry, process_started
 from dialogd.views.markup import fill
 from dialogd.views.standing import RUNS, Run
 from dialogd.views.words import words_of
 
 _HERE = Path(__file__).parent
-_LOOK = _HERE.parent / "server" / "static"
-_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-READING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 SERVICE = "dialogd home"
 LINGER = 3_600.0  # seconds
 
@@ -65,8 +55,7 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
     @app.get("/")
     def page() -> HTMLResponse:
         """The page."""
-        headers = {"content-security-policy": POLICY, "cross-origin-opener-policy": "same-origin"}
-        return HTMLResponse(fill(_HERE / "templates", "home.html"), headers=headers)
+        return HTMLResponse(fill(_HERE / "templates", "home.html"), headers=PAGE_HEADERS)
 
     @app.get("/health")
     async def health() -> Facts:
@@ -89,17 +78,12 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
 
         found, path = listing.text_of(dialog)
         text = export(found, "html", attachments=attachments_of(path))
-        return HTMLResponse(text, headers={"content-security-policy": READING})
+        return HTMLResponse(text, headers=READING_HEADERS)
 
     @app.get("/choices")
     def choices(again: bool = False) -> Facts:
         """What a dialog can be made of here: backends, templates, open sessions."""
         return offers.choices(again=again)
-
-    @app.get("/folders")
-    def folders(under: Annotated[str, Query(max_length=LONGEST_PATH)] = "", files: bool = False) -> Facts:
-        """What is in a folder of the person's, to pick from."""
-        return offers.folder(under, files=files)
 
     @app.post("/context")
     def context(asked: Paths) -> Facts:
@@ -131,17 +115,9 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
         """Have a decision carried out: tasks are proposed, and wait for the person."""
         return offers.carry_out(asked, listing.standing(asked.dialog))
 
-    # One route for each file that there is: no path reaches a folder. The look is that of the dialogs' own pages.
-    for prefix, folder in (("home", _HERE / "static"), ("page", _LOOK)):
-        for path in sorted(folder.iterdir()):
-            if path.suffix in _KINDS:
-                app.add_route(f"/{prefix}/{path.name}", partial(_part, path))
+    serve_parts(app, "home", _HERE / "static")
+    serve_parts(app, "page", _HERE.parent / "server" / "static")  # the look is that of the dialogs' own pages
     return app
-
-
-def _part(path: Path, _asked: Request) -> FileResponse:
-    """A script, a style sheet or a picture of the page."""
-    return FileResponse(path, media_type=_KINDS[path.suffix])
 
 
 # -- The list: dialogs that go on, as they stand now, and those of the archive ---------------------------------------
@@ -151,7 +127,6 @@ WORDS = 300  # characters of what is said of one
 FOUND = 200  # entries that a search of the archive looks at
 OPEN = "open"  # all but what has ended
 RANK: Mapping[Run, int] = {"waiting": 0, "starting": 1, "running": 1, "asleep": 2, "ended": 3}
-AGREED = {"CONSENSUS_REACHED": "agreed", "DECIDED": "decided"}
 
 
 class Listing:
@@ -174,7 +149,9 @@ class Listing:
         going = self._ongoing()
         known = {one.dialog.id for one in going}
         rows = sorted(map(self._listed, going), key=lambda row: RANK[row["state"]])
-        rows += (_kept(row) for row in self.memory.archived() if row.id.partition("~")[0] not in known)
+        rows += (
+            _row(row, "ended", _ended(row)) for row in self.memory.archived() if row.id.partition("~")[0] not in known
+        )
         fits = [row for row in rows if state in ("", row["state"]) or (state == OPEN and row["state"] != "ended")]
         if search.strip():
             fits = self._searched(fits, search, {one.dialog.id: one.dialog for one in going})
@@ -199,22 +176,16 @@ class Listing:
     def _listed(self, one: Ongoing) -> Facts:
         """A dialog that goes on, or whose daemons still run, as the list has it."""
         row, dialog = row_of(one.dialog, one.file), one.dialog
-        stands, words = one.stands(_ended(row)), one.stands(_ended(row)).words
+        stands = one.stands(_ended(row))
+        words = stands.words
         if dialog.state.build.all and dialog.state.outcome is None:
             words = f"{came_of(dialog.state.build)}; {words}"
-        cast = saved_cast(self.state, one.file)
-        seats = {seat.id: seat for seat in cast.seats} if cast is not None and cast.dialog == dialog.id else {}
-        agents, models = [], dict(zip(row.agents, row.models, strict=False))
-        for agent in dialog.header.agents:
-            said, seat = one.healths.get(agent.id) or {}, seats.get(agent.id)
-            backend = str(said.get("backend") or (seat.backend if seat else ""))
-            model = str(said.get("model") or models.get(agent.id) or (seat.model if seat else ""))
-            agents.append({"id": agent.id, "name": agent.name, "backend": backend, "model": model})
         port = next((daemon.port for daemon in one.running if one.healths.get(daemon.id) or dialog.state.outcome), 0)
-        return _row(row, agents, stands.state, words) | {
+        backends = (str((said or {}).get("backend") or "") for said in one.healths.values())
+        return _row(row, stands.state, words) | {
             "waits_for_you": stands.waits_for_you,
             "url": f"http://localhost:{port}/" if port else "",
-            "rehearsal": row.is_rehearsal or any(family_of(agent["backend"]) == LAST_RESORT for agent in agents),
+            "rehearsal": row.is_rehearsal or any(family_of(backend) == LAST_RESORT for backend in backends),
         }
 
     def _searched(self, rows: list[Facts], words: str, going: Mapping[str, Dialog]) -> list[Facts]:
@@ -242,23 +213,17 @@ def _said(dialog: Dialog, wanted: Sequence[str]) -> str:
 
 
 def _text(row: Facts) -> str:
-    shown = (row[name] for name in ("topic", "words", "outcome", "file", "id"))
+    shown = (row[name] for name in ("topic", "words", "file", "id"))
     return " ".join((*shown, *(agent["name"] for agent in row["agents"]))).casefold()
 
 
 def _ended(row: DialogRow) -> str:
     """How a dialog ended, in a sentence: what was agreed, else why it was not."""
-    return f"{AGREED[row.outcome]}: {row.decided}" if row.outcome in AGREED and row.decided else row.headline
+    is_told = row.outcome in AGREED and row.decided
+    return f"{row.headline.partition(':')[0]}: {row.decided}" if is_told else row.headline
 
 
-def _kept(row: DialogRow) -> Facts:
-    """A dialog of the archive, as the list has it."""
-    seats = zip(row.agents, row.names, row.models, strict=True)
-    agents = [{"id": who, "name": name or who, "backend": "", "model": model} for who, name, model in seats]
-    return _row(row, agents, "ended", _ended(row))
-
-
-def _row(row: DialogRow, agents: list[dict[str, str]], state: Run, words: str) -> Facts:
+def _row(row: DialogRow, state: Run, words: str) -> Facts:
     """A dialog in the list: `words` says in one sentence how it stands, `cost` what was spent.
 
     `url` is the page of a daemon that runs, `past` the page to read it on without one; "" is what nobody knows.
@@ -266,12 +231,12 @@ def _row(row: DialogRow, agents: list[dict[str, str]], state: Run, words: str) -
     cost = f"{row.tokens:,} tokens" if row.tokens is not None else ""
     if row.is_rehearsal or row.usd is not None:
         cost = "nothing" if row.is_rehearsal else f"{'' if row.is_exact else 'about '}{dollars(row.usd or 0.0)}"
-    names = ("id", "topic", "file", "usd", "started", "ended", "outcome", "turns")
+    names = ("id", "topic", "file", "started", "ended", "outcome", "turns")
     return {name: getattr(row, name) for name in names} | {
         "state": state,
         "words": one_line(words, WORDS),
         "waits_for_you": False,
-        "agents": agents,
+        "agents": [{"id": who, "name": name or who} for who, name in zip(row.agents, row.names, strict=True)],
         "cost": cost,
         "url": "",
         "past": f"/past/{quote(row.id)}",
@@ -286,7 +251,7 @@ LOOK = 1.0  # seconds between two looks at whether anybody still does
 
 
 class Looked:
-    """ASGI middleware behind the guard: notes when something was last asked for, and by which process."""
+    """ASGI middleware behind the guard: notes when something was last asked for."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -294,7 +259,6 @@ class Looked:
         self.under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked_by(scope.get("state", {}).get(PROCESSES, tuple))
         self.under_way += 1
         try:
             await self.app(scope, receive, send)
@@ -325,9 +289,7 @@ def serve(settings: Settings, port: int, linger: float) -> None:
 async def _serve(settings: Settings, listener: socket.socket, linger: float) -> None:
     looked = Looked(create_app(settings, linger))
     server = make_server(looked, listener)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, server.leave)
+    server.leave_at_signals()
     port = int(listener.getsockname()[1])
     print(f"http://localhost:{port}", flush=True)
     pid = os.getpid()

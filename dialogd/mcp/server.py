@@ -27,7 +27,6 @@ from mcp.types import (
     JSONRPCError,
     Tool,
     ToolAnnotations,
-    jsonrpc_message_adapter,
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -37,7 +36,6 @@ from dialogd.backends.auto import LIVE
 from dialogd.cli import options
 from dialogd.cli.launch import Ongoing
 from dialogd.cli.options import accepted, daemons, healths, notify
-from dialogd.cli.options import ask as daemon_says
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import sessions as known
@@ -48,9 +46,9 @@ from dialogd.protocol.lifecycle import WORDS, worded
 from dialogd.protocol.model import ALL, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
-from dialogd.server.guard import PROCESSES
+from dialogd.server.serving import attribute, bind, make_server
 from dialogd.store.disk import StateDir
-from dialogd.store.registry import Running, asked_by, caller_here
+from dialogd.store.registry import Running, caller_here
 from dialogd.views.documents import markdown, plan_facts
 from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan, has_spoken
@@ -248,7 +246,7 @@ class Tools:
         while True:
             left = max(began + wait - time.monotonic(), 0.0)
             path = f"/turn?page={page}&wait={min(left, SLICE):.1f}" + ("&full=1" if full else "")
-            found = await _heard(daemon, path)
+            found = await _answered(daemon, "GET", path)
             if found["status"] in ("owed", "ended") or left <= SLICE:
                 break
             if ctx is not None:
@@ -420,27 +418,22 @@ def _kind(dialog: Dialog, type: str, *, note: bool = False) -> str:
 
 
 async def _answered(daemon: Running, method: str, path: str, body: Facts | None = None) -> Facts:
-    """What a seat's daemon answers. Raises `Refused` with its reason, `NotRunning` without an answer."""
-    answer = await asyncio.to_thread(daemon_says, daemon.port, method, path, body, seconds=ANSWER)
-    return _taken(daemon, answer)
+    """What a seat's daemon answers: whoever is cancelled meanwhile hangs up, and so has fetched nothing.
 
-
-async def _heard(daemon: Running, path: str) -> Facts:
-    """The same for what is waited for: whoever is cancelled hangs up, and so has fetched nothing."""
+    Raises `Refused` with its reason, `NotRunning` without an answer.
+    """
     answer: tuple[int, Facts] | None = None
+    text = json.dumps(body) if body else ""
+    head = f"{method} {path} HTTP/1.0\r\nHost: localhost:{daemon.port}\r\nContent-Length: {len(text)}\r\n\r\n"
     with suppress(OSError, ValueError, IndexError):
         async with asyncio.timeout(ANSWER):
             reader, writer = await asyncio.open_connection("127.0.0.1", daemon.port)
             try:
-                writer.write(f"GET {path} HTTP/1.0\r\nHost: localhost:{daemon.port}\r\n\r\n".encode())
-                head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
+                writer.write(f"{head}{text}".encode())
+                said, _, found = (await reader.read(-1)).partition(b"\r\n\r\n")
             finally:
                 writer.close()
-        answer = int(head.split()[1]), json.loads(body)
-    return _taken(daemon, answer)
-
-
-def _taken(daemon: Running, answer: tuple[int, Facts] | None) -> Facts:
+        answer = int(said.split()[1]), json.loads(found)
     retry = "try again; sessions_list shows who runs"
     return accepted(daemon, answer, fix="fetch what is owed: wait_for_turn", retry=retry)
 
@@ -492,13 +485,10 @@ class Server(MCPServer):
         schema = next((tool.input_schema for tool in await self.list_tools() if tool.name == name), None)
         try:
             if schema is not None:
-                arguments = json.loads(_whole(json.dumps(arguments)))
                 words = next((one for one in WORDS if one in schema["properties"]), "")
                 arguments = worded(arguments, words) if words else arguments
                 check(schema, arguments)
             return await super().call_tool(name, arguments, context)
-        except RecursionError:
-            raise ToolError("the arguments are nested too deeply. What to do: send them flat") from None
         except (DialogdError, ToolError) as error:
             raise ToolError(_reason(error, name)) from error
 
@@ -549,19 +539,10 @@ async def _readable(heard: Any, says: Any) -> AsyncIterator[SessionMessage]:
             yield item
             continue
         fault: Mapping[str, Any] = item.errors()[0] if isinstance(item, ValidationError) else {}
-        try:
-            yield SessionMessage(jsonrpc_message_adapter.validate_json(_whole(fault["input"]), by_name=False))
-        except (KeyError, TypeError, ValueError, RecursionError):
-            is_json = fault.get("type") != "json_invalid"
-            why = "the line is no single message of JSON-RPC" if is_json else f"the line is no JSON: {fault['msg']}"
-            error = ErrorData(code=INVALID_REQUEST if is_json else PARSE_ERROR, message=why)
-            await says.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=None, error=error)))
-
-
-def _whole(line: str) -> str:
-    """A line of JSON in which each half of a character became U+FFFD. Raises `ValueError`, `RecursionError`."""
-    text = json.dumps(json.loads(line), ensure_ascii=False)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        is_json = fault.get("type") != "json_invalid"
+        why = "the line is no single message of JSON-RPC" if is_json else f"the line is no JSON: {fault['msg']}"
+        error = ErrorData(code=INVALID_REQUEST if is_json else PARSE_ERROR, message=why)
+        await says.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=None, error=error)))
 
 
 def check(schema: Mapping[str, Any], given: Mapping[str, Any], inside: str = "") -> None:
@@ -607,7 +588,7 @@ async def _from_whom(ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> An
     """Have what a request does come from the process that sent it, where that came over HTTP."""
     scope = getattr(ctx.request, "scope", None)
     if scope is not None:
-        asked_by(scope.get("state", {}).get(PROCESSES, tuple))
+        attribute(scope)
     return await call_next(ctx)
 
 
@@ -654,21 +635,12 @@ def make(settings: Settings) -> Server:
 
 def serve_http(settings: Settings, port: int) -> None:
     """Answer at http://localhost:`port`/mcp until Ctrl-C or SIGTERM, behind the guard of the daemons."""
-    from dialogd.server.serving import bind
-
     asyncio.run(_serve_http(make(settings), bind(port)))
 
 
 async def _serve_http(server: Server, listener: Any) -> None:
-    import signal
-
-    from dialogd.server.serving import make_server
-
-    app = server.streamable_http_app()
-    serving = make_server(app, listener)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, serving.leave)
+    serving = make_server(server.streamable_http_app(), listener)
+    serving.leave_at_signals()
     print(f"http://localhost:{listener.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
     async with server.session_manager.run():
         await serving.serve()

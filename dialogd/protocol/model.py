@@ -423,6 +423,12 @@ class Outcome:
     def failed(self) -> bool:
         return self.cause == "error"
 
+    @property
+    def kind(self) -> str:
+        """What kind of end it is: agreed, deadlock, turns, time, size, budget, error, or stopped."""
+        kinds = {"agreed": self.is_agreed, "deadlock": self.is_deadlock, "turns": self.is_limit, "stopped": True}
+        return self.cause or next(kind for kind, is_it in kinds.items() if is_it)
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import os
 import re
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathField
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd import person
@@ -29,17 +28,14 @@ from dialogd.memory.past import read_dialog
 from dialogd.memory.past import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
-from dialogd.protocol.lifecycle import convergence, signals
 from dialogd.protocol.model import USER, turn_number
 from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.text import dollars, in_words, many
 from dialogd.server import wire
-from dialogd.server.page_build import end_of_build, repository, takeover_piece, task_piece, tasks_piece
 from dialogd.server.page_entries import (
     LAST,
     MOST,
     around,
-    as_shown,
     as_written,
     cast,
     found,
@@ -49,23 +45,28 @@ from dialogd.server.page_entries import (
     template,
     window,
 )
-from dialogd.server.page_state import Neighbours, cost, page_state
+from dialogd.server.page_state import (
+    Neighbours,
+    cost,
+    end_of_build,
+    page_state,
+    repository,
+    takeover_piece,
+    task_piece,
+    tasks_piece,
+)
+from dialogd.server.serving import PAGE_HEADERS, READING_HEADERS, serve_parts
 from dialogd.store.disk import StateDir
-from dialogd.store.registry import Registry, home_port
+from dialogd.store.registry import home_port
 from dialogd.views.builds import PATCHES, Look, look_into
 from dialogd.views.documents import first_screen
 from dialogd.views.flow import MOST as NEWS
 from dialogd.views.flow import Message, away, flow, since_turn
 from dialogd.views.markup import safe
-from dialogd.views.plan import YOU, Plan, has_spoken, method, next_steps, without_marks
+from dialogd.views.plan import YOU, Plan, has_spoken, is_for, method, next_steps, without_marks
 from dialogd.views.words import IN_A_LIST, by_name, called
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 _STATIC = Path(__file__).parent / "static"
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], state_dir: StateDir) -> None:
@@ -78,9 +79,7 @@ def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], s
         state = page_state(agent, health(), state_dir, {}, await _read(agent))
         # In a thread: rendering a long dialog for the first time takes a second.
         text = await asyncio.to_thread(render_page, state, agent.dialog)
-        # The opener policy: a page that opened this one can neither watch nor steer its window.
-        headers = {"content-security-policy": _POLICY, "cross-origin-opener-policy": "same-origin"}
-        return HTMLResponse(text, headers=headers)
+        return HTMLResponse(text, headers=PAGE_HEADERS)
 
     @app.get("/page/state")
     async def state() -> dict[str, Any]:
@@ -171,13 +170,9 @@ def _part_routes(app: FastAPI, agent: Agent, state_dir: StateDir) -> None:
         """The worker that asks which of the other daemons answer, allowed to call those that there are now."""
         await _read(agent)
         headers = probe_policy(request.headers["host"], list(agent.peers.of(agent.dialog).values()))
-        script = await asyncio.to_thread((_STATIC / "probe.js").read_bytes)
-        return Response(script, media_type=_TYPES[".js"], headers=headers)
+        return FileResponse(_STATIC / "probe.js", media_type="text/javascript", headers=headers)
 
-    # One route for each file that there is: no path reaches a folder, and other routes may stand below /page.
-    for path in sorted(_STATIC.iterdir()):
-        if path.suffix in _TYPES and path.name != "probe.js":
-            app.add_api_route(f"/page/{path.name}", _part(path), include_in_schema=False)
+    serve_parts(app, "page", _STATIC)
 
     @app.get("/page/home")
     async def home(
@@ -202,23 +197,6 @@ def probe_policy(host: str, others: Sequence[str]) -> dict[str, str]:
     return {"content-security-policy": f"default-src 'none'; connect-src {known}"}
 
 
-def sent(source: bytes) -> bytes:
-    """A script or a style sheet as it goes to a browser: without indentation, empty lines, and lines of comment."""
-    return re.sub(rb"^(?:[ \t]+|//[^\n]*\n|/\*[^\n]*\*/\n|\n)+", b"", source, flags=re.M)
-
-
-def _part(path: Path) -> Callable[[Request], Awaitable[Response]]:
-    """A script, a style sheet or the icon of the page, as a route's function."""
-
-    async def part(request: Request) -> Response:
-        data, headers = sent(await asyncio.to_thread(path.read_bytes)), {}
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            data, headers = gzip.compress(data), {"content-encoding": "gzip", "vary": "accept-encoding"}
-        return Response(data, media_type=_TYPES[path.suffix], headers=headers)
-
-    return part
-
-
 async def _home(state_dir: StateDir) -> int:
     """Start Home, as `dialogd open` does, and give its port. Raises `Refused` with what it said where it did not."""
     words = (sys.executable, "-P", "-m", "dialogd", "open", "--no-browser")
@@ -234,13 +212,9 @@ async def _home(state_dir: StateDir) -> int:
 
 # -- The panels beside the conversation: positions, flow, tasks, digest, result ---------------------------------------
 
-MOST_ROWS = 100  # rows of a table, unless all are asked for
+MOST_ROWS = 100  # rows of a table
 PAGE = 40  # messages at a time
 MOST_OPEN = 8  # open points on the card of the end
-
-# What the page calls the commands that the digest names; of an end without a result.
-_WITHOUT_RESULT = {"approve": "Leave it at that", "say": "Go on …"}
-_COMMAND = re.compile(r"`dialogd (approve|reject|resume|retry|say)\b[^`]*`")
 
 # What the digest can go back to: what `since` is, and in words.
 _SPANS = (("15m", "the last 15 minutes"), ("1h", "the last hour"), ("8h", "the last 8 hours"), ("1d", "the last day"))
@@ -259,11 +233,9 @@ def _panel_routes(app: FastAPI, agent: Agent) -> None:
         return HTMLResponse(await asyncio.to_thread(make, dialog))
 
     @app.get("/page/positions", response_class=HTMLResponse)
-    async def positions(
-        everything: Annotated[bool, Query(alias="all", description="all rows, not only the latest")] = False,
-    ) -> HTMLResponse:
+    async def positions() -> HTMLResponse:
         """Who supports which proposal, since when and why; votes, signatures, decisions."""
-        return await piece(lambda dialog: positions_piece(dialog, None if everything else MOST_ROWS))
+        return await piece(positions_piece)
 
     @app.get("/page/flow", response_class=HTMLResponse)
     async def flow(
@@ -318,8 +290,8 @@ _VOTES = {"approve": "for", "reject": "against", "abstain": "neither"}
 _STATES = {"unchosen": "not chosen", "vetoed": "ruled out by you", "cleared": "objected to", "undecided": "left open"}
 
 
-def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
-    """Proposals with who stands where, and changes of mind, newest first, at most so many of each; None for all."""
+def positions_piece(dialog: Dialog) -> str:
+    """Proposals with who stands where, and changes of mind: the latest ones, newest first."""
     ledger = board.positions(dialog)
     rows = list(_rows(dialog, ledger))[::-1]
     before: dict[tuple[str, str], str] = {}
@@ -332,14 +304,11 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
         "positions",
         players=cast(dialog),
         agents=list(dict.fromkeys((*(agent.id for agent in dialog.header.agents), *(p.agent for p in ledger)))),
-        rows=rows[:most],
-        changes=changes[:most],
-        left_out=[len(rows) - len(rows[:most]), len(changes) - len(changes[:most])],
+        rows=rows[:MOST_ROWS],
+        changes=changes[:MOST_ROWS],
+        left_out=max(0, len(rows) - MOST_ROWS),
         stances=_STANCES,
         votes=_VOTES,
-        goes_on=dialog.state.outcome is None,  # the advice of signals is for those who go on
-        convergence=convergence(dialog),
-        noticed=signals(dialog),
     )
 
 
@@ -425,14 +394,9 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
         if since_turn(dialog, value, now, datetime.astimezone) > 0 or value == since
     }
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
-    end = dialog.state.outcome
-    other = _WITHOUT_RESULT if end is not None and not end.is_agreed else {}
-    is_asked = bool(dialog.state.questions.text) and end is None  # then the words are an agent's
-    needed = _COMMAND.sub(lambda found: other.get(found[1], found[1].capitalize()), news.needed)
     return fragment(
         "away",
         news=news,
-        needed=news.needed if is_asked else needed,
         spent=cost(news.spent),
         most=NEWS,
         choices={since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"},
@@ -456,55 +420,55 @@ def result_piece(dialog: Dialog, path: str) -> str:
     )
 
 
+# What to do about an end without a result, by its kind.
 _ADVICE = {
-    "DEADLOCK": "Make the experiment, and tell them what came of it: “Go on” gives them your words and more turns.",
-    "MAX_TURNS_REACHED": "“Go on” gives them more turns, and what you tell them.",
+    "deadlock": "Make the experiment, and tell them what came of it: “Go on” gives them your words and more turns.",
+    "turns": "“Go on” gives them more turns, and what you tell them.",
     "time": "“Go on” starts the clock anew.",
     "budget": "“Go on” with a higher budget lets them continue.",
     "size": "The file may not grow any further. Raise its limit (characters of the file, under More), then “Go on”; or"
     " begin a new dialog with this result.",
     "error": "Mend what failed, then “Go on”: they are asked again.",
-    "STOPPED": "Everything that was said stands in the file, and on Home. A word of yours opens the dialog again.",
+    "stopped": "Everything that was said stands in the file, and on Home. A word of yours opens the dialog again.",
 }
 
 
 def end_piece(dialog: Dialog, path: str) -> str:
     """The card of a dialog that has ended: the decision first, then who stands behind it and what is left."""
     plan, outcome, rules = Plan(dialog, path, person=YOU), dialog.state.outcome, dialog.state.build.rules
-    kind = (outcome.cause or outcome.name) if outcome is not None else ""
     failed = dialog.entries if outcome is not None and outcome.failed else ()
     told = {
         "plan": plan,
         "figures": _figures(plan),
         # What each agent failed with last, and what mends it.
         "failures": {one[0]: one for entry in failed for one in entry.failures}.values(),
-        "advice": _ADVICE.get(kind, ""),
+        "advice": _ADVICE.get(outcome.kind, "") if outcome is not None else "",
         "players": cast(dialog),
     }
     if rules is not None:
         return end_of_build(dialog, rules, **told)
     agreed = None if plan.agreed is not None and plan.agreed.is_earlier else plan.agreed
     text = agreed or plan.on_the_table
-    signers = {signer.agent for signer in text.signers} if text is not None else set()
+    reserved = {(signer.agent, signer.reservation) for signer in text.signers} if text is not None else set()
     has_sides = text is None and has_spoken(dialog)
-    has_steps = plan.outcome == "DEADLOCK" or (agreed is not None and next_steps(agreed.text))
+    has_steps = plan.is_deadlock or (agreed is not None and next_steps(agreed.text))
+    above = [said for said in plan.questions if said in plan.crux or is_for(said)] if has_sides else []
     return fragment(
         "end",
         **told,
-        kind=kind,
         agreed=agreed,
         text=text,
         said=without_marks(text.text) if text is not None else "",
         others=[d for d in plan.decisions if text is None or d.ref != text.ref],
-        dissent=[said for said in plan.dissent if said.kind != "RESERVATION" or said.by not in signers],
+        dissent=[said for said in plan.dissent if (said.by, said.text) not in reserved],
         sides=plan.views if has_sides else (),
-        open=[said for said in plan.questions if not has_sides or said.kind not in ("CRUX", "PROPOSAL")][:MOST_OPEN],
+        open=[said for said in plan.questions if said not in above][:MOST_OPEN],
         steps=() if has_steps else plan.steps,
-        unattended=dialog.header.is_unattended,
         build=dialog.id if agreed is not None else "",
         source=without_marks(text.text) if text is not None else first_screen(plan),
         kinds=IN_A_LIST,
         method=method,
+        is_for=is_for,
     )
 
 
@@ -523,7 +487,6 @@ def _figures(plan: Plan) -> str:
 # -- Earlier dialogs --------------------------------------------------------------------------------------------------
 
 LISTED = 20  # dialogs, or places found, at a time
-ENTRIES = 50  # entries of an earlier dialog at a time
 RECALLED = 5  # decisions
 
 # FastAPI names the path's own parameters; this says what they mean.
@@ -542,16 +505,14 @@ class TurnedOut(BaseModel):
 def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
     @app.get("/page/history", response_class=HTMLResponse)
     async def history(
-        request: Request,
         q: Annotated[str, Query(max_length=500, description="words to search for; empty: all dialogs")] = "",
         by: Annotated[str, Query(alias="agent", max_length=64, description="only what this one wrote; USER: you")] = "",
         since: Annotated[str, Query(max_length=40, description="not older than: 2h, 7d, yesterday, 2026-11-01")] = "",
         offset: Annotated[int, Query(ge=0, le=1_000_000, description="how many to leave out")] = 0,
     ) -> HTMLResponse:
         """Earlier dialogs, newest first; or the places where the words were said, filtered by agent and time."""
-        host = request.headers["host"].rpartition(":")[0]
         wanted = {"q": q.strip(), "agent": by.strip(), "since": since.strip()}
-        return HTMLResponse(await asyncio.to_thread(_history, memory, wanted, offset, host, str(agent.file.path)))
+        return HTMLResponse(await asyncio.to_thread(_history, memory, wanted, offset, str(agent.file.path)))
 
     @app.get("/page/recall", response_class=HTMLResponse)
     async def recall(
@@ -561,13 +522,9 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
         return HTMLResponse(await asyncio.to_thread(_recall, memory, q.strip()))
 
     @app.get("/page/history/{dialog}", response_class=HTMLResponse)
-    async def earlier(
-        dialog: Annotated[str, Id],
-        start: Annotated[int | None, Query(ge=0, description="the entry to begin with; default: the first")] = None,
-        entry: Annotated[str, Query(max_length=32, description="an entry that is to be among those shown")] = "",
-    ) -> HTMLResponse:
-        """An earlier dialog to read: how it ended, what it decided, what was said."""
-        return HTMLResponse(await asyncio.to_thread(_earlier, memory, dialog, start, entry))
+    async def earlier(dialog: Annotated[str, Id]) -> HTMLResponse:
+        """An earlier dialog: how it ended, what it decided, how that turned out; and where to read it."""
+        return HTMLResponse(await asyncio.to_thread(_earlier, memory, dialog))
 
     @app.post("/page/history/{dialog}/outcome")
     async def outcome(dialog: Annotated[str, Id], said: TurnedOut) -> dict[str, str]:
@@ -591,11 +548,12 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
         if dialog is None:
             raise FileNotFoundError(2, "no dialog", str(file))
         data = await in_thread(lambda: export(dialog, to, attachments=attachments_of(file)))
-        headers = {"content-disposition": f'attachment; filename="{file_name(dialog, to)}"'}
+        how = "inline" if to == "html" else "attachment"  # the HTML can be read as it is
+        headers = {**READING_HEADERS, "content-disposition": f'{how}; filename="{file_name(dialog, to)}"'}
         return Response(data, media_type=FORMATS[to], headers=headers)
 
 
-def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, own: str) -> str:
+def _history(memory: Memory, wanted: Mapping[str, str], offset: int, own: str) -> str:
     """Raises `BadInput` for a time that is none."""
     moment = since_then(wanted["since"], datetime.now(UTC), datetime.astimezone)
     query = urlencode({name: value for name, value in wanted.items() if value})
@@ -605,17 +563,7 @@ def _history(memory: Memory, wanted: Mapping[str, str], offset: int, host: str, 
         hits = memory.search(wanted["q"], agent=wanted["agent"], since=moment, limit=LISTED + 1, offset=offset)
         return fragment("history", **{**values, "hits": hits[:LISTED]}, more=len(hits) > LISTED)
     rows = memory.dialogs(limit=LISTED + 1, offset=offset)
-    pages: dict[str, list[tuple[str, str]]] = {}  # agents' ids and the addresses of their pages, by the dialog's file
-    for daemon in Registry(memory.state).running():
-        pages.setdefault(daemon.file, []).append((daemon.id, f"http://{host}:{daemon.port}/"))
-    values["rows"] = [
-        (
-            row,
-            _cost(row),
-            [(_names(row).get(who, who), url) for who, url in pages.get(row.file, ()) if row.state == "running"],
-        )
-        for row in rows[:LISTED]
-    ]
+    values["rows"] = [(row, _cost(row)) for row in rows[:LISTED]]
     return fragment("history", **values, more=len(rows) > LISTED)
 
 
@@ -638,13 +586,8 @@ def _recall(memory: Memory, question: str) -> str:
     return fragment("recall", q=question, agent="", since="", **shown)
 
 
-def _earlier(memory: Memory, wanted: str, start: int | None, entry: str) -> str:
+def _earlier(memory: Memory, wanted: str) -> str:
     row = memory.dialog(wanted)
-    dialog, _ = _archived(memory, row.id)
-    total, players = len(dialog.entries), cast(dialog)
-    place = next((index for index, one in enumerate(dialog.entries) if one.id == entry), None)
-    first = min(start if start is not None else (place or 0) // ENTRIES * ENTRIES, max(total - 1, 0))
-    shown = dialog.entries[first : first + ENTRIES]
     return fragment(
         "earlier",
         row=row,
@@ -653,22 +596,10 @@ def _earlier(memory: Memory, wanted: str, start: int | None, entry: str) -> str:
         names={row.id: _names(row)},
         method=method,
         verdicts=memory.verdicts(row.id)[::-1],
-        entries=[safe(as_shown(one, first + at, players, is_past=True)["html"]) for at, one in enumerate(shown)],
-        first=first,
-        total=total,
-        older=max(0, first - ENTRIES) if first else None,
-        newer=first + ENTRIES if first + ENTRIES < total else None,
-        at=f"past-{entry}" if place is not None else "",
     )
 
 
 def _archived(memory: Memory, wanted: str) -> tuple[Dialog, Path]:
     """An earlier dialog, and the copy that it was read from. Raises `DialogdError`, `OSError`."""
     path = Path(memory.dialog(wanted).archive)
-    status = path.stat()
-    return _parsed(path, status.st_mtime_ns, status.st_size), path
-
-
-@lru_cache(maxsize=4)
-def _parsed(path: Path, _changed: int, _size: int) -> Dialog:
-    return read_dialog(path)
+    return read_dialog(path), path

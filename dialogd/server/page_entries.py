@@ -16,7 +16,7 @@ from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
 from dialogd.protocol.build import Finding, findings
 from dialogd.protocol.certificate import own_words
 from dialogd.protocol.marks import MARKS, prose, read_reply
-from dialogd.protocol.model import AGREED, SYSTEM, USER, Condition, Entry, Mark, Said
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, Said
 from dialogd.protocol.rules import REVIEW, SEVERITIES, Build
 from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.text import dollars, in_words, moment_of
@@ -61,19 +61,10 @@ class Seats:
 
 
 def cast(dialog: Dialog) -> Seats:
-    """Everybody who takes or took part, in order of arrival; those who leave keep their seats."""
-    written = [agent.id for agent in dialog.header_as_written.agents]
-    names = {agent.id: agent.name for agent in (*dialog.header_as_written.agents, *dialog.header.agents)}
-    came = [*written, *_came(dialog), *names]
-    return Seats({who: seat for seat, who in enumerate(dict.fromkeys(came))}, names)
-
-
-def _came(dialog: Dialog) -> Iterator[str]:
-    """The ids of those who joined later, by invitation or by taking a turn, in order."""
-    for entry in dialog.entries:
-        if entry.is_turn and entry.by != USER:
-            yield entry.by
-        yield from (mark.value.split("=")[0].strip() for mark in entry.marks if mark.name == "INVITE")
+    """Everybody who takes or took part, as the header names them, then in order of arrival."""
+    known = (*dialog.header_as_written.agents, *dialog.header.agents)
+    came = dict.fromkeys((*(agent.id for agent in known), *(one.by for one in dialog.turns if one.by != USER)))
+    return Seats({who: seat for seat, who in enumerate(came)}, {agent.id: agent.name for agent in known})
 
 
 # -- Who stands behind a proposal -------------------------------------------------------------------------------------
@@ -208,34 +199,29 @@ def in_ranks(entry: Said, body: str, talk: Talk) -> EntryShown:
     return EntryShown(body, tuple(_reviewed(shown, entry, talk)))
 
 
-_OF_REVIEWS = ("TASK", "DECIDE", "APPROVED")  # the record, the reviewer's choice, and the approval of a tree
-
-
 def _reviewed(shown: Sequence[Shown], entry: Said, talk: Talk) -> Iterator[Shown]:
     """What a review says in one block: what it decides, its points, its findings, what it resolves."""
     here = [mark for mark in entry.marks if mark.name in REVIEW]
-    about = {one.words.mark.name: one for one in shown if one.words.task and one.words.mark.name in _OF_REVIEWS}
-    choice = about.get("DECIDE")
-    if not here and choice is None:
+    folded = [one for one in shown if one.words.task and one.words.tone in ("good", "bad")]
+    if not here and len(folded) < 2:
         is_told = entry.by == SYSTEM and any(one.words.task for one in shown)  # the record says what is asked
         yield from (one for one in shown if one.words.task or one.words.tone != "asks" or not is_told)
         return
-    folded = [about[name] for name in _OF_REVIEWS if name in about]
     by = talk.known.name(entry.by)
-    alone = Shown(Wording(here[0], "", BLOCK, by, "reviewed", tone="asks" * (entry.by == SYSTEM))) if here else None
-    first = folded[0] if folded or alone is None else alone
-    counted = first.text if first is not choice and choice else ""  # by the daemon, beside the reviewer's own reason
-    terms = [first.terms, counted, *(one.terms for one in folded[1:])]
+    first = (
+        folded[0] if folded else Shown(Wording(here[0], "", BLOCK, by, "reviewed", tone="asks" * (entry.by == SYSTEM)))
+    )
+    terms = [*(one.text for one in folded[1:]), *(one.terms for one in folded)]
     score = next((score for mark in reversed(here) if (score := _score(mark, talk))), ())
+    points = [one.points for one in folded if one.points is not None]
     raised = iter([one for one in talk.findings if one.entry == entry.id and entry.id])
     found = [next(raised, None) or build.finding(marks.fields_of(m)) for m in here if REVIEW[m.name].numbers]
     facts = "; ".join(one.words.facts for one in folded if one.words.facts)  # the exact tree stands in the approval
     yield replace(
         first,
         words=replace(first.words, facts=facts),
-        text=choice.text if choice else first.text,
         terms=" · ".join(dict.fromkeys(filter(None, terms))),
-        points=first.points if first.points is not None else _sum(score, talk),
+        points=points[0] if points else _sum(score, talk),
         score=score,
         found=tuple(sorted(found, key=lambda one: (not one.blocks, _gravity(one), one.number))),
         mended=tuple(_resolved(mark, talk) for mark in here if REVIEW[mark.name].resolves),
@@ -307,8 +293,8 @@ def around(dialog: Dialog | None, wanted: str, limit: int) -> Part:
     return window(dialog, max(-1, index - limit // 2 - 1), None, limit)
 
 
-def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None, *, is_past: bool = False) -> Part:
-    """One entry, rendered; `is_past`: of an earlier dialog, without controls.
+def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None) -> Part:
+    """One entry, rendered.
 
     `version` changes whenever its HTML does; `failed` are the agents of whom it says that they failed.
     """
@@ -338,8 +324,7 @@ def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None,
         page=page,
         called="You" if entry.by == USER and entry.name.casefold() == "user" else entry.name,
         shown=ranks,
-        is_past=is_past,
-        anchor=f"past-{entry.id}" if is_past else anchor_of(entry),
+        anchor=anchor_of(entry),
         tone="system" if entry.from_session else players.tone(entry.by),
         initial="Y" if entry.is_persons else "" if entry.by == SYSTEM else entry.by[:2],
         next=_next(entry, players),
@@ -364,7 +349,7 @@ def _next(entry: Entry, players: Seats) -> str:
     """Who is next, where that does not go without saying."""
     named = entry.turn or ()
     is_plain = len(players.seats) <= 2 and USER not in named
-    if not named or not entry.is_turn or is_plain or entry.mark("QUESTION_FOR_USER") is not None:
+    if not named or not entry.is_turn or is_plain:
         return ""
     return f"next: {', '.join(map(players.name, named))}"
 
@@ -416,17 +401,11 @@ def as_written(dialog: Dialog, who: str, turn: int, text: str, chars: int) -> Pa
     players, number = cast(dialog), int(dialog.state.table.next_ref[1:])
     streamed: list[Mark] = []  # with the numbers that they will get
     for mark in reply.marks:
-        made_here = replace(mark, ref=f"P{number}") if row_of(mark.name).makes and not mark.ref else mark
-        if mark.name in AGREED and reply.summary:
-            made_here = Mark("CONSENSUS_PROPOSED", "", f"P{number}")
-        number += made_here is not mark
-        streamed.append(made_here)
+        is_new = row_of(mark.name).makes and not mark.ref
+        streamed.append(replace(mark, ref=f"P{number}") if is_new else mark)
+        number += is_new
     said = Said("", turn, who, players.name(who), so_far(f"{reply.body}\n"), tuple(streamed), (who,))
-    made = {
-        mark.ref: Stands("", (("for" if mark.value else "signed by", (who,)),))
-        for mark in streamed
-        if row_of(mark.name).makes
-    }
+    made = {mark.ref: Stands("", (("for", (who,)),)) for mark in streamed if row_of(mark.name).makes}
     html = template(
         "writing.html",
         by=who,

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from dialogd import __version__, person
 from dialogd.acts import ACTS, Act, carry_out
-from dialogd.agent.events import BUCKETS
+from dialogd.agent.events import BUCKETS, state_fields
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import NO_WAIT
 from dialogd.backends.live import Live
@@ -29,11 +29,10 @@ from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
-from dialogd.server.guard import PROCESSES
 from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
 from dialogd.store.disk import StateDir
-from dialogd.store.registry import asked_by, carried
+from dialogd.store.registry import carried
 from dialogd.views.standing import Phase, phase, standing
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
@@ -45,7 +44,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _FIX = "ask the daemon of that dialog: `dialogd status --all` lists them; or name neither file nor dialog"
 _LOOKS = 5  # steps to wait for until a note that is about to be written says why nobody replies
-_STATUS = {"MAX_TURNS_REACHED": "max_turns", "time": "max_time", "size": "max_size", "budget": "budget"}
+_STATUS = {"turns": "max_turns", "time": "max_time", "size": "max_size", "budget": "budget"}
 ACCEPTED = {"status": "accepted"}
 
 
@@ -114,7 +113,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
 
     def add_page() -> None:
         from dialogd.server.page import page_routes
-        from dialogd.server.page_build import build_routes
+        from dialogd.server.page_state import build_routes
 
         build_routes(app, agent, write)
         page_routes(app, agent, health, state)
@@ -136,7 +135,6 @@ def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
     async def check(request: Request) -> None:
         if request.method != "POST" and request.scope["path"] != "/turn":
             return  # what only reads is nobody's act
-        asked_by(request.scope.get("state", {}).get(PROCESSES, tuple))
         try:
             given = json.loads(await request.body())
             file, dialog = (str(given.get(name) or "") for name in ("file", "dialog"))
@@ -190,8 +188,10 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
         """Stop everything: end the call, write `[STOPPED]`, archive, notify the peers once, exit."""
         stopped = await halt(wanted or wire.Halt.model_validate({}))
         with suppress(DialogdError, OSError):
-            if stopped.outcome is not None:
-                await agent.look()  # so that listeners hear of the end before they hear `bye`
+            # Listeners hear of the end before they hear `bye`; the loop tells nothing any more.
+            if stopped.outcome is not None and (dialog := await agent.look()) and (end := dialog.state.outcome):
+                how = {"state": "ended", "reason": f"{end.name} {end.reason}".strip()}
+                agent.hub.publish("state", **{**state_fields(dialog, thinking=False), **how})
         return stopped
 
 
@@ -238,7 +238,7 @@ async def _after_turn(agent: Agent, written: int) -> JSONResponse:
 def _notified(action: Action) -> JSONResponse:
     match action:
         case Stop(outcome):
-            name = _STATUS.get(outcome.cause or outcome.name, outcome.name.lower())
+            name = _STATUS.get(outcome.kind, outcome.name.lower())
             return JSONResponse({"status": name, "reason": outcome.reason or "the dialog has ended"})
         case Wait(status, reason, _) if status != "pace":
             return JSONResponse({"status": status, "reason": reason})

@@ -12,7 +12,7 @@ from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Work, Write, decide
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.lifecycle import convergence, in_words, signals
-from dialogd.protocol.model import USER, Entry
+from dialogd.protocol.model import ANY, USER, Entry
 from dialogd.protocol.state import Dialog, in_dollars, in_tokens, total
 from dialogd.protocol.text import listed, one_line
 
@@ -161,16 +161,18 @@ def running(dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], *, 
         who, tool = str(calls[0].get("agent", "")), calls[0].get("tool", "a tool")
         return Running("waiting", f"{called.get(who, who)} asks to call {tool}: allow it or not", True)
     if state.paused:
-        return Running("waiting", "paused, until you resume it", True)
+        return Running("waiting", f"paused{state.paused_by and f' by {state.paused_by}'}, until you resume it", True)
     if state.questions.text:
         who = f"{called.get(state.questions.asker, 'an agent')} asks you: " if state.questions.asker else ""
         return Running("waiting", f"{who}{state.questions.text}", True)
-    writing = [called[who] for who, said in healths.items() if said and said.get("working_on") and who in called]
+    # An answer may be older than the turn that paid the debt: who owes nothing writes no more.
+    at_it = [who for who in called if {who, ANY} & set(state.owing)]
+    writing = [called[who] for who in at_it if (healths.get(who) or {}).get("working_on")]
     if writing:
         return Running("running", f"{listed(writing)} {'is' if len(writing) == 1 else 'are'} writing")
     owing = [called.get(who, who) for who in state.owing if who != USER]
     if owing and not state.has_spoken and not is_starting:
-        return Running("waiting", "it has not begun: start it on its page", True)
+        return Running("waiting", "it has not begun", True)
     if owing:
         return Running("running", f"{listed(owing)} {'is' if len(owing) == 1 else 'are'} next")
     return Running("waiting", "it is your turn", True)

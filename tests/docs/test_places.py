@@ -30,13 +30,13 @@ from dialogd.protocol import text
 from dialogd.protocol.header import read_header
 from dialogd.protocol.lifecycle import WARNINGS
 from dialogd.protocol.marks import MARKS, Who
-from dialogd.protocol.model import OUTCOMES, Limits
+from dialogd.protocol.model import OUTCOMES, Limits, Outcome
 from dialogd.protocol.rules import Rules
 from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.text import dollars
 from dialogd.server import wire
-from dialogd.server.guard import BODY_BYTES, HEADER_BYTES
 from dialogd.server.routes import _STATUS, create_app
+from dialogd.server.serving import BODY_BYTES, HEADER_BYTES
 from dialogd.server.streams import KINDS, model_of
 from dialogd.store.disk import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
@@ -126,7 +126,8 @@ def lists() -> Iterator[tuple[str, object, object]]:
     headings = set(re.findall(r"^### `([A-Z]+) (/[^`…]*)`", page, re.MULTILINE))
     yield "sections of routes", {path for _, path in headings} - paths, set()
     yield "health", sorted(first(HTTP, "`GET /health`")), sorted(wire.Health.model_fields)
-    outcomes = {_STATUS.get(name, name.lower()) for name in MARKS if name in OUTCOMES} | set(_STATUS.values())
+    ends = {name: Outcome(name, "", "").kind for name in MARKS if name in OUTCOMES}
+    outcomes = {_STATUS.get(kind, name.lower()) for name, kind in ends.items()} | set(_STATUS.values())
     waits = set(calls("Wait"))
     statuses = set(first(HTTP, "`POST /notify`"))
     yield "statuses of a notify", statuses, (waits | outcomes | {"accepted", "busy", "ok"}) - INNER

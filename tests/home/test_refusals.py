@@ -37,7 +37,7 @@ def nothing_began(home: Home) -> bool:
     ids=lambda headers: " ".join(f"{name} {value}" for name, value in headers.items()),
 )
 def test_a_page_of_elsewhere_can_neither_read_nor_start_anything(shared: Home, headers: Mapping[str, str]) -> None:
-    for path in ("/dialogs", "/choices", "/folders", "/past/x", "/home/home.js", "/health"):
+    for path in ("/dialogs", "/choices", "/past/x", "/home/home.js", "/health"):
         assert shared.ask(path, **headers).status == 403, path
     for path in ("/start", "/estimate", "/context"):
         found = shared.ask(path, START, **headers)
@@ -147,34 +147,10 @@ def tree(shared: Home) -> Path:
     return top
 
 
-def test_folders_show_what_is_ones_own_and_nothing_that_hides_or_leads_elsewhere(shared: Home, tree: Path) -> None:
-    found = shared.ask(f"/folders?under={tree}&files=true")
-    assert [one["name"] for one in found["folders"]] == ["Admin", "shop"]
-    assert [(one["name"], one["size"]) for one in found["files"]] == [("note.txt", 7)]
-    assert found["parent"] == str(tree.parent)
-    assert shared.ask(f"/folders?under={tree}")["files"] == []
-    assert shared.ask("/folders")["path"] == str(shared.commands.folder)
-
-
-def test_a_home_that_is_reached_by_a_link_can_be_looked_into(tmp_path: Path) -> None:
-    (tmp_path / "real" / "shop").mkdir(parents=True)
-    (tmp_path / "link").symlink_to("real")
-    home = Home(tmp_path, HOME=str(tmp_path / "link"))
-    try:
-        home.open()
-        found = home.ask("/folders")
-        assert (found["path"], [one["name"] for one in found["folders"]]) == (str(tmp_path / "real"), ["shop"])
-    finally:
-        home.close()
-
-
 @pytest.mark.parametrize(
     "path", ["out", "in", "out/ssl", ".secret", "shop/../.secret", "shop/../../..", "linked.txt", ".env", "no-such"]
 )
 def test_no_path_leads_to_what_hides_or_lies_elsewhere(shared: Home, tree: Path, path: str) -> None:
-    looked = shared.ask(f"/folders?under={tree}/{path}")
-    assert looked.status in (400, 409), looked.text
-    assert looked.problem["fix"]
     file = f"{path}/note.txt" if path.startswith((".secret", "shop")) else path
     (along,) = shared.ask("/context", {"project": str(tree), "paths": [file]})["files"]
     assert along["refused"], along
@@ -186,7 +162,9 @@ def test_no_path_leads_to_what_hides_or_lies_elsewhere(shared: Home, tree: Path,
 
 
 def test_relative_paths_and_paths_of_other_users_are_refused(shared: Home, tree: Path) -> None:
-    statuses = [shared.ask(f"/folders?under={path}").status for path in ("own", "~root", "/root", "/etc")]
+    statuses = [
+        shared.ask("/estimate", {**START, "project": path}).status for path in ("own", "~root", "/root", "/etc")
+    ]
     assert statuses[:2] == [400, 400]
     assert os.geteuid() == 0 or (statuses[2] in (400, 409) and statuses[3] == 409)
 

@@ -106,10 +106,6 @@ async def test_an_event_costs_nobody_a_turn(host: Host) -> None:
 
 
 async def test_bad_arguments_come_back_with_what_would_be_right(host: Host) -> None:
-    from mcp.server.mcpserver.exceptions import ToolError
-
-    from dialogd.mcp.server import make
-
     log = host.commands.begin("Tabs?")
     before = log.path.read_bytes()
     async with host.client() as client:
@@ -132,12 +128,6 @@ async def test_bad_arguments_come_back_with_what_would_be_right(host: Host) -> N
             (await call(client, "sessions_send", text="x", content="y"), "no argument 'content'"),
         ]
         unknown = await client.call_tool("shout", {})
-    deep: list[object] = []
-    for _ in range(5_000):
-        deep = [deep]
-    for given, why in (("\ud800", "there is no session '\ufffd'"), (deep, "nested too deeply")):  # as HTTP may bring it
-        with pytest.raises(ToolError, match=why):
-            await make(options.settings_for()).call_tool("plan", {"session": given})
     for answer, words in wrong:
         assert words in answer.error, answer
     assert unknown.is_error

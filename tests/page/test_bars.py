@@ -148,9 +148,7 @@ def test_every_page_leads_to_home_and_back(with_home: Room, visitor: Visitor) ->
 def test_start_is_a_button_on_the_page_of_any_daemon(room: Room, visitor: Visitor) -> None:
     room.open("AB", turn="B")
     page = visitor.visit(at(room, "A"))
-    expect(page.locator("#phase-words")).to_have_text(
-        "Nobody has started this dialog yet. Press Start, and Claude B will reply."
-    )
+    expect(page.locator("#phase-words")).to_have_text("It has not begun. Press Start.")
     assert "curl" not in page.locator("#top").inner_text()
     page.get_by_role("button", name="Start", exact=True).click()
     room.minds["B"].call(1).end("Spaces.\n")

@@ -146,8 +146,10 @@ def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Vis
     expect(form.locator(".result")).to_contain_text("How to start it")
     page.keyboard.press("Escape")
     guest = page.locator('#agents [data-agent="C"]')
-    expect(guest.locator(".word")).to_have_text("is not started yet")
-    expect(guest.locator(".why")).to_have_text(f"start it in a terminal of its own: {start_command('C', room.file)}")
+    expect(guest.locator(".word")).to_have_text("does not answer")
+    expect(guest.locator(".why")).to_have_text(
+        f"no daemon of it answers; start it in a terminal of its own: {start_command('C', room.file)}"
+    )
 
 
 def test_an_agent_that_failed_twice_is_tried_again_replaced_or_left_out(room: Room, visitor: Visitor) -> None:

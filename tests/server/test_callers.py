@@ -13,8 +13,7 @@ from contextlib import closing, contextmanager
 import pytest
 import uvicorn
 
-from dialogd.server.guard import Address, Caller, ask_kernel, choose_lookup, find_owner, find_uid, identify, search_proc
-from dialogd.server.serving import make_server
+from dialogd.server.serving import Address, Caller, choose_lookup, find_owner, find_uid, identify, make_server
 from tests.server.serving import Site, connect, read_answer, request, running
 from tests.support.cases import cases
 
@@ -92,17 +91,6 @@ def test_the_pair_is_matched_in_one_direction() -> None:
     with connected() as (client, end), connected() as (_, other):
         assert find_uid(client.getsockname(), other.getsockname()) is None
         assert find_uid(client.getsockname(), end.getsockname()) == os.geteuid()
-
-
-def test_the_kernel_and_its_table_say_the_same() -> None:
-    with connected() as (client, end):
-        ends = client.getsockname(), end.getsockname()
-        found = ask_kernel(*ends)
-        assert found is not None
-        assert found == search_proc(*ends)
-        client.close()
-        assert ask_kernel(*ends) is None
-        assert search_proc(*ends) is None
 
 
 ROW = (

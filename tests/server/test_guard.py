@@ -10,8 +10,7 @@ import pytest
 import uvicorn
 from starlette.types import Message
 
-from dialogd.server.guard import Address, Guard, UidOf
-from dialogd.server.serving import make_server
+from dialogd.server.serving import Address, Guard, UidOf, make_server
 from tests.server.serving import Site, ask, assert_refused, connect, read_answer, request, running, unguarded, until
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE

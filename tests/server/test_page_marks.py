@@ -11,8 +11,8 @@ from dialogd.protocol.build import Task, Tasks
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.rules import Build
-from dialogd.server.page_build import acts_of, asked, doing, under_way
 from dialogd.server.page_entries import as_shown, cast, found, standings, talk_of
+from dialogd.server.page_state import acts_of, asked, doing
 from tests.support.cases import cases
 from tests.support.room import Room as Paper
 from tests.support.room import opening
@@ -182,17 +182,14 @@ def test_what_a_build_asks_is_a_sentence_with_its_answers(task: Task, words: str
 
 
 DONE = {
-    "work": (WORK, "L works on task 001, attempt 4 of 6.", "works on 001"),
-    "the gate": (replace(WORK, state="submitted"), "L tests task 001, attempt 4 of 6.", "tests 001"),
-    "a review": (
-        replace(WORK, state="submitted", gate="passed"), "M reviews task 001, attempt 4 of 6.", "reviews 001",
-    ),
-    "a worktree": (replace(WORK, state="confirmed"), "L begins task 001, attempt 4 of 6.", "begins 001"),
+    "work": (WORK, "works on 001"),
+    "the gate": (replace(WORK, state="submitted"), "tests 001"),
+    "a review": (replace(WORK, state="submitted", gate="passed"), "reviews 001"),
+    "a worktree": (replace(WORK, state="confirmed"), "begins 001"),
 }  # fmt: skip
 
 
-@cases(("task", "words", "short"), DONE.values())
-def test_what_is_done_at_a_task_is_told_at_the_top_and_at_the_agent(task: Task, words: str, short: str) -> None:
+@cases(("task", "short"), DONE.values())
+def test_what_is_done_at_a_task_is_told_at_the_agent(task: Task, short: str) -> None:
     tasks = Tasks((task,), RULES)
-    assert under_way(tasks, str) == words
     assert {doing(tasks, who, is_writing=True) for who in "LM"} == {short, ""}

@@ -16,7 +16,7 @@ from dialogd.views.flow import flow
 from dialogd.views.words import called
 from tests.plans.ends import file_of
 from tests.plans.scenes import AGREED, CLEANUP, FILES, FOR_POSTGRES, LAST, POSTGRES, SIGNED, setup
-from tests.server.daemon_process import Answer, Room, listening, send
+from tests.server.daemon_process import Answer, Room, send
 from tests.support.pair import Daemon
 from tests.support.room import Room as Table
 from tests.support.room import opening
@@ -163,19 +163,6 @@ def test_a_text_that_another_replaced_and_one_that_was_vetoed_say_so(room: Room)
     assert "P3 left open" in positions(room)
 
 
-def test_after_the_end_nothing_says_what_to_do_next(room: Room) -> None:
-    played(room, Table(opening("A", "B"), A=["Tabs, for they are one key."] * 2, B=["Spaces, as ever."] * 2))
-    (noticed, *_) = send(room.a, "GET /page/state").json["signals"]
-    before = piece(room.a, "/page/positions").words
-    assert (noticed["text"] in before, "never a verdict" in before) == (True, True)
-    room.types("\n## Note — User\n\n[STOPPED: enough]\n")
-    after = piece(room.a, "/page/positions").words
-    assert (noticed["text"] in after, "Signals" in after) == (False, False)
-    assert send(room.a, "GET /page/state").json["signals"] == []
-    with listening(room.a) as stream:
-        assert stream.seen[0].data["signals"] == []
-
-
 # -- the flow ------------------------------------------------------------------------------------------------------
 
 
@@ -211,19 +198,10 @@ def test_the_digest_tells_what_came_after_the_turn_that_was_seen_last(room: Room
     assert "keep sessions in Postgres" in piece(room.a, "/page/away").words
 
 
-def test_what_the_person_is_needed_for_is_said_in_the_words_of_the_page(room: Room) -> None:
-    played(room, agreed())
-    (ended,) = re.findall(r"You are needed: .*", piece(room.a, "/page/away").words)
-    assert ended == "You are needed: look at the result: Approve takes it, Reject sends the agents back to it"
-    played(room, Table(opening("A", "B", keys=["Max Turns: 3"]), A=[POSTGRES], B=["Well."]))
-    (ended,) = re.findall(r"You are needed: .*", piece(room.a, "/page/away").words)
-    assert ended == "You are needed: say how it ends: Leave it at that closes it as it is, Go on … opens it again"
+def test_the_digest_says_what_the_person_is_needed_for(room: Room) -> None:
     asking = "[QUESTION_FOR_USER: may I tell them of `dialogd resume`?]"
     played(room, Table(opening("A", "B"), A=[asking], B=[]))
     assert "answer A: may I tell them of `dialogd resume`?" in piece(room.a, "/page/away").words
-    text = opening("A", "B") + "\n## Note — User\n\n[PAUSED]\n"
-    room.file.write_text(text, encoding="utf-8")
-    assert "You are needed: paused by the person; Resume goes on" in piece(room.a, "/page/away").words
     assert "neither a turn nor a time" in send(room.a, "GET /page/away?since=tea").problem["detail"]
 
 
@@ -258,16 +236,15 @@ def test_an_earlier_dialog_is_listed_found_recalled_read_and_judged(room: Room) 
     assert f"/page/history/{number}" in links(piece(room.a, "/page/history"))
     found = piece(room.a, "/page/history?q=expired")
     assert found.of("mark")
-    assert f"/page/history/{number}?entry=3" in links(found)
+    assert f"/page/history/{number}" in links(found)
     judged = {"outcome": "worked", "why": "no <b>calls</b> at night"}
     said = send(room.a, f"POST /page/history/{number}/outcome", judged)
     assert said.json == {"status": "ok", "dialog": number, **judged}
     recalled = piece(room.a, f"/page/recall?{urlencode({'q': 'where do sessions live?'})}").words
     assert "Sessions live in Postgres" in recalled
     assert "no <b>calls</b> at night" in recalled
-    one = piece(room.a, f"/page/history/{number}?entry=3")
-    assert [own["id"] for own in one.of("article")] == [f"past-{turn}" for turn in range(1, 6)]
-    assert one.of("div", **{"data-at": "past-3"})
+    one = piece(room.a, f"/page/history/{number}")
+    assert f"/export/html?earlier={number}" in [own["href"] for own in one.of("a", target="_blank")]
     assert "no <b>calls</b> at night" in one.words
     assert not [own for own in one.of("button") if own.get("value") not in ("worked", "failed")]  # to be read only
 
@@ -304,38 +281,15 @@ def test_a_search_is_narrowed_to_who_said_it_and_when(room: Room) -> None:
     more = [link for link in links(first) if "offset=20" in link]
     assert more == ["/page/history?q=sessions&agent=b&since=2000-01-01&offset=20"]
     rest = piece(room.a, more[0])
-    assert [len([link for link in links(page) if "entry=" in link]) for page in (first, rest)] == [20, 5]
+    assert [len([link for link in links(page) if link.startswith("/page/history/")]) for page in (first, rest)] == [
+        20,
+        5,
+    ]
     assert "part" not in first.words + rest.words
     assert [own["value"] for own in rest.of("input")] == ["sessions", "b", "2000-01-01"]
     assert "by b, since 2999-01-01." in piece(room.a, "/page/history?q=sessions&agent=b&since=2999-01-01").words
     assert "type a word too" in piece(room.a, "/page/history?agent=b").words
     assert "2h, 7d" in send(room.a, "GET /page/history?q=sessions&since=tea").problem["fix"]
-
-
-def test_a_long_earlier_dialog_is_read_in_parts(room: Room) -> None:
-    lines = [f"Thought {number}." for number in range(60)]
-    table = Table(opening("A", "B", keys=["Max Turns: 121", "Dialog: long-1"]), A=lines, B=lines)
-    table.run()
-    archived(room, "long", table.paper.data)
-    path, seen = "/page/history/long-1", []
-    while path:
-        page = piece(room.a, path)
-        seen += [own["id"] for own in page.of("article")]
-        later = [link for link in links(page) if link.endswith(f"start={len(seen)}")]
-        path = later[0] if later else ""
-    assert seen == [f"past-{entry.id}" for entry in table.dialog.entries]
-
-
-def test_dialogs_that_run_are_listed_with_links_to_their_pages(room: Room) -> None:
-    played(room, Table(opening("A", "B", keys=["Topic: This one"]), A=[POSTGRES], B=[]))
-    assert "This is the dialog of this page." in piece(room.a, "/page/history").words
-    folder = room.folder / "other"
-    folder.mkdir()
-    with Room(folder, "A", environment={"DIALOGD_STATE_DIR": str(room.state_dir)}) as other:
-        other.start("A")
-        other.begin("Another one?", "A")
-        pages = [own["href"] for own in piece(room.a, "/page/history").of("a", target="_blank")]
-        assert f"http://127.0.0.1:{other.a.port}/" in pages
 
 
 def test_an_outcome_that_says_too_little_and_a_dialog_that_there_is_not_are_refused(room: Room) -> None:
@@ -358,7 +312,7 @@ KINDS = {"md": "text/markdown; charset=utf-8", "html": "text/html; charset=utf-8
 
 def name_of(answer: Answer) -> str:
     """The file name under which an answer is to be saved."""
-    (name,) = re.findall('^attachment; filename="(.*)"$', answer.headers["content-disposition"])
+    (name,) = re.findall('^(?:attachment|inline); filename="(.*)"$', answer.headers["content-disposition"])
     return str(name)
 
 
@@ -454,7 +408,7 @@ def test_what_markdown_would_hide_and_what_turns_letters_round_is_seen_everywher
     played(room, table)
     assert table.dialog.state.outcome is not None
     archived(room, "turned")
-    texts = ("/", "/page/positions", "/page/result", "/page/history/turned-1", "/export/html")
+    texts = ("/", "/page/positions", "/page/result", "/export/html")
     for path in (*FRAGMENTS, *texts, "/page/history?q=sessions"):
         page = send(room.a, f"GET {path}").body.decode()
         assert not re.search(f"[{UNSEEN}]", page), path

@@ -9,7 +9,7 @@ const SLOW = 6.5; // seconds of each reply of a rehearsal: it is read, and inter
 const EXAMPLE = "Where should user sessions live: Redis or Postgres?";
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-let choices = { backends: [], templates: [], sessions: [], projects: [], defaults: {}, here: "", home: "" };
+let choices = { backends: [], templates: [], sessions: [], projects: [], defaults: {} };
 let seats = []; // { backend, session, model, project }
 let contextProblem = ""; // what was said about a file, until files are looked at again
 let context = []; // the files that go along, as the server shows them
@@ -132,7 +132,7 @@ function drawCast() {
 function drawSeats() {
   const names = choices.templates.find((one) => one.name === chosenTemplate())?.cast ?? [];
   const rows = seats.map((seat, index) => {
-    const { models = [], any_model: isAny } = backend(seat.backend) ?? {};
+    const { models = [] } = backend(seat.backend) ?? {};
     const model = make("input", { class: "model", "data-model": String(index), list: `models-${index}`, placeholder: models[0] || "usual model", spellcheck: "false", "aria-label": `Model of ${LETTERS[index]}, ${titleOf(seat)}`, "aria-describedby": "agents-problem" });
     model.value = seat.model;
     const known = make("datalist", { id: `models-${index}` }, ...models.map((value) => make("option", { value })));
@@ -142,19 +142,19 @@ function drawSeats() {
       { class: `seat agent-${index % 10}` },
       avatar(index),
       make("span", {}, make("span", { class: "seat-name", text: titleOf(seat) }), " ", make("span", { class: "hint", text: names[index] || (index ? "" : "speaks first") })),
-      make("span", { class: "seat-model" }, ...(!seat.session && (isAny || models.length > 1) ? [model, known] : [])),
+      make("span", { class: "seat-model" }, ...(seat.session ? [] : [model, known])),
       make("span", { class: "seat-acts" }, index ? act("up", "Move up", "Move up") : "", seat.session ? "" : act("again", "One more", "One more like"), act("unseat", "Remove", "Remove")),
     );
   });
   $("#seats").replaceChildren(...rows);
-  const own = seats.map((seat, index) => [seat, index]).filter(([seat]) => !seat.session && backend(seat.backend)?.project);
+  const own = seats.map((seat, index) => [seat, index]).filter(([seat]) => !seat.session);
   $("#own-projects").replaceChildren(...(own.length > 1 ? own : []).map(([seat, index]) => {
     const id = `project-${index}`;
     const input = make("input", { id, list: "projects", spellcheck: "false", placeholder: "the same", "data-seat": String(index), "aria-describedby": `agents.${index}.project-problem` });
     input.value = seat.project;
     return make("div", { class: "field", "data-field": `agents.${index}.project` },
       make("label", { for: id, text: `Another folder for ${LETTERS[index]}, ${titleOf(seat)}` }),
-      make("div", { class: "row" }, input, make("button", { type: "button", "data-do": "browse", "data-for": id, text: "Choose…", "aria-label": `Choose a folder for ${LETTERS[index]}` })),
+      input,
       make("p", { class: "problem", id: `agents.${index}.project-problem` }));
   }));
   drawFolds();
@@ -279,8 +279,6 @@ function wrong(body) {
   return null;
 }
 
-const dollars = (usd) => `$${Math.max(usd, 0.01).toFixed(2)}`;
-
 function drawEstimate(words = "", notes = []) {
   put($("#estimate"), words);
   $("#estimate-notes").replaceChildren(...notes.map((note) => make("li", { text: note })));
@@ -307,9 +305,7 @@ async function estimate() {
   if (mine !== asked) return;
   clear();
   if (answer.ok) {
-    const { words, low, high, notes } = answer.facts;
-    const isKnown = high > 0 && low < high; // null where nobody knows
-    drawEstimate(isKnown ? `about ${dollars(low)} if they agree soon` : words, isKnown ? [words, ...notes] : notes);
+    drawEstimate(answer.facts.words, answer.facts.notes);
   } else drawEstimate();
   if (!answer.ok) refused(answer.facts, false);
 }
@@ -577,40 +573,6 @@ async function more() {
   if (sought === words) drawPast(answer, true);
 }
 
-// -- Choosing a folder --------------------------------------------------------------------------------------------------
-
-let target = ""; // the field that is chosen for
-let place = "";
-
-async function browse(under) {
-  const files = target === "context-path";
-  let answer;
-  try {
-    answer = await ask(`/folders?${new URLSearchParams({ under, files })}`);
-  } catch {
-    answer = { ok: false, facts: { detail: "Home does not answer", fix: "start it again in a terminal: dialogd open" } };
-  }
-  if (!answer.ok && under && !$("#folders").open) return browse("");
-  put($("#folders-problem"), answer.ok ? "" : refusal(answer.facts));
-  if (answer.ok) {
-    const { facts } = answer;
-    place = facts.path;
-    put($("#folders-at"), place);
-    const entry = (act, text, path) => make("li", {}, make("button", { type: "button", class: `quiet ${act}`, "data-do": act, "data-path": path, text }));
-    $("#folders-list").replaceChildren(
-      ...(facts.parent ? [entry("enter", "↑ one folder up", facts.parent)] : []),
-      ...facts.folders.map((one) => entry("enter", `${one.name}/`, one.path)),
-      ...(files ? facts.files ?? [] : []).map((one) => entry("choose-file", one.name, one.path)),
-      ...(facts.more ? [make("li", { class: "hint", text: "There are more here: type the path instead." })] : []),
-    );
-  }
-  put($("#folders-title"), files ? "Choose a file" : "Choose a folder");
-  show($("#folders [data-do=choose-folder]"), !files);
-  if (!$("#folders").open) $("#folders").showModal();
-  ($("#folders-list button") ?? $("#folders [data-do=close]")).focus();
-  return undefined;
-}
-
 // -- What is pressed and typed ------------------------------------------------------------------------------------------
 
 const acts = {
@@ -631,15 +593,6 @@ const acts = {
   },
   attach: () => attach([field("context-path").value]),
   detach: ({ dataset }) => (context.splice(Number(dataset.index), 1), field("context-path").focus(), attach([])),
-  browse: ({ dataset }) => ((target = dataset.for), browse(target === "context-path" ? field("project").value.trim() : field(target).value.trim())),
-  enter: ({ dataset }) => browse(dataset.path),
-  "choose-folder": () => {
-    $("#folders").close();
-    field(target).value = place;
-    field(target).dispatchEvent(new Event("input", { bubbles: true }));
-  },
-  "choose-file": ({ dataset }) => ($("#folders").close(), attach([dataset.path])),
-  close: (button) => button.closest("dialog").close(),
   "go-on": async (button) => {
     button.disabled = true;
     const answer = await ask("/continue", { body: { dialog: button.dataset.dialog }, seconds: 60 });

@@ -12,20 +12,16 @@ let shownAs = ""; // of which end the card is
 let has = ""; // what its piece was fetched for
 let hasMoved = false;
 
-// Ends with a decision: the person takes it or not. From all others one goes on, or leaves it at that.
-const RESULTS = new Set(["CONSENSUS_REACHED", "DECIDED"]);
-
 async function render({ ended, approved, total, dialog, isLost }) {
-  const key = ended ? `${dialog} ${ended.name} ${ended.entry}` : "";
   if (!ended) return close();
-  const cause = ended.reason.split(":")[0];
-  card.dataset.outcome = ended.name === "STOPPED" && ["error", "time", "size", "budget"].includes(cause) ? cause : ended.name;
-  const isResult = RESULTS.has(ended.name);
-  const isStopped = ended.name === "STOPPED" && card.dataset.outcome === "STOPPED";
-  show($("#approve-form"), !approved && !isStopped && !ended.failed);
+  const { kind, is_agreed: isResult } = ended; // a result is taken or not; from all other ends one goes on, or not
+  const key = `${dialog} ${kind} ${ended.entry}`;
+  const isStopped = kind === "stopped";
+  card.dataset.outcome = kind;
+  show($("#approve-form"), !approved && !isStopped && kind !== "error");
   show($("#reject-open"), isResult);
-  show($(".of-budget", card), card.dataset.outcome === "budget");
-  $("#continue-budget").required = card.dataset.outcome === "budget";
+  show($(".of-budget", card), kind === "budget");
+  $("#continue-budget").required = kind === "budget";
   $("#continue-open").classList.toggle("primary", !isResult);
   put($("#approve-form button"), isResult ? "Approve" : "Leave it at that");
   show($("#continue-open"), !(isLost && isStopped)); // nobody is left who could

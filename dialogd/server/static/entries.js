@@ -86,9 +86,8 @@ function restand(page) {
 export function addAsTold(facts) {
   const id = `n${facts.id}`;
   if (document.getElementById(id) || !shown.isTail) return;
-  const why = (facts.marks ?? []).join(" ").match(/^\[STOPPED: (.*)\]$/)?.[1];
   const words = make("span", { class: "says", text: "The dialog was stopped" });
-  const line = make("li", { class: "line mark" }, words, ...(why ? [make("span", { class: "value", text: why })] : []));
+  const line = make("li", { class: "line mark" }, words, ...(facts.why ? [make("span", { class: "value", text: facts.why })] : []));
   const told = make("article", { class: "entry note thin system", id, "data-told": true }, make("ul", { class: "lines" }, line));
   if (facts.text) told.append(make("div", { class: "body plain", text: facts.text }));
   log.append(told);

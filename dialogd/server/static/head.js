@@ -2,8 +2,8 @@
 import { $, all, clock, make, put, say, show, stored, visible } from "./dom.js";
 import { beckon, stillWriting } from "./entries.js";
 
-const WORDS = { idle: "", thinking: "is writing", executing: "uses a tool", failed: "failed", absent: "is absent", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
-const AILING = new Set(["failed", "absent", "stopped", "unstarted"]);
+const WORDS = { idle: "", thinking: "is writing", executing: "uses a tool", failed: "failed", absent: "is absent", stopped: "does not answer", unknown: "not known now" };
+const AILING = new Set(["failed", "absent", "stopped"]);
 const ACTS = { retry: "Retry", skip: "Skip", replace: "Use another model", leave: "Go on without" };
 const BUSY = new Set(["thinking", "executing"]);
 // What goes to the daemon. What is typed stays, and can be typed on.
@@ -106,9 +106,9 @@ export async function tellMe(yes) {
 // The dialog was stopped, and its daemons are gone before they can be asked about it.
 export function renderStopped(reason) {
   if (!state || state.outcome) return;
-  const outcome = { name: "STOPPED", words: "The dialog was stopped.", reason, by: "", entry: "", failed: false, signers: [] };
+  const outcome = { kind: "stopped", is_agreed: false, words: "The dialog was stopped.", reason, entry: "" };
   const agents = state.agents.map((agent) => ({ ...agent, state: "idle", since: null, reason: "", owes: false, failed: false }));
-  render({ ...state, outcome, agents, phase: "ended", words: outcome.words, needed: "", start: "", where: "", allowed: [], question: null, questions: [], calls: [] }, { isLost: true });
+  render({ ...state, outcome, agents, phase: "ended", words: outcome.words, needed: "", start: "", where: "", allowed: [], questions: [], calls: [] }, { isLost: true });
 }
 
 // The daemon of this page is gone, and with it the word of the others: what stands here is what was known, and nothing
@@ -300,7 +300,7 @@ function terms(asked) {
 // The card of the end is end.js's own.
 function renderOutcome(facts, isFirst, isLost) {
   const ended = facts.outcome;
-  const key = ended ? `${ended.name} ${ended.entry}` : "";
+  const key = ended ? `${ended.kind} ${ended.entry}` : "";
   if (key && key !== told.outcome && !isFirst) say(`The dialog has ended. ${ended.words}`);
   told.outcome = key;
   document.dispatchEvent(new CustomEvent("dialogd:end", { detail: { ended, approved: facts.approved, total: facts.total, dialog: facts.dialog, isLost } }));

@@ -16,7 +16,8 @@ let tries = 0;
 let trying = 0;
 let hiddenTimer = 0;
 let isAlone = false; // no daemon of this dialog answered, when the others were asked
-let end = null; // the note that stopped the dialog, as the stream told it
+let last = null; // the entry that the stream told last
+let end = null; // the note of the person that ended the dialog, as the stream told it
 
 // -- the state ---------------------------------------------------------------------------------------------------
 
@@ -58,7 +59,7 @@ function listen() {
   stream.addEventListener("error", lost);
   for (const kind of ["turn", "note", "reset", "dropped"]) {
     on(kind, (facts) => {
-      end = facts.marks?.some((mark) => mark.startsWith("[STOPPED")) ? facts : null;
+      [last, end] = [facts, null];
       catchUp().catch(lost);
       lookSoon();
     });
@@ -68,7 +69,12 @@ function listen() {
     renderAgent(facts);
     lookSoon();
   });
-  for (const kind of ["state", "mark", "cost", "ready", "error", "appended", "call", "judged"]) on(kind, lookSoon);
+  on("state", (facts) => {
+    // Its reason begins with the name of the outcome.
+    if (facts.outcome && last?.by === "USER") end = { ...last, why: facts.reason.replace(/^\S+\s*/, "") };
+    lookSoon();
+  });
+  for (const kind of ["mark", "cost", "ready", "error", "appended", "call", "judged"]) on(kind, lookSoon);
   on("warning", (facts) => notice(facts.text));
   on("draft", (facts) => notice(`A reply of ${facts.by} is not in the dialog (${facts.why}). It is kept as a draft, and ${facts.by} is shown it next time.`));
   on("bye", lost);
@@ -90,7 +96,7 @@ function rest() {
 // -- when it is gone ---------------------------------------------------------------------------------------------
 
 const nameOf = (who) => now()?.agents.find((agent) => agent.id === who)?.name ?? who;
-const hasStopped = () => now()?.outcome?.name === "STOPPED";
+const hasStopped = () => now()?.outcome?.kind === "stopped";
 
 // The stream has ended, or an answer did not come: see whether the daemon lives, and go on with it, or with another.
 function lost() {
@@ -109,7 +115,7 @@ async function tryAgain() {
     lostAt ||= Date.now();
     if (end) {
       addAsTold(end);
-      renderStopped(end.marks.join(" ").match(/^\[STOPPED: (.*)\]$/)?.[1] ?? "");
+      renderStopped(end.why);
     }
     tellOfLoss();
     const other = Date.now() - lostAt > (error.name === "TimeoutError" ? SLOW : GRACE) && !hasStopped() ? await another() : null;
