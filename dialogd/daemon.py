@@ -7,7 +7,6 @@ import dataclasses
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack, suppress
@@ -26,7 +25,6 @@ from dialogd.alerts import Alerts, chosen
 from dialogd.backends.seats import Cast, remember_start
 from dialogd.config import Settings, default_port
 from dialogd.errors import BadInput, DialogdError, NotADialog
-from dialogd.memory import Memory
 from dialogd.memory import keep as keep_copy
 from dialogd.protocol.state import Dialog
 from dialogd.server.routes import create_app
@@ -40,7 +38,6 @@ from dialogd.views.documents import disown, keep, place
 
 T = TypeVar("T")
 
-INDEX_WAIT = 0.5  # seconds for which the index may be in use; whoever asks next takes in what is missing
 TELL_WAIT = 0.2  # seconds that the loop has to finish what it does beside a call
 CLOSE_WAIT = 0.5  # seconds that a stop leaves for the disk before it answers
 HALT_WAIT = 0.3  # seconds that a stop leaves for the alerts of an end just before it, and for the lock
@@ -262,12 +259,8 @@ class Daemon:
             return None
 
     async def _archive(self, dialog: Dialog) -> None:
-        """Copy the dialog into the archive, and take it into the index in a thread of its own."""
         file = self.agent.file.path
-        copy = await self._disk(lambda: keep_copy(dialog, file, self.state), "the dialog was not archived")
-        if copy is not None:
-            memory = Memory(self.state.root, patience=INDEX_WAIT)
-            threading.Thread(target=memory.add, args=(copy,), name="memory", daemon=True).start()
+        await self._disk(lambda: keep_copy(dialog, file, self.state), "the dialog was not archived")
 
     async def _leave_plan(self, dialog: Dialog) -> None:
         """Write the plan of a dialog that this agent's entry ended, unless it is to leave none."""

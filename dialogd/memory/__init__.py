@@ -47,6 +47,7 @@ __all__ = ["DialogRow", "Hit", "Memory", "PastDecision", "Verdict", "current", "
 
 SCHEMA = 11
 NAME = "index.sqlite"
+PATIENCE = 2.0  # seconds for which another process's lock is waited for
 LATEST = 2**63 - 1  # nanoseconds: what SQLite can hold
 MORE = 1000  # characters of the question that are searched with a decision
 NAMED = 5  # ids that an error names
@@ -74,11 +75,11 @@ def _make(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def _connect(folder: Path, patience: float) -> sqlite3.Connection:
-    """Open the index of that folder, or make it; `patience` is how long a lock is waited for, in seconds."""
+def _connect(folder: Path) -> sqlite3.Connection:
+    """Open the index of that folder, or make it."""
     path = folder / NAME
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+    connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
     try:
         if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -107,12 +108,12 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 # -- Bringing the index up to date with the archive's files -----------------------------------------------------------
 
 
-def _sync(connection: sqlite3.Connection, archive: Path, only: Collection[str] | None = None) -> int:
-    """Index what is new in the archive, or `only` of these names; returns how many copies were read."""
+def _sync(connection: sqlite3.Connection, archive: Path) -> int:
+    """Index what is new in the archive; returns how many copies were read."""
     known = {name: (size, mtime) for name, size, mtime in connection.execute("SELECT name, size, mtime FROM copy")}
     there = _listing(archive)
-    fresh = [name for name in sorted(there) if known.get(name) != there[name] and (only is None or name in only)]
-    gone = [name for name in known if name not in there] if only is None else []
+    fresh = [name for name in sorted(there) if known.get(name) != there[name]]
+    gone = [name for name in known if name not in there]
     read = {name: _facts(archive / name) for name in fresh}  # before the lock: others want to write, too
     if fresh or gone:
         with _transaction(connection):
@@ -384,15 +385,12 @@ def history(path: Path) -> Mapping[str, tuple[Verdict, ...]]:
 
 # -- The memory of one state directory --------------------------------------------------------------------------------
 
-PATIENCE = 2.0  # seconds for which another process's lock is waited for
-
 
 class Memory:
     """Dialogs, decisions and their outcomes under one state directory."""
 
-    def __init__(self, state_dir: Path, *, patience: float = PATIENCE) -> None:
+    def __init__(self, state_dir: Path) -> None:
         self.state = StateDir(state_dir)
-        self.patience = patience
 
     # -- questions ------------------------------------------------------------------------------------------------
 
@@ -502,13 +500,6 @@ class Memory:
             ) from error
         return self._complete(row)[0]
 
-    def add(self, path: Path) -> None:
-        """Index one copy; where that fails, which is a warning, the next question does it."""
-        try:
-            self._on_disk(lambda connection: _sync(connection, self.state.archive, only={path.name}))
-        except (OSError, sqlite3.Error) as error:
-            log.warning("the index was left as it is: %s", error)
-
     def rebuild(self) -> int:
         """Rebuild the index from the files; returns how many copies there are. Raises `StorageError`."""
 
@@ -546,7 +537,7 @@ class Memory:
         """Run `work` on the index; a spoilt one is made again. Raises `sqlite3.Error`, `OSError`."""
         folder = self.state.memory
         try:
-            with closing(_connect(folder, self.patience)) as connection:
+            with closing(_connect(folder)) as connection:
                 return work(connection)
         except sqlite3.Error as error:
             if _is_busy(error):
@@ -554,7 +545,7 @@ class Memory:
             log.warning("the index in %s is made again: %s", folder, error)
         for end in ("", "-wal", "-shm", "-journal"):
             (folder / f"{NAME}{end}").unlink(missing_ok=True)
-        with closing(_connect(folder, self.patience)) as connection:
+        with closing(_connect(folder)) as connection:
             return work(connection)
 
     @property

@@ -26,7 +26,6 @@ from dialogd.store.disk import fix, make_folder, why, write_over
 
 PATIENCE = 300.0  # seconds for one call of git
 OLDEST = (2, 38)  # `merge-tree --write-tree`, by which a task is carried onto another base
-CHUNK = 1024 * 1024
 
 # What remains of the repository's settings: properties of its file system, and how text is written to a checkout.
 _KEPT = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.autocrlf", "core.eol")

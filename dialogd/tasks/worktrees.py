@@ -30,7 +30,7 @@ from typing import NamedTuple
 from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
 from dialogd.store.disk import fix, why, write_over
-from dialogd.tasks.git import CHUNK, Checkout, Git, checkout_at, persons, shown
+from dialogd.tasks.git import Checkout, Git, checkout_at, persons, shown
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
 LONGEST_POINTER = 1024  # bytes of what Git LFS keeps in a file's place
@@ -83,6 +83,7 @@ class FileDiff(NamedTuple):
     deleted: int | None
     patch: str
     old_path: str = ""
+    names: tuple[bytes, ...] = ()  # as git has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +242,13 @@ class Worktrees:
         base, commit = self.git.commit(base), self.git.commit(commit)
         changes = _changes(self.git, base, commit)
         files, omitted = [], []
-        for is_beside in (True, False):  # each has its own pass, so that no patch is kept that is not shown
-            for change, patch in zip(changes, _patches(self.git, base, commit, changes, limit), strict=True):
-                if is_beside_source(change) is not is_beside:
-                    continue
-                if patch is not None and len(patch) <= limit:
-                    limit -= len(patch)
-                    files.append(change._replace(patch=patch))
-                else:
-                    omitted.append(change)
+        for change in sorted(changes, key=is_beside_source, reverse=True):
+            patch = _patch(self.git, base, commit, change, limit) if limit else ""
+            if patch:
+                limit -= len(patch)
+                files.append(change._replace(patch=patch))
+            else:
+                omitted.append(change)
         return Diff(_summary(changes), tuple(files), tuple(omitted))
 
     def carry(self, worktree: Worktree, commits: Sequence[str], onto: str) -> Submission | Conflict:
@@ -769,7 +768,9 @@ def _changes(git: Git, base: str, commit: str) -> list[FileDiff]:
         if not name:
             next(numbers), next(numbers)
         lines = [None if number == b"-" else int(number) for number in (added, deleted)]
-        changes.append(FileDiff(shown(path), status, lines[0], lines[1], "", shown(old)))
+        changes.append(
+            FileDiff(shown(path), status, lines[0], lines[1], "", shown(old), (path, old) if old else (path,))
+        )
     return changes
 
 
@@ -783,36 +784,14 @@ def _summary(changes: Sequence[FileDiff]) -> str:
     return f"{files}, +{added} -{deleted}" + (f", {binary} binary" if binary else "")
 
 
-def _patches(git: Git, base: str, commit: str, changes: Sequence[FileDiff], limit: int) -> Iterator[str | None]:
-    """The patch of each change, in order; None where it is longer than `limit` bytes could be."""
-    most = 4 * limit
-    if limit <= 0:
-        yield from (None for _ in changes)
-        return
-    with git.reading(*_DIFF, "-p", "--full-index", base, commit) as out:
-        starts = out.readline(CHUNK)
-        starts = out.readline(CHUNK) if not starts.startswith(b"diff --git ") else starts
-        for change in changes:
-            patch, size = b"", 0
-            for _ in range(2 if change.status == "T" else 1):  # a file for a link: one goes, one comes
-                block, starts = _block(out, starts, most)
-                size += len(block)
-                patch += block
-            yield None if size > most else patch.decode("utf-8", "replace")
-
-
-def _block(out: Iterable[bytes], starts: bytes, most: int) -> tuple[bytes, bytes]:
-    """Lines to the next header, no more than a little beyond `most` bytes of them, and that header."""
-    pieces, size, is_start = [starts], len(starts), starts.endswith(b"\n")
-    readline = out.readline  # type: ignore[attr-defined]
-    while piece := readline(CHUNK):
-        if is_start and piece.startswith(b"diff --git "):
-            return b"".join(pieces), piece
-        is_start = piece.endswith(b"\n")
-        if size <= most:
-            pieces.append(piece)
-            size += len(piece)
-    return b"".join(pieces), b""
+def _patch(git: Git, base: str, commit: str, change: FileDiff, limit: int) -> str:
+    """The patch of one file; "" where it is longer than that: no more of it is read."""
+    if (change.added or 0) + (change.deleted or 0) > limit:
+        return ""
+    with git.reading(*_DIFF, "-p", "--full-index", base, commit, "--", *map(os.fsdecode, change.names)) as out:
+        data = out.read(4 * limit + 1)
+    patch = data.decode("utf-8", "replace")
+    return patch[patch.index("diff --git ") :] if len(patch) <= limit and "diff --git " in patch else ""
 
 
 # -- What is looked at first ------------------------------------------------------------------------------------------

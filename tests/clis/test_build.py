@@ -125,8 +125,7 @@ def test_coding_agents_carry_a_plan_out(tmp_path: Path, moderator: str, lead: st
             git(site.repo, "commit", "-q", "-m", "Tests")
             for setting in ("filter.evil.clean", "filter.evil.smudge", "diff.evil.textconv", "diff.evil.command"):
                 git(site.repo, "config", setting, f"touch '{mark}'; cat")
-            site.open()
-            site.confirm()
+            site.plan()
             site.until(lambda: site.due is Due.STUCK, "the third task to fail three times", seconds=300)
             site.types("[TASK: 003 | dropped | not now]")
             site.until_end()

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dialogd.memory
 from dialogd.errors import StorageError
-from dialogd.memory import Memory
 from dialogd.memory.past import LARGEST
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
@@ -59,7 +59,7 @@ def test_an_index_that_grew_is_the_one_that_is_made_anew(order: list[int], data:
                 os.utime(target, (1_700_000_000, 1_700_000_000 + number))
                 target.chmod(0o600)
             if data.draw(st.booleans()):
-                shelf.memory.add(target)
+                shelf.memory.archived()
             if data.draw(st.integers(0, 4)) == 0:
                 target.unlink()
                 assert shelf.memory.search("nothing") == []
@@ -110,7 +110,7 @@ def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, how: str) -> 
         shelf.index.with_name(shelf.index.name + end).unlink(missing_ok=True)
     SPOILT[how](shelf.index)
     assert (memory.dialogs(None), memory.recall("user sessions"), memory.search("rival")) == before
-    memory.add(shelf.put(past(9, "Coffee or tea", "Tea, and a kettle for each floor.")))
+    shelf.put(past(9, "Coffee or tea", "Tea, and a kettle for each floor."))
     assert memory.recall("kettle")[0].dialog == "d00009"
     if how == "a folder":
         with pytest.raises(StorageError, match="cannot be made"):
@@ -119,21 +119,23 @@ def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, how: str) -> 
         assert memory.rebuild() == 5
 
 
-def test_a_locked_index_is_gone_around_and_not_waited_for_without_end(shelf: Shelf) -> None:
+def test_a_locked_index_is_gone_around_and_not_waited_for_without_end(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialogd.memory, "PATIENCE", 0.05)
     shelf.put(SESSIONS)
-    hasty = Memory(shelf.state.root, patience=0.05)
+    hasty = shelf.memory
     assert hasty.recall("sessions")
     with closing(sqlite3.connect(shelf.index, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        copy = shelf.put(RETRIES)
-        hasty.add(copy)
+        shelf.put(RETRIES)
         assert hasty.recall("retry policy")[0].dialog == RETRIES.id
         with pytest.raises(StorageError, match="database is locked") as told:
             hasty.rebuild()
         assert "fuser" in told.value.fix
         other.execute("ROLLBACK")
         assert other.execute("SELECT count(*) FROM copy").fetchone()[0] == 1
-        hasty.add(copy)
+        assert len(hasty.archived()) == 2
         assert other.execute("SELECT count(*) FROM copy").fetchone()[0] == 2
 
 

@@ -219,6 +219,16 @@ class Site(Pair):
         self.until_due(Due.CONFIRM)
         self.types("[TASK: all | confirmed]")
 
+    def plan(self) -> None:
+        """Begin, and confirm all of the plan."""
+        self.open()
+        self.confirm()
+
+    def build(self) -> None:
+        """All of it, from the question to the end."""
+        self.plan()
+        self.until_end()
+
     def until_end(self) -> None:
         """Wait for the end."""
         self.until(lambda: self.outcome, "the end", seconds=3 * PATIENCE)

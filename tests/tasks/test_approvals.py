@@ -47,9 +47,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         pytest.skip(f"needs a sandbox: {NO_SANDBOX}")
     folder = tmp_path_factory.mktemp("built")
     with Site(folder) as site:
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         tasks = site.tasks
     return Built(folder, site.repo, site.file, tasks)
 

@@ -44,9 +44,7 @@ def test_a_lead_writes_in_its_worktree_and_nowhere_else(tmp_path: Path) -> None:
     )
     script = {**USUAL, "001.1": {**READ, "run": attack}}
     with Site(tmp_path, script, environment={"HOME": str(tmp_path / "home")}) as site:
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         assert [task.state for task in site.tasks] == [APPROVED, APPROVED]
         assert "WROTE" not in site.text
         assert "REMOVED" not in site.text
@@ -78,9 +76,7 @@ def test_what_a_lead_plants_is_run_by_nobody_of_ours(tmp_path: Path, name: str) 
         for setting in ("filter.evil.clean", "filter.evil.smudge", "diff.evil.textconv", "diff.evil.command"):
             git(site.repo, "config", setting, f"touch {mark}; cat")
         git(site.repo, "config", "core.hooksPath", "hooks")
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         assert [task.state for task in site.tasks] == [APPROVED, APPROVED]
         assert not mark.exists()
 
@@ -95,9 +91,7 @@ def test_what_a_lead_says_of_its_work_is_a_sentence(tmp_path: Path) -> None:
     )
     broken = {**READ, "ages.py": "def read(text):\n    return 4\n", "say": claims}
     with Site(tmp_path, {**USUAL, "001.1": broken, "review 001.1": "no", "001.2": READ}) as site:
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         assert "| failed |" in site.text
         assert "| 2 files | +" in site.text
         assert "[REFUSED: " in site.text
@@ -109,8 +103,7 @@ def test_what_a_lead_says_of_its_work_is_a_sentence(tmp_path: Path) -> None:
 def test_what_makes_a_gate_green_without_a_test_is_shown_first(tmp_path: Path) -> None:
     gate = "python3 -c 'import conftest, unittest; unittest.main(\"test_ages\")'"
     with Site(tmp_path, {**USUAL, "001.1": {**READ, "conftest.py": "import os\nos._exit(0)\n"}}, gate=gate) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "review 001.1" in site.calls, "the review")
         (review,) = site.prompts("review 001.1")
         assert "1 file besides source changed: conftest.py. A green gate says nothing until you have read" in review
@@ -121,8 +114,7 @@ def test_what_makes_a_gate_green_without_a_test_is_shown_first(tmp_path: Path) -
 @pytest.mark.slow
 def test_the_last_line_of_a_green_gate_is_told(tmp_path: Path) -> None:
     with Site(tmp_path, gate="echo '3 passed in `0 s`'; echo") as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "review 001.1" in site.calls, "the review")
         (review,) = site.prompts("review 001.1")
         assert "The last line that it printed: `3 passed in '0 s'`." in review[review.index("# The submission") :]
@@ -134,8 +126,7 @@ def test_what_the_gate_was_made_of_is_shown_when_it_is_gone(tmp_path: Path) -> N
         (site.repo / "setup.cfg").write_text("[tests]\nfail_under = 90\n")
         git(site.repo, "add", "-A")
         git(site.repo, "commit", "-q", "-m", "Settings")
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "review 001.1" in site.calls, "the review")
         (review,) = site.prompts("review 001.1")
         assert "besides source changed: notes.txt, setup.cfg" in review
@@ -155,9 +146,7 @@ def test_an_editable_install_leads_to_the_tree_under_test(tmp_path: Path) -> Non
         (site_packages,) = venv.glob("lib/*/site-packages")
         (site_packages / "ages.pth").write_text(f"{site.repo}/src\n")
         site.own_flags["L"] += ["--gate-sees", str(venv)]
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         first, second = site.text.split("[GATE: 001 | failed |")
         assert "not even python (" in first
         assert "SyntaxError" in first
@@ -181,9 +170,7 @@ def test_the_gate_sees_neither_network_nor_home_nor_dialog(tmp_path: Path) -> No
     with Site(tmp_path, gate="python3 look.py", environment={"HOME": str(home)}) as site:
         look = look.replace("PORT", str(site["M"].port))
         site.script.write_text(json.dumps({**USUAL, "001.1": {**READ, "look.py": look}}))
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         assert "FOUND []" in site.text
         assert "left" not in git(site.repo, "ls-tree", "-r", "--name-only", site.tasks[1].commit).split()
 
@@ -192,8 +179,7 @@ def test_the_gate_sees_neither_network_nor_home_nor_dialog(tmp_path: Path) -> No
 def test_a_lead_that_moves_its_branch_is_stopped_with_clear_words(tmp_path: Path) -> None:
     script = {**USUAL, "001.1": {**READ, "run": f"touch started; while [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done"}}
     with Site(tmp_path, script) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "work 001.1" in site.calls, "the lead to work")
         head = git(site.repo, "rev-parse", "main")
         other = git(site.repo, "commit-tree", f"{head}^{{tree}}", "-p", head, "-m", "By somebody")
@@ -226,8 +212,7 @@ def test_what_a_lead_may_do_over_http_is_told_as_its_own(tmp_path: Path) -> None
         done, refused = ["/say=200", "/pause=200", "/resume=200"], ["/say=409", "/approve=409", "/tasks=409"]
         run = shlex.join([sys.executable, "-c", TALKS, site.url("M"), *asks])
         site.script.write_text(json.dumps({**USUAL, "001.1": {**READ, "run": run}}))
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "[TASK: 001 | submitted" in site.text, "the submission")
         assert re.findall(r"/[a-z]+=[0-9]+", site.text) == [*done, *refused]
         assert site.text.count("via=L ") == 3
@@ -237,8 +222,7 @@ def test_what_a_lead_may_do_over_http_is_told_as_its_own(tmp_path: Path) -> None
 def test_what_only_git_lfs_can_commit_is_named(tmp_path: Path) -> None:
     script = {**USUAL, "001.1": {".gitattributes": "*.psd filter=lfs\n", "x.psd": "raw"}}
     with Site(tmp_path, script, gate="true") as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "review 001.1" in site.calls, "the review")
         assert "| no pointer, though its path belongs to Git LFS: x.psd |" in site.text
         assert "belongs to Git LFS: x.psd" in site.prompts("review 001.1")[0]

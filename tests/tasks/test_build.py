@@ -20,9 +20,7 @@ pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_
 
 def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         assert site.outcome == "DECIDED"
         assert site.calls == ["plan", "work 001.1", "review 001.1", "work 002.1", "review 002.1", "else"]
         first, second = site.tasks
@@ -42,20 +40,6 @@ def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
-    broken = {**READ, "ages.py": "def read(text):\n    return 4\n"}
-    with Site(tmp_path, {**USUAL, "001.1": broken, "001.2": READ}) as site:
-        site.open()
-        site.confirm()
-        site.until_end()
-        assert "| failed |" in site.text
-        assert "the gate failed" in site.text
-        assert site.tasks[0].iteration == 2
-        (again,) = site.prompts("work 001.2")
-        assert "the gate failed" in again
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gate", "why"),
     [
@@ -66,8 +50,7 @@ def test_a_task_that_breaks_the_tests_is_done_again(tmp_path: Path) -> None:
 def test_no_review_is_paid_for_where_the_gate_could_not_start(tmp_path: Path, gate: str, why: str) -> None:
     script = {"plan": PLAN.splitlines()[0], "001.1": READ}
     with Site(tmp_path, script, gate=gate) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until_due(Due.STUCK)
         assert site.calls == ["plan", "work 001.1"]
         assert f"[TASK: 001 | error | Refused | the gate {why}" in site.text
@@ -89,8 +72,7 @@ def test_with_nobody_there_a_gate_that_could_not_start_ends_the_build(tmp_path: 
 def test_a_gate_that_fails_in_another_way_than_before_is_reviewed(tmp_path: Path) -> None:
     script = {"plan": PLAN.splitlines()[0], "001.1": {"ages.txt": "3\n"}}
     with Site(tmp_path, script, gate="cat README.md *.txt; exit 1") as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until_asked("review 001.1")
 
 
@@ -105,8 +87,7 @@ def test_without_a_sandbox_the_gate_waits_for_the_person_s_word_on_this_tree(tmp
     script = {"plan": PLAN.splitlines()[0], "001.1": {**READ, "run": wait}}
     path = f"{box.parent}{os.pathsep}{os.environ['PATH']}"
     with Site(tmp_path, script, gate=f"touch '{ran}'; {GATE}", environment={"PATH": path}) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         started = tmp_path / "repo.dialogd" / "task-001-read-ages" / "started"
         site.until(started.exists, "the lead to work")
         box.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
@@ -122,25 +103,10 @@ def test_without_a_sandbox_the_gate_waits_for_the_person_s_word_on_this_tree(tmp
 
 
 @pytest.mark.slow
-def test_a_task_that_fails_three_times_goes_to_the_person(tmp_path: Path) -> None:
-    reviews = {f"review 001.{number}": "no" for number in (1, 2, 3)}
-    with Site(tmp_path, {**USUAL, **reviews}) as site:
-        site.open()
-        site.confirm()
-        site.until_due(Due.STUCK)
-        site.types("[TASK: 001 | accepted]")
-        site.until_end()
-        assert [task.state for task in site.tasks] == [APPROVED, APPROVED]
-        assert site.calls.count("review 001.1") == 1
-
-
-@pytest.mark.slow
 def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
     again = {"show.py": "import ages\n\n\ndef show(text):\n    print('age', ages.read(text))\n"}
     with Site(tmp_path, {**USUAL, "002.2": again}) as site:
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         trees = [task.tree for task in site.tasks]
         (site.repo / "show.py").write_text("print('by the person')\n")
         git(site.repo, "add", "-A")
@@ -158,28 +124,12 @@ def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_person_changes_in_the_worktree_is_not_lost(tmp_path: Path) -> None:
-    script = {**USUAL, "001.1": {**READ, "run": "while [ ! -e note.txt ]; do sleep 0.05; done"}}
-    with Site(tmp_path, script) as site:
-        site.open()
-        site.confirm()
-        site.until(lambda: "work 001.1" in site.calls, "the lead to work")
-        (folder,) = (tmp_path / "repo.dialogd").glob("task-001-*")
-        (folder / "note.txt").write_text("Mind leap years.\n")
-        site.until_end()
-        assert "note.txt" in git(site.repo, "show", "--stat", site.tasks[0].commit)
-        (review,) = site.prompts("review 001.1")
-        assert "+Mind leap years." in review
-
-
-@pytest.mark.slow
 def test_a_gate_that_ends_in_a_pause_is_not_run_again(tmp_path: Path) -> None:
     with Site(
         tmp_path, gate="cat /proc/sys/kernel/random/uuid; touch up; until [ -e go ]; do sleep 0.05; done"
     ) as site:
         logs = tmp_path / "state" / "logs"
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: list((tmp_path / "repo.dialogd").glob(".gate-*/up")), "the gate to run")
         site.types("[PAUSED]")
         (up,) = (tmp_path / "repo.dialogd").glob(".gate-*/up")
@@ -198,8 +148,7 @@ def test_a_gate_that_ends_in_a_pause_is_not_run_again(tmp_path: Path) -> None:
 def test_every_log_that_a_record_names_stays(tmp_path: Path) -> None:
     rules = ("cycles = 0", "iterations = 1")
     with Site(tmp_path, {**USUAL, "review 001.1": "no"}, gate="cat /proc/sys/kernel/random/uuid", rules=rules) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until_due(Due.STUCK)
         dialog = site.dialog()
         assert dialog is not None
@@ -215,9 +164,7 @@ def test_every_log_that_a_record_names_stays(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_without_a_gate_a_tree_is_untested_and_says_so(tmp_path: Path) -> None:
     with Site(tmp_path, gate="") as site:
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         assert "[GATE: 001 | untested |" in site.text
         assert "| gate untested | score 86]" in site.text
         (review,) = site.prompts("review 001.1")
@@ -228,8 +175,7 @@ def test_without_a_gate_a_tree_is_untested_and_says_so(tmp_path: Path) -> None:
 def test_another_command_in_the_file_runs_nowhere(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
         site.gate = f"touch {tmp_path / 'ran'}"
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "started with" in str(site["L"].health()), "the lead's daemon to say so")
         assert not (tmp_path / "ran").exists()
         assert "assigned" not in site.text
@@ -239,18 +185,8 @@ def test_another_command_in_the_file_runs_nowhere(tmp_path: Path) -> None:
 def test_a_daemon_that_was_told_no_repository_does_nothing(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
         site.own_flags["L"] = []
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "--repo" in str((site["L"].health() or {}).get("waiting")), "the lead's daemon to say so")
-
-
-@pytest.mark.slow
-def test_with_nobody_at_the_table_a_build_comes_to_its_end(tmp_path: Path) -> None:
-    reviews = {f"review 001.{number}": "no" for number in (1, 2, 3)}
-    with Site(tmp_path, {**USUAL, **reviews, "001.2": {}, "001.3": {}}, person="absent") as site:
-        site.open()
-        site.until_end()
-        assert [task.state for task in site.tasks] == ["dropped", APPROVED]
 
 
 @pytest.mark.slow
@@ -258,8 +194,7 @@ def test_a_fix_that_takes_another_file_away_by_a_new_name_is_told(tmp_path: Path
     asks = f"[FINDING: blocking | docs | notes.md | 1 | it is missing | write it]\n{SCORE}\n[DECIDE: REF reject | no]"
     fixed = {"run": "mv README.md notes.md"}
     with Site(tmp_path, {**USUAL, "review 001.1": asks, "001.2": fixed}, gate="true") as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "review 001.2" in site.calls, "the second review")
         assert "changed outside the findings it answers: README.md" in site.text
 
@@ -269,9 +204,7 @@ def test_a_submission_that_changes_nothing_is_a_finding_that_blocks_and_no_appro
     resolves = f"[RESOLVED: 1 | it was there already]\n{SCORE}\n[DECIDE: REF approve]"
     script = {**USUAL, "001.1": {}, "001.2": READ, "review 001.1": resolves, "002.2": {}, "002.3": {"more.py": ""}}
     with Site(tmp_path, {**script, "review 002.1": "no"}, gate="true") as site:
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         empty, same = "as it was before the task", "as it was in the attempt before"
         assert [site.text.count(f"nothing was changed: every file is {what} |") for what in (empty, same)] == [1, 1]
         assert "[TASK: 001 | changes | score 86 | iteration 1 | findings that block are open: 1]" in site.text
@@ -291,8 +224,7 @@ def test_a_submission_that_changes_nothing_is_a_finding_that_blocks_and_no_appro
 def test_what_the_person_has_tried_again_need_not_change(tmp_path: Path) -> None:
     script = {"plan": PLAN.splitlines()[0], "001.1": READ, "review 001.1": "no", "001.2": {}}
     with Site(tmp_path, script, gate="true", rules=("cycles = 0", "iterations = 1")) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until_due(Due.STUCK)
         site.types("[TASK: 001 | retry]")
         site.until_end()

@@ -87,8 +87,7 @@ def test_a_gate_without_a_place_for_its_copy_names_that_place(tmp_path: Path) ->
     step = Step("L", "*", "before", "| submitted |")
     environment = programs(tmp_path / "bin", step, tmp_path / "talk" / "dialog.md")
     with Site(tmp_path, ONE, environment=environment) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: not site["L"].running, "the gate to be due")
         folder = site.folder / "repo.dialogd"
         folder.rename(site.folder / "away")
@@ -112,8 +111,7 @@ def gates(site: Site) -> list[Path]:
 def test_edits_in_the_worktree_while_the_gate_runs_belong_to_the_next_attempt(tmp_path: Path) -> None:
     script = {**ONE, "review 001.1": "no", "001.2": {"more.txt": "done again\n"}}
     with Site(tmp_path, script, gate=WAITING_GATE) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: gates(site), "the gate to run")
         (folder,) = (site.folder / "repo.dialogd").glob("task-001-*")
         (folder / "note.txt").write_text("Mind leap years.\n")
@@ -138,8 +136,7 @@ def gone_on(site: Site) -> str:
 def test_edits_after_an_approval_take_no_part_and_are_kept(tmp_path: Path) -> None:
     with Site(tmp_path, {**ONE, "review 001.2": "yes"}) as site:
         site.listener.held = {"else"}
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "else" in site.calls, "the summary")
         (folder,) = (site.folder / "repo.dialogd").glob("task-001-*")
         (folder / "later.txt").write_text("A thought.\n")
@@ -170,8 +167,7 @@ def told(site: Site) -> list[str]:
 def test_a_task_that_is_assigned_again_elsewhere_keeps_what_its_branch_held(tmp_path: Path) -> None:
     with Site(tmp_path, USUAL) as site:
         site.listener.held = {"work 002.1"}
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "work 002.1" in site.calls, "the second task")
         dialog = site.dialog()
         assert dialog is not None
@@ -199,8 +195,7 @@ def test_a_task_that_is_assigned_again_elsewhere_keeps_what_its_branch_held(tmp_
 def test_a_question_of_the_lead_keeps_its_edits_and_its_attempt(tmp_path: Path) -> None:
     asks = {"half.txt": "half of it\n", "end": "Years or days?\n\n[QUESTION_FOR_USER: years or days?]"}
     with Site(tmp_path, {**ONE, "001.1": asks}) as site:
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: "[QUESTION_FOR_USER: years or days?" in site.text, "the question")
         (task,) = site.tasks
         assert (task.state, task.iteration, task.commit) == ("assigned", 1, "")
@@ -222,8 +217,7 @@ def test_a_question_of_the_lead_keeps_its_edits_and_its_attempt(tmp_path: Path) 
 def test_an_agent_that_leaves_at_work_comes_back_to_it(tmp_path: Path, who: str, call: str) -> None:
     with Site(tmp_path, ONE) as site:
         site.listener.lost = {call}
-        site.open()
-        site.confirm()
+        site.plan()
         site.until(lambda: call in site.calls, call)
         (before,) = site.tasks
         site.types(f"[LEAVE: {who}]")

@@ -236,8 +236,7 @@ def test_killed_at_a_step_of_a_task_it_goes_on_there(tmp_path: Path, name: str) 
         if not step.git and gate == GATE:
             calls = site.listener.lost if step.again else site.listener.held
             calls.add("work 001.1" if step.who == "L" else "review 001.1")
-        site.open()
-        site.confirm()
+        site.plan()
         killed_at(site, name)
         site.listener.let_go()
         site[step.who].start()
@@ -279,9 +278,7 @@ MERGING = [("read-tree", "before"), ("read-tree", "after"), ("update-ref", "befo
 
 def test_a_merge_that_is_killed_at_each_step_is_made_once(tmp_path: Path) -> None:
     with Site(tmp_path, {**USUAL, "plan": PLAN.partition("\n")[0]}) as site:
-        site.open()
-        site.confirm()
-        site.until_end()
+        site.build()
         begun, (task,) = git(site.repo, "rev-parse", "main"), site.tasks
         for number, (word, when) in enumerate(MERGING):
             step = Step("", word, when, "[APPROVED: task-001")

@@ -168,11 +168,6 @@ def assert_kills_change_nothing(tmp_path: Path, doing: str, when: str, calls: Co
 
 
 @pytest.mark.slow
-def test_a_submission_that_is_killed_is_made_once(tmp_path: Path) -> None:
-    assert_kills_change_nothing(tmp_path, "submit", "after", ("commit-tree", "update-ref"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("doing", DOING)
 def test_whatever_is_killed_is_made_whole(tmp_path: Path, doing: str, when: str) -> None:

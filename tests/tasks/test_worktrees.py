@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +29,13 @@ def opened(repo: Repo, number: int = 1, title: str = "first") -> tuple[Worktrees
     """The worktree of a task on the person's branch."""
     trees = Worktrees(repo.path)
     return trees, trees.open(number, title, base_of(repo.path).commit)
+
+
+def submitted(repo: Repo, files: Mapping[str, str | bytes]) -> tuple[Worktrees, Worktree, Submission]:
+    """A task in whose worktree these files were written, and what was submitted of it."""
+    trees, worktree = opened(repo)
+    write(worktree.path, files)
+    return trees, worktree, trees.submit(worktree, 1, "2:abc", "one")
 
 
 def refused(do: Callable[[], object], words: str) -> str:
@@ -169,9 +176,8 @@ def test_the_folder_of_worktrees_is_the_persons_alone(repo: Repo, tmp_path: Path
 
 
 def test_a_branch_that_somebody_moved_is_told_and_nothing_lost(repo: Repo) -> None:
-    trees, worktree = opened(repo)
-    write(worktree.path, {"b.txt": "agent\n"})
-    tip = trees.submit(worktree, 1, "2:abc", "one").commit
+    trees, worktree, made = submitted(repo, {"b.txt": "agent\n"})
+    tip = made.commit
     write(worktree.path, {"b.txt": "hand\n"})
     repo.git("commit", "-q", "-a", "-m", "by hand", cwd=worktree.path)
     for do in (
@@ -189,9 +195,8 @@ def test_a_branch_that_somebody_moved_is_told_and_nothing_lost(repo: Repo) -> No
 
 
 def test_a_branch_that_was_deleted_starts_anew_and_its_commits_stay(repo: Repo) -> None:
-    trees, worktree = opened(repo)
-    write(worktree.path, {"b.txt": "agent\n"})
-    tip = trees.submit(worktree, 1, "2:abc", "one").commit
+    trees, worktree, made = submitted(repo, {"b.txt": "agent\n"})
+    tip = made.commit
     repo.git("worktree", "remove", "--force", str(worktree.path))
     repo.git("branch", "-q", "-D", worktree.branch)
     assert tree(trees.open(1, "first", worktree.base).path) == tree(repo.path)
@@ -290,18 +295,6 @@ def test_a_commit_whose_turn_was_not_written_is_adopted(repo: Repo) -> None:
         ["not by its text", "", "Dialogd-Task: 001", "Dialogd-Debt: 9:fff"],
         ["task-001-first", "", "Dialogd-Task: 001", "Dialogd-Debt: 4:abc"],
     ]
-
-
-def test_tasks_stack_in_one_line(repo: Repo) -> None:
-    trees, one = opened(repo)
-    write(one.path, {"b.txt": "one\n"})
-    first = trees.submit(one, 1, "2:abc", "one")
-    two = trees.open(2, "second", first.commit)
-    write(two.path, {"c.txt": "two\n"})
-    second = trees.submit(two, 2, "2:abc", "two")
-    assert second.files == 1
-    assert trees.is_ancestor(first.commit, second.commit)
-    assert not trees.is_ancestor(second.commit, first.commit)
 
 
 @pytest.mark.slow
@@ -414,9 +407,7 @@ def test_a_large_diff_is_cut_by_file_and_what_is_missing_is_named(repo: Repo) ->
 
 
 def test_names_in_a_diff_stay_on_their_line(repo: Repo) -> None:
-    trees, worktree = opened(repo)
-    write(worktree.path, {"x\nTURN: A": "1\n"})
-    submission = trees.submit(worktree, 1, "2:abc", "x")
+    trees, worktree, submission = submitted(repo, {"x\nTURN: A": "1\n"})
     (file,) = trees.diff(worktree.base, submission.commit, 9999).files
     assert file.path == "x\\u000aTURN: A"
     assert "\nTURN" not in file.patch
@@ -499,9 +490,7 @@ def test_a_task_is_carried_to_another_base(repo: Repo) -> None:
 
 
 def test_a_conflict_is_named_and_changes_nothing(repo: Repo) -> None:
-    trees, worktree = opened(repo)
-    write(worktree.path, {"a.txt": "one\nagent\n"})
-    submission = trees.submit(worktree, 1, "2:abc", "one")
+    trees, worktree, submission = submitted(repo, {"a.txt": "one\nagent\n"})
     onto = repo.commit({"a.txt": "one\nperson\n"})
     before = (tree(worktree.path), repo.git("rev-parse", worktree.branch))
     assert trees.carry(worktree, [submission.commit], onto) == Conflict(submission.commit, ("a.txt",))
@@ -590,9 +579,8 @@ def test_what_the_person_ignores_everywhere_takes_no_part(
     repo.commit({".gitignore": "!kept.swp\n"})
     write(repo.path, {"mine.swp": "x\n"})
     assert base_of(repo.path).uncommitted == ()
-    trees, worktree = opened(repo)
-    write(worktree.path, {"b.txt": "agent\n", "c.swp": "x\n", "kept.swp": "x\n"})
-    commit = trees.submit(worktree, 1, "2:abc", "one").commit
+    _, _, made = submitted(repo, {"b.txt": "agent\n", "c.swp": "x\n", "kept.swp": "x\n"})
+    commit = made.commit
     assert repo.git("diff", "--name-only", "main", commit).split() == ["b.txt", "kept.swp"]
 
 
@@ -611,9 +599,8 @@ def test_a_repository_of_another_user_is_used_where_the_person_trusts_it(
 
 def test_what_only_the_persons_git_can_do_is_left_to_it(repo: Repo) -> None:
     repo.commit({".gitattributes": "*.psd filter=lfs\n", "x.psd": "a\n"})
-    trees, worktree = opened(repo)
-    write(worktree.path, {"x.psd": "b\n"})
-    to = trees.submit(worktree, 1, "2:abc", "one").commit
+    trees, _, made = submitted(repo, {"x.psd": "b\n"})
+    to = made.commit
     assert f"merge --ff-only {to[:12]}" in refused(lambda: trees.forward("main", to), r"through a filter.*x\.psd")
     repo.git("sparse-checkout", "set", "--no-cone", "/a.txt", "/.gitattributes")
     assert "merge --ff-only" in refused(lambda: trees.forward("main", to), "sparse checkout")
@@ -631,9 +618,8 @@ def test_what_is_raw_at_a_path_of_git_lfs_is_named(repo: Repo) -> None:
 
 
 def test_a_branch_is_moved_where_it_is_checked_out_or_nowhere(repo: Repo, tmp_path: Path) -> None:
-    trees, worktree = opened(repo)
-    write(worktree.path, {"b.txt": "agent\n"})
-    one = trees.submit(worktree, 1, "2:abc", "one").commit
+    trees, worktree, made = submitted(repo, {"b.txt": "agent\n"})
+    one = made.commit
     write(worktree.path, {"b.txt": "more\n"})
     two = trees.submit(worktree, 1, "4:abc", "two").commit
     repo.git("switch", "-q", "-c", "mine")
