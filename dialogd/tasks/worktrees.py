@@ -661,13 +661,7 @@ class Worktrees:
 def task_name(number: int, title: str) -> str:
     """What a task's folder and branch are called: `task-003-short-title`."""
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
-    words = re.findall(r"[a-z0-9]+", plain)
-    short = ""
-    for word in words:
-        if len(short) + len(word) > 40:
-            break
-        short += f"-{word}"
-    return f"task-{number:03}{short or ('-' + words[0][:40] if words else '')}"
+    return f"task-{number:03}-{'-'.join(re.findall('[a-z0-9]+', plain))[:40]}".rstrip("-")
 
 
 def _short(ref: str) -> str:
@@ -776,9 +770,7 @@ def _changes(git: Git, base: str, commit: str) -> list[FileDiff]:
 
 def _summary(changes: Sequence[FileDiff]) -> str:
     """`3 files, +40 -2`, as it is told beside a submission."""
-    added, deleted = (sum(lines or 0 for lines in column) for column in (
-        [change.added for change in changes], [change.deleted for change in changes]
-    ))  # fmt: skip
+    added, deleted = (sum(getattr(change, what) or 0 for change in changes) for what in ("added", "deleted"))
     binary = sum(change.added is None for change in changes)
     files = f"{len(changes)} file{'' if len(changes) == 1 else 's'}"
     return f"{files}, +{added} -{deleted}" + (f", {binary} binary" if binary else "")
@@ -807,19 +799,15 @@ def _is_whole(git_dir: Path) -> bool:
 
 def _check_link(worktree: Worktree) -> None:
     """Refuse a worktree whose `.git`, a file that says where its git directory is, says something else."""
-    link, right = worktree.path / ".git", f"gitdir: {worktree.git_dir}\n"
-    try:
-        is_file = stat.S_ISREG(link.lstat().st_mode)
-        said = os.fsdecode(link.read_bytes()) if is_file else ""
-    except FileNotFoundError:
-        is_file, said = False, ""
-    if said.startswith("gitdir: "):
-        there = worktree.path / said.removeprefix("gitdir: ").rstrip("\n")
-        if there.resolve() == worktree.git_dir.resolve():
-            return
+    link, right = worktree.path / ".git", f"gitdir: {worktree.git_dir}"
+    is_file = link.is_file() and not link.is_symlink()
+    said = os.fsdecode(link.read_bytes()) if is_file else ""
+    there = worktree.path / said.removeprefix("gitdir: ").rstrip("\n")
+    if said.startswith("gitdir: ") and there.resolve() == worktree.git_dir.resolve():
+        return
     what = "was changed" if said else "is no file any more"
     problem = f"{shown(link)} {what}: a git that is run there would follow it elsewhere"
-    raise Refused(problem, fix=f"see who did that, and put the file back, with this line: {shown(right.strip())}")
+    raise Refused(problem, fix=f"see who did that, and put the file back, with this line: {shown(right)}")
 
 
 def _refuse_nested(root: Path, paths: Iterable[bytes]) -> None:
