@@ -93,6 +93,11 @@ class Template:
         return self.terms.rules.build is not None
 
     @property
+    def is_fixed(self) -> bool:
+        """True when exactly the described agents take part."""
+        return self.terms.most is not None and self.terms.least == self.terms.most
+
+    @property
     def how_many(self) -> str:
         """How many agents take part: `3`, `2+`, `2-4`."""
         least, most = self.terms.least, self.terms.most

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dialogd.memory
 from dialogd.errors import StorageError
 from dialogd.memory.past import LARGEST
 from tests.examples import examples
@@ -119,10 +118,8 @@ def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, how: str) -> 
         assert memory.rebuild() == 5
 
 
-def test_a_locked_index_is_gone_around_and_not_waited_for_without_end(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dialogd.memory, "PATIENCE", 0.05)
+@pytest.mark.slow
+def test_a_locked_index_is_gone_around_and_not_waited_for_without_end(shelf: Shelf) -> None:
     shelf.put(SESSIONS)
     hasty = shelf.memory
     assert hasty.recall("sessions")
