@@ -183,7 +183,7 @@ def main() -> int:
     parser.add_argument("--source", type=Path, default=own_python.REPOSITORY, metavar="DIR", help="another checkout")
     parser.add_argument("--folder", type=Path, default=Path.home(), metavar="DIR", help="not below /tmp (the home)")
     given = parser.parse_args()
-    from dialogd.backends.sandbox import missing
+    from dialogd.backends.command import missing
 
     if lacking := missing():
         print(f"a build cannot be measured here: {lacking}", file=sys.stderr)

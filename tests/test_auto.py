@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.backends import BACKENDS, Found, auto
+from dialogd.backends import BACKENDS, FREE, Found, Price, auto, price_of, variables_for
 from dialogd.backends.auto import Choice, choose, default_cap, introduce, price_for, resolve, seat_of, twins
-from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse
 from tests.support.cases import cases
@@ -280,7 +279,7 @@ def test_an_address_of_ones_own_says_who_sees_and_who_pays() -> None:
     assert (here.vendor, here.pays, here.here) == ("whoever runs http://localhost:8000", "nobody", True)
     without = choose("openai", 0, {}, {}, base_url="https://openrouter.ai/api/v1")
     assert (without.here, without.fix) == (False, "put OPENROUTER_API_KEY into the environment or into .env")
-    seen = auto.variables_for("openai", keys, {}, base_url="https://openrouter.ai/api/v1")
+    seen = variables_for("openai", keys, {}, base_url="https://openrouter.ai/api/v1")
     assert seen["OPENROUTER_API_KEY"] == keys["OPENROUTER_API_KEY"]
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.backends import BACKENDS, MACHINE, SHORTEST_SECRET, auto, secrets
+from dialogd.backends import BACKENDS, MACHINE, SHORTEST_SECRET, secrets
+from dialogd.backends import variables_for as variables_of
 from dialogd.errors import BadInput
 from tests.support.cases import cases
 
@@ -21,7 +22,7 @@ NAMES = sorted({name for kind in BACKENDS.values() for name in kind.may_see} | {
 def variables_for(name: str, environment: dict[str, str], dotenv: dict[str, str], base_url: str = "") -> dict[str, str]:
     """What a backend may see; nothing where its address and its key come from different places."""
     try:
-        return auto.variables_for(name, environment, dotenv, base_url)
+        return variables_of(name, environment, dotenv, base_url)
     except BadInput:
         return {}
 
@@ -34,7 +35,7 @@ def test_no_variable_of_another_vendor_reaches_a_backend(
     environment: dict[str, str], dotenv: dict[str, str], name: str
 ) -> None:
     try:
-        seen = auto.variables_for(name, environment, dotenv)
+        seen = variables_of(name, environment, dotenv)
     except BadInput:
         return  # an address and a key from different places
     assert {*seen} <= {*BACKENDS[name].may_see, *MACHINE}
@@ -91,4 +92,4 @@ def test_an_address_from_dotenv_goes_with_a_key_from_dotenv_only() -> None:
     assert variables_for("anthropic", {}, address | key) == address | key
     assert variables_for("anthropic", address | key, {}) == address | key
     with pytest.raises(BadInput, match=r"stands in \.env"):
-        auto.variables_for("anthropic", key, address)
+        variables_of("anthropic", key, address)

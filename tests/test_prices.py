@@ -11,7 +11,7 @@ from genai_prices import Usage, calc_price
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dialogd.backends.prices import FREE, MOST, Price, parse_price, price_of
+from dialogd.backends import DEAREST, FREE, Price, parse_price, price_of
 from dialogd.errors import BadInput
 from tests.support.cases import cases
 
@@ -95,7 +95,7 @@ def test_a_price_is_read_as_people_write_it(text: str, price: Price) -> None:
 
 @cases(
     "text",
-    ["", "3", "3/", "/3", "3/15/1/1", "-3/15", "nan/1", "inf/1", "1e3/1", "three/four", f"1/{MOST * 2:.0f}", "٣/1"],
+    ["", "3", "3/", "/3", "3/15/1/1", "-3/15", "nan/1", "inf/1", "1e3/1", "three/four", f"1/{DEAREST * 2:.0f}", "٣/1"],
 )
 def test_a_price_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="price") as refused:
@@ -117,7 +117,7 @@ def test_no_request_is_cheaper_than_its_parts(
 
 def test_the_price_list_is_loaded_only_when_it_is_asked(repository: Path) -> None:
     program = (
-        "import sys; from dialogd.backends.prices import price_of; price_of('x', 'OpenAI', '1/2'); price_of('x', '');"
+        "import sys; from dialogd.backends import price_of; price_of('x', 'OpenAI', '1/2'); price_of('x', '');"
         " print('genai_prices' in sys.modules); price_of('x', 'OpenAI'); print('genai_prices' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", program], cwd=repository, text=True) == "False\nTrue\n"

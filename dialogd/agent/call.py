@@ -14,9 +14,8 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple
 
-from dialogd.backends import Backend, Delivery, NextRequest, Request, Tool, Usage
+from dialogd.backends import FREE, Backend, Delivery, NextRequest, Price, Request, Tool, Usage
 from dialogd.backends.parts import Prompt
-from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Dialog, Estimate, Spent, account
 from dialogd.protocol.text import KEY_BEGINS, KEY_ENDS, KEY_MAY_BEGIN, SHORTEST, clean, in_words, one_line, redact

@@ -23,6 +23,7 @@ from dialogd.backends import (
     kind_of,
     load_backend,
     secrets,
+    variables_for,
 )
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
@@ -83,7 +84,7 @@ def player(
         command=settings.command or (detail if choice.backend in auto.COMMANDS else ""),
         model=choice.model,
         project=settings.project,
-        variables=auto.variables_for(choice.backend, os.environ, variables, settings.base_url),
+        variables=variables_for(choice.backend, os.environ, variables, settings.base_url),
         max_tokens=settings.max_tokens,
         effort=settings.effort,
         base_url=settings.base_url,
@@ -133,7 +134,6 @@ def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, s
         variables,
         agents=ids,
         base_url=settings.base_url,
-        state=settings.state_dir,
     )
     return replace(choice, model=settings.model or choice.model)
 

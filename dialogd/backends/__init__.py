@@ -1,4 +1,4 @@
-"""Backends write agents' replies: a protocol, a table, one file per backend; which variables each of them may see."""
+"""Backends write agents' replies: a protocol, a table, one file per backend; their variables, and their prices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -16,7 +18,6 @@ from dialogd.errors import BackendError, BadInput
 
 if TYPE_CHECKING:
     from dialogd.backends.parts import Prompt
-    from dialogd.backends.prices import Price
     from dialogd.backends.tools import Toolbox
     from dialogd.protocol.model import Participant
     from dialogd.protocol.state import Dialog
@@ -110,7 +111,8 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
 CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (readonly_proof.py)
 WRITING = CODING | {"command"}  # those that can work in a folder and write nowhere else
 BOXED = frozenset({"gemini", "opencode", "command"})  # those of them that do so in a sandbox of ours alone
-WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they call tools
+SERVICES = frozenset({"anthropic", "openai", "gpt", "grok"})  # they speak to whatever address they are given
+WITH_TOOLS = SERVICES | {"ollama"}  # they call tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +154,12 @@ class Workspace:
         hidden: Sequence[Path] = (),
         cwd: Path | None = None,
     ) -> list[str]:
-        """The words that run `command` in the sandbox: `path` and `own` can be written, the network is open.
+        """The words that run `command` (in `cwd`, else `path`) in a sandbox: `path` and `own` can be written.
 
-        `read`, and what the words name, is there to be read, even if it lies in a shared temporary folder or in one
-        that is `hidden`; `pinned` files of `own` stay as they are. It runs in `cwd`, or in `path`.
+        `read`, and what the words name, is there to be read, wherever it lies; `pinned` files of `own` stay as they
+        are.
         """
-        from dialogd.backends.sandbox import confined
+        from dialogd.backends.command import confined
 
         roots = [path.resolve() for path in (self.path, *own)]
         words = [Path(word) for word in command if word.startswith("/") and Path(word).exists()]
@@ -265,13 +267,12 @@ class Found:
 class Backend(Protocol):
     """Anything that can answer. It never sees the lock or the peers, and writes nothing to the dialog.
 
-    `reply` yields text as it arrives (any chunks; their concatenation is the reply) and may yield `Usage`, as often as
-    it knows more: the last one counts, also when the call fails afterwards or is cancelled. It may yield `Tool` when an
-    agent begins to run one, and when that is over, `Delivery` where somebody else replies, and `NextRequest` between
-    two requests that are billed. It raises `BackendError` and nothing else. Cancelling the task that iterates it ends
-    the call and everything the call started before the cancellation returns. Its class also has
-    `probe(variables, variant) -> Found`, which calls no service. Where somebody else replies, `is_opened` says whether
-    they are at the turn.
+    `reply` yields text as it comes, `Usage` whenever it knows more (the last one counts, also when the call fails
+    later or is cancelled), `Tool` when one begins to run and when it has ended, `Delivery` where somebody else
+    replies, and `NextRequest` between two requests that are billed. It raises `BackendError` and nothing else.
+    Cancelling the task that iterates it ends the call and all that it started before the cancellation returns. The
+    class also has `probe(variables, variant) -> Found`; where somebody else replies, `is_opened` says whether they are
+    at the turn.
     """
 
     name: str
@@ -331,12 +332,107 @@ def probe(name: str, variables: Mapping[str, str]) -> Found:
 
 def writers() -> dict[str, str]:
     """Every backend, with what keeps it from leading a build here: "" for those that can, and prove it at the start."""
-    from dialogd.backends.sandbox import missing
+    from dialogd.backends.command import missing
 
     lacking = f"it writes in a sandbox alone, and {missing()}" if missing() else ""
     why = dict.fromkeys(BACKENDS, "it answers, and has no hands to write files with")
     why |= {"acp": "nothing keeps it to one folder"}
     return why | {name: lacking if name in BOXED else "" for name in WRITING}
+
+
+# -- What tokens cost -------------------------------------------------------------------------------------------------
+
+DEAREST = 100_000.0  # dollars per million tokens; more is a slip of the pen
+_PRICE = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
+
+# Under which name the price list knows a vendor.
+_PROVIDERS = MappingProxyType({"anthropic": "anthropic", "openai": "openai", "xai": "x-ai", "google": "google"})
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens. `cached` and `write` fall back to `tokens_in` where nothing else is known."""
+
+    tokens_in: float
+    tokens_out: float
+    cached: float | None = None
+    write: float | None = None
+    source: str = ""
+    over: int = 0  # a request with more tokens of input costs what `beyond` says, all of it
+    beyond: Price | None = None
+
+    def usd(self, tokens_in: int, tokens_out: int, cached: int = 0, cache_write: int = 0) -> float:
+        """The cost of one request; `tokens_in` includes cached and written tokens."""
+        if self.beyond is not None and tokens_in > self.over:
+            return self.beyond.usd(tokens_in, tokens_out, cached, cache_write)
+        rest = max(tokens_in - cached - cache_write, 0)
+        read = self.tokens_in if self.cached is None else self.cached
+        write = self.tokens_in if self.write is None else self.write
+        return (rest * self.tokens_in + cached * read + cache_write * write + tokens_out * self.tokens_out) / 1e6
+
+
+FREE = Price(0.0, 0.0, source="free")
+
+
+def price_of(
+    model: str, vendor: str, override: str = "", table: Mapping[str, str] = MappingProxyType({})
+) -> Price | None:
+    """What `model` of `vendor` costs; None when nobody knows. Raises `BadInput` for a price that cannot be read.
+
+    `override` counts before `table` (model name to price, both as people write them), that before the price list.
+    """
+    if override.strip():
+        return parse_price(override)
+    name = model.strip().lower()
+    own = next((text for known, text in table.items() if name and known.strip().lower() == name), None)
+    if own is not None:
+        return parse_price(own, f"the price of {model}")
+    provider = _PROVIDERS.get(vendor.lower())
+    return _listed(name, provider) if provider and name else None
+
+
+def parse_price(text: str, what: str = "the price") -> Price:
+    """Read `IN/OUT`, `IN/OUT/CACHED` (dollars per million tokens) or `free`. Raises `BadInput`, naming `what` it is."""
+    if text.strip().lower() == "free":
+        return FREE
+    parts = [part.strip().removeprefix("$").strip() for part in text.split("/")]
+    numbers = [float(part) if _PRICE.fullmatch(part) else math.inf for part in parts]
+    if len(numbers) not in (2, 3) or max(numbers) > DEAREST:
+        raise BadInput(
+            f"{what} {text[:60]!r} cannot be read",
+            fix="write IN/OUT or IN/OUT/CACHED in dollars per million tokens, such as 3/15 or 3/15/0.3; or free",
+        )
+    if not any(numbers):
+        return FREE
+    return Price(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, source="given")
+
+
+@lru_cache(maxsize=64)
+def _listed(model: str, provider: str) -> Price | None:
+    """Today's offline list price; None for a model that is not in it, or is not billed by tokens both ways."""
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+
+        _, found = get_snapshot().find_provider_model(model, None, provider, None)
+    except (ImportError, LookupError):
+        return None
+    listed = found.get_prices(datetime.now(UTC))
+    names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+    rates = [getattr(listed, name) for name in names]
+    if rates[0] is None or rates[1] is None:
+        return None
+    starts = [tier.start for rate in rates for tier in getattr(rate, "tiers", ())]
+    beyond = _at(rates, max(starts) + 1) if starts else None
+    return replace(_at(rates, 0), over=min(starts, default=0), beyond=beyond)
+
+
+def _at(rates: Sequence[Any], tokens: int) -> Price:
+    now: list[float | None] = []
+    for rate in rates:
+        passed = [tier.price for tier in getattr(rate, "tiers", ()) if tokens > tier.start]
+        found = passed[-1] if passed else getattr(rate, "base", rate)
+        now.append(None if found is None else float(found))
+    return Price(now[0] or 0.0, now[1] or 0.0, now[2], now[3], "list price")
 
 
 # -- The person's variables: which of them a backend may see, and which are secrets -----------------------------------
@@ -352,12 +448,15 @@ MACHINE = (
 _SECRET = re.compile(r"(?:^|_)(?:API_?KEY|ACCESS_KEY|TOKEN|PASSWORD|SECRET\w*)$", re.I)
 
 
-def variables_for(kind: Kind, environment: Mapping[str, str], dotenv: Mapping[str, str]) -> dict[str, str]:
+def variables_for(
+    name: str, environment: Mapping[str, str], dotenv: Mapping[str, str], base_url: str = ""
+) -> dict[str, str]:
     """The variables that a backend may see: its own, the environment's before `.env`'s, and `MACHINE`.
 
-    Raises `BadInput` where `.env` names the address for a key that stands in the environment: a folder that somebody
-    else made must not decide where the person's key goes.
+    At the address of a known vendor it sees that vendor's key, too. Raises `BadInput` where `.env` names the address
+    for a key that stands in the environment: a folder that somebody else made must not decide where that key goes.
     """
+    kind = kind_of(name)
     named = next((key for key in kind.addresses if dotenv.get(key) and not environment.get(key)), "")
     held = next((key for key in kind.keys if environment.get(key)), "")
     if named and held:
@@ -366,7 +465,13 @@ def variables_for(kind: Kind, environment: Mapping[str, str], dotenv: Mapping[st
             fix=f"put {named} into the environment too, or {held} into .env and not into the environment",
         )
     merged = {**dotenv, **{key: value for key, value in environment.items() if value}}
-    found = {key: merged[key] for key in kind.may_see if merged.get(key)}
+    seen = [*kind.may_see]
+    if name.partition(":")[0] in SERVICES:
+        from dialogd.backends.apis import vendor_of
+
+        known = vendor_of(base_url or address(kind, merged))
+        seen += known[1:] if known else ()
+    found = {key: merged[key] for key in seen if merged.get(key)}
     return found | {key: environment[key] for key in MACHINE if environment.get(key)}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -13,16 +12,16 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
 from dialogd.backends.coding_agent import Checkpoint, checkpoint, counts, ended, failed, plan, table
-from dialogd.backends.command import INSTALL, NO_PROGRAM, Command, last_line, split_command
+from dialogd.backends.command import INSTALL, NO_PROGRAM, Command, Messages, last_line, split_command
 from dialogd.backends.parts import tokens_of
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line
-from dialogd.store.child import Child, not_started
+from dialogd.store.child import not_started
 
 if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
 
 PACKAGE, INSTALL_ACP = "agent-client-protocol", 'pip install "dialogd[acp]"'
-LINE_CAP = 16 * 1024 * 1024  # bytes of one message
-NOISE_CAP = 64 * 1024  # bytes on stdout that are no message: a banner is let pass, a flood is not
 REPLY_CAP = 4 * 1024 * 1024  # characters
 CANCEL_GRACE = 0.3  # seconds that an agent has to end its turn by itself before it is ended
 READ_ONLY = ("read-only", "readonly", "plan")  # modes, the strictest first
@@ -55,63 +52,24 @@ _ENDS = {"max_tokens": "cut", "max_turn_requests": "cut", "refusal": "refusal", 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
 
 
-class Wire(Child):
+class Wire(Messages):
     """A running agent; for the ACP package a `Transport`, by `send`, `receive` and `close`."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
-        super().__init__(command, None, environment, cwd)
-        self._lines: list[bytes] = []
-        self._rest = b""  # a line that has not ended
-        self._noise = 0
-        self.over = False
-        self.trouble = ""
-
     async def send(self, message: dict[str, Any]) -> None:
-        """Write one message. Raises ConnectionError when the agent reads no more."""
-        self.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        self.say(message)
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next message; None at the end, of which `trouble` says the cause unless it is the agent's exit."""
-        while not self.over:
-            while self._lines:
-                line = self._lines.pop(0)
-                message = _message(line)
-                if message is None:
-                    self._noise += len(line)
-                elif message.get("method") != "session/update" or (
-                    table(message, "params", "update").get("sessionUpdate") in _HEARD
-                ):
-                    return message
-            chunk = await self.read()
-            self._rest += chunk
-            if not chunk and self._rest:  # the last line needs no end
-                self._lines, self._rest = [self._rest], b""
-                continue
-            if b"\n" in chunk:
-                *self._lines, self._rest = self._rest.split(b"\n")
-            if self._noise > NOISE_CAP:
-                self.trouble = "prints on stdout what is no message of the protocol"
-            elif len(self._rest) > LINE_CAP:
-                self.trouble = f"sent a message of over {LINE_CAP // 1024 // 1024} MiB"
-            self.over = self.over or not chunk or bool(self.trouble)
+        """The next message that matters here and can be understood."""
+        while (message := await super().receive()) is not None:
+            is_heard = table(message, "params", "update").get("sessionUpdate") in _HEARD
+            is_one = bool(message.keys() & {"id", "method"}) and isinstance(message.get("id"), str | int | None)
+            is_one = is_one and isinstance(message.get("error"), dict | None)
+            if is_one and (is_heard or message.get("method") != "session/update"):
+                return message
         return None
 
     async def close(self) -> None:
         """Nothing: `end` does it."""
-
-    async def end(self) -> int:
-        self.over = True
-        return await super().end()
-
-
-def _message(line: bytes) -> dict[str, Any] | None:
-    """The JSON-RPC message on a line; None where there is none that can be understood."""
-    with suppress(ValueError, RecursionError):
-        value = json.loads(line)
-        is_one = isinstance(value, dict) and ("method" in value or "id" in value)
-        if is_one and isinstance(value.get("id"), str | int | None) and isinstance(value.get("error"), dict | None):
-            return cast("dict[str, Any]", value)
-    return None
 
 
 def _whole(text: str) -> str:
@@ -123,8 +81,7 @@ class Warm:
     """One agent process, kept between turns; to it a client that refuses. Whoever made one awaits `end()`."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
-        """Start the agent in `cwd`. Raises OSError when no process can be started."""
-        self.wire = Wire(command, environment, cwd)
+        self.wire = Wire(command, None, environment, cwd)
         self.logins: tuple[str, ...] = ()
         self._cwd = str(cwd)
         self._connection: ClientSideConnection | None = None
@@ -132,7 +89,7 @@ class Warm:
         self._session = ""
         self._heard: asyncio.Queue[str | Tool | None] = asyncio.Queue()
         self._size = 0
-        self._is_at_tool = self._is_apart = False
+        self._is_at_tool = False
         self._dollars: float | None = None
         self._paid = 0.0
 
@@ -189,7 +146,7 @@ class Warm:
 
         self._paid = self._dollars or 0.0 if session == self._session else 0.0
         self._dollars, self._session, self._size = None, session, 0
-        self._is_apart = self._is_at_tool = False
+        self._is_at_tool = False
         heard = self._heard = asyncio.Queue()
         block = text_block(text.encode("utf-8", "replace").decode())
         self._call = asyncio.create_task(self._agent.prompt(session_id=session, prompt=[block]))
@@ -208,10 +165,10 @@ class Warm:
             if text := _whole(getattr(update.content, "text", "")):
                 if self._is_at_tool:
                     self._heard.put_nowait(Tool())
-                self._heard.put_nowait(f"\n\n{text}" if self._is_apart and self._size else text)
-                self._is_apart, self._is_at_tool, self._size = False, False, self._size + len(text)
+                self._heard.put_nowait(f"\n\n{text}" if self._is_at_tool and self._size else text)
+                self._is_at_tool, self._size = False, self._size + len(text)
         elif update.session_update == "tool_call":
-            self._is_apart = self._is_at_tool = True
+            self._is_at_tool = True
             self._heard.put_nowait(Tool(_whole(update.title or "a tool")))
         elif update.cost is not None and update.cost.currency.upper() == "USD":
             self._dollars = update.cost.amount
@@ -266,10 +223,7 @@ def _values(option: SessionConfigOptionSelect) -> list[str]:
 
 
 class ACP(Command):
-    """Talks to the agent that `options.variant`, else `options.command`, starts in `options.project`, and keeps it.
-
-    Nothing keeps an agent from running what its project contains, so it is not started without `options.trust_project`.
-    """
+    """Talks to the agent that `options.variant`, else `options.command`, starts in the project, and keeps it."""
 
     name = "acp"
     costs = True
@@ -311,16 +265,21 @@ class ACP(Command):
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Stream what the agent says. Raises `BackendError` for everything else than text and a regular end."""
         async with self._turn:
-            said: list[str] = []
+            said, warm = list[str](), None
+            await asyncio.to_thread(importlib.import_module, "acp")  # takes a second, in which the daemon must answer
             try:
-                async with aclosing(self._answer(request, said)) as pieces:
+                warm = await self._started()
+                async with aclosing(self._talk(warm, request, said)) as pieces:
                     async for piece in pieces:
                         yield piece
             except BaseException as error:  # failed, cancelled or left: what the session holds now is anybody's guess
+                known = error if isinstance(error, BackendError) else await self._failure(error, warm or self._warm)
                 await self.close()
-                if isinstance(error, BackendError):
-                    error.partial = "".join(said)
-                raise
+                if known is not None:
+                    known.partial = "".join(said)
+                if known is None or known is error:
+                    raise
+                raise known from error
 
     async def close(self) -> None:
         """End the agent: first by asking, then by its guard. May be called twice, and while a reply is under way."""
@@ -331,42 +290,34 @@ class ACP(Command):
             finally:
                 await warm.end()
 
-    async def _answer(self, request: Request, said: list[str]) -> AsyncGenerator[str | Usage | Tool, None]:
-        """One reply, which is also put into `said`, with every failure as a `BackendError`."""
-        await asyncio.to_thread(importlib.import_module, "acp")  # takes a second, in which the daemon must answer
+    async def _failure(self, error: BaseException, warm: Warm | None) -> BackendError | None:
+        """What an exception of the package's means; None for one that is no failure of the agent's."""
         from acp import RequestError
 
-        warm = await self._started()
-        try:
-            async with aclosing(self._talk(warm, request, said)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except RequestError as error:
+        program = self._words[0]
+        if warm is not None and isinstance(error, RequestError):
             known = error.data if isinstance(error.data, dict) else {"details": error.data}
             details = known.get("details") or known.get("message")
             words = f"{error}: {details}" if isinstance(details, str) and details != str(error) else str(error)
             ways = f" ({one_line(', '.join(warm.logins), QUOTED, self.secrets)})" if warm.logins else ""
             log_in = f"log in with the agent's own program{ways}, or give it its key"
             status = _CODES.get(error.code, error.code if error.code > 0 else None)
-            raise failed(self._words[0], words, status, log_in=log_in, secrets=self.secrets) from error
-        except ConnectionError as error:
-            program, wire, code = self._words[0], warm.wire, await warm.end()
-            if wire.errno is not None:
-                raise BackendError(f"cannot run {program!r}: {os.strerror(wire.errno)}", fix=NO_PROGRAM) from error
-            if wire.trouble:
+            return failed(program, words, status, log_in=log_in, secrets=self.secrets)
+        if warm is not None and isinstance(error, ConnectionError):
+            code = await warm.end()
+            if warm.wire.errno is not None:
+                return BackendError(f"cannot run {program!r}: {os.strerror(warm.wire.errno)}", fix=NO_PROGRAM)
+            if warm.wire.is_flooded:
                 fix = "start the agent so that it speaks ACP on stdout"
-                raise BackendError(wire.trouble, fix=fix, kind="garbled") from error
-            said_last = last_line(wire.stderr, self.secrets)
-            why = f"ended in the middle, exit {code}" + (f": {said_last}" if said_last else "")
-            raise BackendError(why, fix=f"run {program!r} by hand and see why it ends", retryable=True) from error
-        except ValueError as error:  # pydantic's too
+                return BackendError("floods its output with what is no message", fix=fix, kind="garbled")
+            why = f"ended in the middle, exit {code}: {last_line(warm.wire.stderr, self.secrets)}".removesuffix(": ")
+            return BackendError(why, fix=f"run {program!r} by hand and see why it ends", retryable=True)
+        if isinstance(error, ValueError):  # pydantic's too
             why = f"answered outside the protocol: {one_line(str(error), QUOTED, self.secrets)}"
-            raise BackendError(why, fix="install another version of the agent", kind="garbled") from error
+            return BackendError(why, fix="install another version of the agent", kind="garbled")
+        return None
 
     async def _talk(self, warm: Warm, request: Request, said: list[str]) -> AsyncGenerator[str | Usage | Tool, None]:
-        if self._warm is None:
-            self._warm = warm
-            await warm.open()
         prompt = request.prompt()
         basis = digest(prompt.rules)
         chosen = plan(prompt, request.agent.id, basis, self._points)
@@ -395,22 +346,19 @@ class ACP(Command):
         await self.close()
         program = self._program()
         try:
-            return Warm([program, *self._words[1:]], self._environment, (self._project or Path()).absolute())
+            self._warm = Warm([program, *self._words[1:]], self._environment, (self._project or Path()).absolute())
         except OSError as error:
             raise not_started(error, program) from error
+        await self._warm.open()
+        return self._warm
 
 
 def _used(response: PromptResponse, guess: Usage, reply: str) -> Usage:
-    """What a turn used: as reported, in one of two places, else `guess` with the reply's size."""
     if (usage := response.usage) is not None:
-        # Some agents count cached tokens and thoughts in, others beside; the total tells which.
-        read, written = usage.cached_read_tokens or 0, usage.cached_write_tokens or 0
-        tokens_in, tokens_out, thoughts = usage.input_tokens, usage.output_tokens, usage.thought_tokens or 0
-        if tokens_in + tokens_out + read + written <= usage.total_tokens:
-            tokens_in += read + written
-        if tokens_in + tokens_out + thoughts <= usage.total_tokens:
-            tokens_out += thoughts
-        return Usage(guess.model, tokens_in, tokens_out, usage.cached_read_tokens, usage.cached_write_tokens)
+        # Some agents count cached tokens in, others beside: the total tells.
+        tokens_in = max(usage.input_tokens, usage.total_tokens - usage.output_tokens)
+        cached = usage.cached_read_tokens, usage.cached_write_tokens
+        return Usage(guess.model, tokens_in, usage.output_tokens, *cached)
     if counted := table(response.field_meta, "quota", "token_count"):  # Gemini's
         tokens_in, tokens_out = counts(counted, "input_tokens", "output_tokens")
         return Usage(guess.model, tokens_in, tokens_out)

@@ -1,8 +1,4 @@
-"""Model APIs by their official SDKs: Anthropic's Messages; OpenAI's Responses and Chat Completions, with presets.
-
-`anthropic` is Claude; `openai` any server that speaks OpenAI's language, with presets for OpenAI, xAI and Ollama. They
-share who is asked with which key, one streamed reply, and what errors mean.
-"""
+"""Model APIs by their SDKs: `anthropic` (Messages); `openai` (Responses, Chat Completions), and presets of it."""
 
 from __future__ import annotations
 
@@ -23,12 +19,11 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from dialogd.backends import BACKENDS, Found, NextRequest, Options, Request, Tool, Usage
+from dialogd.backends import BACKENDS, FREE, Found, NextRequest, Options, Price, Request, Tool, Usage, price_of
 from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
-from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
-from dialogd.protocol.text import one_line, redact
+from dialogd.protocol.text import one_line
 
 if TYPE_CHECKING:
     from anthropic.types import RawMessageStreamEvent
@@ -148,16 +143,12 @@ def failure(error: Exception, service: Service, reply: StreamedReply) -> Backend
         return _broken(error, service, reply)
     said, headers = str(body)[:4000], getattr(getattr(error, "response", None), "headers", {})
     meaning = next(row for statuses, words, row in ERRORS if status in statuses and (not words or words.search(said)))
-    if headers.get("x-should-retry") == "false":
-        meaning = meaning._replace(retryable=False)
-    words = _quoted(body, service.secrets)
-    found = _error(meaning, f"{cause}: {words}" if words else cause, service, reply)
+    found = _error(meaning, f"{cause}: {_quoted(body, service.secrets)}".removesuffix(": "), service, reply)
     found.retry_after = retry_after(headers) if found.retryable else None
     return found
 
 
 def _broken(error: Exception, service: Service, reply: StreamedReply) -> BackendError:
-    """A connection that failed, broke, or returned garbage."""
     import httpx2
 
     while isinstance(error.__cause__, httpx2.HTTPError):
@@ -211,7 +202,6 @@ def _error(meaning: Meaning, cause: str, service: Service, reply: StreamedReply)
 
 
 def _inner(body: object) -> object:
-    """`{"error": {…}}` and `{…}` alike."""
     return body.get("error", body) if isinstance(body, dict) else body
 
 
@@ -226,11 +216,8 @@ def _quoted(body: object, secrets: Sequence[str]) -> str:
     inner = _inner(body)
     if isinstance(inner, dict):
         return one_line(str(inner.get("message") or " ".join(_names(body))), QUOTED, secrets)
-    text = redact(inner, secrets)[0] if isinstance(inner, str) else ""
-    if "<" in text[:200]:
-        title = re.search(r"<title[^>]*>([^<]{1,200})", text[:4000], re.I)
-        return f"a page titled {one_line(title[1], 80)!r}" if title else "a page instead of an answer"
-    return one_line(text, QUOTED, secrets)
+    text = inner if isinstance(inner, str) else ""
+    return "a page instead of an answer" if "<" in text[:200] else one_line(text, QUOTED, secrets)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -298,8 +285,8 @@ class Service:
 def service_of(url: str, keys: tuple[str, ...], variables: Mapping[str, str], model: str, beside: str = "") -> Service:
     """The service at `url` with the key that may go there. Raises `BadInput` where there is none.
 
-    That is the vendor's own at an address in `HOSTS`, else the first that is set of those in `keys`. `beside` is an
-    address that the person set together with `keys`: they may go there, whoever is at it.
+    At an address in `HOSTS` it is that vendor's, else the first that is set of `keys`; at `beside`, which the person
+    set together with `keys`, they may go to whoever is there.
     """
     parts = _split(url)
     if not parts.hostname or parts.scheme not in ("http", "https"):
@@ -434,27 +421,20 @@ class Thoughts:
         self._reply = reply
         self._held: str | None = ""  # None once the reply itself has begun
 
-    def without(self, text: str) -> str:
+    def without(self, text: str, *, is_all: bool = False) -> str:
         """The part of the next piece that belongs to the reply; "" while nobody can know."""
         if self._held is not None:
             self._held += text
             text = self._held
-            if "<think>".startswith(text.lstrip()[:7]):
+            is_thought = text.lstrip().startswith("<think>")
+            if is_thought or (not is_all and "<think>".startswith(text.lstrip())):
                 thought, _, text = text.partition("</think>")
                 text = text.lstrip()
-                if not text:
+                if not text and not is_all:
                     return ""
                 self._reply.written += len(thought)
             self._held = None
         return self._reply.add(text)
-
-    def rest(self) -> str:
-        """What was held back to the end and is no thinking."""
-        held, self._held = self._held or "", None
-        if held.lstrip().startswith("<think>"):
-            self._reply.written += len(held)
-            return ""
-        return self._reply.add(held)
 
 
 class API:
@@ -557,7 +537,6 @@ class API:
         return StreamedReply(guess, max(most, LEAST_TOKENS), before=before, may_use=may_use)
 
     def _rest(self, request: Request, used: Usage) -> Request:
-        """The request with what its budget has left."""
         read, out = used.tokens_in or 0, used.tokens_out or 0
         usd = self.price.usd(read, out, used.cached or 0, used.cache_write or 0) if self.price else 0.0
         allowance = None if request.allowance is None else request.allowance - usd
@@ -779,7 +758,7 @@ def _read_message(event: RawMessageStreamEvent, reply: StreamedReply) -> str:
 
 
 def _object(written: str) -> dict[str, Any]:
-    """Arguments as they are sent back: the service takes only an object, the model may have written anything."""
+    """The service takes only an object; the model may have written anything."""
     try:
         found = json.loads(written)
     except ValueError:
@@ -797,24 +776,20 @@ ROOM = 8_000  # tokens of a prompt: Ollama leaves out the beginning of a longer 
 def address(variables: Mapping[str, str]) -> str:
     """The base URL that OLLAMA_HOST names (`host`, `host:port`, a URL), or the usual one."""
     named = variables.get("OLLAMA_HOST", "").strip() or "127.0.0.1"
-    url = named if "://" in named else f"http://{named}"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "127.0.0.1", parts.port
-    except ValueError:
-        return url  # refused, with its name, by whoever uses it
-    host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # where it listens is not where to ask
-    host = f"[{host}]" if ":" in host else host
-    default = {"http": 80, "https": 443}[parts.scheme] if "://" in named and parts.scheme in ("http", "https") else PORT
-    return f"{parts.scheme}://{host}:{port or default}{parts.path.rstrip('/')}/v1"
+    parts = _split(named if "://" in named else f"http://{named}")
+    if not parts.scheme:
+        return named  # refused, with its name, by whoever uses it
+    host = parts.hostname or "127.0.0.1"
+    host = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # where to ask
+    port = parts.port or ({"http": 80, "https": 443}.get(parts.scheme, PORT) if "://" in named else PORT)
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}/v1"
 
 
 def models(url: str) -> list[str] | None:
     """The models that chat and run here, newest first; None without an answer. Asks this machine only."""
     if not is_loopback(url):
         return None
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
     try:
         connection.request("GET", "/api/tags")
         found = json.loads(connection.getresponse().read(1_000_000))["models"]
@@ -850,11 +825,9 @@ VARIANTS = ("", "gpt", "grok", "ollama")  # "" is any server
 
 
 class OpenAI(API):
-    """Asks at `options.base_url`, else OPENAI_BASE_URL (XAI_BASE_URL, OLLAMA_HOST).
+    """Asks at `options.base_url`, else at the variable's address: OPENAI_BASE_URL, XAI_BASE_URL, OLLAMA_HOST.
 
-    Variants: `gpt` and `grok` are OpenAI and xAI, at their own address or at one that you name for them (then it gets
-    their key: a gateway of yours); `ollama` is this machine's; without one it is any server (LM Studio, vLLM,
-    OpenRouter), which gets OPENAI_API_KEY only where OPENAI_BASE_URL names its address, too.
+    Without a variant it is any server, and gets OPENAI_API_KEY only where OPENAI_BASE_URL names its address, too.
     """
 
     sdk = ("openai", "AsyncOpenAI", "OpenAIError")
@@ -946,7 +919,7 @@ class OpenAI(API):
         def read(chunk: Any) -> str:
             if chunk is not None:
                 return thoughts.without(_read_chunk(chunk, reply, asked, thought))
-            rest = thoughts.rest()
+            rest = thoughts.without("", is_all=True)
             if asked:
                 reply.uses = [use._replace(id=use.id or f"call_{at}") for at, use in sorted(asked.items())]
                 calls = [
@@ -970,7 +943,6 @@ class OpenAI(API):
 
 
 def _service(options: Options) -> Service:
-    """The service's address and key."""
     variables, kind = options.variables, BACKENDS[options.variant or "openai"]
     if options.variant == "ollama":
         url = options.base_url or address(variables)
@@ -1017,7 +989,6 @@ def _read_chunk(
 
 
 def _read_event(event: ResponseStreamEvent, reply: StreamedReply) -> str:
-    """Take an event into the reply; gives the text that it brought."""
     if event.type == "response.output_text.delta":
         return reply.add(event.delta)
     if event.type == "response.output_item.done" and reply.may_use:

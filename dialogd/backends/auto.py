@@ -12,46 +12,27 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from dialogd import backends
-from dialogd.backends import BACKENDS, CODING, Found, kind_of, probe
+from dialogd.backends import BACKENDS, CODING, FREE, SERVICES, Found, Price, kind_of, price_of, probe
 from dialogd.backends.apis import host_of, vendor_of
-from dialogd.backends.coding_agent import MEMORY, VERSION_WAIT
-from dialogd.backends.prices import FREE, Price, price_of
+from dialogd.backends.coding_agent import VERSION_WAIT
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.state import DEFAULT_CAP, Dialog
 
 SCENARIOS = frozenset({"rehearsal"})  # what follows the colon is a scenario
 COMMANDS = frozenset({"command", "acp"})  # what follows the colon is a command line
-SERVICES = frozenset({"anthropic", "openai", "gpt", "grok"})  # they speak to whatever address they are given
 LOOK_SECONDS = VERSION_WAIT + 1.0
 
 
-def variables_for(
-    name: str, environment: Mapping[str, str], dotenv: Mapping[str, str], base_url: str = ""
-) -> dict[str, str]:
-    """The variables that the backend `name` may see; at the address of a known vendor, that vendor's key too."""
-    kind = kind_of(name)
-    found = backends.variables_for(kind, environment, dotenv)
-    is_service = name.partition(":")[0] in SERVICES
-    known = vendor_of(base_url or backends.address(kind, found)) if is_service else None
-    key = (environment.get(known[1]) or dotenv.get(known[1], "")) if known else ""
-    return found | ({known[1]: key} if known and key else {})
-
-
 def survey(
-    names: Iterable[str],
-    environment: Mapping[str, str],
-    dotenv: Mapping[str, str],
-    base_url: str = "",
-    state: Path | None = None,
+    names: Iterable[str], environment: Mapping[str, str], dotenv: Mapping[str, str], base_url: str = ""
 ) -> dict[str, Found]:
-    """Probe these backends in parallel, each with its own variables; what programs said is remembered in `state`."""
-    memory = {MEMORY: str(state)} if state else {}
+    """Probe these backends in parallel, each with its own variables."""
     answers: dict[str, Found] = {}
 
     def look(name: str) -> None:
         base = name.partition(":")[0]
         try:
-            variables = variables_for(name, environment, dotenv, base_url=base_url) | memory
+            variables = backends.variables_for(name, environment, dotenv, base_url)
             found = probe(name if base in SCENARIOS | COMMANDS else base, variables)
             if base_url and base in SERVICES:
                 found = _elsewhere(base, found, variables, base_url)
@@ -166,9 +147,9 @@ def resolve(
 ) -> Choice:
     """Which backend `name` comes to in that seat (from 0); the same wherever and in whichever order it is asked.
 
-    `auto` takes the families that are here, those with a login or key first, in the order of `FAMILIES`, one by seat;
-    `claude` Claude Code, else the key. `found` looks at a backend, `agents` are the ids of the dialog in their order.
-    What follows the colon is a model, but for rehearsal, command and acp. Raises `BadInput` for an unknown name.
+    `auto` takes the families that are here, those with a login or key first, one by seat; `claude` Claude Code, else
+    the key. What follows the colon is a model, but for rehearsal, command and acp. Raises `BadInput` for an unknown
+    name.
     """
     candidates(name)  # refuses an unknown one
     base, _, detail = name.partition(":")
@@ -204,7 +185,6 @@ def resolve(
 
 
 def _first(members: Sequence[str], found: Callable[[str], Found]) -> str:
-    """The first available backend of a family, else its first."""
     return next((member for member in members if found(member).here), members[0])
 
 
@@ -216,10 +196,9 @@ def choose(
     *,
     agents: Sequence[str] = (),
     base_url: str = "",
-    state: Path | None = None,
 ) -> Choice:
     """`resolve` on this machine: probes what `name` needs, in parallel. Usually takes well under a second."""
-    found = survey(candidates(name), environment, dotenv, base_url, state)
+    found = survey(candidates(name), environment, dotenv, base_url)
     return resolve(name, seat, {**dotenv, **environment}, found.__getitem__, agents=agents, base_url=base_url)
 
 
@@ -301,8 +280,8 @@ def price_for(
 ) -> Price | None:
     """The price of its tokens; None when unknown. `price` is the person's, `table` theirs by model.
 
-    A program chooses its model itself: the one that it asked when it was proved last (`agents` remembers it), before
-    that the one that its family's API asks. Raises `BadInput` for a bad price.
+    A program chooses its model itself: the one when it was proved last (`agents` remembers it), before that the one
+    that its family's API asks. Raises `BadInput` for a bad price.
     """
     from dialogd.backends.readonly_proof import last_model
 

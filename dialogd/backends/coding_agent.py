@@ -6,7 +6,6 @@ A new one is a subclass of `AgentCLI` (names, paths, orders; arguments) and one 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shutil
@@ -18,14 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dialogd.backends import WRITING, Found, Options, Request, Tool, Usage, bare
+from dialogd.backends import WRITING, Found, Options, Price, Request, Tool, Usage, bare, price_of
 from dialogd.backends.apis import SHORTER, TOO_LONG
-from dialogd.backends.command import clean_environment, last_line
+from dialogd.backends.command import Messages, clean_environment, last_line, limits_of, missing
 from dialogd.backends.parts import Part, Prompt, tokens_of
-from dialogd.backends.prices import Price, price_of
 from dialogd.backends.readonly_proof import Order, Proof, Run, Stage, Way, prove
-from dialogd.backends.sandbox import limits as most_of
-from dialogd.backends.sandbox import missing
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
@@ -34,11 +30,8 @@ from dialogd.store.disk import read_json, write_json, write_over
 from dialogd.store.leftovers import note_made
 
 VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs needs several
-KNOWN_WAIT = 2.0  # seconds, where the last version of the same file is known
 LONGEST = 4096  # bytes that a program may print when it is asked for its version
-MEMORY = "DIALOGD_STATE_DIR"  # the variable that says where versions are remembered
-OUTPUT_CAP = 64 * 1024 * 1024  # bytes of stdout in one run; the files that it read are in there
-LINES_CAP = 100_000  # of stdout in one run; a long one has a thousand
+
 QUOTED = 200  # characters of a program's own words
 ROOM = 150_000  # tokens; what the smallest window of today's models leaves for a prompt
 
@@ -89,12 +82,9 @@ def failed(
     """The error for a program's message; `status` where it names the service's."""
     if status is None and (found := _STATUS.search(message)):
         status = int(found[1])
-    kind, again = "failed", status is None or status >= 500
-    for known, retryable, statuses, words in _RULES:
-        is_told = status is None or known == "limit"
-        if status in statuses or (is_told and re.search(words, message, re.I)):
-            kind, again = known, retryable
-            break
+    told = ("limit",) if status is not None else tuple(kind for kind, *_ in _RULES)  # by words
+    rules = (row for row in _RULES if status in row[2] or (row[0] in told and re.search(row[3], message, re.I)))
+    kind, again, *_ = next(rules, ("failed", status is None or status >= 500))
     fix = {
         "limit": f"wait until the limit of your login or key is renewed, or raise it; `{program}` says which",
         "auth": log_in,
@@ -103,8 +93,7 @@ def failed(
         "busy": "ask again with `dialogd retry` in a while",
         "network": "look at the connection, then ask again with `dialogd retry`",
     }.get(kind, f"run `{program}` by hand in the project, and see what it says")
-    quoted = one_line(message, QUOTED, secrets)
-    cause = f"{program} failed: {quoted}" if quoted else f"{program} failed"
+    cause = f"{program} failed: {one_line(message, QUOTED, secrets)}".removesuffix(": ")
     return BackendError(cause, fix=fix, retryable=again, kind=kind)
 
 
@@ -137,6 +126,8 @@ class Output:
     def __init__(self, cli: AgentCLI) -> None:
         self.cli = cli
         self.folder = Path()  # the run's own
+        self.joins = False  # the session is the person's, with a past of its own
+        self.said: list[str] = []  # the reply as it comes
         self.text: str | None = None
         self.begun = ""  # the session that it runs in
         self.session = ""  # the one that can be continued
@@ -144,8 +135,7 @@ class Output:
         self.failure: BackendError | None = None
         self.hopeless = False  # the run is to be ended at once
         self.tools: list[str] = []  # that have begun to run since somebody looked, "" once one has ended
-        self._rest = bytearray()  # a line that has not ended
-        self._size = self._lines = self._refusals = 0
+        self._refusals = 0
 
     def take(self, event: Event) -> None:
         raise NotImplementedError
@@ -156,31 +146,8 @@ class Output:
         if self.cli.paid or self._refusals > 1:
             self.failure, self.hopeless = self.cli.failed(message, status), True
 
-    def feed(self, chunk: bytes) -> None:
-        """Read a piece of stdout: lines are events, those that are no JSON are ignored."""
-        self._size += len(chunk)
-        self._lines += chunk.count(b"\n")
-        if self._lines > LINES_CAP or self._size > OUTPUT_CAP:
-            fix = f"run `{self.cli.program}` by hand, and see what it prints; or install another version"
-            why = f"{self.cli.program} floods its output, and was ended"
-            self.failure, self.hopeless = BackendError(why, fix=fix, kind="garbled"), True
-        elif b"\n" not in chunk:
-            self._rest += chunk
-        else:
-            *lines, rest = bytes(self._rest + chunk).split(b"\n")
-            self._rest = bytearray(rest)
-            for line in lines:
-                self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        with suppress(ValueError):
-            if line.lstrip().startswith(b"{") and isinstance(event := json.loads(line), dict):
-                self.take(event)
-
     def end(self, code: int, said: str) -> None:
         """End the run; `said` is stderr's last line. Sets `failure` unless there is a reply."""
-        if not self.hopeless:
-            self._take(bytes(self._rest))
         if self.failure is None and self.text is None:
             self.failure = self.cli.failed(said or f"exited {code} without a reply")
         elif self.failure is None and not (self.text or "").strip():
@@ -217,12 +184,9 @@ class AgentCLI:
     joins: ClassVar[bool] = False  # True when it can go on from a session of the person's
     tells_model: ClassVar[bool] = True  # True when it asks the trial's service for the model that it would use itself
 
-    # How it is proved to read only: how many ways of that it has, the strictest first; below `confined` they keep it
-    # from reading outside the project; `writes` are its own ways of writing in one folder only. Then its tools: that
-    # reads, all that must be refused, and for writing those that make a file, change one, or get out.
-    levels: ClassVar[int] = 1
-    confined: ClassVar[int] = 1
-    writes: ClassVar[int] = 0
+    # How it is proved to read only: by its tool that reads, and by all that must be refused. Where it `writes` in one
+    # folder only by its own rules, also by those that make a file, change one, or get out.
+    writes: ClassVar[bool] = False
     reads: ClassVar[Order]
     orders: ClassVar[tuple[Order, ...]] = ()
     makes: ClassVar[tuple[Order, ...]] = ()
@@ -235,7 +199,6 @@ class AgentCLI:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.level = 0
         self._own_state = None if options.state else tempfile.TemporaryDirectory(prefix="dialogd-")
         self.state = options.state or Path(self._own_state.name if self._own_state else "")
         self.empty = self.state / "empty"
@@ -263,7 +226,7 @@ class AgentCLI:
                 raise BadInput(f"--{option} {value!r} begins like a flag", fix=f"name a {option}")
         self._sessions = Sessions(options.state / f"{self.name}-sessions.json" if options.state else None)
         self._proof: Proof | None = None
-        self._writing: tuple[int, bool] | None = None
+        self._writes = False  # it was proved to do so in one folder only
         self._one = asyncio.Lock()
 
     # What a CLI says of itself
@@ -311,10 +274,6 @@ class AgentCLI:
         """Whether what the project contains may run; what stands in a worktree is the agent's own."""
         return self.options.trust_project and run.way is None
 
-    def level_of(self, run: Run) -> int:
-        """Which of its own rules hold: the strictest that it was seen to keep."""
-        return run.way.level if run.way else self.level
-
     # A look at it
 
     @classmethod
@@ -331,7 +290,7 @@ class AgentCLI:
         if path is None:
             return Found(False, f"{program} is not on PATH", fix=f"npm install -g {cls.package}")
         environment = {**clean_environment(os.environ), **variables}
-        version = cls.installed(Path(path).resolve()) or _version(Path(path), environment, variables.get(MEMORY, ""))
+        version = cls.installed(Path(path).resolve()) or asyncio.run(_version(Path(path), environment))
         if not version:
             return Found(False, f"{program} does not say its version", fix=f"run `{program} --version` by hand")
         if login := cls.login(environment):
@@ -343,7 +302,7 @@ class AgentCLI:
 
     async def version(self) -> str:
         """Its version, "" without an answer within 15 s."""
-        return self.installed(self.path) or await _asked(self._path, self.environment, VERSION_WAIT) or ""
+        return self.installed(self.path) or await _version(self._path, self.environment)
 
     @property
     def path(self) -> Path:
@@ -353,7 +312,7 @@ class AgentCLI:
         """Where the key goes, "" for the vendor's own address."""
         return self.options.base_url or self.options.variables.get(self.address, "") if self.address else ""
 
-    def double(self, stage: Stage, level: int, *, writes: bool) -> Self:
+    def double(self, stage: Stage, *, writes: bool) -> Self:
         """The same backend with the same flags for the trial; where it `writes`, nobody trusts the project."""
         options = replace(
             self.options,
@@ -367,9 +326,7 @@ class AgentCLI:
             variables={self.key: "sk-ant-test-trial"},
             environment={**self.options.environment, "HOME": str(stage.home)},
         )
-        double = type(self)(options)
-        double.level = level
-        return double
+        return type(self)(options)
 
     # Turns
 
@@ -378,24 +335,19 @@ class AgentCLI:
         if self._proof is None:
             fix = f"install another version of {self.program}, or use an API backend"
             self._proof = self._passed(await prove(self), "is not used", fix)
-            self.level = self._proof.level
 
     async def prepare_to_write(self) -> None:
         """Make sure that it writes in a workspace and nowhere else: by the mounts of a sandbox, else by a trial."""
-        if self._writing is not None:
-            return
         if not (lacking := missing()):
-            await self.prepare()  # which flags this version knows, and its own model
-            self._writing = self.level, True
-            return
-        others = ", ".join(sorted(WRITING))
-        fix = f"install bubblewrap, or another version of {self.program}; or name another of {others}"
-        proof = await prove(self, writes=True)
-        proof = self._passed(replace(proof, why=f"{lacking}, and {proof.why}"), "is not used where it may write", fix)
-        self._writing = proof.level, False
+            await self.prepare()  # for its own model
+        elif not self._writes:
+            others = ", ".join(sorted(WRITING))
+            fix = f"install bubblewrap, or another version of {self.program}; or name another of {others}"
+            proof = await prove(self, writes=True)
+            self._passed(replace(proof, why=f"{lacking}, and {proof.why}"), "is not used where it may write", fix)
+            self._writes = True
 
     def _passed(self, proof: Proof, failed: str, fix: str) -> Proof:
-        """The proof, which tells the model too. Raises `BackendError` for one that failed."""
         if not proof.safe:
             raise BackendError(f"{self.program} {proof.version} {failed}: {proof.why}", fix=fix, kind="unsafe")
         if self.tells_model:
@@ -410,8 +362,7 @@ class AgentCLI:
             if request.workspace is not None:
                 request.workspace.check([self.state / f"{self.name}-home"])
                 await self.prepare_to_write()
-                assert self._writing is not None
-                way = Way(request.workspace, *self._writing)
+                way = Way(request.workspace, boxed=not missing())
             else:
                 await self.prepare()
             prompt, project = request.prompt(), self.project if way is None else way.workspace.path
@@ -445,7 +396,6 @@ class AgentCLI:
     async def _attempt(
         self, prompt: Prompt, chosen: Continuation, request: Request, reader: Output, way: Way | None
     ) -> AsyncGenerator[Usage | Tool, None]:
-        """One run of the CLI, whose output `reader` takes. Yields what was used and what ran; raises `BackendError`."""
         text, session, join = chosen.text, chosen.after.session if chosen.after else "", False
         if session and not self.forks and not request.question:
             self._sessions.drop(session)  # from here on it has heard what it may never answer
@@ -475,13 +425,14 @@ class AgentCLI:
     async def run(self, run: Run, reader: Output, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
         """Run the CLI once. Yields what was used so far, and which tools run. Raises `BackendError`."""
         home = self.home(run)
-        reader.folder = home if home is not None and run.way is not None else run.folder
+        reader.folder, reader.joins = home if home is not None and run.way is not None else run.folder, run.join
         child = self._start(run, home)
         used = guess = Usage(self.model, tokens_of(run.text), 0, estimated=True)
         try:
             yield guess
-            while not reader.hopeless and (chunk := await child.read()):
-                reader.feed(chunk)
+            while not reader.hopeless and (event := await child.receive()) is not None:
+                with suppress(ValueError):  # a figure that is none
+                    reader.take(event)
                 while reader.tools:
                     yield Tool(reader.tools.pop(0))
                 if (now := reader.spent(before)) != used and now.tokens_in is not None:
@@ -494,12 +445,13 @@ class AgentCLI:
             raise BackendError(f"cannot run {self.program!r}: {os.strerror(child.errno)}", fix="install it again")
         if child.passed:
             raise too_greedy(child, self.program)
+        if child.is_flooded:
+            fix = f"run `{self.program}` by hand, and see what it prints; or install another version"
+            raise BackendError(f"{self.program} floods its output, and was ended", fix=fix, kind="garbled")
         said = last_line(child.stderr, self.secrets)
         if run.session and reader.text is None and re.search(self.lost, f"{reader.failure or ''} {said}"):
-            if not run.join:
-                raise LostSession(f"{self.program} lost its session", fix="ask again: `dialogd retry`", retryable=True)
             why = f"{self.program} has no session {run.session!r} to go on from"
-            raise BackendError(why, fix="look for its id in the project, or leave --resume out", kind="request")
+            raise LostSession(why, fix="look for its id in the project, or leave --resume out", kind="request")
         reader.end(code, said)
         spent = reader.spent(before)
         if spent.tokens_in is None:  # nothing was used by what was not let in, else the guess is kept
@@ -509,7 +461,7 @@ class AgentCLI:
         if reader.failure is not None:
             raise reader.failure
 
-    def _start(self, run: Run, home: Path | None) -> Child:
+    def _start(self, run: Run, home: Path | None) -> Messages:
         environment = {**self.environment, **self.settings(run), "TMPDIR": str(run.folder), **self.options.environment}
         command, folder, limits = [str(self._path), *self.arguments(run)], self.seat(run), None
         if home is not None:
@@ -517,13 +469,13 @@ class AgentCLI:
             self._lend(home, boxed=boxed)
             environment[self.keeps[0]] = str(home)
             if run.way is not None and boxed:
-                limits = most_of(run.way.workspace.path, home)
+                limits = limits_of(run.way.workspace.path, home)
                 pinned = [path for name in self.settings_files if (path := home / self.keeps[1] / name).is_file()]
                 read = [self.path.parent, run.folder]
                 command = run.way.workspace.confined(command, [home], read, pinned=pinned, cwd=folder)
                 environment["TMPDIR"] = TEMPORARY
         try:
-            return Child(command, run.text.encode("utf-8", "replace"), environment, folder, limits)
+            return Messages(command, run.text.encode("utf-8", "replace"), environment, folder, limits)
         except OSError as error:
             raise not_started(error, command[0]) from error
 
@@ -616,33 +568,13 @@ def _sha(data: bytes) -> bytes:
 # -- The version of a program -----------------------------------------------------------------------------------------
 
 
-def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
-    """The program's version; on a machine too busy to ask, the last one of the same file that `state` remembers."""
-    memory = Path(state) / "programs" / f"{program.name}.json" if state else None
-    try:
-        status = program.stat()
-        mark = [str(program.resolve()), status.st_size, status.st_mtime_ns]
-        known = table(read_json(memory) if memory else None)
-        last = str(known.get("version") or "") if known.get("file") == mark else ""
-        version = asyncio.run(_asked(program, environment, KNOWN_WAIT if last else VERSION_WAIT))
-    except OSError:
-        return ""
-    if memory and version and version != last:
-        with suppress(OSError):
-            memory.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_json(memory, {"file": mark, "version": version})
-    return last if version is None else version
-
-
-async def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> str | None:
-    """The version that `--version` names, "" where it names none; None where it has no end in that time."""
+async def _version(program: Path, environment: Mapping[str, str]) -> str:
     child, said = Child([str(program), "--version"], b"", clean_environment(environment), None), b""
     try:
-        async with asyncio.timeout(seconds):
-            while len(said) <= LONGEST and (chunk := await child.read()):
-                said += chunk
-    except TimeoutError:
-        return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(VERSION_WAIT):
+                while len(said) <= LONGEST and (chunk := await child.read()):
+                    said += chunk
     finally:
         code = await child.end()
     words = said.decode("utf-8", "replace").split() if code == 0 and len(said) <= LONGEST else []
@@ -684,8 +616,8 @@ class Continuation:
 def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]) -> Continuation:
     """The shortest way to ask `prompt` of the agent `me`: after the newest checkpoint that fits, or from nothing.
 
-    A checkpoint fits when everything it saw is unchanged, and the agent's next turn after that is its reply; what
-    others wrote in between, in a round, it has not seen.
+    One fits when all that it saw is unchanged, and the agent's next turn is its reply; it has not seen that round's
+    others.
     """
     parts, reply = split(prompt)
     for point in reversed(checkpoints):
@@ -721,12 +653,9 @@ def split(prompt: Prompt) -> tuple[tuple[Part, ...], Part | None]:
 
 def since(now: Usage, before: Usage | None) -> Usage:
     """`now` minus `before`; a figure smaller than before was reset, and is kept."""
-    values = asdict(now)
-    for name in ("tokens_in", "tokens_out", "cached", "cache_write", "usd"):
-        new, old = values[name], getattr(before, name) if before else None
-        if new is not None and old is not None and new >= old:
-            values[name] = new - old
-    return Usage(**values)
+    names = ("tokens_in", "tokens_out", "cached", "cache_write", "usd")
+    figures = ((name, getattr(now, name), getattr(before, name, None)) for name in names)
+    return replace(now, **{name: new - old for name, new, old in figures if None not in (new, old) and new >= old})
 
 
 class Sessions:
@@ -750,7 +679,6 @@ class Sessions:
 
 
 def _is_of(point: Checkpoint, part: Part, me: str) -> bool:
-    """True when `part` is the reply that the session gave, as it gave it."""
     return part.by == me and part.re == point.re and part.sound and point.said in part.text
 
 

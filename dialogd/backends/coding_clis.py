@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.coding_agent import INTRO, TEMPORARY, AgentCLI, Event, Output, counts, ended, table
+from dialogd.backends.coding_agent import INTRO, TEMPORARY, AgentCLI, Event, Output, counts, ended, since, table
 from dialogd.backends.readonly_proof import Run
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
@@ -40,28 +40,28 @@ class _ClaudeEvents(Output):
 
     def __init__(self, cli: AgentCLI) -> None:
         super().__init__(cli)
-        self._model = ""
         self._calls: dict[str, list[int]] = {}
-        self._run: Usage | None = None
+        self._run = Usage()
 
     def take(self, event: Event) -> None:
         kind, subtype = event.get("type"), event.get("subtype")
         if (kind, subtype) == ("system", "init"):
-            self._model, self.begun = str(event.get("model", "")), str(event.get("session_id") or "")
+            self._run, self.begun = Usage(str(event.get("model", ""))), str(event.get("session_id") or "")
         elif (kind, subtype) == ("system", "api_retry") and event.get("error_status") in (401, 403):
             self.refused(str(event.get("error") or "the key is refused"), event["error_status"])
         elif kind == "assistant":
             message = table(event, "message")
             self._calls[str(message.get("id"))] = counts(table(message, "usage"), *_CLAUDE_FIGURES)
+            self._count(*self._calls.values(), estimated=True)
             parts = (part for part in message.get("content") or () if table(part).get("type") == "tool_use")
             self.tools += [str(part.get("name") or "a tool") for part in parts]
         elif kind == "user":
             self.tools.append("")
         elif kind == "result":
             self.session, said = str(event.get("session_id") or ""), event.get("result")
-            self._run = self._used(counts(table(event, "usage"), *_CLAUDE_FIGURES))
-            written = sum(counts(table(row), "outputTokens")[0] for row in table(event, "modelUsage").values())
-            self.total = Usage(self._model, tokens_out=written, usd=event.get("total_cost_usd"))  # of the session
+            if any(figures := counts(table(event, "usage"), *_CLAUDE_FIGURES)):
+                self._count(figures)
+            self.total = Usage(usd=event.get("total_cost_usd"))  # of the session
             why = (_CLAUDE_ENDS.get(str(event.get(name))) for name in ("subtype", "terminal_reason", "stop_reason"))
             if subtype == "success" and event.get("is_error") is False and isinstance(said, str):
                 self.text = said
@@ -72,20 +72,13 @@ class _ClaudeEvents(Output):
                 self.failure = self.cli.failed(str(said), event.get("api_error_status"))
 
     def spent(self, before: Usage | None) -> Usage:
-        """This run's tokens, and its dollars without those of the session's past, which newer versions count in."""
-        if self._run is None or not self.total.tokens_out:
-            used = self._used(*self._calls.values()) if self._calls else Usage(self._model)
-            return replace(used, estimated=True)
-        past, usd = self.total.tokens_out - (self._run.tokens_out or 0), self.total.usd
-        if before is None and past > 0:
-            usd = None  # the person's session had a past of its own, whose price nobody told
-        elif before is not None and past >= (before.tokens_out or 0) and usd is not None:
-            usd = max(usd - (before.usd or 0.0), 0.0)
-        return replace(self._run, usd=None if self.cli.options.price else usd)
+        """This run's tokens, and its dollars: the session's, without those of its past. Nobody told a joined one's."""
+        is_unknown = self.joins or self._run.estimated or bool(self.cli.options.price)
+        return replace(self._run, usd=None if is_unknown else since(self.total, before).usd)
 
-    def _used(self, *rows: list[int]) -> Usage:
-        fresh, written, cached, out = (sum(column) for column in zip([0] * 4, *rows, strict=True))
-        return Usage(self._model, fresh + written + cached, out, cached, written)
+    def _count(self, *rows: list[int], estimated: bool = False) -> None:
+        fresh, written, cached, out = (sum(column) for column in zip(*rows, strict=True))
+        self._run = Usage(self._run.model, fresh + written + cached, out, cached, written, estimated=estimated)
 
 
 class ClaudeCode(AgentCLI):
@@ -101,8 +94,7 @@ class ClaudeCode(AgentCLI):
     lost = "No conversation found"
     longest = 8_000_000
     events = _ClaudeEvents
-    at_files = joins = True
-    levels = confined = writes = 2  # older versions do not know --restricted
+    at_files = joins = writes = True
     reads = ("Read", {"file_path": "$path"})
     escapes = (
         ("Bash", {"command": "touch $project/made", "description": "make a file"}),
@@ -118,8 +110,7 @@ class ClaudeCode(AgentCLI):
         words += ["--tools", f"{CLAUDE_READS},Edit,Write" if run.way else CLAUDE_READS]
         words += ["--allowedTools", "Edit(./**)"] if run.way else []
         if not self.trusts(run):
-            words += ["--setting-sources", ""] if self.level_of(run) else ["--restricted"]
-            words += ["--strict-mcp-config", "--disable-slash-commands"]
+            words += ["--restricted", "--strict-mcp-config", "--disable-slash-commands"]
         words += ["--system-prompt-file", str(run.system)]
         words += ["--model", self.chosen] if self.chosen else []
         words += ["--effort", self.effort] if self.effort else []
@@ -151,12 +142,9 @@ class ClaudeCode(AgentCLI):
         return next(self.persons.glob(f"projects/*/{session}.jsonl"), None) if is_one else None
 
     def joined(self) -> str:
-        """The person's session; for `last` the newest one of the project that is no dialog's, from then on the same."""
-        memory = self.state / "joined.json"
+        """The person's session; for `last` the newest one of the project that is no dialog's."""
         if self.options.resume != "last":
             return self.options.resume
-        if isinstance(known := read_json(memory), str):
-            return known
         sessions = self.persons / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(self.project))
         found = [path for path in sessions.glob("*.jsonl") if _SESSION.fullmatch(path.stem)]
         newest = sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
@@ -164,7 +152,6 @@ class ClaudeCode(AgentCLI):
         if not last:
             why = f"claude has no session in {str(self.project)!r} to go on from"
             raise BackendError(why, fix="leave --resume out", kind="request")
-        write_json(memory, last)
         return last
 
     def furnish(self, home: Path, *, boxed: bool) -> None:
@@ -223,11 +210,7 @@ class _CodexEvents(Output):
 
 
 class Codex(AgentCLI):
-    """Runs `codex exec`, and `codex exec fork` from the second turn on, so that every turn's thread stays good.
-
-    Its commands see the project and the system's programs, but not the home directory; where a version cannot do that
-    they see everything, and still write nothing.
-    """
+    """Runs `codex exec`, and `codex exec fork` from the second turn on, so that every turn's thread stays good."""
 
     name, program, package, vendor = "codex", "codex", "@openai/codex", "OpenAI"
     key, address = "OPENAI_API_KEY", "OPENAI_BASE_URL"
@@ -238,7 +221,7 @@ class Codex(AgentCLI):
     log_in = "run `codex login`, or set OPENAI_API_KEY"
     lost = r"thread/(fork|resume) failed|no rollout found"
     events = _CodexEvents
-    levels = writes = 2
+    writes = True
     reads = ("exec_command", {"cmd": "cat $path"})
     orders = (
         ("exec_command", {"cmd": "touch $path"}),
@@ -256,14 +239,20 @@ class Codex(AgentCLI):
     def arguments(self, run: Run) -> list[str]:
         """One run that prints events. Of the person's configuration only model and effort are kept."""
         words = ["exec", "--json", "--skip-git-repo-check", "--ignore-user-config", "--ignore-rules"]
-        words += ["-s", "workspace-write" if run.way else "read-only"] if self.level_of(run) else []
         words += ["-m", self.chosen] if self.chosen else []
         for key, value in self._config(run).items():
             words += ["-c", f"{key}={_toml(value)}"]
         return [*words, "fork", run.session, "-"] if run.session else [*words, "-"]
 
     def _config(self, run: Run) -> dict[str, Any]:
+        binaries = self.path.parents[2] if self.path.suffix == ".js" else self.path.parent
+        inside = {".": "write", ".git": "read"} if run.way else {".": "read"}
+        files: dict[str, Any] = {":minimal": "read", ":workspace_roots": inside, str(binaries): "read"}
+        if run.way and run.way.boxed:
+            files[TEMPORARY] = "write"
         config: dict[str, Any] = {
+            "default_permissions": "dialogd",
+            "permissions.dialogd.filesystem": files,
             "model_instructions_file": str(run.system),
             "project_doc_max_bytes": 0,
             "approval_policy": "never",
@@ -273,16 +262,6 @@ class Codex(AgentCLI):
             "check_for_update_on_startup": False,
             **{f"features.{name}": False for name in _CODEX_OFF},
         }
-        if self.level_of(run) == 0:
-            binaries = self.path.parents[2] if self.path.suffix == ".js" else self.path.parent
-            inside = {".": "write", ".git": "read"} if run.way else {".": "read"}
-            reads: dict[str, Any] = {":minimal": "read", ":workspace_roots": inside, str(binaries): "read"}
-            if run.way and run.way.boxed:
-                reads[TEMPORARY] = "write"
-            config |= {"default_permissions": "dialogd", "permissions.dialogd.filesystem": reads}
-        elif run.way:
-            settings = {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": not run.way.boxed, "network_access": False}
-            config |= {f"sandbox_workspace_write.{name}": value for name, value in settings.items()}
         if self.effort:
             config["model_reasoning_effort"] = self.effort
         if self.trusts(run):
@@ -349,25 +328,18 @@ _GEMINI_ENDS = {  # why an answer ended, in the words of `ended`
 
 
 class _GeminiEvents(Output):
-    """stream-json: `init`, `message`, tools, `error`, one `result`.
+    """stream-json. A stream that was asked for again stands in it twice: the kept session has the text that counts."""
 
-    A stream that broke off and was asked for again stands in it twice: the kept session has the text that counts. A
-    reply that the service cut or blocked looks like any other: the telemetry has the reason.
-    """
-
-    def __init__(self, cli: AgentCLI) -> None:
-        super().__init__(cli)
-        self._said: list[str] = []
-        self._trouble = self._message = ""
+    _trouble = _message = ""
 
     def take(self, event: Event) -> None:
         kind = event.get("type")
         if kind == "init":
             self.session = str(event.get("session_id") or "")
         elif kind == "message" and event.get("role") == "assistant":
-            self._said.append(str(event.get("content") or ""))
+            self.said.append(str(event.get("content") or ""))
         elif kind == "tool_use":
-            self._said.clear()
+            self.said.clear()
             self.tools.append(str(event.get("tool_name") or "a tool"))
         elif kind == "tool_result":
             self.tools.append("")
@@ -380,7 +352,7 @@ class _GeminiEvents(Output):
             model = next(iter(table(stats, "models")), "")
             self.total = Usage(model, read, max(out, total - read), cached) if total else Usage(model)
             if event.get("status") == "success" and not event.get("error"):
-                self.text = "".join(self._said)
+                self.text = "".join(self.said)
             else:
                 said = str(table(event, "error").get("message") or "")
                 self._message = said or self._trouble or "it ended with an error"
@@ -389,16 +361,14 @@ class _GeminiEvents(Output):
         """Complete the result with what the stream leaves out."""
         if self._message and self.failure is None:
             self.failure = self._failure(code)
-        else:
+        elif self.text is not None:
+            self.text = self._kept() or self.text
             found: list[str] = []
             with suppress(OSError):
-                found = _REASONS.findall((self.folder / TELEMETRY).read_text("utf-8", "replace"))
-            reasons = {word.strip(' \n"').lower() for word in found[-1].split(",")} if found else set()
-            kept = self._kept()
-            if self.text is not None or (code == 0 and reasons == {"stop"} and kept):
-                self.text = kept or self.text
-                if kind := next((_GEMINI_ENDS[word] for word in sorted(reasons) if word in _GEMINI_ENDS), ""):
-                    self.failure = self.failure or ended("gemini", kind)
+                found = _REASONS.findall((self.folder / TELEMETRY).read_text("utf-8", "replace"))[-1:]
+            reasons = [word.strip(' \n"').lower() for word in "".join(found).split(",")]
+            if kind := next((_GEMINI_ENDS[word] for word in reasons if word in _GEMINI_ENDS), ""):
+                self.failure = self.failure or ended("gemini", kind)
         super().end(code, said)
 
     def spent(self, before: Usage | None) -> Usage:
@@ -406,7 +376,6 @@ class _GeminiEvents(Output):
         return replace(self.total, estimated=self.text is None)
 
     def _kept(self) -> str:
-        """The last reply of the session as it was kept, "" when that cannot be found."""
         homes = self.cli.state.glob("gemini*/.gemini") if self.session else ()
         chats = [path for home in homes for path in home.glob(f"tmp/*/chats/*{self.session[:8]}*.jsonl")]
         text = ""
@@ -429,16 +398,13 @@ class _GeminiEvents(Output):
         status = int(found[1]) if found else code + 256 if code >= 144 else None
         inner = re.search(r'"message":\s*("(?:[^"\\]|\\.)*")', message)
         said = str(json.loads(inner[1])) if inner else message.partition("\n")[0]  # what follows is advice of its own
-        if re.search(r"api key not valid", said, re.I):
+        if "api key not valid" in said.lower():
             status = 401
-        elif re.search(r"is not found|not supported for", said, re.I):
-            status = 404
-        error = self.cli.failed(said, status)
-        wait = re.search(r"retry in (\d+(?:\.\d+)?)\s*s", message, re.I)
-        if status == 429 and (wait or error.kind != "limit"):
-            error.kind, error.retryable, error.fix = "busy", True, "ask again with `dialogd retry` in a while"
-            error.retry_after = float(wait[1]) if wait else None
-        return error
+        if status == 429 and (wait := re.search(r"retry in (\d+(?:\.\d+)?)\s*s", message, re.I)):
+            error = self.cli.failed("too many requests", status)  # a quota by the minute, not one that is used up
+            error.retry_after = float(wait[1])
+            return error
+        return self.cli.failed(said, status)
 
 
 def _policy(*tools: str) -> str:
@@ -569,7 +535,6 @@ def _gemini_settings(way: str, *, trusts: bool) -> dict[str, Any]:
 
 
 def _gemini_way(folder: Path) -> str:
-    """The person's way to log in, "" when none was chosen."""
     return str(table(read_json(folder / "settings.json"), "security", "auth").get("selectedType") or "")
 
 
@@ -586,7 +551,6 @@ class _OpenCodeEvents(Output):
 
     def __init__(self, cli: AgentCLI) -> None:
         super().__init__(cli)
-        self._said: list[str] = []
         self._reason = ""
         self.total = Usage(cli.chosen)
 
@@ -594,9 +558,9 @@ class _OpenCodeEvents(Output):
         part, kind = table(event, "part"), event.get("type")
         self.session = str(event.get("sessionID") or self.session)
         if kind == "step_start":
-            self._said, self._reason = [], ""
+            self.said, self._reason = [], ""
         elif kind == "text":
-            self._said.append(str(part.get("text") or ""))
+            self.said.append(str(part.get("text") or ""))
         elif kind == "step_finish":
             self._reason = str(part.get("reason") or "unknown")
             fresh, out, thought = counts(table(part, "tokens"), "input", "output", "reasoning")
@@ -620,14 +584,12 @@ class _OpenCodeEvents(Output):
             return ended("opencode", "cut")
         if name == "ProviderAuthError":
             status = 401
-        elif re.search(r"model not found|ProviderModelNotFound", f"{said} {name}", re.I):
-            status = 404
         return self.cli.failed(said, status if isinstance(status, int) else None)
 
     def end(self, code: int, said: str) -> None:
         kind = _OPENCODE_ENDS.get(self._reason, "")
         if self.failure is None and self._reason == "stop":
-            self.text = "".join(self._said)
+            self.text = "".join(self.said)
         elif kind and (self.failure is None or kind != "network"):
             self.failure = ended("opencode", kind)
         super().end(code, said)
@@ -637,11 +599,7 @@ class _OpenCodeEvents(Output):
 
 
 class OpenCode(AgentCLI):
-    """Runs `opencode run`, and forks the session from the second turn on, so that every turn's stays good.
-
-    It does not run in the project, whose plugins it may load whatever its flags say, but in an empty folder from which
-    it reads the project; with `options.trust_project` in the project itself. `options.model` is `provider/model`.
-    """
+    """Runs `opencode run` in an empty folder: it may load a project's plugins, whatever its flags say. Forks."""
 
     name, program, package = "opencode", "opencode", "opencode-ai"
     key, address = "OPENCODE_API_KEY", "OPENCODE_BASE_URL"

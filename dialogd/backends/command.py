@@ -1,24 +1,32 @@
-"""The `command` backend: any program that reads a prompt on stdin and prints its reply."""
+"""The `command` backend: any program that reads a prompt on stdin and prints its reply; and what it may write."""
 
 from __future__ import annotations
 
 import codecs
+import json
 import os
+import pwd
 import re
 import shlex
 import shutil
-import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from dialogd.backends import Found, Options, Request, Tool, Usage
-from dialogd.backends.prices import Price, parse_price
+from dialogd.backends import Found, Options, Price, Request, Tool, Usage, parse_price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
-from dialogd.store.child import STDERR_TAIL, Child, not_started, too_greedy
+from dialogd.store.child import STDERR_TAIL, Child, Limits, not_started, too_greedy
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes
+LARGEST = 16 * 1024 * 1024  # bytes of one message
+NOISE = 1024 * 1024  # bytes of what is no message
 ERROR_LINE = 200  # characters of stderr's last line that an error quotes
 
 # A command sees these and what the settings add, never the daemon's keys.
@@ -28,10 +36,9 @@ _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-_])")
 
 
 class Command:
-    """Runs `options.command`, once per reply, in `options.project` (default: the daemon's directory), without a shell.
+    """Runs `options.command`, once per reply, in `options.project`, without a shell; in a workspace in the sandbox.
 
-    It is told the dialog as its agent may see it, not the file. Whatever it starts ends with it. With a workspace it
-    runs there, in a sandbox that lets it write nowhere else, without the home.
+    It is told the dialog as its agent may see it, not the file. Whatever it starts ends with it.
     """
 
     name = "command"
@@ -88,11 +95,9 @@ class Command:
 
     async def prepare_to_write(self) -> None:
         """Make sure of the sandbox that keeps it to one folder: it has no manners of its own that could be proved."""
-        from dialogd.backends.sandbox import INSTALL, missing
-
         if lacking := missing():
             why = f"{self._words[0]!r} is not used where it may write: {lacking}"
-            raise BackendError(why, fix=INSTALL, kind="unsafe")
+            raise BackendError(why, fix=BWRAP, kind="unsafe")
 
     async def close(self) -> None:
         """Nothing is kept between replies."""
@@ -103,14 +108,11 @@ class Command:
         environment = {**self._environment, **{f"DIALOGD_{name}": value for name, value in told.items()}}
         words, folder, limits = [program, *self._words[1:]], self._project, None
         if request.workspace is not None:
-            from dialogd.backends.sandbox import homes
-            from dialogd.backends.sandbox import limits as most_of
-
             request.workspace.check()
             read = [*request.workspace.seen, *([] if folder is None else [folder])]
             words = request.workspace.confined(words, read=read, hidden=homes())
             folder = request.workspace.path
-            environment["TMPDIR"], limits = "/tmp", most_of(request.workspace.path)
+            environment["TMPDIR"], limits = "/tmp", limits_of(request.workspace.path)
         prompt = request.prompt().text.encode("utf-8", "replace")
         try:
             return Child(words, prompt, environment, folder, limits)
@@ -118,7 +120,6 @@ class Command:
             raise not_started(error, program) from error
 
     def _judge(self, child: Child, code: int, text: str) -> None:
-        """Raise `BackendError` unless the command did its work."""
         if child.errno is not None:
             raise BackendError(f"cannot run {self._words[0]!r}: {os.strerror(child.errno)}", fix=NO_PROGRAM)
         if child.passed:
@@ -126,7 +127,7 @@ class Command:
         said = last_line(child.stderr, self.secrets)
         if code != 0:
             raise BackendError(
-                f"exited {_exit(code)}: {said}" if said else f"exited {_exit(code)}",
+                f"exited {code}: {said}" if said else f"exited {code}",
                 fix=f"run {self._words[0]!r} by hand, with a question on stdin, and see why it fails",
                 retryable=True,
                 partial=text,
@@ -179,8 +180,188 @@ def split_command(command: str, backend: type[Command]) -> list[str]:
     return words
 
 
-def _exit(code: int) -> str:
-    """An exit code in words: `1`, `139 (SIGSEGV)`."""
-    with suppress(ValueError):
-        return f"{code} ({signal.Signals(code - 128).name})" if code > 128 else str(code)
-    return str(code)
+class Messages(Child):
+    """A running program with which JSON objects are exchanged, one to a line."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        stdin: bytes | None,
+        environment: Mapping[str, str],
+        cwd: Path | None,
+        limits: Limits | None = None,
+    ) -> None:
+        super().__init__(command, stdin, environment, cwd, limits)
+        self._lines: deque[bytearray] = deque()
+        self._rest = bytearray()  # a line that has not ended
+        self._noise = 0  # bytes that are no message: a banner is let pass, a flood is not
+        self.over = False
+
+    @property
+    def is_flooded(self) -> bool:
+        return self._noise > NOISE or len(self._rest) > LARGEST
+
+    def say(self, message: object) -> None:
+        """Write one message. Raises ConnectionError when the program reads no more."""
+        self.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def receive(self) -> dict[str, Any] | None:
+        """The next message; None at the end."""
+        while True:
+            while self._lines:
+                line = self._lines.popleft()
+                with suppress(ValueError, RecursionError):
+                    if line.lstrip().startswith(b"{") and isinstance(found := json.loads(line), dict):
+                        return found
+                self._noise += len(line) + 1
+            if self.over:
+                return None
+            chunk = await self.read()
+            self._rest += chunk or b"\n"  # the last line needs no end
+            if b"\n" in chunk or not chunk:
+                *lines, self._rest = self._rest.split(b"\n")
+                self._lines.extend(lines)
+            self.over = self.over or not chunk or self.is_flooded
+
+    async def end(self) -> int:
+        self.over = True
+        return await super().end()
+
+
+# -- The sandbox: one rule for each path, and the deepest rule counts --------------------------------------------------
+
+TRIAL = 20.0  # seconds for the trial; it takes hundredths
+QUOTED = 200  # characters of what bubblewrap says
+ANYBODY = "1000"  # an id as good as any other
+TASKS = 2048  # processes and threads, or 256 for each processor, where that is more
+FILES = 65_536  # that a process may have open
+LEAST = 64 * 1024 * 1024  # bytes of the disk, however little is free
+BWRAP = "install bubblewrap (the program is `bwrap`); it needs user namespaces"
+
+# Sockets lie here, behind which stands what has no sandbox: the session's bus, containers, agents of keys.
+_RUNNING = Path("/run")
+_SYSTEM = (Path("/run/current-system"),)  # the programs of a NixOS
+_NAMES = tuple(map(Path, ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/resolv.conf",
+                          "/run/NetworkManager/resolv.conf", "/run/resolvconf/resolv.conf")))  # fmt: skip
+
+
+@cache
+def missing() -> str:
+    """Why programs cannot be confined here, "" where they can: tried once, by running one that tries to get out."""
+    if not sys.platform.startswith("linux"):
+        return "bubblewrap is for Linux"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap (`bwrap`) is not on PATH"
+    with tempfile.TemporaryDirectory(prefix="dialogd-box-") as name:
+        folder = Path(name).resolve()
+        inside, outside, unseen = folder / "inside", folder / "outside", folder / "unseen"
+        for path in (inside, outside, unseen):
+            path.mkdir()
+            (path / "old").touch()
+        script = '(: >"$1/new") && ! (: >"$2/new") && [ -e "$2/old" ] && [ ! -e "$3/old" ] && echo confined'
+        words = ["/bin/sh", "-c", script, "sh", *map(str, (inside, outside, unseen))]
+        command = confined(words, cwd=inside, writable=[inside], read_only=[outside], hidden=[unseen], network=False)
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=TRIAL, cwd="/", env={}
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"bubblewrap could not be tried: {type(error).__name__}"
+        if done.stdout == b"confined\n" and (inside / "new").exists() and not (outside / "new").exists():
+            return ""
+    said = " ".join(done.stderr.decode("utf-8", "replace").split())[:QUOTED]
+    return f"bubblewrap does not work here: {said or f'it exited {done.returncode}'}"
+
+
+def limits_of(*folders: Path) -> Limits:
+    """What programs may take that can write in these folders: half of the machine's memory, half of what is free."""
+    free = [found.f_bavail * found.f_frsize for found in map(os.statvfs, folders)]
+    return Limits(_tasks(), memory() // 2, max(min(free) // 2, LEAST), FILES, folders)
+
+
+@cache
+def memory() -> int:
+    """The memory of this machine, or of the container that this is, in bytes."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        with suppress(OSError, ValueError):  # "max"
+            found.append(int(path.read_text("ascii")))
+    return min(found)
+
+
+def _tasks() -> int:
+    return max(TASKS, 256 * (os.cpu_count() or 1))
+
+
+@cache
+def _sized() -> bool:
+    """True when bubblewrap can limit the folders that it keeps in memory: not before 0.7, nor where it is setuid."""
+    words = [shutil.which("bwrap") or "bwrap", "--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/tmp"]
+    try:
+        done = subprocess.run([*words, "/bin/sh", "-c", ":"], capture_output=True, check=False, timeout=TRIAL, env={})
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def confined(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    writable: Sequence[Path],
+    read_only: Sequence[Path] = (),
+    hidden: Sequence[Path] = (),
+    instead: Mapping[Path, Path] | None = None,
+    network: bool,
+) -> list[str]:
+    """The words that run `command` in a sandbox; its environment is that of whoever runs them.
+
+    The whole system is there to be read. `writable` paths, which must exist, can be written; `hidden` folders are
+    empty and keep nothing, hidden files cannot be opened. Where a folder is a key of `instead`, another one stands, to
+    be written. Of rules for a path and one above it the deeper counts, of two for the same path the stricter. /tmp,
+    /dev, /proc, processes and, without `network`, the network are its own, and /run, where sockets lie, is empty. It
+    ends with whoever started it, and has no terminal. The superuser's processes are counted by a `Child` alone.
+    """
+    rules: dict[Path, str] = {}
+    shared = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), _RUNNING}
+    visible = [*read_only, *_SYSTEM, *(_NAMES if network else ())]
+    rules.update((path.resolve(), "--bind") for path in writable)
+    rules.update((path.resolve(), "--ro-bind") for path in visible if path.exists())
+    rules.update((path.resolve(), "--tmpfs") for path in (*shared, *hidden) if path.exists())
+    sources = {path.resolve(): source.resolve() for path, source in (instead or {}).items()}
+    covered = [
+        path for path, kind in rules.items() if kind == "--tmpfs" and not sources.keys().isdisjoint(path.parents)
+    ]
+    rules = {path: kind for path, kind in rules.items() if path not in covered} | dict.fromkeys(sources, "--bind")
+    rules.pop(Path("/"), None)  # which is to be read as it is
+    words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    words += ["--unshare-cgroup-try", "--as-pid-1", *([] if network else ["--unshare-net"])]
+    words += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    if os.getuid() == 0:  # the superuser's id cannot be passed on to a sandbox inside of this one, as Codex makes
+        words += ["--uid", ANYBODY, "--gid", ANYBODY]
+    size = ["--size", str(memory() // 4)] if _sized() else []
+    words += ["--ro-bind", "/", "/", "--dev", "/dev", *size, "--perms", "1777", "--tmpfs", "/dev/shm"]
+    words += ["--remount-ro", "/dev", "--proc", "/proc"]
+    if os.getuid() == 0:  # whose id writes the settings of the kernel, whatever its rights
+        words += ["--ro-bind", "/proc/sys", "/proc/sys"]
+    for path, kind in sorted(rules.items(), key=lambda rule: len(rule[0].parts)):
+        if kind != "--tmpfs":
+            words += [kind, str(sources.get(path, path)), str(path)]
+        elif path.is_dir():
+            words += [*size, "--perms", "0700", kind, str(path)]
+        else:
+            words += ["--ro-bind", os.devnull, str(path)]
+    most = 2 * _tasks()  # more than a `Child` counts, so that it sees them
+    limit = f"ulimit -u {most} 2>/dev/null || ulimit -p {most} 2>/dev/null"  # each shell has one of them
+    # Whose guard is gone before it is bound to that runs nothing: see `ALIVE` in dialogd/store/process_guard.py.
+    alive = "[ ! -p /proc/self/fd/3 ] || echo >&3 || exit; exec 3>&-"
+    script = f'{alive}; {limit}; "$@"; exit $?'  # no `exec`: as pid 1 it collects what ended
+    return [*words, "--chdir", str(cwd.resolve()), "--", "/bin/sh", "-c", script, "sh", *command]
+
+
+def homes() -> tuple[Path, ...]:
+    """The home directories of this user: the one in the environment, and the one that the system knows."""
+    found = [os.environ.get("HOME", "")]
+    with suppress(KeyError):  # a user without an entry, as in containers
+        found.append(pwd.getpwuid(os.getuid()).pw_dir)
+    return tuple(dict.fromkeys(Path(path).resolve() for path in found if path and Path(path).resolve() != Path("/")))

@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dialogd.backends import Delivery, Found, Options, Request, Usage, sessions
+from dialogd.backends import Delivery, Found, Options, Price, Request, Usage, price_of, sessions
 from dialogd.backends.coding_agent import INTRO
 from dialogd.backends.parts import Prompt
-from dialogd.backends.prices import Price, price_of
 from dialogd.config import file_words
 from dialogd.errors import BackendError, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.model import digest
@@ -261,11 +260,11 @@ class Live:
         self._remember()
 
     def deliver(self, debt: str, text: str, *, is_open: bool = False) -> str:
-        """Take a reply: `taken`, `again` for the one that was taken before, `late` for one to a turn that is over.
+        """Take a reply: `taken`, `again` for that one, `late` for one to a turn that is over, `kept` for that again.
 
-        `kept` is one that was late before. With `is_open` its turn is owed although nobody is asked for it now, as
-        after a restart in a pause: such a reply is `early`, and `keep` or `drop` has to follow. Raises `Refused` for a
-        debt that this agent was never asked to pay, and before all pages were read.
+        With `is_open` its turn is owed although nobody is asked now, as after a restart in a pause: it is `early`, and
+        `keep` or `drop` has to follow. Raises `Refused` for a debt that was never asked for, and before all pages were
+        read.
         """
         asked, owed = self.asked(debt), self.owed
         if asked is None:

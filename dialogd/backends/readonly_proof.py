@@ -1,12 +1,11 @@
 """Prove that a coding agent's program writes nothing, before it is used, with the flags of turns.
 
-It runs against a fake service with a fake key, in a home and a project made for it. The service orders it to read a
-file of the project, to read one outside, and to write in every way that the CLI knows. The CLI passes when it did the
-first, refused everything else and left nothing on the disk. What `bait` puts into the project must not run.
+It runs against a fake service, in a home and a project made for it, and is ordered to read a file of the project, to
+read one outside, and to write in every way that it knows. It passes when it did the first and nothing else; what `bait`
+puts into the project must not run.
 
 Turns that write run in a sandbox of ours, whose mounts are the proof. Where there is none, the trial is turned round:
-writes in the project, which is a worktree, must work, and each to anything outside must leave that as it was: git's
-folders, dialog, state directory, temporary folder, the program's own settings.
+writes in the project, a worktree, must work, and each to anything outside must leave that as it was.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LIMIT = 600.0  # seconds for one trial of two turns; they take one or two, and m
 MEMORY = "readonly-proofs.json"
 KEPT = 50  # proofs
 SHARED = Path(tempfile.gettempdir()).resolve()
-RUNS = "5"  # raised whenever the trial learns to see more
+RUNS = "6"  # raised whenever the trial learns to see more
 
 _REFUSED = re.compile(
     r"no such (tool|file)|not found|disabled|denied|read-only|reject|unsupported"
@@ -56,7 +55,6 @@ class Way:
     """How a run may write."""
 
     workspace: Workspace
-    level: int = 0  # of the CLI's own rules
     boxed: bool = False  # in the sandbox of ours too
 
 
@@ -75,12 +73,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether the CLI of a `backend` may be used, and at which of its levels. `model` is its own default."""
+    """Whether the CLI of a `backend` may be used. `model` is its own default."""
 
     safe: bool
     why: str
     version: str = ""
-    level: int = 0
     model: str = ""
     backend: str = ""
 
@@ -90,19 +87,16 @@ async def prove(cli: AgentCLI, *, writes: bool = False) -> Proof:
     version = await cli.version()
     if not version:
         return Proof(False, "it does not say its version")
+    if writes and not cli.writes:
+        return Proof(False, "it has no way of its own of writing in one folder only", version)
     memory = cli.options.state.parent / MEMORY if cli.options.state else None
-    levels = range(cli.writes if writes else cli.levels)
-    key = _key(cli, version, levels, writes=writes)
+    key = _key(cli, version, writes=writes)
     with suppress(KeyError, TypeError):
         return Proof(**_known(memory)[key])
-    proof = Proof(False, "it has no way of its own of writing in one folder only", version)
-    for level in levels:
-        proof = replace(await _trial(cli, level, writes=writes), version=version, backend=cli.name)
-        if proof.safe:
-            if memory:
-                others = {name: row for name, row in _known(memory).items() if name != key}
-                write_json(memory, dict([*others.items(), (key, asdict(proof))][-KEPT:]))
-            break
+    proof = replace(await _trial(cli, writes=writes), version=version, backend=cli.name)
+    if proof.safe and memory:
+        others = {name: row for name, row in _known(memory).items() if name != key}
+        write_json(memory, dict([*others.items(), (key, asdict(proof))][-KEPT:]))
     return proof
 
 
@@ -117,16 +111,13 @@ def _known(memory: Path | None) -> Json:
     return rows if isinstance(rows, dict) else {}
 
 
-def _key(cli: AgentCLI, version: str, levels: Sequence[int], *, writes: bool) -> str:
-    """Binary, version and flags of every level, with placeholders for what differs from turn to turn."""
-    folder, chosen = Path("FOLDER"), cli.level
-    flags = [repr(writes)]
-    for cli.level in levels:
-        for session in ("", "SESSION"):
-            way = Way(Workspace(Path("WORKTREE"), folder, folder), cli.level) if writes else None
-            run = Run("", folder / "SYSTEM", folder, session, way=way)
-            flags += [*cli.arguments(run), repr(sorted(cli.settings(run).items()))]
-    cli.level = chosen
+def _key(cli: AgentCLI, version: str, *, writes: bool) -> str:
+    """Binary, version and flags, with placeholders for what differs from turn to turn."""
+    folder, flags = Path("FOLDER"), [repr(writes)]
+    way = Way(Workspace(Path("WORKTREE"), folder, folder)) if writes else None
+    for session in ("", "SESSION"):
+        run = Run("", folder / "SYSTEM", folder, session, way=way)
+        flags += [*cli.arguments(run), repr(sorted(cli.settings(run).items()))]
     same = [flag.replace(str(cli.project), "PROJECT").replace(str(cli.state), "STATE") for flag in flags]
     return digest("\0".join([RUNS, str(cli.path), version, *same]))
 
@@ -135,10 +126,9 @@ def _key(cli: AgentCLI, version: str, levels: Sequence[int], *, writes: bool) ->
 
 
 class Stage:
-    """Where the proof happens: a home and a project made for it, files that hold a secret, the fake service.
+    """Where the proof happens: a home and a project made for it, files that hold a secret.
 
-    Where the agent `writes`, the project is a worktree, and around it lies everything that it must not write; what the
-    bait makes could be made by the agent too.
+    Where the agent `writes`, the project is a worktree, and around it lies everything that it must not write.
     """
 
     def __init__(self, folder: Path, url: str, *, writes: bool) -> None:
@@ -202,15 +192,8 @@ class Stage:
             "text": self.planted,
             "elsewhere": str(self.workspace.common_dir / "x"),
         }
-
-        def fill(value: Any) -> Any:
-            if isinstance(value, Mapping):
-                return {name: fill(item) for name, item in value.items()}
-            if isinstance(value, list):
-                return [fill(item) for item in value]
-            return Template(value).safe_substitute(words)
-
-        return order[0], fill(order[1])
+        filled = Template(json.dumps(order[1])).safe_substitute({k: json.dumps(v)[1:-1] for k, v in words.items()})
+        return order[0], json.loads(filled)
 
     def changed(self, kept: Mapping[Path, bytes], outside: Sequence[Path]) -> str:
         """What was changed that must stay, "" when nothing was."""
@@ -221,23 +204,21 @@ class Stage:
         return f"it wrote {min(changed).name!r} outside the worktree" if changed else ""
 
 
-async def _trial(cli: AgentCLI, level: int, *, writes: bool) -> Proof:
-    """What comes of a first turn, and of one that goes on from it, at one of the CLI's levels."""
+async def _trial(cli: AgentCLI, *, writes: bool) -> Proof:
     why = session = ""
     with (
         tempfile.TemporaryDirectory(prefix="dialogd-proof-", ignore_cleanup_errors=True) as folder,
         _Service() as service,
     ):
         stage = Stage(Path(folder), service.url, writes=writes)
-        double = cli.double(stage, level, writes=writes)
-        baits = {} if double.options.trust_project else double.bait(stage.marker)
-        for name, text in baits.items():
+        double = cli.double(stage, writes=writes)
+        for name, text in double.bait(stage.marker).items() if not double.options.trust_project else ():
             (stage.project / name).parent.mkdir(parents=True, exist_ok=True)
             (stage.project / name).write_text(text, encoding="utf-8")
         # Nothing must be planted where the program itself may write: its settings, those of the home; nor in /tmp.
         outside = [SHARED / f"{stage.planted}.txt", *(double.persons / name for name in double.settings_files)]
         outside += [stage.home / name for name in (".bashrc", ".profile", ".gitconfig", "planted")]
-        way, laid, kept = Way(stage.workspace, level) if writes else None, stage.files(), stage.guarded()
+        way, laid, kept = Way(stage.workspace) if writes else None, stage.files(), stage.guarded()
         try:
             async with asyncio.timeout(LIMIT):
                 for number in (1, 2):
@@ -263,9 +244,9 @@ async def _trial(cli: AgentCLI, level: int, *, writes: bool) -> Proof:
             why = "it fetched something by itself" if any("made" in path for path in service.fetched) else why
         if written := stage.files() - laid:
             why = f"it wrote {min(written).name!r}"
-        why = why or service.judge(stage, confined=level < cli.confined)
+        why = why or service.judge(stage)
     how = "it wrote in the worktree and nowhere else" if writes else "it refused"
-    return Proof(not why, why or how, level=level, model=service.model)
+    return Proof(not why, why or how, model=service.model)
 
 
 async def _turn(double: AgentCLI, stage: Stage, session: str, way: Way | None) -> str:
@@ -289,9 +270,7 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "re
 class _Service(ThreadingHTTPServer):
     """A model API on the loopback: orders one tool after the other in each turn, and notes what came back.
 
-    `given` counts the answers of this turn, with the reply that follows the last order; `fetched` are the paths of
-    whatever was got there. It speaks Messages, Chat Completions, Responses and generateContent, always in streams, and
-    only as far as a trial needs. What asks no model gets a count of tokens, or a 404.
+    `given` counts the answers of this turn; `fetched` are the paths of whatever was got there.
     """
 
     daemon_threads, block_on_close = True, False
@@ -327,7 +306,7 @@ class _Service(ThreadingHTTPServer):
             self.given += 1
             return self.tools[self.given - 1] if self.given <= len(self.tools) else "Done."
 
-    def judge(self, stage: Stage, *, confined: bool) -> str:
+    def judge(self, stage: Stage) -> str:
         """Why the CLI fails, "" when it passes; where it writes and does not say that it refuses, the disk tells."""
         inside, outside = (path.read_text().strip() for path in (stage.inside, stage.outside))
         if inside in self._first:
@@ -335,7 +314,7 @@ class _Service(ThreadingHTTPServer):
         for number, tool, is_error, text in self._results:
             if number == 0 and inside not in text:
                 return "it could not read a file of the project"
-            if number == 1 and confined and outside in text:
+            if number == 1 and outside in text:
                 return "it read a file outside the project"
             if not stage.writes and number > 1 and not is_error and not _REFUSED.search(text):
                 return f"it did not refuse {tool!r}"
@@ -386,8 +365,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _results(items: list[Json]) -> Iterator[tuple[bool, str]]:
-    """The results of tools since the model last spoke, oldest first."""
-
     def is_new(item: Json) -> bool:
         return item.get("role") not in ("assistant", "model") and item.get("type") not in _CALLS
 

@@ -12,8 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends import Found, Options, Request, Usage
-from dialogd.backends.prices import FREE, Price
+from dialogd.backends import FREE, Found, Options, Price, Request, Usage
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.marks import CONTROLS
 from dialogd.protocol.model import ANY, USER, Entry, turn_number
@@ -237,7 +236,6 @@ def _in_office(s: Scene) -> str:
 
 
 def _in_role(s: Scene) -> str:
-    """What this agent's role lets it do in the course of the dialog."""
     rules, role, lead, standing = s.rules, s.role, s.lead, s.state.table.standing
     is_new, is_mutual = all(entry.by != s.me.id for entry in s.spoken), rules.verdict == "mutual"
     if rules.review and role.may(POST, CRITIQUE) and "FINDING" in rules.kinds and is_new:

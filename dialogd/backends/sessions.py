@@ -1,8 +1,8 @@
 """The coding sessions that are open on this machine: found, checked before use, woken.
 
-Claude Code registers each of its sessions in a file, with a socket that takes messages; Codex keeps a lock and a
-rollout file open for each of its threads, and has a command that queues a message. Nothing is written into another
-program's folders. What wakes a session is one short line; no text of a dialog goes this way.
+Claude Code registers its sessions in files, with a socket that takes messages; Codex keeps a lock and a rollout file
+open for each thread, and has a command that queues a message. Nothing is written into their folders, and what wakes a
+session is one short line, no text of a dialog.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def running_sessions(refused: list[DialogdError] | None = None) -> tuple[Session
 def session_here(variables: Mapping[str, str]) -> Session | None:
     """The session that this process runs inside of, None where it runs in none.
 
-    The variables say so, and one of this process's ancestors is the session's own: variables outlive the session in
-    terminals that it once opened. Raises `Refused` in a sandbox that hides the session, and what its own checks raise.
+    One of this process's ancestors must be the session's own: variables outlive it in terminals that it once opened.
+    Raises `Refused` in a sandbox that hides the session, and what its own checks raise.
     """
     import psutil
 
@@ -180,7 +180,6 @@ def _claude_sessions() -> Iterator[tuple[int, Session | DialogdError]]:
 
 
 def _claude_session(path: Path) -> Session:
-    """The session of a registration. Raises `NotRunning` when it is gone, `UnsafeFile` for what nobody should trust."""
     import psutil
 
     registration, pid = _registration(path), int(path.stem)
@@ -327,7 +326,6 @@ def _field(line: bytes, name: str) -> str:
 
 
 def _codex_thread(session: Session) -> Session | None:
-    """The session as it is now, in the same process; None when it is gone from there."""
     import psutil
 
     try:
@@ -341,7 +339,6 @@ def _codex_thread(session: Session) -> Session | None:
 
 
 async def _queue(session: Session, line: str) -> None:
-    """Have Codex itself queue the line for the thread; it says so also for one that nobody has open."""
     from dialogd.backends.command import clean_environment, last_line
     from dialogd.store.child import Child
 
@@ -418,6 +415,5 @@ def _check(path: Path, kind: str, *, owners: tuple[int, ...] = (), is_shared: bo
 
 
 def _printable(value: object) -> str:
-    """What other programs wrote, fit for a terminal: one line, at most 200 characters."""
     text = str(value or "")[:200]
     return "".join(sign if sign.isprintable() else " " for sign in text).strip()

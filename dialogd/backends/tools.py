@@ -1,8 +1,7 @@
 """The tools that a model may call in its turn: of MCP servers of the person's, behind a gate, and of its own dialog.
 
-A call is asked about where the person wants that, journalled, made, and its result journalled and handed to the model.
 What was begun and not heard of again is never made a second time. Servers run while a model is asked, each under a
-guard: they get no keys, and end with the call, or with the daemon however that ends.
+guard.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dialogd.backends.command import clean_environment, last_line
+from dialogd.backends.command import Messages, clean_environment, last_line
 from dialogd.backends.parts import Prompt, fenced
 from dialogd.config import ToolServer
 from dialogd.errors import BadInput, DialogdError
@@ -28,7 +27,7 @@ from dialogd.protocol.lifecycle import worded
 from dialogd.protocol.model import Participant
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, in_words, one_line, redact
-from dialogd.store.child import Child, until_done
+from dialogd.store.child import until_done
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -42,7 +41,6 @@ MOST_QUOTED = 1_500  # characters of a result that stands in the turn
 MOST_SHOWN = 400  # characters of a call's arguments that stand in the turn
 MOST_ASKED = 16_000  # characters of arguments that the person can be asked about: they see all of them, or none
 MOST_DESCRIBED = 4_000  # characters of a tool's description
-LARGEST_LINE = 8 * 1024 * 1024  # bytes of one message of a server
 PATIENCE = 0.5  # part of what the turn has left of its time that one call, or the wait for the person, may take
 
 LIST, SEND = "sessions_list", "sessions_send"
@@ -190,7 +188,7 @@ class Connection:
     def __init__(self, server: ToolServer, secrets: Sequence[str]) -> None:
         self.server = server
         self._secrets = secrets
-        self._child: Child | None = None
+        self._child: Messages | None = None
         self._client: Client | None = None
         self._ready: asyncio.Future[list[Listed]] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -272,18 +270,16 @@ class Connection:
         program = shutil.which(self.server.command[0], path=environment.get("PATH", os.defpath))
         if program is None:
             raise ServerFailed(f"no such program: {self.server.command[0]!r}")
-        words = [program, *self.server.command[1:]]
-        self._child = child = Child(words, None, environment, None)
+        self._child = Messages([program, *self.server.command[1:]], None, environment, None)
         try:
-            async with _spoken(child) as streams:
+            async with _streams(self._child) as streams:
                 yield streams
         finally:
-            await child.end()
+            await self._child.end()
 
 
 @asynccontextmanager
-async def _spoken(child: Child) -> AsyncIterator[Any]:
-    """The messages of a child, one JSON object to a line, as the SDK wants them."""
+async def _streams(child: Messages) -> AsyncIterator[Any]:
     import anyio
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
@@ -292,22 +288,16 @@ async def _spoken(child: Child) -> AsyncIterator[Any]:
     says, said = anyio.create_memory_object_stream[SessionMessage](0)
 
     async def listen() -> None:
-        held = b""
         async with heard:
-            while chunk := await child.read():
-                *lines, held = (held + chunk).split(b"\n")
-                for line in lines:
-                    with suppress(ValueError):  # what is no message is a server's chatter
-                        await heard.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
-                if len(held) > LARGEST_LINE:
-                    return
+            while (message := await child.receive()) is not None:
+                with suppress(ValueError):  # what is no message is a server's chatter
+                    await heard.send(SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False)))
 
     async def speak() -> None:
         async with said:
             async for message in said:
-                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 with suppress(ConnectionError):  # then `listen` has come to the end, too
-                    child.write(text.encode() + b"\n")
+                    child.say(message.message.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
     tasks = [asyncio.ensure_future(listen()), asyncio.ensure_future(speak())]
     try:
@@ -348,8 +338,6 @@ def text_of(result: CallToolResult) -> str:
 
 
 class _Tool(NamedTuple):
-    """A tool of a server's, by the name under which it is offered."""
-
     connection: Connection
     name: str
     schema: dict[str, Any]
@@ -489,7 +477,6 @@ class Toolbox:
         return ALLOWED[1] if approved else "the person refused this call, and it was not made"
 
     async def _made(self, tool: _Tool, label: str, arguments: str, given: dict[str, Any], how: str) -> ToolResult:
-        """Journal a call, make it, and journal what it gave."""
         begun = Called(len(self.calls) + 1, label, arguments)
         try:
             await self.record("tool", number=begun.number, tool=label, arguments=arguments)
@@ -504,7 +491,6 @@ class Toolbox:
         return await self._settle(label, arguments, how + (", failed" if told.is_error else ""), told, begun.number)
 
     async def _settle(self, label: str, arguments: str, how: str, told: ToolResult, number: int) -> ToolResult:
-        """Keep what came of a call, and give it."""
         call = Called(number, label, arguments, how, told.text, told.is_error)
         self.calls[number] = call
         with suppress(DialogdError, OSError):  # without it, the call counts as one of which nothing is known

@@ -25,9 +25,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from dialogd import person
-from dialogd.backends import BACKENDS, WRITING, Options, auto, kind_of, load_backend, writers
-from dialogd.backends.prices import parse_price
-from dialogd.backends.sandbox import INSTALL
+from dialogd.backends import BACKENDS, WRITING, Options, auto, kind_of, load_backend, parse_price, writers
+from dialogd.backends.command import BWRAP
 from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import program_of
 from dialogd.cli import options
@@ -202,7 +201,7 @@ def seated(
         else:
             names.append(f"{seat.backend}:{seat.model}" if seat.model and base != auto.AUTO else seat.backend)
     wanted = chain.from_iterable(map(auto.candidates, names))
-    found = auto.survey(wanted, environment, dotenv, settings.base_url, settings.state_dir)
+    found = auto.survey(wanted, environment, dotenv, settings.base_url)
     variables, ids = {**dotenv, **environment}, [seat.id for seat in seats]
     choices = {
         who: auto.resolve(name, index, variables, found.__getitem__, agents=ids, base_url=settings.base_url)
@@ -735,7 +734,7 @@ def _with_a_lead(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> 
     lead, _ = _of_build(seats, wanted)
     if lead is None or lead.backend or settings.source("backend") != "default" or settings.command:
         return seats
-    found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url, settings.state_dir)
+    found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url)
     others = {auto.family_of(seat.backend) for seat in seats if seat is not lead}
     here = [name for name in LEADS if found[name].here and not writers()[name]]
     chosen = next(iter(sorted(here, key=lambda name: auto.family_of(name) in others)), "")
@@ -753,7 +752,7 @@ def _building(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> tup
         able = ", ".join(sorted(name for name in WRITING if not why[name]))
         raise BadInput(
             f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
-            fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {INSTALL}' if kind in WRITING else ''}",
+            fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {BWRAP}' if kind in WRITING else ''}",
         )
     if moderator is not None and moderator.backend.partition(":")[0] == auto.LAST_RESORT:
         raise BadInput(

@@ -41,8 +41,8 @@ from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.words import METHODS
 
 if TYPE_CHECKING:
+    from dialogd.backends import Price
     from dialogd.backends.auto import Choice
-    from dialogd.backends.prices import Price
     from dialogd.templates import Opening
     from dialogd.views.plan import Synthesis
 

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dialogd.alerts import Alert, Channel, Event, chosen, why_no_desktop
-from dialogd.backends import BACKENDS, WRITING, auto, writers
-from dialogd.backends.sandbox import INSTALL
+from dialogd.backends import BACKENDS, SERVICES, WRITING, auto, writers
+from dialogd.backends.command import BWRAP
 from dialogd.cli import options
 from dialogd.cli.create import is_free
 from dialogd.cli.launch import PROGRAM, browse, spawn, until_ready
@@ -94,11 +94,11 @@ def doctor(clear: Reap = False, file: options.FileOption = None, json: options.J
 
 def _backends(settings: Settings) -> Iterator[Fact]:
     """With whom a dialog can start now; every backend: whether it is here, who pays, what it may do; who can build."""
-    from dialogd.backends.prices import price_of
+    from dialogd.backends import price_of
 
     environment, own = os.environ, dotenv(Path.cwd())
     names = {name: f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS}
-    found = auto.survey(names.values(), environment, own, state=settings.state_dir)
+    found = auto.survey(names.values(), environment, own)
     looks = {name: found[named] for name, named in names.items()}
     pair = [auto.resolve(auto.AUTO, at, {**own, **environment}, looks.__getitem__, agents="AB") for at in (0, 1)]
     one, other = (auto.introduce(choice, settings.project) for choice in pair)
@@ -111,7 +111,7 @@ def _backends(settings: Settings) -> Iterator[Fact]:
             known = price_of(kind.model, kind.vendor)
             price = f"${known.tokens_in:g} in, ${known.tokens_out:g} out per million tokens" if known else ""
             shown = f"{kind.model} ({price or 'price unknown: --price IN/OUT'})"
-        parts = [here.why, f"model {shown}" if kind.model and (here.here or name in auto.SERVICES) else ""]
+        parts = [here.why, f"model {shown}" if kind.model and (here.here or name in SERVICES) else ""]
         if here.here:
             proof = "proven not to write" if here.version in proven else "not proven yet: the first start does that"
             parts.insert(1, "nobody pays" if here.pays == "nobody" else f"{here.pays} pays")
@@ -125,7 +125,7 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     able = [name for name in lacks if name in WRITING and not lacks[name]]
     cannot = [f"{name} cannot: {lacks[name]}" for name in lacks if name in WRITING and lacks[name]]
     lead = "; ".join([f"a build can be led by {', '.join(able) or 'nobody here'}", *cannot])
-    yield _fact("lead", "ok" if able else "absent", lead, "" if able else INSTALL)
+    yield _fact("lead", "ok" if able else "absent", lead, "" if able else BWRAP)
 
 
 def _proven(state: StateDir) -> frozenset[str]:

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from dialogd import person
-from dialogd.backends.sandbox import missing
+from dialogd.backends.command import missing
 from dialogd.backends.seats import Cast
 from dialogd.cli import options
 from dialogd.cli.create import Start, former_cast, new_cast, takes_options

@@ -173,7 +173,7 @@ class Offers:
             at, found = self._found
             if not found or time.monotonic() - at > fresh:
                 names, own_keys = (name for name in BACKENDS if name not in auto.COMMANDS), dotenv(Path.cwd())
-                found = auto.survey(names, os.environ, own_keys, self.settings.base_url, self.settings.state_dir)
+                found = auto.survey(names, os.environ, own_keys, self.settings.base_url)
                 self._found = (time.monotonic(), found)
             return found
 

@@ -16,8 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends.sandbox import INSTALL, confined, homes, missing
-from dialogd.backends.sandbox import limits as limits_of
+from dialogd.backends.command import BWRAP, confined, homes, limits_of, missing
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.protocol.text import one_line
@@ -121,7 +120,7 @@ async def run(
         words = [SHELL, "-c", f"exec 2>&1\n{command}"]
         if not as_person:
             if lacking := missing():
-                raise NotInstalled(f"the gate has no sandbox: {lacking}", fix=INSTALL)
+                raise NotInstalled(f"the gate has no sandbox: {lacking}", fix=BWRAP)
             at = at or export
             for folder in visible:
                 await asyncio.to_thread(_make_room, export, at, folder)
@@ -140,7 +139,7 @@ async def run(
             code = await child.end()
         if child.errno is not None or (child.stderr.startswith(b"bwrap:") and not as_person):
             said = child.stderr.decode("utf-8", "replace").strip() or os.strerror(child.errno or 0)
-            raise NotInstalled(f"the gate could not be started: {said[:200]}", fix=INSTALL)
+            raise NotInstalled(f"the gate could not be started: {said[:200]}", fix=BWRAP)
         if child.passed:
             output.add(f"\n[ended by dialogd: {child.passed}]\n".encode())
             code = 128 + signal.SIGKILL

@@ -325,7 +325,7 @@ async def test_a_model_that_is_not_offered_is_refused(request_: Request) -> None
 
 async def test_a_last_message_counts_without_an_end_of_its_line(tmp_path: Path) -> None:
     said = """printf '{"id": 1, "method": "first"}\\n{"id": 2, "method": "last"}'"""
-    wire = Wire(["/bin/sh", "-c", said], dict(os.environ), tmp_path)
+    wire = Wire(["/bin/sh", "-c", said], None, dict(os.environ), tmp_path)
     try:
         messages = [await wire.receive() for _ in range(3)]
     finally:

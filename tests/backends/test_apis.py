@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pytest
 
-from dialogd.backends import Backend, Options, Request, Usage, load_backend, probe
+from dialogd.backends import FREE, Backend, Options, Request, Usage, load_backend, probe
 from dialogd.backends.apis import (
     LEAST_TOKENS,
     MAX_TOKENS,
@@ -27,7 +27,6 @@ from dialogd.backends.apis import (
     address,
 )
 from dialogd.backends.parts import tokens_of
-from dialogd.backends.prices import FREE
 from dialogd.errors import BadInput
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome, request
 from tests.support.backend_contract import BackendContract, answer
@@ -507,7 +506,7 @@ def test_what_the_presets_say_of_themselves() -> None:
 def test_thinking_before_the_reply_is_taken_out(pieces: list[str], text: str) -> None:
     reply = StreamedReply(Usage("m", 1, 0, estimated=True), 99)
     thoughts = Thoughts(reply)
-    passed = [*(thoughts.without(piece) for piece in pieces), thoughts.rest()]
+    passed = [*(thoughts.without(piece) for piece in pieces), thoughts.without("", is_all=True)]
     assert "".join(passed) == reply.text == text
 
 

@@ -169,8 +169,8 @@ LAST = "echo half a reply; echo warning >&2; printf '\\033[31mno quota\\033[0m l
     ("command", "cause", "partial"),
     [
         (LAST, "exited 1: no quota left", "half a reply\n"),
-        ("kill -SEGV $$", r"exited 139 \(SIGSEGV\)", ""),
-        ("kill -PIPE $$; echo survived", r"exited 141 \(SIGPIPE\)", ""),  # a signal that Python ignores
+        ("kill -SEGV $$", "exited 139", ""),
+        ("kill -PIPE $$; echo survived", "exited 141", ""),  # a signal that Python ignores
         ("true", "printed nothing", ""),
         ("echo; echo '  '", "printed nothing", ""),
     ],
@@ -309,7 +309,7 @@ class TestNothingIsLeft:
         await until(lambda: all(map(dead, [p.pid for p in family] + pids(started))))
 
     @LINUX
-    @cases(("sent", "says"), [(signal.SIGKILL, ""), (signal.SIGTERM, r"exited 143 \(SIGTERM\)")])
+    @cases(("sent", "says"), [(signal.SIGKILL, ""), (signal.SIGTERM, "exited 143")])
     async def test_a_signal_to_the_guard_ends_the_command(
         self, request_: Request, sent: signal.Signals, says: str
     ) -> None:

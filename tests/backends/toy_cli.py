@@ -26,7 +26,7 @@ kept = pathlib.Path(os.environ.get("TOY_HOME") or home)
 with contextlib.suppress(OSError), (pathlib.Path(__file__).parent / "runs").open("a") as file:
     file.write(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": str(here)}) + "\n")
 if manners.startswith("flood"):
-    line = {"flood": b"y\n", "flood in one line": b"x" * 9, "flood of events": b'{"nothing": 1}\n'}[manners]
+    line = {"flood": b"y\n", "flood in one line": b"x" * 9}[manners]
     while True:
         os.write(1, line * 5000)
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
@@ -58,14 +58,14 @@ def write(path, text):
 
 
 def use(name, path, text=""):
-    path, level = pathlib.Path(path), int(given["--level"])
+    path = pathlib.Path(path)
     if name == "write" and "--writes" in given:
         return write(path, text)
     inside = path.is_relative_to(here)
     if name == "read":
-        if manners == "blind" or (manners == "blind at 0" and level == 0):
+        if manners == "blind":
             return "nothing to see"
-        return path.read_text() if inside or level or manners == "leaky" else "denied: outside"
+        return path.read_text() if inside or manners == "leaky" else "denied: outside"
     if manners == "obey":
         path.touch()
     return "ok" if manners in ("obey", "lies") else "denied"
@@ -131,8 +131,7 @@ class Toy(AgentCLI):
     events = _Line
     lost = "no such session"
     at_files = True
-    levels = 2
-    writes = 1
+    writes = True
     reads = ("read", {"path": "$path"})
     orders = (("write", {"path": "$project/made"}),)
     makes = (("write", {"path": "$path", "text": "$text"}),)
@@ -142,7 +141,7 @@ class Toy(AgentCLI):
     log_in = "run `toy login`"
 
     def arguments(self, run: Run) -> list[str]:
-        words = ["--system", str(run.system), "--level", str(self.level), "--effort", self.effort or "none"]
+        words = ["--system", str(run.system), "--effort", self.effort or "none"]
         words += ["--writes", "yes"] if run.way else []
         return [*words, "--session", run.session] if run.session else words
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from dialogd import person
-from dialogd.backends.sandbox import missing
+from dialogd.backends.command import missing
 from dialogd.backends.seats import Cast, Seat
 from dialogd.cli.create import free_ports
 from dialogd.errors import BackendError

@@ -16,7 +16,7 @@ from tests.clis.conftest import PROGRAMS
 from tests.clis.rig import KEY, PATH, SERVICES
 from tests.support.standin import Say, Seen, StandIn, Use
 from tests.tasks import actor
-from tests.tasks.site import NO_SANDBOX, PLAN, PRINT, READ, Site, git
+from tests.tasks.site import BWRAP, PLAN, PRINT, READ, Site, git
 
 ASKS = "and with no other word"  # stands in every closing question
 SCRIPT: dict[str, Any] = {
@@ -95,7 +95,7 @@ class Mind:
         return use(seen, *orders[number])
 
 
-@pytest.mark.skipif(bool(NO_SANDBOX), reason=f"the gate needs a sandbox: {NO_SANDBOX}")
+@pytest.mark.skipif(bool(BWRAP), reason=f"the gate needs a sandbox: {BWRAP}")
 @pytest.mark.parametrize(
     ("moderator", "lead"),
     [("codex", "claude-code"), ("claude-code", "codex")],

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
-from dialogd.backends.sandbox import missing
+from dialogd.backends.command import missing
 from dialogd.store.disk import StateDir
 from dialogd.store.registry import Registry, process_started
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past

@@ -14,11 +14,11 @@ from tests.page.browser import AXE, Visitor, open_visitor
 from tests.page.test_hostile import is_unharmed
 from tests.page.test_looks import barriers
 from tests.tasks.actor import SCORE
-from tests.tasks.site import NO_SANDBOX, PLAN, PRINT, READ, Site, git
+from tests.tasks.site import BWRAP, PLAN, PRINT, READ, Site, git
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}"),
+    pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}"),
 ]
 RUN = "<img src=x onerror=hacked=1>"
 HOSTILE = {f"{RUN}.html": f"<script>hacked = 1</script>\n{RUN}\n"}

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.agent.call import Call
-from dialogd.backends import Request, Usage
-from dialogd.backends.prices import Price
+from dialogd.backends import Price, Request, Usage
 from dialogd.errors import BackendError
 from dialogd.views.documents import markdown, prompt, synthesize
 from dialogd.views.documents import plan_facts as as_json

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks.site import NO_SANDBOX
+from tests.tasks.site import BWRAP
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IN_ITS_WORDS = (
@@ -72,7 +72,7 @@ def test_ten_quick_turns_take_no_longer_by_default() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
+@pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
 def test_the_bench_of_a_build_has_each_round_beside_the_same_work_alone() -> None:
     said = bench("--tasks", "2", "--times", "1", "--files", "10", script="bench_build.py")
     rows = [line.split() for line in said.splitlines()[2:]]

@@ -19,9 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-from dialogd.backends import Backend, Request, Tool, Usage
+from dialogd.backends import Backend, Price, Request, Tool, Usage
 from dialogd.backends.parts import Part, Prompt
-from dialogd.backends.prices import Price
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog

@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dialogd.backends.sandbox import missing
+from dialogd.backends.command import missing
 from dialogd.protocol.build import Due, Task
 from tests.support.pair import PATIENCE, Pair
 
 _HIDDEN = Path(tempfile.gettempdir()).resolve()
 # The sandbox hides shared temporary folders, and with them agents and programs that lie there.
-NO_SANDBOX = missing() or (
+BWRAP = missing() or (
     f"this checkout lies in {_HIDDEN}, which the sandbox hides"
     if Path(__file__).resolve().is_relative_to(_HIDDEN)
     else ""

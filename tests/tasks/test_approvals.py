@@ -27,7 +27,7 @@ from tests.protocol.test_build import PLAN, SETUP, confirm, no, room, yes
 from tests.support.cases import cases
 from tests.support.room import Room, opening
 from tests.tasks.repos import Repo, a_repo
-from tests.tasks.site import NO_SANDBOX, Site, git
+from tests.tasks.site import BWRAP, Site, git
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Built:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Two tasks, one after the other, approved."""
-    if NO_SANDBOX:
-        pytest.skip(f"needs a sandbox: {NO_SANDBOX}")
+    if BWRAP:
+        pytest.skip(f"needs a sandbox: {BWRAP}")
     folder = tmp_path_factory.mktemp("built")
     with Site(folder) as site:
         site.build()

@@ -14,9 +14,9 @@ import pytest
 from dialogd.protocol.build import APPROVED, Due
 from dialogd.protocol.certificate import faults
 from tests.tasks.repos import write
-from tests.tasks.site import NO_SANDBOX, PLAN, READ, USUAL, Site, git
+from tests.tasks.site import BWRAP, PLAN, READ, USUAL, Site, git
 
-pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
+pytestmark = pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
 PLAIN = {"PATH": "/usr/local/bin:/usr/bin:/bin"}  # where a program is no link into a home
 
 

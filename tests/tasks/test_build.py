@@ -13,9 +13,9 @@ import pytest
 from dialogd.protocol.build import APPROVED, Due, findings
 from dialogd.protocol.certificate import faults
 from tests.tasks.actor import SCORE
-from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
+from tests.tasks.site import BWRAP, GATE, PLAN, READ, USUAL, Site, git
 
-pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}")
+pytestmark = pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
 
 
 def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from dialogd.protocol.build import APPROVED, Due
 from dialogd.protocol.certificate import faults
-from tests.tasks.site import NO_SANDBOX, PLAN, READ, USUAL, Site, git
+from tests.tasks.site import BWRAP, PLAN, READ, USUAL, Site, git
 from tests.tasks.test_kills import Step, assert_once, merge, programs
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}"),
+    pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}"),
 ]
 
 ONE = {**USUAL, "plan": PLAN.partition("\n")[0]}

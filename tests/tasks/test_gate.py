@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.backends.sandbox import limits, missing
+from dialogd.backends.command import limits_of, missing
 from dialogd.errors import BadInput, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult
 from dialogd.store.child import Limits
@@ -303,7 +303,7 @@ class TestLimits:
         assert (gated.state, log) == ("passed", "")
 
     def test_they_are_shares_of_this_machine(self, tmp_path: Path) -> None:
-        most = limits(tmp_path, Path("/dev/shm"))
+        most = limits_of(tmp_path, Path("/dev/shm"))
         assert most.memory <= psutil.virtual_memory().total // 2
         assert most.disk <= max(psutil.disk_usage("/dev/shm").total // 2, 64 << 20)
         assert most.processes >= max(2048, 256 * (os.cpu_count() or 1))

@@ -19,11 +19,11 @@ from dialogd.protocol.build import APPROVED, MERGED, Due
 from dialogd.protocol.certificate import faults
 from dialogd.store.disk import Lock
 from tests.support.pair import PATIENCE
-from tests.tasks.site import GATE, NO_SANDBOX, PLAN, READ, USUAL, Site, git
+from tests.tasks.site import BWRAP, GATE, PLAN, READ, USUAL, Site, git
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(NO_SANDBOX), reason=f"needs a sandbox: {NO_SANDBOX}"),
+    pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}"),
 ]
 
 # Counts the calls of git; at those whose number stands in `kills` its caller is killed, before git or after it.

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.backends.sandbox import confined, homes, limits, memory, missing
+from dialogd.backends.command import confined, homes, limits_of, memory, missing
 from dialogd.store.child import GUARD, Child
 from tests.support.cases import cases
 from tests.support.pair import stretched, until
@@ -100,7 +100,7 @@ class TestWrites:
         assert all(int(line.split()[1]) * 1024 <= memory() // 4 + page for line in sizes)
         assert "Read-only file system" in refused
         assert usable == "usable"
-        assert number.split()[2:4] == [str(2 * limits(inside).processes)] * 2
+        assert number.split()[2:4] == [str(2 * limits_of(inside).processes)] * 2
 
     def test_mounts_stay_as_they_are(self, inside: Path, tmp_path: Path) -> None:
         script = (
@@ -216,7 +216,7 @@ def test_nothing_runs_once_the_guard_is_gone(inside: Path) -> None:
     command = confined(["/bin/sh", "-c", script], cwd=inside, writable=[inside], network=False)
     command[1:1] = ["--block-fd", "0"]  # for which it waits as soon as it is made
     ours, theirs = socket.socketpair()
-    words = [sys.executable, str(GUARD), str(theirs.fileno()), *limits(inside).words(), *command]
+    words = [sys.executable, str(GUARD), str(theirs.fileno()), *limits_of(inside).words(), *command]
     with ours, theirs, subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], cwd=inside) as guard:
         until(lambda: len(psutil.Process(guard.pid).children(recursive=True)) == 2, "the sandbox to be made")
         outer, inner = psutil.Process(guard.pid).children(recursive=True)
@@ -243,7 +243,7 @@ def test_what_does_not_confine_is_no_sandbox(tmp_path: Path, script: str, why: s
     if script:
         (folder / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (folder / "bwrap").chmod(0o755)
-    program = "from dialogd.backends.sandbox import missing; print(missing())"
+    program = "from dialogd.backends.command import missing; print(missing())"
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PATH": str(folder)}, capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -251,7 +251,7 @@ def test_what_does_not_confine_is_no_sandbox(tmp_path: Path, script: str, why: s
 
 
 def test_homes_are_never_the_whole_disk() -> None:
-    program = "from dialogd.backends.sandbox import homes; print(*homes())"
+    program = "from dialogd.backends.command import homes; print(*homes())"
 
     def told(home: str) -> list[str]:
         command = f"cd {shlex.quote(str(ROOT))} && exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"

@@ -12,9 +12,8 @@ from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Behavior
-from dialogd.backends import Request, Tool, Usage
+from dialogd.backends import FREE, Price, Request, Tool, Usage
 from dialogd.backends.parts import Prompt
-from dialogd.backends.prices import FREE, Price
 from dialogd.backends.rehearsal import means_it
 from dialogd.errors import BackendError
 from dialogd.protocol.state import Dialog

@@ -20,8 +20,7 @@ from dialogd.agent.events import Event, Hub
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Behavior
-from dialogd.backends import Request, Usage
-from dialogd.backends.prices import FREE
+from dialogd.backends import FREE, Request, Usage
 from dialogd.protocol import admit, compose, grammar, lifecycle
 from dialogd.protocol.text import redact
 from dialogd.store import disk

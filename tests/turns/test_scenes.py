@@ -31,8 +31,7 @@ import pytest
 
 from dialogd import person
 from dialogd.agent.turn import Behavior
-from dialogd.backends import Usage
-from dialogd.backends.prices import FREE, Price
+from dialogd.backends import FREE, Price, Usage
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.state import Dialog
 from tests.logfile.files import log_of

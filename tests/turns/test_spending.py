@@ -14,9 +14,8 @@ import pytest
 from dialogd import person
 from dialogd.agent.call import Bill
 from dialogd.agent.turn import Behavior
-from dialogd.backends import Request, Tool, Usage
+from dialogd.backends import FREE, Price, Request, Tool, Usage
 from dialogd.backends.parts import tokens_of
-from dialogd.backends.prices import FREE, Price
 from dialogd.errors import UnsafeFile
 from dialogd.protocol.decide import Wait, Write
 from dialogd.store.journal import Received
