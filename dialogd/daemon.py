@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,9 +80,7 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
             others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.behavior)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
-            remember = partial(remember_start, state, own, peers=peers)
-            daemon = Daemon(agent, listener, port, state, alerts, plans, registry.renew, remember)
-            await daemon.run(cast)
+            await Daemon(agent, listener, port, state, alerts, plans).run(cast)
 
         asyncio.run(run())
     return 0
@@ -137,16 +134,13 @@ class Daemon:
         state: StateDir,
         alerts: Alerts,
         plans: Path | None,
-        renew: Callable[[], bool],
-        remember: Callable[[Dialog], None],
     ) -> None:
-        """`plans` is where it leaves them, None: nowhere; `renew` lists it as running again where that is gone."""
+        """`plans` is where it leaves them, None: nowhere."""
         self.agent = agent
         self.alerts = alerts
         self.port = port
         self.state = state
         self.plans = plans
-        self._renew, self._remember_start = renew, remember
         self._disowned = ""
         self._over = asyncio.Event()
         app = create_app(agent, port, self.halt, state)
@@ -164,7 +158,6 @@ class Daemon:
         agent = self.agent
         serving = asyncio.create_task(self.server.serve())
         watching = asyncio.create_task(watch(agent.file.path, self._touched))
-        listing = asyncio.create_task(self._stay_listed())
         leaving = asyncio.create_task(self._outlive(cast)) if cast is not None else None
         self._loop = asyncio.create_task(self._supervised())
         agent.hub.publish("ready", id=agent.me, port=self.port, file=str(agent.file.path), backend=agent.backend.name)
@@ -177,7 +170,6 @@ class Daemon:
         self.server.leave()
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
-        listing.cancel()
         if leaving is not None:
             leaving.cancel()
         while self._later:  # what follows from a late end comes later
@@ -192,23 +184,6 @@ class Daemon:
         known = self.agent.dialog
         if known is None or self.agent.file.quick_read() is not known:
             self.agent.wake()
-
-    async def _stay_listed(self) -> None:
-        """Look, as often as at the file, whether this daemon is listed as running still, and at which dialog."""
-        said = remembered = ""
-        while True:
-            await asyncio.sleep(self.agent.behavior.poll)
-            try:
-                if await self.agent.on_disk(self._renew):
-                    events.say("listed again: what said that this daemon runs was gone")
-                if (dialog := self.agent.dialog) is not None and dialog.id != remembered:
-                    await self.agent.on_disk(partial(self._remember_start, dialog))
-                    remembered = dialog.id
-                said = ""
-            except (DialogdError, OSError) as error:
-                if said != str(error):
-                    self.agent.hub.publish("warning", text=f"this daemon is not listed as running: {error}")
-                said = str(error)
 
     async def _outlive(self, cast: Cast) -> None:
         """End when the dialog has been over for a while, with nothing new in it, and nobody is left to end this."""
@@ -320,14 +295,9 @@ class Daemon:
         except FileNotFoundError:
             return Stopped(outcome=None, archive=None)  # no dialog yet: the daemon stops all the same
         if before is None or before.state.outcome is None:
-            self._do_later(self._finish(dialog))
+            self._do_later(self._leave_plan(dialog))
         outcome = dialog.state.outcome
         return Stopped(outcome=outcome.name if outcome else None, archive=str(copy))
-
-    async def _finish(self, dialog: Dialog) -> None:
-        """Leave the plan of a dialog that was stopped; then nothing of the stop is left to be done."""
-        await self._leave_plan(dialog)
-        await self._disk(lambda: person.finished(self.agent.file, dialog), "")
 
     def _sum_up(self) -> None:
         agent, dialog = self.agent, self.agent.dialog

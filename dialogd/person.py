@@ -29,7 +29,7 @@ from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, clean, in_words, is_blank, one_line, read_budget, redact, unescape
 from dialogd.store.disk import StateDir
-from dialogd.store.journal import PERSON, Lost, chain_of
+from dialogd.store.journal import PERSON, Lost
 from dialogd.store.logfile import Addition, LogFile, wall_time
 from dialogd.store.registry import Caller, caller_here
 
@@ -363,28 +363,6 @@ def stop(dialog: Dialog, why: str = "", *, secrets: Sequence[str] = ()) -> Draft
     return None if dialog.state.outcome else note_of(Mark("STOPPED", short), body=whole)
 
 
-def is_unfinished(log: LogFile, dialog: Dialog) -> bool:
-    """True when a stop has ended the dialog, and was itself ended before its copy and its plan were made."""
-    chain, is_ours = _end(dialog), False
-    for record in log.journals.of(PERSON).records() if chain else ():
-        is_ours |= record["kind"] == "intent" and chain_of(record["entry"].encode("utf-8", "surrogatepass")) == chain
-        if record["kind"] == "kept" and record["chain"] == chain:
-            return False
-    return is_ours
-
-
-def finished(log: LogFile, dialog: Dialog) -> None:
-    """Note that all that follows from a stop is done: the copy, the plan. Raises `StorageError`."""
-    if is_unfinished(log, dialog):
-        log.journals.of(PERSON).record("kept", durable=False, chain=_end(dialog))
-
-
-def _end(dialog: Dialog) -> str:
-    """The hash of the entry that ended the dialog, "" while it goes on."""
-    entry = dialog.entry(dialog.state.outcome.entry) if dialog.state.outcome is not None else None
-    return entry.chain if entry is not None else ""
-
-
 def approve(log: LogFile) -> Dialog:
     """Take the result, or the text that only absent agents have not signed; that ends the dialog."""
 
@@ -421,12 +399,11 @@ IN_TERMINALS = {
 
 
 def admitted(log: LogFile, act: str) -> str:
-    """Whose session does this, as a frame's `via` has it; "" for the person. A refusal is counted in the journal."""
+    """Whose session does this, as a frame's `via` has it; "" for the person. A refusal is logged."""
     caller = log.caller()
     via = "" if caller.is_person else caller.via(log.path)
     if not via or act in FROM_SEATS:
         return via
-    log.journals.of(PERSON).record("denied", durable=False, act=act, via=via, at=wall_time())
     notices.info("refused %s from %s", act, whose(via))
     raise _not_theirs(act, caller, is_here=via != OTHER)
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import time
-from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -327,16 +326,12 @@ class Hub:
         listener.end()
 
 
-BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # seconds of a turn
-
-
 @dataclass(slots=True)
 class Counters:
     """What this daemon has done; `thinking` in seconds, `bill` of all its calls.
 
     `refused` counts deliveries to a live seat that were refused, `ends` calls by how they ended (written, interrupted,
-    late, failed), `errors` failures by their kind. `durations` counts turns by how long their calls took: as many as
-    `BUCKETS`, and one for all that took longer; all together they took `took` seconds.
+    late, failed), `errors` failures by their kind.
     """
 
     turns: int = 0
@@ -346,15 +341,11 @@ class Counters:
     refused: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    durations: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    took: float = 0.0
 
-    def wrote(self, seconds: float) -> None:
-        """Count a turn that stands in the file; its call took so long."""
+    def wrote(self) -> None:
+        """Count a turn that stands in the file."""
         self.turns += 1
         self.ends["written"] += 1
-        self.durations[bisect_left(BUCKETS, seconds)] += 1
-        self.took += seconds
 
     def failed(self, kind: str) -> None:
         """Count a call that failed for good."""

@@ -6,7 +6,6 @@ import inspect
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,9 +31,8 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import listed
-from dialogd.store.disk import StateDir
+from dialogd.store.disk import StateDir, archived
 from dialogd.store.registry import Running, settle
-from dialogd.views.plan import has_spoken
 
 
 def __getattr__(name: str) -> Callable[..., None]:
@@ -228,13 +226,13 @@ def end_daemon(daemon: Running) -> str:
 def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool | None:
     """Close the dialog of that file, and keep it: True when that was done, also for a stop that was killed before it.
 
-    None when there is none, or it had ended with nobody there; False when it is open still, or was not kept; said so.
+    None when there is none, or it had ended and is kept; False when it is open still, or was not kept; said so.
     `served` are the files that had daemons, each with the folder for its plan: theirs is the place, too.
     """
     try:
-        log = options.log_of(options.settings_for(str(file)))
+        log, state = options.log_of(options.settings_for(str(file))), StateDir(settings.state_dir)
         before = log.read()
-        if before.state.outcome is not None and file not in served and not person.is_unfinished(log, before):
+        if before.state.outcome is not None and file not in served and archived(before, file, state.archive).exists():
             return None
     except FileNotFoundError:
         return None
@@ -248,18 +246,15 @@ def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool |
         remark(f"{file} is still open: {error}; {error.fix}; then say `dialogd stop` again")
         return False
     name = dialog.state.outcome.name if dialog.state.outcome else "open"
+    plan = settings.plan if file not in served else Path(served[file]) if served[file] else False
+    page = leave_plan(replace(settings, file=file, plan=plan), dialog)
     try:
-        copy = keep(dialog, file, StateDir(settings.state_dir))
+        copy = keep(dialog, file, state)  # last: what is kept is finished
     except (DialogdError, OSError) as error:
         why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
         remark(f"{file} [{name}] is closed, and has no copy in the archive: {why}; then say `dialogd stop` again")
         return False
     show(plain(f"{file} [{name}], copied to {copy}"))
-    plan = settings.plan if file not in served else Path(served[file]) if served[file] else False
-    page = leave_plan(replace(settings, file=file, plan=plan), dialog)
     if page is not None:
         show(plain(f"plan {page}"))
-    if page is not None or not plan or not has_spoken(dialog):
-        with suppress(DialogdError):  # the next stop finds all of it done, and says so once more
-            person.finished(log, dialog)
     return True

@@ -28,11 +28,10 @@ from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.lifecycle import convergence, signals
-from dialogd.protocol.model import ANY, USER, Outcome, whose
+from dialogd.protocol.model import ANY, USER, Outcome
 from dialogd.protocol.state import Dialog, budget_standing
 from dialogd.protocol.text import in_words, places
 from dialogd.store.disk import StateDir
-from dialogd.store.journal import Journals
 from dialogd.store.logfile import wall_time
 from dialogd.store.registry import Running
 from dialogd.views.standing import Standing, phase, standing
@@ -430,16 +429,7 @@ def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
         "from_sessions": [
             {"entry": e.id, "via": e.via, "marks": list(map(str, e.written))} for e in dialog.entries if e.via
         ],
-        "refused_acts": _denied(situation),
     }  # fmt: skip
-
-
-def _denied(situation: Situation) -> dict[str, dict[str, int]]:
-    """How often whose session tried what is for the person alone: by seat and act."""
-    found: dict[str, dict[str, int]] = {}
-    for (via, act), count in sorted(Journals(situation.state.dialog(situation.file)).denied().items()):
-        found.setdefault(via, {})[act] = count
-    return found
 
 
 def _secrets(dialog: Dialog) -> int:
@@ -503,6 +493,3 @@ def _by_hand(situation: Situation) -> Iterator[tuple[str, str]]:
         yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
     if did := lifecycle.from_sessions(dialog):
         yield "not you", did[-1] + (f" ({len(did)} in all)" if len(did) > 1 else "")
-    for via, acts in _denied(situation).items():
-        tried = ", ".join(f"{act} ({count} times)" if count > 1 else act for act, count in acts.items())
-        yield "refused", f"to {whose(via)}, being yours alone: {tried}"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -20,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from dialogd import __version__, person
 from dialogd.acts import ACTS, Act, carry_out
-from dialogd.agent.events import BUCKETS, state_fields
+from dialogd.agent.events import state_fields
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import NO_WAIT
 from dialogd.backends.live import Live
@@ -421,9 +419,8 @@ def render_metrics(agent: Agent) -> bytes:
         suffix = "_total" if kind == "counter" else ""
         lines += [f"# HELP dialogd_{name}{suffix} {about}", f"# TYPE dialogd_{name}{suffix} {kind}"]
         for word, value in values.items():
-            part = word if kind == "histogram" else f'{suffix}{{agent="{agent.me}"'
             more = f',{label}="{word}"' if label else ""
-            lines.append(f"dialogd_{name}{part}{more}}} {float(value)}")
+            lines.append(f'dialogd_{name}{suffix}{{agent="{agent.me}"{more}}} {float(value)}')
     return "\n".join([*lines, ""]).encode()
 
 
@@ -433,11 +430,7 @@ def _work(agent: Agent) -> Iterator[Row]:
     ends = {end: tally.ends[end] for end in ("written", "interrupted", "late", "failed")}
     errors = {kind: tally.errors[kind] for kind in sorted(BackendError.KINDS)}
     tokens = {"in": bill.tokens_in - bill.cached, "cached": bill.cached, "out": bill.tokens_out}
-    denied: Counter[str] = Counter()
-    for (_, act), count in agent.file.journals.denied().items():
-        denied[act] += count
     yield "turns", "counter", "Turns asked for, by how they ended.", "outcome", ends
-    yield "turn_seconds", "histogram", "How long the calls of written turns took.", "", _histogram(agent)
     for name, about, value in (
         ("deliveries_refused", "Replies to a live seat that were not to its own turn.", tally.refused),
         ("secrets_redacted", "Secrets taken out of replies.", tally.secrets),
@@ -450,16 +443,6 @@ def _work(agent: Agent) -> Iterator[Row]:
         yield name, "counter", about, "", {"": value}
     yield "errors", "counter", "Calls that failed for good, by what went wrong.", "kind", errors
     yield "tokens", "counter", "Tokens of its calls, as far as known.", "type", tokens
-    about = "Acts of the person's alone that sessions tried in this dialog, by any way."
-    yield "acts_refused", "counter", about, "act", dict(sorted(denied.items()))
-
-
-def _histogram(agent: Agent) -> dict[str, float]:
-    tally, own = agent.tally, f'{{agent="{agent.me}"'
-    counts = list(accumulate(tally.durations))
-    edges = (*(f"{edge:g}" for edge in BUCKETS), "+Inf")
-    buckets = {f'_bucket{own},le="{edge}"': count for edge, count in zip(edges, counts, strict=True)}
-    return {**buckets, f"_count{own}": counts[-1], f"_sum{own}": tally.took}
 
 
 def _state(agent: Agent) -> Iterator[Row]:

@@ -494,11 +494,15 @@ def listed_beside(folder: Path) -> Path:
 LARGEST = 20_000_000  # bytes of an attachment
 
 
+def archived(dialog: Dialog, file: Path, folder: Path) -> Path:
+    """The path of a copy in `folder` of the dialog file as it stands, there or not."""
+    topic = re.sub(r"[^a-z0-9]+", "-", dialog.header.topic.lower()).strip("-")[:40] or "dialog"
+    return folder / f"{topic}-{dialog.id}-{digest(file.read_bytes())[:8]}.md"
+
+
 def archive(dialog: Dialog, file: Path, folder: Path) -> Path:
     """Copy the dialog file, and its attachments, into `folder`; gives the copy's path. Never overwrites a copy."""
-    data = file.read_bytes()
-    topic = re.sub(r"[^a-z0-9]+", "-", dialog.header.topic.lower()).strip("-")[:40] or "dialog"
-    target = folder / f"{topic}-{dialog.id}-{digest(data)[:8]}.md"
+    data, target = file.read_bytes(), archived(dialog, file, folder)
     beside = file.with_name(file.name + ".d")
     if beside.is_dir():
         attachments = folder / f"{target.stem}.d"

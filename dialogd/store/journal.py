@@ -13,7 +13,6 @@ import os
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -63,7 +62,7 @@ def _bytes(text: str) -> bytes:
 # What the fields of records are; of what else stands in one, a nonce, calls, a second answer and an intent's dialog are
 # read. What is in a bill is judged where it is read.
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("dialog", "text", "tool", "arguments", "how", "chain", "why", "act", "via"), _is_text),
+    **dict.fromkeys(("dialog", "text", "tool", "arguments", "how", "chain", "why"), _is_text),
     **dict.fromkeys(("ms", "number", "at"), _is_count),
     **dict.fromkeys(("is_first", "is_error"), lambda value: isinstance(value, bool)),
     "usage": lambda value: isinstance(value, dict),
@@ -83,8 +82,6 @@ _KINDS = {
     "done": ("chain", "number"),  # what became of the last intent
     "draft": ("debt", "text", "why"),  # a reply whose debt was closed
     "sent": (),  # drafts up to here were shown to their agent again
-    "kept": ("chain",),  # what follows from the person's stop is done
-    "denied": ("act", "via"),  # an act of the person's that a session tried
 }
 
 
@@ -314,10 +311,6 @@ class Journal:
         """
         return tuple(call for _, call in sorted(self._known().calls.items()))
 
-    def denied(self) -> Counter[tuple[str, str]]:
-        """How often whose session tried which act that is the person's alone."""
-        return self._known().denied
-
     def owed(self) -> tuple[dict[str, Any], ...]:
         """What calls came to that no entry has accounted for, oldest first; not the reply that is being kept.
 
@@ -380,7 +373,6 @@ class _Tally:
         self.owed: tuple[dict[str, Any], ...] = ()
         self.calling: tuple[dict[str, Any], ...] = ()  # the turn that is being bought, or was when its daemon died
         self.calls: dict[int, dict[str, Any]] = {}  # of tools, since the last turn
-        self.denied: Counter[tuple[str, str]] = Counter()
         self._accounts = False  # the last intent gives account of what was spent
         # As a turn, since the reply: what an earlier entry or a note came to says nothing about it.
         self._written = False
@@ -419,8 +411,6 @@ class _Tally:
                 self.drafts = ()
             case "tool" | "result":
                 self.calls = {**self.calls, record["number"]: record}
-            case "denied":
-                self.denied[record["via"], record["act"]] += 1
             case "spent":
                 self.owed, self.calling = (*self.owed, record["usage"]), ()
             case "calling":  # one booked before is replaced, or was never heard of again
@@ -468,10 +458,6 @@ class Journals:
         for journal in self.all():
             turns |= {number: chain for number, chain, _, _ in journal.turns()}
         return turns
-
-    def denied(self) -> Counter[tuple[str, str]]:
-        """How often whose session tried which act that is the person's alone."""
-        return sum((journal.denied() for journal in self.all()), Counter())
 
     def turns(self) -> list[tuple[int, str, str]]:
         """Number, hash and text of every turn known to have been committed, by number."""

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -108,23 +107,10 @@ class Registry:
         self.state = state
         self.folder = state.registry
         self._known: dict[Path, tuple[int, dict[str, str]]] = {}
-        self._seated: tuple[str, Path, Lock] | None = None  # whose, at what, held how
-        self._me: Running | None = None
-        self._renewing = threading.Lock()  # nothing is put back once it was taken away in order
 
     @contextmanager
     def seat(self, agent: str, file: Path) -> Iterator[None]:
         """Hold the seat of `agent` at `file` for as long as this process lives; raises `AlreadyRunning` when taken."""
-        self._sit(agent, file)
-        try:
-            yield
-        finally:
-            with self._renewing:
-                if self._seated is not None:
-                    self._seated[2].release()
-                    self._seated = None
-
-    def _sit(self, agent: str, file: Path) -> None:
         name = f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat"
         # A program that a killed daemon was just starting may hold its seat for a moment, until it has begun.
         lock = Lock(self.folder / name, wait=SEAT_WAIT, per_process=True)
@@ -137,7 +123,10 @@ class Registry:
                 f"{agent} already runs on {file}{where}",
                 fix=f"use that one, end it with Ctrl-C or `kill {other.pid if other else 'PID'}`, or start another id",
             ) from error
-        self._seated = agent, file, lock
+        try:
+            yield
+        finally:
+            lock.release()
 
     @contextmanager
     def entry(
@@ -148,39 +137,12 @@ class Registry:
 
         created = psutil.Process().create_time()
         me = Running(agent, port, str(file), os.getpid(), created, str(log), str(plans or ""), session, repo)
-        self._list(me)
-        self._me = me
+        path = self.folder / f"{port}-{agent}.json"
+        write_over(json.dumps(asdict(me)).encode(), path, durable=False)
         try:
             yield me
         finally:
-            with self._renewing:
-                self._me = None
-                self._entry_of(me).unlink(missing_ok=True)
-
-    def _list(self, me: Running) -> None:
-        write_over(json.dumps(asdict(me)).encode(), self._entry_of(me), durable=False)
-
-    def _entry_of(self, me: Running) -> Path:
-        return self.folder / f"{me.port}-{me.id}.json"
-
-    def renew(self) -> bool:
-        """Take the seat and be listed again where that was taken away, as with its folder; True when it was.
-
-        Raises `AlreadyRunning` when another daemon has the seat by now: then nothing is changed.
-        """
-        with self._renewing:
-            if self._seated is None or self._me is None:
-                return False
-            agent, file, lock = self._seated
-            is_ours = lock.is_in_place
-            if is_ours and self._entry_of(self._me).exists():
-                return False
-            self.folder = self.state.registry
-            if not is_ours:
-                self._sit(agent, file)
-                lock.release()  # of a file that is gone
-            self._list(self._me)
-            return True
+            path.unlink(missing_ok=True)
 
     def running(self, file: Path | None = None) -> tuple[Running, ...]:
         """The daemons that run, of one file or of all; forgets those that are gone."""

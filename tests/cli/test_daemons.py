@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -15,9 +14,7 @@ import pytest
 from dialogd.backends.seats import Cast, Seat
 from dialogd.cli.create import free_ports
 from dialogd.cli.options import ask
-from dialogd.errors import AlreadyRunning
 from dialogd.protocol.grammar import parse
-from dialogd.store.disk import StateDir
 from dialogd.store.registry import Registry
 from tests.cli.command import PATIENCE, Commands, until
 from tests.support.pair import a_second
@@ -115,44 +112,6 @@ def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Comma
     assert time.monotonic() - began < 6 * a_second()
     outcome = parse(dialogd.file.read_bytes()).state.outcome
     assert (outcome.name if outcome else "") == "STOPPED"
-
-
-@pytest.mark.slow
-def test_a_daemon_whose_state_directory_vanished_is_listed_again(dialogd: Commands) -> None:
-    port, other = map(str, free_ports(2))
-    assert dialogd("start", "A", "--detach", "--port", port, DIALOGD_POLL="0.2").code == 0
-    (before,) = dialogd.daemons()
-    for path in (dialogd.state.registry, dialogd.state.root):
-        shutil.rmtree(path)
-        until(lambda: dialogd.daemons() == (before,), "it to be listed again")
-    (row,) = dialogd("status", "--all", "--json").json
-    assert (row["id"], row["pid"]) == ("A", before.pid)
-    second = dialogd("start", "A", "--port", other)
-    assert (second.code, f"A already runs on {dialogd.file} (port {port}" in second.err) == (3, True), second
-    assert dialogd("stop").code == 0
-    assert dialogd.daemons() == ()
-
-
-@pytest.mark.slow
-def test_a_seat_that_another_daemon_took_meanwhile_stays_its(tmp_path: Path) -> None:
-    state, file = StateDir(tmp_path / "state"), tmp_path / "dialog.md"
-    first, second = Registry(state), Registry(state)
-    with first.seat("A", file), first.entry("A", 3001, file, file) as mine:
-        assert not first.renew()
-        shutil.rmtree(state.root)
-        assert first.urls(file) == {}
-        state.registry.mkdir(parents=True, exist_ok=True)
-        with second.seat("A", file), second.entry("A", 3002, file, file) as other:
-            with pytest.raises(AlreadyRunning, match=r"port 3002"):
-                first.renew()
-            assert first.running() == (other,)
-        assert first.renew()
-        assert first.running() == (mine,)
-        with pytest.raises(AlreadyRunning), second.seat("A", file):
-            pass
-    assert not first.renew()
-    with second.seat("A", file):
-        assert second.running() == ()
 
 
 def test_a_daemon_on_a_port_of_its_own_is_nothing_to_warn_of(dialogd: Commands) -> None:

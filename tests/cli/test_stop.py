@@ -8,13 +8,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dialogd import person
-from dialogd.memory import keep
 from dialogd.protocol.model import Draft
 from tests.cli.command import Commands
 from tests.faults.history import records
@@ -45,20 +43,9 @@ def conducted(dialogd: Commands) -> None:
     person.write(dialogd.log, "say", lambda d: Draft("A", "Claude A", d.state.number + 1, "Tabs.", turn=("B",)))
 
 
-def only_stopped(dialogd: Commands) -> None:
-    """Killed just after `[STOPPED]`."""
-    person.stop(dialogd.log, "dialogd stop")
-
-
-def stopped_and_copied(dialogd: Commands) -> None:
-    """Killed between the copy and the plan."""
-    keep(person.stop(dialogd.log, "dialogd stop"), dialogd.file, dialogd.state)
-
-
-@pytest.mark.parametrize("killed", [only_stopped, stopped_and_copied])
-def test_the_next_stop_finishes_one_that_was_killed(dialogd: Commands, killed: Callable[[Commands], None]) -> None:
+def test_the_next_stop_finishes_one_that_was_killed(dialogd: Commands) -> None:
     conducted(dialogd)
-    killed(dialogd)
+    person.stop(dialogd.log, "dialogd stop")
     done = dialogd("stop", DIALOGD_PLAN="1")
     assert (done.code, done.err) == (0, "")
     assert "[STOPPED], copied to " in done.out

@@ -36,9 +36,7 @@ async def test_a_turn_and_a_failure_are_counted_and_an_unknown_price_is_no_zero(
         await agent.look()
         await agent.step()
         now = samples(render_metrics(agent).decode())
-    assert now["dialogd_turns_total written"] == now["dialogd_turn_seconds_count"] == 1
-    buckets = [name.split()[1] for name in now if name.startswith("dialogd_turn_seconds_bucket")]
-    assert (buckets[0], buckets[-2:], now["dialogd_turn_seconds_bucket +Inf"]) == ("0.5", ["300", "+Inf"], 1)
+    assert now["dialogd_turns_total written"] == 1
     assert (now["dialogd_tokens_total in"], now["dialogd_tokens_total cached"]) == (60, 40)
     assert (now["dialogd_tokens_total out"], now["dialogd_cost_usd_total"]) == (20, 0.25)
     assert (now["dialogd_calls_total"], now["dialogd_calls_unpriced_total"]) == (1, 0)
