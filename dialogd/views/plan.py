@@ -129,16 +129,6 @@ class Disagreement:
         return bool(self.how)
 
 
-@dataclass(frozen=True, slots=True)
-class Synthesis:
-    """A unified plan that a model wrote from the dialog; nobody signed it. `cost` in words."""
-
-    text: str
-    agent: str
-    model: str
-    cost: str
-
-
 # -- What is read out of the agents' texts ----------------------------------------------------------------------------
 
 WORDS = 120  # of an agent's view
@@ -232,7 +222,6 @@ class Plan:
 
     dialog: Dialog
     file: str = ""
-    synthesis: Synthesis | None = None
     later: tuple[Reopening, ...] = ()
     person: str = "the person"
 
