@@ -44,7 +44,6 @@ KINDS = {
     "process": "commands whose daemon is gone",
     "registration": "entries of daemons that are gone",
     "folder": "temporary folders older than a day",
-    "session": "sessions that dialogd had coding agents make for dialogs",
 }
 LISTED = 5  # leftovers of one kind that are named
 Fact = dict[str, Any]
