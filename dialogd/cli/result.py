@@ -22,7 +22,7 @@ from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, Refused, StorageError
 from dialogd.person import taken_out
-from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, faults, where
+from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changed, faults, where
 from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
@@ -345,7 +345,7 @@ def verify(
     missing = [_heading(text) for _, chain, text in written if chain not in present]
     lost, odd = taken_out(log.lost(dialog), settings.file), journals.odd()
     aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
-    since, seals, found = changes(dialog), answers(dialog), faults(settings.file.read_bytes())
+    since, seals, found = changed(dialog), answers(dialog), faults(settings.file.read_bytes())
     bad = sum(bool(problem) for problem, _ in problems)
     is_changed = bool(since) or any(one.is_harm for one in seals)
     wrong = [
@@ -383,7 +383,7 @@ def verify(
                 yield f"sealed answer of {line(seal.agent)} to {where(seal.re)}: {seal.status}: {seal.why}{could_read}"
         if made is not None and details:
             yield from _certified(made)
-        yield from (f"since then: {change}" for change in since)
+        yield from [f"since then: {since}"] if since else []
         yield from (line(str(fault)) for fault in found)
         yield RECORDS if details else "more: --details shows each entry, the seals, and who signed what"
 
@@ -397,7 +397,7 @@ def verify(
         ],
         "moved": moved, "missing": missing, "set_aside": aside, "journals": odd,
         "certificate": made.as_json() if made else None,
-        "changes": since,
+        "changes": [since] if since else [],
         "seals": [asdict(seal) for seal in seals],
         "faults": [{"line": fault.line, "words": fault.words} for fault in found],
     }  # fmt: skip

@@ -78,12 +78,6 @@ class Certificate:
         return {**facts, **{key: list(facts[key]) for key in ("chain", "links", "signers", "trees")}, "note": RECORDS}
 
     @property
-    def verb(self) -> str:
-        """What those behind it did."""
-        said = {"vote": "approved", "review": "approved", "judge": "judged", "person": "agreed"}
-        return said.get(self.method, "decided" if self.method in ("moderator", "decide") else "signed")
-
-    @property
     def title(self) -> str:
         """What was agreed, in words: `P4 in turn 5`."""
         return f"{self.ref or 'the text'} in {where(self.stands_in)}" if self.stands_in else self.ref or "the text"
@@ -244,55 +238,24 @@ def _drawn_up(
 # -- What was changed since something was agreed, in words ------------------------------------------------------------
 
 
-def changes(dialog: Dialog) -> tuple[str, ...]:
-    """What the file itself shows to be changed of its last decision, in words; nothing while there is none."""
+def changed(dialog: Dialog) -> str:
+    """What became of the text that was agreed last, where it is not as it was, in words; "" where it is."""
     c = certify(dialog)
     if c is None:
-        return ()
-    text = _text(dialog, c)
-    return (*([text] if text else []), *_signers(dialog, c, told=c.stands_in if text else ""))
-
-
-def _text(dialog: Dialog, c: Certificate) -> str:
+        return ""
     if not c.text:
         return f"{c.title} no longer stands in the file: it was taken out, cut or overwritten"
     now, entry = digest(marks.same_text(c.text)), dialog.entry(c.stands_in)
-    after = [f"{s.agent} {c.verb} it in turn {s.turn}" for s in c.signers if s.turn and str(s.turn) != c.stands_in]
+    said = {"vote": "approved", "review": "approved", "judge": "judged", "person": "agreed"}
+    verb = said.get(c.method, "decided" if c.method in ("moderator", "decide") else "signed")
+    after = [f"{s.agent} {verb} it in turn {s.turn}" for s in c.signers if s.turn and str(s.turn) != c.stands_in]
     who = ", ".join(after) or "it was written"
     if now != c.sha:
         return f"the agreed text {c.title} was changed after {who}: recorded {c.sha}, now {now}"
     if entry is not None and entry.condition is Condition.EDITED:
-        doubt = "the text may be another one, with its hash"
-        return f"{where(c.stands_in)}, where {c.ref or 'the text'} stands, was edited after {who}: {doubt}"
-    return ""
-
-
-def _signers(dialog: Dialog, c: Certificate, told: str) -> Iterator[str]:
-    """Signers whose turn is gone or changed, or no longer says it; of the entry `told` it was said already."""
-    what = c.ref or "the text"
-    for one in c.signers:
-        entry, words = _turn_of(dialog, one.agent, one.turn), f"turn {one.turn}, in which {one.agent} {c.verb} {what}"
-        if not one.turn:
-            if c.method == "vote":
-                yield f"the decision counts {one.agent} for {what}, and no such vote stands in the file"
-        elif entry is None:
-            yield f"{words}, is gone, cut or overwritten"
-        elif not _says(entry, c.ref, c.method):
-            yield f"{words}, no longer says so"
-        elif entry.condition is Condition.EDITED and entry.id != told:
-            yield f"{words}, was edited after it was written"
-
-
-def _says(entry: Entry, ref: str, method: str) -> bool:
-    """True when that turn still says what counted: a signature, a decision, or the text itself; votes were counted."""
-    if method in ("vote", "judge", "moderator", "decide", "review"):
-        made = [(mark, marks.decision(mark)) for mark in entry.written if mark.name == "DECIDE"]
-        return method == "vote" or any(
-            method == "judge" or (choice is not None and (choice.ref, choice.choice) == (ref, "approve"))
-            for _, choice in made
-        )
-    texts = {mark.ref for mark in entry.written if mark.name == "CONSENSUS_PROPOSED"}
-    return entry.by_hand or ref in texts.union(*map(marks.agreed, entry.written))
+        return f"{where(c.stands_in)}, where {c.ref or 'the text'} stands, was edited after {who}"
+    lost = ", ".join(s.agent for s in c.signers if not s.turn and c.method == "vote")
+    return f"the decision counts {lost} for {c.ref}, and no such vote stands in the file" if lost else ""
 
 
 # -- Seals: an agent binds itself to its first answer by a hash -------------------------------------------------------
