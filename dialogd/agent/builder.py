@@ -21,6 +21,7 @@ from dialogd.protocol.text import many, one_line
 from dialogd.store.logfile import wall_time
 
 if TYPE_CHECKING:
+    from dialogd.tasks.gate import Gate
     from dialogd.tasks.worktrees import Diff, FileDiff, Worktree, Worktrees
 
 Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does blocking work in a thread of its own
@@ -60,6 +61,7 @@ class Builder:
         self.state = state
         self.is_busy = False
         self._open: Worktrees | None = None
+        self._before: GateResult | None = None  # the gate's end on the build's own base, once that was asked for
 
     # -- what is asked of it --------------------------------------------------------------------------------------
 
@@ -184,22 +186,37 @@ class Builder:
 
         if not rules.gate:
             return note(GateResult("untested", tail="No gate was given: this tree is untested."))
-        from dialogd.tasks.gate import NOT_STARTED, Gate, last_line
+        from dialogd.tasks.gate import Gate, last_line
 
         gate = Gate(rules.gate, rules.gate_timeout, trees, self.file, self.state, self.sees, aside)
         try:
             ran = await gate.over(task.commit, f"{dialog.id}-{task.id}-{task.ref}", as_person=is_allowed)
+            says_nothing = "" if _asked_about(dialog, task) else await self._unrelated(gate, rules, task, ran)
         except NotInstalled as error:
             lacking = str(error)
             if dialog.state.build.is_alone:
                 return note(GateResult("untested", tail=f"The gate was not run: {lacking}."))
             return lambda _: build.ask_gate_note(rules, task, lacking, found, wall_time())
-        if ran.code in NOT_STARTED and not _asked_about(dialog, task):  # it says nothing of the task
+        if says_nothing:
             fix = "mend that (--continue takes --gate-sees); `dialogd tasks retry` then has it run, and reviewed"
-            raise Refused(f"the gate could not start (exit code {ran.code}). {last_line(ran)}", fix=fix)
+            raise Refused(f"the gate {says_nothing}. {last_line(ran)}", fix=fix)
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"
         said = f"`{rules.gate}`, {where}. {last_line(ran)}"
         return note(replace(ran, tail=f"{said}\n\n{fenced(ran.tail)}" if ran.tail.strip() else said))
+
+    async def _unrelated(self, gate: Gate, rules: Build, task: Task, ran: GateResult) -> str:
+        """Why a red gate says nothing of the task, so that no review is paid for; "" where it may say something."""
+        from dialogd.tasks.gate import NOT_STARTED
+
+        if ran.code in NOT_STARTED:
+            return f"could not start (exit code {ran.code})"
+        changed = task.tree != gate.trees.tree_of(rules.base)
+        if task.gate == "run" or ran.state != "failed" or not ran.tail.strip() or not changed:
+            return ""
+        if self._before is None:
+            self._before = await gate.over(rules.base, f"base-{rules.base[:12]}")
+        is_same = (ran.code, ran.log) == (self._before.code, self._before.log)
+        return f"ends as it did before anything was changed (exit code {ran.code}, the same output)" if is_same else ""
 
     def _found(self, dialog: Dialog, trees: Worktrees, task: Task) -> tuple[Mark, ...]:
         """The daemon's findings: the lead changed nothing, more than it was asked to, or what only Git LFS can commit.

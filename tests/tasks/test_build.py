@@ -40,10 +40,16 @@ def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_review_is_paid_for_where_the_gate_could_not_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gate", "why"),
+    [
+        ("no-such-runner", "could not start (exit code 127). The last line that it printed: `/bin/sh: "),
+        ("python3 -m no_such_runner", "ends as it did before anything was changed (exit code 1, the same output)."),
+    ],
+)
+def test_no_review_is_paid_for_where_the_gate_could_not_start(tmp_path: Path, gate: str, why: str) -> None:
     script = {"plan": PLAN.splitlines()[0], "001.1": READ}
-    why = "could not start (exit code 127). The last line that it printed: `/bin/sh: "
-    with Site(tmp_path, script, gate="no-such-runner") as site:
+    with Site(tmp_path, script, gate=gate) as site:
         site.plan()
         site.until_due(Due.STUCK)
         assert site.calls == ["plan", "work 001.1"]
@@ -60,6 +66,14 @@ def test_with_nobody_there_a_gate_that_could_not_start_ends_the_build(tmp_path: 
         site.until_end()
         assert site.calls == ["plan", "work 001.1"]
         assert "[STOPPED: error: task 001: the gate could not start (exit code 127)." in site.text
+
+
+@pytest.mark.slow
+def test_a_gate_that_fails_in_another_way_than_before_is_reviewed(tmp_path: Path) -> None:
+    script = {"plan": PLAN.splitlines()[0], "001.1": {"ages.txt": "3\n"}}
+    with Site(tmp_path, script, gate="cat README.md *.txt; exit 1") as site:
+        site.plan()
+        site.until_asked("review 001.1")
 
 
 @pytest.mark.slow
