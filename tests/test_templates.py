@@ -207,9 +207,7 @@ def test_turns_are_enough_for_the_rounds() -> None:
 
 # -- warnings ---------------------------------------------------------------------------------------------------------
 
-ALL = "**Permissions:** READ_ALL, POST, CRITIQUE, PROPOSE, VOTE, MODERATE, DECIDE\n"
 CAUSES = {
-    "A (Claude A) may do everything": f"---\nmax_rounds: 3\n---\n## Agents\n### Ann\n{ALL}### Bob\n",
     "there is no limit on rounds: only that of 20 turns": "---\nred_team: true\n---\n",
     "0 of the agents may vote": (
         "---\nmax_rounds: 3\n---\n## Agents\n### Ann\n**Permissions:** analyst\n### Bob\n**Permissions:** analyst\n"
@@ -218,13 +216,7 @@ CAUSES = {
         "---\nmax_rounds: 3\nverdict: vote\n---\n## Agents\n### Ann\n**Role:** analyst\n### Bob\n"
     ),
     "give one agent MODERATE and DECIDE": "---\nverdict: moderator\nmax_rounds: 3\n---\n",
-    "nobody may propose": (
-        "---\nverdict: vote\nmax_rounds: 3\n---\n## Agents\n### Ann\n**Role:** critic\n### Bob\n**Role:** critic\n"
-    ),
     "a vote may end in a tie (A, B), and nobody moderates": "---\nverdict: vote\nmax_rounds: 3\n---\n",
-    "nobody may speak": (
-        "---\nmax_rounds: 3\n---\n## Agents\n### Ann\n**Role:** observer\n### Bob\n**Role:** observer\n"
-    ),
 }
 
 
@@ -242,9 +234,6 @@ def test_a_limit_of_any_kind_is_a_limit_and_a_plain_pair_needs_none() -> None:
     assert warnings(replace(opening, max_time=60.0)) == warnings(replace(opening, max_rounds=3)) == ()
     assert warnings(made("---\nboard: true\n---\n", "A", "B")) == ()
     assert warnings(made("---\norder: parallel\n---\n", "A", "B")) == ()
-    assert warnings(made("---\norder: parallel\nmax_turns: 9\n---\n", "A", "B")) == ()
-    short = replace(made("---\norder: parallel\n---\n", "A", "B"), max_turns=10)
-    assert "10 turns are not enough" in warnings(short)[0]
     assert warnings(begun(DEFAULT_TEMPLATE)) == warnings(begun(DEFAULT_TEMPLATE, "rehearsal,rehearsal")) == ()
     assert warnings(begun(DEFAULT_TEMPLATE, "rehearsal"))[0].startswith("A takes part alone")
     voting = "---\nverdict: vote\nmax_rounds: 3\n---\n"

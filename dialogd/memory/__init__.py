@@ -22,7 +22,6 @@ from pydantic import TypeAdapter
 
 from dialogd.errors import BadInput, DialogdError, StorageError
 from dialogd.memory.past import (
-    DISCUSSED,
     FAILED,
     WORKED,
     DialogRow,
@@ -30,7 +29,6 @@ from dialogd.memory.past import (
     Hit,
     PastDecision,
     Verdict,
-    cut,
     facts,
     read_dialog,
     row_of,
@@ -41,7 +39,6 @@ from dialogd.protocol.text import many
 from dialogd.store.disk import StateDir, attachments_of
 from dialogd.store.disk import archive as archive_copy
 from dialogd.store.registry import Registry
-from dialogd.views.plan import Signed
 
 __all__ = ["DialogRow", "Hit", "Memory", "PastDecision", "Verdict", "current", "excerpt", "history", "keep"]
 
@@ -288,33 +285,16 @@ MOST = 200  # decisions that are ranked
 
 
 def _recall(connection: sqlite3.Connection, question: str, limit: int) -> list[PastDecision]:
-    """The decisions about it, best first, those that still stand before others; then what was said of it."""
+    """The decisions about it, best first, those that still stand before others."""
     if not (words := _content(question)):
         return []
-    join = "JOIN copy c ON c.name = {0}.copy WHERE {0} MATCH ? AND c.key IS NOT NULL AND NOT c.rehearsal"
     query = (
-        f"SELECT c.key, decision.facts FROM decision {join.format('decision')}"
+        "SELECT c.key, decision.facts FROM decision JOIN copy c ON c.name = decision.copy"
+        " WHERE decision MATCH ? AND c.key IS NOT NULL AND NOT c.rehearsal"
         f" ORDER BY bm25(decision, 3.0, 2.0, 1.0), c.at DESC LIMIT {MOST}"
     )
     made = [_decision(*row) for row in connection.execute(query, (_match(words, "OR"),))]
-    made.sort(key=lambda one: bool(one.superseded))
-    query = (
-        "SELECT c.key, c.facts, entry.text, entry.turn, entry.agent, COALESCE(NULLIF(entry.at, ''), c.at) FROM entry"
-        f" {join.format('entry')} AND c.name NOT IN (SELECT copy FROM decision) ORDER BY bm25(entry), c.at DESC"
-    )
-    talk: dict[str, PastDecision] = {}
-    for key, *row in connection.execute(query, (_match(words, "AND"),)):
-        talk.setdefault(key, _discussed(key, *row))
-    return [*made, *talk.values()][:limit]
-
-
-def _discussed(key: str, facts: str, text: str, turn: int, agent: str, at: str) -> PastDecision:
-    """What was said about it where nobody decided anything."""
-    row, behind = _row(key, facts), (Signed(agent, turn),) if agent else ()
-    turns = (turn,) if turn else ()
-    return PastDecision(
-        key, row.topic, "", DISCUSSED, cut(text), "", behind, "", "", turns, at, archive=row.archive
-    )  # fmt: skip
+    return sorted(made, key=lambda one: bool(one.superseded))[:limit]
 
 
 # -- Copies with their origins, and outcomes: lines of JSON -----------------------------------------------------------

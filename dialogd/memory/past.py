@@ -28,7 +28,6 @@ from dialogd.views.plan import Plan, Signed, without_marks
 from dialogd.views.words import METHODS, SMALL, Context, worded
 
 WORKED, FAILED = "worked", "failed"
-DISCUSSED = "discussed"  # the status of what nobody decided, but somebody said
 LARGEST = 64 * 1024 * 1024  # bytes of a file that is read
 TOPIC = 300  # characters
 NAME_LENGTH = 100  # characters of an agent's name
@@ -403,9 +402,8 @@ def about(decision: PastDecision) -> Iterator[str]:
     where = f"{'turns' if len(decision.turns) > 1 else 'turn'} {turns}" if turns else "a note"
     yield f"{decision.at[:10] or 'undated'}, dialog {inline(decision.dialog, 80)}{topic}, {ref}{where}"
     behind = ", ".join(f"{who.agent} in turn {who.turn}" if who.turn else who.agent for who in decision.behind)
-    is_talk, how = decision.status == DISCUSSED, METHODS.get(decision.method, "")
-    status = "only discussed, nothing was decided" if is_talk else decision.status
-    yield f"{status}{f', {how}' if how and not is_talk else ''}{f' ({inline(behind, 200)})' if behind else ''}"
+    how = METHODS.get(decision.method, "")
+    yield f"{decision.status}{f', {how}' if how else ''}{f' ({inline(behind, 200)})' if behind else ''}"
     if decision.approved:
         yield "the person approved it"
     if decision.superseded:

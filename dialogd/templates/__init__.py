@@ -27,7 +27,7 @@ from dialogd.errors import BadInput
 from dialogd.protocol.header import Value, agent_words, setup
 from dialogd.protocol.model import USER, Header, Limits, Participant
 from dialogd.protocol.order import following
-from dialogd.protocol.rules import DECIDE, MODERATE, PARALLEL_ROUNDS, PERMISSIONS, PROPOSE, READ_OWN, Role, Rules
+from dialogd.protocol.rules import DECIDE, MODERATE, PARALLEL_ROUNDS, Role, Rules
 from dialogd.protocol.state import State
 from dialogd.protocol.text import budget_line, clean, escape, in_words, is_blank, one_line, redact
 from dialogd.templates.skill import CastMember, Skill, Terms, read, terms_of
@@ -406,24 +406,14 @@ def alone(header: Header) -> tuple[str, ...]:
 
 def _warnings(header: Header) -> Iterator[str]:
     rules, limits, able, speaking = header.rules, header.limits, header.voters, header.speakers
-    for agent in header.agents:
-        if rules.role(agent.id).permissions >= frozenset(PERMISSIONS) - {READ_OWN}:
-            yield (
-                f"{agent.id} ({agent.name}) may do everything: propose, vote, and decide on what it proposed; take VOTE"
-                " or DECIDE from its **Permissions**"
-            )
     may_tie = len(able) % 2 == 0 and len({rules.role(who).weight for who in able}) == 1  # as far as counting tells
-    if not speaking:
-        yield "nobody may speak: every agent only reads; give them **Permissions** such as POST"
-    elif rules.verdict in ("mutual", "vote") and len(able) < 2:
+    if rules.verdict in ("mutual", "vote") and len(able) < 2:
         voters = f"{len(able)} of the agents may vote, and nobody decides alone"
         yield f"no conflict can be resolved: {voters}; give VOTE to two"
     elif rules.verdict == "moderator" and not any(rules.role(who).may(DECIDE, MODERATE) for who in speaking):
         yield "no conflict can be resolved: nobody may decide; give one agent MODERATE and DECIDE"
     elif rules.verdict == "judge" and not rules.judge:
         yield "no conflict can be resolved: there is no judge; name one with `judge:` in the template"
-    elif rules.verdict not in ("judge", "build") and not any(rules.role(who).may(PROPOSE) for who in speaking):
-        yield "nobody may propose, so there is nothing to decide on; give PROPOSE to one agent"
     elif rules.verdict == "vote" and may_tie and not header.moderator:
         failed = "the first" if rules.escalation_threshold == 1 else f"{rules.escalation_threshold} of them"
         yield (
@@ -436,8 +426,6 @@ def _warnings(header: Header) -> Iterator[str]:
             f"there is no limit on rounds: only that of {limits.max_turns} turns will end it, in the middle of one;"
             " --max-rounds N sets one (or `max_rounds: N` in the template)"
         )
-    if rules.order == "parallel" and (limits.max_rounds or PARALLEL_ROUNDS) * len(speaking) >= limits.max_turns:
-        yield f"{limits.max_turns} turns are not enough for its rounds; --max-turns sets more"
 
 
 def _words(text: str) -> str:

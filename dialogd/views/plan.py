@@ -29,7 +29,7 @@ from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, Outcome
 from dialogd.protocol.state import Decision, Dialog, Proposal, Spent, total
 from dialogd.protocol.text import listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.words import GIVEN, METHODS, RAISED, STANDS, by_name, confidences
+from dialogd.views.words import GIVEN, METHODS, RAISED, by_name, confidences
 
 Facts = dict[str, Any]  # by the names that they have in the plan's JSON
 
@@ -106,14 +106,13 @@ class PlanDecision(AnyDecision):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An agent in its own words: the beginning of its last turn of substance, and its last stands by mark."""
+    """An agent in its own words: the beginning of its last turn of substance."""
 
     agent: str
     name: str
     turn: int
     text: str
     is_cut: bool
-    stands: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,15 +593,13 @@ class Plan:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """Each agent in its own words: the last turn that says something beside an agreed text, and its last stands."""
+        """Each agent in its own words: the last turn that says something beside an agreed text."""
         names = {agent.id: agent.name for agent in self.dialog.header.agents}
         found = []
         for who in dict.fromkeys((*names, *self._speakers)):
             number, text = _last_of_substance([entry for entry in self._turns if entry.by == who])
-            stands = {said.kind: said for said in self._said(*STANDS) if said.by == who}
             if text:
-                last = tuple(sorted(stands.values(), key=lambda said: said.turn))
-                found.append(View(who, names.get(who, who), number, *beginning(text), last))
+                found.append(View(who, names.get(who, who), number, *beginning(text)))
         return tuple(found)
 
     @property

@@ -174,7 +174,6 @@ SILENT = FOLDED | {"PASS"}
 TAKEN = "DEFAULT_TAKEN"
 ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
 RAISED, GIVEN = ("OBJECTION", "CRITIQUE"), ("CONCEDE", "AGREE")
-STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
 TO_ALL = frozenset({"DECISION", "DECIDED", "ROUND", "DIGEST"})
 OF_AGENTS = frozenset({"CONSENSUS_PROPOSED", "SEALED"})  # by a daemon for its agent, out of what the agent said
 _LIMITS = {
