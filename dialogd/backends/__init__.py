@@ -318,6 +318,9 @@ def class_of(kind: Kind) -> Any:
 def load_backend(name: str, options: Options) -> Backend:
     """Build the backend `name` (`rehearsal:deadlock`). Raises `BadInput` for an unknown one, and for its options."""
     kind = kind_of(name)
+    if options.project is not None and not options.project.is_dir():
+        why = f"the project {str(options.project)!r} is not a directory"
+        raise BadInput(why, fix="name an existing directory with --project")
     variant = name.partition(":")[2] or options.variant or kind.variant
     backend: Backend = class_of(kind)(replace(options, variant=variant, model=options.model or kind.model))
     return backend

@@ -232,8 +232,6 @@ class ACP(Command):
     def __init__(self, options: Options) -> None:
         if importlib.util.find_spec("acp") is None:
             raise BadInput(f"the acp backend needs the package {PACKAGE}", fix=INSTALL_ACP)
-        if options.resume:
-            raise BadInput("the acp backend cannot go on from a session of yours", fix="leave --resume out")
         super().__init__(replace(options, command=options.variant or options.command))
         self.model = options.model
         held = tuple(v for k, v in options.environment.items() if v and _SECRET_NAME.search(k.upper()))

@@ -821,9 +821,6 @@ VENDORS = ("OpenAI", "xAI")
 THOUGHTS = ("reasoning_content", "reasoning")  # what servers of Chat Completions call them; no part of OpenAI's own
 
 
-VARIANTS = ("", "gpt", "grok", "ollama")  # "" is any server
-
-
 class OpenAI(API):
     """Asks at `options.base_url`, else at the variable's address: OPENAI_BASE_URL, XAI_BASE_URL, OLLAMA_HOST.
 
@@ -839,8 +836,6 @@ class OpenAI(API):
     }  # fmt: skip
 
     def __init__(self, options: Options) -> None:
-        if options.variant not in VARIANTS:
-            raise BadInput(f"the openai backend has no {options.variant!r}", fix="choose gpt, grok or ollama")
         self.name = options.variant or "openai"
         self.costs = options.variant != "ollama"
         service = _service(options)

@@ -179,7 +179,7 @@ class AgentCLI:
     events: ClassVar[type[Output]] = Output
     at_files: ClassVar[bool] = False  # True when it attaches the file behind an `@` in a prompt
     forks: ClassVar[bool] = True  # True when a session can be continued and still stay as it was
-    joins: ClassVar[bool] = False  # True when it can go on from a session of the person's
+
     tells_model: ClassVar[bool] = True  # True when it asks the trial's service for the model that it would use itself
 
     # How it is proved to read only: by its tool that reads, and by all that must be refused. Where it `writes` in one
@@ -197,13 +197,10 @@ class AgentCLI:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._own_state = None if options.state else tempfile.TemporaryDirectory(prefix="dialogd-")
-        self.state = options.state or Path(self._own_state.name if self._own_state else "")
+        assert options.state is not None
+        self.state = options.state
         self.empty = self.state / "empty"
         self.empty.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if options.project is not None and not options.project.is_dir():
-            why = f"the project {str(options.project)!r} is not a directory"
-            raise BadInput(why, fix="name an existing directory with --project")
         self.project = (options.project or self.empty).resolve()
         self.environment, self.paid = self._environment()
         self.persons = self.folder(self.environment)  # where the person's login lies
@@ -217,12 +214,10 @@ class AgentCLI:
             fix = f"npm install -g {self.package}; or choose another backend"
             raise BadInput(f"{self.program} is not on PATH", fix=fix)
         self._path = Path(program).absolute()
-        if options.resume and not self.joins:
-            raise BadInput(f"{self.name} cannot go on from a session of yours", fix="leave --resume out")
         for option, value in (("resume", options.resume), ("model", self.chosen), ("effort", self.effort)):
             if value.startswith("-"):  # it would be a flag of the program's, and perhaps undo those that keep it safe
                 raise BadInput(f"--{option} {value!r} begins like a flag", fix=f"name a {option}")
-        self._sessions = Sessions(options.state / f"{self.name}-sessions.json" if options.state else None)
+        self._sessions = Sessions(self.state / f"{self.name}-sessions.json")
         self._proof: Proof | None = None
         self._writes = False  # it was proved to do so in one folder only
         self._one = asyncio.Lock()
@@ -262,7 +257,8 @@ class AgentCLI:
         return self.options.model, self.options.effort
 
     def joined(self) -> str:
-        return self.options.resume
+        """The session of the person's to go on from, "" for none."""
+        return ""
 
     def trusts(self, run: Run) -> bool:
         """Whether what the project contains may run; what stands in a worktree is the agent's own."""
@@ -304,7 +300,7 @@ class AgentCLI:
 
     def base_url(self) -> str:
         """Where the key goes, "" for the vendor's own address."""
-        return self.options.base_url or self.options.variables.get(self.address, "") if self.address else ""
+        return self.options.base_url or self.options.variables.get(self.address, "")
 
     def double(self, stage: Stage, *, writes: bool) -> Self:
         """The same backend with the same flags for the trial; where it `writes`, nobody trusts the project."""
@@ -393,9 +389,9 @@ class AgentCLI:
         text, session, join = chosen.text, chosen.after.session if chosen.after else "", False
         if session and not self.forks and not request.question:
             self._sessions.drop(session)  # from here on it has heard what it may never answer
-        if not session and self.options.resume and way is None:
+        if not session and way is None and (session := self.joined()):
             # The person's session goes on under the system prompt that it began with.
-            session, join, text = self.joined(), True, f"{prompt.rules}\n\n{chosen.text}"
+            join, text = True, f"{prompt.rules}\n\n{chosen.text}"
         if len(text) > self.longest:
             why = f"the prompt has {len(text):,} characters, and {self.program} takes {self.longest:,}"
             raise BackendError(why, fix=SHORTER, kind="request")
@@ -517,9 +513,7 @@ class AgentCLI:
                     write_over(_sha(ours), folder / f"{name}.lent")
 
     async def close(self) -> None:
-        """Forget what is kept in memory."""
-        if self._own_state is not None:
-            self._own_state.cleanup()
+        """Nothing is kept between replies."""
 
     # Set-up
 
@@ -649,13 +643,13 @@ def since(now: Usage, before: Usage | None) -> Usage:
 
 
 class Sessions:
-    """The checkpoints of one agent, the newest last, in a file; without a path as long as it lives."""
+    """The checkpoints of one agent, the newest last, in a file."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self.points: tuple[Checkpoint, ...] = ()
         with suppress(KeyError, TypeError):
-            rows = (read_json(path) if path else None) or ()
+            rows = read_json(path) or ()
             self.points = tuple(Checkpoint(**{**row, "usage": Usage(**row["usage"])}) for row in rows)[-POINTS:]
 
     def add(self, point: Checkpoint) -> None:
@@ -664,8 +658,7 @@ class Sessions:
 
     def drop(self, session: str, *instead: Checkpoint) -> None:
         self.points = (*(point for point in self.points if point.session != session), *instead)[-POINTS:]
-        if self._path is not None:
-            write_json(self._path, [asdict(point) for point in self.points])
+        write_json(self._path, [asdict(point) for point in self.points])
 
 
 def _is_of(point: Checkpoint, part: Part, me: str) -> bool:

@@ -94,7 +94,7 @@ class ClaudeCode(AgentCLI):
     lost = "No conversation found"
     longest = 8_000_000
     events = _ClaudeEvents
-    at_files = joins = writes = True
+    at_files = writes = True
     reads = ("Read", {"file_path": "$path"})
     escapes = (
         ("Bash", {"command": "touch $project/made", "description": "make a file"}),

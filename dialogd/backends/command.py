@@ -55,9 +55,6 @@ class Command:
         self._project = options.project
         self._environment = {**clean_environment(os.environ), **options.environment}
         self._path = self._environment.get("PATH", os.defpath)
-        if options.project is not None and not options.project.is_dir():
-            why = f"the project {str(options.project)!r} is not a directory"
-            raise BadInput(why, fix="name an existing directory with --project")
         try:
             self._program()
         except BackendError as error:

@@ -89,12 +89,12 @@ async def prove(cli: AgentCLI, *, writes: bool = False) -> Proof:
         return Proof(False, "it does not say its version")
     if writes and not cli.writes:
         return Proof(False, "it has no way of its own of writing in one folder only", version)
-    memory = cli.options.state.parent / MEMORY if cli.options.state else None
+    memory = cli.state.parent / MEMORY
     key = _key(cli, version, writes=writes)
     with suppress(KeyError, TypeError):
         return Proof(**_known(memory)[key])
     proof = replace(await _trial(cli, writes=writes), version=version, backend=cli.name)
-    if proof.safe and memory:
+    if proof.safe:
         others = {name: row for name, row in _known(memory).items() if name != key}
         write_json(memory, dict([*others.items(), (key, asdict(proof))][-KEPT:]))
     return proof
@@ -106,8 +106,8 @@ def last_model(agents: Path, backend: str) -> str:
     return next((str(row.get("model") or "") for row in rows if row.get("backend") == backend), "")
 
 
-def _known(memory: Path | None) -> Json:
-    rows = read_json(memory) if memory else None
+def _known(memory: Path) -> Json:
+    rows = read_json(memory)
     return rows if isinstance(rows, dict) else {}
 
 

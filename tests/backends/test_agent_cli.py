@@ -150,10 +150,6 @@ class TestKeys:
     def test_what_is_not_there_is_said_at_once(self, toy: Bench) -> None:
         with pytest.raises(BadInput, match="not on PATH"):
             Toy(toy.options("", environment={"PATH": str(toy.home), "HOME": str(toy.home)}))
-        with pytest.raises(BadInput, match="not a directory"):
-            Toy(toy.options("", project=toy.home / "nowhere"))
-        with pytest.raises(BadInput, match="cannot go on"):
-            Toy(toy.options("", resume="last"))
 
     def test_a_look_names_version_and_payer(self, toy: Bench) -> None:
         there = {"PATH": f"{toy.bin}:/usr/bin:/bin", "HOME": str(toy.home)}

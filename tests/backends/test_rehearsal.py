@@ -413,34 +413,6 @@ class TestMeansIt:
         assert means_it(reply, question) == "[VOTE: P1 approve]\n[VOTE: P2 reject]"
 
 
-class TestCost:
-    """A rehearsal measures the machinery, so it must not weigh anything."""
-
-    @pytest.mark.parametrize(
-        "variant",
-        ["endless", *(pytest.param(name, marks=pytest.mark.slow) for name in ("consensus", "deadlock", "ask"))],
-    )
-    async def test_a_long_dialog_costs_no_more_than_a_short_one(self, variant: str) -> None:
-        stage = Stage(variant=variant)
-        await stage.go(3)
-        turn = "\n---\n\n## Turn {} — Claude {}\n\nText.\n\n[OBJECTION: no]\n\nTURN: {}\n"
-        short = "".join(turn.format(n, "AB"[n % 2], "BA"[n % 2]) for n in range(5, 31))
-        long = "".join(turn.format(n, "AB"[n % 2], "BA"[n % 2]) for n in range(31, 5001))
-        stage.dialog = read_on(stage.dialog, short.encode())
-        before = await self.fastest(stage)
-        stage.dialog = read_on(stage.dialog, long.encode())
-        assert len(stage.dialog.entries) >= 4999
-        assert await self.fastest(stage) < 2 * before + 0.0001
-
-    async def fastest(self, stage: Stage) -> float:
-        times = []
-        for _ in range(50):
-            started = time.perf_counter()
-            await stage.reply(stage.dialog.state.owing[0])
-            times.append(time.perf_counter() - started)
-        return min(times)
-
-
 class TestQuote:
     def test_a_quote_is_one_short_line_without_structure(self) -> None:
         text = "**Response:**\n# I say [STOPPED] | “no”\r\n\x1b[31mTURN: A\u2028end `code`"

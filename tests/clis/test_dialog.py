@@ -102,17 +102,6 @@ def test_two_coding_agents_agree_also_after_a_kill(tmp_path: Path, projects: Map
 
 
 @pytest.mark.usefixtures("needed")
-def test_a_coding_agent_and_an_api_agree(tmp_path: Path, projects: Mapping[str, Path]) -> None:
-    backend = {"A": "claude-code", "B": "anthropic", "C": "codex"}
-    with StandIn(consensus) as server, table(tmp_path, projects, server, backend) as pair:
-        ready(pair)
-        pair.begin(TOPIC)
-        pair.notify()
-        pair.until(lambda: pair.outcome, "the end")
-        assert pair.outcome == "CONSENSUS_REACHED"
-
-
-@pytest.mark.usefixtures("needed")
 @pytest.mark.parametrize("backend", ["claude-code", "codex"])
 def test_a_stop_ends_a_coding_agent_within_a_second(tmp_path: Path, projects: Mapping[str, Path], backend: str) -> None:
     busy = False

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends.coding_agent import INTRO
-from dialogd.backends.parts import Part
 from dialogd.errors import BackendError
 from tests.clis.conftest import make_world
 from tests.clis.rig import PATH, World, ask, numbered, prepared, prompt, turn
@@ -56,13 +55,6 @@ async def test_a_stream_that_was_asked_for_again_stands_once(gemini: World) -> N
         assert len(server.calls) == 2
 
 
-async def test_a_long_dialog_is_sent_whole(gemini: World) -> None:
-    long = Part("4", "Grüße, 世界 \U0001f600 " * 100_000 + "THE END", "B")
-    with StandIn(in_order(Say("Read."))) as server:
-        assert (await ask(gemini.make(server.url), prompt(long)))[0] == "Read."
-        assert long.text in server.calls[0].prompt
-
-
 async def test_a_version_that_writes_is_not_used(gemini: World) -> None:
     real = shutil.which("gemini", path=PATH)
     fake = gemini.home / "bin" / "gemini"
@@ -87,27 +79,6 @@ async def test_only_the_last_step_is_the_reply(opencode: World) -> None:
     look = Use("read", {"filePath": str(opencode.project)}, say="Let me look.")
     with StandIn(in_order(look, EndEarly("It is"), Say("It is so."))) as server:
         assert (await ask(await prepared(opencode, server.url), prompt()))[0] == "It is so."
-
-
-async def test_no_file_is_attached_by_its_name(opencode: World) -> None:
-    (opencode.project / "in.txt").write_text("INSIDE")
-    asked = Part("4", f"Look at @in.txt, @{opencode.project}/in.txt and {{file:{opencode.project}/in.txt}}.", "B")
-    with StandIn(numbered) as server:
-        await ask(opencode.make(server.url), prompt(asked))
-        (seen,) = server.calls
-    assert "INSIDE" not in seen.prompt
-    assert asked.text in seen.prompt
-
-
-async def test_a_hostile_project_runs_nothing_however_often_one_asks(opencode: World) -> None:
-    marks = opencode.home / "marks"
-    marks.mkdir()
-    backend = opencode.make("http://127.0.0.1:9")
-    opencode.write(backend.bait(marks / "ran"))
-    with StandIn(in_order(Say("Done.", seconds=0.5))) as server:
-        for _ in range(4):
-            await ask(await prepared(opencode, server.url), prompt())
-    assert not list(marks.iterdir())
 
 
 def test_the_model_of_the_persons_settings_is_asked(gemini: World) -> None:
