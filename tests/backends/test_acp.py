@@ -68,10 +68,6 @@ async def failure(command: str, request: Request) -> BackendError:
     return caught.value
 
 
-async def text_after(pieces: AsyncIterator[str | Usage]) -> str:
-    return text_of([piece async for piece in pieces])
-
-
 HEADER = Part("header", "# The header")
 QUESTION = Part("1", "## Turn 1: Postgres or Redis?", "USER")
 MINE = Part("2", f"## Turn 2\n\n{INTRO}\n{ASKED_BACK}", "A", re="1", marks="[PROPOSAL P1: Postgres]")
@@ -138,16 +134,6 @@ async def test_the_agent_follows_the_colon_or_is_the_command(request_: Request) 
         backend = load_backend(name, options)
         assert await answer(backend, request_) == whole(request_)
         await backend.close()
-
-
-@SLOW
-async def test_text_arrives_in_pieces_while_the_agent_works(request_: Request) -> None:
-    async with talking_to(agent("wait")) as backend:
-        pieces = backend.reply(request_)
-        heard = [await anext(pieces), await anext(pieces)]
-        assert isinstance(heard[0], Usage)
-        assert heard[1] == "Working."
-        await pieces.aclose()
 
 
 async def test_the_second_turn_sends_only_what_is_new(request_: Request) -> None:
@@ -223,13 +209,6 @@ async def test_what_an_agent_may_do_is_little(request_: Request, habit: str, val
         assert re.fullmatch(said, await answer(backend, request_), re.DOTALL)
 
 
-@SLOW
-async def test_ten_megabytes_are_sent(request_: Request) -> None:
-    async with talking_to(agent("modes")) as backend:
-        text = await answer(backend, turn(request_, "1", HEADER, now="x" * 10_000_000))
-    assert text.startswith("read_only")
-
-
 async def test_a_permission_that_is_refused_leaves_no_file(request_: Request, tmp_path: Path) -> None:
     async with talking_to(agent("ask", tmp_path / "file")) as backend:
         assert await answer(backend, request_) == "I was told 'no'."
@@ -258,18 +237,6 @@ async def test_tokens_and_dollars_are_this_turns(request_: Request) -> None:
         usage = [piece for piece in pieces if isinstance(piece, Usage)]
         assert usage[0].estimated
         assert usage[-1] == Usage("", len(text_of(pieces)) + 5, 7, cached=5, usd=0.25)
-
-
-@SLOW
-async def test_a_failed_turn_has_its_estimate(request_: Request) -> None:
-    async with talking_to(agent("error", 500)) as backend:
-        pieces = backend.reply(request_)
-        usage = await anext(pieces)
-        with pytest.raises(BackendError):
-            await text_after(pieces)
-    assert isinstance(usage, Usage)
-    assert usage.estimated
-    assert (usage.tokens_in or 0) > 10
 
 
 SAID = "the service said something"
@@ -392,22 +359,3 @@ class TestEnding:
         daemon.kill()
         await daemon.wait()
         await until(lambda: not any(p.is_running() and p.status() != "zombie" for p in family), 5)
-
-    async def test_thirty_calls_leave_no_descriptor(self, request_: Request) -> None:
-        process = psutil.Process()
-        async with talking_to(agent("echo")) as warm:
-            await answer(warm, request_)
-        before = process.num_fds()
-        for habit in ("echo", "crash", "wait"):
-            async with talking_to(agent(habit)) as backend:
-                for _ in range(3):
-                    async for piece in backend.reply(request_) if habit != "crash" else _failing(backend, request_):
-                        if piece == "Working.":
-                            break
-        assert process.num_fds() == before
-
-
-async def _failing(backend: Backend, request: Request) -> AsyncIterator[str | Usage]:
-    with pytest.raises(BackendError):
-        await answer(backend, request)
-    yield ""

@@ -109,11 +109,6 @@ class TestProof:
                 await unproved.prepare()
             await asyncio.gather(*(backend.close() for backend in (tame, wild, unproved)))
 
-    async def test_a_version_without_end_is_none(self, own: Bench) -> None:
-        (own.bin / "version").write_text("9" * 5_000_000)
-        verdict = await prove(Toy(own.options("http://127.0.0.1:9")))
-        assert (verdict.safe, verdict.why) == (False, "it does not say its version")
-
     async def test_a_program_without_a_version_is_refused(self, own: Bench) -> None:
         (own.bin / "version").write_text("none")
         verdict = await prove(Toy(own.options("http://127.0.0.1:9")))
@@ -203,17 +198,6 @@ class TestTurns:
             await ask(backend, second, re="3")
             assert INTRO in server.calls[2].last
 
-    @pytest.mark.slow
-    async def test_a_lost_session_is_no_failure(self, toy: Bench) -> None:
-        with StandIn(counting()) as server:
-            backend = Toy(toy.options(server.url))
-            await ask(backend, prompt())
-            for path in (toy.home).glob("*.session"):
-                path.unlink()
-            text, _ = await ask(backend, prompt(turn(2, "A", "Reply of request 1.", re="1")), re="3")
-            assert text == "Reply of request 2."
-            assert INTRO in server.calls[1].last
-
     async def test_usage_is_known_before_and_after(self, toy: Bench) -> None:
         with StandIn(counting()) as server:
             backend = Toy(toy.options(server.url))
@@ -240,6 +224,8 @@ class TestTurns:
 @pytest.mark.parametrize(
     ("message", "status", "kind", "again"),
     [
+        ("input exceeds the context window", 400, "request", False),
+        ("There's an issue with the selected model", 404, "request", False),
         ("Not logged in · Please run /login", None, "auth", False),
         ("Invalid API key", 401, "auth", False),
         ("You've hit your weekly limit · resets Monday", 429, "limit", False),
@@ -261,12 +247,4 @@ def test_words_of_a_failure_are_understood(message: str, status: int | None, kin
     assert (error.kind, error.retryable) == (kind, again)
     assert error.cause.startswith("toy failed: ")
     assert error.fix
-
-
-def test_too_long_a_prompt_gets_advice_that_shortens_it() -> None:
-    def fix(message: str, status: int | None = None) -> str:
-        return failed("toy", message, status, log_in="log in").fix
-
-    assert "`dialogd strike N`" in fix("Prompt is too long")
-    assert "`dialogd strike N`" in fix("input exceeds the context window", 400)
-    assert fix("There's an issue with the selected model", 404) == "choose another --model"
+    assert ("dialogd strike N" in error.fix) == ("too long" in message or "exceeds" in message)

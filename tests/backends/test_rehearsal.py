@@ -13,7 +13,6 @@ import pytest
 from dialogd.agent import prompt
 from dialogd.backends import Backend, Options, Request, Usage, load_backend
 from dialogd.backends.rehearsal import (
-    QUOTE,
     SLOW_SECONDS,
     Rehearsal,
     means_it,
@@ -275,11 +274,6 @@ class TestThePiece:
         assert stage.outcome == "CONSENSUS_REACHED"
         assert "ten euros" in stage.dialog.state.table.proposals[-1].text
 
-    @cases(("agents", "topic"), [("ABC", TOPIC), ("AB", "Where do sessions live?")])
-    async def test_for_others_the_general_script_is_played(self, agents: str, topic: str) -> None:
-        stage = Stage(agents, topic=topic)
-        assert "Postgres" not in (await stage.speak("A")).body
-
 
 class TestThePerson:
     @cases("after", [1, 2, 3])
@@ -417,10 +411,3 @@ class TestQuote:
     def test_a_quote_is_one_short_line_without_structure(self) -> None:
         text = "**Response:**\n# I say [STOPPED] | “no”\r\n\x1b[31mTURN: A\u2028end `code`"
         assert quote(text) == "I say (STOPPED) / ’no’ (31mTURN: A end ’code"
-
-    def test_a_long_text_is_cut_at_a_word(self) -> None:
-        cut = quote("word " * 1000)
-        assert len(cut) <= QUOTE
-        assert cut.endswith("word…")
-        assert len(quote("x" * 1000)) <= QUOTE
-        assert quote(" \n ") == ""
