@@ -135,11 +135,10 @@ class MarkPolicy:
         return replace(reply, marks=tuple(kept), strange=()), tuple(refused)
 
     def _overruled(self, mark: Mark, reply: ParsedReply) -> str:
-        about = {*agreed(mark)}
-        if mark.name in ("VOTE", "DECIDE") and (choice := vote(mark)) is not None:
-            about.add(choice.ref)
+        about = {*agreed(mark), _ref(mark)}
         ruled_out = vetoes(self.dialog)
-        text = {"PROPOSAL": mark.value, "CONSENSUS_REACHED": reply.summary}.get(mark.name) if ruled_out else ""
+        claimed = reply.summary if mark.name == "CONSENSUS_REACHED" else ""
+        text = (mark.value if mark.proposes else claimed) if ruled_out else ""
         if text:  # the same text put anew
             sha = digest(same_text(text))
             about |= {p.ref for p in self.state.table.proposals if sha == (p.sha or digest(same_text(p.text)))}

@@ -65,13 +65,9 @@ def _stances(
 ) -> dict[str, str]:
     """The stances of one turn by proposal; an objection beats a yes in the same reply."""
     stances = {proposal.ref: FOR for proposal in raised.get(entry.id, ())}
-    for mark in entry.all("AGREE"):
-        stances |= dict.fromkeys(marks.agreed(mark), FOR)
-    stances |= {ref: _STANCES[choice.choice] for ref, choice in marks.read_vote(entry.marks).items()}
-    for mark in entry.all("DECIDE"):
-        choice = marks.decision(mark)
-        if choice is not None and choice.ref:
-            stances[choice.ref] = _STANCES[choice.choice]
+    stances |= dict.fromkeys((ref for mark in entry.marks for ref in marks.agreed(mark)), FOR)
+    choices = {**marks.read_vote(entry.marks), **marks.read_decisions(entry.marks)}
+    stances |= {ref: _STANCES[choice.choice] for ref, choice in choices.items()}
     # What its RE names: proposals by number, else those that were made in the turns.
     named = [marks.references(mark) for mark in entry.all("RE")]
     by_number = [ref for _, refs in named for ref in refs]
@@ -188,7 +184,7 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
         plain = Contribution(entry.number, entry.by, TEXT, body, _about(entry), sure, rounds[entry.id])
         typed = [mark for mark in entry.marks if contributes(mark)]
         for mark in typed:
-            ref = next(refs, mark.ref) if mark.name == "PROPOSAL" else ""
+            ref = next(refs, mark.ref) if mark.proposes else ""
             found.append(replace(plain, kind=mark.name, text=mark.value, ref=ref))
         if not typed and body.strip() and not entry.passes:
             found.append(plain)

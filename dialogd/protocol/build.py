@@ -443,7 +443,7 @@ def _recorded(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
             made = {key: value_of(mark, key) or getattr(task, key) for key in ("branch", "base")}
             made |= {key: value_of(mark, key) for key in ("commit", "tree")}
             name = f"task-{task.id},"
-            made["ref"] = next((m.ref for m in said.all("PROPOSAL") if m.value.startswith(name)), "")
+            made["ref"] = next((m.ref for m in said.marks if m.proposes and m.value.startswith(name)), "")
             new = {**made, "gate": "", "log": "", "carried": "", "score": None, "undecided": 0}
             # What was carried to another base comes without a turn of the lead's.
             new |= {"iteration": task.iteration + 1} if event == "carried" else {"author": said.by}

@@ -20,10 +20,9 @@ from dialogd.protocol.marks import (
     APPROVE,
     CYCLE,
     ParsedReply,
-    VoteChoice,
     agreed,
-    decision,
     of_their_own,
+    read_decisions,
     read_reply,
     round_of,
     same_text,
@@ -45,7 +44,7 @@ from dialogd.protocol.model import (
 from dialogd.protocol.order import awaited, following, signing, ways_out
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import without_fields, written
-from dialogd.protocol.rules import BUILDS, Build
+from dialogd.protocol.rules import BUILDS, DECIDE, MODERATE, Build
 from dialogd.protocol.state import SINCE, Debt, Dialog, Escalation, Question, Questions, Standing, State, tally
 from dialogd.protocol.text import clean, is_blank, many, one_line, redact
 
@@ -80,7 +79,7 @@ def lacks_body(dialog: Dialog, me: str, reply: ParsedReply) -> str:
             f" with one line {build.score_form(rules)}."
         )
     too_long = "An agreed text" if claims_consensus(reply) and len(reply.body) > limit else ""
-    too_long = too_long or "A proposal" * any(m.name == "PROPOSAL" and len(m.value) > limit for m in reply.marks)
+    too_long = too_long or "A proposal" * any(m.proposes and len(m.value) > limit for m in reply.marks)
     shorter = f"{too_long} is never cut, and yours has over {limit} characters. Send the reply again, shorter."
     return shorter if too_long else ""
 
@@ -146,7 +145,7 @@ def _canonical(dialog: Dialog, me: str, reply: ParsedReply) -> Iterator[Mark]:
     """The reply's marks as they are written: proposals get their numbers."""
     standing, number = dialog.state.table.standing, int(dialog.state.table.next_ref[1:])
     for mark in reply.marks:
-        if mark.name == "PROPOSAL":
+        if mark.proposes:
             yield replace(mark, ref=f"P{number}")
             number += 1
         elif mark.name != "CONSENSUS_REACHED":
@@ -426,20 +425,11 @@ def _voted(dialog: Dialog, me: str, after: State, *, is_last: bool) -> Iterator[
         yield Mark("ESCALATE", f"{enough} vote{'' if enough == 1 else 's'} failed")
 
 
-def _choices(marks: Sequence[Mark]) -> dict[str, VoteChoice]:
-    """What DECIDE marks choose, by proposal; the first decision on one counts."""
-    found: dict[str, VoteChoice] = {}
-    for mark in marks:
-        if mark.name == "DECIDE" and (choice := decision(mark)) is not None:
-            found.setdefault(choice.ref, choice)
-    return found
-
-
 def _deciders(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
     rules, state = dialog.header.rules, dialog.state
     may_end = rules.verdict == "moderator" or (rules.verdict == "vote" and state.escalation.to == me)
-    may_decide = rules.role(me).may("DECIDE", "MODERATE")
-    for choice in _choices(marks).values() if may_decide else ():
+    may_decide = rules.role(me).may(DECIDE, MODERATE)
+    for choice in read_decisions(marks).values() if may_decide else ():
         is_yes = choice.choice == APPROVE
         counts = may_end or (rules.review and after.table.blocking)
         held = _held(dialog, after, choice.ref, is_last=True) if counts and is_yes else None
@@ -456,7 +446,7 @@ def _reviewed(dialog: Dialog, rules: Build, me: str, after: State, marks: Sequen
     task = dialog.state.build.reviewed_by(me)
     if task is None:
         return
-    choice = _choices(marks).get(task.ref)
+    choice = read_decisions(marks).get(task.ref)
     if choice is None:
         yield from build.undecided(task) if all(mark.name != QUESTION for mark in marks) else ()
         return

@@ -405,7 +405,7 @@ def _agent(header: Header, state: State, said: Said) -> None:
     # What others say after the judge's answer makes it old: both answers are about the same positions. So does its
     # question to the person: it answers anew once it knows what it lacked.
     if is_judge and said.counts and not said.asks:
-        answer = picked(said.all("DECIDE"), order.positioned(header, state)) or ("", "")
+        answer = picked(said.marks, order.positioned(header, state)) or ("", "")
         state.table = replace(state.table, judged=(*state.table.judged, answer))
     elif state.table.judged and (said.counts or not is_judge):
         state.table = replace(state.table, judged=())
@@ -515,11 +515,11 @@ def _last_word(state: State, said: Said) -> None:
 
 
 def _reason(said: Said, end: Mark) -> str:
-    if end.name == "STOPPED" or (end.name == "DEADLOCK" and end.value):
+    if end.value:
         return end.value
     decisions = [mark for mark in said.decisions if mark.fields[1:2] != ("review",)]  # a task's ends no build
     decision = next((mark for mark in decisions if mark.fields[0] == "approved"), decisions[0] if decisions else None)
-    return f"{decision.ref} {', '.join(decision.fields)}".strip() if decision is not None else end.value
+    return f"{decision.ref} {', '.join(decision.fields)}".strip() if decision is not None else ""
 
 
 # -- The fold from the beginning --------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ DISAGREE = (
     "however, i", "on the other hand", "i still think",
 )  # fmt: skip
 _YES, _NO = frozenset({"AGREE", "CONCEDE", "approve"}), frozenset({"OBJECTION", "CRITIQUE", "reject"})
-_ADVICE = "call it a [DEADLOCK] with both positions, the crux and the cheapest experiment that would settle it"
+_ADVICE = "call it a deadlock with both positions, the crux and the cheapest experiment that would settle it"
 
 
 @dataclass(frozen=True, slots=True)

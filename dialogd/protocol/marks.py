@@ -32,7 +32,7 @@ def fields_of(mark: Mark) -> tuple[str, ...]:
 
 def as_given(mark: Mark) -> Mark:
     """The mark as its agent gave it: a proposal without the number that its daemon wrote."""
-    return replace(mark, ref="") if mark.name == "PROPOSAL" else mark
+    return replace(mark, ref="") if mark.proposes else mark
 
 
 def is_agents(mark: Mark) -> bool:
@@ -521,6 +521,15 @@ def decision(mark: Mark) -> VoteChoice | None:
     """Approve or reject, as a DECIDE mark says; None when it says neither."""
     choice = vote(mark)
     return choice if choice is not None and choice.ref and choice.choice in (APPROVE, REJECT) else None
+
+
+def read_decisions(marks: Iterable[Mark]) -> Mapping[str, VoteChoice]:
+    """What the DECIDE marks of one entry choose, by proposal; the first decision on one counts."""
+    found: dict[str, VoteChoice] = {}
+    for choice in (decision(mark) for mark in marks if mark.name == "DECIDE"):
+        if choice is not None:
+            found.setdefault(choice.ref, choice)
+    return found
 
 
 def read_vote(marks: Iterable[Mark]) -> Mapping[str, VoteChoice]:

@@ -83,6 +83,11 @@ class Mark:
         return tuple(part.strip() for part in self.value.split(" | "))
 
     @property
+    def proposes(self) -> bool:
+        """True for one that puts something up for a decision, under a number of its own."""
+        return self.name == "PROPOSAL"
+
+    @property
     def is_pass(self) -> bool:
         """True for one that has nothing to add: never a yes."""
         return self.name == "PASS"

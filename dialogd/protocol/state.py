@@ -265,7 +265,7 @@ class Table:
             standing = Standing(text, signers, standing.replaced + 1 if standing is not None else 0)
             table = table.with_proposal(text)
         if standing is not None and may_vote and not (objects or calls or standing.signed_by(said.by)):
-            signs = claims or any(standing.proposal.ref in agreed(mark) for mark in said.all("AGREE"))
+            signs = claims or any(standing.proposal.ref in agreed(mark) for mark in said.marks)
             standing = replace(standing, signers=(*standing.signers, *[(said.by, said.number)] * signs))
         asks = round_of(said.marks, "red team")
         return replace(
@@ -334,7 +334,7 @@ class Table:
 
 def _proposals(marks: Iterable[Mark]) -> list[Mark]:
     """Those of the marks that propose something; nothing without a text can be decided."""
-    return [mark for mark in marks if mark.name == "PROPOSAL" and not is_blank(mark.value)]
+    return [mark for mark in marks if mark.proposes and not is_blank(mark.value)]
 
 
 def _text(said: Said, table: Table, standing: Standing | None, *, claims: bool) -> Proposal | None:
@@ -769,7 +769,7 @@ def allowance(state: State, me: str, cap: Estimate) -> Estimate:
 
 
 def reached(state: State, me: str, turn: Estimate, cap: Estimate) -> str:
-    """Why agent `me` may not buy the `turn` it owes, in words for `[STOPPED: budget: …]`; "" when it may."""
+    """Why agent `me` may not buy the `turn` it owes, in words for the end; "" when it may."""
     # It may not when the turn would pass its share of the dialog's budget, or the `cap` of its own, or when nothing is
     # left. A turn whose cost is unknown is bought while something is left.
     budget = Estimate(state.limits.budget, state.limits.tokens)
