@@ -269,7 +269,7 @@ class Daemon:
                 await self._loop
 
     async def halt(self, wanted: Halt) -> Stopped:
-        """End the call, write `[STOPPED]`, archive, tell the peers once, then end this daemon."""
+        """End the call and the dialog, archive it, tell the peers once, then end this daemon."""
         agent = self.agent
         self.alerts.patience, agent.file.lock.wait = HALT_WAIT, HALT_WAIT
         await self._end_loop()
@@ -283,10 +283,10 @@ class Daemon:
         if closing.done():
             return closing.result()
         self._do_later(_ended(closing))  # this process stays until the disk has answered
-        return Stopped(outcome=None, archive=None, note="the disk does not answer; [STOPPED] is written once it does")
+        return Stopped(outcome=None, archive=None, note="the disk does not answer; the end is written once it does")
 
     async def _close(self, wanted: Halt) -> Stopped:
-        """Write `[STOPPED]` and copy the dialog; its plan follows."""
+        """End the dialog in the file and copy it; its plan follows."""
         agent, before = self.agent, self.agent.dialog
         try:
             close = carried(lambda: person.stop(agent.file, wanted.reason, secrets=agent.secrets))

@@ -101,7 +101,7 @@ class NotInstalled(DialogdError):
 class BackendError(DialogdError):
     """The backend gave no usable answer.
 
-    `cause` is one short line for the dialog's `[AGENT_ERROR]` mark. `kind` is a word for programs (`KINDS`).
+    `cause` is one short line for the dialog's note of the failure. `kind` is a word for programs (`KINDS`).
     `retryable` says whether the same call may succeed later; `retry_after` is what the service asked for, in
     seconds. `partial` is text that arrived before the failure; with `is_whole` it is all there was to come.
     """

@@ -255,21 +255,6 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def test_curl_posts_an_alert_as_the_page_says(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (repository / "docs" / "using.md").read_text(encoding="utf-8")
-    example = re.search(r'^on_end = "(curl .*)" ', page, re.MULTILINE)
-    assert example is not None
-    curl = tmp_path / "curl"
-    curl.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{tmp_path}/words\ncat >{tmp_path}/sent\n')
-    curl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert failure(command("on_end", example[1])) == ""
-    assert (tmp_path / "sent").read_bytes() == trial().json
-    assert "--json|@-|" in (tmp_path / "words").read_text()
-
-
 # -- daemons ---------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,12 @@ import pytest
 
 from dialogd.errors import BadInput
 from dialogd.memory import past as values
-from dialogd.memory.past import facts
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Draft
-from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clock_at
 from dialogd.store.logfile import Addition
-from dialogd.views.documents import plan_facts as as_json
 from dialogd.views.flow import after, as_text, away, last_word, since_turn
-from dialogd.views.plan import Plan
 from tests.protocol.test_questions import berlin
-from tests.protocol.test_total import is_linear
 from tests.support.cases import cases
 from tests.support.paper import Paper
 from tests.support.room import Room, opening
@@ -212,23 +206,6 @@ def test_a_search_reads_the_times_that_a_digest_reads() -> None:
     assert values.since("Yesterday", now, berlin) == "2026-11-19T23:00:00Z"
     assert values.since("2026-07-01", now, berlin) == "2026-06-30T22:00:00Z"
     assert values.since("1d 90m", now, berlin) == "2026-11-20T19:00:00Z"
-
-
-def rejected(count: int) -> Dialog:
-    """So many agreements that were written by hand, each rejected."""
-    rounds = (
-        f"\n## Turn {3 * n + 2} - A\n\n## Consensus Summary\n\nText {n}.\n\n[CONSENSUS_REACHED]\n\nTURN: B\n"
-        f"\n## Turn {3 * n + 3} - B\n\n[AGREE: P{n + 1}]\n\n[CONSENSUS_REACHED]\n"
-        f"\n## Turn {3 * n + 4} - User\n\n[REJECTED: not {n}]\n\nTURN: A\n"
-        for n in range(count)
-    )
-    return parse((opening("A", "B") + "".join(rounds)).encode())
-
-
-@cases("answer", [partial(away, since=0), facts, lambda dialog: as_json(Plan(dialog))])
-def test_the_cost_of_an_answer_grows_with_the_rejections(answer: Callable[[Dialog], object]) -> None:
-    assert len(away(rejected(3), 0).items["rejected"]) == len(facts(rejected(3)).decisions) == 3
-    assert is_linear(lambda n: answer(rejected(n)), size=15)
 
 
 def test_the_persons_last_word_is_where_news_begin(voted: Room) -> None:

@@ -226,10 +226,7 @@ def test_the_turn_that_was_appended_is_the_one_that_is_told(tmp_path: Path) -> N
     assert first["told"] == [2]
 
 
-@pytest.mark.parametrize("slow", ["dialog", "journal"])
-def test_verify_misses_nothing_of_a_dialog_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
-) -> None:
+def test_verify_misses_nothing_of_a_dialog_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIALOGD_STATE_DIR", str(tmp_path / "home"))
     path = dialog_file(tmp_path)
     log = LogFile(path, Journals(StateDir(tmp_path / "home").dialog(path)))
@@ -244,7 +241,7 @@ def test_verify_misses_nothing_of_a_dialog_that_goes_on(
 
     writer = threading.Thread(target=go_on)
     writer.start()
-    target = path if slow == "dialog" else log.journals.of("A").path
+    target = log.journals.of("A").path
     try:
         found = traced(tmp_path, [target], ["dialogd", "verify", str(path)], "openat:delay_enter=500000:when=1")
     finally:

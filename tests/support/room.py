@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import cast
 
 from dialogd import person
@@ -327,60 +328,21 @@ class Room:
         self.paper.data += text.encode() if isinstance(text, str) else text
         self._observe()
 
-    def say(self, text: str, *, to: str = "", note: bool = False, turns: int | None = None) -> None:
-        """The person speaks; see `dialogd.person.say`."""
-        person.say(self.log, text, to=to, note=note, turns=turns)
-        self._observe()
-
-    def pause(self) -> None:
-        """The person pauses the dialog."""
-        person.pause(self.log)
-        self._observe()
-
-    def resume(self) -> None:
-        """The person lets it go on."""
-        person.resume(self.log)
-        self._observe()
-
-    def retry(self, agent: str) -> None:
-        """The person asks an agent once more."""
-        person.retry(self.log, agent)
-        self._observe()
-
-    def skip(self, agent: str) -> None:
-        """The person passes over an agent."""
-        person.skip(self.log, agent)
-        self._observe()
-
-    def stop(self, why: str = "") -> None:
-        """The person ends the dialog."""
-        person.stop(self.log, why)
-        self._observe()
-
-    def approve(self) -> None:
-        """The person takes the result."""
-        person.approve(self.log)
-        self._observe()
-
-    def reject(self, reason: str) -> None:
-        """The person does not take the result."""
-        person.reject(self.log, reason)
-        self._observe()
-
-    def asks_for_the_word(self, who: str) -> None:
-        """The person asks for the floor, for an agent or (`USER`) for themselves."""
-        person.floor(self.log, who)
-        self._observe()
-
-    def by_hand(self, act: Callable[..., Dialog], *words: str, **more: bool) -> None:
-        """The person does something of `dialogd.hand`: `room.by_hand(hand.veto, "P1", "too slow")`."""
+    def by_hand(self, act: Callable[..., Dialog], *words: str, **more: bool | int | str | None) -> None:
+        """The person does something: `room.by_hand(person.veto, "P1", "too slow")`."""
         act(self.log, *words, **more)
         self._observe()
 
-    def pass_on(self) -> None:
-        """The person passes the turn on without a word."""
-        person.pass_on(self.log)
-        self._observe()
+    say = partialmethod(by_hand, person.say)
+    pause = partialmethod(by_hand, person.pause)
+    resume = partialmethod(by_hand, person.resume)
+    pass_on = partialmethod(by_hand, person.pass_on)
+    retry = partialmethod(by_hand, person.retry)
+    skip = partialmethod(by_hand, person.skip)
+    asks_for_the_word = partialmethod(by_hand, person.floor)
+    approve = partialmethod(by_hand, person.approve)
+    reject = partialmethod(by_hand, person.reject)
+    stop = partialmethod(by_hand, person.stop)
 
 
 def _nonce(me: str) -> str:

@@ -350,31 +350,18 @@ def reply_of(seen: Seen, answer: Say | Use) -> Reply:
     text = answer.text if isinstance(answer, Say) else answer.say
     tokens_in = len(seen.prompt) // 4 if answer.tokens_in is None else answer.tokens_in
     tokens_out = len(text) // 4 + 1 if answer.tokens_out is None else answer.tokens_out
-    model = seen.model or "stand-in"
-    if isinstance(answer, Use):
-        tool = (answer.tool, answer.input)
-        return Reply(
-            model,
-            seen.number,
-            text,
-            "tool_use",
-            tokens_in,
-            tokens_out,
-            answer.cached,
-            thinking=answer.thinking,
-            is_sealed=answer.is_sealed,
-            tool=tool,
-        )
     return Reply(
-        model,
+        seen.model or "stand-in",
         seen.number,
         text,
-        answer.stop,
+        "tool_use" if isinstance(answer, Use) else answer.stop,
         tokens_in,
         tokens_out,
         answer.cached,
-        answer.cache_write,
+        0 if isinstance(answer, Use) else answer.cache_write,
         answer.thinking,
+        is_sealed=isinstance(answer, Use) and answer.is_sealed,
+        tool=(answer.tool, answer.input) if isinstance(answer, Use) else None,
     )
 
 
