@@ -15,8 +15,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
-from dialogd.protocol.model import USER, Draft, Mark, Outcome
-from dialogd.store.logfile import Addition
+from dialogd.protocol.model import USER, Outcome
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Line, Room, opening, waits
@@ -303,13 +302,6 @@ def test_one_agents_deadlock_on_the_last_turn_is_the_limit(keys: str, calls: str
     assert end(here).name == "MAX_TURNS_REACHED"
     assert here.dialog.entries[-1].mark("DEADLOCK") is None
     assert "[REFUSED: DEADLOCK load / measure | one agent alone" in here.text
-
-
-def test_an_older_turn_with_two_ends_ended_by_what_its_daemon_wrote() -> None:
-    marks = (Mark("DEADLOCK"), Mark("MAX_TURNS_REACHED"))
-    here = room("AB")
-    here.paper.append(lambda _: Addition(Draft("A", "Claude A", 2, "Stuck.", marks)))
-    assert end(here).name == "MAX_TURNS_REACHED"
 
 
 # -- whatever happens, it ends ---------------------------------------------------------------------------------------

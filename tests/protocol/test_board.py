@@ -64,13 +64,6 @@ def test_proposals_show_who_is_for_and_against_their_votes_and_their_decision() 
     assert (second.supporters, second.votes, second.decision) == (("B",), (), "")
 
 
-def test_an_open_vote_shows_what_was_cast_so_far() -> None:
-    room = room_of(VOTE, "ABC").speak(("A", "[PROPOSAL: Postgres]\n[RE: 1]"), ("B", "[VOTE: P1 reject]"), ("C", "Hm."))
-    (one,) = proposals(room.dialog)
-    assert [(v.agent, v.choice) for v in one.votes] == [("B", "reject")]
-    assert (one.decision, one.refs) == ("", ("1",))
-
-
 def test_decisions_are_listed_with_method_evidence_and_reason() -> None:
     setup = 'verdict = "moderator"\norder = "round-robin"\n[roles.B]\nrole = "moderator"'
     room = room_of(setup).speak(
@@ -83,13 +76,6 @@ def test_decisions_are_listed_with_method_evidence_and_reason() -> None:
         ("P1", "rejected", "moderator", "by B in turn 3", "no number", "3", 1),
         ("P2", "approved", "moderator", "by B in turn 5", "good", "5", 2),
     ]
-
-
-def test_an_agreement_written_by_hand_is_a_decision_too() -> None:
-    room = room_of().speak(("A", "Postgres."))
-    room.types("\n## Consensus Summary\n\nPostgres, I say.\n\n[CONSENSUS_REACHED]\n")
-    (made,) = decisions(room.dialog)
-    assert (made.outcome, made.method, made.evidence, made.entry) == ("approved", "person", "by USER in turn 3", "3")
 
 
 def test_a_round_is_complete_when_everybody_who_speaks_has_spoken() -> None:
@@ -108,15 +94,6 @@ def test_who_failed_or_was_skipped_is_not_waited_for() -> None:
     room.skip("C")
     room.speak(("A", "Four."))
     assert [c.round for c in contributions(room.dialog)] == [1, 1, 2]
-
-
-def test_a_reopened_dialog_counts_its_rounds_anew() -> None:
-    room = room_of().speak(("A", "One."), ("B", "Two."), ("A", "Three."))
-    assert rounds_of(room.dialog)["4"] == 2
-    room.stop()
-    room.say("Once more.", to="A")
-    room.speak(("A", "Four."))
-    assert (rounds_of(room.dialog)["5"], rounds_of(room.dialog)["6"]) == (1, 1)
 
 
 @cases("path", GOLDEN)

@@ -189,20 +189,6 @@ def test_the_judge_reads_the_positions_and_the_person_and_no_transcript() -> Non
         assert "Redis is faster." not in asked
 
 
-def test_an_agent_that_only_passed_at_last_keeps_the_position_it_had() -> None:
-    room = Room(dialog_of(JUDGED, turn="A", keys=["Max Rounds: 3"])).speak(
-        ("A", "Postgres.\n\n[PROPOSAL: Postgres]"),
-        ("B", "Redis."),
-        ("A", "Still so."),
-        ("B", "Still not."),
-        ("A", "[PASS]"),
-        ("B", "Night load."),
-    )
-    positions = asked_of(room.dialog, "C").now
-    assert "Still so.\n\n(turn 2) [PROPOSAL P1: Postgres]" in positions
-    assert "[PASS]" not in positions
-
-
 # -- the system part ---------------------------------------------------------------------------------------------
 
 
@@ -227,11 +213,7 @@ def test_the_system_part_is_the_same_in_every_turn() -> None:
 @cases(
     ("role", "yes", "no"),
     [
-        (
-            "analyst",
-            {"PROPOSAL", "IDEA", "RESULTS", "EVIDENCE"},
-            {"CRITIQUE", "OBJECTION", "VOTE", "DECIDE"},
-        ),
+        ("analyst", {"PROPOSAL", "IDEA", "RESULTS", "EVIDENCE"}, {"CRITIQUE", "OBJECTION", "VOTE", "DECIDE"}),
         ("critic", {"CRITIQUE", "OBJECTION", "VOTE", "RESERVATION"}, {"PROPOSAL", "IDEA", "DECIDE", "SYNTHESIS"}),
         ("synthesizer", {"SYNTHESIS", "IDEA"}, {"PROPOSAL", "VOTE", "RESERVATION", "CRITIQUE", "DECIDE"}),
         ("moderator", {"DECIDE", "ESCALATE", "SYNTHESIS"}, {"PROPOSAL", "VOTE", "IDEA", "OBJECTION"}),
@@ -261,15 +243,6 @@ def test_only_marks_that_the_role_may_use_are_taught(role: str, yes: set[str], n
 def test_a_mark_is_taught_where_the_rules_need_it_and_nowhere_else(setup: str, mark: str) -> None:
     assert mark in taught(dialog_of(setup))
     assert mark not in taught(dialog_of("sealed = true"))
-
-
-def test_a_kind_that_is_called_like_a_line_of_reviews_is_its_own_outside_of_one() -> None:
-    assert "- `[FINDING: …]`: what we dug up" in told(dialog_of("[messages]\nFINDING = 'what we dug up'"))
-
-
-def test_references_are_taught_where_there_is_a_board() -> None:
-    assert "RE" not in taught(dialog_of("sealed = true"))
-    assert "RE" in taught(dialog_of("[board]"))
 
 
 @cases("name", list(PERSONALITIES))
@@ -329,17 +302,6 @@ def test_an_agent_is_told_whether_somebody_reads_along(more: str, words: str) ->
     asked = told(opening("A", "B", more=more))
     assert words in asked
     assert ("reads along, may" in asked) != ("Nobody reads along" in asked)
-
-
-@cases("setup", ["", "sealed = true", 'verdict = "vote"', 'verdict = "judge"\njudge = "C"', RICH])
-def test_each_mark_is_shown_with_what_it_holds(setup: str) -> None:
-    dialog = parse(dialog_of(setup, "A", "B", "C", "D").encode())
-    for agent in dialog.header.agents:
-        system = asked_of(dialog, agent.id).system
-        bare = re.findall(r"\[([A-Z_]+)\]", system)
-        assert set(bare) <= {"PASS", "CONSENSUS_REACHED"}
-        assert not re.search(r"\[AGREE: \w+ \|", system)
-        assert not {"CONFIDENCE", "RE"} & taught(dialog_of("sealed = true"))
 
 
 def test_what_an_agent_has_is_told_once_and_to_no_judge_or_lead() -> None:
@@ -453,18 +415,6 @@ def test_an_agent_is_told_its_phase_and_what_comes_out_of_it(rounds: int, line: 
     assert [name for name in ("LOOK", "WEIGH", "END") if name in prompt_] == [re.split("[:.]", line.split(", ")[1])[0]]
 
 
-@cases(
-    ("rounds", "line"),
-    [
-        (0, "Round 1 of 3: 2 more rounds at most after it."),
-        (1, "Round 2 of 3: 1 more round at most after it."),
-        (2, "Round 3 of 3: 0 more rounds at most after it."),
-    ],
-)
-def test_an_agent_is_told_the_round_and_how_many_are_left(rounds: int, line: str) -> None:
-    assert line in told(dialog_of("sealed = true", keys=["Max Rounds: 3"]), rounds=rounds)
-
-
 PROPOSED = Proposal("P1", "B", "keep it in Postgres", "1")
 
 
@@ -478,15 +428,6 @@ def test_a_poll_is_told_with_the_line_to_write() -> None:
     assert "RESERVATION" not in text
     objecting = told(dialog_of(f"objections = true\n{setup}"), "A", **polls)
     assert "To approve, name your strongest remaining objection too: `[RESERVATION: …]`." in objecting
-
-
-def test_who_has_voted_is_not_asked_again() -> None:
-    room = Room(dialog_of('verdict = "vote"')).speak(
-        ("A", "So.\n\n[PROPOSAL: Postgres]"),
-        ("B", "No.\n\n[VOTE: P1 reject | slow]"),
-    )
-    assert "waits for your vote" not in asked_of(room.dialog, "B").now
-    assert "The proposal P1 waits for your vote" in asked_of(room.dialog, "C").now
 
 
 def test_nobody_votes_on_what_the_round_still_hides() -> None:
@@ -535,12 +476,6 @@ def test_a_red_team_turn_is_asked_to_argue_against_what_was_agreed() -> None:
     assert "`[OBJECTION" not in analyst[analyst.index("# Your turn") :]
 
 
-def test_the_closing_round_sums_up() -> None:
-    text = told(dialog_of("sealed = true"), closing="the time limit of 30 minutes")
-    assert "This is the closing round (the time limit of 30 minutes)" in text
-    assert "closing round" not in told(dialog_of("sealed = true"))
-
-
 def test_what_the_others_could_not_decide_comes_to_one_of_them() -> None:
     setup = 'verdict = "vote"\nguidelines = "prefer what can be undone"\n[roles.C]\nrole = "moderator"'
     lost = Decision("P1", "rejected", "vote", "1 for (A), 1 against (B)", "less than 67% for it", "4")
@@ -568,14 +503,6 @@ def test_a_mark_that_did_not_count_is_said_once() -> None:
     room.speak(("B", "Well."))
     assert "did not count" not in asked_of(room.dialog, "B").now
     assert "did not count" not in asked_of(room.dialog, "C").now
-
-
-def test_what_did_not_count_in_a_turn_that_passed_is_said_too() -> None:
-    room = Room(dialog_of('verdict = "vote"\n[roles.A]\nrole = "critic"')).speak(
-        *((who, "Well.") for who in "ABC"),
-        ("A", "[PASS]\n[PROPOSAL: Redis]"),
-    )
-    assert "PROPOSAL Redis: A may not use PROPOSAL" in asked_of(room.dialog, "A").now
 
 
 def test_what_was_said_before_the_person_reopened_it_is_no_position() -> None:
@@ -612,9 +539,7 @@ def test_who_reads_only_its_own_hears_of_its_own_repetitions_alone() -> None:
 
 
 def test_findings_that_block_are_named_by_their_numbers() -> None:
-    room = Room(dialog_of(REVIEW)).speak(
-        ("A", "See.\n\n[FINDING: blocking | load | a.py | 3 | no numbers | measure]"),
-    )
+    room = Room(dialog_of(REVIEW)).speak(("A", "See.\n\n[FINDING: blocking | load | a.py | 3 | no numbers | measure]"))
     assert "~~~text\n1, raised by you: no numbers\n~~~" in asked_of(room.dialog, "A").now
     assert "~~~text\n1, raised by A: no numbers\n~~~" in asked_of(room.dialog, "B").now
     own = "[roles.B]\npermissions = ['READ_OWN', 'CRITIQUE']"
@@ -673,8 +598,7 @@ def test_who_reads_only_its_own_is_shown_what_it_is_to_sign_or_vote_on_and_no_mo
 def test_who_reads_only_its_own_is_shown_decisions_by_their_turn() -> None:
     setup = f'verdict = "judge"\njudge = "C"\n{OWN}\n[roles.B]\npermissions = ["POST", "DECIDE"]'
     room = Room(dialog_of(setup)).speak(
-        ("A", "Mine.\n\n[PROPOSAL: Postgres]"),
-        ("B", "Between us.\n\n[DECIDE: P1 reject | too slow]"),
+        ("A", "Mine.\n\n[PROPOSAL: Postgres]"), ("B", "Between us.\n\n[DECIDE: P1 reject | too slow]")
     )
     asked = asked_of(room.dialog, "A")
     assert (

@@ -381,25 +381,11 @@ def test_cut_after_any_turn_line_it_goes_on_from_there(turns: int) -> None:
     assert room.dialog.state.limits.max_turns - room.dialog.state.counted == 20 - turns - 1
 
 
-def test_a_dialog_ended_by_hand_opens_again_by_a_turn_of_the_persons() -> None:
-    room = Room(CLASSIC + "\n## User\n\nI disagree: nightly is too late.\n\nTURN: A\n", A=["Hourly, then."])
-    assert room.dialog.state.outcome is None
-    assert room.dialog.state.counted == 1
-    room.step("A")
-    last = room.dialog.last
-    assert (last.number, last.turn) == (7, ("B",))
-
-
 def entry_of(text: str) -> Entry:
     """The last entry of a file with that text by hand."""
     last = parse((HEADER + Q + text).encode()).last
     assert last is not None
     return last
-
-
-def test_marks_typed_by_hand_are_kept_with_their_values() -> None:
-    entry = entry_of("\n## Turn 2 — Claude A\n- **[proposal p3: use  Postgres]**\n1. [Idea]!\n[AGREE: P1]\nTURN: B\n")
-    assert [str(mark) for mark in entry.marks] == ["[PROPOSAL P3: use Postgres]", "[IDEA]", "[AGREE: P1]"]
 
 
 @cases(
@@ -416,12 +402,6 @@ def test_an_agents_yes_typed_by_hand_is_a_bare_line_at_the_end(text: str, is_cou
     entry = entry_of(f"\n## Turn 2 — Claude A\n{text}\nTURN: B\n")
     assert (entry.mark("AGREE") is not None) == is_counted
     assert entry_of(f"\n## User\n{text}\nTURN: B\n").mark("AGREE") is not None
-
-
-def test_entries_are_found_by_their_ids() -> None:
-    dialog = parse((HEADER + Q + "\n[PAUSED]\n\n## Note — User\nHm.\n\n## User\nGo.\nTURN: B\n").encode())
-    assert [entry.id for entry in dialog.entries] == ["1", "1.1", "1.2", "2"]
-    assert [dialog.entry(id_) for id_ in ("1", "1.1", "1.2", "2", "3")] == [*dialog.entries, None]
 
 
 def test_latin_1_and_other_bytes_are_shown_not_refused() -> None:

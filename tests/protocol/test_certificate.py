@@ -116,20 +116,6 @@ def test_a_vote_names_those_who_approved_by_their_last_vote() -> None:
     assert (made.evidence, made.stands_in) == ("2 for (B, A), 1 against (C)", "2")
 
 
-def test_a_vote_that_was_changed_counts_as_it_was_cast_last() -> None:
-    room = played(
-        ("A", "[PROPOSAL: Postgres]\n[TO: B]"),
-        ("B", "[VOTE: P1 reject | slow]\n[TO: A]"),
-        ("A", "It is not.\n[TO: B]"),
-        ("B", "[VOTE: P1 approve | it is not]\n[TO: A]"),
-        ("A", "[VOTE: P1 approve]\n[TO: C]"),
-        ("C", "Well."),
-        setup='verdict = "vote"\norder = "free"',
-        agents="ABC",
-    )
-    assert [(s.agent, s.turn) for s in certificate_of(room).signers] == [("B", 5), ("A", 6)]
-
-
 def test_a_moderator_and_a_judge_sign_what_they_decided() -> None:
     moderated = played(
         ("A", "[PROPOSAL: Postgres]"),
@@ -185,12 +171,6 @@ def test_a_dialog_written_by_hand_has_one_too() -> None:
     made = certify(parse(f"{text}\n[CONSENSUS_REACHED]\n\nTURN: B\n\n## Turn 3 — B\n\n[CONSENSUS_REACHED]\n".encode()))
     assert (made.text, made.sha, made.decided_at) == ("Postgres.", digest("Postgres."), "")
     assert [(s.agent, s.turn, s.at) for s in made.signers] == [("A", 2, ""), ("B", 3, "")]
-
-
-def test_a_decision_that_was_cut_short_is_none() -> None:
-    data = agreed().paper.data
-    assert certify(parse(data)) is not None
-    assert certify(parse(data[:-1])) is None
 
 
 @cases("path", GOLDEN)

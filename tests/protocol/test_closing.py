@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dialogd.errors import BackendError
 from dialogd.protocol import admit
-from dialogd.protocol.certificate import faults
-from dialogd.protocol.marks import read_reply
+from dialogd.protocol.certificate import answers, faults
 from tests.support.cases import cases
-from tests.support.room import Room, confirmed, opening
+from tests.support.room import Room, opening
 
 # What an agent writes beside its yes. An honest one confirms it; one with a condition says so when it is asked.
 HONEST = (
@@ -70,59 +69,42 @@ def in_words(here: Room) -> str:
 # -- honest and conditional yeses ------------------------------------------------------------------------------------
 
 
+ASKED = {  # what a yes to a text is, by what decides: before it, the reply, the yes that is asked about, the no
+    "mutual": (("A", TEXT), ("B", "Fine.\n\n[AGREE: P1]"), "[AGREE: P1]", "[OBJECTION: no test]"),
+    "vote": (("A", "[PROPOSAL: x]"), ("B", "Yes.\n\n[VOTE: P1 approve]"), "[VOTE: P1 approve]", "[VOTE: P1 reject]"),
+    "moderator": (("A", "[PROPOSAL: x]"), ("C", "Yes.\n\n[DECIDE: P1 approve]"), "[DECIDE: P1 approve]", "[PASS]"),
+    "judge": (("A", "Postgres."), ("C", "Well.\n\n[DECIDE: A]"), "[DECIDE: A]", "[DECIDE: none]"),
+}
+
+
+def says_yes(by: str, *answers: str, reply: str = "") -> tuple[Room, str]:
+    """Somebody says yes in a dialog that is decided so, and answers the closing question like this; and who it is."""
+    (first, words), (who, own), _, _ = ASKED[by]
+    here = room(SETUPS[by], *"ABC"[: 3 if who == "C" else 2], turn="A", keys=("Max Rounds: 1",) * (by == "judge"))
+    say(here, first, words)
+    if who == "C":
+        say(here, "B", "Redis.")
+    here.thinks(who)
+    here.asked.clear()
+    here.confirms[who] = list(answers)
+    here.answers(who, reply or own)
+    return here, who
+
+
+def is_yes_in(here: Room, by: str) -> bool:
+    """True where the last turn's yes stands as a mark."""
+    return any(str(mark).startswith(ASKED[by][2][:-1]) for mark in here.dialog.turns[-1].marks)
+
+
+@cases("by", ASKED)
 @cases(("words", "is_meant"), SAYINGS)
-def test_a_signature_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
-    here = pair()
-    say(here, "B", f"{words}\n\n[AGREE: P1]", answer="[AGREE: P1]" if is_meant else "[OBJECTION: see above]")
-    assert [who for who, _ in here.asked][-1] == "B"
-    assert (here.dialog.state.outcome is not None) == is_meant
-    assert words in in_words(here)
-
-
-@cases(("words", "is_meant"), SAYINGS)
-def test_so_is_what_stands_behind_a_bar(words: str, is_meant: bool) -> None:
-    here = pair()
-    say(here, "B", f"[AGREE: P1 | {words}]", answer="[AGREE: P1]" if is_meant else "[PASS]")
-    outcome = here.dialog.state.outcome
-    assert (outcome is not None) == is_meant
-    assert ("REFUSED" not in in_words(here)) == is_meant
-
-
-@cases(("words", "is_meant"), SAYINGS)
-def test_a_vote_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
-    here = room(SETUPS["vote"], "A", "B")
-    say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
-    say(here, "B", f"{words}\n\n[VOTE: P1 approve]", answer="[VOTE: P1 approve]" if is_meant else "[VOTE: P1 reject]")
-    if not is_meant:
-        assert [(b.agent, b.choice) for poll in here.dialog.state.polls.open for b in poll.ballots] in (
-            [("B", "reject")],
-            [],
-        )
-        return
-    say(here, "A", "[VOTE: P1 approve]")
-    assert here.dialog.state.outcome.name == "DECIDED"
-
-
-@cases(("words", "is_meant"), SAYINGS)
-def test_a_moderators_decision_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
-    here = room(SETUPS["moderator"], "A", "B", "C", turn="A")
-    say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
-    say(here, "B", "[IDEA: a cache]")
-    say(here, "C", f"{words}\n\n[DECIDE: P1 approve]", answer="[DECIDE: P1 approve]" if is_meant else "[PASS]")
-    assert (here.dialog.state.outcome is not None) == is_meant
-
-
-@cases(("words", "is_meant"), SAYINGS)
-def test_a_judgement_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
-    here = room(SETUPS["judge"], "A", "B", "C", turn="A", keys=("Max Rounds: 1",))
-    say(here, "A", "Postgres.\n\n[PROPOSAL: keep sessions in Postgres]")
-    say(here, "B", "Redis.\n\n[PROPOSAL: keep sessions in Redis]")
-    for _ in range(2):
-        say(here, "C", f"{words}\n\n[DECIDE: A]", answer="[DECIDE: A]" if is_meant else "[DECIDE: none]")
-        question = here.asked[-1][1]
-        assert all(form in question for form in ("[DECIDE: A]", "[DECIDE: B]", "[DECIDE: none]"))
-    outcome = here.dialog.state.outcome
-    assert outcome.name == ("DECIDED" if is_meant else "DEADLOCK")
+def test_a_yes_is_read_as_it_is_meant(by: str, words: str, is_meant: bool) -> None:
+    _, _, yes, no = ASKED[by]
+    for reply in (f"{words}\n\n{yes}", f"{yes[:-1]} | {words}]"):
+        here, who = says_yes(by, yes if is_meant else no, reply=reply)
+        assert [one for one, _ in here.asked] == [who]
+        assert is_yes_in(here, by) == is_meant
+        assert words in in_words(here)
 
 
 @cases("setup", ["parallel", "parallel vote"])
@@ -150,8 +132,6 @@ def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: 
     assert [who for who, _ in here.asked] == ["A"]
     here.run()
     assert here.dialog.state.table.standing.signed_by("A") == is_meant  # type: ignore[union-attr]
-    from dialogd.protocol.certificate import answers
-
     assert [answer.status for answer in answers(here.dialog)] == ["fits", "fits"]
 
 
@@ -256,14 +236,6 @@ def test_marks_that_oppose_each_other_are_asked_about_together(against: str) -> 
     assert turn.mark("AGREE") is None
     assert str(turn.mark(against[1:].partition(":")[0].rstrip("]"))) == against
     assert turn.mark("REFUSED") is not None
-
-
-def test_two_votes_on_one_proposal_are_asked_about() -> None:
-    for answer, choices in (("[VOTE: P1 reject]", ["reject"]), ("", []), ("[VOTE: P1 approve]", ["approve"])):
-        here = room(SETUPS["vote"], "A", "B", "C", turn="A")
-        say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
-        say(here, "B", "[VOTE: P1 approve]\n[VOTE: P1 reject]", answer=answer)
-        assert [ballot.choice for poll in here.dialog.state.polls.open for ballot in poll.ballots] == choices
 
 
 def test_from_the_second_replacement_on_a_yes_or_an_objection_is_due() -> None:
@@ -401,17 +373,6 @@ def test_an_answer_with_any_other_word_is_no_yes(answer: str) -> None:
     assert "[AGREE: P1 | it is simple]" in turn.body
 
 
-ASKED = {  # what a yes to a text is, by what decides: before it, the reply, the yes that is asked about, the no
-    "mutual": (("A", TEXT), ("B", "Fine.\n\n[AGREE: P1]"), "[AGREE: P1]", "[OBJECTION: no test]"),
-    "vote": (
-        ("A", "[PROPOSAL: x]"),
-        ("B", "Yes.\n\n[VOTE: P1 approve]"),
-        "[VOTE: P1 approve]",
-        "[VOTE: P1 reject]",
-    ),
-    "moderator": (("A", "[PROPOSAL: x]"), ("C", "Yes.\n\n[DECIDE: P1 approve]"), "[DECIDE: P1 approve]", "[PASS]"),
-    "judge": (("A", "Postgres."), ("C", "Well.\n\n[DECIDE: A]"), "[DECIDE: A]", "[DECIDE: none]"),
-}
 AMONG = (
     "Yes, I mean it: {}",
     "I confirm:\n{}",
@@ -420,26 +381,6 @@ AMONG = (
     '"{}"',
     "**My answer** {}",
 )
-
-
-def says_yes(by: str, *answers: str, reply: str = "") -> tuple[Room, str]:
-    """Somebody says yes in a dialog that is decided so, and answers the closing question like this; and who it is."""
-    (first, words), (who, own), _, _ = ASKED[by]
-    here = room(SETUPS[by], *"ABC"[: 3 if who == "C" else 2], turn="A", keys=("Max Rounds: 1",) * (by == "judge"))
-    say(here, first, words)
-    if who == "C":
-        say(here, "B", "Redis.")
-    here.thinks(who)
-    here.asked.clear()
-    here.confirms[who] = list(answers)
-    here.answers(who, reply or own)
-    return here, who
-
-
-def is_yes_in(here: Room, by: str) -> bool:
-    """True where the last turn's yes stands as a mark."""
-    yes = ASKED[by][2]
-    return yes in map(str, here.dialog.turns[-1].marks)
 
 
 @cases("by", ASKED)
@@ -523,31 +464,7 @@ def test_the_answer_brings_nothing_that_was_not_asked_about() -> None:
     assert here.dialog.turns[-1].mark("PROPOSAL") is None
 
 
-def test_several_matters_are_one_question() -> None:
-    here = room(SETUPS["vote"], "A", "B", "C", turn="A")
-    say(here, "A", "[PROPOSAL: keep sessions in Postgres]\n[PROPOSAL: add a cache]")
-    say(here, "B", "Both.\n\n[VOTE: P1 approve]\n[VOTE: P2 approve]", answer="[VOTE: P1 approve]")
-    assert len(here.asked) == 1
-    cast = {poll.ref: [b.choice for b in poll.ballots] for poll in here.dialog.state.polls.open}
-    assert cast == {"P1": ["approve"], "P2": []}
-
-
-def test_a_thousand_attempts_are_one_question_of_a_few_matters() -> None:
-    here = room(SETUPS["vote"], "A", "B", "C", turn="A")
-    say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(40)))
-    say(here, "B", "All of it.\n\n" + "\n".join(f"[VOTE: P{number} yes]" for number in range(1, 41)), answer="")
-    assert here.asked[-1][1].count("\n") <= admit.MOST + 2
-    assert len(in_words(here)) < 12_000
-
-
 # -- what a failure leaves -------------------------------------------------------------------------------------------
-
-
-def test_scripted_agents_that_mean_it_answer_with_the_bare_yes() -> None:
-    here = pair()
-    here.thinks("B")
-    found = admit.admit(here.dialog, "B", read_reply("Fine.\n\n[AGREE: P1 | simple]")).due(())
-    assert confirmed(found) == "[AGREE: P1]"
 
 
 def test_two_that_claim_consensus_in_a_plain_dialog_are_told_in_the_file() -> None:

@@ -7,8 +7,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dialogd.protocol.compose import rule
-from dialogd.protocol.marks import ParsedReply, read_reply, same_text, summary_of, tolerant
+from dialogd.protocol.marks import read_reply, summary_of, tolerant
 from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.state import Dialog
 from tests.examples import examples
@@ -120,11 +119,6 @@ def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -
     assert [mark.name for mark in room.dialog.entries[1].marks] == [against.strip("[]").split(":")[0], "REFUSED"]
 
 
-def test_a_bare_claim_is_no_mark_at_all() -> None:
-    ruling = rule(Room(opening()).dialog, "A", ParsedReply("Yes.", (Mark("CONSENSUS_REACHED"),)))
-    assert (ruling.marks, ruling.turn, ruling.outcome) == ((), ("B",), "")
-
-
 def test_a_different_text_replaces_it_and_that_is_counted() -> None:
     room = talk(POSTGRES, REDIS)
     standing = room.dialog.state.table.standing
@@ -157,13 +151,6 @@ def test_an_agreed_text_is_never_cut() -> None:
     assert (signers(room), len(room.attachments)) == ("-", 1)
     assert room.dialog.entries[1].mark("CONSENSUS_REACHED") is None
     assert "never cut" in str(room.dialog.entries[1].mark("REFUSED"))
-
-
-def test_an_empty_reply_is_asked_back() -> None:
-    room = Room(opening(), A=[" \n", "[PASS]"])
-    room.run()
-    assert "empty" in room.questions[0][1]
-    assert [str(mark) for mark in room.dialog.entries[-1].marks] == ["[PASS]"]
 
 
 @cases(
@@ -340,11 +327,6 @@ def test_marks_are_lifted_and_the_rest_stays() -> None:
 )
 def test_the_summary_is_what_stands_under_its_heading(body: str, summary: str) -> None:
     assert summary_of(body) == summary
-
-
-def test_the_same_text_is_the_same_but_for_blanks() -> None:
-    assert same_text("a \n\n\n\nb\t\n") == same_text("a\n\nb") == "a\n\nb"
-    assert len({same_text(text) for text in ("a\nb", "a\n\nb", " a\nb", "a b", "A\nb")}) == 5
 
 
 def test_an_ordinary_talk_is_asked_nothing() -> None:

@@ -42,12 +42,6 @@ def outcome_of(data: bytes) -> str | None:
     return end.name if end else None
 
 
-def test_the_dialog_to_be_damaged_is_whole() -> None:
-    assert [entry.condition for entry in FRAMED] == [Condition.SOUND] * 5
-    assert all(entry.linked for entry in FRAMED)
-    assert outcome_of(DATA) == "CONSENSUS_REACHED"
-
-
 @pytest.mark.slow
 def test_a_file_cut_at_any_byte_keeps_what_was_whole_and_counts_nothing_torn() -> None:
     for size in range(FIRST, len(DATA)):

@@ -9,7 +9,6 @@ from dialogd.protocol.decide import Stop
 from dialogd.protocol.fold import steps
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER, Limits
-from dialogd.protocol.state import State
 from tests.support.cases import cases
 from tests.support.paper import Paper
 from tests.support.room import Room, opening, waits
@@ -182,14 +181,6 @@ def test_a_turn_after_the_end_opens_the_dialog_and_counts_anew() -> None:
     assert (room.outcome, room.dialog.state.number) == ("MAX_TURNS_REACHED", 19)
 
 
-def test_more_turns_can_be_granted_on_the_way() -> None:
-    room = chatty(opening(keys=["Max Turns: 4"]))
-    room.step("A")
-    room.say("Take your time.", turns=5)
-    room.run()
-    assert speakers(room) == "uAu" + "BABAB"
-
-
 # -- failures and stalls -------------------------------------------------------------------------------------------
 
 
@@ -216,11 +207,6 @@ def test_an_agent_that_says_it_is_at_work_is_not_called_stalled() -> None:
     room.working = frozenset("A")
     room.advance(10_000)
     assert waits(room.look("B")) == "not_my_turn"
-
-
-def test_the_state_of_nothing_owes_nothing() -> None:
-    assert State().debt("A") is None
-    assert State().owing == ()
 
 
 def test_an_entry_changes_only_its_own_state() -> None:

@@ -196,10 +196,7 @@ class ConversationOfThree(Conversation):
 
 
 FEW = settings(
-    max_examples=25,
-    stateful_step_count=15,
-    report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=25, stateful_step_count=15, report_multiple_bugs=False, suppress_health_check=[HealthCheck.too_slow]
 )
 Conversation.TestCase.settings = FEW
 ConversationOfThree.TestCase.settings = FEW

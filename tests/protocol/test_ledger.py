@@ -137,23 +137,9 @@ def turn(number: int, by: str, *marks: Mark, condition: Condition = Condition.SO
     return Entry(str(number), number, by, by, "…", marks, (), condition, 0, 0, 0)
 
 
-def test_marks_of_a_damaged_or_unfinished_turn_are_no_positions() -> None:
-    for condition in (Condition.DAMAGED, Condition.UNFINISHED):
-        assert made(turn(2, "A", Mark("AGREE", "P1"), condition=condition), proposals=()) == []
-    assert made(turn(2, "A", Mark("AGREE", "P1"), condition=Condition.EDITED), proposals=()) == [("A", "P1", "for")]
-
-
 def test_a_text_that_was_decided_on_is_not_on_the_table_any_more() -> None:
     proposals = (Proposal("P1", "A", "Postgres", "2", "5ha"),)
     said = [turn(2, "A"), turn(3, "B", Mark("AGREE", "P1")), turn(4, "B", Mark("OBJECTION", "dear"))]
     assert made(*said, proposals=proposals)[-1] == ("B", "P1", "against")
     said[1] = turn(3, "B", Mark("AGREE", "P1"), Mark("DECISION", "approved | mutual", "P1"))
     assert made(*said, proposals=proposals) == [("A", "P1", "for"), ("B", "P1", "for")]
-
-
-def test_a_window_sees_the_latest_entries_alone() -> None:
-    room = talk("[PROPOSAL: Postgres]", "Hm.", "Dear.\n[CONCEDE: P1, dear]", "[PROPOSAL: Redis]", "Well.\n[AGREE: P1]")
-    whole, few = positions(room.dialog), positions(room.dialog, 3)
-    assert [p.turn for p in whole] == [2, 4, 5, 6]
-    assert [p.turn for p in few] == [4, 5, 6]
-    assert positions(room.dialog, 100) == whole

@@ -12,7 +12,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.admit import MarkPolicy
 from dialogd.protocol.marks import ParsedReply
 from dialogd.protocol.model import USER, Mark
-from dialogd.protocol.state import Dialog, Escalation, State
+from dialogd.protocol.state import Dialog, Escalation
 from tests.support.cases import cases
 from tests.support.room import Room, opening
 from tests.support.states import state_with
@@ -42,12 +42,6 @@ def test_a_dialog_goes_through_its_states_and_back() -> None:
     assert seen == ["not begun", *["under way"] * 3, *["deciding"] * 2, "over"]
     stage.say("And Redis?")
     assert lifecycle.where(stage.dialog) == "under way"
-
-
-def test_a_stopped_dialog_that_nobody_began_is_collapsed() -> None:
-    stage = room()
-    stage.stop()
-    assert lifecycle.where(stage.dialog) == "over"
 
 
 CONVERGING = {
@@ -83,12 +77,6 @@ def test_what_stands_still_is_named_before_what_goes_on() -> None:
     assert lifecycle.in_words(stage.dialog) == "under way: it waits for you"
     paused = stood(escalation=Escalation("C", "three votes failed"), paused=True)
     assert lifecycle.in_words(paused) == "deciding: paused; C is to decide: three votes failed"
-
-
-def test_a_judge_that_owes_nothing_makes_nothing_converge() -> None:
-    waiting = stood('verdict = "judge"', 'judge = "B"')
-    unasked = stood('verdict = "vote"', 'judge = "A"')
-    assert [lifecycle.where(dialog) for dialog in (waiting, unasked)] == ["under way"] * 2
 
 
 def test_a_text_to_be_signed_names_who_signed_it() -> None:
@@ -156,22 +144,6 @@ def test_a_refusal_says_what_to_do_next() -> None:
     assert early.value.fix == f"what it allows now: {', '.join(PERSONS)}"
 
 
-def test_a_paused_dialog_allows_to_resume_it() -> None:
-    stage = room()
-    stage.pause()
-    assert "resume" in lifecycle.commands(stage.dialog)
-    assert "pause" not in lifecycle.commands(stage.dialog)
-
-
-def test_nothing_is_paused_after_the_end() -> None:
-    stage = room()
-    stage.stop()
-    before = stage.text
-    with pytest.raises(Refused, match="cannot pause: the dialog is over"):
-        stage.pause()
-    assert stage.text == before
-
-
 def test_the_word_is_asked_for_where_the_order_is_free() -> None:
     free = stood('order = "free"')
     lifecycle.refuse(free, "floor")
@@ -192,8 +164,3 @@ def test_a_judge_judges_and_a_refused_mark_says_what_it_takes() -> None:
     kept, refused = judge.admitted(reply)
     assert ([mark.name for mark in kept.marks], [one.mark.name for one in refused]) == (["DECIDE"], ["PROPOSAL"])
     assert refused[0].why.startswith("A judges: it takes CONFIDENCE")
-
-
-def test_an_empty_state_is_not_begun() -> None:
-    dialog = replace(room().dialog, state=State())
-    assert lifecycle.in_words(dialog) == "not begun: no agent has spoken yet"

@@ -93,13 +93,6 @@ def test_what_does_not_begin_like_a_mark_is_text(line: str) -> None:
     assert (reply.marks, reply.tried, reply.strange) == ((), (), ())
 
 
-def test_a_reason_is_kept_as_it_is() -> None:
-    assert marks("[VOTE: p1 approve|only Postgres survives [a] node loss | really]") == [
-        "[VOTE: P1 approve | only Postgres survives [a] node loss | really]"
-    ]
-    assert marks("[AGREE: p4 | ]") == ["[AGREE: P4]"]
-
-
 # -- the closing block -----------------------------------------------------------------------------------------------
 
 
@@ -151,12 +144,6 @@ def test_the_kinds_of_a_dialog_are_marks_of_it() -> None:
     assert [str(mark) for mark in reply.marks] == ["[RESULTS: 40 ms]", "[READY_TO_SHARE]", "[ESCALATE: no way on]"]
     assert [mark.name for mark in reply.strange] == ["FINDING", "STOPPED"]
     assert reply.body == "[FINDING: x]\n[STOPPED]"
-
-
-def test_a_kind_is_read_from_a_frame_of_its_dialog() -> None:
-    assert canonical("[RESULTS: 40 ms]") is None
-    assert canonical("[RESULTS: 40 ms]", ["RESULTS"]) == Mark("RESULTS", "40 ms")
-    assert canonical("[vote: P1 approve]") is None
 
 
 @cases("line", ["[FROBNICATE: x]", "[DONE]", "**[DECISION P1: approved]**", "[PAUSED]"])

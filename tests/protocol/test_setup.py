@@ -10,18 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.header import read_header, setup
-from dialogd.protocol.rules import (
-    ORDERS,
-    PERMISSIONS,
-    REVIEW,
-    STANDARD,
-    VERDICTS,
-    Board,
-    Kind,
-    Phase,
-    Role,
-    Rules,
-)
+from dialogd.protocol.rules import ORDERS, PERMISSIONS, REVIEW, STANDARD, VERDICTS, Board, Kind, Phase, Role, Rules
 
 # Rules hold texts on one line, as reading makes them.
 texts = st.text(
@@ -39,12 +28,7 @@ roles = st.builds(
     personality=texts,
     responsibilities=st.lists(texts, max_size=3).map(tuple),
 )
-boards = st.builds(
-    Board,
-    round_limit=counts,
-    blackboard_capacity=counts,
-    minimum_contributions=counts,
-)
+boards = st.builds(Board, round_limit=counts, blackboard_capacity=counts, minimum_contributions=counts)
 phases = st.builds(Phase, texts.filter(bool), texts, st.integers(1, 1000))
 kinds = st.dictionaries(st.from_regex(r"[A-Z][A-Z_]{1,39}", fullmatch=True), texts.map(Kind), max_size=3)
 every_rule = st.builds(

@@ -106,11 +106,6 @@ def test_words_are_never_off_by_more_than_half_a_second(duration: float) -> None
     assert abs(read_seconds(in_words(duration)) - duration) <= 0.5
 
 
-@given(st.integers(min_value=1, max_value=MAX_COUNT))
-def test_counts_read_back_with_and_without_separators(number: int) -> None:
-    assert read_count(f"{number:,}") == read_count(str(number)) == number
-
-
 @given(st.text())
 def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
     for read, most in ((read_seconds, MAX_SECONDS), (read_count, MAX_COUNT), (read_size, MAX_SIZE)):
