@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -32,7 +32,7 @@ from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, on
 from dialogd.store.disk import StateDir, why, write_once, write_over
 from dialogd.views.flow import flow
 from dialogd.views.markup import cell, fenced, fill, guarded, inline, quoted, safe, table, to_html
-from dialogd.views.plan import Plan, Statement, has_spoken, is_for, method, without_marks
+from dialogd.views.plan import Plan, has_spoken, is_for, method, without_marks
 from dialogd.views.standing import entry_fields
 from dialogd.views.words import IN_A_LIST, called, sentences, words_of
 
@@ -78,7 +78,7 @@ def _templates() -> Environment:
     )  # fmt: skip
     made.globals.update({one.__name__: one for one in given})
     made.globals.update(
-        kinds=IN_A_LIST, byline=_byline, still_open=_open, tokens=_tokens, usd=_usd,
+        kinds=IN_A_LIST, byline=_byline, tokens=_tokens, usd=_usd,
     )  # fmt: skip
     return made
 
@@ -103,19 +103,6 @@ def _byline(plan: Plan) -> str:
         dollars(usd) if usd else "",
     ]
     return " · ".join(filter(None, facts))
-
-
-def _open(plan: Plan, listing: Callable[[Sequence[Statement]], str]) -> str:
-    """What is open, most pressing first; after a deadlock, what does not stand above it."""
-    shown = [said for said in plan.questions if not plan.is_deadlock or not (said.kind == "CRUX" or is_for(said))]
-    left = [str(f.number) for f in plan.findings if not f.resolved_in and not f.blocks]
-    named = f"finding{'' if len(left) == 1 else 's'} {listed(left)}, listed below"
-    rows = listing(shown).rstrip("\n") if shown else ""
-    rows = "\n".join(filter(None, (rows, f"- **Not resolved, and blocking nothing:** {named}" if left else "")))
-    if rows:
-        return f"What stands above. Besides:\n\n{rows}" if plan.is_deadlock else rows
-    sentence = "was found in the agents' marks; what they left unmarked is not seen."
-    return f"What stands above. Nothing else {sentence}" if plan.is_deadlock else f"Nothing {sentence}"
 
 
 def _continue(plan: Plan) -> str:
