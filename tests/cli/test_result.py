@@ -179,15 +179,6 @@ def test_turns_of_nobody_in_the_header_are_named(dialogd: Commands) -> None:
     assert "fix: where they are agents, say so in its header: **Agents:** A = Ann, B = Bob\n" in done.err
 
 
-@pytest.mark.slow
-def test_the_agents_own_backend_writes_it_where_the_cast_is_known(dialogd: Commands) -> None:
-    run = dialogd("run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0", "--file", "d.md")
-    assert run.code == 4, run.err
-    done = dialogd("plan", "d.md", "--synthesize", "--out", "-", DIALOGD_BACKEND="command", DIALOGD_COMMAND="false")
-    assert done.code == 0, done.err
-    assert done.err.startswith("A: rehearsal:deadlock")
-
-
 def test_a_plan_of_a_dialog_that_goes_on(dialogd: Commands) -> None:
     file = dialogd.folder / "dialog.md"
     file.write_text(BY_HAND.split("\n## Turn 3")[0], encoding="utf-8")
@@ -198,7 +189,7 @@ def test_a_plan_of_a_dialog_that_goes_on(dialogd: Commands) -> None:
     assert set(again.out.split()).isdisjoint(done.out.split())
 
 
-# -- shown, and edited ------------------------------------------------------------------------------------------------
+# -- shown ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_plan_is_shown(dialogd: Commands) -> None:
