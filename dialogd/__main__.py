@@ -1,12 +1,6 @@
-"""`python -m dialogd` and the `dialogd` script: hand over to the command line."""
+"""`python -m dialogd` and the `dialogd` script: the command line."""
 
-
-def main() -> None:
-    """Run the command line; it sets the exit code."""
-    from dialogd.cli import main as run
-
-    run()
-
+from dialogd.cli import main
 
 if __name__ == "__main__":
     main()

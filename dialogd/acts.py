@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ class Act:
 
 def carry_out(act: Act, log: LogFile, given: Values, secrets: Sequence[str]) -> Dialog:
     """Do it: the person's entry is written, unless there is nothing to do. Raises `DialogdError`."""
-    from dialogd import person
-
-    work = getattr(person, act.do or act.name)
+    work = getattr(import_module("dialogd.person"), act.do or act.name)
     known = inspect.signature(work).parameters
     values = {one.name: (one.read or (lambda it: it))(given[one.name]) for one in act.given if one.name in given}
     dialog: Dialog = work(log, **values, **({"secrets": secrets} if "secrets" in known else {}))

@@ -21,7 +21,10 @@ UsageError: Any = typer.BadParameter.__bases__[0]  # typer has no public name fo
 
 
 class Located(NamedTuple):
-    """A command or a group: its module, the first line of its help, and its class if it has its own."""
+    """A command or a group: where it is, the first line of its help, and its class if it has its own.
+
+    One without a place is an act of the person, and no more.
+    """
 
     place: str
     line: str
@@ -29,16 +32,16 @@ class Located(NamedTuple):
 
 
 def _act(name: str) -> Located:
-    return Located(f"speak:{name}", ACTS[name].help)
+    return Located(f"speak:{name}" if name in ("invite", "approve") else "", ACTS[name].help)
 
 
 GROUPS = {
     "Begin": {
         "open": Located("setup:open_home", "Open the page on which dialogs are found, and started."),
-        "run": Located("launch:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
+        "run": Located("launch:run", "Run a whole dialog: every agent, until it ends.", "create:RecallCommand"),
         "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
         "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
-        "new": Located("create:new", "Write the file of a new dialog.", "past:RecallCommand"),
+        "new": Located("create:new", "Write the file of a new dialog.", "create:RecallCommand"),
         "start": Located("launch:start", "Run one agent's daemon, in a terminal of its own."),
         "live": Located("seat:live", "Take part with an open coding session: join, turn, reply."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
@@ -61,9 +64,9 @@ GROUPS = {
     "See": {
         "status": Located("status:status", "Show how the dialog stands, or what you missed."),
         "watch": Located("watch:watch", "Watch a dialog live, until it ends."),
-        "show": Located("see:show_messages", "Show who said what to whom, or what one entry changed."),
+        "show": Located("past:show_messages", "Show who said what to whom, or what one entry changed."),
         "tasks": Located("work:tasks", "Show a build's tasks; confirm, change, drop, accept them."),
-        "logs": Located("see:logs", "Print the last lines of a daemon's log."),
+        "logs": Located("past:logs", "Print the last lines of a daemon's log."),
     },
     "Result": {
         "plan": Located("result:plan", "Show the plan: decisions, dissent, open points."),
@@ -147,7 +150,7 @@ def _import(name: str, command: Located) -> Any:
 
     around = typer.Typer(rich_markup_mode=None, add_completion=False)
     around.callback()(lambda: None)
-    what = found(command.place)
+    what = found(command.place) if command.place else found("options:command_of")(ACTS[name])
     if isinstance(what, typer.Typer):
         around.add_typer(what, name=name)
     else:
@@ -166,7 +169,7 @@ class _Top(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options before the command; in a terminal, nothing at all means `open`."""
         if not args and sys.stdin.isatty() and sys.stdout.isatty():
-            from dialogd.cli.terminal import remark
+            from dialogd.cli.options import remark
 
             remark("opening Home, where dialogs are found and started; the commands: dialogd --help")
             args = ["open"]
@@ -251,7 +254,7 @@ def _carry_out(words: list[str]) -> None:
 
 def _explain(error: DialogdError | OSError) -> int:
     """Print an error and its fix on stderr; gives the exit code. Nothing where the reader of stdout has gone away."""
-    from dialogd.cli.terminal import remark
+    from dialogd.cli.options import remark
 
     if isinstance(error, BrokenPipeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

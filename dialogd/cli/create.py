@@ -23,38 +23,34 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from dialogd import person
-from dialogd.backends import BACKENDS, WRITING, Options, auto, kind_of, load_backend, parse_price, writers
-from dialogd.backends.command import BWRAP
+from dialogd.backends import BACKENDS, Options, auto, load_backend, parse_price
 from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import program_of
 from dialogd.cli import options
-from dialogd.cli.options import Text, Texts, daemons, notify, option
-from dialogd.cli.terminal import plain, remark
+from dialogd.cli.options import Text, Texts, daemons, notify, option, plain, remark
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
 from dialogd.memory import keep
 from dialogd.protocol.build import expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import RESERVED, WHY_RESERVED, Limits, Participant
+from dialogd.protocol.model import RESERVED, USER, WHY_RESERVED, Limits, Participant
 from dialogd.protocol.rules import roles_of
 from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.text import NO_BUDGET, budget_line, is_blank, many, one_line, read_budget, redact
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import is_inside
-from dialogd.tasks.gate import readable
-from dialogd.tasks.worktrees import Worktrees
 from dialogd.templates import MOST_OF_A_FILE, ContextFile, Opening, Template, begins, compose, enough_turns, template
 from dialogd.templates import warnings as warnings_of
 
 AGREES = "that session agrees by `dialogd live accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+Seats = tuple[Seat, ...]
 HOW = "ID=BACKEND[:MODEL][@DIR], such as A=claude; an id is letters, digits, `_` and `-`"
-LEADS = ("codex", "claude-code", "gemini", "opencode")
-"""What works in a build where nobody says who; the moderator is often a Claude."""
 
 # -- Who takes part ---------------------------------------------------------------------------------------------------
 
@@ -233,7 +229,6 @@ def warn_of_twins(families: Mapping[str, str], *, only: str = "") -> None:
 # -- What was asked for, and what the file is to say ------------------------------------------------------------------
 
 LONGEST_TOPIC = 120  # characters of a question that make the topic
-TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
 MOST_OF_A_QUESTION = 500  # characters that are looked up
 BEHIND = 16 * 1024  # bytes behind the cut of a file that are read too, so that no secret is known by its half only
 MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a limit, and prompts carry them all
@@ -243,31 +238,37 @@ Number = int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Asked:
+    """What every dialog is asked for with, a build too."""
+
+    topic: str = ""
+    question: Annotated[Text, option("TEXT", "What is wanted, in full. Default: the topic.", "--question", "-q")] = None
+    question_file: Annotated[Text, option("F", "Read the question from a file; `-` reads standard input.")] = None
+    agents: Annotated[Text, option("LIST", "Backends, in the order of the seats: rehearsal,rehearsal")] = None
+    agent: Annotated[Texts, option("SPEC", "ID=BACKEND[:MODEL][@DIR]; repeat it for each agent.", "--agent")] = None
+    timeout: Annotated[Text, option("TIME", "How long one reply may take: 5m. Default: as the template says.")] = None
+    context: options.ContextFiles = None
+    budget: options.Budget = None
+    unattended: Annotated[
+        bool, option(None, "Nobody watches: nothing waits for you, and it ends in any case.", "--unattended")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Asked):
     """A new dialog as it was asked for: the topic, and every option.
 
     Of a build `build` holds what is said of it, by the names of its rules, `expected` how many tasks it has, `along`
-    what goes along beside files, `roles` those of agents as a Setup has them, `gate_sees` what of home and checkout
-    its gate can read.
+    what goes along beside files, `roles` those of agents as a Setup has them.
     """
 
-    topic: str = ""
-    question: Annotated[Text, option("TEXT", "What is to be decided. Default: the topic.", "--question", "-q")] = None
-    question_file: Annotated[Text, option("F", "Read the question from a file; `-` reads standard input.")] = None
-    agents: Annotated[Text, option("LIST", "Backends, seated as A, B, C …: rehearsal,rehearsal")] = None
-    agent: Annotated[Texts, option("SPEC", "ID=BACKEND[:MODEL][@DIR]; repeat it for each agent.", "--agent")] = None
     max_turns: Annotated[Number, option("N", "End after so many turns. Default: 20.", least=1)] = None
     max_rounds: Annotated[Number, option("N", "End after so many rounds. Default: the template's.", least=1)] = None
     max_time: Annotated[Text, option("TIME", "How long it may take, before a last round sums it up: 30m.")] = None
-    timeout: Annotated[Text, option("TIME", "How long one reply may take: 5m, 90 seconds. Default: 5 minutes.")] = None
     first: Annotated[Text, option("ID", "Who speaks first. Default: as the template says.")] = None
-    context: options.ContextFiles = None
     step: Annotated[bool, option(None, "It is your turn after every agent's.", "--step")] = False
     allow_defaults: Annotated[
         bool, option(None, "A question's default counts once its deadline has passed.", "--allow-defaults")
-    ] = False
-    unattended: Annotated[
-        bool, option(None, "Nobody watches: nothing waits for you, and every dialog ends.", "--unattended")
     ] = False
     break_cycles: Annotated[
         bool, option(None, "When agents go in a circle, you are asked, or a last round ends it.", "--break-cycles")
@@ -275,7 +276,6 @@ class Start:
     template: Annotated[
         Text, option("NAME", "A template from `dialogd templates`, or a file. Default: pair.", "--template", "-t")
     ] = None
-    budget: options.Budget = None
     recall: Annotated[
         Text, option("[QUESTION]", "Quote earlier decisions about the topic, or about QUESTION, to the agents.")
     ] = None
@@ -283,9 +283,8 @@ class Start:
     expected: int = 0
     along: tuple[ContextFile, ...] = ()
     roles: Mapping[str, Any] = field(default_factory=dict)
-    gate_sees: tuple[str, ...] = ()
 
-    def seats(self) -> tuple[Seat, ...]:
+    def seats(self) -> Seats:
         """Its agents."""
         return read_cast(self.agents, self.agent, template(self.template))
 
@@ -520,6 +519,28 @@ def free_ports(count: int) -> list[int]:
 
 # -- `dialogd new` ----------------------------------------------------------------------------------------------------
 
+RECALL = "--recall"
+TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
+
+
+class RecallCommand(TyperCommand):
+    """A command whose `--recall` may stand alone, or before a question."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give a bare `--recall` its value; a word after it is the question, unless it must be the topic."""
+        if RECALL in args:
+            at = args.index(RECALL)
+            following = args[at + 1 : at + 2]
+            if not following or following[0].startswith("-") or not self._has_topic(ctx, args):
+                args = [*args[:at], f"{RECALL}={TOPIC}", *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+    def _has_topic(self, ctx: Any, args: list[str]) -> bool:
+        """True when a topic is left once the word behind `--recall` is its question."""
+        values, _, _ = self.make_parser(ctx).parse_args(args=[*args])
+        return isinstance(values.get("topic"), str)
+
+
 Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
 
 
@@ -600,19 +621,22 @@ def new_cast(
     trust_project: bool = False,
     seat_timeout: str = person.SEAT_TIMEOUT,
     agree: Callable[[Opening], None] | None = None,
+    led: Callable[[Seats], Seats] = tuple,
+    equipped: Callable[[Seats], Seats] = tuple,
 ) -> tuple[Settings, Cast]:
     """Choose backends, file and ports, and write the dialog; `seat_timeout` is of open sessions.
 
-    `agree` is shown what it will be before anything is written, and raises where that is not wanted.
+    `agree` is shown what it will be before anything is written, and raises where that is not wanted. The seats may be
+    `led` by one that is picked before backends are chosen, and be `equipped` afterwards.
     """
-    asked = priced(_with_a_lead(wanted.seats(), wanted, settings), prices)
+    asked = priced(led(wanted.seats()), prices)
     seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
     if trust_project:
         seats = tuple(dataclasses.replace(seat, trust_project=seat.backend in auto.TRUSTING) for seat in seats)
         if not any(seat.trust_project for seat in seats):
             what = f"--trust-project means nothing to {' and '.join(dict.fromkeys(seat.backend for seat in seats))}"
             raise BadInput(what, fix=f"leave it out; it is for {', '.join(sorted(auto.TRUSTING))}")
-    seats = _building(seats, wanted, settings)
+    seats = equipped(seats)
     _try_backends(seats, choices, settings)
     ports = usual_ports(seats)
     explicit = settings.source("file") != "default"
@@ -713,56 +737,10 @@ def with_budget(
 
     known = prices_of(seats, choices, settings)
     known |= {seat.id: None for seat in seats if seat.backend in auto.COMMANDS and seat.id not in known}
-    more = max(opening.max_turns / Limits().max_turns, 1.0) if opening.rules.build is not None else 1.0
+    more = max(opening.max_turns / Limits().max_turns, 1.0) if opening.template.needs_repository else 1.0
     if None in known.values():
         return replace(opening, tokens=round(DEFAULT_TOKENS * more))
     return replace(opening, budget=DEFAULT_CAP * more)
-
-
-def _of_build(seats: tuple[Seat, ...], wanted: Start) -> tuple[Seat | None, Seat | None]:
-    """Who works and who moderates, of a build; None for any other dialog."""
-    rules = template(wanted.template).rules([seat.id for seat in seats]).build if wanted.build else None
-    by = {seat.id: seat for seat in seats}
-    return (by.get(rules.lead), by.get(rules.moderator)) if rules is not None else (None, None)
-
-
-def _with_a_lead(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> tuple[Seat, ...]:
-    """The seats; of a build the lead is a coding agent that is here, where nobody says who is to work.
-
-    Of two it is one of another family than the moderator's, where that is known.
-    """
-    lead, _ = _of_build(seats, wanted)
-    if lead is None or lead.backend or settings.source("backend") != "default" or settings.command:
-        return seats
-    found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url)
-    others = {auto.family_of(seat.backend) for seat in seats if seat is not lead}
-    here = [name for name in LEADS if found[name].here and not writers()[name]]
-    chosen = next(iter(sorted(here, key=lambda name: auto.family_of(name) in others)), "")
-    return tuple(replace(seat, backend=chosen) if seat is lead else seat for seat in seats)
-
-
-def _building(seats: tuple[Seat, ...], wanted: Start, settings: Settings) -> tuple[Seat, ...]:
-    """The seats, those of a build with the repository that they may read or work on, and what tests it."""
-    lead, moderator = _of_build(seats, wanted)
-    if lead is None:
-        return seats
-    kind_of(lead.backend)
-    why = writers()
-    if lacking := why[kind := lead.backend.partition(":")[0]]:
-        able = ", ".join(sorted(name for name in WRITING if not why[name]))
-        raise BadInput(
-            f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
-            fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {BWRAP}' if kind in WRITING else ''}",
-        )
-    if moderator is not None and moderator.backend.partition(":")[0] == auto.LAST_RESORT:
-        raise BadInput(
-            f"{moderator.backend} cannot work as {moderator.id} ({moderator.title}): its lines plan nothing",
-            fix=f"name another: --agent {moderator.id}=BACKEND",
-        )
-    repo, folders = str(wanted.build["repo"]), [Path(folder) for folder in wanted.gate_sees]
-    sees = readable(folders, settings.file, settings.state_dir, Worktrees(Path(repo)))
-    work = replace(lead, gate=str(wanted.build["gate"]), gate_sees=tuple(map(str, sees)))
-    return tuple(replace(work if seat is lead else seat, repo=repo) for seat in seats)
 
 
 def former_cast(settings: Settings, pace: str | None, wanted: Start | None = None) -> Cast:
@@ -775,10 +753,8 @@ def former_cast(settings: Settings, pace: str | None, wanted: Start | None = Non
     if dialog.state.outcome is not None:
         from dialogd.cli.status import ended, next_step
 
-        where = shlex.quote(str(settings.file))
-        fix = f'open it again first: dialogd say --file {where} "…"; or begin another: dialogd run TOPIC'
         raise Refused(
-            f"the dialog {ended(dialog)}", fix=next_step(dialog, settings.file) if dialog.state.build else fix
+            f"the dialog {ended(dialog)}", fix=next_step(dialog, settings.file) or "begin another: dialogd run"
         )
     state, ids = StateDir(settings.state_dir), [agent.id for agent in dialog.header.agents]
     kept, given = saved_cast(state, settings.file), _named_now(wanted, ids)
@@ -801,6 +777,8 @@ def former_cast(settings: Settings, pace: str | None, wanted: Start | None = Non
     ports = [seat.port for seat in seats]
     if not (all(ports) and all(map(is_free, ports))):
         ports = free_ports(len(ports))
+    if wanted is not None and wanted.unattended:
+        person.leave(log, USER)
     return Cast(dialog.id, seats, pace or (kept.pace if kept is not None else "")).with_ports(ports)
 
 

@@ -42,15 +42,13 @@ from dialogd.cli.create import (
     takes_options,
     warn_of_twins,
 )
-from dialogd.cli.options import Text, Texts, daemons, health, healths, notify, option
-from dialogd.cli.terminal import plain, remark, show
+from dialogd.cli.options import Text, Texts, daemons, health, healths, notify, option, plain, remark, show
 from dialogd.config import SETTINGS, Setting, Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.header import LOOPBACK_URL
 from dialogd.protocol.lifecycle import continued
-from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words
 from dialogd.store.disk import StateDir, log_at, read_json, write_json
@@ -367,8 +365,6 @@ def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: option
         settings = held.settings(topic)
         if held.go_on:
             cast = former_cast(settings, held.pace, wanted)
-            if wanted.unattended:
-                person.leave(options.log_of(settings), USER)
         elif topic is None:
             raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
         else:
@@ -455,11 +451,11 @@ def _close(show: LiveView, *, stay: float) -> int:
     except FileNotFoundError:
         raise NotRunning(f"{show.settings.file} is gone", fix="dialogd run TOPIC begins another dialog") from None
     show.news()
-    outcome, is_build = dialog.state.outcome, bool(dialog.state.build)
+    outcome, decided = dialog.state.outcome, certify(dialog)
     show.say(f"{ended(dialog) if outcome else 'not ended'} (turn {dialog.state.number} was the last)")
     if dialog.is_rehearsed:
         show.say("REHEARSAL: the lines were scripted, and nobody will recall them; how to get a model: dialogd doctor")
-    if outcome is not None and outcome.name == "DECIDED" and not is_build and (decided := certify(dialog)) is not None:
+    if outcome is not None and decided is not None and decided.method != "mutual" and not decided.trees:
         text = f"{decided.ref}: {decided.text}".removeprefix(": ")
         show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")
     show.say(f"file   {show.settings.file}")
@@ -467,7 +463,7 @@ def _close(show: LiveView, *, stay: float) -> int:
     if (page := leave_plan(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
     if outcome is not None and outcome.is_agreed:
-        if not is_build and (way := onwards(dialog, show.settings.file)):
+        if way := onwards(dialog, show.settings.file):
             show.say(f"build  {way}")
         if not stay:
             show.say("page   closed with the daemons; --linger 1h keeps both")

@@ -1,31 +1,39 @@
-"""What commands share: options, the settings they result in, the dialog's file, and its daemons."""
+"""What commands share: options, the settings they result in, the dialog's file, its daemons, and what is printed."""
 
 from __future__ import annotations
 
 import codecs
+import inspect
 import json as jsons
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import typer
 
+from dialogd.acts import Act, carry_out
 from dialogd.backends import secrets
-from dialogd.cli.terminal import as_json, plain, show
-from dialogd.config import Settings, dotenv, load, new_command
+from dialogd.config import Settings, dotenv, file_flag, load, new_command
 from dialogd.errors import BadInput, NotRunning, Refused
-from dialogd.protocol.model import USER
+from dialogd.protocol import lifecycle
+from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import read_seconds
+from dialogd.protocol.text import UNSEEN, listed, moment_of, read_seconds
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Registry, Running
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.markdown import Markdown
 
 T = TypeVar("T")
 
@@ -227,3 +235,197 @@ def in_parallel(work: Callable[[Running], T], running: Iterable[Running]) -> lis
 
     with ThreadPoolExecutor(min(len(items), 16)) as pool:
         return list(pool.map(work, items))
+
+
+# -- What reaches the terminal: nothing in it steers one. Its width, tables and documents are rich's ------------------
+
+# C0 and C1 (but newline and tab), line separators, what turns the direction of writing or hides text, half characters.
+_UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff{UNSEEN}]")
+AGENT_COLOURS = (
+    "cyan", "magenta", "green", "blue", "bright_cyan", "bright_magenta", "bright_green", "bright_blue",
+)  # fmt: skip
+READABLE = 88  # cells of a line of a document, however wide the terminal
+
+
+def plain(text: str) -> str:
+    """The text with every character that could steer a terminal made visible as U+FFFD."""
+    return _UNSAFE.sub("\ufffd", text)
+
+
+def line(text: str) -> str:
+    """`plain` text on one line."""
+    return " ".join(plain(text).split())
+
+
+def as_json(value: object, *, indent: int | None = 2) -> str:
+    """Readable JSON that is safe to print: characters that could steer a terminal are escaped."""
+    text = jsons.dumps(value, ensure_ascii=False, indent=indent)
+    return _UNSAFE.sub(lambda match: jsons.dumps(match[0])[1:-1], text)
+
+
+def show(text: str = "") -> None:
+    """Print to stdout, at once."""
+    print(text, flush=True)
+
+
+def remark(text: str) -> None:
+    """Print a remark to stderr."""
+    print(plain(text), file=sys.stderr, flush=True)
+
+
+# rich is imported where it is needed: most commands print a line or two, and should start at once.
+
+
+def width(text: str) -> int:
+    """The cells that a line of text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def fit(text: str, cells: int) -> str:
+    """The beginning of the text that fits into so many cells, with `…` where something is missing."""
+    if width(text) <= cells:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, cells - 1).rstrip() + "…" if cells > 0 else ""
+
+
+def tail(text: str, cells: int) -> str:
+    """The end of the text that fits into so many cells, with `…` where something is missing."""
+    if width(text) <= cells:
+        return text
+    while text and width(text) > cells - 1:
+        text = text[1:]
+    return "…" + text if cells > 0 else ""
+
+
+def table(rows: Iterable[Sequence[str]], widest: int = 1000) -> Iterator[str]:
+    """Rows as lines with aligned columns, all but the last at most `widest` cells wide."""
+    cells = [[line(cell) for cell in row] for row in rows]
+    widths = [min(max(map(width, column)), widest) for column in zip(*cells, strict=True)][:-1]
+    for row in cells:
+        short = map(fit, row, widths)
+        padded = [text + " " * (wide - width(text)) for text, wide in zip(short, widths, strict=True)]
+        yield "  ".join([*padded, row[-1]]).rstrip()
+
+
+def clock(at: str, unknown: str = "--:--:--") -> str:
+    """A time of the file as this machine's clock shows it."""
+    moment = moment_of(at)
+    return moment.astimezone().strftime("%H:%M:%S") if moment is not None else unknown
+
+
+def colour_of(agent: str) -> str:
+    """The colour of an agent's name: the same in every dialog, different for neighbouring letters."""
+    place = ord(agent.upper()) - ord("A") if len(agent) == 1 and agent.isascii() else sum(agent.encode())
+    return AGENT_COLOURS[place % len(AGENT_COLOURS)]
+
+
+def write(*parts: RenderableType, widest: int = READABLE) -> None:
+    """Print what rich lays out: in a terminal as wide as that, without guesses at what words mean."""
+    from rich.console import Console
+
+    is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    out = Console(highlight=False, markup=False, emoji=False, color_system=None if is_plain else "standard")
+    with out.capture() as laid_out:
+        for part in parts:
+            out.print(part, width=columns(widest), crop=False)
+    sys.stdout.write(re.sub(r" +$", "", laid_out.get(), flags=re.MULTILINE))  # in one go: other threads print too
+    sys.stdout.flush()
+
+
+def columns(widest: int = READABLE) -> int:
+    """The cells of a line of text here, which are not too many to read."""
+    return max(min(get_terminal_size().columns, widest) - 1, 20)
+
+
+def markdown(text: str) -> Markdown:
+    """Markdown as rich lays it out, but that tags are shown, headings stand at the left, and code is as it is."""
+    from markdown_it import MarkdownIt
+    from rich.markdown import CodeBlock, Heading, Markdown
+    from rich.text import Text
+
+    class Left(Heading):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            self.text.justify = "left"
+            yield self.text
+
+    class Code(CodeBlock):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for row in str(self.text).rstrip().split("\n"):
+                yield Text(f"  {row}", "cyan")
+
+    class Shown(Markdown):
+        elements: ClassVar = {**Markdown.elements, "heading_open": Left, "fence": Code, "code_block": Code}
+
+    # Lines of their own stay that: a person's list without bullets, the closing lines of a dialog.
+    shown, parser = Shown("", hyperlinks=False), MarkdownIt("commonmark", {"html": False}).enable(["table"])
+    shown.parsed = parser.parse(re.sub(r"(?m)^(\*\*[^*\n]+:\*\* .*)$", r"\1  ", text))
+    return shown
+
+
+# -- The commands that are an act of the person, and no more ---------------------------------------------------------
+
+
+def command_of(act: Act) -> Callable[..., None]:
+    """The command of an act, made of its row."""
+
+    def run(**given: Any) -> None:
+        settings, log, before = opened(given.pop("file"))
+        for one in act.given:
+            if one.ask:
+                given[one.name] = given[one.name] == "on"
+            elif one.name == "text" or act.name == "reject":
+                given[one.name] = typed(given[one.name])
+        after = carry_out(act, log, given, own_secrets() if act.given else ())
+        if act.name == "reject":
+            from dialogd.cli.result import disown, keep_ended
+
+            disown(settings, after)
+            keep_ended(settings, after)
+        assert act.happened is not None
+        done(settings, after, act.happened(before, after, given))
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = []
+    for one in act.given:
+        told: dict[str, Any] = {"help": one.about, "metavar": one.metavar or None}
+        info: Any = typer.Option(one.flag, min=one.limits.get("ge"), **told) if one.flag else typer.Argument(**told)
+        type_ = Literal["on", "off"] if one.ask else one.kind if one.flag else str
+        if not one.flag:
+            info.show_default = False
+        default = inspect.Parameter.empty if one.default is ... else one.default
+        parameters.append(inspect.Parameter(one.name, kind, default=default, annotation=Annotated[type_, info]))
+    parameters.append(inspect.Parameter("file", kind, default=None, annotation=FileOption))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__ = act.help + (f"\n\n{act.more}" if act.more else "")
+    return run
+
+
+def done(settings: Settings, dialog: Dialog, what: str) -> None:
+    """Wake the daemons, and print one line: what happened and what comes next."""
+    running = daemons(settings, settings.file)
+    notify(running)
+    show(plain(f"{what}; {_next(settings, dialog, {daemon.id for daemon in running})}"))
+
+
+def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
+    from dialogd.cli.status import ended, started_again
+
+    state = dialog.state
+    if state.outcome is not None:
+        return f"the dialog {ended(dialog)}"
+    agents = [who for who in state.owing if who != USER]
+    if not agents:
+        return f"the next turn is yours: {lifecycle.answers(dialog, file_flag(settings.file))[0]}"
+    owing = f"{listed(agents)} {'owes' if len(agents) == 1 else 'owe'} the next turn"
+    asleep = next((who for who in agents if who not in running and who != ANY), "")
+    if state.paused or not asleep:
+        return f"{owing}{' once you resume' if state.paused else ''}"
+    again = started_again(dialog, settings.file, asleep, StateDir(settings.state_dir), is_alone=not running)
+    return f"{owing} (not running: {again})"

@@ -17,13 +17,13 @@ import typer
 
 from dialogd.agent.call import Bill, from_record
 from dialogd.backends.seats import Seat
-from dialogd.cli import options, terminal
-from dialogd.cli.terminal import as_json, line, plain, remark, show
+from dialogd.cli import options
+from dialogd.cli.options import as_json, line, plain, remark, show, table
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, Refused, StorageError
 from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changed, faults, where
-from dialogd.protocol.model import USER, Condition
+from dialogd.protocol.model import Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
 from dialogd.store.disk import StateDir, attachments_of, file_of, fix, why, write_over
@@ -57,7 +57,7 @@ def plan(
     """
     settings, _, dialog = options.opened(path or file)
     if not has_spoken(dialog):
-        raise _silent(settings, dialog)
+        raise Refused(f"no agent has spoken in {settings.file}", fix="a plan needs a reply: see dialogd status")
     drawn = Plan(dialog, str(settings.file.parent.resolve() / settings.file.name))
     folder, is_whole = Path.cwd() / Path(out).expanduser() if out else _place(settings), out == "-"
     if out and not is_whole:
@@ -67,24 +67,10 @@ def plan(
     if json or is_whole:
         show(plain(as_json(facts_of(drawn)) if json else markdown(drawn).removesuffix("\n")))
     elif sys.stdout.isatty():
-        terminal.write(terminal.markdown(plain(first_screen(drawn))))
+        options.write(options.markdown(plain(first_screen(drawn))))
         remark("\nthe whole of it: dialogd plan --out -")
     else:
         show(plain(first_screen(drawn)))
-
-
-def _silent(settings: Settings, dialog: Dialog) -> Refused:
-    """Why there is no plan: no agent has spoken, or only agents that the header does not name."""
-    names = dict.fromkeys(line(entry.name) for entry in dialog.entries[1:] if entry.is_turn and entry.by == USER)
-    strangers = [name for name in names if name not in (line(dialog.entries[0].name), "User", "")]
-    if not strangers:
-        return Refused(f"no agent has spoken in {settings.file}", fix="a plan needs a reply: see dialogd status")
-    agents = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
-    seats = ", ".join(f"{chr(ord('A') + number)} = {name}" for number, name in enumerate(strangers[:26]))
-    return Refused(
-        f"no agent has spoken in {settings.file}: its turns are by {', '.join(strangers)}, its agents are {agents}",
-        fix=f"where they are agents, say so in its header: **Agents:** {seats}",
-    )
 
 
 # -- What an end leaves: its plan, and its copy in the archive ---------------------------------------------------------
@@ -215,13 +201,10 @@ def show_cost(settings: Settings, *, json: bool) -> None:
         })  # fmt: skip
         tokens = [f"{number:,}" if counted else "unknown" for number in (spent.tokens_in, spent.tokens_out)]
         partly = f" ({spent.unknown} of {spent.entries} entries unknown)" if 0 < spent.unknown < spent.entries else ""
-        label = f"{line(who)}  {line(names[who])}" if who else "in all"
-        rows.append((label, str(turns), tokens[0], tokens[1], in_dollars(spent) + partly))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{settings.file} (dialog {dialog.id})"]
-    for label, *cells, money in rows:
-        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:4], strict=True))
-        lines.append("  ".join((f"  {label:{widths[0]}}", *numbers, money)))
+        rows.append(
+            (f"{who}  {names[who]}" if who else "in all", str(turns), tokens[0], tokens[1], in_dollars(spent) + partly)
+        )
+    lines = [f"{settings.file} (dialog {dialog.id})", *(f"  {row}" for row in table(rows))]
     if budget := budget_standing(state):
         lines.append(f"  budget: {budget} ({used(state) or 0.0:.0%})")
     lines += [f"  not in the file: {who} {bill.words}, for calls that brought no entry" for who, bill in loose.items()]
@@ -279,21 +262,14 @@ def costs_of(
 
 def estimate_of(opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings) -> str:
     """What a new dialog may cost, in a line; "" when it costs nothing. Raises `BadInput` for a price."""
-    from dialogd.backends import CODING
-
     costs = costs_of(opening, seats, choices, settings)
     known = {who: usd for who, usd in costs.items() if usd is not None}
     strangers = " and ".join(who for who, usd in costs.items() if usd is None)
     if not any(known.values()):
         return f"estimate: unknown, for nobody knows the price of {strangers}" if strangers else ""
-    parts, whole = ", ".join(f"{who} {_cents(usd)}" for who, usd in known.items()), sum(known.values())
-    coding = " and ".join(who for who in known if choices[who].backend in CODING)
-    text = f"estimate: {'about' if coding else 'at most about'} {_cents(whole)} for {opening.max_turns} turns ({parts})"
-    text += f"; more where {coding} calls its model more than {CALLS} times a turn" if coding else ""
-    text += f"; unknown: {strangers}" if strangers else ""
-    if opening.budget is not None and opening.budget < whole:
-        text += f"; the budget of {dollars(opening.budget)} ends it before that"
-    return text
+    parts = ", ".join(f"{who} {_cents(usd)}" for who, usd in known.items())
+    text = f"estimate: at most about {_cents(sum(known.values()))} for {opening.max_turns} turns ({parts})"
+    return text + (f"; unknown: {strangers}" if strangers else "")
 
 
 def _cents(usd: float) -> str:

@@ -31,8 +31,7 @@ from dialogd.backends.sessions import (
 from dialogd.cli import options
 from dialogd.cli.create import AGREES, SEATS, is_free
 from dialogd.cli.launch import FAILED, detached, peers
-from dialogd.cli.options import daemons, notify
-from dialogd.cli.terminal import plain, remark, show, table
+from dialogd.cli.options import daemons, notify, plain, remark, show, table
 from dialogd.config import Settings, default_port, file_flag, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import fcntl
-import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,13 +22,13 @@ from dialogd.backends.command import BWRAP
 from dialogd.cli import options
 from dialogd.cli.create import is_free
 from dialogd.cli.launch import PROGRAM, browse, spawn, until_ready
-from dialogd.cli.options import ask
-from dialogd.cli.terminal import as_json, plain, show, table
+from dialogd.cli.options import as_json, ask, plain, show, table
+from dialogd.cli.result import save
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
-from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
+from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused
 from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.text import in_words, many
-from dialogd.store.disk import Lock, StateDir, flush, flush_folder, read_json, why, write_over
+from dialogd.store.disk import Lock, StateDir, flush, flush_folder, read_json
 from dialogd.store.leftovers import find_leftovers, reap
 from dialogd.store.logfile import wall_time
 from dialogd.store.registry import Registry, home_port
@@ -40,12 +38,7 @@ from dialogd.templates import Location, Template, find, load, places
 
 Reap = Annotated[bool, typer.Option("--reap", help="End and remove what earlier daemons and dialogs left behind.")]
 MARKS = {"ok": "ok", "absent": "--", "warning": "??", "problem": "!!"}
-KINDS = {
-    "process": "commands whose daemon is gone",
-    "registration": "entries of daemons that are gone",
-    "folder": "temporary folders older than a day",
-}
-LISTED = 5  # leftovers of one kind that are named
+LISTED = 5  # leftovers that are named
 Fact = dict[str, Any]
 
 
@@ -67,20 +60,17 @@ def doctor(clear: Reap = False, file: options.FileOption = None, json: options.J
     left = find_leftovers(StateDir(settings.state_dir))
     taken = {item: reap(item) for item in left if clear}
     width = max(len(fact["name"]) for fact in facts)
+    some = [f"{item.kind} {item.what}" for item in left[:LISTED]] + ["…"] * (len(left) > LISTED)
+    words = f"{len(left)}: {'; '.join(some)}" + (f"; {sum(taken.values())} taken away" if clear else "")
+    rest = _fact("leftovers", "absent", words, "" if clear else "dialogd doctor --reap")
+    facts_and_rest = [*facts, rest if left else _fact("leftovers", "ok", "none")]
     rows = [start["text"], ""]
-    for fact in facts:
+    for fact in facts_and_rest:
         rows.append(f"{MARKS[fact['state']]}  {fact['name']:{width}}  {fact['text']}")
         if fact["fix"] and fact["state"] == "absent":
             rows[-1] += f": {fact['fix']}"
         elif fact["fix"]:
             rows.append(f"    {'':{width}}  fix: {fact['fix']}")
-    rows += [] if left else [f"ok  {'leftovers':{width}}  none"]
-    for kind, words in KINDS.items():
-        some = [item for item in left if item.kind == kind]
-        done = f"; {sum(taken[item] for item in some)} of {len(some)} taken away" if clear else ""
-        rows += [f"--  {'leftovers':{width}}  {len(some)} {words}{done}"] if some else []
-        rows += [f"    {'':{width}}  {item.what}" for item in some[:LISTED]]
-    rows += [f"    {'':{width}}  fix: dialogd doctor --reap"] if len(taken) < len(left) else []
     behind = [
         {"kind": item.kind, "what": item.what, "pid": item.pid or None, "path": str(item.path or "") or None,
          "reaped": taken.get(item)}
@@ -164,11 +154,13 @@ def _ports(settings: Settings) -> Iterator[Fact]:
 def _folder(settings: Settings) -> Iterator[Fact]:
     """Whether the dialog's folder can be written and flushed, and whether a lock there keeps a second holder out."""
     place = settings.file.parent
-    if not place.is_dir():
-        yield _fact("folder", "problem", f"{place} does not exist", "make it, or name a file with --file")
-        return
     trial, began = place / f".dialogd-doctor-{os.getpid()}", time.monotonic()
     lock = trial.with_name(f"{trial.name}.lock")
+    state, text, fix = (
+        "problem",
+        f"{place}: two can hold a lock at the same time",
+        "name a file on a local disk with --file",
+    )
     try:
         with trial.open("xb") as out:
             out.write(b"a trial of dialogd doctor\n")
@@ -177,19 +169,17 @@ def _folder(settings: Settings) -> Iterator[Fact]:
         flush_folder(place)
         taken = time.monotonic() - began
         with Lock(lock).held(), lock.open("rb") as other:
-            try:
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield _fact("folder", "ok", f"{place} can be written, locked, and flushed in {taken * 1000:.1f} ms")
-            else:
-                fix = "name a file on a local disk with --file"
-                yield _fact("folder", "problem", f"{place}: two can hold a lock at the same time", fix)
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        state, text, fix = "ok", f"{place} can be written, locked, and flushed in {taken * 1000:.1f} ms", ""
+    except FileNotFoundError:
+        text, fix = f"{place} does not exist", "make it, or name a file with --file"
     except (OSError, DialogdError) as error:
-        fix = "name a file elsewhere with --file"
-        yield _fact("folder", "problem", f"{place} cannot be written, locked and flushed: {error}", fix)
+        text, fix = f"{place} cannot be written, locked and flushed: {error}", "name a file elsewhere with --file"
     finally:
         trial.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
+    yield _fact("folder", state, text, fix)
 
 
 def _dialog(settings: Settings) -> Iterator[Fact]:
@@ -246,9 +236,24 @@ def try_alerts(file: options.FileOption = None, json: options.JsonOption = False
     commands.
     """
     settings = options.settings_for(file)
+    kinds: dict[str, Event] = {"on_stalled": "stalled", "on_error": "error", "on_end": "end", "on_event": "entry"}
+
+    async def send(way: Channel) -> dict[str, object]:
+        alert = Alert(
+            event=kinds.get(way.name, "question"), dialog="test", topic="a test of dialogd alerts",
+            file=str(settings.file), agent="A", turn=1, text="This is a test: nobody needs you.",
+            reason="a test: nobody needs you", url="http://localhost:3001/", at=wall_time(),
+        )  # fmt: skip
+        error = fix = ""
+        try:
+            await way.deliver(alert)
+        except DialogdError as problem:
+            error, fix = str(problem), problem.fix
+        to = way.target if way.name != "bell" else "this terminal" if sys.stdout.isatty() else "no terminal here"
+        return {"name": way.name, "to": to, "ok": not error, "error": error, "fix": fix}
 
     async def all_at_once() -> list[dict[str, object]]:
-        return await asyncio.gather(*(_try(way, settings) for way in chosen(settings)))
+        return await asyncio.gather(*map(send, chosen(settings)))
 
     rows = asyncio.run(all_at_once())
     lines = [
@@ -259,31 +264,6 @@ def try_alerts(file: options.FileOption = None, json: options.JsonOption = False
     ]
     options.answer({"channels": rows}, lines or ["no channel is set up: dialogd config show"], json=json)
     raise typer.Exit(0 if all(row["ok"] for row in rows) else 1)
-
-
-async def _try(way: Channel, settings: Settings) -> dict[str, object]:
-    """Send the channel a test alert of its own kind."""
-    kinds: dict[str, Event] = {"on_stalled": "stalled", "on_error": "error", "on_end": "end", "on_event": "entry"}
-    alert = Alert(
-        event=kinds.get(way.name, "question"),
-        dialog="test",
-        topic="a test of dialogd alerts",
-        file=str(settings.file),
-        agent="A",
-        turn=1,
-        text="This is a test: nobody needs you.",
-        reason="a test: nobody needs you",
-        url="http://localhost:3001/",
-        at=wall_time(),
-    )
-    error = fix = ""
-    try:
-        await way.deliver(alert)
-    except DialogdError as problem:
-        error, fix = str(problem), problem.fix
-    here = "this terminal" if sys.stdout.isatty() else "no terminal here"
-    return {"name": way.name, "to": here if way.name == "bell" else way.target, "ok": not error, "error": error,
-            "fix": fix}  # fmt: skip
 
 
 # -- `dialogd templates` ----------------------------------------------------------------------------------------------
@@ -349,13 +329,9 @@ def _row(place: Location, seen: list[str]) -> dict[str, object]:
 def _contents(chosen: Template) -> Iterator[str]:
     """What it fixes: agents, limits, phases, messages, criteria and errors."""
     terms, rules = chosen.terms, chosen.terms.rules
-    verdict = {
-        "vote": f"vote (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%})",
-        "judge": f"judge ({terms.judge})",
-    }.get(rules.verdict, rules.verdict)
     yield f"{chosen.name}: {chosen.description}".rstrip(": ")
     yield f"file     {chosen.source}"
-    yield f"agents   {chosen.how_many}; order {rules.order}; verdict {verdict}"
+    yield f"agents   {chosen.how_many}; order {rules.order}; verdict {rules.verdict}"
     limits = {
         "turns": terms.max_turns,
         "rounds": terms.max_rounds,
@@ -363,14 +339,10 @@ def _contents(chosen: Template) -> Iterator[str]:
         "one reply": in_words(chosen.timeout),
     }
     yield "limits   " + "; ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
-    switches = [key.replace("_", " ") for key in ("sealed", "red_team", "objections", "review") if getattr(rules, key)]
-    if switches:
-        yield f"with     {', '.join(switches)}"
     for part in terms.cast:
         role = part.role
         may = ", ".join(name for name in PERMISSIONS if name in role.permissions)
-        facts = [f"may {may}", f"weight {role.weight:g}" if role.weight != 1 else "", part.backend, role.personality]
-        yield f"agent    {part.name}: {'; '.join(fact for fact in facts if fact)}"
+        yield f"agent    {part.name}: " + "; ".join(filter(None, (f"may {may}", part.backend, role.personality)))
         yield from (f"         - {duty}" for duty in role.responsibilities)
     yield from (f"phase    {one.name} ({many(one.rounds, 'round')}): {one.description}" for one in rules.phases)
     yield from (f"message  [{name}]: {kind.meaning}" for name, kind in rules.kinds.items())
@@ -382,10 +354,12 @@ def _contents(chosen: Template) -> Iterator[str]:
 
 NAME = "dialogd"
 PATIENCE = 60.0  # seconds that a client's own command may take
-OWN = {"claude": ("mcp", "add", "--scope", "user", NAME, "--"), "codex": ("mcp", "add", NAME, "--")}
+ADD = {
+    "claude": ("mcp", "add", "--scope", "user", NAME, "--"),
+    "codex": ("mcp", "add", NAME, "--"),
+    "gemini": ("mcp", "add", "--scope", "user", NAME),
+}
 """How a client adds a server by its own command: its words before the server's."""
-FILES = {"gemini": Path(".gemini/settings.json"), "cursor": Path(".cursor/mcp.json")}
-"""Where a client without such a command keeps its servers, below the home directory."""
 
 mcp = typer.Typer(
     help="Serve dialogs as tools, for programs that speak MCP.",
@@ -427,27 +401,16 @@ def install(
 ) -> None:
     """Make this server known to a client, for all your projects.
 
-    By the client's own command, or in its settings, where all else stays as it is. Shows what it changes.
+    By the client's own command, which is shown; of one that has none, what to add to its settings.
     """
-    words = [*_own_command(), "mcp"]
-    if client in OWN:
-        _by_command(client, words, dry_run=dry_run)
-    else:
-        _in_settings(Path.home() / FILES[client], words, dry_run=dry_run)
-
-
-def _own_command() -> list[str]:
-    """How this very dialogd is called from anywhere."""
     script = Path(sys.argv[0])
-    if script.name == NAME and script.is_file():
-        return [str(script.absolute())]
-    found = Path(sys.executable).with_name(NAME)
-    return [str(found)] if found.is_file() else list(PROGRAM)
-
-
-def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
-    """Run the client's own command. Raises `NotInstalled`, `Refused` with what it said."""
-    command = [client, *OWN[client], *words]
+    found = script.absolute() if script.name == NAME and script.is_file() else Path(sys.executable).with_name(NAME)
+    words = [*([str(found)] if found.is_file() else PROGRAM), "mcp"]
+    if client not in ADD:
+        entry = {"mcpServers": {NAME: {"command": words[0], "args": words[1:]}}}
+        show(plain(f"add to ~/.{client}/mcp.json:\n{as_json(entry)}"))
+        return
+    command = [client, *ADD[client], *words]
     show(plain(shlex.join(command)))
     if dry_run:
         return
@@ -465,73 +428,6 @@ def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
         again = f"{client} mcp remove {NAME}"
         raise Refused(f"{client} did not add it: {said}", fix=f"if it knows {NAME} already, remove it first: {again}")
     show(plain(said))
-    if client == "claude" and _is_in_a_plugin():
-        show(
-            f"Claude Code has {NAME}'s tools twice in every session: from its plugin, and by `{NAME} mcp install`;"
-            f" keep one: claude mcp remove --scope user {NAME}, or claude plugin disable {NAME}@{NAME}"
-        )
-
-
-def _is_in_a_plugin() -> bool:
-    """True where Claude Code has the server from its plugin too."""
-    folder = Path(os.environ.get("CLAUDE_CONFIG_DIR") or "~/.claude").expanduser()
-    plugins = (read_json(folder / "settings.json") or {}).get("enabledPlugins") or {}
-    return any(on and one.partition("@")[0] == NAME for one, on in plugins.items())
-
-
-def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:
-    """Put the server into a file of settings. Raises `BadInput` for one that is no such JSON, `StorageError`."""
-    before = _text_of(path)
-    after = _with_server(before, words, path)
-    if after == before:
-        show(f"{path} has it already")
-        return
-    show(_difference(before, after, path))
-    if not dry_run:
-        _put(path, after, 0o600)
-
-
-def _text_of(path: Path) -> str:
-    """What the file says, "" where there is none. Raises `BadInput`."""
-    try:
-        return path.read_text(encoding="utf-8") if path.exists() or path.is_symlink() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", fix="look at that file first") from None
-
-
-def _put(path: Path, text: str, mode: int) -> None:
-    """Write the file, which may be a link, and keeps its mode where it was there. Raises `StorageError`."""
-    target = path.resolve()
-    try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else mode
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_over(text.encode(), target)
-        target.chmod(mode)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {why(error)}", fix="check its permissions") from error
-
-
-def _with_server(text: str, words: Sequence[str], path: Path) -> str:
-    """The settings with the server among their `mcpServers`, all else in its order. Raises `BadInput`."""
-    entry: dict[str, object] = {"command": words[0], "args": list(words[1:])}
-    try:
-        settings: Any = json.loads(text) if text.strip() else {}
-    except ValueError as error:
-        fix = f"add it by hand, under mcpServers: {json.dumps(entry)}"
-        raise BadInput(f"{path} is not plain JSON ({error})", fix=fix) from None
-    servers = settings.get("mcpServers", {}) if isinstance(settings, dict) else None
-    if not isinstance(servers, dict):
-        raise BadInput(f"{path} holds no table of mcpServers", fix="look at that file first")
-    entry = {**servers[NAME], **entry} if isinstance(servers.get(NAME), Mapping) else entry
-    if servers.get(NAME) == entry:
-        return text
-    settings["mcpServers"] = {**servers, NAME: entry}
-    return json.dumps(settings, ensure_ascii=False, indent=2) + "\n"
-
-
-def _difference(before: str, after: str, path: Path) -> str:
-    old, new = (text.splitlines(keepends=True) for text in (before, after))
-    return plain("".join(difflib.unified_diff(old, new, str(path), str(path))).rstrip("\n"))
 
 
 # -- `dialogd init` ---------------------------------------------------------------------------------------------------
@@ -570,16 +466,16 @@ def init(
     if not claude:
         raise BadInput("nothing is named that should be added", fix="name it: dialogd init --claude")
     path = Path.cwd() / COMMAND
-    before = _text_of(path)
-    if before == START:
+    is_there = path.exists() or path.is_symlink()
+    if is_there and path.read_text(encoding="utf-8", errors="replace") == START:
         show(f"{COMMAND} is there already")
         return
-    if before and not force:
-        show(_difference(before, START, COMMAND))
+    if is_there and not force:
         raise Refused(f"{COMMAND} says something else", fix="write over it with --force, or move it away")
     show(plain(f"{COMMAND}\n\n{START.rstrip()}"))
     if not dry_run:
-        _put(path, START, 0o644)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(START.encode(), path)
 
 
 # -- `dialogd open`: the page on which dialogs are found and started --------------------------------------------------

@@ -2,99 +2,43 @@
 
 from __future__ import annotations
 
-import inspect
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
 from dialogd import person
-from dialogd.acts import ACTS, Act, carry_out
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
 from dialogd.cli.create import is_free, read_cast
-from dialogd.cli.options import accepted, ask, daemons, gone, healths, in_parallel, notify, signalled
-from dialogd.cli.result import disown, keep_ended, leave_plan
-from dialogd.cli.status import ended, onwards, started_again
-from dialogd.cli.terminal import plain, remark, show
-from dialogd.config import Settings, file_flag, start_command
+from dialogd.cli.options import (
+    accepted,
+    ask,
+    daemons,
+    done,
+    gone,
+    healths,
+    in_parallel,
+    plain,
+    remark,
+    show,
+    signalled,
+)
+from dialogd.cli.result import keep_ended, leave_plan
+from dialogd.cli.status import onwards
+from dialogd.config import Settings, start_command
 from dialogd.errors import BadInput, DialogdError, NotRunning
 from dialogd.memory import keep
-from dialogd.protocol import lifecycle
 from dialogd.protocol.certificate import where
 from dialogd.protocol.fold import free_port
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import listed
 from dialogd.store.disk import StateDir, archived
 from dialogd.store.registry import Running, settle
-
-
-def __getattr__(name: str) -> Callable[..., None]:
-    """The command of an act, made of its row."""
-    if name in ACTS:
-        return _command(ACTS[name])
-    raise AttributeError(name)
-
-
-def _command(act: Act) -> Callable[..., None]:
-    def run(**given: Any) -> None:
-        settings, log, before = options.opened(given.pop("file"))
-        for one in act.given:
-            if one.ask:
-                given[one.name] = given[one.name] == "on"
-            elif one.name == "text" or act.name == "reject":
-                given[one.name] = options.typed(given[one.name])
-        after = carry_out(act, log, given, options.own_secrets() if act.given else ())
-        if act.name == "reject":
-            disown(settings, after)
-            keep_ended(settings, after)
-        assert act.happened is not None
-        done(settings, after, act.happened(before, after, given))
-
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = []
-    for one in act.given:
-        told: dict[str, Any] = {"help": one.about, "metavar": one.metavar or None}
-        info: Any = typer.Option(one.flag, min=one.limits.get("ge"), **told) if one.flag else typer.Argument(**told)
-        type_ = Literal["on", "off"] if one.ask else one.kind if one.flag else str
-        if not one.flag:
-            info.show_default = False
-        default = inspect.Parameter.empty if one.default is ... else one.default
-        parameters.append(inspect.Parameter(one.name, kind, default=default, annotation=Annotated[type_, info]))
-    parameters.append(inspect.Parameter("file", kind, default=None, annotation=options.FileOption))
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__doc__ = act.help + (f"\n\n{act.more}" if act.more else "")
-    return run
-
-
-def done(settings: Settings, dialog: Dialog, what: str) -> None:
-    """Wake the daemons, and print one line: what happened and what comes next."""
-    running = daemons(settings, settings.file)
-    notify(running)
-    show(plain(f"{what}; {_next(settings, dialog, {daemon.id for daemon in running})}"))
-
-
-def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
-    state = dialog.state
-    if state.outcome is not None:
-        return f"the dialog {ended(dialog)}"
-    agents = [who for who in state.owing if who != USER]
-    if not agents:
-        return f"the next turn is yours: {lifecycle.answers(dialog, file_flag(settings.file))[0]}"
-    owing = f"{listed(agents)} {'owes' if len(agents) == 1 else 'owe'} the next turn"
-    asleep = next((who for who in agents if who not in running and who != ANY), "")
-    if state.paused or not asleep:
-        return f"{owing}{' once you resume' if state.paused else ''}"
-    again = started_again(dialog, settings.file, asleep, StateDir(settings.state_dir), is_alone=not running)
-    return f"{owing} (not running: {again})"
-
 
 # -- What is more on the command line than an act ---------------------------------------------------------------------
 

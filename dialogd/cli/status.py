@@ -16,13 +16,11 @@ from typing import Annotated, Any
 import typer
 
 from dialogd.cli import options
-from dialogd.cli.options import daemons, healths
-from dialogd.cli.terminal import line
+from dialogd.cli.options import daemons, healths, line
 from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import taken_out
-from dialogd.protocol import lifecycle, questions
-from dialogd.protocol.board import as_of_now, rejected, reopenings
+from dialogd.protocol import board, lifecycle, questions
 from dialogd.protocol.build import APPROVED, MERGED, listed, red, tested
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
@@ -30,11 +28,11 @@ from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.lifecycle import convergence, signals
 from dialogd.protocol.model import ANY, USER, Outcome
 from dialogd.protocol.state import Dialog, budget_standing
-from dialogd.protocol.text import in_words, places
+from dialogd.protocol.text import in_words, many, places
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import wall_time
 from dialogd.store.registry import Running
-from dialogd.views.standing import Standing, phase, standing
+from dialogd.views.standing import Standing, facts, phase, standing
 
 
 def exit_code(outcome: Outcome | None) -> int:
@@ -92,16 +90,15 @@ class Situation:
         return action if isinstance(action, Wait) else None
 
     def _words(self, held: Wait) -> str:
-        failure = self._failure() if held.status == "waiting_for_user" else ""
-        if failure and not self.dialog.state.questions.open:
-            return failure
-        return "; ".join(filter(None, (failure, line(held.reason))))
-
-    def _failure(self) -> str:
-        """Which agent's failure gave the turn to the person, and what they can do."""
-        failures = self.dialog.last.failures if self.dialog.last else ()
+        """It in words: first which agent's failure gave the turn to the person, and what they can do."""
+        failures = self.dialog.last.failures if self.dialog.last and held.status == "waiting_for_user" else ()
         said = (f"{who} failed: {why} ({fix}); `dialogd retry {who}` asks it once more" for who, why, fix in failures)
-        return line(next(said, ""))
+        failure = line(next(said, ""))
+        return (
+            failure
+            if failure and not self.dialog.state.questions.open
+            else "; ".join(filter(None, (failure, line(held.reason))))
+        )
 
     def working(self, agent: str) -> dict[str, Any] | None:
         """The `turn` that agent works on and for how many `seconds`; None when it does not, or the turn is written."""
@@ -137,7 +134,8 @@ class Situation:
         if state.questions.text:
             words = questions.waiting(self.dialog, wall_time(), datetime.astimezone)
             return line(f"{state.questions.asker} asks you: {words}" if len(state.questions.askers) == 1 else words)
-        return "step mode: it is your turn" if state.hand.step and not self._failure() else self._words(held)
+        failed = self.dialog.last is not None and self.dialog.last.failures
+        return "step mode: it is your turn" if state.hand.step and not failed else self._words(held)
 
 
 def started_again(dialog: Dialog, file: Path, agent: str, state: StateDir, *, is_alone: bool) -> str:
@@ -210,123 +208,33 @@ def onwards(dialog: Dialog, file: Path) -> str:
     return f"dialogd build --from {dialog.id} --repo DIR carries it out{once}"
 
 
-# -- How a dialog stands by its own rules -----------------------------------------------------------------------------
+# -- `dialogd status` -------------------------------------------------------------------------------------------------
 
 LATEST = 3  # decisions that are shown; all of them are among the facts
 
 
-def facts(dialog: Dialog, at: str) -> dict[str, Any]:
-    """How it comes to its decision, for programs: `time_left` in seconds, null without a limit. `at` is now."""
-    state, rules = dialog.state, dialog.header.rules
-    opened, decisions = reopenings(dialog) if state.table.decisions else {}, []
-    for made in state.table.decisions:
-        stands = as_of_now(opened, made.entry, made.outcome, made.reason)
-        why = "; ".join(filter(None, (stands.reason, stands.superseded and f"superseded: {stands.superseded}")))
-        decisions.append(
-            {"ref": made.ref, "outcome": stands.outcome, "method": made.method, "evidence": made.evidence,
-             "reason": why, "entry": made.entry}
-        )  # fmt: skip
-    sealed = list(dict.fromkeys(seal.agent for seal in state.debts.seals))
-    left = None if state.outcome else time_left(dialog, at)
-    return {
-        "template": rules.template, "order": rules.order, "verdict": rules.verdict, "phase": _phase(dialog),
-        "rounds": state.floor.rounds, "max_rounds": state.limits.max_rounds,
-        "polls": [
-            {
-                "ref": poll.ref, "turn": poll.turn,
-                "votes": [{**asdict(one), "weight": rules.weight([one.agent])} for one in poll.ballots],
-                "missing": [who for who in dialog.header.voters if all(one.agent != who for one in poll.ballots)],
-            }
-            for poll in state.polls.open
-        ],
-        "decisions": decisions, "escalated": state.escalation.to, "escalation": state.escalation.why,
-        "sealed": sealed, "unsealed": [who for who in state.owing if who not in sealed] if sealed else [],
-        "queue": list(state.floor.queue), "blocking": list(state.table.blocking), "closing": state.closing,
-        "time_left": None if left is None else max(left, 0.0),
-    }  # fmt: skip
-
-
-def _phase(dialog: Dialog) -> dict[str, Any] | None:
-    """The phase that is under way; after the end that of the last whole round, for what was to follow never began."""
-    rules, done = dialog.header.rules, dialog.state.floor.rounds
-    index = rules.phase(done if dialog.state.outcome is None else max(done - 1, 0))
-    if index < 0:
-        return None
-    phase = rules.phases[index]
-    return {"number": index + 1, "of": len(rules.phases), "name": phase.name, "description": phase.description}
-
-
-def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
-    """What there is to say of a dialog with rules of its own; nothing of a plain one but its limits. `at` is now."""
-    state, rules, is_over, now_ = dialog.state, dialog.header.rules, dialog.state.outcome is not None, facts(dialog, at)
+def state_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
+    """The rules of a dialog that has its own, and of the state what is to be signed or voted on and was decided."""
+    state, rules, known = dialog.state, dialog.header.rules, facts(dialog)
     if not rules.is_plain:
-        yield from _rules_rows(dialog, now_)
-        for poll in now_["polls"] if not is_over else ():
-            weight = {vote["agent"]: f" (weight {vote['weight']:g})" for vote in poll["votes"] if vote["weight"] != 1}
-            votes = [f"{vote['agent']} {vote['choice']}{weight.get(vote['agent'], '')}" for vote in poll["votes"]]
-            missing = f"; not yet: {', '.join(poll['missing'])}" if poll["missing"] else ""
-            yield "vote", f"{poll['ref']}: {', '.join(votes) or 'nobody yet'}{missing}"
-        for one in now_["decisions"][-LATEST:] if not state.build else ():
-            how = "" if one["method"] == "mutual" else f" ({one['method']})"  # who signed is told behind it
-            reason = f"; {one['reason']}" if one["reason"] else ""
-            yield "decided", f"{one['ref']} {one['outcome']}{how}: {one['evidence']}{reason}"
-        if state.escalation.to and not is_over:
-            yield "decides", ": ".join(filter(None, (_you(state.escalation.to), state.escalation.why)))
-        if state.table.blocking:
-            yield "blocks", f"an approval: finding {', '.join(map(str, state.table.blocking))}"
-    if now_["sealed"]:
-        waiting = f"; waiting for {', '.join(now_['unsealed'])}" if now_["unsealed"] else ""
-        yield "sealed", ", ".join(now_["sealed"]) + waiting
-    if state.floor.queue:
-        yield "in line", f"for the floor: {', '.join(map(_you, state.floor.queue))}"
-    if now_["time_left"] is not None:
-        yield "time", f"{in_words(round(now_['time_left']))} left of {in_words(state.limits.max_time or 0.0)}"
-
-
-def _rules_rows(dialog: Dialog, now_: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Order and verdict, and the round; of a build its tasks."""
-    state, rules, is_over = dialog.state, dialog.header.rules, dialog.state.outcome is not None
-    verdict = {
-        "mutual": "all sign the same text",
-        "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}",
-        "moderator": "the moderator decides",
-        "judge": f"{rules.judge or 'nobody'} judges",
-        "build": "its tasks are carried out and reviewed",
-    }[rules.verdict]
-    name = f"{rules.template}: " if rules.template else ""
+        index = rules.phase(state.floor.rounds)
+        phase = f"; phase {index + 1} of {len(rules.phases)}, {rules.phases[index].name}" if index >= 0 else ""
+        name, done = f"{rules.template}: " if rules.template else "", many(state.floor.rounds, "round")
+        yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}; {done} complete{phase}"
     if state.build:
-        yield "rules", f"{name}{verdict}"
         yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.build)) or "none yet"
         return
-    yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
-    most, done, phase = state.limits.max_rounds, state.floor.rounds, now_["phase"]
-    text = f"{done} complete" if is_over else f"{done + 1 if most is None else min(done + 1, most)}"
-    text += "" if most is None else f"{', of at most' if is_over else ' of'} {most}"
-    if phase is not None:
-        about = f": {phase['description']}" if phase["description"] else ""
-        text += f"; {'ended in ' if is_over else ''}phase {phase['number']} of {phase['of']}, {phase['name']}{about}"
-    yield "rounds" if is_over else "round", text
+    if state.escalation.to and state.outcome is None:
+        who = "you" if state.escalation.to == USER else state.escalation.to
+        yield "decides", f"{who}: {state.escalation.why}".removesuffix(": ")
+    yield from ((name, known[name]) for name in ("last round", "red team", "text to sign") if name in known)
+    yield from (row for row in known.items() if row[0].startswith("vote ") and state.outcome is None)
+    for made in board.decisions(dialog)[-LATEST:]:
+        reason = f"; {made.superseded or made.reason}" if made.superseded or made.reason else ""
+        yield "decided", f"{made.ref} {made.stands} ({made.method}): {made.evidence}{reason}"
+    if (left := None if state.outcome else time_left(dialog, at)) is not None:
+        yield "time", f"{in_words(round(max(left, 0.0)))} left of {in_words(state.limits.max_time or 0.0)}"
 
-
-def _you(agent: str) -> str:
-    return "you" if agent == USER else agent
-
-
-def taken(dialog: Dialog) -> Iterator[tuple[str, str]]:
-    """What the person made of a result: that they took it, or rejected the one before this opening."""
-    note, before = dialog.entry(dialog.state.approved) if dialog.state.approved else None, rejected(dialog)
-    if note is not None:
-        yield "approved", f"by you{when(note.frame.at) if note.frame else ''}"
-    if before is not None:
-        yield "rejected", f"what ended in {where(before.ended_in)}, by you{when(before.at)}: {before.reason}"
-
-
-def when(at: str) -> str:
-    """A time behind a few words: ` on 2026-11-22 at 18:04 UTC`; "" for none."""
-    return f" on {at[:10]} at {at[11:16]} UTC" if at.endswith("Z") else ""
-
-
-# -- `dialogd status` -------------------------------------------------------------------------------------------------
 
 AwayOption = Annotated[
     bool, typer.Option("--away", help="What happened since you last spoke instead: needed of you, decided, proposed …")
@@ -346,7 +254,7 @@ def status(
     is_away: AwayOption = False,
     since: Since = None,
     every: All = False,
-    board: Board = False,
+    on_board: Board = False,
     cost: Cost = False,
     json: options.JsonOption = False,
 ) -> None:
@@ -360,11 +268,11 @@ def status(
         lines = [f"{row['id']:3} {row['url']}  pid {row['pid']}  {row['phase']}  {row['file']}" for row in rows]
         options.answer(rows, lines or ["no daemon runs"], json=json)
         return
-    if board or cost or is_away or since is not None:
-        from dialogd.cli import result, see
+    if on_board or cost or is_away or since is not None:
+        from dialogd.cli import past, result
 
-        if board:
-            see.show_board(settings, json=json)
+        if on_board:
+            past.show_board(settings, json=json)
         elif cost:
             result.show_cost(settings, json=json)
         else:
@@ -423,9 +331,8 @@ def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
         "consensus_reached": state.outcome is not None and state.outcome.is_consensus,
         "waiting": list(situation.reasons()), "needs_person": situation.needs_person(), "calls": situation.calls(),
         "agents": agents, "daemons": [_daemon(one, situation.healths.get(one.id)) for one in situation.daemons],
-        "rules": facts(dialog, wall_time()), "struck": sorted(state.hand.struck), "vetoed": list(state.table.vetoed),
-        "left": [agent.id for agent in state.hand.left], "step": state.hand.step,
-        "unattended": dialog.header.is_unattended, "warnings": list(warnings), "secrets_redacted": _secrets(dialog),
+        "state": facts(dialog), "unattended": dialog.header.is_unattended, "warnings": list(warnings),
+        "secrets_redacted": _secrets(dialog),
         "from_sessions": [
             {"entry": e.id, "via": e.via, "marks": list(map(str, e.written))} for e in dialog.entries if e.via
         ],
@@ -451,9 +358,8 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *(("", reason) for reason in situation.reasons()),
         *(("question", text) for text in questions.rows(dialog, at, datetime.astimezone) if not is_over),
         *(("approve", may_call(call, situation.file)) for call in situation.calls()),
-        *taken(dialog),
-        *procedure_rows(dialog, at),
         *_by_hand(situation),
+        *state_rows(dialog, at),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         ("secrets", f"{hidden} redacted in the file" if hidden else None),
         ("budget", budget_standing(state) or None),
@@ -481,8 +387,13 @@ def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
 
 
 def _by_hand(situation: Situation) -> Iterator[tuple[str, str]]:
-    """What the person withdrew, ruled out or set; what sessions that hold seats did by their hand, or tried."""
+    """What the person took, withdrew, ruled out or set; what sessions that hold seats did by their hand, or tried."""
     dialog = situation.dialog
+    note, before = dialog.entry(dialog.state.approved) if dialog.state.approved else None, board.rejected(dialog)
+    if note is not None:
+        yield "approved", f"by you{_when(note.at)}"
+    if before is not None:
+        yield "rejected", f"what ended in {where(before.ended_in)}, by you{_when(before.at)}: {before.reason}"
     yield from (("struck", strike.in_words) for strike in strikes(dialog).values())
     yield from (("vetoed", f"{ref}{reason and f': {reason}'}") for ref, reason in vetoes(dialog).items())
     if gone := ", ".join(agent.id for agent in dialog.state.hand.left):
@@ -493,3 +404,7 @@ def _by_hand(situation: Situation) -> Iterator[tuple[str, str]]:
         yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
     if did := lifecycle.from_sessions(dialog):
         yield "not you", did[-1] + (f" ({len(did)} in all)" if len(did) > 1 else "")
+
+
+def _when(at: str) -> str:
+    return f" on {at[:10]} at {at[11:16]} UTC" if at.endswith("Z") else ""

@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dialogd import person
-from dialogd.cli import options, terminal
-from dialogd.cli.options import daemons, log_of, notify
+from dialogd.cli import options
+from dialogd.cli.options import daemons, line, log_of, notify, plain, remark, show
 from dialogd.cli.speak import stop
 from dialogd.cli.status import Situation, ended, exit_code, may_call, next_step
-from dialogd.cli.terminal import line, plain, remark, show
 from dialogd.config import Settings, file_flag, new_command
 from dialogd.errors import DialogdError
 from dialogd.protocol import lifecycle
 from dialogd.protocol.lifecycle import budget, convergence
 from dialogd.protocol.marks import tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Outcome
-from dialogd.protocol.state import Dialog, in_dollars, total
+from dialogd.protocol.state import Dialog, Question, in_dollars, total
 from dialogd.protocol.text import dollars, many
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile
@@ -157,7 +156,8 @@ class Teller(Follower):
             elif isinstance(what, Entry):
                 self.tell("turn" if what.is_turn else "note", as_fact(what))
             elif kind == "question":
-                asked = {"question": what.text, "asker": what.asker, "by": what.by, "default": what.default}
+                last = what.open[-1] if what.open else Question("")  # of several the last one's deadline
+                asked = {"question": what.text, "asker": what.asker, "by": last.by, "default": last.default}
                 self.tell(kind, {"text": self.needed, **asked})
             else:
                 self.tell(kind, what)
@@ -246,21 +246,21 @@ def live_line(situation: Situation, writing: Mapping[str, Writing], *, older: fl
     busy = [*_busy(situation, writing, older)]
     first = [*(["paused"] if state.paused and busy else []), *(busy or situation.reasons())]
     shown = [BETWEEN.join(map(line, first))]
-    if terminal.width(shown[0]) > cells:
-        return terminal.fit(shown[0], cells)
+    if options.width(shown[0]) > cells:
+        return options.fit(shown[0], cells)
     gone, limits = total(state.spent), state.limits
     tokens = f"{gone.tokens:,} tokens" if gone.tokens else ""
     spent = ", ".join(filter(None, (in_dollars(gone) if gone.micros else "", tokens)))
     left = f"{max(limits.tokens - gone.tokens, 0):,} tokens left" if limits.tokens is not None else ""
     left = f"{dollars(max(limits.budget - gone.usd, 0.0))} left" if limits.budget is not None else left
     for part in (f"turn {state.turns_in_words}", spent, left, hint):
-        if part and terminal.width(BETWEEN.join([*shown, part])) <= cells:
+        if part and options.width(BETWEEN.join([*shown, part])) <= cells:
             shown.append(part)
     now = [one for one in writing.values() if one.turn > state.number]
     words = line(now[0].tail) if len(now) == 1 else ""  # of what is being written, where one agent alone writes
-    room = cells - terminal.width(BETWEEN.join([*shown, ""])) - 2
+    room = cells - options.width(BETWEEN.join([*shown, ""])) - 2
     if words and room >= SHORTEST_TAIL:
-        shown.insert(1, f"“{terminal.tail(words, room)}”")
+        shown.insert(1, f"“{options.tail(words, room)}”")
     return BETWEEN.join(shown)
 
 
@@ -305,7 +305,7 @@ def account(entry: Entry) -> str:
     tokens = f"{about(frame.tokens_in)} in, {about(frame.tokens_out)} out" if frame.tokens_in else ""
     took = f"{int(frame.ms) / 1000:.1f} s" if frame.ms.isdigit() else ""
     cost = about(frame.usd, "$") if frame.usd else ""
-    return line(" · ".join(filter(None, (terminal.clock(frame.at, ""), took, tokens, cost, frame.model))))
+    return line(" · ".join(filter(None, (options.clock(frame.at, ""), took, tokens, cost, frame.model))))
 
 
 class LiveView(Follower):
@@ -404,7 +404,7 @@ class LiveView(Follower):
         from rich.text import Text
 
         if self.is_terminal:
-            terminal.write(Text(plain(text), " ".join((*styles, "yellow")), overflow="ignore"), widest=WIDEST)
+            options.write(Text(plain(text), " ".join((*styles, "yellow")), overflow="ignore"), widest=WIDEST)
         else:
             show(plain(text))
 
@@ -419,9 +419,9 @@ class LiveView(Follower):
         agents = self.feed.dialog.header.agents if self.feed.dialog is not None else ()
         called, name = {USER: "you", **{agent.id: line(agent.name) for agent in agents}}, line(news.name)
         is_no_agents = news.from_session or news.by == SYSTEM
-        colour = "" if news.is_persons else "yellow" if is_no_agents else terminal.colour_of(news.by)
+        colour = "" if news.is_persons else "yellow" if is_no_agents else options.colour_of(news.by)
         heading = f"Turn {news.number} · {name}" if news.is_turn else f"Note · {name}"
-        parts: list[RenderableType] = [Text("─" * (terminal.columns(WIDEST)), "dim"), Text(heading, f"bold {colour}")]
+        parts: list[RenderableType] = [Text("─" * (options.columns(WIDEST)), "dim"), Text(heading, f"bold {colour}")]
         parts += [Text(facts, "dim")] if (facts := account(news)) else []
         below: list[RenderableType] = []
         if news.condition is Condition.DAMAGED:
@@ -432,14 +432,14 @@ class LiveView(Follower):
         rows = [row for row in news.body.split("\n") if news.frame or tolerant(row) not in news.marks]
         rows = [row.replace(SIGN[0], "\\\\" + SIGN[0], 1) if row.lstrip().startswith(SIGN[0]) else row for row in rows]
         if text := "\n".join(rows).strip("\n"):
-            below.append(terminal.markdown(plain(text)))
+            below.append(options.markdown(plain(text)))
         if found := sentences(news, lambda who: called.get(who, who)):
             below.append(Text("\n".join(["", *(f"{SIGN}{line(one)}" for one in found)])))
         if news.turn:
             below.append(Text(f"next: {', '.join(called.get(who, who) for who in news.turn)}", "dim"))
         # Nothing in a text passes for a heading of the view's own: every line of it is indented.
         padded = [Padding(part, (0, 0, 0, 2), expand=False) for part in below]
-        terminal.write(*parts, *(["", *padded, ""] if below else [""]), widest=WIDEST)
+        options.write(*parts, *(["", *padded, ""] if below else [""]), widest=WIDEST)
 
     def _ask(self) -> None:
         """That the person is asked, with a bell, and how it is answered."""
@@ -478,11 +478,11 @@ class LiveView(Follower):
         """What stands in the last line while nothing is typed: what is asked, or how things stand."""
         cells = max(os.get_terminal_size(sys.__stdout__.fileno()).columns - 1, 1)  # type: ignore[union-attr]
         if self.asking:
-            return terminal.fit(self.asking, cells)
+            return options.fit(self.asking, cells)
         if self.situation is None:
-            return terminal.fit(f"waiting for {line(str(self.settings.file))}", cells)
+            return options.fit(f"waiting for {line(str(self.settings.file))}", cells)
         if self.outcome is not None:
-            return terminal.fit(f"{self.how_it_ended} · {self.hint}", cells)
+            return options.fit(f"{self.how_it_ended} · {self.hint}", cells)
         older = time.monotonic() - self.asked_at
         return live_line(self.situation, self.writing, older=older, cells=cells, hint=self.hint)
 
@@ -736,7 +736,7 @@ def _as_lines(settings: Settings, *, follow: bool) -> Outcome | None:
         if kind == "warning":
             remark(f"-- {facts['text']}")
         else:
-            show(terminal.as_json({"event": kind, **facts}, indent=None))
+            show(options.as_json({"event": kind, **facts}, indent=None))
 
     teller, before = Teller(settings, tell), None
     while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json as jsons
+import os
 import re
 import shlex
 import shutil
@@ -14,23 +15,22 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 from dialogd import person
-from dialogd.backends.command import missing
-from dialogd.backends.seats import Cast
+from dialogd.backends import WRITING, auto, kind_of, writers
+from dialogd.backends.command import BWRAP, missing
+from dialogd.backends.seats import Cast, Seat
 from dialogd.cli import options
-from dialogd.cli.create import Start, former_cast, new_cast, takes_options
+from dialogd.cli.create import Asked, Seats, Start, former_cast, new_cast, takes_options
 from dialogd.cli.launch import Held, interruptible, perform
-from dialogd.cli.options import daemons
+from dialogd.cli.options import daemons, done, line, plain, remark, show
 from dialogd.cli.result import fresh, save
-from dialogd.cli.speak import done
 from dialogd.cli.status import ended, next_step, onwards
-from dialogd.cli.terminal import line, plain, remark, show
-from dialogd.config import Settings, file_flag, file_words
+from dialogd.config import Settings, dotenv, file_flag, file_words
 from dialogd.errors import BadInput, NotADialog, NotInstalled, Refused
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
@@ -44,11 +44,8 @@ from dialogd.tasks.approvals import Judge, Judged, bundled, judge_here, opened
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import Git, checkout_at, push, remotes, shown
 from dialogd.tasks.worktrees import Worktrees, base_of
-from dialogd.templates import ContextFile, Opening
+from dialogd.templates import ContextFile, Opening, template
 from dialogd.views.builds import events, look_into, why_of
-
-if TYPE_CHECKING:
-    pass
 
 TEMPLATE = "build"
 EXPECTED = 3  # tasks, where nobody says how many
@@ -93,8 +90,8 @@ def _number(least: int, about: str, *names: str, most: int | None = None) -> Any
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A build as it was asked for, beside its goal."""
+class Job:
+    """A build, beside what every dialog is asked for with."""
 
     repo: Annotated[str, _text("DIR", "Your repository. Default: the folder that you are in.")] = "."
     gate: Annotated[str, _text("CMD", "What tests a task, such as 'make test'. Default: nothing.")] = ""
@@ -104,32 +101,16 @@ class Asked:
     decided: Annotated[
         str | None, _text("DIALOG|PLAN", "Carry out what this dialog decided and you approved.", "--from")
     ] = None
-    agents: Annotated[str | None, _text("LIST", "Both backends: the moderator's, the tech lead's.")] = None
-    agent: Annotated[
-        list[str] | None, _text("SPEC", "M=BACKEND[:MODEL], who plans and reviews, or L=…, who works.")
-    ] = None
     iterations: Annotated[int, _number(1, "Attempts that a task has. Default: 3.")] = 3
     pass_score: Annotated[int, _number(0, "Points that a review needs. Default: 80.", most=100)] = 80
     cycles: Annotated[int, _number(0, "Improvements after the tasks. Default: 1.")] = 1
     expected: Annotated[int, _number(1, "How many tasks to expect. Default: 3.", "--tasks")] = EXPECTED
     gate_timeout: Annotated[str, _text("TIME", "How long the gate may take. Default: 15 minutes.")] = ""
-    question: Annotated[str | None, _text("TEXT", "The goal in full. Default: GOAL alone.", "--question", "-q")] = None
-    question_file: Annotated[str | None, _text("F", "Read the goal in full from a file; `-` reads standard input.")] = (
-        None
-    )
-    context: options.ContextFiles = None
-    timeout: Annotated[str | None, _text("TIME", "How long one reply may take. Default: 30 minutes.")] = None
-    budget: options.Budget = None
-    unattended: Annotated[
-        bool,
-        typer.Option("--unattended", help="Nobody watches: tasks are taken as proposed, and dropped where they fail."),
-    ] = False
     yes: Yes = False
 
-    def wanted(self, goal: str | None) -> Start:
+    def wanted(self, goal: str | None, asked: Asked) -> Start:
         """The dialog in which it is carried out. Raises what is in the way, of the goal and in the repository."""
         topic, said, along, source = _goal(goal, self.decided)
-        own = ("question_file", "agents", "agent", "timeout", "context", "unattended", "budget")
         folder = Path.cwd() / Path(self.repo).expanduser()
         base = base_of(folder)
         if base.uncommitted:
@@ -144,10 +125,8 @@ class Asked:
             "gate": " ".join(self.gate.split()), "gate_timeout": max(limit, 1), "iterations": self.iterations,
             "pass_score": self.pass_score, "cycles": self.cycles,
         }  # fmt: skip
-        return Start(
-            topic, question=said or self.question, template=TEMPLATE, **{name: getattr(self, name) for name in own},
-            build=rules, expected=self.expected, along=along, gate_sees=tuple(map(str, self.toolchains)),
-        )  # fmt: skip
+        own = asdict(asked) | {"topic": topic, "question": said or asked.question}
+        return Start(**own, template=TEMPLATE, build=rules, expected=self.expected, along=along)
 
     @property
     def toolchains(self) -> list[Path]:
@@ -157,7 +136,7 @@ class Asked:
 
 @build.command("run", hidden=True)
 @takes_options
-def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> None:
+def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: Held) -> None:
     """Have a goal carried out in a repository, task by task: planned, built, tested, reviewed.
 
     A moderator splits it into tasks, you confirm them, a tech lead carries each out in a worktree of its own, the gate
@@ -166,23 +145,77 @@ def run(ctx: typer.Context, goal: Goal = None, *, asked: Asked, held: Held) -> N
     """
     lasts, settings = held.lasts, held.settings(goal)
     if held.go_on:
-        again = _gone_on(ctx, asked, held, settings)
-        if again is None:
+        cast = _gone_on(ctx, job, asked, held, settings)
+        if cast is None:
             return
-        cast = again
     else:
+        wanted = job.wanted(goal, asked)
 
         def agree(opening: Opening) -> None:
-            for row in chain(_will_be(opening, asked), _tried(opening, asked, settings)):
+            for row in chain(_will_be(opening, job, asked), _tried(opening, job, settings)):
                 remark(row)
-            ask("Start it?", yes=asked.yes)
+            ask("Start it?", yes=job.yes)
 
-        prices = held.price or ()
         settings, cast = new_cast(
-            settings, asked.wanted(goal), held.pace or "", replace=held.replace, prices=prices, agree=agree
+            settings,
+            wanted,
+            held.pace or "",
+            replace=held.replace,
+            prices=held.price or (),
+            agree=agree,
+            led=lambda seats: _with_a_lead(seats, settings),
+            equipped=lambda seats: _equipped(seats, job, wanted, settings),
         )
     with interruptible() as interrupt:
         raise typer.Exit(perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens))
+
+
+LEADS = ("codex", "claude-code", "gemini", "opencode")
+"""What works where nobody says who; the moderator is often a Claude."""
+
+
+def _of_build(seats: Seats) -> tuple[Seat, Seat]:
+    """Who works, and who moderates."""
+    rules, by = template(TEMPLATE).rules([seat.id for seat in seats]).build, {seat.id: seat for seat in seats}
+    assert rules is not None
+    return by[rules.lead], by[rules.moderator]
+
+
+def _with_a_lead(seats: Seats, settings: Settings) -> Seats:
+    """The seats with a coding agent that is here as the lead, where nobody says who is to work.
+
+    Of two it is one of another family than the moderator's, where that is known.
+    """
+    lead, _ = _of_build(seats)
+    if lead.backend or settings.source("backend") != "default" or settings.command:
+        return seats
+    found = auto.survey(LEADS, os.environ, dotenv(Path.cwd()), settings.base_url)
+    others = {auto.family_of(seat.backend) for seat in seats if seat is not lead}
+    here = [name for name in LEADS if found[name].here and not writers()[name]]
+    chosen = next(iter(sorted(here, key=lambda name: auto.family_of(name) in others)), "")
+    return tuple(replace(seat, backend=chosen) if seat is lead else seat for seat in seats)
+
+
+def _equipped(seats: Seats, job: Job, wanted: Start, settings: Settings) -> Seats:
+    """The seats with the repository that they may read or work on, and what tests it."""
+    lead, moderator = _of_build(seats)
+    kind_of(lead.backend)
+    why = writers()
+    if lacking := why[kind := lead.backend.partition(":")[0]]:
+        able = ", ".join(sorted(name for name in WRITING if not why[name]))
+        raise BadInput(
+            f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
+            fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {BWRAP}' if kind in WRITING else ''}",
+        )
+    if moderator.backend.partition(":")[0] == auto.LAST_RESORT:
+        raise BadInput(
+            f"{moderator.backend} cannot work as {moderator.id} ({moderator.title}): its lines plan nothing",
+            fix=f"name another: --agent {moderator.id}=BACKEND",
+        )
+    repo = str(wanted.build["repo"])
+    sees = readable(job.toolchains, settings.file, settings.state_dir, Worktrees(Path(repo)))
+    work = replace(lead, gate=str(wanted.build["gate"]), gate_sees=tuple(map(str, sees)))
+    return tuple(replace(work if seat is lead else seat, repo=repo) for seat in seats)
 
 
 # What `--continue` takes beside the file: what it says, and what daemons take that it starts.
@@ -190,7 +223,7 @@ WORDS = ("go_on", "file", "budget", "unattended", "yes")
 STARTS = ("gate_sees", "pace", "plan", "linger", "opens")
 
 
-def _gone_on(ctx: typer.Context, asked: Asked, held: Held, settings: Settings) -> Cast | None:
+def _gone_on(ctx: typer.Context, job: Job, asked: Asked, held: Held, settings: Settings) -> Cast | None:
     """Have a build go on; its agents, None where their daemons run. Raises `BadInput` for what it does not take."""
     log = options.log_of(settings)
     rules = person.rules_of_build(options.dialog_at(log))
@@ -208,8 +241,8 @@ def _gone_on(ctx: typer.Context, asked: Asked, held: Held, settings: Settings) -
     if names:
         what = f"{names}: a build that goes on keeps what it began with"
         raise BadInput(what, fix="leave it out, or begin another build with it")
-    trees = Worktrees(Path(rules.repo)) if asked.gate_sees else None
-    sees = tuple(map(str, readable(asked.toolchains, settings.file, settings.state_dir, trees))) if trees else ()
+    trees = Worktrees(Path(rules.repo)) if job.gate_sees else None
+    sees = tuple(map(str, readable(job.toolchains, settings.file, settings.state_dir, trees))) if trees else ()
     after = person.carry_on(log, asked.budget or "")
     if asked.unattended:
         after = person.leave(log, USER)
@@ -272,11 +305,11 @@ def _source(named: str) -> Dialog:
         return current(open_memory().dialog(ident))[1]
 
 
-def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
+def _will_be(opening: Opening, job: Job, asked: Asked) -> Iterator[str]:
     """What the build will be, before anything is started."""
     rules = opening.rules.build
     assert rules is not None
-    work = f"{many(asked.expected, 'task')} of up to {many(rules.iterations, 'attempt')}"
+    work = f"{many(job.expected, 'task')} of up to {many(rules.iterations, 'attempt')}"
     yield f"goal    {one_line(opening.topic, 200)}"
     yield f"repo    {rules.repo}: from {rules.branch} at {rules.base[:12]}; its checkout is not touched"
     yield f"gate    {rules.gate or 'none: nothing is tested, and every approval says so'}"
@@ -284,9 +317,7 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
         what = "every tree is untested" if asked.unattended else "you are asked for each tree"
         yield f"        no sandbox here, so {what}: {why}"
     elif rules.gate:
-        seen = (
-            f"only {', '.join(asked.gate_sees)}" if asked.gate_sees else "nothing: --gate-sees .venv shows it a folder"
-        )
+        seen = f"only {', '.join(job.gate_sees)}" if job.gate_sees else "nothing: --gate-sees .venv shows it a folder"
         yield f"        in a sandbox, without network; of your home and your checkout it sees {seen}"
     yield f"turns   at most {opening.max_turns}: {work}, {many(rules.cycles, 'improvement')}, a summary"
     if asked.unattended:
@@ -300,19 +331,19 @@ def _will_be(opening: Opening, asked: Asked) -> Iterator[str]:
     )
 
 
-def _tried(opening: Opening, asked: Asked, settings: Settings) -> Iterator[str]:
+def _tried(opening: Opening, job: Job, settings: Settings) -> Iterator[str]:
     """How the gate ends on the commit that the build starts from, as it will run on each task."""
     rules = opening.rules.build
     if rules is None or not rules.gate or missing():
         return
     trees = Worktrees(Path(rules.repo), build=opening.dialog)
-    gate = Gate(rules.gate, rules.gate_timeout, trees, settings.file, settings.state_dir, asked.toolchains)
-    way_out = "; Ctrl-C leaves that out" if sys.stdin.isatty() and not asked.yes else ""
+    gate = Gate(rules.gate, rules.gate_timeout, trees, settings.file, settings.state_dir, job.toolchains)
+    way_out = "; Ctrl-C leaves that out" if sys.stdin.isatty() and not job.yes else ""
     yield f"tried   the gate runs on {rules.base[:12]}, before anything is changed{way_out}"
     try:
         ran = asyncio.run(gate.over(rules.base, name := f"base-{rules.base[:12]}"))
     except KeyboardInterrupt:
-        if asked.yes:
+        if job.yes:
             raise
         yield "        interrupted: how it ends is not known"
         return

@@ -187,7 +187,7 @@ def test_a_command_whose_daemon_is_gone_is_listed_and_ended(dialogd: Commands) -
             mine = [left for left in listed.json["leftovers"] if left["pid"] == process.pid]
             assert [(left["kind"], left["reaped"]) for left in mine] == [("process", None)]
             assert not is_over(process)
-            assert "commands whose daemon is gone\n" in look(dialogd).out
+            assert f"process pid {process.pid} " in look(dialogd).out
             reaped = look(dialogd, "--reap", "--json")
             assert [left["reaped"] for left in reaped.json["leftovers"] if left["pid"] == process.pid] == [True]
             assert all(map(is_over, [process, *below]))

@@ -128,7 +128,7 @@ def test_help_loads_no_command(dialogd: Commands) -> None:
             "dialogd",
             "dialogd.acts",
             "dialogd.cli",
-            "dialogd.cli.terminal",
+            "dialogd.cli.options",
             "dialogd.errors",
         } | {name for name in own if name.startswith("dialogd.protocol") and not name.startswith("dialogd.protocol.f")}
         assert len(own) < 12, own
@@ -138,7 +138,7 @@ def test_a_wrong_command_loads_no_other(dialogd: Commands) -> None:
     _, modules = loaded(dialogd, "statsu")
     assert not modules & HEAVY
     assert not {name for name in modules if name.startswith("dialogd.cli.")} - {
-        "dialogd.cli.terminal",
+        "dialogd.cli.options",
     }
 
 

@@ -53,9 +53,7 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
         room = decided(room) if is_later else room
         dialog, plan = room.dialog, Plan(room.dialog)
         dialogd.file.write_bytes(room.paper.data)
-        shown, facts, status = dialogd.all(
-            [["status", "--board"], ["status", "--board", "--json"], ["status", "--json"]]
-        )
+        shown, facts, status = dialogd.all([["status", "--board"], ["status", "--board", "--json"], ["status"]])
         first, *later = facts.json["decisions"]
         assert facts.json["proposals"][0]["decision"] == word
         assert (first["outcome"], first["rejected_in"], first["superseded"]) == (
@@ -63,7 +61,7 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
         )
         assert why in shown.out
         assert f"\n  P1   {word}" in shown.out
-        assert why in status.json["rules"]["decisions"][0]["reason"]
+        assert why in status.out
         assert all(other["outcome"] == "approved" and not other["superseded"] for other in later)
 
         head = first_screen(plan)

@@ -107,7 +107,7 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
     ]
     assert (dialogd.state.dialog(dialogd.file) / "cast.json").stat().st_mode & 0o777 == 0o600
     refused = dialogd("run", "--continue")
-    assert (refused.code, "dialogd say" in refused.err) == (1, True)
+    assert (refused.code, "dialogd reject" in refused.err) == (1, True)
 
 
 @pytest.mark.slow

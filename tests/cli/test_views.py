@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends.seats import Cast, Seat
-from dialogd.cli import status as standing
-from dialogd.cli.status import exit_code, next_step
+from dialogd.cli.status import exit_code, next_step, state_rows
 from dialogd.person import stop
 from dialogd.protocol.model import USER, Outcome
-from dialogd.protocol.state import Ballot, Decision, Dialog, Escalation, Poll, Polls, Seal
+from dialogd.protocol.state import Ballot, Decision, Escalation, Poll, Polls
 from dialogd.store.logfile import LogFile
 from tests.cli.command import Commands, reviewed, until
 from tests.support.cases import cases
@@ -153,43 +152,25 @@ def test_no_command_shows_people_the_states_names(dialogd: Commands) -> None:
 # -- The rows of a dialog's own rules, case by case -------------------------------------------------------------------
 
 
-def stood(*setup: str, keys: Sequence[str] = (), **state: object) -> Dialog:
-    """A dialog with these parts of its state."""
-    dialog = room(*setup, keys=keys).dialog
-    return replace(dialog, state=state_with(dialog.state, **state))
-
-
-def rows(dialog: Dialog) -> list[str]:
-    """The rows, each behind its label."""
-    return [f"{label}: {text}" for label, text in standing.procedure_rows(dialog, NOW)]
-
-
 MADE = tuple(Decision(f"P{n}", "approved", "vote", "2 for (A, B)", "cheap", str(n)) for n in range(1, 5))
 POLLS = Polls((Poll("P5", 6, (Ballot("B", "reject", "no", 7),)), Poll("P6", 6)))
-SEALS = (Seal("A", "x", "1.1", "1"), Seal("C", "y", "1.2", "1"))
 ROBIN = ('order = "round-robin"',)
+ENDED = Outcome("DECIDED", "B", "4")
 # A Setup, what the header and the state have, a part of the rows, and what is in none of them.
 ROWS: list[tuple[Sequence[str], Sequence[str], dict[str, object], Sequence[str], Sequence[str]]] = [
-    ((), (), {}, (), ("rules", "round", "time")),
-    (ROBIN, (), {"rounds": 0}, ("round: 1",), ("rounds",)),
-    (ROBIN, ("Max Rounds: 5",), {"rounds": 1}, ("round: 2 of 5",), ()),
-    (ROBIN, ("Max Rounds: 2",), {"rounds": 2}, ("round: 2 of 2",), ()),
-    (COUNCIL, (), {"rounds": 0}, ("round: 1; phase 1 of 2, DISCOVERY: what there is",), ()),
-    (COUNCIL, (), {"rounds": 1}, ("round: 2; phase 2 of 2, ANALYSIS",), ()),
-    (COUNCIL, (), {"rounds": 9}, ("round: 10; phase 2 of 2, ANALYSIS",), ()),
-    (('order = "free"',), (), {}, ("rules: order free; verdict mutual, all sign the same text",), ()),
-    (('order = "free"', 'verdict = "moderator"'), (), {}, ("verdict moderator, the moderator decides",), ()),
-    (('order = "free"', 'verdict = "judge"', 'judge = "C"'), (), {}, ("verdict judge, C judges",), ()),
-    (('order = "free"', 'verdict = "judge"'), (), {}, ("verdict judge, nobody judges",), ()),
+    ((), (), {}, (), ("rules", "time")),
+    (ROBIN, (), {}, ("rules: order round-robin; verdict mutual; 0 rounds complete",), ("phase",)),
+    (COUNCIL, (), {}, ("verdict vote; 0 rounds complete; phase 1 of 2, DISCOVERY",), ()),
+    (COUNCIL, (), {"rounds": 1}, ("phase 2 of 2, ANALYSIS",), ()),
     (COUNCIL, (), {"polls": POLLS, "decisions": MADE}, (
-        "vote: P5: B reject; not yet: A, C", "vote: P6: nobody yet; not yet: A, B, C",
+        "vote P5: B reject", "vote P6: nobody yet",
         *(f"decided: P{n} approved (vote): 2 for (A, B); cheap" for n in (2, 3, 4))), ("P1 approved",)),
-    (COUNCIL, (), {"polls": POLLS, "escalation": Escalation("C"), "decisions": MADE[:1],
-                   "outcome": Outcome("DECIDED", "B", "4")}, ("decided: P1 approved",), ("vote: ", "decides: ")),
-    (COUNCIL, (), {"escalation": Escalation("C", "three votes failed"), "blocking": (2, 3), "queue": (USER, "B")}, (
-        "decides: C: three votes failed", "blocks: an approval: finding 2, 3", "in line: for the floor: you, B"), ()),
+    (COUNCIL, (), {"polls": POLLS, "escalation": Escalation("C"), "outcome": ENDED}, (), ("vote ", "decides: ")),
+    (COUNCIL, (), {"escalation": Escalation("C", "three votes failed")}, ("decides: C: three votes failed",), ()),
     (COUNCIL, (), {"escalation": Escalation(USER)}, ("decides: you",), ()),
     ((), (BEGAN, "Max Time: 1 hour"), {}, ("time: 30 minutes left of 1 hour",), ()),
+    ((), (BEGAN, "Max Time: 5 minutes"), {}, ("time: 0 seconds left",), ()),
+    ((), ("Started: in spring", "Max Time: 50 minutes"), {}, (), ("time",)),
 ]  # fmt: skip
 
 
@@ -197,60 +178,11 @@ ROWS: list[tuple[Sequence[str], Sequence[str], dict[str, object], Sequence[str],
 def test_the_rows_of_a_dialog_with_rules_of_its_own(
     setup: Sequence[str], keys: Sequence[str], state: dict[str, object], shown: Sequence[str], hidden: Sequence[str]
 ) -> None:
-    found = "\n".join(rows(stood(*setup, keys=keys, **state)))
+    dialog = room(*setup, keys=keys).dialog
+    dialog = replace(dialog, state=state_with(dialog.state, **state))
+    found = "\n".join(f"{label}: {text}" for label, text in state_rows(dialog, NOW))
     assert [one for one in shown if one not in found] == [], found
     assert [one for one in hidden if one in found] == [], found
-
-
-def test_the_facts_behind_the_rows_are_whole() -> None:
-    facts = standing.facts(stood(*COUNCIL, decisions=MADE, escalation=Escalation("C", "why"), queue=(USER,)), NOW)
-    assert [one["ref"] for one in facts["decisions"]] == ["P1", "P2", "P3", "P4"]
-    assert facts["decisions"][0] == {
-        "ref": "P1", "outcome": "approved", "method": "vote", "evidence": "2 for (A, B)", "reason": "cheap",
-        "entry": "1",
-    }  # fmt: skip
-    assert (facts["escalated"], facts["escalation"], facts["queue"]) == ("C", "why", ["USER"])
-
-
-def test_seals_of_an_open_round_and_whom_it_waits_for() -> None:
-    dialog = Room(opening("A", "B", "C", turn="A, B, C", setup='order = "parallel"')).dialog
-    for seals, row, unsealed in (
-        ((), None, []), (SEALS, "sealed: A, C; waiting for B", ["B"]),
-        ((*SEALS, Seal("B", "z", "1.3", "1")), "sealed: A, C, B", []),
-    ):  # fmt: skip
-        one = replace(dialog, state=state_with(dialog.state, seals=seals))
-        assert [text for text in rows(one) if text.startswith("sealed")] == ([row] if row else [])
-        assert standing.facts(one, NOW)["unsealed"] == unsealed
-
-
-LEFT = [
-    ((BEGAN, "Max Time: 50 minutes"), {}, 1200.0),
-    ((BEGAN, "Max Time: 50 minutes"), {"began": "2026-11-21T19:20:00Z"}, 2400.0),
-    ((BEGAN, "Max Time: 5 minutes"), {}, 0.0),
-    ((BEGAN,), {}, None),
-    (("Max Time: 50 minutes",), {}, None),
-    (("Started: in spring", "Max Time: 50 minutes"), {}, None),
-]
-
-
-@cases(("keys", "state", "left"), LEFT)
-def test_the_time_that_is_left(keys: Sequence[str], state: dict[str, object], left: float | None) -> None:
-    dialog = stood(keys=keys, **state)
-    assert standing.facts(dialog, NOW)["time_left"] == left
-    assert any(row.startswith("time") for row in rows(dialog)) == (left is not None)
-
-
-def test_after_the_end_the_rounds_that_were_complete_are_counted_and_the_phase_is_theirs() -> None:
-    stage = room(*ROBIN, keys=["Max Rounds: 5"], **{who: ["x"] for who in "ABC"})
-    for me in "ABC":
-        stage.step(me)
-    assert "round: 2 of 5" in rows(stage.dialog)
-    stage.stop()
-    assert "rounds: 1 complete, of at most 5" in rows(stage.dialog)
-    for most, phase in ((3, "2 of 2, ANALYSIS"), (1, "1 of 2, DISCOVERY")):
-        stage = room(*COUNCIL, keys=[f"Max Rounds: {most}"], **{who: ["Well."] * 4 for who in "ABC"})
-        stage.run()
-        assert f"; ended in phase {phase}" in "".join(rows(stage.dialog))
 
 
 # -- After an end -----------------------------------------------------------------------------------------------------

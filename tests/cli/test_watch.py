@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd import person
-from dialogd.cli.options import ask
+from dialogd.cli.options import as_json, ask, colour_of, fit, plain, tail, width
 from dialogd.cli.status import Situation
-from dialogd.cli.terminal import as_json, colour_of, fit, plain, tail, width
 from dialogd.cli.watch import Feed, Writing, live_line
 from dialogd.protocol.model import Draft, Mark
 from dialogd.store.disk import StateDir
