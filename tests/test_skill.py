@@ -165,6 +165,7 @@ guidelines: |
   Be kind.
   Be brief.
 words: 50 words
+labels: names
 question_defaults: true
 board:
   round_limit: 3
@@ -200,7 +201,7 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     found = terms(FULL)
     assert found.problems == ()
     assert [(note.line, note.what) for note in found.notes] == [
-        (30, "key 'license' is ignored"),
+        (31, "key 'license' is ignored"),
         (32, "key 'metadata' is ignored"),
     ]
     rules = found.rules
@@ -212,7 +213,7 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     assert rules.escalation_threshold == 2
     assert (rules.guidelines, dict(found.more)) == (
         "Be kind. Be brief.",
-        {"words": "50 words", "question_defaults": True},
+        {"labels": "names", "words": "50 words", "question_defaults": True},
     )
     assert rules.board == Board(round_limit=3)
     ann, bob, cy = found.cast

@@ -247,8 +247,8 @@ def system(header: Header, agent: Participant, has: str = "") -> str:
         "is_judge": me == header.judge,
         "role": own.name or agent.role,
         "manner": PERSONALITIES.get(own.personality.casefold(), ""),
-        "you": me,
-        "others": [one.id for one in header.agents if one.id != me],
+        "you": _label(header, header.agent(me) or agent),
+        "others": [_label(header, one) for one in header.agents if one.id != me],
         "voters": header.voters,
         "deciders": deciders,
         "may_propose": own.may_use("PROPOSAL"),
@@ -258,6 +258,15 @@ def system(header: Header, agent: Participant, has: str = "") -> str:
         "kinds": rules.kinds.items() if own.may(*OWN_KINDS) else (),
     }
     return re.sub(r"\n{3,}", "\n\n", _rendered("system.md", values))
+
+
+def names_agents(header: Header) -> bool:
+    """True where agents are called by their names too, and not by their ids alone: nobody defers to an id."""
+    return header.setup.get("labels") == "names"
+
+
+def _label(header: Header, agent: Participant) -> str:
+    return f"{agent.id} ({agent.name})" if names_agents(header) else agent.id
 
 
 # -- Where an agent stands in the turn it owes, and what this turn is for ---------------------------------------------
@@ -577,13 +586,13 @@ def repair(prompt: Prompt, agent: Participant, re_: str, reply: str, question: s
 _SETUP = re.compile(
     r"^##[ \t]+Setup[ \t]*\n((?:(?!```).*\n)*?)```[ \t]*toml[ \t]*\n(?:(?!```).*\n)*```[ \t]*\n?", re.M | re.I
 )
-# Agents are called by their ids alone: nobody defers to an id.
 _NOT_FOR_MODELS = re.compile(r"^[ \t]*[*_]{0,2}(?:Agents|Dialog)[*_]{0,2}:.*\n?", re.M | re.I)
 
 
 def _header(header: Header) -> str:
     """The header as it stands, without its Setup: that is said in words, to each what concerns it."""
-    text = _NOT_FOR_MODELS.sub("", re.sub(r"\n{3,}", "\n\n", _SETUP.sub(r"\1", header.text)))
+    text = re.sub(r"\n{3,}", "\n\n", _SETUP.sub(r"\1", header.text))
+    text = text if names_agents(header) else _NOT_FOR_MODELS.sub("", text)
     return f"# The dialog's header\n\n{text.strip()}\n\n# The dialog so far"
 
 
@@ -601,9 +610,11 @@ def _to_decide_on(dialog: Dialog, me: str) -> Iterator[Part]:
         yield Part(f"text-{proposal.ref}", text, re=proposal.entry)
 
 
-def _nameless(mark: Mark) -> Mark:
-    """The mark as models read it: of who is invited the id alone."""
-    return Mark(mark.name, mark.value.partition("=")[0].strip()) if mark.name == "INVITE" else mark
+def _nameless(dialog: Dialog, mark: Mark) -> Mark:
+    """The mark as models read it: of who is invited the id alone, where ids are the labels."""
+    if mark.name != "INVITE" or names_agents(dialog.header):
+        return mark
+    return Mark("INVITE", mark.value.partition("=")[0].strip())
 
 
 def _entry(dialog: Dialog, entry: Entry, agent: Participant) -> Part:
@@ -619,7 +630,7 @@ def _entry(dialog: Dialog, entry: Entry, agent: Participant) -> Part:
     person = f"{entry.from_session}, not by the person" if entry.from_session else f"the person{host}"
     who = person if entry.by == USER else "the daemon" if entry.by == SYSTEM else entry.by
     who = f"{who} (you)" if entry.by == agent.id else who
-    marks = "\n".join(str(_nameless(mark)) for mark in entry.marks) if entry.frame else ""
+    marks = "\n".join(str(_nameless(dialog, mark)) for mark in entry.marks) if entry.frame else ""
     text = "\n\n".join(part for part in (entry.body, marks) if part)
     re_ = entry.re if entry.frame else ""
     sound = entry.condition is Condition.SOUND

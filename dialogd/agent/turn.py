@@ -610,6 +610,10 @@ class Turn:
         lacking = compose.lacks_body(request.dialog, self.of.me, admission.reply)
         if not lacking or (not is_blank(text) and not call.affords(request)):
             return text
+        if not (is_blank(text) or self.of.backend.costs):  # else two calls' bills would count twice after a kill
+            first = self._taken(call, request.dialog, text)
+            with suppress(DialogdError):  # without it, the turn is asked for again after a kill
+                await self.of.on_disk(lambda: self.of.journal.reply(first))
         whole, re_ = request.prompt, self.debt.re
         back = replace(
             request,

@@ -29,6 +29,7 @@ from dialogd.protocol.rules import (
     Text,
     board_table,
     did_you_mean,
+    one_of,
     read_as,
 )
 from dialogd.protocol.text import clean, one_line, read_count, redact
@@ -415,6 +416,7 @@ class Matter(Rules):
     max_time: Seconds | None = None
     timeout: Seconds | None = None
     words: Text = ""
+    labels: Annotated[str, one_of(("names", "ids"))] = "ids"
     question_defaults: bool = False
 
 
@@ -488,6 +490,7 @@ def terms_of(skill: Skill) -> Terms:
         fix = "write $topic, $question, or $$ for a dollar"
         wrong.append(Mistake(skill.opening_line, "the opening holds a $name that is none", fix))
     more: dict[str, str | bool] = {"words": matter.words, "question_defaults": matter.question_defaults}
+    more["labels"] = matter.labels if matter.labels != "ids" else ""
     wrong.sort(key=lambda mistake: mistake.line)
     return Terms(
         cast=cast,

@@ -131,10 +131,13 @@ def test_damaged_text_is_not_quoted() -> None:
     assert "surely" not in torn.thinks("A")
 
 
-def test_nobody_is_called_by_the_name_of_a_model() -> None:
-    asked = Room("# D\n\n**Agents:** A = Claude A, B = Codex B\n\n## User\nHello\nTURN: A\n").thinks("A")
-    assert "Codex" not in asked
-    assert "Claude" not in asked
+def test_nobody_is_called_by_the_name_of_a_model_unless_the_header_asks_for_it() -> None:
+    text = "# D\n\n**Agents:** A = Claude A, B = Codex B\n{}\n## User\nHello\nTURN: A\n"
+    plain = Room(text.format("")).thinks("A")
+    named = Room(text.format('\n## Setup\n```toml\nlabels = "names"\n```\n')).thinks("A")
+    assert "Codex" not in plain
+    assert "Claude" not in plain
+    assert named.startswith("You are A (Claude A), in a written dialog with B (Codex B).")
 
 
 def test_what_the_project_says_stands_after_the_question_as_data() -> None:
