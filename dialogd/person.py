@@ -131,7 +131,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
     program they came by. `check` is given the dialog under the lock, and raises where nothing may be added.
     """
     words = redact(clean(text), secrets)[0].strip("\n")
-    proposes = proposal or bool(instead.strip())
+    proposes = proposal or bool(instead.strip()) or kind.strip().upper() == "PROPOSAL"
     if is_blank(words):
         raise BadInput("there is nothing to say", fix='give the words: dialogd say "Consider Redis too"')
     if proposes and (note or len(words) > LONGEST):
@@ -157,17 +157,18 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
     return write(log, "note" if note and not (limits or kind.strip()) else "say", make)
 
 
-def kinds(dialog: Dialog) -> tuple[str, ...]:
-    """The kinds of contribution that the person's words may be as they stand: without fields, beside no others."""
-    known, beside = {**CONTRIBUTIONS, **dialog.header.rules.kinds}, ("PROPOSAL", "RESERVATION", "RE", "CONFIDENCE")
-    return tuple(name for name, kind in known.items() if name not in beside and not kind.fields and not kind.resolves)
+def kinds(dialog: Dialog, *, note: bool = False) -> tuple[str, ...]:
+    """The kinds that the person's words may be as they stand, without fields; a note neither proposes nor objects."""
+    beside = ("RESERVATION", "RE", "CONFIDENCE", *(("PROPOSAL", "OBJECTION") if note else ()))
+    known = {name: kind for name, kind in {**CONTRIBUTIONS, **dialog.header.rules.kinds}.items() if name not in beside}
+    return tuple(name for name, kind in known.items() if not kind.fields and not kind.resolves)
 
 
 def _typed(dialog: Dialog, kind: str, words: str) -> tuple[Mark, ...]:
     name = kind.strip().upper()
     if name and name not in kinds(dialog):
         raise BadInput(f"there are no messages of type {kind[:60]!r}", fix=f"name one of: {', '.join(kinds(dialog))}")
-    return (Mark(name, one_line(words, LONGEST)),) if name else ()
+    return () if name in ("", "PROPOSAL") else (Mark(name, one_line(words, LONGEST)),)  # a proposal is numbered
 
 
 def _budget_mark(budget: str) -> tuple[Mark, ...]:

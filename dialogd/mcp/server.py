@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,27 +34,30 @@ from dialogd import __version__, person
 from dialogd.agent.prompt import answers_of_the_round, reads_all
 from dialogd.backends.auto import LIVE
 from dialogd.cli import options
+from dialogd.cli.create import Start, listed
 from dialogd.cli.launch import Ongoing
 from dialogd.cli.options import accepted, daemons, healths, notify
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import sessions as known
-from dialogd.mcp.sessions import Facts, Limits, Position, log_of, result_of, result_of_command, state_of
+from dialogd.mcp.sessions import NO_LIMITS, Facts, Limits, inside, log_of, result_of, result_of_command, state_of
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.lifecycle import WORDS, worded
 from dialogd.protocol.model import ALL, USER
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import is_blank, one_line
 from dialogd.server.serving import attribute, bind, make_server
 from dialogd.store.disk import StateDir
 from dialogd.store.registry import Running, caller_here
+from dialogd.templates import names
 from dialogd.views.documents import markdown, plan_facts
 from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.words import first_words
 
 VIA = "mcp"
+LONGEST_PATH = 1_000  # characters
 WAIT = 45.0  # seconds: clients cut longer calls
 SLICE = 5.0  # seconds of waiting between two reports of progress
 ANSWER = 30.0  # seconds until a daemon has said what became of a reply
@@ -81,6 +84,42 @@ class Filter(BaseModel):
     position: str = Field("", description="its template")
     agent: str = Field("", description="id or role")
     topic: str = ""
+
+
+class Position(BaseModel):
+    """What a position is taken on, and by whom."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    target: Annotated[str, Field(description="a question, file or folder")]
+    agents: Annotated[list[str], Field(description="claude, codex, A=claude …")] = []
+    limits: Limits = NO_LIMITS
+    allow_tools: Annotated[bool, Field(description="coding agents read this project, others call your MCP servers")] = (
+        False
+    )
+    unattended: Annotated[bool, Field(description="never wait for the person")] = False
+
+
+def asked_for(question: str, agents: Sequence[str], position: str, *, unattended: bool) -> Start:
+    """A session as it was asked for; `agents` are backends, or `ID=BACKEND[:MODEL][@DIR]`, none for what is here."""
+    if is_blank(question):
+        raise BadInput("the question is empty", fix="say what the agents are to discuss")
+    named = listed(agents)
+    return Start(question=question, template=position or None, unattended=unattended, break_cycles=True, **named)
+
+
+def on(position: str, config: Position) -> tuple[Start, Path | None]:
+    """The session in which agents take that position on the target, and its project. Raises `BadInput`, `Refused`."""
+    if not position.strip():
+        raise BadInput("no position is named", fix=f"name one of: {', '.join(names())}")
+    target, project, context = config.target.strip(), Path.cwd() if config.allow_tools else None, list[str]()
+    if "\n" not in target and 0 < len(target) < LONGEST_PATH and Path(target).expanduser().exists():
+        place, target = inside(target), f"Examine {target}."
+        if place.is_dir() and not config.allow_tools:
+            raise Refused(f"{place} is a folder, which only tools can read", fix="set allow_tools, or name a file")
+        context, project = ([str(place)], project) if place.is_file() else ([], place)
+    asked = asked_for(target, config.agents, position, unattended=config.unattended)
+    return replace(asked, context=context), project
 
 
 class Tools:
@@ -186,8 +225,8 @@ class Tools:
                 what = f"seat {reader} takes part in that session itself"
                 raise Refused(what, fix="wait for its turn: wait_for_turn")
             return await self._wait(one.file, wait, ctx, session)
-        start = replace(known.asked_for(question, agents or (), position, unattended=unattended), context=context)
-        return await self._begin(wait, ctx, start, limits or known.NO_LIMITS)
+        start = replace(asked_for(question, agents or (), position, unattended=unattended), context=context)
+        return await self._begin(wait, ctx, start, limits or NO_LIMITS)
 
     async def position_invoke(
         self,
@@ -197,7 +236,7 @@ class Tools:
         ctx: Context | None = None,
     ) -> Facts:
         """Have agents take a position (a way of working together) on a target; returns as `ask` does."""
-        start, project = await asyncio.to_thread(known.on, position, config)
+        start, project = await asyncio.to_thread(on, position, config)
         return await self._begin(wait, ctx, start, config.limits, project, tools=config.allow_tools)
 
     async def _begin(self, seconds: float, ctx: Context | None, *asked: Any, tools: bool = True) -> Facts:
@@ -348,9 +387,8 @@ class Tools:
             await asyncio.sleep(check(await asyncio.to_thread(log.read)))
             after = await asyncio.to_thread(
                 lambda: person.say(
-                    log, message, to=ALL if everybody else to, note=note, proposal=kind == "PROPOSAL",
-                    kind="" if kind in (TEXT, "PROPOSAL") else kind, host=VIA, secrets=secrets,
-                    check=check,  # what others have sent meanwhile counts, too
+                    log, message, to=ALL if everybody else to, note=note, kind="" if kind == TEXT else kind, host=VIA,
+                    secrets=secrets, check=check,  # what others have sent meanwhile counts, too
                 )
             )  # fmt: skip
         reached = await asyncio.to_thread(notify, one.running)
@@ -410,8 +448,7 @@ class Tools:
 
 def _kind(dialog: Dialog, type: str, *, note: bool = False) -> str:
     """The kind of a message, which is no objection of a note. Raises `BadInput` with those that there are."""
-    kinds = person.kinds(dialog)
-    taken = (TEXT, *(one for one in kinds if one != "OBJECTION")) if note else (TEXT, "PROPOSAL", *kinds)
+    taken = (TEXT, *person.kinds(dialog, note=note))
     if type.strip().upper() not in taken:
         raise BadInput(f"there are no messages of type {type[:60]!r}", fix=f"name one of: {', '.join(taken)}")
     return type.strip().upper()

@@ -17,7 +17,7 @@ from dialogd.agent.prompt import is_shown, may_read
 from dialogd.backends.auto import COMMANDS
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
-from dialogd.cli.create import Start, listed
+from dialogd.cli.create import Start
 from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, begun, ongoing, served_at
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, Refused
@@ -27,17 +27,16 @@ from dialogd.protocol.certificate import certify
 from dialogd.protocol.lifecycle import OPEN_SESSIONS, SESSIONS, agent_state, session_state
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import in_words, is_blank, many, moment_of, one_line
+from dialogd.protocol.text import in_words, many, moment_of, one_line
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.templates import find as find_template
-from dialogd.templates import names, template
+from dialogd.templates import template
 from dialogd.views.flow import TEXT
 from dialogd.views.plan import Plan
 
 PAGE = 50  # messages of a page
 DEFAULT_POSITION = "pair"
-LONGEST_PATH = 1_000  # characters
 MOST_TURNS = 200  # that rounds of many agents come to by default
 
 Facts = dict[str, Any]
@@ -95,7 +94,6 @@ def result_of(one: Ongoing) -> Facts:
 
 def _message(entry: Entry) -> Facts:
     """One entry as a message."""
-    host = entry.frame.host if entry.frame is not None else ""
     return {
         "id": entry.id,
         "turn": entry.number or None,
@@ -106,7 +104,7 @@ def _message(entry: Entry) -> Facts:
         "marks": [str(mark) for mark in entry.marks],
         "to": list(entry.turn or ()),
         "at": entry.at,
-        **({"via": host} if host else {}),
+        **({"via": entry.frame.host} if entry.frame is not None and entry.frame.host else {}),
         **({"withdrawn": True} if not entry.counts else {}),
     }
 
@@ -237,28 +235,6 @@ class Limits(BaseModel):
 NO_LIMITS = Limits()
 
 
-class Position(BaseModel):
-    """What a position is taken on, and by whom."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    target: Annotated[str, Field(description="a question, file or folder")]
-    agents: Annotated[list[str], Field(description="claude, codex, A=claude …")] = []
-    limits: Limits = NO_LIMITS
-    allow_tools: Annotated[bool, Field(description="coding agents read this project, others call your MCP servers")] = (
-        False
-    )
-    unattended: Annotated[bool, Field(description="never wait for the person")] = False
-
-
-def asked_for(question: str, agents: Sequence[str], position: str, *, unattended: bool) -> Start:
-    """A session as it was asked for; `agents` are backends, or `ID=BACKEND[:MODEL][@DIR]`, none for what is here."""
-    if is_blank(question):
-        raise BadInput("the question is empty", fix="say what the agents are to discuss")
-    named = listed(agents)
-    return Start(question=question, template=position or None, unattended=unattended, break_cycles=True, **named)
-
-
 def begin(settings: Settings, asked: Start, limits: Limits, project: Path | None = None, *, tools: bool = True) -> Path:
     """Begin the session, and return the dialog's file once it is written. Raises `DialogdError`.
 
@@ -279,20 +255,6 @@ def begin(settings: Settings, asked: Start, limits: Limits, project: Path | None
     variables = {"DIALOGD_PROJECT": str(project)} if project else {}
     variables |= {} if tools else {"DIALOGD_TOOL_CALLS": "0"}
     return begin_apart(StateDir(settings.state_dir), start.words(), variables, given=start.question or "")
-
-
-def on(position: str, config: Position) -> tuple[Start, Path | None]:
-    """The session in which agents take that position on the target, and its project. Raises `BadInput`, `Refused`."""
-    if not position.strip():
-        raise BadInput("no position is named", fix=f"name one of: {', '.join(names())}")
-    target, project, context = config.target.strip(), Path.cwd() if config.allow_tools else None, list[str]()
-    if "\n" not in target and 0 < len(target) < LONGEST_PATH and Path(target).expanduser().exists():
-        place, target = inside(target), f"Examine {target}."
-        if place.is_dir() and not config.allow_tools:
-            raise Refused(f"{place} is a folder, which only tools can read", fix="set allow_tools, or name a file")
-        context, project = ([str(place)], project) if place.is_file() else ([], place)
-    asked = asked_for(target, config.agents, position, unattended=config.unattended)
-    return replace(asked, context=context), project
 
 
 def inside(path: str) -> Path:

@@ -183,7 +183,7 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
 
     @app.post("/stop")
     async def stop(wanted: wire.Halt | None = None) -> wire.Stopped:
-        """Stop everything: end the call, write `[STOPPED]`, archive, notify the peers once, exit."""
+        """Stop everything: end the call and the dialog, archive it, notify the peers once, exit."""
         stopped = await halt(wanted or wire.Halt.model_validate({}))
         with suppress(DialogdError, OSError):
             # Listeners hear of the end before they hear `bye`; the loop tells nothing any more.

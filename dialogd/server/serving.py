@@ -420,25 +420,11 @@ def bind(port: int, who: Callable[[int], str] = lambda _: "another program") -> 
 
 def _explain(port: int, error: OSError, who: Callable[[int], str]) -> DialogdError:
     if error.errno == errno.EADDRINUSE:
-        return AlreadyRunning(
-            f"port {port} is taken by {who(port)}",
-            fix=f"stop it, or choose another port, for example --port {_free_port(port)}",
-        )
+        return AlreadyRunning(f"port {port} is taken by {who(port)}", fix="stop it, or choose another port with --port")
+    fix = f"choose one from {FIRST_FREE_PORT} to {HIGHEST_PORT} with --port"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return BadInput(
-            f"this user may not listen on port {port}: ports below {FIRST_FREE_PORT} belong to the system",
-            fix=f"choose one from {FIRST_FREE_PORT} to {HIGHEST_PORT} with --port",
-        )
-    return DialogdError(f"cannot listen on {HOST}:{port}: {error.strerror}", fix="choose another port with --port")
-
-
-def _free_port(taken: int) -> int:
-    # Not the next ones: those are likely to be the seats of this one's peers.
-    for port in range(taken + 10, min(taken + 100, HIGHEST_PORT)):
-        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind((HOST, port))
-            return port
-    return 0
+        return BadInput(f"this user may not listen on port {port}: {error.strerror}", fix=fix)
+    return DialogdError(f"cannot listen on {HOST}:{port}: {error.strerror}", fix=fix)
 
 
 # -- uvicorn as a part of a daemon, of Home, of the MCP server --------------------------------------------------------

@@ -112,7 +112,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         """Take the reply to the turn that is owed; a late one is kept as a draft, one that comes twice counts once."""
         live = await _seat(agent)
         if is_blank(delivered.text):
-            raise BadInput("the reply is empty", fix="write your contribution, or the single line [PASS]")
+            raise BadInput("the reply is empty", fix="write your contribution, or pass")
         return await _Delivery(agent, live, delivered.debt, delivered.text).taken()
 
 

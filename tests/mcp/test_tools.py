@@ -14,7 +14,8 @@ from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.launch import Ongoing
 from dialogd.errors import BackendError, BadInput, Refused
-from dialogd.mcp.sessions import FREE, MOST, PAGE, Position, on, pause, state_of
+from dialogd.mcp.server import Position, on
+from dialogd.mcp.sessions import FREE, MOST, PAGE, pause, state_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.lifecycle import AGENTS, SESSIONS, WORDS, agent_state
 from dialogd.protocol.model import Mark
