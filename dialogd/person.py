@@ -159,14 +159,13 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
 
 def kinds(dialog: Dialog, *, note: bool = False) -> tuple[str, ...]:
     """The kinds that the person's words may be as they stand, without fields; a note neither proposes nor objects."""
+    known = {**CONTRIBUTIONS, **dialog.header.rules.kinds}.items()
     beside = ("RESERVATION", "RE", "CONFIDENCE", *(("PROPOSAL", "OBJECTION") if note else ()))
-    known = {name: kind for name, kind in {**CONTRIBUTIONS, **dialog.header.rules.kinds}.items() if name not in beside}
-    return tuple(name for name, kind in known.items() if not kind.fields and not kind.resolves)
+    return tuple(name for name, kind in known if name not in beside and not kind.fields and not kind.resolves)
 
 
 def _typed(dialog: Dialog, kind: str, words: str) -> tuple[Mark, ...]:
-    name = kind.strip().upper()
-    if name and name not in kinds(dialog):
+    if (name := kind.strip().upper()) and name not in kinds(dialog):
         raise BadInput(f"there are no messages of type {kind[:60]!r}", fix=f"name one of: {', '.join(kinds(dialog))}")
     return () if name in ("", "PROPOSAL") else (Mark(name, one_line(words, LONGEST)),)  # a proposal is numbered
 
