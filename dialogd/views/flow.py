@@ -45,9 +45,9 @@ _NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
 @dataclass(slots=True)
 class Message:
-    """One message; what its fields mean stands in docs/results.md.
+    """One message; docs/results.md says what its payload holds. `to_agent`: ids joined by ", ", "" for all.
 
-    `from_agent` and `to_agent` are agents' ids, `User` or `System`; several are joined by ", ", all are "".
+    `timestamp` is "" where unknown, `correlation_id` the first of the chain of answers, "" where this answers nothing.
     """
 
     message_id: str
