@@ -35,9 +35,13 @@ from dialogd.protocol.marks import (
     vote,
     without_turn_line,
 )
+from dialogd.protocol.marks import (
+    refused as did_not_count,
+)
 from dialogd.protocol.model import USER, Mark, digest, place
-from dialogd.protocol.order import is_sealed_round, positioned, unheard
+from dialogd.protocol.order import is_sealed_round, positioned
 from dialogd.protocol.questions import NAME as QUESTION
+from dialogd.protocol.questions import unheard
 from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, PROPOSE, VOTE
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import is_blank, one_line
@@ -62,9 +66,9 @@ class Refusal:
 
 def shown(refused: Sequence[Refusal]) -> tuple[Mark, ...]:
     """The marks that say what did not count; of very many the first, and how many more."""
-    marks = tuple(Mark("REFUSED", f"{refusal.said} | {refusal.why}") for refusal in refused[:MOST_REFUSALS])
+    marks = tuple(did_not_count(refusal.said, refusal.why) for refusal in refused[:MOST_REFUSALS])
     more = len(refused) - len(marks)
-    return (*marks, Mark("REFUSED", f"{more} more marks | {refused[-1].why}")) if more else marks
+    return (*marks, did_not_count(f"{more} more marks", refused[-1].why)) if more else marks
 
 
 def left_in_words(refused: Sequence[Refusal]) -> str:

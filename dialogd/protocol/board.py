@@ -179,7 +179,7 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
     for entry in dialog.turns:
         if entry.by == USER or entry.condition is Condition.UNFINISHED or not entry.counts:
             continue
-        sure = next((c for m in entry.all("CONFIDENCE") if (c := marks.confidence(m)) is not None), None)
+        sure = marks.sureness(entry.marks)
         body, refs = own_words(entry.body), iter(numbers.get(entry.id, ()))
         plain = Contribution(entry.number, entry.by, TEXT, body, _about(entry), sure, rounds[entry.id])
         typed = [mark for mark in entry.marks if contributes(mark)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from dialogd.protocol.marks import fields_of
+from dialogd.protocol.marks import asking, fields_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Mark, Said, system_note, turn_number
 from dialogd.protocol.rules import REVIEW, Build, Rules
 
@@ -398,7 +398,7 @@ def folded(tasks: Tasks, said: Said, *, is_over: bool = False) -> Tasks:
 def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
     """After a turn of the moderator: the tasks that it proposes, in place of those that nobody has confirmed."""
     before, reviewed = tasks.due
-    asks = said.mark("QUESTION_FOR_USER") is not None
+    asks = said.asks
     if before is Due.REVIEW and reviewed is not None and not asks:
         score = total(build, said.marks)  # what it decides follows among its marks
         score = reviewed.score if score is None else score
@@ -703,7 +703,7 @@ def ask_gate_note(build: Build, task: Task, why: str, findings: Sequence[Mark], 
     """The note that asks the person whether the gate may run without a sandbox, and `why` there is none."""
     body = f"The gate `{build.gate}` cannot run in a sandbox here: {why}. It runs what the agent wrote, as you."
     asks = f"may the gate of task {task.id} run without a sandbox on tree {task.tree[:12]}?"
-    marks = (Mark("GATE", f"{task.id} | asked | tree {task.tree}"), Mark("QUESTION_FOR_USER", asks), *findings)
+    marks = (Mark("GATE", f"{task.id} | asked | tree {task.tree}"), asking(asks), *findings)
     return system_note(at, marks, body, (USER,))
 
 
@@ -713,7 +713,7 @@ def error_note(tasks: Tasks, task: Task, kind: str, message: str, at: str) -> Dr
     record = Mark("TASK", f"{task.id} | error | {kind} | {words}")
     if tasks.is_alone:
         return system_note(at, (record, Mark("STOPPED", f"error: task {task.id}: {words}")))
-    return system_note(at, (record, Mark("QUESTION_FOR_USER", f"task {task.id} cannot go on: {words}")), turn=(USER,))
+    return system_note(at, (record, asking(f"task {task.id} cannot go on: {words}")), turn=(USER,))
 
 
 # What a daemon finds in a submission by itself: how grave it is, what is wrong with these files, what to do about it.

@@ -21,12 +21,16 @@ from dialogd.protocol.marks import (
     CYCLE,
     ParsedReply,
     agreed,
+    asking,
     of_their_own,
     read_decisions,
     read_reply,
     round_of,
     same_text,
     without_turn_line,
+)
+from dialogd.protocol.marks import (
+    refused as did_not_count,
 )
 from dialogd.protocol.model import (
     AGREED,
@@ -105,7 +109,7 @@ def rule(
     marks = [*_canonical(dialog, me, reply), *done, *shown(refused)]
     if is_alone and reply.has(QUESTION):
         alone = "nobody is at the table: take your default, or decide, and say what you assume"
-        marks.append(Mark("REFUSED", f"{QUESTION} | {alone}"))
+        marks.append(did_not_count(QUESTION, alone))
 
     def after_it() -> State:  # once the turn stands in the file, before anybody is named in its TURN line
         number, re = before.number + 1, debt.re if debt else ""
@@ -211,7 +215,7 @@ def next_turn(header: Header, before: State, after: State, me: str, *, is_decide
     passed_up = f"{me} did not decide: {before.escalation.why}" if is_passed_up else ""
     if passed_up and not is_alone:
         ask = f"{me} did not decide; please do: {without_fields(before.escalation.why)}"
-        marks = (*marks, Mark("ESCALATE", passed_up), Mark(QUESTION, ask))
+        marks = (*marks, Mark("ESCALATE", passed_up), asking(ask))
     if rest:
         return Close(marks, rest)
     asked = after.questions
@@ -227,7 +231,7 @@ def next_turn(header: Header, before: State, after: State, me: str, *, is_decide
         if is_alone and outcome:
             return _last_resort(header, before, after, outcome, why) or Close(marks, outcome=outcome, why=why)
         if ask and not is_alone:
-            return Close((*marks, Mark(QUESTION, ask)), (USER,))
+            return Close((*marks, asking(ask)), (USER,))
     return Close(marks, named)
 
 
@@ -377,10 +381,10 @@ def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> t
     rules, board = dialog.header.rules, dialog.header.rules.board
     if rules.review and after.table.blocking:
         open_ = ", ".join(str(number) for number, _ in after.table.blocking)
-        return (Mark("REFUSED", f"approval of {ref} | findings that block are open: {open_}"),)
+        return (did_not_count(f"approval of {ref}", f"findings that block are open: {open_}"),)
     if board is not None and after.floor.contributed < board.minimum_contributions:
         why = f"an end needs {board.minimum_contributions} contributions, there are {after.floor.contributed}"
-        return (Mark("REFUSED", f"approval of {ref} | {why}"),)
+        return (did_not_count(f"approval of {ref}", why),)
     first = 2 if rules.sealed or rules.verdict == "vote" else 1  # turns of each agent in the very first exchange
     at_once = bool(after.floor.turns_of) and max(after.floor.turns_of.values()) <= first
     is_due = at_once or dialog.state.table.red_team  # a pass argues nothing: then it is another's
@@ -554,7 +558,7 @@ def concluded(
         why = "one agent alone calls it, and this turn is the last"
         for at, mark in enumerate(marks):
             if mark.name == "DEADLOCK":
-                marks[at] = Mark("REFUSED", f"{f'DEADLOCK {mark.value}'.strip().replace(' | ', ' / ')} | {why}")
+                marks[at] = did_not_count(f"DEADLOCK {mark.value}".strip().replace(" | ", " / "), why)
     if end and all(mark.name != end for mark in marks):
         is_limit = end == "MAX_TURNS_REACHED" and not dialog.header.rules.is_plain
         is_alone = end == "DEADLOCK" and dialog.header.is_unattended
@@ -569,7 +573,7 @@ def _uncycled(dialog: Dialog, me: str, ruling: Close, body: str) -> Close:
     if ruling.turn in (None, (USER,)) or not is_alike or state.closing or set(state.owing) - {me}:
         return ruling
     why = cycle(dialog, Said("", state.number + 1, me, "", body, ruling.marks, ruling.turn))
-    question = Mark("QUESTION_FOR_USER", f"{why}: how is it to go on?")
+    question = asking(f"{why}: how is it to go on?")
     return Close((*ruling.marks, question), (USER,)) if why else ruling
 
 
@@ -628,7 +632,7 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Close:
         return Close(found, outcome=outcome, why=why)
     if _is_pair(dialog) and not header.is_unattended:
         ways = ways_out(header, after)
-        return Close((Mark("QUESTION_FOR_USER", ways),) if ways else (), (USER,))
+        return Close((asking(ways),) if ways else (), (USER,))
     step = next_turn(header, state, after, agent)
     if is_told and step.turn is not None:
         since = itertools.takewhile(lambda entry: not entry.is_turn, reversed(dialog.entries))

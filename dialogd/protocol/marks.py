@@ -30,6 +30,16 @@ def fields_of(mark: Mark) -> tuple[str, ...]:
     return tuple(_EMPHASIS.sub(r"\2", part.strip(" \t")) for part in mark.value.split("|"))
 
 
+def refused(what: str, why: str) -> Mark:
+    """The record that something did not count, and why."""
+    return Mark("REFUSED", f"{what} | {why}")
+
+
+def asking(text: str) -> Mark:
+    """A question to the person, of a daemon's own."""
+    return Mark("QUESTION_FOR_USER", text)
+
+
 def as_given(mark: Mark) -> Mark:
     """The mark as its agent gave it: a proposal without the number that its daemon wrote."""
     return replace(mark, ref="") if mark.proposes else mark
@@ -611,3 +621,9 @@ def confidence(mark: Mark) -> float | None:
         return None
     value = float(match[1]) / {"%": 100, "": 1}.get(match[2] or "", 10)
     return value if 0 <= value <= 1 else None
+
+
+def sureness(marks: Iterable[Mark]) -> float | None:
+    """How sure the agent of these marks is; None where it does not say."""
+    known = (confidence(mark) for mark in marks if mark.name == "CONFIDENCE")
+    return next((part for part in known if part is not None), None)

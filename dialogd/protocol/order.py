@@ -158,18 +158,6 @@ def ways_out(header: Header, state: State) -> str:
     return f"{signed}{', '.join(names)} {are}, and nothing can be decided without: {', '.join(ways)}"
 
 
-def unheard(header: Header, state: State, me: str, mark: Mark) -> str:
-    """Why a question, or what `me` would pass up, means nothing: it is for the person, and nobody is at the table."""
-    if not header.is_unattended:
-        return ""
-    above = header.moderator
-    if mark.name == "QUESTION_FOR_USER" and me in state.questions.askers:  # one question may be asked
-        return "nobody is at the table, as the last question was told: decide without the person"
-    if mark.name == "ESCALATE" and (above in ("", me) or above in state.absent):
-        return "nobody is at the table, and nobody else moderates: decide among yourselves"
-    return ""
-
-
 # -- Rounds, contributions, and who wants the floor -------------------------------------------------------------------
 
 

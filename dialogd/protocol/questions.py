@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dialogd.protocol import order
+from dialogd.protocol.marks import refused as did_not_count
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Header, Mark, Said, system_note
-from dialogd.protocol.state import NO_TEXT, Dialog, Question, Questions
+from dialogd.protocol.state import NO_TEXT, Dialog, Question, Questions, State
 from dialogd.protocol.text import Zone, as_iso, in_words, moment_of, one_line, seconds_between
 
 NAME = "QUESTION_FOR_USER"
@@ -54,7 +55,7 @@ def written(marks: Sequence[Mark], at: str) -> tuple[Mark, ...]:
     for mark in marks:
         one, refused = _canonical(mark, moment_of(at)) if mark.name == NAME else (mark, [])
         found.append(one)
-        remarks += [Mark("REFUSED", f"{NAME} {one_line(said, 60).replace('|', '/')} | {why}") for said, why in refused]
+        remarks += [did_not_count(f"{NAME} {one_line(said, 60).replace('|', '/')}", why) for said, why in refused]
     return (*found, *remarks)
 
 
@@ -97,6 +98,16 @@ def _moment(field: str, now: datetime) -> datetime | None:
         return now + timedelta(seconds=ahead) if 0 < ahead <= LONGEST else None
     by = _BY.fullmatch(field)
     return moment_of(by[1]) if by else None
+
+
+def unheard(header: Header, state: State, me: str, mark: Mark) -> str:
+    """Why a question, or what `me` would pass up, means nothing: it is for the person, and nobody is at the table."""
+    above = header.moderator
+    if header.is_unattended and mark.name == NAME and me in state.questions.askers:  # one question may be asked
+        return "nobody is at the table, as the last question was told: decide without the person"
+    if header.is_unattended and mark.name == "ESCALATE" and (above in ("", me) or above in state.absent):
+        return "nobody is at the table, and nobody else moderates: decide among yourselves"
+    return ""
 
 
 # -- Questions in a dialog: they stay open, are answered, or run into their defaults ----------------------------------

@@ -14,6 +14,7 @@ from dialogd.protocol.marks import (
     UNSIGNED,
     agreed,
     is_called,
+    is_yes,
     prose,
     read_vote,
     round_of,
@@ -23,6 +24,7 @@ from dialogd.protocol.marks import (
 )
 from dialogd.protocol.model import (
     ANY,
+    OUTCOMES,
     SYSTEM,
     USER,
     Condition,
@@ -257,7 +259,11 @@ class Table:
         calls = calls and all(mark.fields[:1] != ("undecided",) for mark in said.decisions)  # the judge's
         if objects:
             standing = None
-        claims = said.by_hand and said.turn is not None and said.mark("CONSENSUS_REACHED") is not None
+        claims = (
+            said.by_hand
+            and said.turn is not None
+            and any(is_yes(mark) and mark.name in OUTCOMES for mark in said.marks)
+        )
         text = _text(said, table, standing, claims=claims and not (objects or calls))
         if text is not None:
             signs = may_vote and not (said.put and UNSIGNED in said.put.fields)
