@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsons
 import math
 import shlex
 import sys
@@ -11,7 +12,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +23,7 @@ from dialogd.cli.options import as_json, line, plain, remark, show, table
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, Refused, StorageError
 from dialogd.person import taken_out
-from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changed, faults, where
+from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, faults, where
 from dialogd.protocol.model import Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
@@ -289,12 +290,17 @@ BROKEN = "chain broken: something before it was changed, removed or inserted"
 UNKNOWN = "unknown: no journal here remembers it; forged, or written on another machine"
 TEXT_LINES = 8  # of the agreed text that are shown
 
+Kept = Annotated[
+    str | None,
+    typer.Option("--certificate", metavar="F", help="Compare with a certificate kept elsewhere: a plan's JSON."),
+]
 Details = Annotated[bool, typer.Option("--details", help="Also each entry, the seals, and who signed what.")]
 
 
 def verify(
     path: options.FileArgument = None,
     file: options.FileOption = None,
+    certificate: Kept = None,
     details: Details = False,
     json: options.JsonOption = False,
 ) -> None:
@@ -310,6 +316,7 @@ def verify(
             f"there is no file {settings.file}",
             fix=f"name the dialog file: dialogd verify FILE; or begin a dialog: {new_command(settings.file)}",
         )
+    kept = _kept(Path(certificate)) if certificate is not None else None
     journals = (log := options.log_of(settings)).journals
     written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
     dialog = log.read(full=True)
@@ -321,13 +328,15 @@ def verify(
     missing = [_heading(text) for _, chain, text in written if chain not in present]
     lost, odd = taken_out(log.lost(dialog), settings.file), journals.odd()
     aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
-    since, seals, found = changed(dialog), answers(dialog), faults(settings.file.read_bytes())
+    since, seals, found = changes(dialog), answers(dialog), faults(settings.file.read_bytes())
     bad = sum(bool(problem) for problem, _ in problems)
-    is_changed = bool(since) or any(one.is_harm for one in seals)
+    compared = differences(kept, dialog) if kept is not None else None
+    bad = sum(bool(problem) for problem, _ in problems)
+    is_changed = any(one.is_harm for one in (*since, *(compared or ()))) or any(one.is_harm for one in seals)
     wrong = [
         *([many(bad, "problem")] if bad else []), *([f"{len(missing)} missing"] if missing else []),
         *([many(len(found), "fault")] if found else []),
-        *(["what was agreed or sealed was changed since"] if is_changed else []),
+        *(["what was agreed, sealed or kept was changed since"] if is_changed else []),
     ]  # fmt: skip
 
     def report() -> Iterator[str]:
@@ -359,7 +368,10 @@ def verify(
                 yield f"sealed answer of {line(seal.agent)} to {where(seal.re)}: {seal.status}: {seal.why}{could_read}"
         if made is not None and details:
             yield from _certified(made)
-        yield from [f"since then: {since}"] if since else []
+        yield from (f"since then: {change.words}" for change in since)
+        if compared is not None:
+            yield "compared with the certificate that was kept: " + ("it differs" if compared else "all the same")
+            yield from ("  " + change.words.replace("\n", "\n    ") for change in compared)
         yield from (line(str(fault)) for fault in found)
         yield RECORDS if details else "more: --details shows each entry, the seals, and who signed what"
 
@@ -373,7 +385,8 @@ def verify(
         ],
         "moved": moved, "missing": missing, "set_aside": aside, "journals": odd,
         "certificate": made.as_json() if made else None,
-        "changes": [since] if since else [],
+        "changes": [change.words for change in since],
+        "compared": None if compared is None else [change.words for change in compared],
         "seals": [asdict(seal) for seal in seals],
         "faults": [{"line": fault.line, "words": fault.words} for fault in found],
     }  # fmt: skip
@@ -388,6 +401,24 @@ def _moved(folder: Path, file: Path) -> str:
     what, back = ("copied", "dialogd verify") if old.exists() else ("moved", f"mv {shlex.quote(str(file))}")
     words = f"{what}: it was not held against its journals, which belong to {old}; to do so: {back}"
     return line(f"{words} {shlex.quote(str(old))}")
+
+
+def _kept(path: Path) -> Mapping[str, Any]:
+    """A certificate from a plan's JSON, or from a file of its own. Raises `BadInput`."""
+    try:
+        facts = jsons.loads(path.read_text(encoding="utf-8"))
+        found = facts.get("certificate", facts) if isinstance(facts, dict) else facts
+        what = "holds no certificate: text, signers and links are not in it"
+        if isinstance(found, dict) and {"text", "signers", "links"} <= found.keys():
+            return found
+        if found is None:
+            what = "holds no certificate: nothing was decided when it was written"
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+    except ValueError:
+        what = "holds no JSON"
+    fix = "name a collaboration_plan JSON of a dialog that was decided: --certificate PLAN.json"
+    raise BadInput(f"{path} {what}", fix=fix)
 
 
 def _problems(dialog: Dialog, remembered: set[str]) -> Iterator[tuple[str, str]]:

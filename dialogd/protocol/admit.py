@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from dialogd.protocol import build
+from dialogd.protocol import build, lifecycle
 from dialogd.protocol.build import level
 from dialogd.protocol.fold import vetoes
 from dialogd.protocol.marks import (
@@ -15,8 +15,8 @@ from dialogd.protocol.marks import (
     CHOOSING,
     DECIDING,
     FENCE,
-    JUDGING,
     MARKS,
+    TAKEN,
     UNSIGNED,
     ParsedReply,
     Who,
@@ -161,17 +161,29 @@ class MarkPolicy:
             return "" if made < left else f"of {room} contributions on the blackboard {left} are for each first answer"
         return "" if made < room - self.state.floor.contributed else f"the blackboard is full: {room} contributions"
 
+    def too_late(self, name: str) -> str:
+        """Why marks of that name are not taken as the dialog stands; "" where they are."""
+        is_judging = self.is_judge and self.me in self.state.owing
+        if self.rules.is_plain or not (self.state.escalation.to == self.me or is_judging or self.state.closing):
+            return ""
+        due = "escalated" if self.state.escalation.to == self.me else "judging" if is_judging else "closing"
+        if name in TAKEN[due]:
+            return ""
+        return f"the dialog is {lifecycle.in_words(self.dialog)}; it takes {', '.join(sorted(TAKEN[due]))}"
+
     def _refused(self, mark: Mark, reply: ParsedReply) -> str:
         if mark.name not in DECIDING and is_blank(mark.value) and not (mark.name == "RE" and mark.ref):
             return f"it says nothing: it is written [{mark.name}: …]"
+        late = self.too_late(mark.name)
         if self.is_judge:
-            only = f"{self.me} judges: it takes {', '.join(sorted(JUDGING))}" if mark.name not in JUDGING else ""
-            return only or (self._judges(mark, reply) if mark.name == "DECIDE" else "")
+            return late or (self._judges(mark, reply) if mark.name == "DECIDE" else "")
         if not (self.role.may_use(mark.name) if mark.name in MARKS else self.role.may(*OWN_KINDS)):
             return f"{self.me} may not use {mark.name}" + (f" ({self.role.name})" if self.role.name else "")
-        if self.answers_first and mark.name in CHOOSING:
-            return "first answers are sealed: nothing can be answered yet"
-        return self._says(mark, reply)
+        if self.answers_first:
+            if mark.name in ("VOTE", "AGREE", "DECIDE"):
+                return "first answers are sealed: nothing can be answered yet"
+            late = ""
+        return late or self._says(mark, reply)
 
     def _says(self, mark: Mark, reply: ParsedReply) -> str:
         match mark.name:

@@ -6,11 +6,12 @@ text = the body, an empty line, and the agent's own marks in canonical form
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from dialogd.protocol import build, compose, marks, questions
 from dialogd.protocol.admit import MarkPolicy
 from dialogd.protocol.build import Due, GateResult, Submission
 from dialogd.protocol.compose import Close, limit_mark
-from dialogd.protocol.fold import beginning, fold, steps
+from dialogd.protocol.fold import beginning, fold, steps, strikes
 from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
 from dialogd.protocol.model import AGREED, ANY, OUTCOMES, SYSTEM, USER, Condition, Draft, Entry, Mark, digest
@@ -76,6 +77,12 @@ class Certificate:
         """The certificate as it is kept: the fields by name, and what it is worth."""
         facts = asdict(self)
         return {**facts, **{key: list(facts[key]) for key in ("chain", "links", "signers", "trees")}, "note": RECORDS}
+
+    @property
+    def verb(self) -> str:
+        """What those behind it did."""
+        said = {"vote": "approved", "review": "approved", "judge": "judged", "person": "agreed"}
+        return said.get(self.method, "decided" if self.method in ("moderator", "decide") else "signed")
 
     @property
     def title(self) -> str:
@@ -237,25 +244,148 @@ def _drawn_up(
 
 # -- What was changed since something was agreed, in words ------------------------------------------------------------
 
+DIFF_LINES = 12
 
-def changed(dialog: Dialog) -> str:
-    """What became of the text that was agreed last, where it is not as it was, in words; "" where it is."""
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is not what it was; `is_harm` is False for what may be done: added, struck, ruled out."""
+
+    words: str
+    is_harm: bool = True
+
+
+def changes(dialog: Dialog) -> tuple[Change, ...]:
+    """What the file itself shows to be changed of its last decision; nothing while there is none."""
     c = certify(dialog)
     if c is None:
-        return ""
+        return tuple(_withdrawn(dialog, None))
+    text = _text(dialog, c)
+    found = map(Change, (*([text] if text else []), *_signers(dialog, c, told=c.stands_in if text else "")))
+    return (*found, *_withdrawn(dialog, c))
+
+
+def _text(dialog: Dialog, c: Certificate) -> str:
     if not c.text:
         return f"{c.title} no longer stands in the file: it was taken out, cut or overwritten"
     now, entry = digest(marks.same_text(c.text)), dialog.entry(c.stands_in)
-    said = {"vote": "approved", "review": "approved", "judge": "judged", "person": "agreed"}
-    verb = said.get(c.method, "decided" if c.method in ("moderator", "decide") else "signed")
-    after = [f"{s.agent} {verb} it in turn {s.turn}" for s in c.signers if s.turn and str(s.turn) != c.stands_in]
+    after = [f"{s.agent} {c.verb} it in turn {s.turn}" for s in c.signers if s.turn and str(s.turn) != c.stands_in]
     who = ", ".join(after) or "it was written"
     if now != c.sha:
         return f"the agreed text {c.title} was changed after {who}: recorded {c.sha}, now {now}"
     if entry is not None and entry.condition is Condition.EDITED:
-        return f"{where(c.stands_in)}, where {c.ref or 'the text'} stands, was edited after {who}"
-    lost = ", ".join(s.agent for s in c.signers if not s.turn and c.method == "vote")
-    return f"the decision counts {lost} for {c.ref}, and no such vote stands in the file" if lost else ""
+        doubt = "the text may be another one, with its hash"
+        return f"{where(c.stands_in)}, where {c.ref or 'the text'} stands, was edited after {who}: {doubt}"
+    return ""
+
+
+def _signers(dialog: Dialog, c: Certificate, told: str) -> Iterator[str]:
+    """Signers whose turn is gone or changed, or no longer says it; of the entry `told` it was said already."""
+    what = c.ref or "the text"
+    for one in c.signers:
+        entry, words = _turn_of(dialog, one.agent, one.turn), f"turn {one.turn}, in which {one.agent} {c.verb} {what}"
+        if not one.turn:
+            if c.method == "vote":
+                yield f"the decision counts {one.agent} for {what}, and no such vote stands in the file"
+        elif entry is None:
+            yield f"{words}, is gone, cut or overwritten"
+        elif not _says(entry, c.ref, c.method):
+            yield f"{words}, no longer says so"
+        elif entry.condition is Condition.EDITED and entry.id != told:
+            yield f"{words}, was edited after it was written"
+
+
+def _says(entry: Entry, ref: str, method: str) -> bool:
+    """True when that turn still says what counted: a signature, a decision, or the text itself; votes were counted."""
+    if method in ("vote", "judge", "moderator", "decide", "review"):
+        made = [(mark, marks.decision(mark)) for mark in entry.written if mark.name == "DECIDE"]
+        return method == "vote" or any(
+            method == "judge" or (choice is not None and (choice.ref, choice.choice) == (ref, "approve"))
+            for _, choice in made
+        )
+    texts = {mark.ref for mark in entry.written if mark.name == "CONSENSUS_PROPOSED"}
+    return entry.by_hand or ref in texts.union(*map(marks.agreed, entry.written))
+
+
+def _withdrawn(dialog: Dialog, c: Certificate | None) -> Iterator[Change]:
+    """What the person struck or ruled out of an agreement, or of one that there was: their right, and to be known."""
+    turns: dict[int, str] = {}
+    refs: set[str] = set()
+    if c is not None:
+        refs.add(c.ref)
+        turns |= {s.turn: f"in which {s.agent} {c.verb} it" for s in c.signers if s.turn}
+        if c.stands_in.isdigit():
+            turns[int(c.stands_in)] = "in which the agreed text stands"
+    for entry in dialog.entries if c is None else ():
+        made = [mark for mark in entry.written if mark.name == "DECISION" and mark.fields[0] == "approved"]
+        refs |= {mark.ref for mark in made}
+        if not entry.counts and (made or any(m.name in AGREED for m in entry.written)):
+            turns[entry.number] = f"in which {(made[0].ref if made else '') or 'the text'} was agreed"
+    for number, strike in strikes(dialog).items():
+        if number in turns:
+            words = f"turn {number}, {turns[number]}, was struck by the person in {where(strike.entry.id)}"
+            yield Change(words, is_harm=False)
+    for decision in dialog.state.table.decisions:
+        if decision.method == "veto" and decision.ref in refs:
+            yield Change(f"{decision.ref} was ruled out by the person in {where(decision.entry)}", is_harm=False)
+
+
+# -- Against a certificate that was kept ------------------------------------------------------------------------------
+
+_FACTS = ("ref", "method", "decided_in", "decided_at", "evidence", "reason", "sha", "trees")
+
+
+def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
+    """What differs between a certificate as it was kept and the file; entries that were added after are no harm."""
+    links = [*map(str, saved.get("links") or ())]
+    # It covers the file up to the entry that decided, by its hash, else by its id.
+    last = [n for n, e in enumerate(dialog.entries, 1) if e.chain in links[-1:]]
+    last = last or [n for n, e in enumerate(dialog.entries, 1) if e.id == saved.get("decided_in")]
+    count = (*last, min(len(links) or len(dialog.entries), len(dialog.entries)))[0]
+    entries, now = dialog.entries[:count], certify(until(dialog, count))
+    found = []
+    if saved.get("dialog") not in (None, dialog.id):
+        found.append(Change(f"the certificate is of dialog {saved['dialog']}, this file is dialog {dialog.id}"))
+    elif saved.get("header") not in (None, "", digest(dialog.header.text)):
+        found.append(Change("the header is not what it was: agents, limits, roles or rules were changed"))
+    if now is None:  # by the person's strike or veto, or by a change of the file
+        ref, place = saved.get("ref") or "the text", where(str(saved.get("decided_in") or "?"))
+        words = f"nothing is decided there any more: the certificate says that {ref} was in {place}"
+        by_person = [change.words for change in _withdrawn(dialog, None)]
+        found.append(Change("; ".join([words, *by_person]), is_harm=not by_person))
+    else:
+        found += map(Change, _same_decision(saved, now.as_json()))
+    chains = {entry.chain for entry in entries}
+    for index, entry in enumerate(entries, 1):
+        if entry.chain not in links or entry.condition in (Condition.EDITED, Condition.DAMAGED):
+            found.append(Change(f"entry {index} ({named(entry)}) is not what it was"))
+    gone = [index for index, link in enumerate(links, 1) if link not in chains]
+    changed = sum(entry.chain not in links for entry in entries)  # which take the place of as many
+    found += [Change(f"entry {index} is gone") for index in gone[changed:]]
+    if more := len(dialog.entries) - count:
+        added = "1 entry was" if more == 1 else f"{more} entries were"
+        found.append(Change(f"{added} added after it", is_harm=False))
+    return tuple(found)
+
+
+def _same_decision(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for key in _FACTS:
+        if saved.get(key, now[key]) != now[key]:
+            was, is_ = (value if value and not isinstance(value, list) else "other" for value in (saved[key], now[key]))
+            yield f"`{key}` was {was or 'none'}, and is {is_ or 'none'}"
+    if (text := str(saved.get("text", ""))) != now["text"]:
+        lines = difflib.unified_diff(text.split("\n"), now["text"].split("\n"), "certificate", "file", lineterm="", n=1)
+        yield "\n".join(("the agreed text is not what it was:", *itertools.islice(lines, DIFF_LINES)))
+    before, after = ({one["agent"]: one for one in each} for each in (saved.get("signers") or (), now["signers"]))
+    for who in {**before, **after}:
+        if who not in after:
+            yield f"{who}, who stood behind it in turn {before[who].get('turn')}, no longer does"
+        elif who not in before:
+            yield f"{who} stands behind it now, and did not"
+        else:
+            for key in ("turn", "at", "reservation"):
+                if before[who].get(key) != after[who][key]:
+                    yield f"{who}'s {key} was {before[who].get(key) or 'none'}, and is {after[who][key] or 'none'}"
 
 
 # -- Seals: an agent binds itself to its first answer by a hash -------------------------------------------------------

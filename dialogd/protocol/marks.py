@@ -139,7 +139,14 @@ ACCOUNTS = ("AGENT_ERROR", "DIGEST")  # notes of the daemon that give account of
 _NO_POSITION = frozenset({"ESCALATE", *_ROWS["records"]} - {"TASK", "STOPPED"})
 UNSIGNED = "unsigned"  # of a consensus text: its author has not confirmed it
 
-JUDGING = frozenset({"DECIDE", "EVIDENCE", "RE", "CONFIDENCE", "QUESTION_FOR_USER", "PASS"})  # what a judge says
+# The marks that are taken where one thing is due, in dialogs that are not plain; elsewhere all are.
+_COMMON = frozenset({"DECIDE", "RE", "CONFIDENCE", "QUESTION_FOR_USER", "PASS"})
+TAKEN = {
+    "closing": _COMMON
+    | {"SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONCEDE", "DEADLOCK", "CONSENSUS_REACHED"},
+    "escalated": _COMMON | {"SYNTHESIS", "VOTE", "EVIDENCE", "ESCALATE"},
+    "judging": _COMMON | {"EVIDENCE"},
+}
 
 CANONICAL = re.compile(r"\[([A-Z][A-Z_]*)(?: (P\d{1,6}))?(?:: (.*))?\]")
 # Tolerance is mechanical: case, indentation, a bullet, bold or backticks around the bracket.

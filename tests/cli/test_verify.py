@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -95,6 +96,7 @@ def test_what_was_agreed_and_sealed_is_held_against_the_file(dialogd: Commands, 
     reviewed(dialogd, f"verify-{name}", ["verify", "verify --details"])
     facts = dialogd("verify", "--json").json
     assert facts["sound"] == (name in ("decided", "sealed"))
+    assert facts["compared"] is None
     if name == "decided":
         assert (facts["certificate"]["text"], facts["seals"]) == ("Postgres.\nNo cache.", [])
     seals = {"sealed": ["fits", "fits"], "opened": ["broken", "fits"]}.get(name)
@@ -108,6 +110,30 @@ def test_a_damaged_journal_is_told_and_is_no_harm_to_the_dialog(dialogd: Command
     told, facts = dialogd.all([["verify"], ["verify", "--json"]])
     assert (told.code, facts.code, len(facts.json["journals"])) == (0, 0, 1)
     assert f"line 1 of the journal {journal} is damaged; it is passed over, and the file counts\n" in told.out
+
+
+def test_a_file_is_compared_with_a_certificate_that_was_kept(dialogd: Commands) -> None:
+    data = decided(dialogd)
+    certificate = dialogd("verify", "--json").json["certificate"]
+    written = {
+        "bare": json.dumps(certificate), "plan": json.dumps({"certificate": certificate}),
+        "changed": json.dumps({**certificate, "text": "Postgres.\nA cache."}), "bad": "{",
+        "none": '{"certificate": null}', "list": "[]",
+    }  # fmt: skip
+    for name, text in written.items():
+        (dialogd.folder / f"{name}.json").write_text(text, encoding="utf-8")
+    more = b"\n## Note \xe2\x80\x94 User\n\nThanks.\n\n[RESUMED]\n"
+    (dialogd.folder / "more.md").write_bytes(data + more)
+    person.say(dialogd.begin("x", "other.md"), "hm", note=True)
+    lines = [
+        "verify --certificate bare.json", "verify --certificate plan.json more.md",
+        "verify --certificate plan.json other.md", "verify --certificate changed.json",
+        *(f"verify --certificate {name}.json" for name in ("gone", "bad", "none", "list")),
+    ]  # fmt: skip
+    reviewed(dialogd, "verify-compared", lines)
+    assert dialogd("verify", "--certificate", "plan.json", "--json", "more.md").json["compared"] == [
+        "1 entry was added after it"
+    ]
 
 
 def test_a_file_that_was_moved_says_so_and_the_way_back(dialogd: Commands) -> None:

@@ -19,12 +19,14 @@ from dialogd.protocol.certificate import (
     SealedAnswer,
     answers,
     certify,
-    changed,
+    changes,
+    differences,
     seal,
     sealed_text,
 )
 from dialogd.protocol.grammar import parse, render
-from dialogd.protocol.model import Condition, Draft, Mark, digest
+from dialogd.protocol.model import Draft, Mark, digest
+from dialogd.protocol.state import Dialog
 from tests.examples import examples
 from tests.protocol.texts import texts
 from tests.support.cases import cases
@@ -90,6 +92,16 @@ def kept(room: Room) -> dict[str, object]:
     return facts
 
 
+def compare(facts: dict[str, object], dialog: Dialog) -> tuple[str, ...]:
+    """What differs from a certificate that was kept, in words."""
+    return tuple(change.words for change in differences(facts, dialog))
+
+
+def words(dialog: Dialog) -> str:
+    """What was changed since, by the file alone."""
+    return "\n".join(change.words for change in changes(dialog))
+
+
 # -- what it says ---------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +118,7 @@ def test_it_says_which_text_by_whom_when_with_which_objection_over_which_chain()
     assert made.chain == (room.dialog.entries[0].chain, room.dialog.entries[3].chain)
     assert (made.entries, made.dialog) == (4, room.dialog.id)
     assert made.as_json()["note"] == RECORDS
-    assert changed(room.dialog) == ""
+    assert (changes(room.dialog), compare(kept(room), room.dialog)) == ((), ())
 
 
 def test_a_vote_names_those_who_approved_by_their_last_vote() -> None:
@@ -114,6 +126,20 @@ def test_a_vote_names_those_who_approved_by_their_last_vote() -> None:
     assert (made.ref, made.text, made.sha, made.method) == ("P1", "Postgres", digest("Postgres"), "vote")
     assert [(s.agent, s.turn) for s in made.signers] == [("B", 3), ("A", 5)]
     assert (made.evidence, made.stands_in) == ("2 for (B, A), 1 against (C)", "2")
+
+
+def test_a_vote_that_was_changed_counts_as_it_was_cast_last() -> None:
+    room = played(
+        ("A", "[PROPOSAL: Postgres]\n[TO: B]"),
+        ("B", "[VOTE: P1 reject | slow]\n[TO: A]"),
+        ("A", "It is not.\n[TO: B]"),
+        ("B", "[VOTE: P1 approve | it is not]\n[TO: A]"),
+        ("A", "[VOTE: P1 approve]\n[TO: C]"),
+        ("C", "Well."),
+        setup='verdict = "vote"\norder = "free"',
+        agents="ABC",
+    )
+    assert [(s.agent, s.turn) for s in certificate_of(room).signers] == [("B", 5), ("A", 6)]
 
 
 def test_a_moderator_and_a_judge_sign_what_they_decided() -> None:
@@ -173,6 +199,12 @@ def test_a_dialog_written_by_hand_has_one_too() -> None:
     assert [(s.agent, s.turn, s.at) for s in made.signers] == [("A", 2, ""), ("B", 3, "")]
 
 
+def test_a_decision_that_was_cut_short_is_none() -> None:
+    data = agreed().paper.data
+    assert certify(parse(data)) is not None
+    assert certify(parse(data[:-1])) is None
+
+
 @cases("path", GOLDEN)
 def test_every_dialog_that_was_decided_has_a_certificate_and_no_other(path: Path) -> None:
     dialog = parse(path.read_bytes().partition(b"====\n")[2])
@@ -181,11 +213,11 @@ def test_every_dialog_that_was_decided_has_a_certificate_and_no_other(path: Path
     is_decided = is_decided or any(d.outcome == "approved" for d in dialog.state.table.decisions)
     made = certify(dialog)
     assert (made is not None) == is_decided
-    assert changed(dialog) == ""
+    assert changes(dialog) == ()
     if made is not None:
         assert made.text
         assert made.signers
-        assert changed(dialog) == ""
+        assert not [c for c in differences(made.as_json(), dialog) if c.is_harm]
 
 
 def test_a_dialog_that_goes_on_keeps_the_certificate_of_what_was_decided() -> None:
@@ -193,9 +225,11 @@ def test_a_dialog_that_goes_on_keeps_the_certificate_of_what_was_decided() -> No
     before = certificate_of(room)
     room.say("And the cache?")
     assert certify(room.dialog) == before
+    assert compare(before.as_json(), room.dialog) == ("1 entry was added after it",)
     room.says("B", "## Consensus Summary\n\nNo cache.\n\n[CONSENSUS_REACHED]")
     room.says("A", "[AGREE: P2]")
     assert certificate_of(room).text == "No cache."
+    assert compare(before.as_json(), room.dialog) == ("3 entries were added after it",)
 
 
 # -- what was changed since, by the file alone ----------------------------------------------------------------------
@@ -223,6 +257,7 @@ def new_sha(data: bytes) -> bytes:
 
 
 REDIS = digest(TEXT.replace("Postgres", "Redis"))
+EDITED = "was edited after it was written"
 TEXT_EDITED = "turn 3, where P1 stands, was edited after A signed it in turn 4"
 LINE_EDITED = "turn 2, where P1 stands, was edited after B approved it in turn 3, A approved it in turn 5"
 NO_VOTE = "the decision counts B for P1, and no such vote stands in the file"
@@ -234,7 +269,10 @@ HARMS: list[tuple[Callable[[], Room], Callable[[bytes], bytes], str]] = [
     ),
     (agreed, new_sha, TEXT_EDITED),
     (agreed, swapped(b"In memory.", b"On disk."), TEXT_EDITED),
+    (agreed, swapped(b"[AGREE: P1]\n", b""), "turn 4, in which A signed P1, no longer says so"),
+    (agreed, swapped(b"So it is.", b"So be it."), f"turn 4, in which A signed P1, {EDITED}"),
     (agreed, without(3), "P1 no longer stands in the file"),
+    (agreed, without(3), "turn 3, in which B signed P1, is gone, cut or overwritten"),
     (agreed, swapped(b"\n\nTURN: A\n\n---\n\n## Turn 4", b"\n\n---\n\n## Turn 4"), "P1 no longer stands in the file"),
     (voted, swapped(b"P1 approve | simple", b"P1 reject | simple"), NO_VOTE),
     (voted, swapped(b"P1: Postgres", b"P1: Redis"), LINE_EDITED),
@@ -246,7 +284,93 @@ HARMS: list[tuple[Callable[[], Room], Callable[[bytes], bytes], str]] = [
 def test_what_was_changed_is_said_in_words(
     begin: Callable[[], Room], harm: Callable[[bytes], bytes], said: str
 ) -> None:
-    assert said in changed(parse(harm(begin().paper.data)))
+    dialog = parse(harm(begin().paper.data))
+    assert said in words(dialog)
+    assert any(change.is_harm for change in changes(dialog))
+    assert compare(kept(begin()), dialog)
+
+
+def test_each_change_is_said_once() -> None:
+    dialog = parse(agreed().paper.data.replace(b"In memory.", b"On disk."))
+    (change,) = changes(dialog)
+    assert change.words.startswith(TEXT_EDITED)
+
+
+def test_what_the_person_withdraws_is_said_and_is_no_harm() -> None:
+    room = agreed()
+    room.types("\n[STRIKE: turn 4 | a mistake]\n\n[VETO P1]\n")
+    assert "turn 4, in which P1 was agreed, was struck by the person in note 4.1" in words(room.dialog)
+    assert "P1 was ruled out by the person in note 4.1" in words(room.dialog)
+    assert not any(change.is_harm for change in changes(room.dialog))
+    other = agreed()
+    other.types("\n[STRIKE: 2]\n")
+    assert changes(other.dialog) == ()
+
+
+# -- against a certificate kept elsewhere -----------------------------------------------------------------------------
+
+
+def reframed(room: Room, old: str, new: str) -> bytes:
+    """Every entry written anew, with perfect frames, and one text replaced: what a forger would do."""
+    data, prev = room.text[: room.text.index("## Turn 2")], room.dialog.entries[0].chain
+    for entry in room.dialog.entries[1:]:
+        marks = tuple(Mark(m.name, m.value.replace(digest(old), digest(new)), m.ref) for m in entry.marks)
+        attributes = (("re", entry.re), ("at", entry.frame.at))
+        draft = Draft(entry.by, entry.name, entry.number, entry.body.replace(old, new), marks, entry.turn, attributes)
+        written = render(draft, prev)
+        prev = re.findall(r"sha=([0-9a-f]{16})", written.decode())[0]
+        data += written.decode() + "\n---\n\n"
+    return data.encode()
+
+
+def test_a_perfect_forgery_is_seen_only_by_who_kept_a_certificate() -> None:
+    room = agreed()
+    assert parse(reframed(room, "x y", "z")).entries[-1].chain == room.dialog.entries[-1].chain  # nothing replaced
+    forged = parse(reframed(room, TEXT, TEXT.replace("Postgres", "Redis")))
+    assert changes(forged) == ()
+    said = "\n".join(compare(kept(room), forged))
+    assert "-Sessions live in Postgres.\n+Sessions live in Redis." in said
+    assert f"`sha` was {digest(TEXT)}, and is {REDIS}" in said
+    assert "entry 3 (turn 3 of B) is not what it was" in said
+    assert "entry 2" not in said
+
+
+def test_each_difference_is_said_in_words() -> None:
+    room, facts = agreed(), kept(agreed())
+    signers = facts["signers"]
+    assert isinstance(signers, list)
+    b, a = signers
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"signers": [b, a, {**a, "agent": "C"}]}, "C, who stood behind it in turn 4, no longer does"),
+        ({"signers": [b]}, "A stands behind it now, and did not"),
+        (
+            {"signers": [b, {**a, "at": "2026-01-01T00:00:00Z"}]},
+            "A's at was 2026-01-01T00:00:00Z, and is 2026-11-21T",
+        ),
+        ({"signers": [b, {**a, "reservation": ""}]}, "A's reservation was none, and is one more thing to run"),
+        ({"method": "vote"}, "`method` was vote, and is mutual"),
+        ({"header": "0" * 16}, "the header is not what it was"),
+        ({"dialog": "0" * 12}, f"the certificate is of dialog {'0' * 12}, this file is dialog {room.dialog.id}"),
+        ({"text": "Redis."}, "the agreed text is not what it was:\n--- certificate\n+++ file\n"),
+    ]
+    for change, said in cases:
+        assert any(line.startswith(said) for line in compare({**facts, **change}, room.dialog)), said
+
+
+def test_what_was_added_inserted_or_taken_out_is_named() -> None:
+    room, facts = agreed(), kept(agreed())
+    room.say("Thanks.", note=True)
+    room.say("Really.", note=True)
+    (added,) = differences(facts, room.dialog)
+    assert (added.words, added.is_harm) == ("2 entries were added after it", False)
+    data = agreed().paper.data
+    assert "entry 2 is gone" in compare(facts, parse(without(2)(data)))
+    between = data.replace(b"## Turn 3", b"## Turn 3 \xe2\x80\x94 User\n\nWait.\n\nTURN: B\n\n---\n\n## Turn 3", 1)
+    said = compare(facts, parse(between))
+    assert any(line.startswith("entry 3 (turn 3 of USER) is not what it was") for line in said)
+    said = compare(facts, parse(without(4)(data)))
+    assert any(line.startswith("nothing is decided there any more") for line in said)
+    assert "entry 4 is gone" in said
 
 
 def test_no_byte_of_a_decided_dialog_changes_unseen() -> None:
@@ -260,31 +384,30 @@ def test_no_byte_of_a_decided_dialog_changes_unseen() -> None:
 def _is_seen(facts: dict[str, object], data: bytes, at: int) -> bool:
     other = b"y" if data[at : at + 1] == b"x" else b"x"
     try:
-        dialog = parse(data[:at] + other + data[at + 1 :])
-        now = certify(dialog)
-        is_sound = all(entry.condition in (Condition.SOUND, Condition.BY_HAND) for entry in dialog.entries)
-        return not is_sound or now is None or json.loads(json.dumps(now.as_json())) != facts
+        return bool(compare(facts, parse(data[:at] + other + data[at + 1 :])))
     except NotADialog:
         return True
 
 
 @cache
-def decided_and_sealed() -> tuple[bytes, ...]:
-    """Files to damage."""
-    return tuple(begin().paper.data for begin in (agreed, voted, both_sealed))
+def decided_and_sealed() -> tuple[dict[str, object], tuple[bytes, ...]]:
+    """A certificate, and files to damage."""
+    return kept(agreed()), tuple(begin().paper.data for begin in (agreed, voted, both_sealed))
 
 
 @examples(60, deadline=None)
 @given(texts, st.integers(0, 1200), st.integers(0, 400), st.integers(0, 2))
 def test_any_damage_can_be_told_of(words: str, at: int, gone: int, which: int) -> None:
-    data = decided_and_sealed()[which]
+    facts, files = decided_and_sealed()
+    data = files[which]
     try:
         dialog = parse(data[:at] + words.encode("utf-8", "surrogatepass") + data[at + gone :])
     except NotADialog:
         return
     certificate = certify(dialog)
     assert certificate is None or certificate.entries <= len(dialog.entries)
-    changed(dialog)
+    changes(dialog)
+    compare(facts, dialog)
     answers(dialog)
     contributions(dialog)
     proposals(dialog)
@@ -349,8 +472,8 @@ def test_a_text_that_does_not_fit_its_seal_is_harm() -> None:
         answer = sealed(*seals, draft)["B"]
         assert (answer.status, answer.is_independent, answer.is_harm) == ("broken", False, True)
     data = written(*seals, turn("B", 2, "Redis."))
-    for other in (data.replace(b"\nRedis.", b"\nValkey."), data.replace(b"[SEALED: ", b"[SEALED: 0")):
-        assert [a.status for a in answers(parse(other)) if a.agent == "B"] == ["broken"]
+    for changed in (data.replace(b"\nRedis.", b"\nValkey."), data.replace(b"[SEALED: ", b"[SEALED: 0")):
+        assert [a.status for a in answers(parse(changed)) if a.agent == "B"] == ["broken"]
     assert sealed(*seals, turn("B", 2, "Redis.", nonce=""))["B"].why == "turn 2 answers, and opens no seal"
     said = [a.why for a in answers(parse(data.replace(b"[SEALED: ", b"[SEALED: 0")))]
     assert said[0] == "the seal in note 1.1 was changed since it was written"

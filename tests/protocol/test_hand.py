@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import BadInput, DialogdError, Refused
-from dialogd.protocol import board, lifecycle
+from dialogd.protocol import board, certificate, lifecycle
 from dialogd.protocol.build import findings
 from dialogd.protocol.certificate import answers
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, decide
@@ -108,6 +108,8 @@ def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, tab
     assert not any(decision.outcome == "approved" for decision in after.state.table.decisions)
     assert isinstance(decide(after, "A", room.clock()), Wait)
     assert parse(room.paper.data) == after
+    assert f"turn {turn}" in " ".join(change.words for change in certificate.changes(after)) or turn == "2"
+    assert not any(change.is_harm for change in certificate.changes(after))
     room.say("Once more.")
     assert room.owing == ("A",)
 

@@ -10,14 +10,15 @@ import pytest
 from dialogd.errors import Refused
 from dialogd.protocol import lifecycle
 from dialogd.protocol.admit import MarkPolicy
-from dialogd.protocol.marks import ParsedReply
-from dialogd.protocol.model import USER, Mark
-from dialogd.protocol.state import Dialog, Escalation
+from dialogd.protocol.marks import MARKS, Who
+from dialogd.protocol.model import USER
+from dialogd.protocol.state import Debts, Dialog, Escalation
 from tests.support.cases import cases
 from tests.support.room import Room, opening
 from tests.support.states import state_with
 
 AGENTS = ("A", "B", "C")
+MEANT = sorted(name for name, kind in MARKS.items() if Who.AGENT in kind.who)
 
 
 def room(*setup: str, keys: Sequence[str] = (), **scripts: Sequence[str]) -> Room:
@@ -155,12 +156,45 @@ def test_the_word_is_asked_for_where_the_order_is_free() -> None:
         lifecycle.refuse(in_state("over", 'order = "free"'), "floor")
 
 
-# -- marks that a judge does not use ----------------------------------------------------------------------------------
+# -- marks that a state does not take --------------------------------------------------------------------------------
+
+SUMMING_UP = {
+    "SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONFIDENCE", "RE", "DECIDE",
+    "CONCEDE", "QUESTION_FOR_USER", "DEADLOCK", "CONSENSUS_REACHED", "PASS",
+}  # fmt: skip
+DECIDING = {"DECIDE", "VOTE", "RE", "SYNTHESIS", "CONFIDENCE", "EVIDENCE", "ESCALATE", "QUESTION_FOR_USER", "PASS"}
+JUDGING = {"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "QUESTION_FOR_USER", "PASS"}
+COUNCIL = 'order = "round-robin"'
+JUDGED = ('verdict = "judge"', 'judge = "A"')
+
+TAKEN: dict[str, tuple[Dialog, set[str]]] = {
+    "under way": (stood(COUNCIL), set(MEANT)),
+    "not begun": (stood(COUNCIL, spoke_at={}), set(MEANT)),
+    "plain": (stood(closing="x", escalation=Escalation("A")), set(MEANT)),
+    "escalated-to-another": (stood(COUNCIL, escalation=Escalation("B")), set(MEANT)),
+    "escalated-to-the-person": (stood(COUNCIL, escalation=Escalation(USER)), set(MEANT)),
+    "red-team": (stood(COUNCIL, red_team="P4"), set(MEANT)),
+    "closing": (stood(COUNCIL, closing="x"), SUMMING_UP),
+    "escalated-to-me": (stood(COUNCIL, escalation=Escalation("A")), DECIDING),
+    "escalated-while-closing": (stood(COUNCIL, closing="x", escalation=Escalation("A")), DECIDING),
+    "judging": (stood(*JUDGED), JUDGING),
+    "judging-while-closing": (stood(*JUDGED, closing="x"), JUDGING),
+    "judge-not-asked": (stood(*JUDGED, debts=Debts()), set(MEANT)),
+}
 
 
-def test_a_judge_judges_and_a_refused_mark_says_what_it_takes() -> None:
-    judge = MarkPolicy(stood('verdict = "judge"', 'judge = "A"'), "A")
-    reply = ParsedReply("So.", (Mark("DECIDE", "none"), Mark("PROPOSAL", "another")))
-    kept, refused = judge.admitted(reply)
-    assert ([mark.name for mark in kept.marks], [one.mark.name for one in refused]) == (["DECIDE"], ["PROPOSAL"])
-    assert refused[0].why.startswith("A judges: it takes CONFIDENCE")
+@cases(("dialog", "taken"), TAKEN.values())
+def test_which_marks_of_an_agent_a_state_takes(dialog: Dialog, taken: set[str]) -> None:
+    assert {name for name in MEANT if not MarkPolicy(dialog, "A").too_late(name)} == taken
+
+
+def test_a_text_to_be_signed_alone_refuses_no_mark() -> None:
+    stage = room(COUNCIL, A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
+    stage.step("A")
+    assert lifecycle.where(stage.dialog) == "deciding"
+    assert [name for name in MEANT if MarkPolicy(stage.dialog, "B").too_late(name)] == []
+
+
+def test_a_refused_mark_says_which_state_and_what_it_takes() -> None:
+    why = MarkPolicy(stood(COUNCIL, closing="the time limit"), "A").too_late("PROPOSAL")
+    assert why.startswith("the dialog is deciding: one last round sums up, because of the time limit; it takes AGREE")

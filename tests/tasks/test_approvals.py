@@ -17,7 +17,7 @@ import pytest
 from dialogd import person
 from dialogd.errors import BadInput, Refused
 from dialogd.protocol.build import Submission, Task, approval, value_of
-from dialogd.protocol.certificate import certify
+from dialogd.protocol.certificate import certify, differences
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import SYSTEM, Draft, Mark, digest
 from dialogd.tasks.approvals import Judge, bundled, opened
@@ -313,6 +313,10 @@ def test_the_certificate_names_the_trees_that_came_of_it() -> None:
     assert kept["trees"] == [
         {"task": one.id, "tree": one.tree, "commit": one.commit} for one in build.dialog.state.build.all
     ]
+    assert [change.words for change in differences(kept, build.dialog) if change.is_harm] == []
+    kept["trees"][1]["tree"] = "1" * 40
+    harm = [change.words for change in differences(kept, build.dialog) if change.is_harm]
+    assert harm == ["`trees` was other, and is other"]
 
 
 def test_one_word_changed_anywhere_is_refused() -> None:
