@@ -93,7 +93,6 @@ class Chaos:
     # -- the play -------------------------------------------------------------------------------------------------
 
     def run(self) -> list[str]:
-        """Play it; what was wrong."""
         with self.pair:
             agents = list(self.pair.daemons)
             setup = self.random.choice(["", "", 'order = "parallel"', 'order = "free"']) if len(agents) > 2 else ""

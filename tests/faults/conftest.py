@@ -27,5 +27,4 @@ def cast(tmp_path: Path) -> Iterator[Callable[..., Pair]]:
 
 @pytest.fixture
 def replies(tmp_path: Path) -> Replies:
-    """A command that counts its calls."""
     return Replies(tmp_path)

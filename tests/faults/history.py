@@ -60,7 +60,6 @@ class Entry:
 
     @property
     def by(self) -> str:
-        """Whose it is beyond doubt."""
         return self.claims if self.condition == "sound" else ""
 
     @property
@@ -90,14 +89,12 @@ class _Reader:
         self.at = first
 
     def _agents(self) -> dict[str, str]:
-        """Id by id or name, in small letters."""
         line = next((line for line in self.header.split("\n") if line.lower().startswith("**agents:**")), "")
         found = re.findall(r"(?:^|, )([A-Za-z][\w-]*) = ([^@(,]+)", line.partition(":** ")[2])
         named = found or [("A", "Claude A"), ("B", "Claude B")]
         return {key.strip().casefold(): agent for agent, name in named for key in (name, agent)}
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry, in order."""
         while self.at < len(self.texts):
             if not self.texts[self.at].strip() or _RULE.fullmatch(self.texts[self.at]):
                 self.at += 1
@@ -112,7 +109,6 @@ class _Reader:
         return _FRAME.fullmatch(self.lines[at + 1].decode("utf-8", "replace"))
 
     def _named(self, number: int) -> str:
-        """The next entry's id."""
         if number:
             self.number, self.notes = number, 0
             return str(number)
@@ -393,7 +389,6 @@ class Judge:
         self._typed: set[str] = set()
 
     def here(self) -> list[Entry]:
-        """The sound frames that stand in the file."""
         return [self.judged[sha] for sha in self._here]
 
     def look(self, data: bytes) -> None:
@@ -427,7 +422,6 @@ class Judge:
         self.words &= set(_persons_words(entries))  # agents quote them, too
 
     def close(self, data: bytes) -> list[str]:
-        """The last look; gives all that was wrong."""
         self.look(data)
         typed = _persons_words(_Reader(data).entries())
         return self.found + [f"{word} stands {typed[word]} times" for word in sorted(self.words) if typed[word] != 1]
@@ -440,7 +434,6 @@ def _persons_words(entries: Iterable[Entry]) -> Counter[str]:
 
 
 def read(path: Path) -> list[Entry]:
-    """The entries of a file."""
     return list(_Reader(path.read_bytes()).entries())
 
 

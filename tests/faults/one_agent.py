@@ -20,7 +20,6 @@ from tests.logfile.files import log_of, turn
 
 
 async def run(path: Path, steps: int) -> dict[str, object]:
-    """So many steps."""
     backend = Counting()
     acknowledged: list[int] = []
     errors: list[str] = []

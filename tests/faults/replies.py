@@ -43,11 +43,9 @@ class Replies:
         return shlex.join([str(self.script), str(self.folder), str(seconds)])
 
     def let_go(self) -> None:
-        """Let those that are held answer."""
         (self.folder / "go").touch()
 
     def hold(self) -> None:
-        """Hold those that are asked from now on."""
         (self.folder / "go").unlink()
 
     def asked(self, agent: str = "") -> list[tuple[str, int, int]]:
@@ -65,7 +63,6 @@ class Replies:
         return [call for call in found if agent in ("", call[0])]
 
     def alive(self) -> list[int]:
-        """Calls whose process still runs."""
         return [pid for _, _, pid in self.asked() if is_alive(pid)]
 
 

@@ -23,7 +23,6 @@ Cast = Callable[..., Pair]
 
 @contextmanager
 def listening(daemon: Daemon, count: int) -> Iterator[list[socket.socket]]:
-    """Clients of `/events` that never hang up."""
     with ExitStack() as stack:
         clients = []
         for _ in range(count):

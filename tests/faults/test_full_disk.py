@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -13,7 +12,6 @@ from tests.faults.replies import Replies, drafts
 from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow

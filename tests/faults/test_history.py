@@ -24,7 +24,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def without(data: bytes, number: int) -> bytes:
-    """The file without one of its turns."""
     return data.replace(entry(data, number), b"")
 
 

@@ -32,7 +32,6 @@ def test_a_turn_typed_while_an_agent_thinks_ends_its_call(cast: Cast, replies: R
 
 
 def move_on_by_hand(pair: Pair) -> None:
-    """The person types a turn for B."""
     pair.types("\n\n## Turn 2 — User\n\nNo. B first.\n\nTURN: B\n")
 
 

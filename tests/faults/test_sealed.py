@@ -22,23 +22,19 @@ def waiting(text: str, for_file: Path) -> str:
 
 
 def answering(text: str) -> str:
-    """A command that answers at once."""
     return shlex.join(["sh", "-c", f"cat >/dev/null; echo {text}"])
 
 
 def entries(pair: Pair) -> list[Entry]:
-    """All entries after the question."""
     dialog = pair.dialog()
     return list(dialog.entries[1:]) if dialog else []
 
 
 def seals(pair: Pair) -> list[str]:
-    """Who has sealed, in order."""
     return [entry.by for entry in entries(pair) if entry.mark("SEALED")]
 
 
 def waits_for(pair: Pair) -> str:
-    """What A says that it waits for, in a word."""
     waiting = (pair["A"].health() or {}).get("waiting") or {}
     return str(waiting.get("status", ""))
 

@@ -35,7 +35,6 @@ class Place:
         self.state = folder / "state"
 
     def journal(self, writer: str) -> Path:
-        """The journal of one writer."""
         return self.state / f"{writer}.journal"
 
     def write(self, *faults: str, touching: list[Path] | None = None, how: str = "ours") -> Traced:
@@ -50,7 +49,6 @@ class Place:
         return done, json.loads(done.out) if done.code == 0 else {}
 
     def drafts(self) -> list[object]:
-        """Replies that were kept as drafts."""
         return [record["text"] for record in records(self.state, "draft")]
 
 

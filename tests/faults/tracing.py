@@ -26,7 +26,6 @@ class Traced:
 
     @property
     def calls(self) -> Counter[str]:
-        """How often each system call was made."""
         return Counter(name for name in _CALL.findall(self.trace.replace(" resumed>", "")))
 
     def lines(self, call: str, path: Path) -> list[str]:

@@ -30,7 +30,6 @@ class Counting:
         self.asked: list[int] = []
 
     async def reply(self, request: Request) -> AsyncIterator[str | Usage]:
-        """One line."""
         self.asked.append(request.turn)
         yield f"I say {request.agent.id}-{request.turn} in call {os.getpid()}/{len(self.asked)}\n"
         yield Usage(model=self.model, usd=0.01)

@@ -79,7 +79,6 @@ def times(path: Path, token: str) -> int:
 
 
 def dialog_file(folder: Path, name: str = "dialog.md", text: str = OPENING) -> Path:
-    """A new dialog file."""
     path = folder / name
     path.write_bytes(text.encode())
     path.chmod(0o600)
@@ -108,7 +107,6 @@ def turn(token: str, by: str = "A", to: str = "B", size: int = 0) -> Make:
 
 
 def restore(path: Path, data: bytes) -> None:
-    """Put these bytes into the file, in place."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CREAT, 0o600)
     try:
         os.write(fd, data)

@@ -39,7 +39,6 @@ def in_place(path: Path, loaded: bytes) -> None:
 
 
 def sed(path: Path, _: bytes) -> None:
-    """`sed -i`: reads what stands there now."""
     script = "s/Postgres or Redis?/Postgres, Redis or SQLite?/"
     subprocess.run(
         ["perl", "-i", "-pe", script] if os.uname().sysname == "Darwin" else ["sed", "-i", script, path], check=True
@@ -47,7 +46,6 @@ def sed(path: Path, _: bytes) -> None:
 
 
 def shell(text: str) -> Save:
-    """`printf … >> file`."""
 
     def save(path: Path, _: bytes) -> None:
         with path.open("ab") as file:

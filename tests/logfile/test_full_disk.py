@@ -31,7 +31,6 @@ def files_up_to(size: int) -> Iterator[None]:
 
 
 async def step(agent: Agent) -> Action | DialogdError:
-    """One step, as the loop makes it."""
     try:
         return await agent.step()
     except DialogdError as error:

@@ -18,7 +18,6 @@ REPLY = Received(("A", "1", "c0ffee"), "Postgres.", {"calls": 1, "usd": 0.5}, 5)
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    """A's."""
     (tmp_path / "state").mkdir(mode=0o700)
     return Journal(tmp_path / "state", "A")
 
@@ -124,7 +123,6 @@ class Meanwhile(Journals):
     happens: Callable[[], object] = staticmethod(lambda: None)
 
     def odd(self) -> tuple[str, ...]:
-        """What is damaged, after that."""
         self.happens()
         return super().odd()
 

@@ -54,7 +54,6 @@ async def crash(tmp_path: Path) -> Crash:
 
 
 def written_by_b(log: LogFile) -> None:
-    """Another agent's daemon writes."""
     log.append(turn("later", "B", "A"), log.journals.of("B"))
 
 

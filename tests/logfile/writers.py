@@ -24,12 +24,10 @@ from tests.support.pair import PATIENCE
 
 
 def ours(log: LogFile, word: str) -> bool:
-    """Append as dialogd does."""
     return log.append(turn(word), log.journals.of(word.partition("-")[0])) is not None
 
 
 def one_debt(log: LogFile, word: str) -> bool:
-    """Answer turn 1 unless it is answered."""
     make = turn(word)
     return log.append(lambda now: make(now) if now.state.debt("A") else None, log.journals.of(word[:2])) is not None
 
@@ -53,7 +51,6 @@ def long(log: LogFile, word: str) -> bool:
 
 
 def to_archive(log: LogFile, word: str) -> bool:
-    """Copy the dialog."""
     return archive(log.read(), log.path, log.path.parent / "archive").exists()
 
 

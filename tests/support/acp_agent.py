@@ -60,11 +60,9 @@ class Agent:
         self.told_to_stop = asyncio.Event()
 
     def on_connect(self, conn: Client) -> None:
-        """Keep the line to the client."""
         self.client = conn
 
     async def initialize(self, protocol_version: int, **_: Any) -> InitializeResponse:
-        """Shake hands."""
         version = int(self.value) if self.habit == "other" else PROTOCOL_VERSION
         login = AuthMethodAgent(id="key", name="A key")
         return InitializeResponse(protocol_version=version, auth_methods=[login] if self.habit == "login" else [])
@@ -82,16 +80,13 @@ class Agent:
         return NewSessionResponse(session_id=f"{self.sessions}@{cwd}", modes=modes)
 
     async def set_session_mode(self, session_id: str, mode_id: str, **_: Any) -> SetSessionModeResponse:
-        """Change the mode."""
         self.mode = mode_id
         return SetSessionModeResponse()
 
     async def cancel(self, session_id: str, **_: Any) -> None:
-        """Stop what is under way, unless deaf."""
         self.told_to_stop.set()
 
     async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> PromptResponse:
-        """Do what the habit says."""
         text = prompt[0].text
         act = getattr(self, f"_{self.habit}", self._echo)
         reason = await act(session_id, text)

@@ -49,7 +49,6 @@ class BackendContract:
     deterministic = True  # the same request is answered with the same text
 
     def make(self) -> Backend:
-        """A backend that answers `request()`."""
         raise NotImplementedError
 
     def make_slow(self) -> Backend:
@@ -57,7 +56,6 @@ class BackendContract:
         pytest.skip("this backend has no slow form")
 
     def make_failing(self) -> Backend:
-        """A backend that cannot answer."""
         pytest.skip("this backend has no failing form")
 
     def request(self, agent: str = "A", dialog: Dialog | None = None) -> Request:
@@ -159,7 +157,6 @@ def text_of(pieces: list[Any]) -> str:
 
 
 async def answer(backend: Backend, request: Request) -> str:
-    """The whole reply to a request."""
     return text_of([piece async for piece in backend.reply(request)])
 
 

@@ -45,7 +45,6 @@ def cases(names: str | Sequence[str], values: Iterable[Any]) -> Callable[[Test],
 
 @contextmanager
 def _named(row: dict[str, Any]) -> Iterator[None]:
-    """Add the case to what is raised."""
     try:
         yield
     except Exception as error:

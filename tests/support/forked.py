@@ -51,13 +51,11 @@ class Forked:
         return self.process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; the exit code."""
         self.process.join(timeout)
         assert self.process.exitcode is not None, f"process {self.pid} still runs after {timeout} s"
         return self.process.exitcode
 
     def send_signal(self, sig: int, /) -> None:
-        """Send a signal to it, unless it is gone."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 

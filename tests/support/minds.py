@@ -140,7 +140,6 @@ def endless(seen: Seen) -> Say:
 
 
 def _by(label: str, me: str) -> str:
-    """The id of who wrote an entry."""
     if label.startswith(_PERSON):
         return "USER"
     return me if label.endswith(_YOU) else label.split(" ", maxsplit=1)[0]

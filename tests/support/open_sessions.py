@@ -65,7 +65,6 @@ class Claude:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self.process.pid
 
     @property
@@ -94,12 +93,10 @@ class Claude:
         self.registration.write_text(json.dumps({name: value for name, value in found.items() if value is not None}))
 
     def rows(self) -> list[dict[str, Any]]:
-        """What was written to the socket."""
         text = self.heard.read_text() if self.heard.exists() else ""
         return [json.loads(row) for row in text.split("\n")[:-1]]
 
     def knocks(self) -> list[str]:
-        """The text of each message."""
         return [row["message"]["content"] for row in self.rows() if row.get("type") == "user"]
 
 
@@ -202,7 +199,6 @@ def codex(folder: Path, project: Path, originator: str = "codex-tui", source: st
 
 
 def until(holds: Callable[[], object], what: str) -> None:
-    """Wait until something holds."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline, f"no {what}"

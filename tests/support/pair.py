@@ -89,7 +89,6 @@ def stretched(seconds: float) -> float:
 
 
 def _wanted() -> float:
-    """How many programs want to run."""
     return max(os.getloadavg()[0], _running(), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
@@ -111,23 +110,19 @@ class Daemon:
         self._process: Process | None = None
 
     def start(self) -> None:
-        """Start it; does not wait until it answers."""
         if self.running:
             raise AssertionError(f"{self.id} runs already")
         self._process = self._start(self.output)
 
     @property
     def running(self) -> bool:
-        """True while its process lives."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process that was started last."""
         return self._started().pid
 
     def until_ready(self, seconds: float = PATIENCE) -> None:
-        """Wait until it answers."""
 
         def ready() -> bool:
             if not self.running:
@@ -154,16 +149,13 @@ class Daemon:
         return None
 
     def notify(self, **message: object) -> dict[str, Any]:
-        """POST /notify; gives the answer."""
         return self.ask("POST", "/notify", message or None)[1]
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def terminate(self) -> int:
-        """SIGTERM, and wait; the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
@@ -172,7 +164,6 @@ class Daemon:
         self._started().send_signal(number)
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """Wait until it has ended; the exit code."""
         return self._started().wait(seconds)
 
     def _started(self) -> Process:
@@ -182,7 +173,6 @@ class Daemon:
 
     @property
     def said(self) -> str:
-        """What it printed, over all its lives."""
         return self.output.read_text(encoding="utf-8", errors="replace") if self.output.exists() else ""
 
 
@@ -284,7 +274,6 @@ class Pair:
         return f"{header}\n\n{rules}\n\n## Turn 1 — User\n\n{question}\n\nTURN: {turn or next(iter(self.daemons))}\n"
 
     def begin(self, question: str, turn: str = "", setup: str = "", **keys: object) -> None:
-        """Write a new dialog over whatever is there."""
         overwrite(self.file, self.opening(question, turn, setup, **keys))
 
     def hold(self, question: str, turn: str = "", setup: str = "", **keys: object) -> None:
@@ -294,7 +283,6 @@ class Pair:
         self.notify()
 
     def types(self, text: str) -> None:
-        """The person types at the end of the file."""
         with self.file.open("a", encoding="utf-8") as file:
             file.write(text)
 
@@ -324,7 +312,6 @@ class Pair:
         until(condition, what, seconds=seconds, why=self.told_by_logs)
 
     def told_by_logs(self) -> str:
-        """The last lines of every daemon's log."""
         ends = {who: "\n".join(daemon.said.split("\n")[-25:]) for who, daemon in self.daemons.items()}
         return "\n".join(f"--- {who}\n{end}" for who, end in ends.items())
 

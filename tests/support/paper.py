@@ -26,16 +26,13 @@ class Paper:
 
     @property
     def at(self) -> str:
-        """Wall time for frames."""
         return (BEGINNING + timedelta(seconds=self.now)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     @property
     def journals(self) -> Paper:
-        """Nothing is kept beside paper."""
         return self
 
     def caller(self) -> Caller:
-        """Whose acts a test makes them."""
         return self.who
 
     def of(self, writer: str) -> None:

@@ -32,7 +32,6 @@ class Past:
     model: str = ""
 
     def file(self) -> bytes:
-        """The file's bytes."""
         header = (
             f"# Claude Autonomous Dialog\n\n**Topic:** {self.topic}\n"
             f"**Started:** {self.began:%Y-%m-%d %H:%M:%S} +00:00\n**Dialog:** {self.id}\n\n---\n\n"

@@ -89,12 +89,10 @@ class Room:
 
     @property
     def dialog(self) -> Dialog:
-        """The dialog as it stands."""
         return self.paper.read()
 
     @property
     def text(self) -> str:
-        """The file as text."""
         return self.paper.data.decode("utf-8", "replace")
 
     @property
@@ -104,7 +102,6 @@ class Room:
 
     @property
     def owing(self) -> tuple[str, ...]:
-        """Who owes a turn."""
         return self.dialog.state.owing
 
     @property
@@ -210,7 +207,6 @@ class Room:
         return entry
 
     def says(self, me: str, line: Line) -> Entry | None:
-        """Agent `me` is asked, and answers at once."""
         self.thinks(me)
         return self.answers(me, line)
 
@@ -294,7 +290,6 @@ class Room:
         return build.Submission(f"dialogd/task-{task.id}", commit, tree, base, 1, 5, 0)
 
     def _submitted(self, now: Dialog, me: str) -> tuple[Mark, ...]:
-        """The records of the lead's turn."""
         rules = now.state.build.rules
         if rules is None or me != rules.lead:
             return ()

@@ -87,11 +87,9 @@ class Shell:
 
     @property
     def key(self) -> str:
-        """The key of the session that it plays."""
         return f"claude:{self.pid}:{start_of(self.pid)}"
 
     def type(self, line: str) -> None:
-        """Type a line; does not wait for its end."""
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
@@ -107,11 +105,9 @@ class Shell:
         return Came(int(file.read_text()), file.with_name(f"{file.name}.out").read_text())
 
     def run(self, line: str) -> Came:
-        """Run a line to its end."""
         return self.end(self.begin(line))
 
     def all(self, *lines: str) -> list[Came]:
-        """Run lines at the same time."""
         return [self.end(file) for file in [self.begin(line) for line in lines]]
 
     def orphans(self, *lines: tuple[str, str]) -> list[Came]:
@@ -125,7 +121,6 @@ class Shell:
 
 
 def variables(folder: Path, file: Path, state: Path) -> dict[str, str]:
-    """The environment of a person's terminal."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DIALOGD_", "CLAUDE"))}
     return {
         **kept,

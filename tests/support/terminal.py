@@ -65,7 +65,6 @@ class Terminal:
         os.write(self._end, b"\r")
 
     def press(self, keys: str) -> None:
-        """Type these keys, whatever is shown."""
         os.write(self._end, keys.encode())
 
     @property
@@ -76,13 +75,11 @@ class Terminal:
         return True
 
     def kill(self) -> None:
-        """End the program at once."""
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
 
     def close(self) -> None:
-        """End the program, and the terminal."""
         self.kill()
         with contextlib.suppress(OSError):
             os.close(self._end)

@@ -21,7 +21,6 @@ PRODUCT = str(Path(dialogd.__file__).parent)
 
 
 def main(out: Path, words: list[str]) -> None:
-    """Run the command with every thread watched."""
     noted: set[str] = set()
     importing = threading.local()
 

@@ -40,7 +40,6 @@ class Chat:
     """`POST /v1/chat/completions`."""
 
     def read(self, body: Json) -> Said:
-        """What the request holds."""
         messages = dicts(body.get("messages"))
         said = [(str(message.get("role")), text_of(message.get("content"))) for message in messages]
         system, rest = with_system("", said)
@@ -59,7 +58,6 @@ class Chat:
         return ""
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]:
-        """The chunks of a completion."""
         yield Event(_chunk(reply, {"role": "assistant", "content": ""}))
         if reply.thinking:
             yield Event(_chunk(reply, {"reasoning_content": reply.thinking}))
@@ -76,7 +74,6 @@ class Chat:
         yield Event(sse("[DONE]"), Stage.CLOSING)
 
     def plain(self, reply: Reply, body: Json) -> object:
-        """The completion in one piece."""
         message: Json = {"role": "assistant", "content": reply.text, "refusal": None}
         if reply.stop == "refusal":
             message |= {"content": None, "refusal": reply.text}
@@ -88,11 +85,9 @@ class Chat:
         return {**_head(reply, "chat.completion"), "choices": [choice], "usage": usage_of(reply)}
 
     def failure(self, status: int, kind: str, message: str) -> Json:
-        """The body of an error; `kind` is its code."""
         return failure(status, kind, message)
 
     def error_event(self, kind: str, message: str, failed: bool) -> bytes:
-        """An error in the middle of a stream."""
         return sse({"error": {"message": message, "type": kind, "param": None, "code": kind}})
 
 
@@ -106,7 +101,6 @@ def failure(status: int, kind: str, message: str) -> Json:
 
 
 def usage_of(reply: Reply) -> Json:
-    """What a completion used."""
     return {
         "prompt_tokens": reply.tokens_in,
         "completion_tokens": reply.tokens_out,

@@ -54,7 +54,6 @@ class Reply:
         return base64.b64encode(hashlib.sha256(f"{self.number} {self.thinking}".encode()).digest()).decode()
 
     def pieces(self) -> Iterator[str]:
-        """The text in small pieces."""
         step = max(SMALLEST_PIECE, len(self.text) // MOST_PIECES)
         for part in (self.text[: self.boundary], self.text[self.boundary :]):
             yield from (part[start : start + step] for start in range(0, len(part), step))
@@ -104,12 +103,10 @@ def number_in(id: object) -> int:
 
 
 def compact(value: object) -> str:
-    """JSON without blanks, in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def sse(value: object, name: str = "") -> bytes:
-    """One server-sent event."""
     head = f"event: {name}\n" if name else ""
     data = value if isinstance(value, str) else compact(value)
     return f"{head}data: {data}\n\n".encode()
@@ -128,12 +125,10 @@ def text_of(content: object) -> str:
 
 
 def strings(values: Sequence[object]) -> tuple[str, ...]:
-    """The texts among some values."""
     return tuple(value for value in values if isinstance(value, str))
 
 
 def since_the_model(messages: Sequence[Json]) -> list[Json]:
-    """The messages after the model's last one."""
     last = max((i for i, message in enumerate(messages) if message.get("role") in THINKERS), default=-1)
     return list(messages[last + 1 :])
 

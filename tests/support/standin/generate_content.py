@@ -41,7 +41,6 @@ class GenerateContent:
     """`POST /v1beta/models/NAME:streamGenerateContent?alt=sse` and `:generateContent`."""
 
     def read(self, body: Json) -> Said:
-        """What the request holds."""
         contents = dicts(body.get("contents"))
         said = tuple((_role(content), _text(content.get("parts"))) for content in contents)
         system = body.get("systemInstruction") or body.get("system_instruction")
@@ -56,7 +55,6 @@ class GenerateContent:
         return ""
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]:
-        """The pieces of an answer."""
         if reply.thinking:
             yield Event(sse(_answer(reply, [{"text": reply.thinking, "thought": True}])))
         for piece in reply.pieces():
@@ -67,7 +65,6 @@ class GenerateContent:
         yield Event(sse(_answer(reply, last, STOPS.get(reply.stop, reply.stop))), Stage.CLOSING)
 
     def plain(self, reply: Reply, body: Json) -> object:
-        """The answer in one piece."""
         parts: list[Json] = [{"text": reply.thinking, "thought": True}] if reply.thinking else []
         parts += [{"text": reply.text}] if reply.text else []
         parts += [_call(reply)] if reply.tool is not None else []
@@ -79,7 +76,6 @@ class GenerateContent:
         return {"error": {"code": status, "message": message or f"The stand-in answers {status}.", "status": word}}
 
     def error_event(self, kind: str, message: str, failed: bool) -> bytes:
-        """An error in the middle of a stream."""
         return sse(self.failure(CODES.get(kind, 503), kind, message))
 
 

@@ -38,7 +38,6 @@ class Messages:
     """`POST /v1/messages`."""
 
     def read(self, body: Json) -> Said:
-        """What the request holds."""
         messages = dicts(body.get("messages"))
         said = [(_role(message), _text(message.get("content"))) for message in messages]
         system, said_by_users = with_system(text_of(body.get("system")), said)
@@ -72,7 +71,6 @@ class Messages:
         return ""
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]:
-        """The events of a message."""
         start: Json = {**_message(reply), "content": [], "stop_reason": None, "usage": _usage(reply, tokens_out=1)}
         yield Event(_event("message_start", message=start))
         yield Event(_event("ping"))
@@ -94,7 +92,6 @@ class Messages:
         yield Event(_event("message_stop"), Stage.CLOSING)
 
     def plain(self, reply: Reply, body: Json) -> object:
-        """The message in one piece."""
         content: list[Json] = []
         if reply.thinking:
             content.append(_thought(reply))
@@ -111,13 +108,11 @@ class Messages:
         }
 
     def failure(self, status: int, kind: str, message: str) -> Json:
-        """The body of an error."""
         kind = kind or KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
         error = {"type": kind, "message": message or kind.replace("_", " ").capitalize()}
         return {"type": "error", "error": error, "request_id": "req_standin"}
 
     def error_event(self, kind: str, message: str, failed: bool) -> bytes:
-        """An error in the middle of a stream."""
         return _event("error", error={"type": kind, "message": message})
 
 

@@ -31,7 +31,6 @@ class Responses:
     """`POST /v1/responses`."""
 
     def read(self, body: Json) -> Said:
-        """What the request holds."""
         given = body.get("input")
         items = [{"role": "user", "content": given}] if isinstance(given, str) else dicts(given)
         said = [(_role(item), _text(item)) for item in items if item.get("type") not in CALLS]
@@ -58,22 +57,18 @@ class Responses:
         return ""
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]:
-        """The events of a response, numbered."""
         numbers = count()
         for name, stage, carries, fields in _events(reply, body):
             event = {"type": name, "sequence_number": next(numbers), **fields}
             yield Event(sse(event, name), stage, carries)
 
     def plain(self, reply: Reply, body: Json) -> object:
-        """The response in one piece."""
         return _response(reply, _status(reply), _items(reply, body))
 
     def failure(self, status: int, kind: str, message: str) -> Json:
-        """The body of an error; `kind` is its code."""
         return failure(status, kind, message)
 
     def error_event(self, kind: str, message: str, failed: bool) -> bytes:
-        """An error in the middle of a stream."""
         if not failed:
             fields = {"type": "error", "sequence_number": 9999, "code": kind, "message": message, "param": None}
             return sse(fields, "error")
@@ -137,7 +132,6 @@ def _events(reply: Reply, body: Json) -> Iterator[Step]:
 
 
 def _items(reply: Reply, body: Json) -> list[Json]:
-    """The output: thoughts, a message, a call."""
     items: list[Json] = []
     if reply.thinking:
         is_whole = "reasoning.encrypted_content" in (body.get("include") or ())

@@ -221,7 +221,6 @@ class Seen:
 
     @property
     def model(self) -> str:
-        """The model that is asked."""
         if found := _GEMINI.search(self.path):
             return found[1]
         return str((self.body or {}).get("model", ""))
@@ -235,12 +234,10 @@ class Seen:
 
     @cached_property
     def said(self) -> Said:
-        """What the request holds, whatever its form."""
         return FORMS[self.form].read(self.body) if self.form and self.body else _NOTHING
 
     @property
     def system(self) -> str:
-        """The system prompt."""
         return self.said.system
 
     @cached_property
@@ -250,12 +247,10 @@ class Seen:
 
     @property
     def last(self) -> str:
-        """The last text that is the user's."""
         return next((text for role, text in reversed(self.said.messages) if role == "user" and text), "")
 
     @property
     def tools(self) -> list[str]:
-        """The names of the tools offered."""
         return list(self.said.tools)
 
     @property
@@ -335,13 +330,11 @@ def play(seen: Seen, answer: Answer) -> Iterator[Step]:
 
 
 def whole(status: int, type_: str, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Iterator[Step]:
-    """A body in one piece."""
     yield Head(status, type_, headers, len(body))
     yield body
 
 
 def json_body(value: object, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Iterator[Step]:
-    """A JSON body in one piece."""
     return whole(status, JSON, compact(value).encode(), headers)
 
 
@@ -495,7 +488,6 @@ class Connection:
         await self._send(h11.EndOfMessage())
 
     async def _request(self) -> tuple[h11.Request, bytes]:
-        """The next request with all of its body."""
         request, parts = None, []
         while True:
             event = await self._event()
@@ -509,7 +501,6 @@ class Connection:
                 raise _Over
 
     async def _event(self) -> object:
-        """The next thing that the client sends."""
         while True:
             event = self._http.next_event()
             if event is not h11.NEED_DATA:
@@ -619,18 +610,15 @@ class StandIn:
 
     @property
     def seen(self) -> list[Seen]:
-        """The requests so far, oldest first."""
         with self._lock:
             return list(self._seen)
 
     @property
     def calls(self) -> list[Seen]:
-        """Those that asked a model."""
         return [seen for seen in self.seen if seen.form]
 
     @property
     def open(self) -> int:
-        """How many connections there are."""
         return len(self._tasks)
 
     def close(self) -> None:
