@@ -32,7 +32,7 @@ from dialogd.protocol.text import in_words, many, places
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import wall_time
 from dialogd.store.registry import Running
-from dialogd.views.standing import Standing, facts, phase, standing
+from dialogd.views.standing import Standing, phase, standing
 
 
 def exit_code(outcome: Outcome | None) -> int:
@@ -213,27 +213,71 @@ def onwards(dialog: Dialog, file: Path) -> str:
 LATEST = 3  # decisions that are shown; all of them are among the facts
 
 
-def state_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
-    """The rules of a dialog that has its own, and of the state what is to be signed or voted on and was decided."""
-    state, rules, known = dialog.state, dialog.header.rules, facts(dialog)
+def procedure(dialog: Dialog, at: str) -> dict[str, Any]:
+    """How it comes to its decision, for programs: `time_left` in seconds, null without a limit. `at` is now."""
+    state, rules, opened, decisions = dialog.state, dialog.header.rules, board.reopenings(dialog), []
+    for made in state.table.decisions:
+        stands = board.as_of_now(opened, made.entry, made.outcome, made.reason)
+        why = "; ".join(filter(None, (stands.reason, stands.superseded and f"superseded: {stands.superseded}")))
+        decisions.append(
+            {"ref": made.ref, "outcome": stands.outcome, "method": made.method, "evidence": made.evidence,
+             "reason": why, "entry": made.entry}
+        )  # fmt: skip
+    sealed = list(dict.fromkeys(seal.agent for seal in state.debts.seals))
+    left, done, phase = None if state.outcome else time_left(dialog, at), state.floor.rounds, None
+    # After the end it is that of the last whole round, for what was to follow never began.
+    if (index := rules.phase(done if state.outcome is None else max(done - 1, 0))) >= 0:
+        one = rules.phases[index]
+        phase = {"number": index + 1, "of": len(rules.phases), "name": one.name, "description": one.description}
+    return {
+        "template": rules.template, "order": rules.order, "verdict": rules.verdict, "phase": phase,
+        "rounds": done, "max_rounds": state.limits.max_rounds,
+        "polls": [
+            {
+                "ref": poll.ref, "turn": poll.turn,
+                "votes": [{**asdict(one), "weight": rules.weight([one.agent])} for one in poll.ballots],
+                "missing": [who for who in dialog.header.voters if all(one.agent != who for one in poll.ballots)],
+            }
+            for poll in state.polls.open
+        ],
+        "decisions": decisions, "escalated": state.escalation.to, "escalation": state.escalation.why,
+        "sealed": sealed, "unsealed": [who for who in state.owing if who not in sealed] if sealed else [],
+        "queue": list(state.floor.queue), "blocking": list(state.table.blocking), "closing": state.closing,
+        "time_left": None if left is None else max(left, 0.0),
+    }  # fmt: skip
+
+
+def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
+    """The same in words; of a plain dialog only what has come up."""
+    state, rules, now = dialog.state, dialog.header.rules, procedure(dialog, at)
     if not rules.is_plain:
-        index = rules.phase(state.floor.rounds)
-        phase = f"; phase {index + 1} of {len(rules.phases)}, {rules.phases[index].name}" if index >= 0 else ""
-        name, done = f"{rules.template}: " if rules.template else "", many(state.floor.rounds, "round")
+        phase = (
+            f"; phase {now['phase']['number']} of {now['phase']['of']}, {now['phase']['name']}" if now["phase"] else ""
+        )
+        name, done = f"{rules.template}: " if rules.template else "", many(now["rounds"], "round")
         yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}; {done} complete{phase}"
     if state.build:
         yield "tasks", ", ".join(f"{one.id} {one.state}" for one in listed(state.build)) or "none yet"
-        return
-    if state.escalation.to and state.outcome is None:
-        who = "you" if state.escalation.to == USER else state.escalation.to
-        yield "decides", f"{who}: {state.escalation.why}".removesuffix(": ")
-    yield from ((name, known[name]) for name in ("last round", "red team", "text to sign") if name in known)
-    yield from (row for row in known.items() if row[0].startswith("vote ") and state.outcome is None)
-    for made in board.decisions(dialog)[-LATEST:]:
-        reason = f"; {made.superseded or made.reason}" if made.superseded or made.reason else ""
-        yield "decided", f"{made.ref} {made.stands} ({made.method}): {made.evidence}{reason}"
-    if (left := None if state.outcome else time_left(dialog, at)) is not None:
-        yield "time", f"{in_words(round(max(left, 0.0)))} left of {in_words(state.limits.max_time or 0.0)}"
+    elif state.outcome is None:
+        if now["escalated"]:
+            yield "decides", f"{_you(now['escalated'])}: {now['escalation']}".removesuffix(": ")
+        for poll in now["polls"]:
+            votes = ", ".join(f"{vote['agent']} {vote['choice']}" for vote in poll["votes"]) or "nobody yet"
+            missing = f"; not yet: {', '.join(poll['missing'])}" if poll["missing"] else ""
+            yield "vote", f"{poll['ref']}: {votes}{missing}"
+    for made in now["decisions"][-LATEST:] if not state.build else ():
+        reason = f"; {made['reason']}" if made["reason"] else ""
+        yield "decided", f"{made['ref']} {made['outcome']} ({made['method']}): {made['evidence']}{reason}"
+    if now["sealed"]:
+        yield "sealed", ", ".join(now["sealed"])
+    if now["queue"]:
+        yield "in line", f"for the floor: {', '.join(map(_you, now['queue']))}"
+    if now["time_left"] is not None:
+        yield "time", f"{in_words(round(now['time_left']))} left of {in_words(state.limits.max_time or 0.0)}"
+
+
+def _you(agent: str) -> str:
+    return "you" if agent == USER else agent
 
 
 AwayOption = Annotated[
@@ -331,7 +375,9 @@ def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
         "consensus_reached": state.outcome is not None and state.outcome.is_consensus,
         "waiting": list(situation.reasons()), "needs_person": situation.needs_person(), "calls": situation.calls(),
         "agents": agents, "daemons": [_daemon(one, situation.healths.get(one.id)) for one in situation.daemons],
-        "state": facts(dialog), "unattended": dialog.header.is_unattended, "warnings": list(warnings),
+        "rules": procedure(dialog, wall_time()), "struck": sorted(state.hand.struck),
+        "vetoed": list(state.table.vetoed), "left": [agent.id for agent in state.hand.left], "step": state.hand.step,
+        "unattended": dialog.header.is_unattended, "warnings": list(warnings),
         "secrets_redacted": _secrets(dialog),
         "from_sessions": [
             {"entry": e.id, "via": e.via, "marks": list(map(str, e.written))} for e in dialog.entries if e.via
@@ -359,7 +405,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         *(("question", text) for text in questions.rows(dialog, at, datetime.astimezone) if not is_over),
         *(("approve", may_call(call, situation.file)) for call in situation.calls()),
         *_by_hand(situation),
-        *state_rows(dialog, at),
+        *procedure_rows(dialog, at),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         ("secrets", f"{hidden} redacted in the file" if hidden else None),
         ("budget", budget_standing(state) or None),

@@ -83,7 +83,7 @@ def test_what_the_person_did_stands_in_status(dialogd: Commands) -> None:
         assert dialogd(*words.split()).code == 0
     status, shown, board = dialogd.all([["status", "--json"], ["status"], ["status", "--board"]])
     facts = status.json
-    assert (facts["state"]["struck"], facts["state"]["proposal P1"]) == ("turn 3", "vetoed")
+    assert (facts["struck"], facts["vetoed"], facts["left"], facts["step"]) == ([3], ["P1"], ["B"], False)
     assert [agent["id"] for agent in facts["agents"]] == ["A"]
     for words in ("turn 3 was withdrawn by the person: mistake", "vetoed   P1: slow", "left     B"):
         assert words in shown.out

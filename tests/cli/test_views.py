@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends.seats import Cast, Seat
-from dialogd.cli.status import exit_code, next_step, state_rows
+from dialogd.cli.status import exit_code, next_step, procedure, procedure_rows
 from dialogd.person import stop
 from dialogd.protocol.model import USER, Outcome
 from dialogd.protocol.state import Ballot, Decision, Escalation, Poll, Polls
@@ -163,9 +163,9 @@ ROWS: list[tuple[Sequence[str], Sequence[str], dict[str, object], Sequence[str],
     (COUNCIL, (), {}, ("verdict vote; 0 rounds complete; phase 1 of 2, DISCOVERY",), ()),
     (COUNCIL, (), {"rounds": 1}, ("phase 2 of 2, ANALYSIS",), ()),
     (COUNCIL, (), {"polls": POLLS, "decisions": MADE}, (
-        "vote P5: B reject", "vote P6: nobody yet",
+        "vote: P5: B reject; not yet: A, C", "vote: P6: nobody yet; not yet: A, B, C",
         *(f"decided: P{n} approved (vote): 2 for (A, B); cheap" for n in (2, 3, 4))), ("P1 approved",)),
-    (COUNCIL, (), {"polls": POLLS, "escalation": Escalation("C"), "outcome": ENDED}, (), ("vote ", "decides: ")),
+    (COUNCIL, (), {"polls": POLLS, "escalation": Escalation("C"), "outcome": ENDED}, (), ("vote: ", "decides: ")),
     (COUNCIL, (), {"escalation": Escalation("C", "three votes failed")}, ("decides: C: three votes failed",), ()),
     (COUNCIL, (), {"escalation": Escalation(USER)}, ("decides: you",), ()),
     ((), (BEGAN, "Max Time: 1 hour"), {}, ("time: 30 minutes left of 1 hour",), ()),
@@ -180,9 +180,21 @@ def test_the_rows_of_a_dialog_with_rules_of_its_own(
 ) -> None:
     dialog = room(*setup, keys=keys).dialog
     dialog = replace(dialog, state=state_with(dialog.state, **state))
-    found = "\n".join(f"{label}: {text}" for label, text in state_rows(dialog, NOW))
+    found = "\n".join(f"{label}: {text}" for label, text in procedure_rows(dialog, NOW))
     assert [one for one in shown if one not in found] == [], found
     assert [one for one in hidden if one in found] == [], found
+
+
+def test_the_facts_behind_the_rows_are_whole() -> None:
+    dialog = room(*COUNCIL).dialog
+    state = state_with(dialog.state, decisions=MADE, escalation=Escalation("C", "why"), queue=(USER,))
+    facts = procedure(replace(dialog, state=state), NOW)
+    assert [one["ref"] for one in facts["decisions"]] == ["P1", "P2", "P3", "P4"]
+    assert facts["decisions"][0] == {
+        "ref": "P1", "outcome": "approved", "method": "vote", "evidence": "2 for (A, B)", "reason": "cheap",
+        "entry": "1",
+    }  # fmt: skip
+    assert (facts["escalated"], facts["escalation"], facts["queue"]) == ("C", "why", ["USER"])
 
 
 # -- After an end -----------------------------------------------------------------------------------------------------
