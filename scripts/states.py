@@ -340,7 +340,7 @@ def ends(studio: Studio) -> None:
                 with studio.page(url(room), WIDE, "dark" if kind == "deadlock" else "light") as page:
                     page.locator("#outcome .because").wait_for()
                     studio.take(page, f"end-{kind}-1440")
-                    for tab in ("Positions", "Result") if kind == "consensus" else ():
+                    for tab in ("Positions", "Flow", "Result", "History") if kind == "consensus" else ():
                         page.get_by_role("tab", name=tab).click()
                         page.wait_for_timeout(700)
                         studio.take(page, f"panel-{tab.lower()}", page.locator("#panels"))
@@ -649,7 +649,7 @@ SHEETS: tuple[tuple[Callable[[Studio], None], Sheets], ...] = (
         "looks-ends-agreed": (tuple(f"end-{kind}-390" for kind in AGREED[1:]), 6, 0.7),
         "looks-ends-open": (tuple(f"end-{kind}-390" for kind in ROOMS if kind not in (*AGREED, "deadlock")), 5, 0.7),
         "looks-reject": (("end-reject-1024",), 1, 1.0),
-        "looks-panels": (("panel-positions", "panel-result"), 2, 0.9),
+        "looks-panels": (("panel-positions", "panel-flow", "panel-result", "panel-history"), 4, 0.9),
     }),
     (build, {
         "build-tasks": (("build-proposed-1440", "build-proposed-390"), 2, 0.85),

@@ -7,22 +7,28 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathField
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
 
+from dialogd import person
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import in_thread
 from dialogd.errors import DialogdError, Refused
+from dialogd.memory import DialogRow, Memory
+from dialogd.memory.past import read_dialog
+from dialogd.memory.past import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
-from dialogd.protocol.model import turn_number
+from dialogd.protocol.model import USER, turn_number
 from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.text import dollars, in_words, many
 from dialogd.server import wire
@@ -49,16 +55,16 @@ from dialogd.server.page_state import (
     task_piece,
     tasks_piece,
 )
-from dialogd.server.serving import PAGE_HEADERS, serve_parts
-from dialogd.store.disk import StateDir, attachments_of
+from dialogd.server.serving import PAGE_HEADERS, READING_HEADERS, serve_parts
+from dialogd.store.disk import StateDir
 from dialogd.store.registry import home_port
 from dialogd.views.builds import PATCHES, Look, look_into
-from dialogd.views.documents import FORMATS, export, file_name, first_screen
+from dialogd.views.documents import first_screen
 from dialogd.views.flow import MOST as NEWS
-from dialogd.views.flow import away, since_turn
+from dialogd.views.flow import Message, away, flow, since_turn
 from dialogd.views.markup import safe
 from dialogd.views.plan import YOU, Plan, has_spoken, is_for, method, next_steps, without_marks
-from dialogd.views.words import IN_A_LIST, by_name
+from dialogd.views.words import IN_A_LIST, by_name, called
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -121,18 +127,7 @@ def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], s
 
     _part_routes(app, agent, state_dir)
     _panel_routes(app, agent)
-
-    @app.get("/export/{to}", response_class=Response)
-    async def download(
-        to: Annotated[Literal["md", "html", "pdf", "json"], PathField(description="md, html, pdf or json")],
-    ) -> Response:
-        """The dialog as one file: Markdown, HTML, PDF or JSON."""
-        dialog, file = await agent.look(), agent.file.path
-        if dialog is None:
-            raise FileNotFoundError(2, "no dialog", str(file))
-        data = await in_thread(lambda: export(dialog, to, attachments=attachments_of(file)))
-        headers = {"content-disposition": f'attachment; filename="{file_name(dialog, to)}"'}
-        return Response(data, media_type=FORMATS[to], headers=headers)
+    _history_routes(app, agent, Memory(state_dir.root))
 
 
 def render_page(state: dict[str, Any], dialog: Dialog | None) -> str:
@@ -218,6 +213,7 @@ async def _home(state_dir: StateDir) -> int:
 # -- The panels beside the conversation: positions, flow, tasks, digest, result ---------------------------------------
 
 MOST_ROWS = 100  # rows of a table
+PAGE = 40  # messages at a time
 MOST_OPEN = 8  # open points on the card of the end
 
 # What the digest can go back to: what `since` is, and in words.
@@ -240,6 +236,15 @@ def _panel_routes(app: FastAPI, agent: Agent) -> None:
     async def positions() -> HTMLResponse:
         """Who supports which proposal, since when and why; votes, signatures, decisions."""
         return await piece(positions_piece)
+
+    @app.get("/page/flow", response_class=HTMLResponse)
+    async def flow(
+        who: Annotated[str, Query(alias="agent", max_length=64, description="only messages from or to this one")] = "",
+        kind: Annotated[str, Query(max_length=64, description="only messages of this kind, such as PROPOSAL")] = "",
+        before: Annotated[int | None, Query(ge=0, description="only the messages before this place")] = None,
+    ) -> HTMLResponse:
+        """Who said what to whom: the latest messages as a picture, and as a table."""
+        return await piece(lambda dialog: flow_piece(dialog, who, kind, before))
 
     @app.get("/page/tasks", response_class=HTMLResponse)
     async def tasks() -> HTMLResponse:
@@ -352,6 +357,34 @@ def _signed(dialog: Dialog, made: Proposal, decision: board.Decided | None) -> d
     return dict(standing.signers) if standing is not None and standing.proposal.ref == made.ref else {}
 
 
+def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str:
+    """The messages of this agent and kind ("" for all) up to place `before` (None: the last ones)."""
+    every, seats = flow(dialog), cast(dialog).seats
+
+    def is_wanted(message: Message) -> bool:
+        named = (message.from_agent, *message.to_agent.split(", "))
+        return (not agent or agent in named) and kind in ("", message.message_type)
+
+    wanted = [message for message in every if is_wanted(message)]
+    end = len(wanted) if before is None else max(1, min(before, len(wanted)))
+    first = max(0, end - PAGE)
+    names = {message.from_agent: message.from_name for message in every}
+    return fragment(
+        "flow",
+        messages=wanted[first:end],
+        first=first,
+        total=len(wanted),
+        older=first or None,
+        newer=min(end + PAGE, len(wanted)) if end < len(wanted) else None,
+        agents=dict(sorted(names.items(), key=lambda one: seats.get(one[0], len(seats)))),
+        kinds=sorted({message.message_type for message in every}, key=called),
+        called=called,
+        agent=agent,
+        kind=kind,
+        query=urlencode({"agent": agent, "kind": kind}),
+    )
+
+
 def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     """What happened since then. Raises `BadInput` for a `since` that cannot be read."""
     news = away(dialog, since_turn(dialog, since, now, datetime.astimezone), datetime.astimezone)
@@ -374,7 +407,7 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
 def result_piece(dialog: Dialog, path: str) -> str:
     """Outcome, the agreed text and who supports it, decisions, downloads, the plan's first screen, how to verify it."""
     if not has_spoken(dialog):
-        return fragment("silent")
+        return fragment("silent", query="")
     plan = Plan(dialog, path)
     return fragment(
         "result",
@@ -383,6 +416,7 @@ def result_piece(dialog: Dialog, path: str) -> str:
         approved=bool(dialog.state.approved),
         method=method,
         command=lambda name: f"dialogd {name} {shlex.quote(path)}",
+        query="",
     )
 
 
@@ -448,3 +482,124 @@ def _figures(plan: Plan) -> str:
         f"{tokens['in'] + tokens['out']:,} tokens" if tokens["in"] else "",
     ]
     return " · ".join(filter(None, parts))
+
+
+# -- Earlier dialogs --------------------------------------------------------------------------------------------------
+
+LISTED = 20  # dialogs, or places found, at a time
+RECALLED = 5  # decisions
+
+# FastAPI names the path's own parameters; this says what they mean.
+Id = PathField(description="the id of an earlier dialog, or the beginning of one")
+
+
+class TurnedOut(BaseModel):
+    """How what an earlier dialog decided turned out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    outcome: Literal["worked", "failed"]
+    why: str = Field(description="in a sentence", min_length=1, max_length=2000)
+
+
+def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
+    @app.get("/page/history", response_class=HTMLResponse)
+    async def history(
+        q: Annotated[str, Query(max_length=500, description="words to search for; empty: all dialogs")] = "",
+        by: Annotated[str, Query(alias="agent", max_length=64, description="only what this one wrote; USER: you")] = "",
+        since: Annotated[str, Query(max_length=40, description="not older than: 2h, 7d, yesterday, 2026-11-01")] = "",
+        offset: Annotated[int, Query(ge=0, le=1_000_000, description="how many to leave out")] = 0,
+    ) -> HTMLResponse:
+        """Earlier dialogs, newest first; or the places where the words were said, filtered by agent and time."""
+        wanted = {"q": q.strip(), "agent": by.strip(), "since": since.strip()}
+        return HTMLResponse(await asyncio.to_thread(_history, memory, wanted, offset, str(agent.file.path)))
+
+    @app.get("/page/recall", response_class=HTMLResponse)
+    async def recall(
+        q: Annotated[str, Query(max_length=500, description="a question: what did we decide about X?")] = "",
+    ) -> HTMLResponse:
+        """Past decisions that answer a question, with how they turned out."""
+        return HTMLResponse(await asyncio.to_thread(_recall, memory, q.strip()))
+
+    @app.get("/page/history/{dialog}", response_class=HTMLResponse)
+    async def earlier(dialog: Annotated[str, Id]) -> HTMLResponse:
+        """An earlier dialog: how it ended, what it decided, how that turned out; and where to read it."""
+        return HTMLResponse(await asyncio.to_thread(_earlier, memory, dialog))
+
+    @app.post("/page/history/{dialog}/outcome")
+    async def outcome(dialog: Annotated[str, Id], said: TurnedOut) -> dict[str, str]:
+        """Remember that what a dialog decided worked, or failed, and why."""
+        await asyncio.to_thread(person.alone, memory.state, "outcome")
+        row = await asyncio.to_thread(memory.outcome, dialog, said.outcome, said.why)
+        return {"status": "ok", "dialog": row.id, "outcome": said.outcome, "why": said.why}
+
+    @app.get("/export/{to}", response_class=Response)
+    async def download(
+        to: Annotated[Literal["md", "html", "pdf", "json"], PathField(description="md, html, pdf or json")],
+        earlier: Annotated[str, Query(max_length=100, description="the id of an earlier dialog; empty: this one")] = "",
+    ) -> Response:
+        """A dialog as one file: Markdown, HTML, PDF or JSON."""
+        from dialogd.store.disk import attachments_of
+        from dialogd.views.documents import FORMATS, export, file_name
+
+        dialog, file = await agent.look(), agent.file.path
+        if earlier:
+            dialog, file = await asyncio.to_thread(_archived, memory, earlier)
+        if dialog is None:
+            raise FileNotFoundError(2, "no dialog", str(file))
+        data = await in_thread(lambda: export(dialog, to, attachments=attachments_of(file)))
+        how = "inline" if to == "html" else "attachment"  # the HTML can be read as it is
+        headers = {**READING_HEADERS, "content-disposition": f'{how}; filename="{file_name(dialog, to)}"'}
+        return Response(data, media_type=FORMATS[to], headers=headers)
+
+
+def _history(memory: Memory, wanted: Mapping[str, str], offset: int, own: str) -> str:
+    """Raises `BadInput` for a time that is none."""
+    moment = since_then(wanted["since"], datetime.now(UTC), datetime.astimezone)
+    query = urlencode({name: value for name, value in wanted.items() if value})
+    values = {**wanted, "offset": offset, "step": LISTED, "own": own, "query": query, "hits": [], "rows": []}
+    if wanted["q"]:
+        memory.dialogs(0)
+        hits = memory.search(wanted["q"], agent=wanted["agent"], since=moment, limit=LISTED + 1, offset=offset)
+        return fragment("history", **{**values, "hits": hits[:LISTED]}, more=len(hits) > LISTED)
+    rows = memory.dialogs(limit=LISTED + 1, offset=offset)
+    values["rows"] = [(row, _cost(row)) for row in rows[:LISTED]]
+    return fragment("history", **values, more=len(rows) > LISTED)
+
+
+def _names(row: DialogRow) -> Mapping[str, str]:
+    """What the agents of an earlier dialog are called, by id."""
+    return {USER: YOU, **dict(zip(row.agents, row.names, strict=False))}
+
+
+def _cost(row: DialogRow) -> str:
+    if row.usd is None:
+        return "cost unknown" if row.turns else ""
+    return f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"
+
+
+def _recall(memory: Memory, question: str) -> str:
+    memory.dialogs(0)  # what ended without a daemon is taken in first
+    made = memory.recall(question, RECALLED) if question else []
+    names = {one.dialog: _names(memory.dialog(one.dialog)) for one in made}
+    shown = {"decisions": made, "names": names, "method": method, "nothing": "" if made else memory.why_nothing()}
+    return fragment("recall", q=question, agent="", since="", **shown)
+
+
+def _earlier(memory: Memory, wanted: str) -> str:
+    row = memory.dialog(wanted)
+    return fragment(
+        "earlier",
+        row=row,
+        cost=_cost(row),
+        decisions=memory.decisions(row.id),
+        names={row.id: _names(row)},
+        method=method,
+        verdicts=memory.verdicts(row.id)[::-1],
+    )
+
+
+def _archived(memory: Memory, wanted: str) -> tuple[Dialog, Path]:
+    """An earlier dialog, and the copy that it was read from. Raises `DialogdError`, `OSError`."""
+    path = Path(memory.dialog(wanted).archive)
+    return read_dialog(path), path

@@ -454,7 +454,7 @@ def tasks_piece(dialog: Dialog, look: Look) -> str:
     """The board of a build's tasks."""
     known = dialog.state.build
     if known.rules is None:
-        return fragment("silent")
+        return fragment("silent", query="")
     found, is_over = rows(dialog, look), dialog.state.outcome is not None
     return fragment(
         "tasks",

@@ -161,7 +161,7 @@ def running(dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], *, 
         who, tool = str(calls[0].get("agent", "")), calls[0].get("tool", "a tool")
         return Running("waiting", f"{called.get(who, who)} asks to call {tool}: allow it or not", True)
     if state.paused:
-        return Running("waiting", f"paused by {state.paused_by or 'you'}", True)
+        return Running("waiting", f"paused{state.paused_by and f' by {state.paused_by}'}, until you resume it", True)
     if state.questions.text:
         who = f"{called.get(state.questions.asker, 'an agent')} asks you: " if state.questions.asker else ""
         return Running("waiting", f"{who}{state.questions.text}", True)

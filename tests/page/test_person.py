@@ -12,6 +12,7 @@ from tests.page.browser import Visitor
 from tests.page.test_live import at
 from tests.server.daemon_process import Room
 from tests.support.room import Room as Table
+from tests.support.room import opening
 from tests.support.standin import Say, Use
 from tests.turns.test_tools import World
 
@@ -170,6 +171,29 @@ def test_an_agent_that_failed_twice_is_tried_again_replaced_or_left_out(room: Ro
     gone.get_by_role("button", name="Go on without").click()
     room.until(lambda: "[LEAVE: B]" in room.text, "B to leave")
     expect(gone).to_be_hidden()
+
+
+def test_a_search_is_narrowed_on_the_page(room: Room, visitor: Visitor) -> None:
+    visitor.expected = ("400",)
+    table = Table(opening("A", "B", keys=["Max Turns: 4"]), A=["Redis, says A."] * 2, B=["Redis? B says no."])
+    table.run()
+    folder = room.state_dir / "archive"
+    room.open("AB")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "one.md").write_bytes(table.paper.data)
+    page = visitor.visit(at(room))
+    page.get_by_role("tab", name="History").click()
+    page.get_by_label("Words, or a question").fill("redis")
+    page.get_by_label("Said by").fill("B")
+    page.get_by_role("button", name="Search", exact=True).click()
+    found = page.locator("#panel-history .past-list > li")
+    expect(found).to_have_count(1)
+    expect(found).to_contain_text("B says no")
+    page.get_by_label("Not older than").fill("tea")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.locator("#panel-history > .said")).to_contain_text("write how long ago (90m, 2h, 7d)")
+    expect(page.get_by_label("Not older than")).to_have_value("tea")
+    expect(page.get_by_label("Said by")).to_have_value("B")
 
 
 def test_a_tool_is_approved_and_another_refused(tmp_path: Path, visitor: Visitor) -> None:

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.text import UNSEEN
+from dialogd.views.flow import flow
+from dialogd.views.words import called
 from tests.plans.ends import file_of
 from tests.plans.scenes import AGREED, CLEANUP, FILES, FOR_POSTGRES, LAST, POSTGRES, SIGNED, setup
 from tests.server.daemon_process import Answer, Room, send
@@ -19,7 +22,10 @@ from tests.support.room import Room as Table
 from tests.support.room import opening
 
 TOPIC = "Where should user sessions live?"
-FRAGMENTS = tuple(f"/page/{name}" for name in ("positions", "away", "result", "end"))
+FRAGMENTS = (
+    *(f"/page/{name}" for name in ("positions", "flow", "away", "result", "end", "history")),
+    "/page/recall?q=sessions",
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +38,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 
 @pytest.fixture
 def room(shared: Room) -> Room:
-    """The daemon without a dialog."""
+    """The daemon without a dialog, and without earlier ones."""
     shared.file.unlink(missing_ok=True)
+    for copy in (shared.state_dir / "archive").glob("*.md"):
+        copy.unlink()
     return shared
 
 
@@ -104,6 +112,16 @@ def voted() -> Table:
     )
 
 
+def archived(room: Room, name: str, data: bytes | None = None) -> None:
+    """Put a dialog into the archive, the one that is played by default."""
+    folder = room.state_dir / "archive"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / f"{name}.md").write_bytes(room.file.read_bytes() if data is None else data)
+
+
+# -- positions, proposals, votes -----------------------------------------------------------------------------------
+
+
 def positions(room: Room) -> str:
     """The words of the piece, on one line."""
     return " ".join(piece(room.a, "/page/positions").words.split())
@@ -143,6 +161,27 @@ def test_a_text_that_another_replaced_and_one_that_was_vetoed_say_so(room: Room)
         assert head in words
     room.file.write_text(f"{text}\n## Note — User\n\n[STOPPED: enough]\n", encoding="utf-8")
     assert "P3 left open" in positions(room)
+
+
+# -- the flow ------------------------------------------------------------------------------------------------------
+
+
+def test_the_flow_shows_every_message_once(room: Room) -> None:
+    lines = [f"[IDEA: number {number}]\n[CRITIQUE: of {number}]" for number in range(30)]
+    played(room, Table(opening("A", "B", keys=["Max Turns: 61"]), A=lines, B=lines))
+    messages = flow(parse(room.file.read_bytes()))
+    path, seen = "/page/flow", []
+    while path:
+        page = piece(room.a, path)
+        rows = [row for row in page.rows if row[0] != "Time"]
+        assert len(rows) <= 40
+        seen[:0] = [(row[1], row[3], row[6]) for row in rows]
+        older = [link for link in links(page) if int(link.rpartition("before=")[2]) == len(messages) - len(seen)]
+        path = older[0] if len(seen) < len(messages) else ""
+    assert seen == [(m.from_name, called(m.message_type), str(m.payload["turn"])) for m in messages]
+    only = piece(room.a, "/page/flow?agent=B&kind=CRITIQUE").rows[1:]
+    assert {row[3] for row in only} == {"critique"}
+    assert all("Claude B" in (row[1], *row[2].split(", ")) for row in only)
 
 
 # -- while you were away -------------------------------------------------------------------------------------------
@@ -186,12 +225,84 @@ def test_the_result_names_the_text_who_signed_it_and_what_is_left(room: Room) ->
     ]
 
 
-def test_a_result_calls_agents_by_name_and_a_rehearsal_one(room: Room) -> None:
+# -- earlier dialogs -----------------------------------------------------------------------------------------------
+
+
+def test_an_earlier_dialog_is_listed_found_recalled_read_and_judged(room: Room) -> None:
+    played(room, agreed())
+    archived(room, "one")
+    number = parse(room.file.read_bytes()).id
+    room.file.unlink()
+    assert f"/page/history/{number}" in links(piece(room.a, "/page/history"))
+    found = piece(room.a, "/page/history?q=expired")
+    assert found.of("mark")
+    assert f"/page/history/{number}" in links(found)
+    judged = {"outcome": "worked", "why": "no <b>calls</b> at night"}
+    said = send(room.a, f"POST /page/history/{number}/outcome", judged)
+    assert said.json == {"status": "ok", "dialog": number, **judged}
+    recalled = piece(room.a, f"/page/recall?{urlencode({'q': 'where do sessions live?'})}").words
+    assert "Sessions live in Postgres" in recalled
+    assert "no <b>calls</b> at night" in recalled
+    one = piece(room.a, f"/page/history/{number}")
+    assert f"/export/html?earlier={number}" in [own["href"] for own in one.of("a", target="_blank")]
+    assert "no <b>calls</b> at night" in one.words
+    assert not [own for own in one.of("button") if own.get("value") not in ("worked", "failed")]  # to be read only
+
+
+def test_lists_and_results_call_agents_by_name_and_a_rehearsal_one(room: Room) -> None:
     room.file.write_bytes(file_of("rehearsal"))
-    words = piece(room.a, "/page/result").words
-    assert "REHEARSAL" not in words
-    assert not re.search(r"(?<!Claude )\b[AB]\b(?:,| in turn)", words), words
-    assert "A rehearsal. No model was asked; these lines were written in advance." in words
+    number = parse(room.file.read_bytes()).id
+    result = piece(room.a, "/page/result").words
+    archived(room, "one")
+    room.file.unlink()
+    paths = ("history", "history?q=expired", f"history/{number}")
+    listed, found, one = (piece(room.a, f"/page/{path}").words.partition("What was said")[0] for path in paths)
+    for words in (result, listed, found, one):
+        assert "REHEARSAL" not in words
+        assert not re.search(r"(?<!Claude )\b[AB]\b(?:,| in turn)", words), words
+    assert "Claude A, Claude B" in listed
+    assert "turn 4, Claude A" in found
+    assert "Agreed: Claude A and Claude B signed the same text, P2." in one
+    for words in (result, one):
+        assert "A rehearsal. No model was asked; these lines were written in advance." in words
+    assert "rehearsal" in listed
+    archived(room, "two", file_of("consensus"))  # a rehearsal is not recalled
+    recalled = " ".join(piece(room.a, "/page/recall?q=sessions").words.split())
+    assert "everybody signed the same text; Claude A in turn 4 (reservation: " in recalled
+
+
+def test_a_search_is_narrowed_to_who_said_it_and_when(room: Room) -> None:
+    lines = [f"Sessions, part {number}." for number in range(25)]
+    table = Table(opening("A", "B", keys=["Max Turns: 51", "Dialog: long-2"]), A=lines, B=["Sessions? No."] * 25)
+    table.run()
+    archived(room, "long", table.paper.data)
+    assert len(links(piece(room.a, "/page/history?q=sessions"))) == 22  # all dialogs, twenty places, more of them
+    first = piece(room.a, "/page/history?q=sessions&agent=b&since=2000-01-01")
+    more = [link for link in links(first) if "offset=20" in link]
+    assert more == ["/page/history?q=sessions&agent=b&since=2000-01-01&offset=20"]
+    rest = piece(room.a, more[0])
+    assert [len([link for link in links(page) if link.startswith("/page/history/")]) for page in (first, rest)] == [
+        20,
+        5,
+    ]
+    assert "part" not in first.words + rest.words
+    assert [own["value"] for own in rest.of("input")] == ["sessions", "b", "2000-01-01"]
+    assert "by b, since 2999-01-01." in piece(room.a, "/page/history?q=sessions&agent=b&since=2999-01-01").words
+    assert "type a word too" in piece(room.a, "/page/history?agent=b").words
+    assert "2h, 7d" in send(room.a, "GET /page/history?q=sessions&since=tea").problem["fix"]
+
+
+def test_an_outcome_that_says_too_little_and_a_dialog_that_there_is_not_are_refused(room: Room) -> None:
+    for body in ({"outcome": "maybe", "why": "x"}, {"outcome": "worked", "why": ""},
+                 {"outcome": "worked", "why": "x", "by": "me"}):  # fmt: skip
+        assert send(room.a, "POST /page/history/x/outcome", body).problem["status"] == 422
+    asked = {"outcome": "worked", "why": "it held"}
+    for line, given in (
+        ("GET /page/history/nope", None),
+        ("POST /page/history/nope/outcome", asked),
+        ("GET /export/md?earlier=nope", None),
+    ):
+        assert "nope" in send(room.a, line, given).problem["detail"]
 
 
 # -- downloads -----------------------------------------------------------------------------------------------------
@@ -201,18 +312,20 @@ KINDS = {"md": "text/markdown; charset=utf-8", "html": "text/html; charset=utf-8
 
 def name_of(answer: Answer) -> str:
     """The file name under which an answer is to be saved."""
-    (name,) = re.findall('^attachment; filename="(.*)"$', answer.headers["content-disposition"])
+    (name,) = re.findall('^(?:attachment|inline); filename="(.*)"$', answer.headers["content-disposition"])
     return str(name)
 
 
 def test_a_dialog_can_be_taken_along(room: Room) -> None:
     played(room, agreed())
     number = parse(room.file.read_bytes()).id
+    archived(room, "one")
     for to, kind in KINDS.items():
         answer = send(room.a, f"GET /export/{to}")
         assert answer.headers["content-type"] == kind
         assert name_of(answer) == f"where-should-user-sessions-live-{number}.{to}"
         assert b"A job removes expired rows every night." in answer.body
+        assert send(room.a, f"GET /export/{to}?earlier={number}").body == answer.body
 
 
 TOPICS = {
@@ -236,7 +349,7 @@ def test_no_topic_makes_a_name_that_a_system_or_a_header_would_choke_on(room: Ro
 
 
 def test_without_a_dialog_every_fragment_says_so_and_a_download_is_refused(room: Room) -> None:
-    for path in FRAGMENTS:
+    for path in FRAGMENTS[:4]:
         assert f"There is no dialog at {room.file} yet." in " ".join(piece(room.a, path).words.split())
     assert send(room.a, "GET /export/md").problem["status"] == 409
 
@@ -265,7 +378,12 @@ def test_no_text_of_a_dialog_becomes_markup_in_any_fragment(room: Room) -> None:
     table = Table(header.replace("= Claude A ", "= <b onclick=x>A</b>'<script> "), A=texts[::2], B=texts[1::2])
     played(room, table)
     assert table.dialog.state.outcome is not None
-    for path in (*FRAGMENTS, "/page/away?since=1&seen=1"):
+    archived(room, "evil")
+    send(room.a, "POST /page/history/evil-1/outcome", {"outcome": "failed", "why": EVIL})
+    asked = urlencode({"q": f"{EVIL} alert"})
+    paths = [*FRAGMENTS, "/page/away?since=1&seen=1", "/page/history/evil-1"]
+    paths += [f"/page/history?{asked}", f"/page/recall?{asked}", "/page/history?q=javascript"]
+    for path in paths:
         page = piece(room.a, path)
         assert "alert(" in page.words, path
         assert "60481729" not in page.words, path
@@ -289,8 +407,9 @@ def test_what_markdown_would_hide_and_what_turns_letters_round_is_seen_everywher
     )
     played(room, table)
     assert table.dialog.state.outcome is not None
+    archived(room, "turned")
     texts = ("/", "/page/positions", "/page/result", "/export/html")
-    for path in (*FRAGMENTS, *texts):
+    for path in (*FRAGMENTS, *texts, "/page/history?q=sessions"):
         page = send(room.a, f"GET {path}").body.decode()
         assert not re.search(f"[{UNSEEN}]", page), path
         assert "sergtsoP" in page, path

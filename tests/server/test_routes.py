@@ -321,12 +321,12 @@ def test_dialog_is_the_file_folded(room: Room) -> None:
 
 GETS = """
     / /dialog /docs /events /events/schema /health /metrics /turn /export/{to} /page/entries /page/home /page/state
-    /page/away /page/positions /page/result /page/end
+    /page/away /page/flow /page/history /page/history/{dialog} /page/positions /page/recall /page/result /page/end
     /page/find /page/standings /page/writing /page/tasks /page/tasks/{number} /page/takeover
 """
 POSTS = """
     /accept /approve /approve-call /notify /pause /reject /restore /resume /reply /retry /say /skip /stop /floor /tasks
-    /gate /merge /rebase /invite /leave /limit /pass /step /strike /veto
+    /gate /merge /rebase /invite /leave /limit /pass /step /strike /veto /page/history/{dialog}/outcome
 """
 ROUTES = {"GET": set(GETS.split()), "POST": set(POSTS.split())}
 LINK = re.compile(r"""(?:src|href|action|data|poster)\s*=\s*["']?([^"'\s>]*)|url\(([^)]*)\)|@import""", re.IGNORECASE)

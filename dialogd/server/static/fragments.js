@@ -72,11 +72,12 @@ export function heading(box) {
 }
 
 // Where a form or a link leads that fetches a piece: its path with what was chosen and typed.
-export function pathOf(form) {
+export function pathOf(form, submitter) {
   const chosen = new URLSearchParams();
   for (const [name, value] of new FormData(form)) if (value !== "") chosen.set(name, value);
+  const path = submitter?.getAttribute("formaction") || form.dataset.get;
   const query = chosen.toString();
-  return query ? `${form.dataset.get}?${query}` : form.dataset.get;
+  return query ? `${path}?${query}` : path;
 }
 
 // A download: what keeps it from being made is said here, and not on a page of its own.

@@ -1,12 +1,14 @@
 // What stands beside the conversation: tabs, each a piece of HTML that is fetched while it is open and in sight.
-import { $, make, put, stored } from "./dom.js";
+import { $, all, ask, make, put, refusal, stored } from "./dom.js";
 import { begin as beginAway } from "./away.js";
 import { fetchPiece, heading, pathOf, place, save } from "./fragments.js";
 
 const TABS = [
-  { id: "tasks", title: "Tasks" },
-  { id: "positions", title: "Positions" },
-  { id: "result", title: "Result" },
+  { id: "tasks", title: "Tasks", path: "/page/tasks", follows: true },
+  { id: "positions", title: "Positions", path: "/page/positions", follows: true },
+  { id: "flow", title: "Flow", path: "/page/flow", follows: true },
+  { id: "result", title: "Result", path: "/page/result", follows: true },
+  { id: "history", title: "History", path: "/page/history", follows: false },
 ];
 const PAUSE = 600; // milliseconds between two fetches of one that follows the dialog, at least
 const panels = $("#panels");
@@ -25,7 +27,7 @@ function build() {
     tab.box = make("div", { class: "piece" });
     tab.panel = make("div", { role: "tabpanel", id: `panel-${tab.id}`, "aria-labelledby": `tab-${tab.id}`, tabindex: "0", hidden: true }, tab.said, tab.box);
     tab.button.addEventListener("click", () => choose(tab, { isWish: true }));
-    Object.assign(tab, { shows: `/page/${tab.id}`, isOld: true, wanted: 0 });
+    Object.assign(tab, { shows: tab.path, isOld: true, wanted: 0 });
     list.append(tab.button);
     $("#panel-body").append(tab.panel);
   }
@@ -47,6 +49,7 @@ function choose(tab, { isWish = false } = {}) {
     one.panel.hidden = !isOpen;
   }
   if (isWish) stored(localStorage, "dialogd:tab", tab.id);
+  if (!tab.follows) tab.isOld = true;
   look();
 }
 
@@ -94,15 +97,22 @@ async function load(tab, path = tab.shows, { isStep = false } = {}) {
 }
 
 function arrive(tab) {
-  if (tab.box.contains(document.activeElement)) return;
-  heading(tab.box)?.focus({ preventScroll: true });
-  panels.scrollTo(0, 0);
+  const at = $("[data-at]", tab.box)?.dataset.at;
+  const target = at ? document.getElementById(at) : null;
+  if (target) {
+    target.setAttribute("tabindex", "-1");
+    target.focus({ preventScroll: true });
+    target.scrollIntoView({ block: "start" });
+  } else if (!tab.box.contains(document.activeElement)) {
+    heading(tab.box)?.focus({ preventScroll: true });
+    panels.scrollTo(0, 0);
+  }
 }
 
 // What follows the dialog is old now. The longer a piece takes to make, the longer the next one is waited for.
 let timer = 0;
 function grow() {
-  for (const tab of TABS) tab.isOld = true;
+  for (const tab of TABS) tab.isOld ||= tab.follows;
   if (timer) return;
   timer = setTimeout(() => {
     timer = 0;
@@ -162,6 +172,34 @@ function onClick(event) {
   else load(open, link.getAttribute("href"), { isStep: true });
 }
 
+function onSubmit(event) {
+  const form = event.target;
+  if (form.dataset.get) {
+    event.preventDefault();
+    load(open, pathOf(form, event.submitter), { isStep: true });
+  } else if (form.dataset.record) {
+    event.preventDefault();
+    record(form, event.submitter);
+  }
+}
+
+// How a decision turned out.
+async function record(form, submitter) {
+  const said = $(".said", form);
+  const body = { why: $("[name=why]", form).value.trim(), [submitter?.name || "outcome"]: submitter?.value || "worked" };
+  if (!body.why) return put(said, "Say why, in a sentence.");
+  try {
+    const answer = await ask(form.dataset.record, { body });
+    put(said, answer.ok ? "Remembered." : refusal(answer.facts));
+    if (!answer.ok) return undefined;
+    form.reset();
+    await load(open, open.shows);
+  } catch {
+    put(said, "The daemon does not answer; nothing was written down.");
+  }
+  return undefined;
+}
+
 // -- wiring ------------------------------------------------------------------------------------------------------
 
 build();
@@ -170,6 +208,11 @@ widen(stored(localStorage, "dialogd:wide") === "yes");
 const kept = TABS.find((tab) => tab.id === stored(localStorage, "dialogd:tab")) ?? tasks;
 choose(kept.button.hidden ? TABS[1] : kept);
 panels.addEventListener("click", onClick);
+panels.addEventListener("submit", onSubmit);
+panels.addEventListener("change", (event) => {
+  const form = event.target.form;
+  if (event.target.matches("select") && form?.dataset.get) load(open, pathOf(form));
+});
 document.addEventListener("dialogd:entries", grow);
 document.addEventListener("visibilitychange", look);
 new ResizeObserver(look).observe(panels); // on a narrow screen they are out of sight until they are asked for
