@@ -27,6 +27,7 @@ from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
 from dialogd.store.child import Child, not_started, too_greedy
 from dialogd.store.disk import read_json, write_json, write_over
+from dialogd.store.leftovers import note_made
 
 VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs needs several
 LONGEST = 4096  # bytes that a program may print when it is asked for its version
@@ -128,6 +129,7 @@ class Output:
         self.joins = False  # the session is the person's, with a past of its own
         self.said: list[str] = []  # the reply as it comes
         self.text: str | None = None
+        self.begun = ""  # the session that it runs in
         self.session = ""  # the one that can be continued
         self.total = Usage()  # what the CLI has counted in this session by now
         self.failure: BackendError | None = None
@@ -255,6 +257,10 @@ class AgentCLI:
     def preferences(self) -> tuple[str, str]:
         """The model and the effort to ask for, "" where the CLI is to choose."""
         return self.options.model, self.options.effort
+
+    def session_file(self, session: str) -> Path | None:
+        """The file in the person's home in which it keeps a session; None where it keeps none there."""
+        return None
 
     def joined(self) -> str:
         """The session of the person's to go on from, "" for none."""
@@ -400,9 +406,13 @@ class AgentCLI:
             system = folder / "system.md"
             system.write_text(prompt.rules, encoding="utf-8", errors="replace", newline="\n")
             run = Run(self.sendable(text), system, folder, session, join, request.allowance, way)
-            async with aclosing(self.run(run, reader, chosen.after.usage if chosen.after else None)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            try:
+                async with aclosing(self.run(run, reader, chosen.after.usage if chosen.after else None)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            finally:
+                if made := reader.session or reader.begun:
+                    note_made(self.state, self.session_file(made))
 
     def sendable(self, text: str) -> str:
         """The text with every `@` that would attach a file defused; undone in the reply."""

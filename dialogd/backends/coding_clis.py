@@ -46,7 +46,7 @@ class _ClaudeEvents(Output):
     def take(self, event: Event) -> None:
         kind, subtype = event.get("type"), event.get("subtype")
         if (kind, subtype) == ("system", "init"):
-            self._run = Usage(str(event.get("model", "")))
+            self._run, self.begun = Usage(str(event.get("model", ""))), str(event.get("session_id") or "")
         elif (kind, subtype) == ("system", "api_retry") and event.get("error_status") in (401, 403):
             self.refused(str(event.get("error") or "the key is refused"), event["error_status"])
         elif kind == "assistant":
@@ -136,6 +136,10 @@ class ClaudeCode(AgentCLI):
     def _known(cls, environment: Mapping[str, str]) -> Mapping[str, object]:
         folder = cls.folder(environment)
         return table(read_json((folder if environment.get("CLAUDE_CONFIG_DIR") else folder.parent) / ".claude.json"))
+
+    def session_file(self, session: str) -> Path | None:
+        is_one = _SESSION.fullmatch(session)
+        return next(self.persons.glob(f"projects/*/{session}.jsonl"), None) if is_one else None
 
     def joined(self) -> str:
         """The person's session; for `last` the newest one of the project that is no dialog's."""
@@ -294,6 +298,10 @@ class Codex(AgentCLI):
         if kept.get("tokens"):
             return "logged in with ChatGPT"
         return "logged in with a key" if kept.get("OPENAI_API_KEY") else ""
+
+    def session_file(self, session: str) -> Path | None:
+        is_one = re.fullmatch(r"[0-9a-f-]{36}", session)
+        return next(self.persons.glob(f"sessions/*/*/*/rollout-*-{session}.jsonl"), None) if is_one else None
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """A server, as a project may contain one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -24,16 +25,18 @@ if TYPE_CHECKING:
 
 PREFIX = "dialogd-"  # of temporary folders
 RUNS = "run-*"  # temporary folders of an agent's runs, in its own folder of the state directory
+MADE = "made-sessions.jsonl"  # in an agent's own folder
 OLD = 24 * 3600.0  # seconds; a younger temporary folder may be somebody's still
 GUARD_SECONDS = 1.5  # a guard ends what it holds within half a second of being asked
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One thing that is left: `kind` is `registration`, `process` or `folder`.
+    """One thing that is left: `kind` is `registration`, `process`, `folder` or `session`.
 
-    `pid` and `created` tell a process from a later one of the same number. `daemon` is the one that a registration
-    tells of.
+    A `session` is the file of one that dialogd had a coding agent make in the person's home, `size` what tells whether
+    anybody went on in it since. `pid` and `created` tell a process from a later one of the same number. `daemon` is the
+    one that a registration tells of.
     """
 
     kind: str
@@ -41,6 +44,7 @@ class Leftover:
     path: Path | None = None
     pid: int = 0
     created: float = 0.0
+    size: int = 0
     daemon: Running | None = None
 
 
@@ -48,10 +52,13 @@ def find_leftovers(state: StateDir, temporary: Path | None = None) -> tuple[Left
     """Everything that dead daemons left behind; changes nothing.
 
     Registrations of this state directory, guarded commands of this user and this installation whose daemon is gone,
-    and temporary folders older than a day.
+    temporary folders older than a day, and sessions of coding agents whose daemon does not run, as long as nobody else
+    went on in them.
     """
     known = entries(state.registry)
+    running = {state.agent(Path(daemon.file), daemon.id) for _, daemon in known if daemon.is_alive()}
     folder = Path(tempfile.gettempdir()) if temporary is None else temporary
+    agents = sorted(state.agents.glob("*"))
     return (
         *_processes(),
         *(
@@ -61,8 +68,15 @@ def find_leftovers(state: StateDir, temporary: Path | None = None) -> tuple[Left
         ),
         *(
             Leftover("folder", f"{path} is older than a day", path)
-            for path in (*sorted(folder.glob(f"{PREFIX}*")), *sorted(state.agents.glob(f"*/{RUNS}")))
+            for path in (*sorted(folder.glob(f"{PREFIX}*")), *(run for agent in agents for run in agent.glob(RUNS)))
             if _is_stale(path)
+        ),
+        *(
+            Leftover("session", str(path), path, size=size)
+            for agent in agents
+            if agent not in running
+            for path, size in _made(agent).items()
+            if _size(path) == size
         ),
     )
 
@@ -76,10 +90,41 @@ def reap(leftover: Leftover) -> bool:
         path.unlink(missing_ok=True)
     elif leftover.kind == "folder" and _is_stale(path):
         shutil.rmtree(path, ignore_errors=True)
+    elif leftover.kind == "session" and _size(path) == leftover.size:
+        path.unlink(missing_ok=True)
     return not path.exists()
 
 
 # -- Files ------------------------------------------------------------------------------------------------------------
+
+
+def note_made(folder: Path, file: Path | None) -> None:
+    """Remember in an agent's folder that dialogd had a CLI make a session, and how it was left."""
+    size = _size(file) if file is not None else None
+    with suppress(OSError):
+        if size is not None:
+            with (folder / MADE).open("a", encoding="utf-8") as out:
+                out.write(f"{json.dumps({'file': str(file), 'size': size})}\n")
+
+
+def _made(folder: Path) -> dict[Path, int]:
+    """The sessions that dialogd had CLIs make for the agent of this folder, with their sizes as it left them."""
+    found: dict[Path, int] = {}
+    with suppress(OSError):
+        for line in (folder / MADE).read_text(encoding="utf-8", errors="replace").split("\n"):
+            with suppress(ValueError, TypeError, KeyError):
+                row = json.loads(line)
+                found[Path(row["file"])] = int(row["size"])
+    return found
+
+
+def _size(path: Path) -> int | None:
+    """The length of a session's file, which grows when somebody goes on there; None where it is no file of mine."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() else None
 
 
 def _is_stale(path: Path) -> bool:

@@ -17,6 +17,9 @@ from dialogd.backends.coding_agent import GOES_ON, INTRO, AgentCLI, failed
 from dialogd.backends.readonly_proof import prove
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
+from dialogd.store.disk import StateDir
+from dialogd.store.leftovers import Leftover, find_leftovers, reap
+from dialogd.store.registry import Registry
 from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install
 from tests.clis.rig import ask, counting, prompt, request, turn
 from tests.support.backend_contract import BackendContract
@@ -197,6 +200,32 @@ class TestTurns:
             assert set(psutil.Process().children(recursive=True)) <= before
             await ask(backend, second, re="3")
             assert INTRO in server.calls[2].last
+
+    @pytest.mark.slow
+    async def test_sessions_that_a_dialog_made_are_found_and_no_others(self, own: Bench, tmp_path: Path) -> None:
+        state, file, home = StateDir(tmp_path / "state"), tmp_path / "dialog.md", own.home
+        with StandIn(counting()) as server:
+            toy = Toy(own.options(server.url, state=state.agent(file, "A")))
+            for number in (1, 2, 3):
+                await ask(toy, prompt(), re=str(number))
+        mine = home / "mine.session"
+        mine.write_text("the person's own")
+        sessions = sorted(path for path in home.glob("*.session") if path != mine)
+        assert len(sessions) == 3
+
+        def found() -> list[Leftover]:
+            return [left for left in find_leftovers(state, tmp_path / "none") if left.kind == "session"]
+
+        assert sorted(left.path for left in found() if left.path) == sessions
+        with sessions[0].open("a") as out:
+            out.write("the person went on here")
+        kept = found()
+        assert sorted(left.path for left in kept if left.path) == sessions[1:]
+        with Registry(state).entry("A", 3001, file, tmp_path / "log"):
+            assert found() == []
+        sessions[1].write_text("grown since it was looked at")
+        assert sorted(reap(left) for left in kept) == [False, True]
+        assert sorted(home.glob("*.session")) == sorted([*sessions[:2], mine])
 
     async def test_usage_is_known_before_and_after(self, toy: Bench) -> None:
         with StandIn(counting()) as server:

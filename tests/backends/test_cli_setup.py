@@ -136,3 +136,32 @@ async def test_a_refused_key_is_told_with_status_and_address(options: Options, t
     assert error.fix == f"check ANTHROPIC_API_KEY: that key was sent to {server.url}"
     assert (error.kind, error.retryable) == ("auth", False)
     assert ClaudeCode(options).failed("authentication_failed", 401).cause.endswith("(401 from Anthropic)")
+
+
+FORKED = r"""
+import json, os, pathlib, sys
+session = "0a1b2c3d-0000-4000-8000-000000000001"
+folder = pathlib.Path(os.environ["HOME"], ".claude/projects/x")
+folder.mkdir(parents=True)
+(folder / f"{session}.jsonl").write_text(sys.stdin.read())
+print(json.dumps({"type": "system", "subtype": "init", "model": "m", "session_id": session}), flush=True)
+sys.exit("broken")
+"""
+
+
+async def test_a_session_is_known_from_its_beginning(options: Options, tmp_path: Path) -> None:
+    (tmp_path / "forked.py").write_text(FORKED)
+    (tmp_path / "bin" / "claude").write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS {tmp_path}/forked.py\n")
+    claude = ClaudeCode(options)
+    reader = claude.events(claude)
+    with pytest.raises(BackendError, match="broken"):
+        async for _ in claude.run(turn(), reader):
+            pass
+    assert reader.session == ""
+    assert claude.session_file(reader.begun) == tmp_path / f"home/.claude/projects/x/{reader.begun}.jsonl"
+    assert claude.session_file("../../settings") is None
+    codex = Codex(options)
+    rollout = tmp_path / f"home/.codex/sessions/2026/11/22/rollout-2026-11-22T10-00-00-{reader.begun}.jsonl"
+    rollout.parent.mkdir(parents=True)
+    rollout.touch()
+    assert codex.session_file(reader.begun) == rollout

@@ -149,6 +149,10 @@ class Toy(AgentCLI):
     def login(cls, environment: Mapping[str, str]) -> str:
         return "logged in" if (Path(environment["HOME"]) / "login").exists() else ""
 
+    def session_file(self, session: str) -> Path | None:
+        path = self.persons / f"{session}.session"
+        return path if path.exists() else None
+
     def bait(self, marker: Path) -> Mapping[str, str]:
         return {".toy/hook": str(marker)}
 

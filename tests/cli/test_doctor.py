@@ -23,7 +23,7 @@ from dialogd.backends import BACKENDS
 from dialogd.cli.create import free_ports
 from dialogd.store.child import GUARD
 from dialogd.store.disk import StateDir
-from dialogd.store.leftovers import GUARD_SECONDS, OLD, Leftover, find_leftovers, reap
+from dialogd.store.leftovers import GUARD_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
 from dialogd.store.registry import Registry
 from tests.cli.command import PATIENCE, Commands, Done, program, until
 from tests.support.pair import a_second
@@ -232,6 +232,19 @@ def test_a_guard_with_a_living_daemon_and_a_look_alike_are_let_live(tmp_path: Pa
 def kept(state: StateDir, temporary: Path) -> list[Leftover]:
     """What is left in folders; processes of other tests come and go."""
     return [left for left in find_leftovers(state, temporary) if left.kind != "process"]
+
+
+@pytest.mark.usefixtures("no_other_strays")
+def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Commands) -> None:
+    made, mine = dialogd.folder / "made.jsonl", dialogd.folder / "mine.jsonl"
+    for path in (made, mine):
+        path.write_text("{}")
+    note_made(dialogd.state.agent(dialogd.file, "A"), made)
+    listed, reaped = look(dialogd), look(dialogd, "--reap", "--json")
+    assert re.search(r"^--  leftovers +1 sessions that dialogd had coding agents make", listed.out, re.MULTILINE)
+    (row,) = [row for row in reaped.json["leftovers"] if row["kind"] == "session"]
+    assert (row["path"], row["reaped"]) == (str(made), True)
+    assert (made.exists(), mine.exists()) == (False, True)
 
 
 def test_registrations_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
