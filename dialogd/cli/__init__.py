@@ -69,7 +69,7 @@ GROUPS = {
         "logs": Located("past:logs", "Print the last lines of a daemon's log."),
     },
     "Result": {
-        "plan": Located("result:plan", "Show the plan: decisions, dissent, open points."),
+        "plan": Located("result:plan", "Show the plan: decisions, dissent, open points.", "result:PlanCommand"),
         "export": Located("result:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
         "approve": _act("approve"),
         "reject": _act("reject"),

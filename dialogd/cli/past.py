@@ -563,7 +563,9 @@ def told(decision: PastDecision) -> Iterator[str]:
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know, in your own words.")]
 MostRecalled = Annotated[int, typer.Option(min=1, metavar="N", help="How many decisions at most. Default: 3.")]
-Outcome = Annotated[str, typer.Argument(metavar="worked|failed", help="How it turned out.")]
+Outcome = Annotated[
+    str | None, typer.Argument(metavar="[worked|failed]", help="How it turned out; of a build, git can say it.")
+]
 Why = Annotated[str, typer.Argument(metavar="[WHY]", help="What happened, in a sentence.")]
 
 
@@ -577,10 +579,18 @@ def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption
     _found(found, "" if found else f"nothing found: {known.why_nothing()}", json=json)
 
 
-def outcome(which: Which, outcome: Outcome, why: Why = "", json: options.JsonOption = False) -> None:
-    """Record how a decision turned out: worked or failed. With a reason. What is said last counts."""
+def outcome(which: Which, outcome: Outcome = None, why: Why = "", json: options.JsonOption = False) -> None:
+    """Record how a decision turned out: worked or failed. With a reason. What is said last counts.
+
+    Of a build (`dialogd build`), or of a decision that one carried out, ID alone takes over what git says became of
+    it: its trees merged into your branch, or reverted there.
+    """
     known = open_memory()
     person.alone(known.state, "outcome")
+    if outcome is None:
+        from dialogd.cli.work import became
+
+        outcome, why = became(known, known.dialog(which))
     row = known.outcome(which, outcome.lower(), why)
     lines = [f"{row.id} {row.verdict.outcome}: {row.verdict.why}"] if row.verdict else []
     options.answer(row.as_json(), lines, json=json)

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json as jsons
 import math
+import os
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from dialogd.agent.call import Bill, from_record
-from dialogd.backends.seats import Seat
+from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options
+from dialogd.cli.create import read_cast
 from dialogd.cli.options import as_json, line, plain, remark, show, table
 from dialogd.config import Settings, new_command
-from dialogd.errors import BadInput, DialogdError, Refused, StorageError
+from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, faults, where
+from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
@@ -39,6 +45,22 @@ if TYPE_CHECKING:
     from dialogd.backends import Price
     from dialogd.backends.auto import Choice
     from dialogd.templates import Opening
+    from dialogd.views.plan import Synthesis
+
+SYNTHESIZE = "--synthesize"
+ANYBODY = "*"  # what stands for `--synthesize` without an agent
+EDITORS = ("sensible-editor", "editor", "nano", "vim", "vi")
+
+
+class PlanCommand(TyperCommand):
+    """The command whose `--synthesize` may stand alone, or before an agent."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give a bare `--synthesize` its value."""
+        for index, (word, following) in enumerate(zip(args, [*args[1:], ""], strict=False)):
+            if word == SYNTHESIZE and (not AGENT_ID.fullmatch(following) or Path(following).exists()):
+                args = [*args[:index], f"{SYNTHESIZE}={ANYBODY}", *args[index + 1 :]]
+        return super().parse_args(ctx, args)
 
 
 def plan(
@@ -47,6 +69,15 @@ def plan(
     out: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Write it there, as Markdown and JSON; `-` prints the whole of it."),
+    ] = None,
+    edit: Annotated[
+        bool, typer.Option("--edit", help="Open a copy of your own, kept beside it, in $VISUAL or $EDITOR.")
+    ] = False,
+    synthesize: Annotated[
+        str | None, typer.Option(SYNTHESIZE, metavar="[AGENT]", help="Let a model write a unified plan, in one call.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(metavar="NAME[:MODEL]", help="Which model that is. Default: the agent's own.")
     ] = None,
     file: options.FileOption = None,
     json: options.JsonOption = False,
@@ -59,19 +90,82 @@ def plan(
     settings, _, dialog = options.opened(path or file)
     if not has_spoken(dialog):
         raise Refused(f"no agent has spoken in {settings.file}", fix="a plan needs a reply: see dialogd status")
+    if backend is not None and synthesize is None:
+        raise BadInput("--backend is for --synthesize", fix="add --synthesize, or leave --backend out")
+    if edit and out == "-":
+        raise BadInput("what is printed cannot be edited", fix="leave --out out, or name a folder: --out DIR --edit")
     drawn = Plan(dialog, str(settings.file.parent.resolve() / settings.file.name))
+    if synthesize is not None:
+        drawn = replace(drawn, synthesis=_synthesis(settings, drawn, synthesize, backend))
     folder, is_whole = Path.cwd() / Path(out).expanduser() if out else _place(settings), out == "-"
-    if out and not is_whole:
-        page, facts = documents.write(drawn, folder, datetime.now(UTC))
-        options.answer({"markdown": str(page), "json": str(facts)}, [str(page), str(facts)], json=json)
+    if edit:
+        _edit(drawn, folder, json=json)
         return
+    if (out and not is_whole) or (synthesize is not None and not out):  # what was paid for is kept
+        page, facts = documents.write(drawn, folder, datetime.now(UTC))
+        if out:
+            options.answer({"markdown": str(page), "json": str(facts)}, [str(page), str(facts)], json=json)
+            return
+        remark(f"written to {page}")
     if json or is_whole:
         show(plain(as_json(facts_of(drawn)) if json else markdown(drawn).removesuffix("\n")))
     elif sys.stdout.isatty():
         options.write(options.markdown(plain(first_screen(drawn))))
-        remark("\nthe whole of it: dialogd plan --out -")
+        remark("\nthe whole of it: dialogd plan --out -; a copy to work on: dialogd plan --edit")
     else:
         show(plain(first_screen(drawn)))
+
+
+def _edit(drawn: Plan, folder: Path, *, json: bool) -> None:
+    """Open the person's own copy of the plan in their editor. Raises `NotInstalled` without one, `DialogdError`."""
+    usual, words = next(filter(None, map(shutil.which, EDITORS)), ""), list[str]()
+    with suppress(ValueError):  # a quotation mark is open
+        words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or usual)
+    if not words:
+        raise NotInstalled("no editor was found", fix="name one: export EDITOR=nano")
+    own = documents.to_edit(drawn, folder, datetime.now(UTC))
+    before = own.read_bytes()
+    try:
+        code = subprocess.run([*words, str(own)], check=False).returncode
+    except OSError as error:
+        what = f"{words[0]} cannot be run: {why(error)}"
+        raise NotInstalled(what, fix="name an editor: export EDITOR=nano") from None
+    if code:
+        raise DialogdError(f"{words[0]} ended with code {code}", fix=f"your plan is kept: {own}")
+    is_changed = own.is_file() and own.read_bytes() != before
+    options.answer({"markdown": str(own), "changed": is_changed}, [str(own)], json=json)
+
+
+def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None) -> Synthesis:
+    """What the agent's model writes: the one that is named, its own, or the settings'. Raises `BadInput`."""
+    import asyncio
+
+    from dialogd.agent.call import Call
+    from dialogd.agent.player import player, prepare
+
+    agents = drawn.dialog.header.agents
+    me = next((a for a in agents if agent == ANYBODY or a.id.casefold() == agent.casefold()), None)
+    if me is None:
+        raise BadInput(f"this dialog has no agent {agent!r}", fix=f"name one of: {', '.join(a.id for a in agents)}")
+    cast = saved_cast(StateDir(settings.state_dir), settings.file)
+    seats = read_cast(None, [f"{me.id}={backend}"]) if backend else ()
+    if cast is not None and cast.dialog == drawn.dialog.id and not seats:
+        seats = tuple(seat for seat in cast.seats if seat.id == me.id)
+    seat = seats[0] if seats else Seat(me.id)
+    given = {name: getattr(seat, name) or None for name in ("backend", "model", "command", "project")}
+    own = options.settings_for(str(settings.file), id=me.id, **given)
+    plays = player(own, drawn.dialog, StateDir(own.state_dir), own.file)
+    remark(f"{me.id}: {plays.remarks[0]}; one call")
+
+    async def call() -> Synthesis:
+        try:
+            await prepare(plays, drawn.dialog)
+            one = Call(plays.backend, own.retry_wait, tuple(plays.behavior.secrets))
+            return await documents.synthesize(one, drawn, me, own.file)
+        finally:
+            await plays.backend.close()
+
+    return asyncio.run(call())
 
 
 # -- What an end leaves: its plan, and its copy in the archive ---------------------------------------------------------

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -31,7 +31,7 @@ from dialogd.cli.options import daemons, done, line, plain, remark, show
 from dialogd.cli.result import fresh, save
 from dialogd.cli.status import ended, next_step, onwards
 from dialogd.config import Settings, dotenv, file_flag, file_words
-from dialogd.errors import BadInput, NotADialog, NotInstalled, Refused
+from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
 from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task, listed
@@ -40,12 +40,15 @@ from dialogd.protocol.model import USER
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, in_words, many, one_line
-from dialogd.tasks.approvals import Judge, Judged, bundled, judge_here, opened
+from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, judge_here, opened
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import Git, checkout_at, push, remotes, shown
 from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates import ContextFile, Opening, template
 from dialogd.views.builds import events, look_into, why_of
+
+if TYPE_CHECKING:
+    from dialogd.memory import DialogRow, Memory
 
 TEMPLATE = "build"
 EXPECTED = 3  # tasks, where nobody says how many
@@ -784,3 +787,36 @@ def _pushed() -> Iterator[tuple[str, str, str]]:
         commit, name, there = match.groups()
         if commit.strip("0"):
             yield name, commit, there if there.strip("0") else ""
+
+
+def became(known: Memory, row: DialogRow) -> tuple[str, str]:
+    """What became of the trees of a build, or of the builds that carried a decision out. Raises `Refused`."""
+    from dialogd.memory import current
+
+    found, doubt = [], ""
+    for one in (row, *(other for other in known.archived() if other.id != row.id)):
+        with suppress(DialogdError, OSError):
+            dialog = current(one)[1]
+            rules, approved = dialog.state.build.rules, approvals(dialog)
+            if dialog.id != one.id or rules is None or row.id not in (one.id, rules.source) or not approved:
+                continue
+            checkout = checkout_at(Path(rules.repo))
+            of_it = fates(Git(checkout.common_dir, here=checkout.git_dir), approved, rules.branch)
+            found += [(fate, rules.branch) for fate in of_it]
+            last = next((fate.approval.task for fate in of_it[::-1] if fate.commit), None)
+            if last is not None and last.gate not in tasks_of.GREEN:
+                doubt = f"task {last.id} was merged although its {tasks_of.tested(last)}"
+    for fate, branch in found:
+        if fate.reverted:
+            task = fate.approval.task
+            return "failed", f"reverted on {branch} by commit {fate.reverted}: task {task.id}, tree {task.tree}"
+    merged = [(fate, branch) for fate, branch in found if fate.commit]
+    if doubt or not merged:
+        what = "none of its trees is on the branch" if found else "no build of it has approved anything"
+        words = f'{"" if doubt else "merge it, or "}say it: dialogd outcome {row.id} worked|failed "why"'
+        raise Refused(f"git does not say how {row.id} turned out: {doubt or what}", fix=words)
+    told = (f"task {f.approval.task.id} as commit {f.commit}, tree {f.approval.task.tree}" for f, _ in merged)
+    left = f"; not merged: {len(found) - len(merged)}" if len(found) > len(merged) else ""
+    against = dict.fromkeys(fate.approval.task.why for fate, _ in merged if fate.approval.task.state == MERGED)
+    although = "".join(f"; {why}" for why in against if why)
+    return "worked", f"merged into {merged[0][1]}: {'; '.join(told)}{left}{although}"

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterator
@@ -284,6 +285,49 @@ def _apart(git: Git, approved: str, tree: str) -> str:
     """The files in which two trees differ, in words; "" where one of them is not here."""
     done = git.done("diff-tree", "-r", "-z", "--name-only", "--no-ext-diff", approved, tree, codes=(0, 128))
     return some(name for name in done.out.split(b"\0") if name)
+
+
+# -- What became of it ------------------------------------------------------------------------------------------------
+
+_REVERTS = re.compile(r"^This reverts commit ([0-9a-f]{40,64})\b", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of an approved tree on a branch: the `commit` that has it, "" for none, and the one that reverted it.
+
+    A tree that a later task was made from came along with that one. A commit counts as reverted where another says so
+    in the words of `git revert`, and was not reverted itself.
+    """
+
+    approval: Approval
+    commit: str
+    reverted: str = ""
+
+
+def fates(git: Git, found: Collection[Approval], branch: str) -> tuple[Fate, ...]:
+    """What became of each approval that is not void, on that branch. Raises `Refused` where there is no such branch."""
+    at = git.ref(f"refs/heads/{branch}")
+    if not at:
+        raise Refused(f"there is no branch {shown(branch)}", fix="see which there are: git branch")
+    fates: list[Fate] = []  # the last one first
+    for approval in [approval for approval in found if not approval.void][::-1]:
+        fate = _fate(git, approval, at)
+        after = next((one for one in fates if one.approval.task.base == approval.task.commit and one.commit), None)
+        fates.append(fate if fate.commit or after is None else replace(after, approval=approval))
+    return tuple(fates[::-1])
+
+
+def _fate(git: Git, approval: Approval, at: str) -> Fate:
+    rows = git.run("rev-list", "--no-commit-header", "--format=%H %T %B%x00", at, f"^{approval.root}").split(b"\0\n")
+    commits = [row.decode("utf-8", "replace").split(" ", 2) for row in rows if row.strip()]  # newest first
+    undone: dict[str, str] = {}
+    for commit, _, message in commits:
+        if commit not in undone:
+            undone |= dict.fromkeys(_REVERTS.findall(message), commit)
+    ways = [commit for commit, tree, _ in commits if tree == approval.task.tree]
+    made = next((commit for commit in ways[::-1] if commit not in undone), ways[-1] if ways else "")
+    return Fate(approval, made, undone.get(made, ""))
 
 
 # -- Bundles: for where the file is not -------------------------------------------------------------------------------

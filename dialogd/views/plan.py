@@ -128,6 +128,16 @@ class Disagreement:
         return bool(self.how)
 
 
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """A unified plan that a model wrote from the dialog; nobody signed it. `cost` in words."""
+
+    text: str
+    agent: str
+    model: str
+    cost: str
+
+
 # -- What is read out of the agents' texts ----------------------------------------------------------------------------
 
 WORDS = 120  # of an agent's view
@@ -221,6 +231,7 @@ class Plan:
 
     dialog: Dialog
     file: str = ""
+    synthesis: Synthesis | None = None
     later: tuple[Reopening, ...] = ()
     person: str = "the person"
 

@@ -862,6 +862,64 @@ def test_what_happened_to_the_tasks_is_shown_in_the_classic_form(dialogd: Comman
     assert every[-1]["fields"]["files_generated"] == ["002.py"]
 
 
+def test_git_says_what_became_of_a_build_and_of_the_decision_it_carries_out(dialogd: Commands, repo: Path) -> None:
+    decision = dialogd.folder / "decision.md"
+    talk = Room(opening("A", "B", keys=["Dialog: 0dec1d"]))
+    talk.says("A", "## Consensus Summary\n\nPrint ages.\n\n[CONSENSUS_REACHED]")
+    talk.says("B", "[AGREE: P1]")
+    decision.write_bytes(talk.paper.data)
+    made = Built(repo, yes("P1"), yes("P2"), "Both.\n", rules='cycles = 0\nsource = "0dec1d"').confirmed().at(dialogd)
+    first, second = made.dialog.state.build.all
+    dialogd.all([["list"], ["list"]])
+    dialogd("list", DIALOGD_FILE=str(decision))
+
+    def told(which: str = "3f9a1c") -> tuple[str, str]:
+        verdict = dialogd("outcome", which, "--json").json["verdict"]
+        return verdict["outcome"], verdict["why"]
+
+    early = dialogd("outcome", "3f9a1c")
+    assert (early.code, "none of its trees is on the branch" in early.err) == (1, True)
+    git(repo, "merge", "--quiet", "--ff-only", second.commit)
+    whole = (
+        f"task 001 as commit {first.commit}, tree {first.tree}; task 002 as commit {second.commit}, tree {second.tree}"
+    )
+    assert told() == ("worked", f"merged into main: {whole}")
+    assert told("0dec1d") == told(str(decision)) == told()
+    git(repo, "revert", "--no-edit", "HEAD")
+    taken_back = git(repo, "rev-parse", "HEAD")
+    assert told() == ("failed", f"reverted on main by commit {taken_back}: task 002, tree {second.tree}")
+    git(repo, "revert", "--no-edit", "HEAD")
+    assert told()[0] == "worked"
+    git(repo, "reset", "--quiet", "--hard", first.base)
+    git(repo, "merge", "--quiet", "--squash", second.commit)
+    git(repo, "commit", "--quiet", "--message", "All of it")
+    squashed = git(repo, "rev-parse", "HEAD")
+    assert told()[1].count(f"as commit {squashed}") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gate", ["failed", "timeout"])
+def test_a_merge_whose_gate_did_not_pass_has_not_worked_by_what_git_says(
+    dialogd: Commands, repo: Path, gate: str
+) -> None:
+    made = Built(repo, *map(no, ("P1", "P2", "P3")), yes("P4"), "Both.\n")
+    made.gates = [gate] * 3
+    made.confirmed()
+    made.types("\n[TASK: 001 | accepted]\n")
+    made.run()
+    made.at(dialogd)
+    first, second = made.dialog.state.build.all
+    assert [first.gate, second.gate] == [gate, "passed"]
+    git(repo, "merge", "--quiet", "--ff-only", first.commit)
+    dialogd("list")
+    said = dialogd("outcome", "3f9a1c")
+    how = build.tested(first)
+    assert f"git does not say how 3f9a1c turned out: task 001 was merged although its {how}\n" in said.err, said
+    assert 'fix: say it: dialogd outcome 3f9a1c worked|failed "why"\n' in said.err
+    git(repo, "merge", "--quiet", "--ff-only", second.commit)
+    assert dialogd("outcome", "3f9a1c", "--json").json["verdict"]["outcome"] == "worked"
+
+
 def test_the_tasks_of_a_project_are_told_to_what_happened_after_the_end(dialogd: Commands, repo: Path) -> None:
     Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
     dialogd("list")

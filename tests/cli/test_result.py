@@ -16,7 +16,7 @@ from dialogd.cli.options import ask, notify
 from dialogd.protocol.grammar import parse
 from dialogd.store.disk import archive
 from dialogd.views.documents import export, keep
-from tests.cli.command import PATIENCE, Commands, reviewed, until
+from tests.cli.command import PATIENCE, Commands, program, reviewed, until
 from tests.export.dialogs import peaceful
 from tests.plans.scenes import BY_HAND
 from tests.support.room import Room, opening
@@ -170,6 +170,42 @@ def test_there_is_no_plan_where_nobody_spoke(dialogd: Commands) -> None:
     assert not list(dialogd.folder.glob("collaboration_plan_*"))
 
 
+def test_a_model_writes_a_unified_plan_on_request(dialogd: Commands) -> None:
+    file = str(by_hand(dialogd))
+    first, named, strange, other = dialogd.all(
+        [
+            ["plan", "--out", "-", "--synthesize"],
+            ["plan", "--out", "-", "--synthesize", "b", file],
+            ["plan", "--synthesize", "Z", file],
+            ["plan", "--out", "-", "--synthesize", file, "--backend", "rehearsal:deadlock"],
+        ]
+    )
+    for done, agent in ((first, "A"), (named, "B"), (other, "A")):
+        assert done.code == 0, done.err
+        assert done.err.startswith(f"{agent}: rehearsal")
+        assert f"*Written by rehearsal as {agent}, from the dialog, after it" in done.out
+        assert "> Rehearsal: scripted lines, no model was asked" in done.out
+    assert strange.code == 2
+    assert "no agent 'Z'" in strange.err
+
+
+def test_a_model_that_fails_leaves_no_half_plan(dialogd: Commands) -> None:
+    by_hand(dialogd)
+    done = dialogd("plan", "--synthesize", "--backend", "rehearsal:error")
+    assert done.code == 1
+    assert "fails on purpose" in done.err
+    assert not list(dialogd.folder.glob("collaboration_plan_*"))
+
+
+@pytest.mark.slow
+def test_the_agents_own_backend_writes_it_where_the_cast_is_known(dialogd: Commands) -> None:
+    run = dialogd("run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0", "--file", "d.md")
+    assert run.code == 4, run.err
+    done = dialogd("plan", "d.md", "--synthesize", "--out", "-", DIALOGD_BACKEND="command", DIALOGD_COMMAND="false")
+    assert done.code == 0, done.err
+    assert done.err.startswith("A: rehearsal:deadlock")
+
+
 def test_a_plan_of_a_dialog_that_goes_on(dialogd: Commands) -> None:
     file = dialogd.folder / "dialog.md"
     file.write_text(BY_HAND.split("\n## Turn 3")[0], encoding="utf-8")
@@ -195,12 +231,45 @@ def test_in_a_terminal_the_plan_is_laid_out(dialogd: Commands) -> None:
     environment = {**dialogd.environment, "TERM": "xterm-256color"}
     terminal = Terminal([sys.executable, "-m", "dialogd", "plan"], environment, dialogd.folder)
     try:
-        terminal.until("the whole of it: dialogd plan --out -")
+        terminal.until("a copy to work on: dialogd plan --edit")
         assert "Spaces, four of them, written by the formatter." in terminal.text
         assert "##" not in terminal.text
         assert "**" not in terminal.text
     finally:
         terminal.kill()
+
+
+def test_a_plan_is_edited_in_a_copy_of_ones_own(dialogd: Commands) -> None:
+    by_hand(dialogd)
+    program(dialogd.folder, "write", 'for file; do :; done; echo "$1 mine" >>"$file"')
+    editor = f"{dialogd.folder}/bin/write --wait"
+    first = dialogd("plan", "--edit", EDITOR="false", VISUAL=editor)
+    assert (first.code, first.err) == (0, "")
+    own = Path(first.out.strip())
+    plan = own.with_name(own.name.replace("_edited", ""))
+    assert own.name == f"{plan.stem}_edited.md"
+    assert own.read_text(encoding="utf-8") == plan.read_text(encoding="utf-8") + "--wait mine\n"
+    assert NAME.fullmatch(plan.name)
+    again = dialogd("plan", "--edit", "--json", EDITOR=editor)
+    assert again.json == {"markdown": str(own), "changed": True}
+    assert own.read_text(encoding="utf-8").endswith("--wait mine\n--wait mine\n")
+    left = dialogd("plan", "--edit", "--json", EDITOR="true")
+    assert left.json == {"markdown": str(own), "changed": False}
+    assert dialogd("plan", "--out", ".").code == 0
+    assert own.read_text(encoding="utf-8").endswith("--wait mine\n--wait mine\n")
+
+
+def test_what_keeps_an_editor_from_opening_is_said(dialogd: Commands) -> None:
+    by_hand(dialogd)
+    missing = dialogd("plan", "--edit", EDITOR="/nowhere/ed")
+    failed = dialogd("plan", "--edit", EDITOR="false")
+    none = dialogd("plan", "--edit", PATH="/nowhere", EDITOR="", VISUAL="")
+    printed = dialogd("plan", "--edit", "--out", "-")
+    assert "export EDITOR=nano" in missing.err
+    assert "ended with code 1" in failed.err
+    assert "your plan is kept: " in failed.err
+    assert "no editor was found" in none.err
+    assert (missing.code, failed.code, none.code, printed.code) == (1, 1, 1, 2)
 
 
 # -- The plan that an end leaves ---------------------------------------------------------------------------------------
