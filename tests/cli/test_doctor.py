@@ -241,7 +241,7 @@ def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Comm
         path.write_text("{}")
     note_made(dialogd.state.agent(dialogd.file, "A"), made)
     listed, reaped = look(dialogd), look(dialogd, "--reap", "--json")
-    assert re.search(r"^--  leftovers +1 sessions that dialogd had coding agents make", listed.out, re.MULTILINE)
+    assert re.search(rf"^--  leftovers +1: session {made}", listed.out, re.MULTILINE)
     (row,) = [row for row in reaped.json["leftovers"] if row["kind"] == "session"]
     assert (row["path"], row["reaped"]) == (str(made), True)
     assert (made.exists(), mine.exists()) == (False, True)
