@@ -235,8 +235,7 @@ _LAST_WORD = re.compile(rb"%b|^(?-i:TURN): [A-Za-z][A-Za-z0-9_, -]*\r?(?:\n|\Z)"
 
 
 def parse(data: bytes, known: Header | None = None) -> Dialog:
-    """Read a whole dialog file; a header that is `known` is not read again."""
-    # Total: any bytes give a Dialog or raise `NotADialog` with a line and a fix. Linear in the file.
+    """Read a whole dialog file; a header that is `known` is not read again. Total and linear. Raises `NotADialog`."""
     start = _first_entry(data)
     text = data[:start].decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n")
     header = known if known is not None and known.text == text else read_header(text)

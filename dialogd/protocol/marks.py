@@ -286,7 +286,7 @@ class ParsedReply:
 
 
 def read_reply(text: str, kinds: Collection[str] = ()) -> ParsedReply:
-    """Lift the marks that an agent may use out of its reply; everything else stays text."""
+    """Lift the marks that an agent may use, or that are of the dialog's own `kinds`, out of its reply."""
     lines = text.split("\n")
     seen = dict(_shown(outside_fences(lines, forgiving=False)))
     read = {line: mark for line in set(seen.values()) if (mark := literal(line)) is not None}

@@ -99,7 +99,7 @@ KEY_MAY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*-{0,4}\Z")
 
 
 def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
-    """Replace every secret by `[redacted: KIND]`; gives the text and how many there were."""
+    """Replace every secret by `[redacted: KIND]`, also those `own` ones; gives the text and how many there were."""
     found = 0
     for secret in sorted(own, key=len, reverse=True):  # one may be the beginning of another
         if len(secret) >= SHORTEST and secret in text:
