@@ -229,7 +229,7 @@ def test_the_price_of_a_program_is_that_of_the_model_it_was_seen_to_ask(tmp_path
     usual = price_of(BACKENDS["anthropic"].model, "Anthropic")
     claude = Choice("claude-code", "", vendor="Anthropic")
     assert price_for(claude, agents=tmp_path) == usual
-    seen = {"safe": True, "why": "", "version": "2", "level": 0, "model": "claude-haiku-4-5", "backend": "claude-code"}
+    seen = {"safe": True, "why": "", "version": "2", "model": "claude-haiku-4-5", "backend": "claude-code"}
     (tmp_path / "readonly-proofs.json").write_text(json.dumps({"old": {**seen, "model": "x"}, "k": seen}))
     assert price_for(claude, agents=tmp_path) == price_of("claude-haiku-4-5", "Anthropic") != usual
     assert price_for(claude, "claude-opus-5-5", agents=tmp_path) == price_of("claude-opus-5-5", "Anthropic")

@@ -56,7 +56,7 @@ _RULES: tuple[tuple[str, bool, frozenset[int], str], ...] = (
     ("auth", False, frozenset({401, 403}), r"not logged in|log ?in\b|api[ _-]?key|authenticat|unauthori[sz]ed"
      r"|credential|missing environment variable|token (has )?(expired|been revoked)|permission_denied"),
     ("request", False, frozenset({400, 404, 413, 422}), r"too (long|large)|context (window|length)|selected model"
-     r"|model .*(not|does)|exceeds the maximum|invalid_request"),
+     r"|model .*(not|does)|ModelNotFound|is not found|not supported for|exceeds the maximum|invalid_request"),
     ("busy", True, frozenset({409, 429, 503, 529}), r"overloaded|rate.?limit|too many requests|at capacity"
      r"|high demand|unavailable"),
     ("garbled", True, frozenset(), r"json|malformed"),

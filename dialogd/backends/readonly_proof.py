@@ -234,8 +234,6 @@ async def _trial(cli: AgentCLI, *, writes: bool) -> Proof:
             why = f"the trial had no end within {LIMIT:.0f} s"
         except BackendError as error:
             why = f"the trial failed: {error.cause}"
-        finally:
-            await double.close()
         if writes:
             why = stage.changed(kept, outside) or why
             laid |= {path for number in (1, 2) for path in stage.made(number)}

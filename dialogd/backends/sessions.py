@@ -225,12 +225,7 @@ def _send(session: Session, line: str) -> None:
         raise NotRunning(f"the {session.title} has ended", fix="open another, and join from there")
     registration = _registration(path)
     listens = str(registration.get("messagingSocketPath") or "")
-    if not listens:
-        raise Refused(
-            f"the {session.title} takes no messages (Claude Code {_printable(registration.get('version'))})",
-            fix="let it wait for its turns: dialogd live turn --wait; newer versions can be woken",
-        )
-    if not listens.isprintable():
+    if not listens or not listens.isprintable():
         raise UnsafeFile(f"{path} names a socket that is none", fix=_ANEW)
     key = _json(path.with_name(f"{session.pid}.{hashlib.sha256(os.fsencode(listens)).hexdigest()}.key"))
     if any(key.get(name) != registration.get(name) for name in ("procStart", "pidDomain")):

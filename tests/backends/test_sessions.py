@@ -239,7 +239,7 @@ USE: dict[str, tuple[Spoil, str, type[DialogdError]]] = {
     "planted key": (lambda one: rewritten(one.key, procStart="1"), "another process's", UnsafeFile),
     "key from elsewhere": (lambda one: rewritten(one.key, pidDomain="there"), "another process's", UnsafeFile),
     "no key": (lambda one: one.key.unlink(), "is gone", NotRunning),
-    "no socket named": (lambda one: one.change(messagingSocketPath=None), "takes no messages", Refused),
+    "no socket named": (lambda one: one.change(messagingSocketPath=None), "a socket that is none", UnsafeFile),
     "another's socket": (elsewhere, "listens on", UnsafeFile),
     "socket of all": (lambda one: widen(one.socket, 0o022), "can be written by others", UnsafeFile),
     "socket is a link": (lambda one: linked(one.socket), "is a link", UnsafeFile),
