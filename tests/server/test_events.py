@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from dialogd.agent.events import BACKLOG, CLIENTS, KEPT, LAG, Hub
+from dialogd.agent.events import CLIENTS, KEPT, LAG, Hub
 from dialogd.server.streams import KINDS
 from dialogd.server.wire import Health
 from tests.server.daemon_process import Event, Room, Stream, listening, send
@@ -293,21 +293,6 @@ def test_an_id_that_is_not_known_or_of_another_life_resets(room: Room) -> None:
     stream.close()
 
 
-@pytest.mark.slow
-def test_an_id_from_too_long_ago_resets(room: Room) -> None:
-    room.open()
-    with listening(room.a) as events:
-        typing = room.think()
-        last = events.until("state", state="thinking")
-        for _ in range(BACKLOG):
-            send(room.a, "POST /notify", {"from": "B"})
-        typing.end("Tabs.\n")
-        events.until("turn")
-    with listening(room.a, last.id) as again:
-        following = again.next()
-        assert following.kind == "reset"
-
-
 async def test_no_event_holds_a_secret_whoever_says_it() -> None:
     own, known = "correct-horse-battery", "ghp_Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaZq7L"
     hub = Hub(secrets=(own,))
@@ -331,17 +316,6 @@ async def test_a_listener_that_lags_is_dropped_where_it_stands() -> None:
         assert [event async for event in lagging] == []
         with hub.join(lagging.since) as again:
             assert (await anext(aiter(again))).kind == "reset"  # what it missed is not kept any more
-
-
-async def test_a_burst_drops_no_listener() -> None:
-    hub = Hub()
-    with hub.join() as listener:
-        for number in range(LAG - 1):
-            hub.publish("notified", by=str(number))
-        await hub.close()
-        heard = [event async for event in listener]
-    assert [event.data["by"] for event in heard[:-1]] == [str(number) for number in range(LAG - 1)]
-    assert heard[-1].kind == "bye"
 
 
 async def test_bye_is_the_last_that_a_stream_tells_also_to_who_comes_then() -> None:
@@ -451,15 +425,6 @@ def test_more_clients_than_there_is_room_for_are_refused(room: Room) -> None:
             told = b""
             while b"event: notified" not in told:
                 told += stream.recv(65536)
-
-
-@pytest.mark.slow
-def test_clients_that_leave_are_forgotten(room: Room) -> None:
-    room.start("A")
-    for _ in range(CLIENTS + 8):
-        Stream(room.a).close()
-    until(lambda: clients(room) == 0, "all places to be free")
-    assert "Traceback" not in room.a.said
 
 
 # -- against the schema that the daemon itself serves ------------------------------------------------------------

@@ -76,7 +76,7 @@ def acted(room: Room, path: str, body: Any) -> None:
 
 def some(paths: Iterable[str]) -> list[Any]:
     """In the fast lane only those whose bodies differ most: all are read in the same way."""
-    fast = ("/retry", "/stop")
+    fast = ("/retry", "/notify", "/stop")
     return [pytest.param(path, marks=() if path in fast else pytest.mark.slow) for path in paths]
 
 
