@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import fcntl
+import json as jsons
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -357,9 +359,10 @@ PATIENCE = 60.0  # seconds that a client's own command may take
 ADD = {
     "claude": ("mcp", "add", "--scope", "user", NAME, "--"),
     "codex": ("mcp", "add", NAME, "--"),
-    "gemini": ("mcp", "add", "--scope", "user", NAME),
 }
 """How a client adds a server by its own command: its words before the server's."""
+FILES = {"gemini": Path(".gemini/settings.json"), "cursor": Path(".cursor/mcp.json")}
+"""Where a client without such a command keeps its servers, below the home directory."""
 
 mcp = typer.Typer(
     help="Serve dialogs as tools, for programs that speak MCP.",
@@ -401,14 +404,13 @@ def install(
 ) -> None:
     """Make this server known to a client, for all your projects.
 
-    By the client's own command, which is shown; of one that has none, what to add to its settings.
+    By the client's own command, or in its settings, where all else stays as it is. Shows what it changes.
     """
     script = Path(sys.argv[0])
     found = script.absolute() if script.name == NAME and script.is_file() else Path(sys.executable).with_name(NAME)
     words = [*([str(found)] if found.is_file() else PROGRAM), "mcp"]
     if client not in ADD:
-        entry = {"mcpServers": {NAME: {"command": words[0], "args": words[1:]}}}
-        show(plain(f"add to ~/.{client}/mcp.json:\n{as_json(entry)}"))
+        _in_settings(Path.home() / FILES[client], words, dry_run=dry_run)
         return
     command = [client, *ADD[client], *words]
     show(plain(shlex.join(command)))
@@ -428,6 +430,34 @@ def install(
         again = f"{client} mcp remove {NAME}"
         raise Refused(f"{client} did not add it: {said}", fix=f"if it knows {NAME} already, remove it first: {again}")
     show(plain(said))
+
+
+def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:
+    """Put the server among the `mcpServers` of a client's settings, which may be a link. Raises `BadInput`."""
+    entry: dict[str, object] = {"command": words[0], "args": list(words[1:])}
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() or path.is_symlink() else ""
+        settings: Any = jsons.loads(text) if text.strip() else {}
+    except (OSError, ValueError) as error:
+        fix = f"add it by hand, under mcpServers: {jsons.dumps(entry)}"
+        raise BadInput(f"{path} is not plain JSON that can be read: {error}", fix=fix) from None
+    servers = settings.get("mcpServers", {}) if isinstance(settings, dict) else None
+    if not isinstance(servers, dict):
+        raise BadInput(f"{path} holds no table of mcpServers", fix="look at that file first")
+    entry = {**servers[NAME], **entry} if isinstance(servers.get(NAME), Mapping) else entry
+    if servers.get(NAME) == entry:
+        show(f"{path} has it already")
+        return
+    settings["mcpServers"] = {**servers, NAME: entry}
+    after = jsons.dumps(settings, ensure_ascii=False, indent=2) + "\n"
+    old, new = (one.splitlines(keepends=True) for one in (text, after))
+    show(plain("".join(difflib.unified_diff(old, new, str(path), str(path))).rstrip("\n")))
+    if not dry_run:
+        target = path.resolve()
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        save(after.encode(), target)
+        target.chmod(mode)
 
 
 # -- `dialogd init` ---------------------------------------------------------------------------------------------------

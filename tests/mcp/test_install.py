@@ -1,4 +1,4 @@
-"""`dialogd mcp install` and `init`: what they do is shown, and nothing is lost silently."""
+"""`dialogd mcp install` and `init`: what they change is shown, all else stays, nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -18,19 +18,54 @@ def dialogd(tmp_path: Path) -> Commands:
     return Commands(tmp_path)
 
 
-def test_a_client_without_a_command_of_its_own_is_said_what_to_add(dialogd: Commands) -> None:
-    done = dialogd("mcp", "install", "--client", "cursor")
-    where, _, text = done.out.partition("\n")
-    assert (done.code, where) == (0, "add to ~/.cursor/mcp.json:")
-    assert json.loads(text)["mcpServers"]["dialogd"]["args"][-1] == "mcp"
+@pytest.mark.parametrize(("client", "place"), [("gemini", ".gemini/settings.json"), ("cursor", ".cursor/mcp.json")])
+def test_settings_get_the_server_and_keep_all_else(dialogd: Commands, client: str, place: str) -> None:
+    real, path = dialogd.folder / "dotfiles.json", dialogd.folder / place
+    before = {"theme": "dark", "mcpServers": {"other": {"command": "x", "env": {"é": "1"}}}, "last": [1]}
+    real.write_text(json.dumps(before))
+    real.chmod(0o640)
+    path.parent.mkdir()
+    path.symlink_to(real)
+    words = ("mcp", "install", "--client", client)
+    tried = dialogd(*words, "--dry-run")
+    assert (tried.code, json.loads(real.read_text())) == (0, before)
+    done = dialogd(*words)
+    after = json.loads(path.read_text())
+    assert after["mcpServers"].pop("dialogd")["args"][-1] == "mcp"
+    assert (after, list(after), path.is_symlink()) == (before, list(before), True)
+    assert (real.stat().st_mode & 0o777, done.out) == (0o640, tried.out)
+    assert '+    "dialogd": {' in done.out
+    assert "has it already" in dialogd(*words).out
 
 
-@pytest.mark.parametrize("client", ["claude", "codex", "gemini"])
+@pytest.mark.parametrize("client", ["claude", "codex"])
 def test_a_dry_run_shows_the_command_of_a_client_that_is_not_here(dialogd: Commands, client: str) -> None:
     dialogd.environment["PATH"] = str(dialogd.folder)
     tried = dialogd("mcp", "install", "--client", client, "--dry-run")
     assert (tried.code, tried.out.startswith(f"{client} mcp add ")) == (0, True), tried
     assert f"{client} is not installed here" in dialogd("mcp", "install", "--client", client).err
+
+
+def test_a_first_file_is_made_and_what_is_added_by_hand_there_stays(dialogd: Commands) -> None:
+    path = dialogd.folder / ".cursor" / "mcp.json"
+    assert dialogd("mcp", "install", "--client", "cursor").code == 0
+    settings = json.loads(path.read_text())
+    settings["mcpServers"]["dialogd"] |= {"env": {"DIALOGD_FILE": "/x.md"}, "command": "old"}
+    path.write_text(json.dumps(settings))
+    assert dialogd("mcp", "install", "--client", "cursor").code == 0
+    entry = json.loads(path.read_text())["mcpServers"]["dialogd"]
+    assert entry["env"] == {"DIALOGD_FILE": "/x.md"}
+    assert entry["command"] != "old"
+
+
+@pytest.mark.parametrize("text", ["{ // a remark\n}", "[]", '{"mcpServers": 3}', "\ufffd{"])
+def test_settings_that_cannot_be_read_are_left_alone(dialogd: Commands, text: str) -> None:
+    path = dialogd.folder / ".gemini" / "settings.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    done = dialogd("mcp", "install", "--client", "gemini")
+    assert (done.code, path.read_text()) == (2, text)
+    assert "settings.json" in done.err
 
 
 def test_a_client_that_is_not_there_or_not_known_is_named(dialogd: Commands) -> None:
