@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +17,7 @@ from tests.faults.replies import Replies, drafts
 from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
@@ -40,3 +46,28 @@ def test_a_daemon_waits_for_room_and_asks_nobody_twice(cast: Cast, replies: Repl
     assert [(who, turn) for who, turn, _ in replies.asked()] == [("A", 2), ("B", 3), ("A", 4)]
     assert problems(pair.file) == []
     assert drafts(pair) == []
+
+
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
+def test_on_a_full_file_system_a_turn_waits_for_room(tmp_path: Path) -> None:
+    python, here = shlex.quote(sys.executable), shlex.quote(str(REPOSITORY))
+    script = f"""
+        mount -t tmpfs -o size=24k none {tmp_path} && cd {tmp_path} && mkdir -m 700 state
+        {python} -c 'import sys; sys.path.insert(0, "{REPOSITORY}")
+from pathlib import Path
+from tests.logfile.files import dialog_file
+dialog_file(Path("."))' && cp dialog.md ../before && head -c 100000 /dev/zero > ballast 2> /dev/null
+        cd {here}
+        {python} -m tests.faults.one_agent {tmp_path}/dialog.md 3
+        cmp {tmp_path}/dialog.md {tmp_path}/../before && rm {tmp_path}/ballast
+        {python} -m tests.faults.one_agent {tmp_path}/dialog.md 1
+    """
+    command = ["unshare", "-m", "sh", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+    if "permission denied" in done.stderr.lower():
+        pytest.skip(f"may not mount here: {done.stderr.strip()[:100]}")
+    full, roomy = done.stdout.strip().split("\n")
+    assert '"asked": [], "acknowledged": []' in full  # what cannot be booked is not bought
+    assert "no space left on device" in full.lower()
+    assert '"acknowledged": [2]' in roomy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.history import appended, problems
+from tests.faults.history import appended, problems, read
 from tests.faults.replies import Replies
 from tests.support.pair import Pair, a_second
 
@@ -67,6 +67,23 @@ def test_five_hundred_notifications_at_once_make_one_reply(cast: Cast, tmp_path:
     pair.until(lambda: pair.outcome, "the reply")
     assert len(replies.asked()) == 1
     assert problems(pair.file) == []
+
+
+@pytest.mark.slow
+def test_every_notification_a_hundred_times_makes_no_turn_more(cast: Cast) -> None:
+    pair = cast(backend="rehearsal:slow=0.3")
+    pair.hold("Tabs or spaces?", turn="A")
+    before = 0
+    while not pair.outcome:
+        number = pair.number
+        if number != before:
+            before = number
+            for _ in range(50):
+                pair["A"].notify(**{"from": "B"})
+                pair["B"].notify(**{"from": "A"})
+    pair.until(lambda: pair.outcome, "the end")
+    assert problems(pair.file) == []
+    assert [entry.number for entry in read(pair.file)] == [1, 2, 3, 4, 5]
 
 
 def test_a_notification_may_come_from_anybody_and_say_anything(cast: Cast, tmp_path: Path) -> None:

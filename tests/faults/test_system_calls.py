@@ -112,6 +112,17 @@ def test_a_write_that_fails_is_made_good_with_the_same_reply(tmp_path: Path, fil
             return
 
 
+def test_a_full_disk_that_stays_full_acknowledges_nothing(tmp_path: Path) -> None:
+    place = Place(tmp_path / "full")
+    before = place.path.read_bytes()
+    _, first = place.run(6, "write:error=ENOSPC:when=1+", touching=[place.path])
+    assert (first["asked"], first["acknowledged"], place.path.read_bytes()) == ([2], [], before)
+    assert "no space left on device" in first["errors"][0]
+    _, second = place.run(1)
+    assert (second["asked"], second["acknowledged"]) == ([], [2])
+    assert times(place.path, "A-2") == 1
+
+
 @pytest.mark.parametrize("k", [1, 2])
 def test_a_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int) -> None:
     place = Place(tmp_path / "eio")
@@ -181,6 +192,21 @@ def test_a_write_that_does_nothing_is_noticed_and_made_good(tmp_path: Path) -> N
     assert "(INJECTED)" in done.trace
     assert first["asked"] == first["acknowledged"]
     assert problems(place.path, [f"A-{number}" for number in first["asked"]]) == []
+
+
+def test_a_write_that_does_half_is_not_acknowledged(tmp_path: Path) -> None:
+    place = Place(tmp_path / "lie")
+    _, first = place.run(6, "write:retval=30:when=1", touching=[place.path])
+    assert set(first["acknowledged"]) <= {entry.number for entry in naive_read(place.path) if entry.sound}
+    assert first["asked"].count(2) == 1
+    assert [text for text in place.drafts() if "A-2" in str(text)] or times(place.path, "A-2") == 1
+
+
+def test_a_slow_disk_delays_and_loses_nothing(tmp_path: Path) -> None:
+    place = Place(tmp_path / "slow")
+    _, first = place.run(4, "fsync:delay_exit=200000")
+    assert first["acknowledged"] == first["asked"] == [2, 4]
+    assert problems(place.path, ["A-2", "A-4"]) == []
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])

@@ -9,6 +9,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from dialogd.protocol.grammar import parse
 from tests.logfile.files import dialog_file, log_of, naive_read, turn
 
@@ -40,10 +42,11 @@ def problems(path: Path, acknowledged: list[str]) -> list[str]:
     return found
 
 
-def test_eight_processes_append_one_after_the_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("each", [25, pytest.param(200, marks=pytest.mark.slow)])
+def test_eight_processes_append_one_after_the_other(tmp_path: Path, each: int) -> None:
     path = dialog_file(tmp_path)
-    acknowledged = write_at_once("ours", path, 8, 25)
-    assert len(set(acknowledged)) == len(acknowledged) == 200
+    acknowledged = write_at_once("ours", path, 8, each)
+    assert len(set(acknowledged)) == len(acknowledged) == 8 * each
     assert problems(path, acknowledged) == []
     assert all(entry.linked for entry in parse(path.read_bytes()).entries)
 

@@ -136,6 +136,17 @@ async def test_a_state_directory_that_vanishes_is_made_anew(tmp_path: Path) -> N
     assert state.stat().st_mode & 0o777 == 0o700
 
 
+def test_after_an_append_without_room_the_file_can_be_read_and_the_error_says_what_to_do(tmp_path: Path) -> None:
+    path = dialog_file(tmp_path, text=LONG)
+    log = log_of(path)
+    with files_up_to(len(LONG.encode()) + 80), pytest.raises(StorageError, match="file too large") as caught:
+        log.append(turn("mine"), log.journals.of("A"))
+    assert str(path) in str(caught.value)
+    assert caught.value.fix
+    assert log.read().state.owing == ("A",)
+    assert log_of(path).read().state.number == 1
+
+
 def test_a_journal_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     path = dialog_file(tmp_path)
     log = log_of(path)

@@ -238,6 +238,23 @@ def test_marks_that_oppose_each_other_are_asked_about_together(against: str) -> 
     assert turn.mark("REFUSED") is not None
 
 
+def test_two_votes_on_one_proposal_are_asked_about() -> None:
+    for answer, choices in (("[VOTE: P1 reject]", ["reject"]), ("", []), ("[VOTE: P1 approve]", ["approve"])):
+        here = room(SETUPS["vote"], "A", "B", "C", turn="A")
+        say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
+        say(here, "B", "[VOTE: P1 approve]\n[VOTE: P1 reject]", answer=answer)
+        assert [ballot.choice for poll in here.dialog.state.polls.open for ballot in poll.ballots] == choices
+
+
+def test_a_thousand_attempts_are_one_question_of_a_few_matters() -> None:
+    here = room(SETUPS["vote"], "A", "B", "C", turn="A")
+    say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(40)))
+    say(here, "B", "All of it.\n\n" + "\n".join(f"[VOTE: P{number} yes]" for number in range(1, 41)), answer="")
+    assert len([one for one, _ in here.asked if one == "B"]) == 1
+    assert here.asked[-1][1].count("\n") <= admit.MOST + 2
+    assert len(in_words(here)) < 12_000
+
+
 def test_from_the_second_replacement_on_a_yes_or_an_objection_is_due() -> None:
     here = room("", "A", "B")
     for who, place in (("A", "Postgres"), ("B", "Redis"), ("A", "SQLite")):

@@ -156,6 +156,26 @@ def test_an_editable_install_leads_to_the_tree_under_test(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_the_gate_sees_neither_network_nor_home_nor_dialog(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    write(home, {"secret": "a secret\n"})
+    hidden = [str(home / "secret"), str(tmp_path / "talk" / "dialog.md"), str(tmp_path / "state")]
+    look = (
+        "import os, socket, pathlib\n"
+        f"found = [p for p in {hidden!r}"
+        " if os.path.exists(p) and (os.path.isdir(p) and os.listdir(p) or os.path.isfile(p) and os.path.getsize(p))]\n"
+        "try:\n    socket.create_connection(('127.0.0.1', PORT), 2); found.append('network')\nexcept OSError: pass\n"
+        "pathlib.Path('left').write_text('x')\nprint('FOUND', found)\n"
+    )
+    with Site(tmp_path, gate="python3 look.py", environment={"HOME": str(home)}) as site:
+        look = look.replace("PORT", str(site["M"].port))
+        site.script.write_text(json.dumps({**USUAL, "001.1": {**READ, "look.py": look}}))
+        site.build()
+        assert "FOUND []" in site.text
+        assert "left" not in git(site.repo, "ls-tree", "-r", "--name-only", site.tasks[1].commit).split()
+
+
+@pytest.mark.slow
 def test_a_lead_that_moves_its_branch_is_stopped_with_clear_words(tmp_path: Path) -> None:
     script = {**USUAL, "001.1": {**READ, "run": f"touch started; while [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done"}}
     with Site(tmp_path, script) as site:

@@ -40,6 +40,25 @@ def test_a_plan_becomes_two_approved_commits_that_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("person", ["", "absent"])
+def test_a_task_that_fails_three_times_goes_to_the_person_or_is_dropped(tmp_path: Path, person: str) -> None:
+    broken = {**READ, "ages.py": "def read(text):\n    return 4\n"}
+    script = {**USUAL, **{f"review 001.{number}": "no" for number in (1, 2, 3)}, "001.1": broken, "001.2": READ}
+    with Site(tmp_path, {**script, "001.3": {}} if person else script, person=person) as site:
+        site.open()
+        if not person:
+            site.confirm()
+            site.until_due(Due.STUCK)
+            site.types("[TASK: 001 | accepted]")
+        site.until_end()
+        assert [task.state for task in site.tasks] == ["dropped" if person else APPROVED, APPROVED]
+        assert site.calls.count("review 001.1") == 1
+        assert "| failed |" in site.text
+        (again,) = site.prompts("work 001.2")
+        assert "the gate failed" in again
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gate", "why"),
     [
