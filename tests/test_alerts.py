@@ -247,6 +247,21 @@ def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     assert not is_alive(int(pid.read_text()))
 
 
+def test_curl_posts_an_alert_as_the_page_says(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (repository / "docs" / "using.md").read_text(encoding="utf-8")
+    example = re.search(r'^on_end = "(curl .*)" ', page, re.MULTILINE)
+    assert example is not None
+    curl = tmp_path / "curl"
+    curl.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{tmp_path}/words\ncat >{tmp_path}/sent\n')
+    curl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert failure(command("on_end", example[1])) == ""
+    assert (tmp_path / "sent").read_bytes() == trial().json
+    assert "--json|@-|" in (tmp_path / "words").read_text()
+
+
 def is_alive(pid: int) -> bool:
     """True while that process lives."""
     with suppress(ProcessLookupError):

@@ -184,6 +184,25 @@ async def test_who_leaves_in_the_middle_leaves_no_process(
 
 
 @pytest.mark.slow
+def test_a_program_that_breaks_off_and_ends_leaves_no_process(stage: Stage, repository: Path) -> None:
+    program = (
+        "import asyncio, dialogd\n"
+        "async def main():\n"
+        f"    async for event in dialogd.run('Tabs?', agents={SLOW!r}, file={str(stage.file)!r}, pace=0):\n"
+        "        if event.kind == 'turn':\n"
+        "            break\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert stage.processes == []
+    outcome = stage.dialog.state.outcome
+    assert outcome.name == "STOPPED"
+
+
+@pytest.mark.slow
 async def test_the_program_answers_when_it_is_asked(stage: Stage) -> None:
     asked = ""
     async for event in dialogd.run("Tabs?", agents=("rehearsal:ask", "rehearsal"), file=stage.file, pace=0):

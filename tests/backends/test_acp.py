@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -239,6 +239,18 @@ async def test_tokens_and_dollars_are_this_turns(request_: Request) -> None:
         assert usage[-1] == Usage("", len(text_of(pieces)) + 5, 7, cached=5, usd=0.25)
 
 
+@SLOW
+async def test_a_failed_turn_has_its_estimate(request_: Request) -> None:
+    async with talking_to(agent("error", 500)) as backend:
+        pieces = backend.reply(request_)
+        usage = await anext(pieces)
+        with pytest.raises(BackendError):
+            [piece async for piece in pieces]
+    assert isinstance(usage, Usage)
+    assert usage.estimated
+    assert (usage.tokens_in or 0) > 10
+
+
 SAID = "the service said something"
 
 
@@ -359,3 +371,17 @@ class TestEnding:
         daemon.kill()
         await daemon.wait()
         await until(lambda: not any(p.is_running() and p.status() != "zombie" for p in family), 5)
+
+    async def test_calls_leave_no_descriptor_whatever_their_end(self, request_: Request) -> None:
+        process = psutil.Process()
+        async with talking_to(agent("echo")) as warm:
+            await answer(warm, request_)
+        before = process.num_fds()
+        for habit in ("echo", "crash", "wait"):
+            async with talking_to(agent(habit)) as backend:
+                for _ in range(3):
+                    with suppress(BackendError):
+                        async for piece in backend.reply(request_):
+                            if piece == "Working.":
+                                break
+        assert process.num_fds() == before

@@ -227,6 +227,17 @@ class TestTurns:
         assert sorted(reap(left) for left in kept) == [False, True]
         assert sorted(home.glob("*.session")) == sorted([*sessions[:2], mine])
 
+    @pytest.mark.slow
+    async def test_a_lost_session_is_no_failure(self, toy: Bench) -> None:
+        with StandIn(counting()) as server:
+            backend = Toy(toy.options(server.url))
+            await ask(backend, prompt())
+            for path in (toy.home).glob("*.session"):
+                path.unlink()
+            text, _ = await ask(backend, prompt(turn(2, "A", "Reply of request 1.", re="1")), re="3")
+            assert text == "Reply of request 2."
+            assert INTRO in server.calls[1].last
+
     async def test_usage_is_known_before_and_after(self, toy: Bench) -> None:
         with StandIn(counting()) as server:
             backend = Toy(toy.options(server.url))

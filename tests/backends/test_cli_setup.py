@@ -51,6 +51,11 @@ def test_an_address_with_a_password_does_not_reach_the_arguments(options: Option
     assert "https://gate.example/v1" in " ".join(plain.arguments(turn()))
 
 
+def test_a_password_in_an_address_is_one_of_the_secrets(options: Options) -> None:
+    assert ClaudeCode(replace(options, base_url=f"https://me:{PASSWORD}@gate.example")).secrets == (KEY, PASSWORD)
+    assert ClaudeCode(options).secrets == (KEY,)
+
+
 def test_an_address_is_not_left_aside_because_of_a_login(options: Options, tmp_path: Path) -> None:
     (tmp_path / "home/.codex").mkdir()
     (tmp_path / "home/.codex/auth.json").write_text(json.dumps({"tokens": {"access_token": "x"}}))

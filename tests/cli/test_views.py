@@ -20,7 +20,7 @@ from dialogd.backends.seats import Cast, Seat
 from dialogd.cli.status import exit_code, next_step, procedure, procedure_rows
 from dialogd.person import stop
 from dialogd.protocol.model import USER, Outcome
-from dialogd.protocol.state import Ballot, Decision, Escalation, Poll, Polls
+from dialogd.protocol.state import Ballot, Decision, Escalation, Poll, Polls, Seal
 from dialogd.store.logfile import LogFile
 from tests.cli.command import Commands, reviewed, until
 from tests.support.cases import cases
@@ -195,6 +195,32 @@ def test_the_facts_behind_the_rows_are_whole() -> None:
         "entry": "1",
     }  # fmt: skip
     assert (facts["escalated"], facts["escalation"], facts["queue"]) == ("C", "why", ["USER"])
+
+
+LEFT = [
+    ((BEGAN, "Max Time: 50 minutes"), {}, 1200.0),
+    ((BEGAN, "Max Time: 50 minutes"), {"began": "2026-11-21T19:20:00Z"}, 2400.0),
+    ((BEGAN, "Max Time: 5 minutes"), {}, 0.0),
+    ((BEGAN, "Max Time: 50 minutes"), {"outcome": ENDED}, None),
+    ((BEGAN,), {}, None),
+    (("Max Time: 50 minutes",), {}, None),
+]
+
+
+@cases(("keys", "state", "left"), LEFT)
+def test_programs_are_told_the_time_that_is_left(
+    keys: Sequence[str], state: dict[str, object], left: float | None
+) -> None:
+    dialog = room(keys=keys).dialog
+    assert procedure(replace(dialog, state=state_with(dialog.state, **state)), NOW)["time_left"] == left
+
+
+def test_programs_are_told_who_sealed_its_answer_and_whom_the_round_waits_for() -> None:
+    dialog = Room(opening("A", "B", "C", turn="A, B, C", setup='order = "parallel"')).dialog
+    seals = (Seal("A", "x", "1.1", "1"), Seal("C", "y", "1.2", "1"), Seal("B", "z", "1.3", "1"))
+    for count, sealed, unsealed in ((0, [], []), (2, ["A", "C"], ["B"]), (3, ["A", "C", "B"], [])):
+        facts = procedure(replace(dialog, state=state_with(dialog.state, seals=seals[:count])), NOW)
+        assert (facts["sealed"], facts["unsealed"]) == (sealed, unsealed)
 
 
 # -- After an end -----------------------------------------------------------------------------------------------------

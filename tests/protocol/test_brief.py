@@ -476,6 +476,12 @@ def test_a_red_team_turn_is_asked_to_argue_against_what_was_agreed() -> None:
     assert "`[OBJECTION" not in analyst[analyst.index("# Your turn") :]
 
 
+def test_the_closing_round_sums_up() -> None:
+    text = told(dialog_of("sealed = true"), closing="the time limit of 30 minutes")
+    assert "This is the closing round (the time limit of 30 minutes)" in text
+    assert "closing round" not in told(dialog_of("sealed = true"))
+
+
 def test_what_the_others_could_not_decide_comes_to_one_of_them() -> None:
     setup = 'verdict = "vote"\nguidelines = "prefer what can be undone"\n[roles.C]\nrole = "moderator"'
     lost = Decision("P1", "rejected", "vote", "1 for (A), 1 against (B)", "less than 67% for it", "4")

@@ -381,6 +381,15 @@ def test_cut_after_any_turn_line_it_goes_on_from_there(turns: int) -> None:
     assert room.dialog.state.limits.max_turns - room.dialog.state.counted == 20 - turns - 1
 
 
+def test_a_dialog_ended_by_hand_opens_again_by_a_turn_of_the_persons() -> None:
+    room = Room(CLASSIC + "\n## User\n\nI disagree: nightly is too late.\n\nTURN: A\n", A=["Hourly, then."])
+    assert room.dialog.state.outcome is None
+    assert room.dialog.state.counted == 1
+    room.step("A")
+    last = room.dialog.last
+    assert (last.number, last.turn) == (7, ("B",))
+
+
 def entry_of(text: str) -> Entry:
     """The last entry of a file with that text by hand."""
     last = parse((HEADER + Q + text).encode()).last

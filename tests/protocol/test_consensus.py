@@ -7,7 +7,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dialogd.protocol.marks import read_reply, summary_of, tolerant
+from dialogd.protocol.marks import read_reply, same_text, summary_of, tolerant
 from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.state import Dialog
 from tests.examples import examples
@@ -327,6 +327,11 @@ def test_marks_are_lifted_and_the_rest_stays() -> None:
 )
 def test_the_summary_is_what_stands_under_its_heading(body: str, summary: str) -> None:
     assert summary_of(body) == summary
+
+
+def test_the_same_text_is_the_same_but_for_blanks() -> None:
+    assert same_text("a \n\n\n\nb\t\n") == same_text("a\n\nb") == "a\n\nb"
+    assert len({same_text(text) for text in ("a\nb", "a\n\nb", " a\nb", "a b", "A\nb")}) == 5
 
 
 def test_an_ordinary_talk_is_asked_nothing() -> None:

@@ -114,6 +114,13 @@ def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, tab
     assert room.owing == ("A",)
 
 
+def test_a_strike_of_another_turn_leaves_the_end_alone() -> None:
+    room = agreed()
+    after = does(room, person.strike, "1", "badly put")
+    assert after.state.outcome is not None
+    assert not after.entries[0].counts
+
+
 def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> None:
     room = room_of("A", "B")
     room.say("Ten more.", turns=10)
@@ -438,6 +445,16 @@ def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
     for text, instead in (("", ""), ("\u200b \u2060", ""), ("x", "P9"), ("x", "nothing")):
         with pytest.raises(BadInput):
             person.say(room.log, text, proposal=True, instead=instead)
+
+
+def test_one_agent_is_asked_alone_and_then_the_order_goes_on() -> None:
+    room = room_of("A", "B", "C")
+    assert does(room, person.say, "Why?", to="claude b").state.owing == ("B",)
+    replies(room, "B", "Because.")
+    assert room.owing == ("C",)
+    for name in ("Z", "me"):
+        with pytest.raises(BadInput):
+            person.say(room.log, "Why?", to=name)
 
 
 def test_skipping_goes_on_as_the_dialog_would() -> None:

@@ -39,7 +39,7 @@ from dialogd.protocol.state import (
     total,
     used,
 )
-from dialogd.protocol.text import MAX_TOKENS, Budget, budget_line, dollars, read_budget
+from dialogd.protocol.text import MAX_COUNT, MAX_TOKENS, Budget, budget_line, dollars, read_budget
 from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.support.cases import cases
@@ -448,6 +448,14 @@ def test_in_a_round_each_may_use_its_part_of_the_rest() -> None:
     assert action.reason.endswith("would take about $1.41, and the $2.80 left is for 2 turns")
 
 
+def test_the_person_takes_no_part_of_the_rest() -> None:
+    room = Shop(opening(turn="USER, A", keys=["Budget: $3"]))
+    assert room.owing == ("USER", "A")
+    assert allowance(room.dialog.state, "A", Estimate()) == Estimate(3.0)
+    room.next = {"A": Estimate(3.0)}
+    assert waits(room.look("A")) == "Reply"
+
+
 MICROS = st.integers(1, 3_000_000)
 
 
@@ -546,3 +554,10 @@ def test_the_estimate_of_a_dialog_covers_every_dialog_within_its_assumptions(
         paid[(turn - 2) % agents] += cost(start + said * (turn - 2), out)
     assert whole >= max(paid)
     assert whole <= max(paid) + cost(said * agents, 0) * turns
+
+
+def test_the_estimate_of_an_endless_dialog_is_made_in_a_moment() -> None:
+    turns = MAX_COUNT
+    assert estimate(turns, 2, lambda _, out: out * 1.0, start=1, said=1, out=3) == pytest.approx(
+        3 * turns / 2, rel=1e-6
+    )

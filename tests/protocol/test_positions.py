@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dialogd import person
 from dialogd.protocol.certificate import certify
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -62,3 +63,10 @@ def test_who_only_passed_has_no_position_to_choose() -> None:
     assert "[DECIDE: B]" not in question
     here.speak(("J", "[DECIDE: A | the figures]"))
     assert here.dialog.last.mark("DECISION").fields[2].startswith("A in turn 4; ")
+
+
+def test_a_struck_turn_is_no_position() -> None:
+    here = trial(("Postgres.", "Redis."), ("Files, after all.", "Redis."))
+    here.by_hand(person.strike, "4", "that was a joke")
+    assert "Postgres." in judged(here, "A", "A")
+    assert certify(here.dialog).text == "Postgres."

@@ -140,6 +140,13 @@ def test_nobody_is_called_by_the_name_of_a_model_unless_the_header_asks_for_it()
     assert named.startswith("You are A (Claude A), in a written dialog with B (Codex B).")
 
 
+def test_the_length_that_is_asked_for_is_the_headers() -> None:
+    text = "# D\n{}\n## User\nHello\nTURN: A\n"
+    assert "Write at most 400 words, fewer where fewer will do." in Room(text.format("")).thinks("A")
+    short = Room(text.format('\n## Setup\n```toml\nwords = "about 50 words"\n```\n'))
+    assert "Write about 50 words, fewer where fewer will do." in short.thinks("A")
+
+
 def test_what_the_project_says_stands_after_the_question_as_data() -> None:
     room = Room(opening(), A=["Postgres."], B=["Redis."])
     room.step("A")

@@ -246,6 +246,15 @@ def test_the_reason_says_how_the_deadline_stands() -> None:
     assert "by 2026-11-21 19:20 UTC, in 1 day" in questions.rows(stage.dialog, "2026-11-20T19:20:00Z")[0]
 
 
+def test_the_wall_clock_may_jump() -> None:
+    stage = asking()
+    due = Clock(at=at(stage, hours=1))
+    early = Clock(at=at(stage, days=-400))
+    assert isinstance(decide(stage.dialog, "A", due), Write)
+    assert waits(decide(stage.dialog, "A", early)) == "waiting_for_user"
+    assert waits(decide(stage.dialog, "A", Clock())) == "waiting_for_user"
+
+
 def test_after_a_restart_the_deadline_still_stands() -> None:
     stage = asking()
     dialog = parse(stage.paper.data)

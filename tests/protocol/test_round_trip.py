@@ -250,6 +250,15 @@ def test_a_turn_line_of_its_own_at_the_end_of_a_reply_is_taken_off(end: str) -> 
     assert room.text.endswith("I think so.\n\n[PROPOSAL P1: use tabs]\n\nTURN: B\n")
 
 
+@cases("line", ["**TURN: B**", "turn: B", " TURN: B", "TURN: B please", "TURN:B", "TURN: B\n\nThat is all."])
+def test_any_other_turn_line_of_a_reply_stays_and_is_escaped(line: str) -> None:
+    room = Room(opening("A", "B"), A=[f"I think so.\n\n{line}"])
+    room.step("A")
+    assert "\\" in room.text
+    assert room.dialog.entries[-1].body == f"I think so.\n\n{line}"
+    assert room.owing == ("B",)
+
+
 def works(work: Callable[[], object]) -> int:
     """How many functions are called for it, ours and the interpreter's."""
     count = 0

@@ -292,6 +292,17 @@ def test_a_search_is_narrowed_to_who_said_it_and_when(room: Room) -> None:
     assert "2h, 7d" in send(room.a, "GET /page/history?q=sessions&since=tea").problem["fix"]
 
 
+def test_dialogs_that_run_are_listed(room: Room) -> None:
+    played(room, Table(opening("A", "B", keys=["Topic: This one"]), A=[POSTGRES], B=[]))
+    assert "This is the dialog of this page." in piece(room.a, "/page/history").words
+    folder = room.folder / "other"
+    folder.mkdir()
+    with Room(folder, "A", environment={"DIALOGD_STATE_DIR": str(room.state_dir)}) as other:
+        other.start("A")
+        other.begin("Another one?", "A")
+        room.until(lambda: "Another one?" in piece(room.a, "/page/history").words, "the other dialog")
+
+
 def test_an_outcome_that_says_too_little_and_a_dialog_that_there_is_not_are_refused(room: Room) -> None:
     for body in ({"outcome": "maybe", "why": "x"}, {"outcome": "worked", "why": ""},
                  {"outcome": "worked", "why": "x", "by": "me"}):  # fmt: skip
