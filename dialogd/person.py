@@ -23,6 +23,7 @@ from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.fold import state_after
 from dialogd.protocol.grammar import who
 from dialogd.protocol.header import agent_words, read_agent
+from dialogd.protocol.marks import BESIDE
 from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Said, whose
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS, Build
@@ -160,7 +161,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
 def kinds(dialog: Dialog, *, note: bool = False) -> tuple[str, ...]:
     """The kinds that the person's words may be as they stand, without fields; a note neither proposes nor objects."""
     known = {**CONTRIBUTIONS, **dialog.header.rules.kinds}.items()
-    beside = ("RESERVATION", "RE", "CONFIDENCE", *(("PROPOSAL", "OBJECTION") if note else ()))
+    beside = ("RESERVATION", *BESIDE, *(("PROPOSAL", "OBJECTION") if note else ()))
     return tuple(name for name, kind in known if name not in beside and not kind.fields and not kind.resolves)
 
 

@@ -20,7 +20,7 @@ from dialogd.protocol.build import Finding, findings
 from dialogd.protocol.certificate import Certificate, certify, where
 from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.lifecycle import Signal, signals
-from dialogd.protocol.marks import contributes, stated
+from dialogd.protocol.marks import MOVES, contributes, stated
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant
 from dialogd.protocol.questions import answered_by_default, how_to_ask
 from dialogd.protocol.rules import DECIDE, MODERATE, OWN_KINDS, PERSONALITIES
@@ -41,7 +41,7 @@ def may_read(dialog: Dialog, entry: Entry, agent: str) -> bool:
     is_seal = not entry.is_turn and entry.mark("SEALED") is not None
     if entry.condition is Condition.DAMAGED or is_seal:
         return False
-    return entry.by in (agent, USER) or reads_all(dialog, agent) or entry.mark("DECISION") is not None
+    return entry.by in (agent, USER) or reads_all(dialog, agent) or bool(entry.decisions)
 
 
 def is_shown(dialog: Dialog, entry_id: str, agent: str) -> bool:
@@ -274,7 +274,6 @@ def _label(header: Header, agent: Participant) -> str:
 SHOWN = 10  # proposals that whoever has to decide is shown
 VOTES = 20  # votes that an agent is asked for in one turn
 WORDS = "at most 400 words"
-_NEW = frozenset({"OBJECTION", "CONCEDE", "CONSENSUS_PROPOSED", "DEADLOCK"})  # beside what contributes
 
 
 class _Now:
@@ -344,7 +343,7 @@ class _Now:
         """True where the last two turns, both of agents, hold no contribution and no text."""
         last = list(islice((turn for turn in self.dialog.latest_turns if turn.counts), 2))
         says = (mark for turn in last for mark in turn.marks)
-        is_new = any(contributes(mark) or mark.name in _NEW for mark in says)
+        is_new = any(contributes(mark) or mark.name in MOVES for mark in says)
         return len(last) == 2 and all(turn.by != USER for turn in last) and not is_new
 
     @property
@@ -620,7 +619,7 @@ def _nameless(dialog: Dialog, mark: Mark) -> Mark:
 def _entry(dialog: Dialog, entry: Entry, agent: Participant) -> Part:
     if entry.by not in (agent.id, USER) and not reads_all(dialog, agent.id):
         after = entry.id.partition(".")[0]
-        decisions = "\n".join(map(str, entry.all("DECISION")))
+        decisions = "\n".join(map(str, entry.decisions))
         where = f"in turn {after}" if entry.is_turn else f"after turn {after}"
         return Part(entry.id, f"## Decided {where}\n\n{fenced(decisions)}", SYSTEM)
     if not entry.counts:

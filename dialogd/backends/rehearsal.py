@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import FREE, Found, Options, Price, Request, Usage
 from dialogd.errors import BackendError, BadInput
-from dialogd.protocol.marks import CONTROLS
+from dialogd.protocol.marks import AGAINST, CONTROLS
 from dialogd.protocol.model import ANY, USER, Entry, turn_number
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
 from dialogd.protocol.state import Dialog, Proposal
@@ -78,7 +78,7 @@ class Scene:
     # Each part is read when a script asks for it.
     recent = cached_property(lambda s: _recent(s.dialog))
     spoken = cached_property(lambda s: [entry for entry in s.recent if entry.is_turn and entry.by != USER])
-    raised = cached_property(lambda s: [e for e in s.spoken if e.mark("OBJECTION") or e.mark("CRITIQUE")])
+    raised = cached_property(lambda s: [e for e in s.spoken if any(mark.name in AGAINST for mark in e.marks)])
     points = cached_property(
         lambda s: [e for e in s.recent if e.is_turn and e.by == USER and e.number > 1 and e.body.strip()]
     )
@@ -160,7 +160,7 @@ class Scene:
 
     def claim(self, entry: Entry) -> str:
         """What an entry objects, or says."""
-        mark = None if entry.by == USER else entry.mark("OBJECTION") or entry.mark("CRITIQUE")
+        mark = None if entry.by == USER else next((mark for mark in entry.marks if mark.name in AGAINST), None)
         return quote(mark.value if mark and mark.value else entry.body)
 
     def known(self, entry: Entry) -> Mapping[str, str]:

@@ -528,10 +528,11 @@ class Toolbox:
 
     @property
     def _types(self) -> list[str]:
+        from dialogd.protocol.marks import BESIDE
         from dialogd.protocol.rules import CONTRIBUTIONS
 
         known = {**CONTRIBUTIONS, **self.dialog.header.rules.kinds}
-        return [TEXT, *(name for name, kind in known.items() if name not in ("RE", "CONFIDENCE") and not kind.fields)]
+        return [TEXT, *(name for name, kind in known.items() if name not in BESIDE and not kind.fields)]
 
     def _sessions(self) -> str:
         """The agents of the dialog as JSON; nothing of it stands in the turn beyond that it was asked."""

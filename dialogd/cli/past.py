@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 WIDTH = 100  # columns
 WIDEST = 16  # of a column that is not the last
-DECISION = "DECISION"
 
 
 def show_board(settings: Settings, *, json: bool) -> None:
@@ -234,7 +233,7 @@ def _speaker(dialog: Dialog, name: str) -> str:
 def _check_kinds(dialog: Dialog, kinds: Iterable[str]) -> None:
     """Raise `BadInput` for a kind of contribution that there is not."""
     said = {c.kind for c in views.contributions(dialog)} | {message.message_type for message in messages_of(dialog)}
-    known = {*MARKS, *dialog.header.rules.kinds, views.TEXT, DECISION} | said
+    known = {*MARKS, *dialog.header.rules.kinds, views.TEXT} | said
     for kind in kinds:
         if kind not in known:
             raise BadInput(f"nothing is of kind {kind!r}", fix=f"name one of: {', '.join(sorted(known))}")

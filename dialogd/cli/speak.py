@@ -128,7 +128,7 @@ def stop(file: options.FileOption = None) -> None:
     """Stop everything: all your daemons and their dialogs. With --file only that dialog. The files stay.
 
     From inside a session that holds a seat, without --file, only the dialog of that seat.
-    Dialogs are closed with [STOPPED] and copied to the archive; a stop that was killed before that is finished. Exit
+    Dialogs are closed and copied to the archive; a stop that was killed before that is finished. Exit
     code 3 when there was nothing to stop, 1 when a dialog is open still, or was not kept.
     """
     settings = options.settings_for(file)

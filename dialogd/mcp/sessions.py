@@ -25,6 +25,7 @@ from dialogd.memory import DialogRow, Memory, current
 from dialogd.protocol import questions
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.lifecycle import OPEN_SESSIONS, SESSIONS, agent_state, session_state
+from dialogd.protocol.marks import BESIDE
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words, many, moment_of, one_line
@@ -99,7 +100,7 @@ def _message(entry: Entry) -> Facts:
         "turn": entry.number or None,
         "from": {USER: "USER", SYSTEM: "SYSTEM"}.get(entry.by, entry.by),
         "name": entry.name,
-        "type": next((mark.name for mark in entry.marks if mark.name not in ("RE", "CONFIDENCE", "TO")), TEXT),
+        "type": next((mark.name for mark in entry.marks if mark.name not in (*BESIDE, "TO")), TEXT),
         "text": "" if not entry.counts else entry.body.strip("\n"),
         "marks": [str(mark) for mark in entry.marks],
         "to": list(entry.turn or ()),

@@ -790,7 +790,7 @@ def reviewed(table: Table, said: Said) -> Table:
     """The table with the findings of a turn: those that block, until the agent that raised them is content."""
     # Those of a daemon are about one submission, and gone with the next.
     blocking, findings = table.blocking, table.findings
-    if _submits(said):
+    if submissions(said):
         blocking = tuple(one for one in blocking if one[1] != SYSTEM)
     for mark in said.written:
         kind = REVIEW.get(mark.name)
@@ -873,10 +873,10 @@ def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]
             continue
         if entry.is_turn or (dialog.state.build and entry.by == SYSTEM):
             for mark in entry.written:
-                if mark.name in REVIEW or (mark.name == "TASK" and _submits(entry)):
+                if mark.name in REVIEW or (mark.name == "TASK" and submissions(entry)):
                     yield entry, mark.name, fields_of(mark)
 
 
-def _submits(said: Said) -> bool:
-    """True where a daemon recorded a submission."""
-    return not said.by_hand and any("submitted" in fields_of(mark)[1:2] for mark in said.all("TASK"))
+def submissions(said: Said) -> list[Mark]:
+    """The records of submissions that a daemon wrote in an entry."""
+    return [mark for mark in said.all("TASK") if not said.by_hand and "submitted" in fields_of(mark)[1:2]]

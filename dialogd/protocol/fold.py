@@ -507,7 +507,7 @@ def _missing(header: Header, state: State, said: Said, who: str, *, is_stall: bo
 def _last_word(state: State, said: Said) -> None:
     end = said.ending
     if end is not None:
-        state.outcome = Outcome(end.name, said.by, said.id, _reason(said, end), said.via)
+        state.outcome = Outcome.of(said, end.name, _reason(said, end))
     if state.outcome is not None:
         state.debts = replace(state.debts, open=())
     elif said.turn:

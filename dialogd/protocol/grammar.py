@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 
 from dialogd.errors import NotADialog
@@ -31,6 +31,10 @@ _COUNT = re.compile(r"~?[0-9]{1,12}")
 _NUMBERS = {"re": _ENTRY, "ms": re.compile(r"[0-9]{1,12}"), "in": _COUNT, "out": _COUNT, "knocks": _COUNT}
 
 
+# The fields of a frame that are texts under their own names.
+_PLAIN = frozenset(field.name for field in fields(Frame)) - {"by", "size", "sha", "prev", "tokens_in", "tokens_out"}
+
+
 def _frame_of(match: re.Match[bytes]) -> tuple[Frame, str]:
     known = dict(part.split("=", 1) for part in match[4].decode("utf-8", "replace").split(" ") if "=" in part)
     known |= {key: "" for key, form in _NUMBERS.items() if not form.fullmatch(known.get(key, ""))}
@@ -41,7 +45,7 @@ def _frame_of(match: re.Match[bytes]) -> tuple[Frame, str]:
         prev=known["prev"],
         tokens_in=known["in"],
         tokens_out=known["out"],
-        **{key: known.get(key, "") for key in ("at", "ms", "calls", "model", "nonce", "usd", "knocks", "host", "via")},
+        **{key: known.get(key, "") for key in _PLAIN},
     )
     return frame, known["re"]
 

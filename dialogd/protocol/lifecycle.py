@@ -16,7 +16,7 @@ from typing import Any
 
 from dialogd.errors import Refused
 from dialogd.protocol import build
-from dialogd.protocol.marks import read_vote
+from dialogd.protocol.marks import AGAINST, read_vote
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Said, turn_number
 from dialogd.protocol.order import awaited, is_takeable
 from dialogd.protocol.state import Dialog, State, budget_standing, used
@@ -88,7 +88,7 @@ def from_sessions(dialog: Dialog) -> tuple[str, ...]:
         f"{entry.from_session}, after turn {turn_number(entry.id)}: "
         + (", ".join(mark.name for mark in entry.written) or "a note")
         for entry in dialog.entries
-        if entry.via
+        if entry.from_session
     )
 
 
@@ -155,7 +155,7 @@ DISAGREE = (
     "i disagree", "i don't agree", "i do not agree", "i object", "i'm not convinced", "i am not convinced",
     "however, i", "on the other hand", "i still think",
 )  # fmt: skip
-_YES, _NO = frozenset({"AGREE", "CONCEDE", "approve"}), frozenset({"OBJECTION", "CRITIQUE", "reject"})
+_YES, _NO = frozenset({"AGREE", "CONCEDE", "approve"}), frozenset({*AGAINST, "reject"})
 _ADVICE = "call it a deadlock with both positions, the crux and the cheapest experiment that would settle it"
 
 

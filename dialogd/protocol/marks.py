@@ -125,11 +125,14 @@ MARKS: Mapping[str, MarkRule] = MappingProxyType(
 
 DECIDING = frozenset(_ROWS["decisions"])
 CHOOSING = ("AGREE", "VOTE", "DECIDE")  # words may stand between these names and what they choose
+BESIDE = ("RE", "CONFIDENCE")  # which say something of the mark above them
+AGAINST = ("OBJECTION", "CRITIQUE")
+MOVES = frozenset({"OBJECTION", "CONCEDE", "CONSENSUS_PROPOSED", "DEADLOCK"})  # news, though no contributions
 CHANGES = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP"})  # who takes part, and what counts
 # Those that make the person's text complete, without a TURN line below them.
 ACTS = frozenset({*_ROWS["the person's hand"], "TASK", "GATE"})
 CONTROLS = ACTS - {"REJECTED"}  # which stand in notes
-# What a struck turn of the person keeps: it moved the dialog, and its own command moves it back.
+# What a turn of the person keeps that was withdrawn: it moved the dialog, and its own command moves it back.
 LASTING = frozenset({*_ROWS["the person's hand"]} - {"VETO", "APPROVED", "REJECTED"})
 # What a session that holds a seat may do by the person's hand.
 FROM_SEATS = ("[PAUSED", "[RESUMED", "[STOPPED", "[LIMIT: timeout ")

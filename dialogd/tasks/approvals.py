@@ -17,11 +17,10 @@ from typing import Any
 
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol import build
-from dialogd.protocol.build import KEPT, Task, value_of
+from dialogd.protocol.build import KEPT, Task, submissions, value_of
 from dialogd.protocol.certificate import faults, named, where
 from dialogd.protocol.fold import steps
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
@@ -245,8 +244,7 @@ class Judge:
     def _submitted(self, until: Entry | None = None) -> Iterator[str]:
         """The trees that were submitted, in records of daemons, up to that entry."""
         for entry in self.dialog.entries:
-            if not entry.by_hand:
-                yield from (value_of(mark, "tree") for mark in entry.all("TASK") if "submitted" in fields_of(mark))
+            yield from (value_of(mark, "tree") for mark in submissions(entry))
             if entry == until:
                 return
 
