@@ -210,6 +210,13 @@ async def test_a_bad_key_is_told_at_once(world: World) -> None:
     assert f"that key was sent to {server.url}" in caught.value.fix
 
 
+async def test_an_overloaded_service_is_worth_another_attempt(world: World) -> None:
+    with StandIn(lambda _: Fail(529)) as server, pytest.raises(BackendError) as caught:
+        await ask(world.make(server.url), prompt())
+    assert caught.value.retryable
+    assert caught.value.kind in ("busy", "network")
+
+
 async def test_a_cancelled_turn_leaves_no_process(every: World) -> None:
     before = set(psutil.Process().children(recursive=True))
     with StandIn(lambda _: Hang()) as server:

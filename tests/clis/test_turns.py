@@ -142,3 +142,12 @@ async def test_a_file_named_in_the_dialog_is_not_attached(every: World) -> None:
         (seen,) = server.calls
     assert text == "It says @secret.txt."
     assert "SECRET" not in json.dumps(seen.body)
+
+
+async def test_narration_before_a_tool_is_no_part_of_the_reply(claude: World) -> None:
+    (claude.project / "a.txt").write_text("A")
+    read = Use("Read", {"file_path": str(claude.project / "a.txt")}, say="Let me look.")
+    with StandIn(in_order(read, Say("Redis."))) as server:
+        text, usage = await ask(claude.make(server.url), prompt())
+    assert text == "Redis."
+    assert usage.tokens_out

@@ -160,6 +160,20 @@ async def test_what_it_leaves_in_the_worktree_never_runs(world: World, workspace
 
 
 @NEEDS
+async def test_claude_has_no_command_to_run(claude: World) -> None:
+    folder = claude.home.parent / "worktree"
+    folder.mkdir()
+    workspace = Workspace(folder, claude.home / "git", claude.home / "git")
+    bash = Use("Bash", {"command": f"touch {folder}/made", "description": "x"})
+    with StandIn(in_order(bash, Say("Done."))) as server:
+        await answer(claude.make(server.url), asked(workspace))
+        ((is_error, text),) = server.calls[-1].tool_results
+    assert is_error
+    assert "No such tool" in text
+    assert list(folder.iterdir()) == []
+
+
+@NEEDS
 async def test_codex_runs_commands_without_a_network_and_with_a_folder_for_temporary_files(codex: World) -> None:
     folder = codex.home.parent / "worktree"
     folder.mkdir()
