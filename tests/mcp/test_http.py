@@ -57,6 +57,7 @@ async def test_over_standard_input_and_output(host: Host) -> None:
 
 NESTED = '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "recall", "arguments": {"question": '
 ODD = {
+    "half a character": (f'{NESTED}"\\ud800 tabs"}}}}}}', "-32700"),
     "a deep nest": (f"{NESTED}{'[' * 20_000}{']' * 20_000}}}}}}}", "-32700"),
     "broken": ('{"jsonrpc": ', "-32700"),
     "an array": ("[]", "-32600"),

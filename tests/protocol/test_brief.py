@@ -511,6 +511,14 @@ def test_a_mark_that_did_not_count_is_said_once() -> None:
     assert "did not count" not in asked_of(room.dialog, "C").now
 
 
+def test_what_did_not_count_in_a_turn_that_passed_is_said_too() -> None:
+    room = Room(dialog_of('verdict = "vote"\n[roles.A]\nrole = "critic"')).speak(
+        *((who, "Well.") for who in "ABC"),
+        ("A", "[PASS]\n[PROPOSAL: Redis]"),
+    )
+    assert "PROPOSAL Redis: A may not use PROPOSAL" in asked_of(room.dialog, "A").now
+
+
 def test_what_was_said_before_the_person_reopened_it_is_no_position() -> None:
     room = a_trial()
     for _ in range(2):

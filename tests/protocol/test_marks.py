@@ -93,6 +93,13 @@ def test_what_does_not_begin_like_a_mark_is_text(line: str) -> None:
     assert (reply.marks, reply.tried, reply.strange) == ((), (), ())
 
 
+def test_a_reason_is_kept_as_it_is() -> None:
+    assert marks("[VOTE: p1 approve|only Postgres survives [a] node loss | really]") == [
+        "[VOTE: P1 approve | only Postgres survives [a] node loss | really]"
+    ]
+    assert marks("[AGREE: p4 | ]") == ["[AGREE: P4]"]
+
+
 # -- the closing block -----------------------------------------------------------------------------------------------
 
 
