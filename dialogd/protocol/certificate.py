@@ -608,8 +608,9 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
         yield compose.limit_note(before, limit_mark("turns", ""), at)
     # A cap of its agent's own stands in no file.
     reached = {"budget": True, "time": limits.max_time is not None, "size": before.size >= limits.max_size}
-    if entry.ending is not None and reached.get(entry.ending.value.partition(":")[0]):
-        yield compose.limit_note(before, entry.ending, at)
+    end = entry.ending
+    if end is not None and end.name == "STOPPED" and reached.get(end.value.partition(":")[0]):
+        yield compose.limit_note(before, end, at)
     rules, (what, task) = state.build.rules, state.build.due
     if rules is None or task is None or what not in (Due.ASSIGN, Due.GATE):
         return

@@ -113,7 +113,9 @@ def _keys(text: str) -> dict[str, str]:
         if match and not line.startswith("#"):
             name, value = " ".join(match[1].lower().split()), match[2].strip(" \t")
             bare = value.strip("*_ \t")
-            keys.setdefault(name, value if name == "topic" and {"*", "_"} & {*bare} else bare)
+            # Signs that stand inside a topic too (`*this* or *that*`) are its own.
+            is_own = name == "topic" and {"*", "_"} & {*bare} & {*value.replace(bare, "", 1)}
+            keys.setdefault(name, value if is_own else bare)
     return keys
 
 

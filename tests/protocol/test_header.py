@@ -43,6 +43,7 @@ def test_a_key_may_be_bold_or_plain_in_any_case(line: str) -> None:
 def test_a_topic_keeps_the_signs_of_its_own_words() -> None:
     assert header("**Topic:** *this* or _that_?").topic == "*this* or _that_?"
     assert header("**Topic:** *this* or *that*").topic == "*this* or *that*"
+    assert header("**Topic: who calls foo_bar?**").topic == "who calls foo_bar?"
 
 
 def test_the_first_key_of_a_name_counts_and_rules_are_no_keys() -> None:

@@ -108,6 +108,7 @@ def test_what_no_daemon_writes_is_named_with_its_line(what: str, old: str, new: 
 NOTES = [
     ("an end", note("SYSTEM", "[STOPPED: budget of the moon]\n\nTURN: A")),
     ("a limit", note("SYSTEM", "[MAX_TURNS_REACHED]")),
+    ("an agreement", note("SYSTEM", "[CONSENSUS_REACHED: budget: all of it]")),
     ("a failure", note("SYSTEM", "[AGENT_ERROR: A | it broke | mend it]\n\nTURN: B")),
     ("a stall", note("SYSTEM", "[STALLED: B]\n\nTURN: A")),
     ("a turn", note("SYSTEM", "TURN: A")),
