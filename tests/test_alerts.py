@@ -145,7 +145,7 @@ def test_the_question_of_a_round_comes_with_the_turn_that_asks() -> None:
     paper.step("C")
     (both,) = raised(paper)
     assert (both.event, both.agent, both.text, both.by, both.default) == ("question", "B", "Mine.", "", "")
-    assert re.fullmatch(r"how many\? \(by .*; default: ten \(not taken\)\) / where\?", both.reason)
+    assert re.fullmatch(r"how many\? \(by .*; default: ten \(not taken: .*\)\) / where\?", both.reason)
     paper.say("Go on.")
     paper.scripts.update(A=["Hm.\n\n[QUESTION_FOR_USER: sure?]"], B=["Yes."], C=["I am."])
     for who in paper.dialog.state.owing:

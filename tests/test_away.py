@@ -111,7 +111,7 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     assert away(voted.dialog, 0).needed == ""
     voted.says("B", "[QUESTION_FOR_USER: which region? | by 2026-11-21T22:00:00Z | default: eu]")
     news = away(voted.dialog, 4)
-    terms = "by 2026-11-21 22:00 UTC; default: eu (not taken)"
+    terms = "by 2026-11-21 22:00 UTC; default: eu (not taken: this dialog takes no defaults)"
     assert (news.needed, news.now) == (f"answer B: which region? ({terms})", "under way: it waits for you")
     assert "(by 2026-11-22 00:00; default: eu" in away(voted.dialog, 4, clock_at(timezone(timedelta(hours=2)))).needed
     lines = as_text(news, width=200).split("\n")

@@ -136,7 +136,7 @@ def refuse(dialog: Dialog, operation: str) -> None:
             fix = f"have it go on first: {continued(dialog)}"
     elif operation == "floor":
         stands = f"{where(dialog)}, and its order is {dialog.header.rules.order}, not free"
-        fix = 'speak now: dialogd say "…"'
+        fix = 'speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup'
     raise Refused(f"cannot {_IN_WORDS.get(operation, operation)}: the dialog is {stands}", fix=fix)
 
 

@@ -165,7 +165,7 @@ def _taken_in(dialog: Dialog, at: str) -> float | None:
     seconds = [left(question.by, at) for question in dialog.state.questions.open]
     known = [each for each in seconds if each is not None]
     is_held = set(dialog.state.owing) != {USER} or dialog.state.paused or _is_typing(dialog)
-    return None if not known or len(known) < len(seconds) or is_held or not _are_taken(dialog) else max(known)
+    return None if not known or len(known) < len(seconds) or is_held or _why_never(dialog) else max(known)
 
 
 def next_look(dialog: Dialog, at: str) -> float | None:
@@ -174,10 +174,13 @@ def next_look(dialog: Dialog, at: str) -> float | None:
     return min((seconds for seconds in ahead if seconds is not None and seconds > 0), default=None)
 
 
-def _are_taken(dialog: Dialog) -> bool:
-    """True where the defaults of all open questions will be taken; step mode gives the turn to the person."""
-    are_all = all(takes_default(dialog.header, question) for question in dialog.state.questions.open)
-    return are_all and not dialog.state.hand.step
+def _why_never(dialog: Dialog) -> str:
+    """Why the defaults will not be taken, in words; "" where they will."""
+    if not allows_defaults(dialog.header):
+        return "this dialog takes no defaults"
+    if not all(takes_default(dialog.header, question) for question in dialog.state.questions.open):
+        return "another question has no deadline or no default"
+    return "step mode gives the turn to the person" if dialog.state.hand.step else ""
 
 
 def _is_typing(dialog: Dialog) -> bool:
@@ -201,7 +204,10 @@ def terms_in_words(
         by += f", in {in_words(round(seconds if seconds < 60 else -(-seconds // 60) * 60))}"
     if not question.default:
         return by
-    default = f"default: {question.default} ({'taken then' if _are_taken(dialog) else 'not taken'})"
+    why = _why_never(dialog) if question.by else "there is no deadline"
+    when = "taken then" if len(dialog.state.questions.open) == 1 else "taken once every deadline has passed"
+    typing = ", when what is being typed at the end of the file is finished" if _is_typing(dialog) else ""
+    default = f"default: {question.default} ({f'not taken: {why}' if why else when + typing})"
     return f"{by}; {default}" if by else default
 
 

@@ -231,7 +231,7 @@ def test_the_reason_says_how_the_deadline_stands() -> None:
     assert isinstance(first, Wait)
     assert isinstance(again := stage.look("A"), Wait)
     assert again.reason == first.reason
-    assert "(by 19:20 UTC; default: keep Postgres (not taken))" in first.reason
+    assert "(by 19:20 UTC; default: keep Postgres (not taken: this dialog takes no defaults))" in first.reason
     stage.advance(3000)
     late = stage.look("A")
     assert isinstance(late, Wait)

@@ -80,7 +80,7 @@ def test_nothing_is_taken_where_the_file_does_not_allow_it(room: Room) -> None:
     room.start("A")
     answer = send(room.a, "POST /notify").json
     assert answer["status"] == "waiting_for_user"
-    assert "which has passed; default: keep Postgres (not taken)" in answer["reason"]
+    assert "which has passed; default: keep Postgres (not taken: this dialog takes no defaults)" in answer["reason"]
     assert send(room.a, "GET /health").json["question"]["takes_default"] is False
     assert send(room.a, "POST /say", {"text": "Redis."}).json["turn_of"] == ["A"]
     assert send(room.a, "GET /dialog").json["question"] is None
