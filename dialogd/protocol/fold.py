@@ -515,11 +515,11 @@ def _last_word(state: State, said: Said) -> None:
 
 
 def _reason(said: Said, end: Mark) -> str:
-    if end.value:
+    if end.name == "STOPPED" or (end.name == "DEADLOCK" and end.value):
         return end.value
     decisions = [mark for mark in said.decisions if mark.fields[1:2] != ("review",)]  # a task's ends no build
     decision = next((mark for mark in decisions if mark.fields[0] == "approved"), decisions[0] if decisions else None)
-    return f"{decision.ref} {', '.join(decision.fields)}".strip() if decision is not None else ""
+    return f"{decision.ref} {', '.join(decision.fields)}".strip() if decision is not None else end.value
 
 
 # -- The fold from the beginning --------------------------------------------------------------------------------------

@@ -89,6 +89,13 @@ def test_a_build_that_was_stopped_asks_for_the_tasks_that_are_left_once_it_goes_
     assert (state.owing, [(one.asker, one.text) for one in state.questions.open]) == ((USER,), [("", asked)])
 
 
+def test_who_is_asked_although_the_build_waits_for_the_person_answers_them() -> None:
+    stuck = confirm(room(*[no(f"P{ref}") for ref in (1, 2, 3)], rules="cycles = 0"))
+    assert is_due(stuck) is Due.STUCK
+    stuck.retry("M")
+    assert "Answer what was said last." in stuck.thinks("M")
+
+
 def test_a_finding_with_fields_left_out_is_a_severity_and_an_issue() -> None:
     build = room(no("P1", "[FINDING: blocker | a.py:4 | no test | add one]"))
     confirm(build)

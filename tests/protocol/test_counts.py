@@ -193,3 +193,11 @@ def test_all_are_told_of_the_last_round_where_one_was_asked_alone() -> None:
         assert "Round 2 of 2: 0 more rounds at most after it." in here.thinks(who)
         here.speak((who, "Two."))
     assert here.outcome == "MAX_TURNS_REACHED"
+
+
+def test_what_was_decided_at_the_limit_says_more_than_the_limit() -> None:
+    here = room("AB", 'verdict = "vote"', "Max Turns: 3")
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]"))
+    end = here.dialog.state.outcome
+    assert end is not None
+    assert (end.name, end.reason[:17]) == ("MAX_TURNS_REACHED", "P1 rejected, vote")
