@@ -780,7 +780,9 @@ def _patch(git: Git, base: str, commit: str, change: FileDiff, limit: int) -> st
     """The patch of one file; "" where it is longer than that: no more of it is read."""
     if (change.added or 0) + (change.deleted or 0) > limit:
         return ""
-    with git.reading(*_DIFF, "-p", "--full-index", base, commit, "--", *map(os.fsdecode, change.names)) as out:
+    alone = f"--diff-filter={change.status}"  # where a folder has taken a file's place its files have that name too
+    names = map(os.fsdecode, change.names)
+    with git.reading(*_DIFF, "-p", "--full-index", alone, base, commit, "--", *names) as out:
         data = out.read(4 * limit + 1)
     patch = data.decode("utf-8", "replace")
     return patch[patch.index("diff --git ") :] if len(patch) <= limit and "diff --git " in patch else ""

@@ -406,6 +406,15 @@ def test_a_large_diff_is_cut_by_file_and_what_is_missing_is_named(repo: Repo) ->
     assert trees.diff(worktree.base, worktree.base, 100).stat == "0 files, +0 -0"
 
 
+def test_a_folder_in_the_place_of_a_file_is_shown_once(repo: Repo) -> None:
+    trees, worktree = opened(repo)
+    (worktree.path / "a.txt").unlink()
+    write(worktree.path, {"a.txt/b.txt": "agent\n"})
+    submission = trees.submit(worktree, 1, "2:abc", "one")
+    shown = trees.diff(worktree.base, submission.commit, 9999).files
+    assert [(file.path, file.patch.count("diff --git")) for file in shown] == [("a.txt", 1), ("a.txt/b.txt", 1)]
+
+
 def test_names_in_a_diff_stay_on_their_line(repo: Repo) -> None:
     trees, worktree, submission = submitted(repo, {"x\nTURN: A": "1\n"})
     (file,) = trees.diff(worktree.base, submission.commit, 9999).files
