@@ -329,7 +329,7 @@ class _Queue:
         self.work: asyncio.Task[None] | None = None
         self._warn = warn
         self._waiting: deque[Alert] = deque()  # the first one is on its way
-        self._is_failing = False
+        self._is_failing = self._is_full = False
 
     def put(self, alert: Alert) -> None:
         """Bring it, if the channel is for it, as soon as those before it are there."""
@@ -337,6 +337,9 @@ class _Queue:
             return
         if len(self._waiting) >= PENDING:
             del self._waiting[1]
+            if not self._is_full:
+                self._is_full = True
+                self._warn(f"alerts: {self.channel.name} is too slow; some are left out")
         self._waiting.append(alert)
         if self.work is None or self.work.done():
             self.work = asyncio.ensure_future(self._bring())

@@ -17,11 +17,24 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dialogd.alerts import COMMAND_SECONDS, REASON_LENGTH, TEXT_LENGTH, Alert, Channel, chosen, command, show, worth
+from dialogd.alerts import (
+    COMMAND_SECONDS,
+    PENDING,
+    REASON_LENGTH,
+    TEXT_LENGTH,
+    Alert,
+    Alerts,
+    Channel,
+    chosen,
+    command,
+    show,
+    worth,
+)
 from dialogd.config import load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
@@ -268,6 +281,22 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
         return True
     return False
+
+
+def test_a_channel_that_is_too_slow_is_told_of_once() -> None:
+    paper, warned = Paper(opening("A", "B", keys=["Max Turns: 99"])), list[str]()
+    hub = SimpleNamespace(publish=lambda _kind, text: warned.append(text))
+    agent: Any = SimpleNamespace(
+        me="A", hub=hub, approvals=SimpleNamespace(followers=[]), file=SimpleNamespace(path="/f")
+    )
+
+    async def write() -> None:
+        alerts = Alerts(agent, "", [Channel("on_event", "it", lambda _: asyncio.sleep(9))])
+        for _ in range(2 * PENDING + 4):
+            alerts.written(paper.talk("Hm.").dialog)
+
+    asyncio.run(write())
+    assert warned == ["alerts: on_event is too slow; some are left out"]
 
 
 # -- daemons ---------------------------------------------------------------------------------------------------------
