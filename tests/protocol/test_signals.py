@@ -51,6 +51,15 @@ def test_a_cycle_of_turns_is_noticed_and_then_a_deadlock_is_suggested(length: in
     assert "deadlock_suggested" in kinds(talk(*turns, *turns, *turns, agents=agents))
 
 
+def test_a_word_of_the_persons_an_end_or_something_else_in_between_is_no_repetition() -> None:
+    assert kinds(talk(SAME, said(1), SAME, said(2), said(3, "A"), said(4), SAME, said(5))) == []
+    for act in (lambda room: room.say("Then do it."), lambda room: room.stop()):
+        room = talk(SAME, said(1), SAME, said(2), SAME)
+        assert kinds(room) == ["repetition"]
+        act(room)
+        assert kinds(room) == []
+
+
 def test_only_the_last_turns_are_looked_at() -> None:
     room = talk(*(said(n) for n in range(60)))
     one, all_of_it = talk(SAME), room.dialog

@@ -108,7 +108,7 @@ async def interrupted(
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
     act(log_of(path), "Consider the cost.")
-    await turn
+    await asyncio.wait_for(turn, PATIENCE / 3)
 
 
 @contextmanager
