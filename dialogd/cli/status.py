@@ -250,7 +250,9 @@ def procedure(dialog: Dialog, at: str) -> dict[str, Any]:
 def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
     """The same in words; of a plain dialog only what has come up."""
     state, rules, now = dialog.state, dialog.header.rules, procedure(dialog, at)
-    if not rules.is_plain:
+    if state.build:
+        yield "rules", "its tasks are carried out and reviewed"
+    elif not rules.is_plain:
         phase = (
             f"; phase {now['phase']['number']} of {now['phase']['of']}, {now['phase']['name']}" if now["phase"] else ""
         )

@@ -171,11 +171,12 @@ def running(dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], *, 
     if writing:
         return Running("running", f"{listed(writing)} {'is' if len(writing) == 1 else 'are'} writing")
     owing = [called.get(who, who) for who in state.owing if who != USER]
+    unread = f"; {dialog.last.notice}" if dialog.last and dialog.last.notice else ""
     if owing and not state.has_spoken and not is_starting:
-        return Running("waiting", "it has not begun", True)
+        return Running("waiting", f"it has not begun{unread}", True)
     if owing:
         return Running("running", f"{listed(owing)} {'is' if len(owing) == 1 else 'are'} next")
-    return Running("waiting", "it is your turn", True)
+    return Running("waiting", f"it is your turn{unread}", True)
 
 
 # -- Entry by entry: the state after each, and what every agent had to do then ----------------------------------------
