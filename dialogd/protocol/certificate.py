@@ -355,13 +355,7 @@ def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
         found.append(Change("; ".join([words, *by_person]), is_harm=not by_person))
     else:
         found += map(Change, _same_decision(saved, now.as_json()))
-    chains = {entry.chain for entry in entries}
-    for index, entry in enumerate(entries, 1):
-        if entry.chain not in links or entry.condition in (Condition.EDITED, Condition.DAMAGED):
-            found.append(Change(f"entry {index} ({named(entry)}) is not what it was"))
-    gone = [index for index, link in enumerate(links, 1) if link not in chains]
-    changed = sum(entry.chain not in links for entry in entries)  # which take the place of as many
-    found += [Change(f"entry {index} is gone") for index in gone[changed:]]
+    found += map(Change, _same_entries(links, entries))
     if more := len(dialog.entries) - count:
         added = "1 entry was" if more == 1 else f"{more} entries were"
         found.append(Change(f"{added} added after it", is_harm=False))
@@ -386,6 +380,17 @@ def _same_decision(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
             for key in ("turn", "at", "reservation"):
                 if before[who].get(key) != after[who][key]:
                     yield f"{who}'s {key} was {before[who].get(key) or 'none'}, and is {after[who][key] or 'none'}"
+
+
+def _same_entries(was: Sequence[str], entries: Sequence[Entry]) -> Iterator[str]:
+    """Entries that are not what they were, by their hashes; one that stands there twice, too."""
+    matched = difflib.SequenceMatcher(a=was, b=[entry.chain for entry in entries], autojunk=False)
+    for what, a, b, c, d in matched.get_opcodes():
+        said = {"insert": "was not there"}.get(what, "is not what it was")
+        for index in range(c, d):
+            if what != "equal" or entries[index].condition in (Condition.EDITED, Condition.DAMAGED):
+                yield f"entry {index + 1} ({named(entries[index])}) {said}"
+        yield from (f"entry {number + 1} is gone" for number in range(a + (d - c), b) if what != "equal")
 
 
 # -- Seals: an agent binds itself to its first answer by a hash -------------------------------------------------------

@@ -367,7 +367,10 @@ def test_what_was_added_inserted_or_taken_out_is_named() -> None:
     assert "entry 2 is gone" in compare(facts, parse(without(2)(data)))
     between = data.replace(b"## Turn 3", b"## Turn 3 \xe2\x80\x94 User\n\nWait.\n\nTURN: B\n\n---\n\n## Turn 3", 1)
     said = compare(facts, parse(between))
-    assert any(line.startswith("entry 3 (turn 3 of USER) is not what it was") for line in said)
+    assert any(line.startswith("entry 3 (turn 3 of USER) was not there") for line in said)
+    (again,) = re.findall(rb"## Turn 2 .*?(?=## )", data, re.S)
+    said = compare(facts, parse(data.replace(again, again * 2)))
+    assert "entry 2 (turn 2 of A) was not there" in said
     said = compare(facts, parse(without(4)(data)))
     assert any(line.startswith("nothing is decided there any more") for line in said)
     assert "entry 4 is gone" in said
