@@ -30,6 +30,7 @@ from dialogd.views.standing import Standing, entry_fields, standing
 State = Literal["idle", "thinking", "executing", "failed", "stopped"]
 
 KEPT = 256 * 1024  # characters of a turn in the making that are kept; of more, the newest
+PARTS = 1_000  # pieces of it that are put together at once: one by one they would cost the square of a long turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,20 @@ class Writing:
 
     turn: int
     is_relayed: bool
-    text: str = ""
     chars: int = 0
+    _parts: list[str] = field(default_factory=list)
 
     def add(self, text: str) -> None:
         """Take a piece."""
         self.chars += len(text)
-        self.text = (self.text + text)[-KEPT:]
+        self._parts.append(text)
+        if len(self._parts) > PARTS:
+            self._parts = [self.text]
+
+    @property
+    def text(self) -> str:
+        """What is kept of it."""
+        return "".join(self._parts)[-KEPT:]
 
     def data(self, who: str, text: str, *, reset: bool) -> dict[str, Any]:
         """A piece as the data of an event."""

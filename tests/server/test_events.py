@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from dialogd.agent.events import CLIENTS, KEPT, LAG, Hub
+from dialogd.agent.events import CLIENTS, KEPT, LAG, Hub, Writing
 from dialogd.server.streams import KINDS
 from dialogd.server.wire import Health
 from tests.server.daemon_process import Event, Room, Stream, listening, send
@@ -350,6 +350,14 @@ async def test_text_pushes_no_turn_out_and_an_endless_turn_is_kept_in_part() -> 
     with endless.join() as late:
         data = (await anext(aiter(late))).data
     assert (data["done_chars"], len(data["text"]) <= KEPT) == (2048 * 1024, True)
+
+
+def test_a_long_turn_in_small_pieces_is_cheap() -> None:
+    writing, began = Writing(2, is_relayed=False), time.process_time()
+    for number in range(200_000):
+        writing.add(f"{number % 10}234")
+    assert time.process_time() - began < 3
+    assert (writing.chars, len(writing.text), writing.text[-8:]) == (800_000, KEPT, "82349234")
 
 
 async def test_an_entry_for_a_hundred_listeners_is_cheap() -> None:
