@@ -30,7 +30,7 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, Storag
 from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, faults, where
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import Condition
+from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
 from dialogd.store.disk import StateDir, attachments_of, file_of, fix, why, write_over
@@ -89,7 +89,7 @@ def plan(
     """
     settings, _, dialog = options.opened(path or file)
     if not has_spoken(dialog):
-        raise Refused(f"no agent has spoken in {settings.file}", fix="a plan needs a reply: see dialogd status")
+        raise _silent(settings, dialog)
     if backend is not None and synthesize is None:
         raise BadInput("--backend is for --synthesize", fix="add --synthesize, or leave --backend out")
     if edit and out == "-":
@@ -134,6 +134,20 @@ def _edit(drawn: Plan, folder: Path, *, json: bool) -> None:
         raise DialogdError(f"{words[0]} ended with code {code}", fix=f"your plan is kept: {own}")
     is_changed = own.is_file() and own.read_bytes() != before
     options.answer({"markdown": str(own), "changed": is_changed}, [str(own)], json=json)
+
+
+def _silent(settings: Settings, dialog: Dialog) -> Refused:
+    """Why there is no plan: no agent has spoken, or only agents that the header does not name."""
+    names = dict.fromkeys(line(entry.name) for entry in dialog.entries[1:] if entry.is_turn and entry.by == USER)
+    strangers = [name for name in names if name not in (line(dialog.entries[0].name), "User", "")]
+    if not strangers:
+        return Refused(f"no agent has spoken in {settings.file}", fix="a plan needs a reply: see dialogd status")
+    agents = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
+    seats = ", ".join(f"{chr(ord('A') + number)} = {name}" for number, name in enumerate(strangers[:26]))
+    return Refused(
+        f"no agent has spoken in {settings.file}: its turns are by {', '.join(strangers)}, its agents are {agents}",
+        fix=f"where they are agents, say so in its header: **Agents:** {seats}",
+    )
 
 
 def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None) -> Synthesis:

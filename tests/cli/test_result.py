@@ -170,6 +170,15 @@ def test_there_is_no_plan_where_nobody_spoke(dialogd: Commands) -> None:
     assert not list(dialogd.folder.glob("collaboration_plan_*"))
 
 
+def test_turns_of_nobody_in_the_header_are_named(dialogd: Commands) -> None:
+    text = BY_HAND.replace("Claude A", "Ann").replace("Claude B", "Bob")
+    dialogd.file.write_text(text, encoding="utf-8")
+    done = dialogd("plan")
+    assert done.code == 1
+    assert "its turns are by Ann, Bob, its agents are A (Claude A), B (Claude B)" in done.err
+    assert "fix: where they are agents, say so in its header: **Agents:** A = Ann, B = Bob\n" in done.err
+
+
 def test_a_model_writes_a_unified_plan_on_request(dialogd: Commands) -> None:
     file = str(by_hand(dialogd))
     first, named, strange, other = dialogd.all(
