@@ -143,6 +143,8 @@ def failure(error: Exception, service: Service, reply: StreamedReply) -> Backend
         return _broken(error, service, reply)
     said, headers = str(body)[:4000], getattr(getattr(error, "response", None), "headers", {})
     meaning = next(row for statuses, words, row in ERRORS if status in statuses and (not words or words.search(said)))
+    if headers.get("x-should-retry") == "false":
+        meaning = meaning._replace(retryable=False)
     found = _error(meaning, f"{cause}: {_quoted(body, service.secrets)}".removesuffix(": "), service, reply)
     found.retry_after = retry_after(headers) if found.retryable else None
     return found

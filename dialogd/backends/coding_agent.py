@@ -31,7 +31,6 @@ from dialogd.store.leftovers import note_made
 
 VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs needs several
 LONGEST = 4096  # bytes that a program may print when it is asked for its version
-
 QUOTED = 200  # characters of a program's own words
 ROOM = 150_000  # tokens; what the smallest window of today's models leaves for a prompt
 
@@ -181,7 +180,6 @@ class AgentCLI:
     events: ClassVar[type[Output]] = Output
     at_files: ClassVar[bool] = False  # True when it attaches the file behind an `@` in a prompt
     forks: ClassVar[bool] = True  # True when a session can be continued and still stay as it was
-
     tells_model: ClassVar[bool] = True  # True when it asks the trial's service for the model that it would use itself
 
     # How it is proved to read only: by its tool that reads, and by all that must be refused. Where it `writes` in one

@@ -93,6 +93,7 @@ ALL_FAULTS = (
     fails(529, "busy", True),
     Fault("429, retry-after", Fail(429, retry_after=0.1), "busy", True, "429", billed=False, retry_after=0.1),
     Fault("529, retry-after", Fail(529, retry_after=0.1), "busy", True, "529", billed=False, retry_after=0.1),
+    Fault("529, not again", Fail(529, headers=(("x-should-retry", "false"),)), "busy", False, "529", billed=False),
     Fault("502 with a page", Fail(502, html=True), "failed", True, "502: a page instead", billed=False),
     Fault("500 with broken JSON", Fail(500, garbage=True), "failed", True, "answered 500", billed=False),
     Fault("no quota", Fail(429, "insufficient_quota", retry_after=9), "limit", False, "429", billed=False),
