@@ -387,12 +387,9 @@ def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str
 
 def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     """What happened since then. Raises `BadInput` for a `since` that cannot be read."""
-    news = away(dialog, since_turn(dialog, since, now, datetime.astimezone), datetime.astimezone)
-    spans = {
-        value: words
-        for value, words in _SPANS
-        if since_turn(dialog, value, now, datetime.astimezone) > 0 or value == since
-    }
+    zone = datetime.astimezone
+    news = away(dialog, since_turn(dialog, since, now, zone), zone)
+    spans = {value: words for value, words in _SPANS if value == since or since_turn(dialog, value, now, zone) > 0}
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
     return fragment(
         "away",

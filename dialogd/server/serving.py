@@ -175,8 +175,9 @@ PAGE_HEADERS = {
     f"connect-src 'self'; worker-src 'self'; form-action 'self'; {_UNFRAMED}",
     "cross-origin-opener-policy": "same-origin",
 }
-READING_HEADERS = {  # of a document in which nothing runs
-    "content-security-policy": f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; {_UNFRAMED}"
+READING_HEADERS = {  # of a document in which nothing runs, and that sends nothing
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
+    + _UNFRAMED
 }
 HEADER_BYTES = 64 * 1024
 BODY_BYTES = 1024 * 1024

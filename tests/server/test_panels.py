@@ -334,6 +334,7 @@ def test_a_dialog_can_be_taken_along(room: Room) -> None:
     for to, kind in KINDS.items():
         answer = send(room.a, f"GET /export/{to}")
         assert answer.headers["content-type"] == kind
+        assert "form-action 'none'" in answer.headers["content-security-policy"]
         assert name_of(answer) == f"where-should-user-sessions-live-{number}.{to}"
         assert b"A job removes expired rows every night." in answer.body
         assert send(room.a, f"GET /export/{to}?earlier={number}").body == answer.body
