@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand
 
 from dialogd.agent.call import Bill, from_record
+from dialogd.backends import CODING
 from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.create import read_cast
@@ -350,7 +351,6 @@ def costs_of(
     opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings
 ) -> dict[str, float | None]:
     """What each agent whose tokens cost money may spend at most, about, in US dollars; None where nobody knows."""
-    from dialogd.backends import CODING
     from dialogd.backends.parts import tokens_of
     from dialogd.templates import compose
 
@@ -377,7 +377,9 @@ def estimate_of(opening: Opening, seats: Sequence[Seat], choices: Mapping[str, C
     if not any(known.values()):
         return f"estimate: unknown, for nobody knows the price of {strangers}" if strangers else ""
     parts = ", ".join(f"{who} {_cents(usd)}" for who, usd in known.items())
-    text = f"estimate: at most about {_cents(sum(known.values()))} for {opening.max_turns} turns ({parts})"
+    is_open = any(choices[who].backend in CODING for who in known)  # one may call its model as often as it likes
+    most = f"{'' if is_open else 'at most '}about {_cents(sum(known.values()))}"
+    text = f"estimate: {most} for {opening.max_turns} turns ({parts})"
     return text + (f"; unknown: {strangers}" if strangers else "")
 
 
@@ -437,7 +439,6 @@ def verify(
     lost, odd = taken_out(log.lost(dialog), settings.file), journals.odd()
     aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
     since, seals, found = changes(dialog), answers(dialog), faults(settings.file.read_bytes())
-    bad = sum(bool(problem) for problem, _ in problems)
     compared = differences(kept, dialog) if kept is not None else None
     bad = sum(bool(problem) for problem, _ in problems)
     is_changed = any(one.is_harm for one in (*since, *(compared or ()))) or any(one.is_harm for one in seals)
