@@ -158,11 +158,8 @@ def _folder(settings: Settings) -> Iterator[Fact]:
     place = settings.file.parent
     trial, began = place / f".dialogd-doctor-{os.getpid()}", time.monotonic()
     lock = trial.with_name(f"{trial.name}.lock")
-    state, text, fix = (
-        "problem",
-        f"{place}: two can hold a lock at the same time",
-        "name a file on a local disk with --file",
-    )
+    state, fix = "problem", "name a file on a local disk with --file"
+    text = f"{place}: two can hold a lock at the same time"
     try:
         with trial.open("xb") as out:
             out.write(b"a trial of dialogd doctor\n")
@@ -333,7 +330,8 @@ def _contents(chosen: Template) -> Iterator[str]:
     terms, rules = chosen.terms, chosen.terms.rules
     yield f"{chosen.name}: {chosen.description}".rstrip(": ")
     yield f"file     {chosen.source}"
-    yield f"agents   {chosen.how_many}; order {rules.order}; verdict {rules.verdict}"
+    by = {"vote": f" (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%})", "judge": f" ({terms.judge})"}
+    yield f"agents   {chosen.how_many}; order {rules.order}; verdict {rules.verdict}{by.get(rules.verdict, '')}"
     limits = {
         "turns": terms.max_turns,
         "rounds": terms.max_rounds,
@@ -341,10 +339,15 @@ def _contents(chosen: Template) -> Iterator[str]:
         "one reply": in_words(chosen.timeout),
     }
     yield "limits   " + "; ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
+    if switches := [key for key in ("sealed", "red_team", "objections", "review") if getattr(rules, key)]:
+        yield f"with     {', '.join(switches).replace('_', ' ')}"
     for part in terms.cast:
         role = part.role
         may = ", ".join(name for name in PERMISSIONS if name in role.permissions)
-        yield f"agent    {part.name}: " + "; ".join(filter(None, (f"may {may}", part.backend, role.personality)))
+        weight = f"weight {role.weight:g}" if role.weight != 1 else ""
+        yield f"agent    {part.name}: " + "; ".join(
+            filter(None, (f"may {may}", weight, part.backend, role.personality))
+        )
         yield from (f"         - {duty}" for duty in role.responsibilities)
     yield from (f"phase    {one.name} ({many(one.rounds, 'round')}): {one.description}" for one in rules.phases)
     yield from (f"message  [{name}]: {kind.meaning}" for name, kind in rules.kinds.items())
@@ -356,10 +359,7 @@ def _contents(chosen: Template) -> Iterator[str]:
 
 NAME = "dialogd"
 PATIENCE = 60.0  # seconds that a client's own command may take
-ADD = {
-    "claude": ("mcp", "add", "--scope", "user", NAME, "--"),
-    "codex": ("mcp", "add", NAME, "--"),
-}
+ADD = {"claude": ("mcp", "add", "--scope", "user", NAME, "--"), "codex": ("mcp", "add", NAME, "--")}
 """How a client adds a server by its own command: its words before the server's."""
 FILES = {"gemini": Path(".gemini/settings.json"), "cursor": Path(".cursor/mcp.json")}
 """Where a client without such a command keeps its servers, below the home directory."""

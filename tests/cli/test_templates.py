@@ -109,6 +109,18 @@ def test_show_says_what_is_in_a_template(dialogd: Commands) -> None:
     assert plain.out.startswith("pair: Two agents discuss")
 
 
+def test_show_says_by_what_a_template_decides(dialogd: Commands) -> None:
+    heads = "verdict: vote\nthreshold: 3/4\nsealed: true", "verdict: judge"
+    files = [f"---\n{head}\n---\n\n## Agents\n\n### Ann\n**Weight:** 2\n\n### Judge\n" for head in heads]
+    for name, text in zip(("votes.md", "judged.md"), files, strict=True):
+        put(dialogd, name, text)
+    votes, judged = dialogd.all([["templates", "show", "votes.md"], ["templates", "show", "judged.md"]])
+    assert "verdict vote (threshold 75%, quorum 67%)\n" in votes.out
+    assert "\nwith     sealed\n" in votes.out
+    assert "VOTE; weight 2\n" in votes.out
+    assert "verdict judge (Judge)\n" in judged.out
+
+
 def test_show_names_every_problem(dialogd: Commands) -> None:
     put(dialogd, "bad.md", "---\norder: x\nverdikt: vote\n---\n")
     shown, facts, missing = dialogd.all(
