@@ -344,7 +344,7 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
     if is_blank(wanted.topic):
         raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
     if wanted.unattended and (wanted.step or len(seats) < 2):
-        fix = "name two: --agents claude,codex"
+        fix = "leave --step out" if wanted.step else "name two: --agents claude,codex"
         raise BadInput("--unattended takes two agents or more, and no --step, which waits for you", fix=fix)
     if chosen.needs_repository and not wanted.build:
         raise BadInput(f"{chosen.name} carries work out in a repository", fix='dialogd build "goal" --repo DIR')

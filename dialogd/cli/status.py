@@ -94,11 +94,8 @@ class Situation:
         failures = self.dialog.last.failures if self.dialog.last and held.status == "waiting_for_user" else ()
         said = (f"{who} failed: {why} ({fix}); `dialogd retry {who}` asks it once more" for who, why, fix in failures)
         failure = line(next(said, ""))
-        return (
-            failure
-            if failure and not self.dialog.state.questions.open
-            else "; ".join(filter(None, (failure, line(held.reason))))
-        )
+        is_all = failure and not self.dialog.state.questions.open
+        return failure if is_all else "; ".join(filter(None, (failure, line(held.reason))))
 
     def working(self, agent: str) -> dict[str, Any] | None:
         """The `turn` that agent works on and for how many `seconds`; None when it does not, or the turn is written."""

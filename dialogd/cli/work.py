@@ -144,7 +144,8 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
 
     A moderator splits it into tasks, you confirm them, a tech lead carries each out in a worktree of its own, the gate
     tests it, the moderator reviews it with a score. Your checkout is not touched; nothing is pushed or merged by
-    itself. It says what it will be, and asks, before it starts. After a stop: dialogd build --continue
+    itself. It says what it will be, and asks, before it starts. The moderator is agent M and the first of --agents, the
+    tech lead is L. After a stop: dialogd build --continue
     """
     lasts, settings = held.lasts, held.settings(goal)
     if held.go_on:

@@ -138,6 +138,10 @@ def test_new_says_in_the_file_that_nobody_is_at_the_table(dialogd: Commands) -> 
     wrong = [["--step"], ["--agents", "rehearsal"]]
     done = dialogd.all([["new", "Tabs?", "--unattended", "--file", f"{n}.md", *more] for n, more in enumerate(wrong)])
     assert [one.code for one in done] == [2, 2]
+    assert [one.err.split("fix: ")[1].strip() for one in done] == [
+        "leave --step out",
+        "name two: --agents claude,codex",
+    ]
     assert dialogd("new", "Tabs?", "--unattended").code == 0
     header = dialog_of(dialogd).header
     assert 'person = "absent"' in header.text
