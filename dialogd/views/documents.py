@@ -80,9 +80,7 @@ def _templates() -> Environment:
         is_for, convergence, tested, many, shlex.quote,
     )  # fmt: skip
     made.globals.update({one.__name__: one for one in given})
-    made.globals.update(
-        kinds=IN_A_LIST, byline=_byline, tokens=_tokens, usd=_usd,
-    )  # fmt: skip
+    made.globals.update(kinds=IN_A_LIST, byline=_byline, tokens=_tokens, usd=_usd)
     return made
 
 
@@ -261,9 +259,8 @@ def to_edit(plan: Plan, folder: Path, now: datetime) -> Path:
     now = now if plan.ended else _moment(last, now)  # so that one that goes on has one plan for each of its turns
     text = _bytes(plan)[0]
     try:
-        for copy in folder.glob(
-            f"collaboration_plan_*{EDITED}"
-        ):  # where no entry has a time, the plan is known by its text
+        for copy in folder.glob(f"collaboration_plan_*{EDITED}"):
+            # Where no entry has a time, the plan is known by its text.
             if _read(copy.with_name(f"{copy.name.removesuffix(EDITED)}.md")) == text and not copy.is_symlink():
                 return copy
         page, _ = write(plan, folder, now)
@@ -451,6 +448,8 @@ def _rules(dialog: Dialog) -> Iterator[str]:
     most += [f"{in_words(limits.max_time)} in all"] if limits.max_time else []
     most += [dollars(limits.budget)] if limits.budget else []
     yield f"Its limits: {', '.join(most)}."
+    if dialog.header.is_unattended:
+        yield "Nobody was at the table: what the agents would have asked the person had to be answered without them."
 
 
 def _piece(plan: Plan, entry: Entry, attachments: Mapping[str, str]) -> Drawn:

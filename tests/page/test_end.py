@@ -69,7 +69,7 @@ ENDS: dict[str, tuple[str, list[str], list[str]]] = {
         ["Fewer than two agents are left", "the key was refused", "set ANTHROPIC_API_KEY", "Mend what failed"],
         GO_ON,
     ),
-    "unattended": ("Agreed", ["A job removes expired rows"], TAKE),
+    "unattended": ("Agreed", ["Nobody was at the table", "A job removes expired rows"], TAKE),
     "rehearsal": ("Agreed", ["A rehearsal. No model was asked", "A job removes expired rows"], TAKE),
 }  # fmt: skip
 PROTOCOL = re.compile(rf"\b({'|'.join(MARKS)})\b|\b[0-9a-f]{{12,}}\b|collapsed|sha256")

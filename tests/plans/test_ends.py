@@ -54,3 +54,10 @@ def test_who_failed_is_named_where_an_error_ended_it() -> None:
     assert Plan(dialog).because == words
     for surface in ("terminal", "export", "result", "card"):
         assert words[5:] in texts(dialog)[surface], surface
+
+
+def test_it_is_said_where_nobody_was_at_the_table() -> None:
+    for kind in ("unattended", "consensus"):
+        dialog, is_told = parse(file_of(kind)), kind == "unattended"
+        assert ("Nobody was at the table" in export(dialog, "md").decode()) == is_told
+        assert ("Nobody was at the table" in texts(dialog)["card"]) == is_told
