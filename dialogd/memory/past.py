@@ -146,8 +146,8 @@ class Hit(_Fields):
 class PastDecision(_Fields):
     """A past decision.
 
-    `status` is approved, rejected, undecided (a deadlock: `text` is the crux and the positions), or discussed: nobody
-    decided anything, `text` is from a turn. `superseded` says in words that the dialog went on after it.
+    `status` is approved, rejected, or undecided (a deadlock: `text` is the crux and the positions). `superseded` says
+    in words that the dialog went on after it.
     """
 
     dialog: str
