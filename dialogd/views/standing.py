@@ -160,16 +160,18 @@ def running(dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], *, 
     if calls:
         who, tool = str(calls[0].get("agent", "")), calls[0].get("tool", "a tool")
         return Running("waiting", f"{called.get(who, who)} asks to call {tool}: allow it or not", True)
-    if state.paused:
-        return Running("waiting", f"paused{state.paused_by and f' by {state.paused_by}'}, until you resume it", True)
-    if state.questions.text:
-        who = f"{called.get(state.questions.asker, 'an agent')} asks you: " if state.questions.asker else ""
-        return Running("waiting", f"{who}{state.questions.text}", True)
     # An answer may be older than the turn that paid the debt: who owes nothing writes no more.
     at_it = [who for who in called if {who, ANY} & set(state.owing)]
     writing = [called[who] for who in at_it if (healths.get(who) or {}).get("working_on")]
+    is_writing = f"{listed(writing)} {'is' if len(writing) == 1 else 'are'} writing" if writing else ""
+    if state.paused:
+        until = f"paused{state.paused_by and f' by {state.paused_by}'}, until you resume it"
+        return Running("waiting", f"{until}; {is_writing}" if writing else until, True)
+    if state.questions.text:
+        who = f"{called.get(state.questions.asker, 'an agent')} asks you: " if state.questions.asker else ""
+        return Running("waiting", f"{who}{state.questions.text}", True)
     if writing:
-        return Running("running", f"{listed(writing)} {'is' if len(writing) == 1 else 'are'} writing")
+        return Running("running", is_writing)
     owing = [called.get(who, who) for who in state.owing if who != USER]
     unread = f"; {dialog.last.notice}" if dialog.last and dialog.last.notice else ""
     if owing and not state.has_spoken and not is_starting:
