@@ -180,6 +180,8 @@ def _stand(dialog: Dialog, healths: Healths, start: str, *, is_asked: bool) -> t
     if needed == ANSWER:  # the question itself stands there
         name = cast(dialog).name(state.questions.asker) if state.questions.asker else "The dialog"
         return f"{name} asks you a question.", needed
+    if start == _START["lain"]:
+        return "This dialog has rested for a while.", needed
     return _sentence(stands.words), needed
 
 

@@ -384,7 +384,7 @@ def test_two_tabs_show_the_same(room: Room, visitor: Visitor) -> None:
     expect(first.locator("#say-text")).to_have_value("")
     expect(second.locator("#say-text")).to_have_value("Half a thought")
     second.locator("#pause").click()
-    expect(first.locator("#phase-words")).to_contain_text("Paused by you.")
+    expect(first.locator("#phase-words")).to_contain_text("Paused, until you resume it")
     room.a.kill()
     for page in (first, second):
         page.wait_for_url(at(room, "B"))

@@ -176,7 +176,7 @@ def is_taken_over(page: Page, site: Site, browser: Browser, address: str) -> Non
     """The end in words, a base that moved, the same work on it, and the merge of exactly what the sheet shows."""
     head, sheet, end = page.locator("#phase-words"), page.locator("#takeover"), page.locator("#outcome")
     site.until_end()
-    expect(head).to_have_text("2 of 3 tasks approved; nothing of them is on main yet. Look at them, and merge them.")
+    expect(head).to_have_text("2 of 3 tasks approved. Look at what is approved, and merge it.")
     expect(end.locator("h2").first).to_have_text("2 of 3 tasks approved")
     expect(end).to_contain_text("It is built.")
     expect(page.locator("#panel-tasks #task-002")).to_contain_text("by you")
