@@ -666,7 +666,8 @@ class Turn:
     def _delivery(self, request: Request, news: Delivery) -> None:
         """Note what becomes of a turn to which somebody else replies. Losing that note costs no turn."""
         of, self._knocks = self.of, news.knocks
-        of.hub.publish("delivery", agent=of.me, turn=request.turn, what=news.what, knocks=news.knocks)
+        what = {"turn": request.turn, "what": news.what, "knocks": news.knocks}
+        of.hub.publish("delivery", agent=of.me, **what)
         if news.what == "opened":
             of.hub.agent(of.me, "thinking", turn=request.turn, seconds=0.0)
 
@@ -676,10 +677,11 @@ class Turn:
 
         async def note() -> None:
             with suppress(DialogdError):
-                await of.append(told)
+                await of.on_disk(lambda: of.journal.record("delivery", durable=False, **what))
+                if news.text:
+                    await of.append(told)
 
-        if news.text:
-            of.peers.spawn(note())
+        of.peers.spawn(note())
 
     async def _interrupted(self, said: str) -> Wait:
         """The debt was closed while the reply was written: keep what there is of it."""

@@ -62,8 +62,8 @@ def _bytes(text: str) -> bytes:
 # What the fields of records are; of what else stands in one, a nonce, calls, a second answer and an intent's dialog are
 # read. What is in a bill is judged where it is read.
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("dialog", "text", "tool", "arguments", "how", "chain", "why"), _is_text),
-    **dict.fromkeys(("ms", "number", "at"), _is_count),
+    **dict.fromkeys(("dialog", "text", "tool", "arguments", "how", "chain", "why", "what"), _is_text),
+    **dict.fromkeys(("ms", "number", "at", "turn", "knocks"), _is_count),
     **dict.fromkeys(("is_first", "is_error"), lambda value: isinstance(value, bool)),
     "usage": lambda value: isinstance(value, dict),
     "debt": lambda value: isinstance(value, list) and len(value) == 3 and all(map(_is_text, value)),
@@ -81,6 +81,7 @@ _KINDS = {
     "intent": ("at", "entry", "number"),  # the exact bytes about to be appended at an offset
     "done": ("chain", "number"),  # what became of the last intent
     "draft": ("debt", "text", "why"),  # a reply whose debt was closed
+    "delivery": ("turn", "what", "knocks"),  # what becomes of a turn of a live seat
     "sent": (),  # drafts up to here were shown to their agent again
 }
 
