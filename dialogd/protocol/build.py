@@ -877,6 +877,11 @@ def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]
                     yield entry, mark.name, fields_of(mark)
 
 
+def records_of_work(said: Said) -> tuple[Mark, ...]:
+    """What a daemon adds to the turn that carried a task out: its record, and the text to be reviewed."""
+    return tuple(m for m in said.marks if m.name == "TASK" or (m.proposes and m.value.startswith("task-")))
+
+
 def submissions(said: Said) -> list[Mark]:
     """The records of submissions that a daemon wrote in an entry."""
     return [mark for mark in said.all("TASK") if not said.by_hand and "submitted" in fields_of(mark)[1:2]]

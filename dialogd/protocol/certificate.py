@@ -563,7 +563,7 @@ def _turn(before: Dialog, entry: Entry) -> str:
     policy, steps, refusals = MarkPolicy(before, entry.by), list[Close](), list[str]()
     body, done = own_words(entry.body), tuple[Mark, ...]()
     if entry.by == before.state.build.lead and before.state.build.due[0] is Due.WORK:  # the records of a submission
-        done = tuple(mark for mark in entry.marks if f"{mark.name} {mark.value}".startswith(("TASK", "PROPOSAL task-")))
+        done = build.records_of_work(entry)
     for reply in _replies(before, entry, done):
         refused = policy.admitted(reply)[1]
         refusals += [f"`{one_line(str(one.mark), 80)}` may not count: {one.why}" for one in refused]
