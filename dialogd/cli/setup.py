@@ -430,6 +430,13 @@ def install(
         again = f"{client} mcp remove {NAME}"
         raise Refused(f"{client} did not add it: {said}", fix=f"if it knows {NAME} already, remove it first: {again}")
     show(plain(said))
+    folder = Path(os.environ.get("CLAUDE_CONFIG_DIR") or "~/.claude").expanduser()
+    plugins = (read_json(folder / "settings.json") or {}).get("enabledPlugins") or {} if client == "claude" else {}
+    if any(on and one.partition("@")[0] == NAME for one, on in plugins.items()):
+        show(
+            f"Claude Code has {NAME}'s tools twice in every session: from its plugin, and by `{NAME} mcp install`;"
+            f" keep one: claude mcp remove --scope user {NAME}, or claude plugin disable {NAME}@{NAME}"
+        )
 
 
 def _in_settings(path: Path, words: Sequence[str], *, dry_run: bool) -> None:
