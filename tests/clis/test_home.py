@@ -88,7 +88,6 @@ def test_both_coding_agents_are_found_started_answered_approved_and_exported(des
     begun = home.start(question=TOPIC, agents=agents, budget="$2")
     assert begun.status == 201, begun.text
     row = home.carry_through(begun["id"], PATIENCE)
-    assert [one["backend"] for one in row["agents"]] == ["claude-code", "codex"]
     assert "keeps its sessions in s_17" in desk.read
     assert "keeps its sessions in s_23" in desk.read
     assert desk.is_untouched()
