@@ -40,7 +40,7 @@ demo: .venv/.stamp ## a whole dialog of two scripted agents, to be followed on i
 run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
-test: .venv/.stamp ## the fast tests (about a minute and a half)
+test: .venv/.stamp ## the fast tests (about two minutes)
 	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis or browser)" $(apart) $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, properties in full; what cannot run here says why
