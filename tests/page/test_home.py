@@ -642,6 +642,3 @@ def test_axe_finds_nothing_in_a_full_home(served: Home, room: Room, tmp_path: Pa
         expect(page.locator("#context-files pre")).to_be_visible()
         assert barriers(page) == []
         assert is_within(page)
-        page.locator("[data-for=context-path]").click()
-        expect(page.locator("#folders")).to_be_visible()
-        assert barriers(page) == []
