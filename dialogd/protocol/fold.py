@@ -9,6 +9,7 @@ so the same rules number and sign for them here. Each step takes a state of its 
     [LEAVE: B]                  B takes part no longer
     [LEAVE: USER]               nobody is at the table any more: nothing waits for the person
     [STEP: on]                  the turn comes back to the person each time
+    [KEY: B | ssh-ed25519 AAAA…]     B signs with that key from here on
 
 After the end a veto and step mode mean nothing; a strike of what the end rests on opens the dialog again.
 """
@@ -23,6 +24,7 @@ from types import MappingProxyType
 from dialogd.protocol import build, order
 from dialogd.protocol.build import Tasks, reviewed
 from dialogd.protocol.header import FIRST_PORT, read_agent
+from dialogd.protocol.keys import read_keys
 from dialogd.protocol.marks import CHANGES, LASTING, picked, round_of
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Outcome, Participant, Said
 from dialogd.protocol.questions import asked_in, without_fields
@@ -331,7 +333,10 @@ def _by_hand(header: Header, state: State, said: Said, mark: Mark) -> tuple[str,
         case "LEAVE":
             who = next((a.id for a in header.agents if a.id.casefold() == named.casefold()), "")
             if who and len(header.agents) > 1:
+                state.hand = replace(state.hand, keys=state.hand.keys.without(who))
                 return _leave(header, state, who)
+        case "KEY":
+            state.hand = replace(state.hand, keys=state.hand.keys.changed(mark))
         case "STEP" if state.outcome is None and not header.is_unattended and named.casefold() in _ON | _OFF:
             state.hand = replace(state.hand, step=named.casefold() in _ON)
     return ()
@@ -528,7 +533,7 @@ def _reason(said: Said, end: Mark) -> str:
 def beginning(header: Header, struck: Collection[int] = ()) -> State:
     """The state before the first entry, in a dialog of which these turns are struck."""
     step = header.setup.get("step") is True and not header.is_unattended
-    hand = Hand(step=step, struck=frozenset(struck))
+    hand = Hand(step=step, struck=frozenset(struck), keys=read_keys(header.setup.get("keys"), []))
     tasks = replace(build.expected(header.rules, 0), is_alone=header.is_unattended)
     return State(limits=header.limits, hand=hand, build=tasks)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from dialogd.protocol.keys import Keys, read_keys, table_of
 from dialogd.protocol.model import RESERVED, WHY_RESERVED, Header, Limits, Participant
 from dialogd.protocol.rules import (
     CRITERIA,
@@ -73,6 +74,7 @@ def read_header(text: str) -> Header:
     for key in ("question_defaults", "break_cycles"):
         if not isinstance(setup.get(key, False), bool):
             warnings.append(f"header: Setup: {key} is neither true nor false; using false")
+    read_keys(setup.get("keys"), warnings)
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
     rounds = PARALLEL_ROUNDS if rules.order == "parallel" else rules.board.round_limit if rules.board else None
     limits = Limits(
@@ -212,6 +214,16 @@ def setup(rules: Rules, more: Mapping[str, Value]) -> str:
     lines = (("", head, *(f"{key} = {_toml(value)}" for key, value in values.items())) for head, values in tables)
     text = "\n".join(line for table in lines for line in table).strip("\n")
     return f"## Setup\n\n```toml\n{text}\n```" if text else ""
+
+
+def with_keys(text: str, keys: Keys) -> str:
+    """A header's text with these keys in its Setup, which has none yet."""
+    section = _SETUP.search(text)
+    match = _TOML.search(text, section.end()) if section else None
+    if match is not None:
+        return f"{text[: match.end(1)]}\n{table_of(keys)}\n{text[match.end(1) :]}"
+    head = text.rstrip("-\n ")
+    return f"{head}\n\n## Setup\n\n```toml\n{table_of(keys)}\n```\n{text[len(head) :]}"
 
 
 def _differing(one: object, usual: object, keys: Iterable[str]) -> dict[str, Value]:

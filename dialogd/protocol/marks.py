@@ -112,6 +112,7 @@ _ROWS: Mapping[str, Mapping[str, tuple[Who, str]]] = {
         "VETO": (_P, "rules a proposal out"),
         "INVITE": (_P, "one more agent takes part from here on: `C = Name @ url`"),
         "LEAVE": (_P, "an agent takes part no longer; of the person, USER: nothing waits for them"),
+        "KEY": (_P, "in a shared dialog: who signs with this key from here on"),
         "APPROVED": (_D | _P, "the person takes the result; of a task: its exact tree is approved"),
         "REJECTED": (_P, "the person does not take the result: the dialog goes on, and why"),
     },
@@ -128,7 +129,7 @@ CHOOSING = ("AGREE", "VOTE", "DECIDE")  # words may stand between these names an
 BESIDE = ("RE", "CONFIDENCE")  # which say something of the mark above them
 AGAINST = ("OBJECTION", "CRITIQUE")
 MOVES = frozenset({"OBJECTION", "CONCEDE", "CONSENSUS_PROPOSED", "DEADLOCK"})  # news, though no contributions
-CHANGES = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP"})  # who takes part, and what counts
+CHANGES = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP", "KEY"})  # who takes part, and what counts
 # Those that make the person's text complete, without a TURN line below them.
 ACTS = frozenset({*_ROWS["the person's hand"], "TASK", "GATE"})
 CONTROLS = ACTS - {"REJECTED"}  # which stand in notes

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 
 from dialogd.protocol.build import Tasks
+from dialogd.protocol.keys import Keys
 from dialogd.protocol.marks import (
     ACCOUNTS,
     UNSIGNED,
@@ -549,6 +550,7 @@ class Hand:
     left: tuple[Participant, ...] = ()  # who does no longer
     is_away: bool = False  # nor does the person
     step: bool = False  # the turn comes back to the person each time
+    keys: Keys = field(default_factory=Keys)  # who signs with what; none: the dialog is not shared
 
 
 # -- The state, and the dialog ----------------------------------------------------------------------------------------

@@ -1,0 +1,144 @@
+"""What carries a dialog from one machine to another: a log that takes an entry only where its writer knew the rest.
+
+An engine stores rows, in order; it is not trusted with more. Each row is signed, so it can withhold, but never forge.
+A new engine is one file and one line of `ENGINES`; one of another package is an entry point of the group
+`dialogd.engines`, named by its URL scheme. `tests/engines/contract.py` is the contract that any of them can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from dialogd.errors import AlreadyRunning, BadInput, StorageError
+
+NOTHING = sha256().hexdigest()  # the hash of no bytes at all: where a log begins
+PATIENCE = 5.0  # seconds that one request to an engine may take: shorter than the wait for the lock beside a file
+
+
+class EngineAway(StorageError):
+    """No answer: the engine cannot be reached, or what was asked of it has an unknown fate."""
+
+
+class Differs(StorageError):
+    """The log is shorter than this mirror, or not its continuation: it ends at byte `end` with the hash `sha`."""
+
+    def __init__(self, end: int, sha: str) -> None:
+        super().__init__(
+            f"the log does not go on from here: it ends at byte {end:,} ({sha[:16] or 'nothing'})",
+            fix="nothing was changed here; ask whoever keeps the log whether it was rolled back or exchanged",
+        )
+        self.end = end
+        self.sha = sha
+
+
+class SeatTaken(AlreadyRunning):
+    """A daemon on another machine holds this seat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entry of a log, the first one with the header and all before it: `data` stands at byte `at`.
+
+    `sha` is the SHA-256 (FIPS 180-4, hexadecimal) of all bytes up to and with it, `signature` what the key of `seat`
+    (an agent's id, or `USER`) made of that: an OpenSSH signature, in base64 without line breaks. `files` are the
+    attachments that it links, by their names.
+    """
+
+    at: int
+    data: bytes
+    sha: str
+    seat: str
+    signature: str
+    files: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The byte behind it."""
+        return self.at + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which log, and who is here.
+
+    `url` is the engine's, with its secrets; `name` the log's at it (hexadecimal). `seats` are those that this machine
+    writes for, `USER` among them. `holder` names this machine, the same one each time. `folder` is this machine's own,
+    for what an engine wants to keep. `is_new` makes the log, with `others`, the seats that are elsewhere. `daemon_of`
+    is the seat whose daemon opens it, "" for a command.
+    """
+
+    url: str
+    name: str
+    folder: Path
+    holder: str
+    seats: tuple[str, ...]
+    is_new: bool = False
+    others: tuple[str, ...] = ()
+    daemon_of: str = ""
+
+
+class Engine(Protocol):
+    """One log at one engine, opened by the class with a `Place`. Used by several threads; each call takes bounded time.
+
+    Opening and every call raise `EngineAway` where there is no answer, `BadInput` for a URL or log that makes no sense,
+    `SeatTaken` where another machine's daemon holds the seat `daemon_of`, `StorageError` where the engine refuses.
+    """
+
+    def fetch(self, at: int, sha: str) -> Sequence[Row]:
+        """The rows behind byte `at`, in order, without a gap. Raises `Differs` unless one ends there with that hash."""
+
+    def put(self, row: Row, before: str, whole: bytes = b"") -> bool:
+        """Append the row, durably, if the log ends at `row.at` with the hash `before`; else False, and nothing is done.
+
+        Exactly one of many writers wins, also with equal bytes. `whole` is the whole text where the dialog ends with it.
+        """
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody may have appended, so long at most; True where it is worth a `fetch`.
+
+        An engine without notices says True when the time is over. Holds on to the seat `daemon_of`.
+        """
+
+    def close(self) -> None:
+        """Let go of the log and the seat; a `wait` in another thread ends. Raises nothing."""
+
+
+ENGINES = {
+    "postgresql": "dialogd.store.engines.postgres:Postgres",
+    "postgres": "dialogd.store.engines.postgres:Postgres",
+    **dict.fromkeys(
+        ("git", "git+ssh", "git+https", "git+http", "git+file"), "dialogd.store.engines.gitremote:GitRemote"
+    ),
+}
+
+
+def open_engine(place: Place) -> Engine:
+    """The log at an engine. Raises what opening it does, and `BadInput` for a URL of no engine."""
+    scheme = urlsplit(place.url).scheme
+    where = ENGINES.get(scheme)
+    if where is None:
+        from importlib.metadata import entry_points
+
+        found = entry_points(group="dialogd.engines", name=scheme)
+        if not found:
+            raise BadInput(
+                f"{public(place.url)!r} is no engine of shared dialogs",
+                fix=f"name one that begins with {', '.join(f'{name}://' for name in ENGINES)}",
+            )
+        where = next(iter(found)).value
+    module, _, name = where.partition(":")
+    make: Callable[[Place], Engine] = getattr(import_module(module), name)
+    return make(place)
+
+
+def public(url: str) -> str:
+    """The URL without its password."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))
