@@ -131,12 +131,6 @@ _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 
 def spoken(sha: str) -> str:
     """The first 128 bits of a hexadecimal hash as eight words of five letters (proquints, arXiv:0901.4016)."""
+    c, v = _CONSONANTS, _VOWELS
     words = (int(sha[at : at + 4], 16) for at in range(0, 32, 4))
-    return " ".join(
-        _CONSONANTS[w >> 12]
-        + _VOWELS[w >> 10 & 3]
-        + _CONSONANTS[w >> 6 & 15]
-        + _VOWELS[w >> 4 & 3]
-        + _CONSONANTS[w & 15]
-        for w in words
-    )
+    return " ".join(c[w >> 12] + v[w >> 10 & 3] + c[w >> 6 & 15] + v[w >> 4 & 3] + c[w & 15] for w in words)
