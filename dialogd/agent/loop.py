@@ -283,6 +283,8 @@ class Agent(Speaker):
         await self.backend.close()
         await self.peers.close()
         self.disk.close()
+        if self.file.mirror is not None:
+            await in_thread(self.file.mirror.close)
 
     def noticed(self) -> list[Signal]:
         """The signals of the dialog as last read; none after the end: their advice is for those who go on."""
@@ -354,6 +356,8 @@ class Agent(Speaker):
         for entry in self._news(dialog) if self._looks else ():  # what stood there before this daemon is no news
             self._reporter.entry(entry, dialog)
         self.dialog, self._looks = dialog, self._looks + 1
+        if state.hand.keys and self.file.mirror is not None:
+            self.file.mirror.follow()
         if is_news:
             for follower in self.followers:
                 follower.ended(dialog)

@@ -57,7 +57,10 @@ class Peers:
     def of(self, dialog: Dialog | None) -> dict[str, str]:
         """Agent id -> address of every other daemon."""
         running = self._running()
-        urls = {a.id: running.get(a.id, a.url) for a in dialog.header.agents} if dialog else dict(running)
+        is_shared = dialog is not None and bool(dialog.state.hand.keys)  # addresses of other machines mean nothing here
+        urls = (
+            {a.id: running.get(a.id, a.url) for a in dialog.header.agents} if dialog and not is_shared else {**running}
+        )
         urls.update(self.overrides)
         urls.pop(self.me, None)
         return {who: url.replace("//localhost:", "//127.0.0.1:").rstrip("/") for who, url in urls.items()}

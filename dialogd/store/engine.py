@@ -96,7 +96,7 @@ class Engine(Protocol):
     def put(self, row: Row, before: str, whole: bytes = b"") -> bool:
         """Append the row, durably, if the log ends at `row.at` with the hash `before`; else False, and nothing is done.
 
-        Exactly one of many writers wins, also with equal bytes. `whole` is the whole text where the dialog ends with it.
+        Exactly one of many writers wins, also with equal bytes. `whole` is all of the text where the dialog ends.
         """
 
     def wait(self, seconds: float) -> bool:

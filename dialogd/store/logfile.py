@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dialogd.errors import DialogdError, StorageError, UnsafeFile
 from dialogd.protocol import grammar
@@ -33,9 +34,15 @@ from dialogd.store.disk import (
     pread,
     why,
     write_once,
+    write_over,
 )
 from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, Lost, chain_of, still_lost
 from dialogd.store.registry import Caller, caller_here
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
+    from dialogd.store.mirror import Mirror
 
 LARGEST = 64 * 1024 * 1024  # bytes; anything larger is no dialog
 LITTLE = 16 * 1024  # bytes that are read on where nothing may block: they have just been written, by a daemon here
@@ -66,6 +73,10 @@ class _Replaced(Exception):
     """An editor saved a new file under the name while an entry was written to the old one."""
 
 
+class _Behind(Exception):
+    """Somebody on another machine was faster."""
+
+
 def _is_daemons(entry: Entry) -> bool:
     """True for a sound entry of a daemon that follows the one before it."""
     return entry.condition is Condition.SOUND and entry.linked
@@ -92,6 +103,7 @@ class LogFile:
         self.lock = Lock(path.with_name(path.name + ".lock"))
         self._looked_for_torn = False
         self._suspect = ""
+        self._mirror: Mirror | None = None
 
     def caller(self) -> Caller:
         """Where an act comes from that is done now: from whoever asks for it over a connection, else this process."""
@@ -113,6 +125,8 @@ class LogFile:
         With `sure` all is read also where somebody other than a daemon has written to the file, who may have changed
         earlier text too. Raises `FileNotFoundError`, `NotADialog`, `UnsafeFile`.
         """
+        if sure and self.mirror is not None:
+            self.pull()
         with self._mutex:
             return self._read(self._open(os.O_RDONLY), full=full or (sure and self._is_doubtful))
 
@@ -123,7 +137,7 @@ class LogFile:
         """
         seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
         status = self._file.status()
-        if dialog is None or status is None or (sure and self._is_doubtful):
+        if dialog is None or status is None or (sure and (self._is_doubtful or self.mirror is not None)):
             return None
         if _stamp(status) == seen:
             return dialog
@@ -216,9 +230,18 @@ class LogFile:
         tail is finished by the next writer), and what `make` raises.
         """
         with self._mutex, self.locked():
-            for _ in range(ATTEMPTS):
-                with suppress(_Replaced):
+            replaced, behind = 0, -1
+            while replaced < ATTEMPTS:
+                try:
                     return self._write_once(make, journal)
+                except _Replaced:
+                    replaced += 1
+                except _Behind:  # each time somebody's entry came: what is to be written now is asked anew
+                    if behind == (behind := self.head[0]):
+                        raise StorageError(
+                            "the log of this dialog takes no entry, and has none of others'",
+                            fix="`dialogd doctor` asks its engine; the entry is kept and will be written",
+                        ) from None
             raise StorageError(
                 f"{self.path} was replaced {ATTEMPTS} times while an entry was written",
                 fix="close the editor that keeps saving it; the entry is kept and will be written",
@@ -230,6 +253,8 @@ class LogFile:
         addition = make(dialog)
         if addition is None:
             return False
+        if self._mirror is not None:
+            addition = self._mirror.named(addition)
         if addition.attachment:
             self._attach(addition)
         last = dialog.last
@@ -240,6 +265,8 @@ class LogFile:
         status = self._file.status()
         if status is None or _stamp(status) != self._seen:
             raise _Replaced
+        if self._mirror is not None and not self._mirror.put(dialog, addition, data, journal.writer):
+            raise _Behind
         self._write(self._file.fd, data)
         self._check_landed(data)
         journal.record("done", durable=False, chain=chain_of(data), number=number)
@@ -271,6 +298,8 @@ class LogFile:
         """Append the newline that a finished hand-written text at the end of the file lacks."""
         with self._mutex, self.locked():
             status = self._open(_TO_WRITE)
+            if self.mirror is not None:
+                return self._finished(status)
             last = self._read(status).last
             if last is not None and last.condition is Condition.UNFINISHED and last.turn is not None:
                 self._write(self._file.fd, b"\n")
@@ -290,10 +319,23 @@ class LogFile:
     def finish_torn(self) -> Dialog:
         """Complete an entry that a crashed writer left half-written at the end of the file, if any."""
         with self._mutex, self.locked():
-            return self._finished(self._open(_TO_WRITE))
+            status = self._open(_TO_WRITE)
+            try:
+                return self._finished(status)
+            except StorageError:
+                if self._mirror is None or self._suspect:
+                    raise
+                return self._read(self._open(_TO_WRITE))  # its engine is away, or differs: what is here can be read
 
     def _finished(self, status: os.stat_result) -> Dialog:
         """The dialog of the open file, after completing a half-written entry."""
+        if self._dialog is None:
+            with suppress(DialogdError):
+                self._read(status)
+        if self.mirror is not None:
+            self._read(status)
+            self.mirror.settle()
+            return self._read(self._open(_TO_WRITE))
         # Once all journals are read: a writer may have died between its entry and the record of it.
         if not (self._looked_for_torn and self._is_clean(status)):
             self._finish_torn(status)
@@ -314,6 +356,71 @@ class LogFile:
                 there = pread(fd, len(intent.entry), intent.at) if self._file.status() is not None else b""
             if there == intent.entry:
                 journal.record("done", durable=False, chain=intent.chain, number=intent.number)
+
+    # -- a shared dialog: store/mirror.py -------------------------------------------------------------------------
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """What makes this file a mirror, where its dialog is shared from here; None for a local one."""
+        if self._mirror is None and self._dialog is not None and self._dialog.state.hand.keys:
+            from dialogd.store.mirror import Connection, Mirror
+
+            connection = Connection.at(self.journals.folder)
+            self._mirror = Mirror(self, connection) if connection is not None else None
+        return self._mirror
+
+    @property
+    def known(self) -> Dialog | None:
+        """The dialog as last read."""
+        return self._dialog
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """How many bytes were read, and their SHA-256, hexadecimal."""
+        with self._mutex:
+            return self._dialog.size if self._dialog is not None else 0, self._hash.hexdigest()
+
+    @property
+    def hashed(self) -> Hash:
+        """The hash of all that was read, to be gone on with."""
+        return self._hash.copy()
+
+    def pull(self) -> Dialog:
+        """Take in what was appended on other machines. Raises `EngineAway`, `Alarm`, and what `read` and `write` do."""
+        mirror = self.mirror
+        if mirror is None and self._dialog is None:
+            self.read()
+            mirror = self.mirror
+        rows = mirror.fetch() if mirror is not None else ()  # while nobody has to wait for the lock
+        with self._mutex, self.locked():
+            status = self._open(_TO_WRITE)
+            dialog = self._read(status)
+            if mirror is None:
+                return dialog
+            mirror.settle(rows)
+            return self._read(self._open(_TO_WRITE))
+
+    def add(self, data: bytes) -> None:
+        """Append to a mirror what its engine has; under the lock."""
+        if data:
+            self._open(_TO_WRITE)
+            self._write(self._file.fd, data)
+            self._read(self._open(_TO_WRITE))
+
+    def restore(self, data: bytes) -> None:
+        """Put a mirror back to what its engine has, in one step; under the lock."""
+        write_over(data, self.path)
+        self._read(self._open(_TO_WRITE), full=True)
+
+    def note_done(self) -> None:
+        """Note of every entry whose fate was unknown that it stands in the file, where it does."""
+        self._finish_torn(self._open(_TO_WRITE))
+
+    @contextmanager
+    def standing_still(self) -> Iterator[bytes]:
+        """All bytes of the file, to which nobody appends meanwhile."""
+        with self._mutex, self.locked():
+            yield pread(self._file.fd, self._open(os.O_RDONLY).st_size, 0)
 
     def _is_clean(self, status: os.stat_result) -> bool:
         """True when the file is known to end in a sound entry, so that no writer was interrupted."""

@@ -1,0 +1,468 @@
+"""A shared dialog's file is a mirror: a byte-exact prefix of a log that lies elsewhere, whose every entry is signed.
+
+Beside the mirror lie its signatures, one line per row: `END SHA SEAT SIGNATURE`. A row's line is flushed before its
+bytes are written: what stands behind the last one was typed by somebody, and what is missing before it is fetched.
+Everything here but `follow`, `fetch` and `standing` happens while `LogFile` holds the lock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shlex
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dialogd.config import file_words
+from dialogd.errors import BadInput, DialogdError, Refused, StorageError
+from dialogd.protocol import grammar
+from dialogd.protocol.keys import Keys, misuse, spoken
+from dialogd.protocol.model import SYSTEM, USER, Draft, digest
+from dialogd.protocol.state import Dialog
+from dialogd.store import signing
+from dialogd.store.disk import flush, make_folder, read_json, why, write_once, write_over
+from dialogd.store.engine import NOTHING, Differs, Engine, EngineAway, Place, Row, open_engine, public
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
+    from dialogd.store.logfile import Addition, LogFile
+
+log = logging.getLogger("dialogd.mirror")
+
+CONNECTION = "shared.json"  # in the state folder of a dialog file
+SIGNATURES = "signatures"  # in the folder of attachments
+LARGEST = 64 * 1024 * 1024  # bytes of a log
+POLL, REST = 2.0, 30.0  # seconds between two looks: while somebody else owes a turn; after ten minutes of rest
+_LINE = re.compile(rb"(\d{1,12}) ([0-9a-f]{64}) ([A-Za-z][A-Za-z0-9_-]*) ([A-Za-z0-9+/]+=*)")
+
+
+class Alarm(StorageError):
+    """The log and this mirror do not belong together, or it holds what nobody here may have written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a dialog is shared, and with which keys this machine writes: kept with its state, not in the file.
+
+    `root` is the hash of the log's first row, `person` the path of the person's key as `ssh-keygen -f` takes it,
+    `seats` are those of the agents that run here.
+    """
+
+    url: str
+    name: str
+    root: str
+    holder: str
+    person: str
+    person_name: str
+    seats: Mapping[str, str]
+
+    @classmethod
+    def at(cls, folder: Path) -> Connection | None:
+        """What is kept in the state folder of a dialog file; None for one that is shared from nowhere here."""
+        known = read_json(folder / CONNECTION)
+        try:
+            return cls(**known) if known else None
+        except TypeError:
+            return None
+
+    def save(self, folder: Path) -> None:
+        """Keep it. Raises `OSError`."""
+        write_over(json.dumps(asdict(self)).encode(), folder / CONNECTION)
+
+    def place(self, folder: Path, daemon_of: str = "", **new: Any) -> Place:
+        """The log that it names, opened from here."""
+        return Place(self.url, self.name, folder, self.holder, (*self.seats, USER), daemon_of=daemon_of, **new)
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A line of the signatures: the log up to byte `end` has this hash, signed by the key of `seat`."""
+
+    end: int
+    sha: str
+    seat: str
+    signature: str
+
+
+def signed_rows(data: bytes) -> list[Signed]:
+    """The lines of a file of signatures by their places; what is no line of ours is passed over."""
+    found = (_LINE.fullmatch(line) for line in data.split(b"\n"))
+    rows = {int(m[1]): Signed(int(m[1]), *(m[k].decode() for k in (2, 3, 4))) for m in found if m}
+    return [rows[end] for end in sorted(rows)]
+
+
+def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
+    """The dialog with a row that this key signed, and why that may not stand there, as a sentence; "" where it may."""
+    if before is None:
+        dialog = grammar.parse(data)
+        return dialog, "" if dialog.state.hand.keys.of(key)[0] == USER else "the first row is not signed by the person"
+    dialog, last = grammar.read_on(before, data), len(before.entries)
+    if len(dialog.entries) != last + 1 or dialog.entries[-1].end != dialog.size:
+        return dialog, "it is not one entry"
+    return dialog, misuse(dialog.entries[-1], before.state.hand.keys, key)
+
+
+class Mirror:
+    """What makes one dialog file a mirror."""
+
+    def __init__(self, file: LogFile, connection: Connection) -> None:
+        self.file = file
+        self.connection = connection
+        self.problem = ""  # why nothing is taken in or written at present
+        self._in_doubt = False  # what became of the last entry that was written here
+        self._asked, self._came = 0.0, time.monotonic()  # when the engine last answered, and something last came
+        self._engine: Engine | None = None
+        self._daemon_of = ""
+        self._opening = threading.Lock()
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._known: tuple[int, list[Signed]] = (-1, [])
+
+    # -- the engine -----------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The log, opened. Raises what opening it does."""
+        with self._opening:
+            if self._engine is None:
+                self._engine = open_engine(self.connection.place(self.file.journals.folder, self._daemon_of))
+            return self._engine
+
+    def claim(self, agent: str) -> None:
+        """Open the log as the daemon of this seat. Raises `SeatTaken`, `BadInput` where the seat is not here."""
+        if agent not in self.connection.seats:
+            raise BadInput(
+                f"the seat {agent} is on another machine: its key lies where it was made",
+                fix=f"start one of {', '.join(self.connection.seats) or 'no agents'} here, or the person gives {agent}"
+                f" a key of this machine: dialogd share --seat {agent} --file {file_words(self.file.path)}",
+            )
+        self._daemon_of = agent
+        with self._answers():
+            self.engine  # noqa: B018 - opening it takes the seat
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
+        """Whatever the engine is asked: remembers why it gave no answer, or when it did."""
+        try:
+            yield
+        except Differs as error:
+            at, sha = self.file.head
+            self.problem = (
+                f"the log ends at byte {error.end:,} with {spoken(error.sha) if error.end else 'nothing'}, this mirror"
+                f" at byte {at:,} with {spoken(sha)}"
+            )
+            raise Alarm(self.problem, fix=error.fix) from error
+        except (DialogdError, OSError) as error:
+            self.problem = str(error)
+            raise
+        self.problem, self._asked = "", time.monotonic()
+
+    def fetch(self) -> Sequence[Row]:
+        """What others have appended. Raises `EngineAway`, and `Alarm` where the log does not go on from here."""
+        at, sha = next(((one.end, one.sha) for one in reversed(self._signed())), (0, NOTHING))
+        with self._answers():
+            return self.engine.fetch(at, sha)
+
+    # -- taking in ------------------------------------------------------------------------------------------------
+
+    def settle(self, rows: Sequence[Row] = ()) -> None:
+        """Have the mirror end where its signatures do, then take in these rows, or where there is doubt the log's.
+
+        Raises `EngineAway` where only the engine knows what stands here, and `Alarm`.
+        """
+        signed = self._signed()
+        if not signed or (signed[-1].end, signed[-1].sha) != self.file.head:
+            self._mend(signed)
+        was_in_doubt = self._in_doubt
+        if was_in_doubt:
+            rows = self.fetch()
+        end, _ = self.file.head
+        with self._answers():
+            for row in self._accepted((row for row in rows if row.at >= end), self.file.known, end, self.file.hashed):
+                self.file.add(row.data)
+        if was_in_doubt:
+            self.file.note_done()
+            self._in_doubt = False
+
+    def _accepted(self, rows: Iterable[Row], dialog: Dialog | None, end: int, hashed: Hash) -> Iterator[Row]:
+        """The rows that go on from this dialog, which ends at `end`, each once its seat was found to have signed it.
+
+        Its attachments and its signature are written down first. Raises `Alarm` at the first one that does not fit.
+        """
+        for row in rows:
+            problem, who, hashed = "", row.seat, hashed.copy()
+            hashed.update(row.data)
+            try:
+                if row.at != end or hashed.hexdigest() != row.sha or row.end > LARGEST:
+                    problem = "its bytes are not those that were signed"
+                elif end == 0 and row.sha != self.connection.root:
+                    problem = "the log does not begin as the line for `dialogd join` says"
+                else:
+                    key = signing.signer(row.signature, row.sha)
+                    who = (dialog.state.hand.keys.of(key)[0] if dialog is not None else "") or who
+                    dialog, problem = checked(dialog, row.data, key)
+            except (ValueError, DialogdError) as error:
+                problem = str(error)
+            if problem:
+                raise Alarm(
+                    f"the entry at byte {row.at:,} of the log, written as {who}, is not taken in: {problem}",
+                    fix="every honest mirror stops there; whoever keeps the log takes that writer's rights away, and"
+                    " the person shares this file anew",
+                )
+            for name, data in row.files:
+                if name == f"{digest(data)}.md" and name.encode() in row.data:
+                    make_folder(self.file.attachments)
+                    write_once(data, self.file.attachments / name)
+            self._note(row)
+            self._came, end = time.monotonic(), row.end
+            yield row
+
+    def _mend(self, signed: Sequence[Signed]) -> None:
+        """Bring a mirror that ends elsewhere than its signatures do back to them, or on to what the engine has."""
+        data = self.file.path.read_bytes()
+        hashed, sound = sha256(), Signed(0, NOTHING, "", "")
+        for one in signed:
+            more = hashed.copy()
+            more.update(data[sound.end : one.end])
+            if one.end > len(data) or more.hexdigest() != one.sha:
+                break
+            hashed, sound = more, one
+        tail, known, alarm = data[sound.end :], b"", None
+        keep = len(tail)  # bytes of it that are the log's
+        try:
+            if not signed or signed[-1] is not sound:  # the engine has more than stands here, or signatures are lost
+                with self._answers():
+                    rows = self.engine.fetch(sound.end, sound.sha)
+                    before = grammar.parse(data[: sound.end]) if sound.end else None
+                    for row in self._accepted(rows, before, sound.end, hashed):
+                        known += row.data
+                        keep = len(known) if tail.startswith(known) else keep
+        except Alarm as error:
+            alarm = error
+        if known.startswith(tail):
+            self.file.add(known[len(tail) :])
+        elif known or sound.end:
+            self._set_aside(tail[keep if tail.startswith(known[:keep]) and known else 0 :])
+            self.file.restore(data[: sound.end] + known)
+        self.file.note_done()
+        if alarm is not None:
+            raise alarm
+
+    def _set_aside(self, typed: bytes) -> None:
+        """Keep what somebody typed into the mirror."""
+        if typed.strip():
+            with self.typed.open("ab") as kept:
+                kept.write(typed.lstrip(b"\n"))
+                kept.flush()
+                os.fsync(kept.fileno())
+            log.warning("%s", self.said_of_typed)
+
+    @property
+    def typed(self) -> Path:
+        """The file beside the mirror for what was typed into it, there or not."""
+        return self.file.path.with_name(f"{self.file.path.name}.typed.md")
+
+    @property
+    def said_of_typed(self) -> str:
+        """What is said of text that was set aside; "" where there is none."""
+        if not self.typed.exists():
+            return ""
+        send = f"dialogd say - --file {file_words(self.file.path)} < {shlex.quote(str(self.typed))}"
+        return f"what was typed into {self.file.path} is kept in {self.typed}; send it, then remove that file: {send}"
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def named(self, addition: Addition) -> Addition:
+        """The entry with the name of the person whose key signs it."""
+        draft = addition.draft
+        is_persons = draft.by == USER and not dict(draft.attributes).get("via")
+        return replace(addition, draft=replace(draft, name=self.connection.person_name)) if is_persons else addition
+
+    def put(self, dialog: Dialog, addition: Addition, data: bytes, writer: str) -> bool:
+        """Append an entry to the log, signed; False where somebody was faster.
+
+        Raises `EngineAway` where its fate is unknown: the next settling finds out. Raises `Refused` for what this
+        machine may not write, `StorageError` where it cannot be signed.
+        """
+        before, hashed = self.file.head[1], self.file.hashed
+        hashed.update(data)
+        sha = hashed.hexdigest()
+        seat, path = self._signs(addition.draft, writer)
+        key = signing.public_key(Path(path))
+        after, problem = checked(dialog, data, key)
+        if problem:
+            raise Refused(
+                f"this cannot be written to the shared dialog: {problem}",
+                fix=f"the keys that count: dialogd verify {file_words(self.file.path)}",
+            )
+        files = ((addition.attachment, addition.overflow.encode("utf-8", "replace")),) if addition.attachment else ()
+        row = Row(dialog.size, data, sha, seat, signing.sign(Path(path), sha), files)
+        whole = self.file.path.read_bytes() + data if after.state.outcome is not None else b""
+        self._in_doubt = True
+        with self._answers():
+            won = self.engine.put(row, before, whole)
+        if won:
+            self._note(row)
+            self._came = time.monotonic()
+        self._in_doubt = not won
+        return won
+
+    def _signs(self, draft: Draft, writer: str) -> tuple[str, str]:
+        """The seat whose key signs an entry, and the key's path: the person's own for what is theirs."""
+        seats, via = self.connection.seats, dict(draft.attributes).get("via", "")
+        if draft.by == SYSTEM:
+            who = writer if writer in seats else USER
+        elif draft.by == USER and via:  # a session of an agent's: never the person's key
+            who = next((one for one in (via, *seats) if one in seats), "")
+        else:
+            who = draft.by if draft.by in seats else ""
+        if who == USER or (draft.by == USER and not via):
+            return USER, self.connection.person
+        if not who:
+            raise Refused(f"the seat {draft.by} is on another machine", fix="its own side writes for it")
+        return who, seats[who]
+
+    # -- the signatures beside it ---------------------------------------------------------------------------------
+
+    def _signed(self) -> list[Signed]:
+        path = self.file.attachments / SIGNATURES
+        size = path.stat().st_size if path.exists() else 0
+        if self._known[0] != size:
+            self._known = (size, signed_rows(path.read_bytes()) if size else [])
+        return self._known[1]
+
+    def _note(self, row: Row) -> None:
+        """Write down a row's signature, durably, unless it is there."""
+        signed, path = self._signed(), self.file.attachments / SIGNATURES
+        one = Signed(row.end, row.sha, row.seat, row.signature)
+        if any((known.end, known.sha) == (one.end, one.sha) for known in reversed(signed)):
+            return
+        line = f"\n{one.end} {one.sha} {one.seat} {one.signature}\n".encode()  # whatever a crash left stands above it
+        try:
+            make_folder(self.file.attachments)
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, line)
+                flush(fd)
+                size = os.fstat(fd).st_size
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be written: {why(error)}", fix="free some space, or check the disk"
+            ) from error
+        self._known = (size, [*(known for known in signed if known.end < one.end), one])
+
+    # -- following the log ----------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Take in what others append from now on, in a thread of its own, until `close`; once is enough."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._follow, name="mirror", daemon=True)
+            self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self.file.pull()
+                with self._answers():
+                    self.engine.wait(self._patience())
+            except (DialogdError, OSError) as error:
+                if not self._ending.wait(0):
+                    log.warning("%s", error)
+                self._ending.wait(POLL if isinstance(error, EngineAway) else REST)
+            except Exception:  # whatever it was: the next look may go well
+                log.exception("unexpected error")
+                self._ending.wait(REST)
+
+    def _patience(self) -> float:
+        """Seconds until the next look: few while somebody elsewhere owes a turn, more the longer nothing came."""
+        dialog = self.file.known
+        owing = dialog.state.owing if dialog is not None and dialog.state.outcome is None else ()
+        if any(who not in self.connection.seats for who in owing):
+            return POLL
+        return min(REST, max(POLL, (time.monotonic() - self._came) / 20))
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._ending.set()
+        if self._engine is not None:
+            self._engine.close()
+        if self._thread is not None:
+            self._thread.join(POLL)
+
+    # -- how it stands --------------------------------------------------------------------------------------------
+
+    def standing(self) -> dict[str, Any]:
+        """Where the log is, who sits where, and how far this mirror is known to be the whole of it.
+
+        `asked` and `came` are seconds since the engine last answered (None: not yet) and something last came.
+        """
+        now, (end, sha) = time.monotonic(), self.file.head
+        keys = self.file.known.state.hand.keys if self.file.known is not None else Keys()
+        here = self.connection.seats
+        return {
+            "log": public(self.connection.url),
+            "name": self.connection.name,
+            "here": sorted(here),
+            "elsewhere": sorted(set(keys.agents) - set(here)),
+            "people": sorted(keys.people),
+            "end": end,
+            "words": spoken(sha),
+            "asked": round(now - self._asked, 1) if self._asked else None,
+            "came": round(now - self._came, 1),
+            "problem": self.problem,
+            "typed": self.said_of_typed,
+        }
+
+
+# -- How a dialog comes to be shared ----------------------------------------------------------------------------------
+
+
+def begin(file: LogFile, connection: Connection, others: Sequence[str]) -> Connection:
+    """Put the dialog as it stands to a new log, signed by the person; `others` are the seats that are elsewhere.
+
+    Gives the connection with the log's root. Raises what opening the engine and `put` do.
+    """
+    with file.standing_still() as data:
+        sha = sha256(data).hexdigest()
+        attachments = file.attachments.glob("*.md") if file.attachments.is_dir() else ()
+        files = tuple((item.name, item.read_bytes()) for item in sorted(attachments))
+        row = Row(0, data, sha, USER, signing.sign(Path(connection.person), sha), files)
+        connection = replace(connection, root=sha)
+        engine = open_engine(connection.place(file.journals.folder, is_new=True, others=tuple(others)))
+        try:
+            if not engine.put(row, NOTHING):
+                raise Refused(f"there is a log called {connection.name} already", fix="share once more")
+        finally:
+            engine.close()
+        Mirror(file, connection)._note(row)
+        connection.save(file.journals.folder)
+    return connection
+
+
+def take(file: LogFile, connection: Connection) -> Dialog:
+    """Make the mirror of a log that was shared by somebody else, in a file that is not there yet.
+
+    Raises `Alarm` for a log that does not begin with the connection's root, and what opening the engine does.
+    """
+    mirror = Mirror(file, connection)
+    try:
+        rows = mirror.fetch()
+        if not rows:
+            raise EngineAway(f"the log {connection.name} is empty", fix="ask for a new line")
+        first = next(mirror._accepted(rows[:1], None, 0, sha256()))
+        file.create(first.data)
+        connection.save(file.journals.folder)
+    finally:
+        mirror.close()
+    return file.pull()
