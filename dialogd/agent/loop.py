@@ -356,7 +356,7 @@ class Agent(Speaker):
         for entry in self._news(dialog) if self._looks else ():  # what stood there before this daemon is no news
             self._reporter.entry(entry, dialog)
         self.dialog, self._looks = dialog, self._looks + 1
-        if state.hand.keys and self.file.mirror is not None:
+        if state.hand.keys is not None and self.file.mirror is not None:
             self.file.mirror.follow()
         if is_news:
             for follower in self.followers:

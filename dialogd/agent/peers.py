@@ -57,7 +57,9 @@ class Peers:
     def of(self, dialog: Dialog | None) -> dict[str, str]:
         """Agent id -> address of every other daemon."""
         running = self._running()
-        is_shared = dialog is not None and bool(dialog.state.hand.keys)  # addresses of other machines mean nothing here
+        is_shared = (
+            dialog is not None and dialog.state.hand.keys is not None
+        )  # addresses of other machines mean nothing here
         urls = (
             {a.id: running.get(a.id, a.url) for a in dialog.header.agents} if dialog and not is_shared else {**running}
         )

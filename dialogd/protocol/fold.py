@@ -24,7 +24,7 @@ from types import MappingProxyType
 from dialogd.protocol import build, order
 from dialogd.protocol.build import Tasks, reviewed
 from dialogd.protocol.header import FIRST_PORT, read_agent
-from dialogd.protocol.keys import read_keys
+from dialogd.protocol.keys import Keys, read_keys
 from dialogd.protocol.marks import CHANGES, LASTING, picked, round_of
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Outcome, Participant, Said
 from dialogd.protocol.questions import asked_in, without_fields
@@ -333,10 +333,11 @@ def _by_hand(header: Header, state: State, said: Said, mark: Mark) -> tuple[str,
         case "LEAVE":
             who = next((a.id for a in header.agents if a.id.casefold() == named.casefold()), "")
             if who and len(header.agents) > 1:
-                state.hand = replace(state.hand, keys=state.hand.keys.without(who))
+                if state.hand.keys is not None:
+                    state.hand = replace(state.hand, keys=state.hand.keys.without(who))
                 return _leave(header, state, who)
         case "KEY":
-            state.hand = replace(state.hand, keys=state.hand.keys.changed(mark))
+            state.hand = replace(state.hand, keys=(state.hand.keys or Keys()).changed(mark))
         case "STEP" if state.outcome is None and not header.is_unattended and named.casefold() in _ON | _OFF:
             state.hand = replace(state.hand, step=named.casefold() in _ON)
     return ()
@@ -533,7 +534,8 @@ def _reason(said: Said, end: Mark) -> str:
 def beginning(header: Header, struck: Collection[int] = ()) -> State:
     """The state before the first entry, in a dialog of which these turns are struck."""
     step = header.setup.get("step") is True and not header.is_unattended
-    hand = Hand(step=step, struck=frozenset(struck), keys=read_keys(header.setup.get("keys"), []))
+    keys = read_keys(header.setup["keys"], []) if "keys" in header.setup else None
+    hand = Hand(step=step, struck=frozenset(struck), keys=keys)
     tasks = replace(build.expected(header.rules, 0), is_alone=header.is_unattended)
     return State(limits=header.limits, hand=hand, build=tasks)
 

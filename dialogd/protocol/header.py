@@ -74,7 +74,8 @@ def read_header(text: str) -> Header:
     for key in ("question_defaults", "break_cycles"):
         if not isinstance(setup.get(key, False), bool):
             warnings.append(f"header: Setup: {key} is neither true nor false; using false")
-    read_keys(setup.get("keys"), warnings)
+    if "keys" in setup:
+        read_keys(setup["keys"], warnings)
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
     rounds = PARALLEL_ROUNDS if rules.order == "parallel" else rules.board.round_limit if rules.board else None
     limits = Limits(

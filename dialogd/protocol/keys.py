@@ -26,13 +26,10 @@ SOMEBODY = "User"  # the person whose key has no name: what headings call them
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Public keys, `TYPE BASE64`: of agents by id, of people by name. Without any a dialog is not shared."""
+    """Public keys, `TYPE BASE64`: of agents by id, of people by name."""
 
     agents: Mapping[str, str] = field(default_factory=dict)
     people: Mapping[str, str] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.agents or self.people)
 
     def of(self, key: str) -> tuple[str, str]:
         """Whose key this is: an agent's id and "", or `USER` and a name; two empty texts for nobody's."""
@@ -73,7 +70,7 @@ def key_mark(seat: str, key: str, name: str = "") -> Mark:
 def read_keys(table: object, warnings: list[str]) -> Keys:
     """The keys of a Setup's table; what is none is left out, with a warning."""
     keys = Keys()
-    if table is not None and not isinstance(table, Mapping):
+    if not isinstance(table, Mapping):
         warnings.append("header: Setup: keys is no table; ignoring it")
     for seat, given in table.items() if isinstance(table, Mapping) else ():
         for text in given if isinstance(given, list) else [given]:

@@ -550,7 +550,7 @@ class Hand:
     left: tuple[Participant, ...] = ()  # who does no longer
     is_away: bool = False  # nor does the person
     step: bool = False  # the turn comes back to the person each time
-    keys: Keys = field(default_factory=Keys)  # who signs with what; none: the dialog is not shared
+    keys: Keys | None = None  # who signs with what; None: the dialog is not shared
 
 
 # -- The state, and the dialog ----------------------------------------------------------------------------------------

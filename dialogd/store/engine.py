@@ -112,9 +112,7 @@ class Engine(Protocol):
 ENGINES = {
     "postgresql": "dialogd.store.engines.postgres:Postgres",
     "postgres": "dialogd.store.engines.postgres:Postgres",
-    **dict.fromkeys(
-        ("git", "git+ssh", "git+https", "git+http", "git+file"), "dialogd.store.engines.gitremote:GitRemote"
-    ),
+    **{f"git{way}": "dialogd.store.engines.gitremote:GitRemote" for way in ("", "+ssh", "+https", "+http", "+file")},
 }
 
 

@@ -362,7 +362,7 @@ class LogFile:
     @property
     def mirror(self) -> Mirror | None:
         """What makes this file a mirror, where its dialog is shared from here; None for a local one."""
-        if self._mirror is None and self._dialog is not None and self._dialog.state.hand.keys:
+        if self._mirror is None and self._dialog is not None and self._dialog.state.hand.keys is not None:
             from dialogd.store.mirror import Connection, Mirror
 
             connection = Connection.at(self.journals.folder)

@@ -104,11 +104,12 @@ def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
     """The dialog with a row that this key signed, and why that may not stand there, as a sentence; "" where it may."""
     if before is None:
         dialog = grammar.parse(data)
-        return dialog, "" if dialog.state.hand.keys.of(key)[0] == USER else "the first row is not signed by the person"
+        seat, _ = (dialog.state.hand.keys or Keys()).of(key)
+        return dialog, "" if seat == USER else "the first row is not signed by the person"
     dialog, last = grammar.read_on(before, data), len(before.entries)
     if len(dialog.entries) != last + 1 or dialog.entries[-1].end != dialog.size:
         return dialog, "it is not one entry"
-    return dialog, misuse(dialog.entries[-1], before.state.hand.keys, key)
+    return dialog, misuse(dialog.entries[-1], before.state.hand.keys or Keys(), key)
 
 
 class Mirror:
@@ -208,7 +209,8 @@ class Mirror:
                     problem = "the log does not begin as the line for `dialogd join` says"
                 else:
                     key = signing.signer(row.signature, row.sha)
-                    who = (dialog.state.hand.keys.of(key)[0] if dialog is not None else "") or who
+                    keys = dialog.state.hand.keys if dialog is not None else None
+                    who = (keys or Keys()).of(key)[0] or who
                     dialog, problem = checked(dialog, row.data, key)
             except (ValueError, DialogdError) as error:
                 problem = str(error)
@@ -408,7 +410,7 @@ class Mirror:
         `asked` and `came` are seconds since the engine last answered (None: not yet) and something last came.
         """
         now, (end, sha) = time.monotonic(), self.file.head
-        keys = self.file.known.state.hand.keys if self.file.known is not None else Keys()
+        keys = (self.file.known.state.hand.keys if self.file.known is not None else None) or Keys()
         here = self.connection.seats
         return {
             "log": public(self.connection.url),
