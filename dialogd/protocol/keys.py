@@ -41,6 +41,12 @@ class Keys:
         """These without an agent that has left."""
         return replace(self, agents={who: key for who, key in self.agents.items() if who != agent})
 
+    def held(self, mark: Mark) -> str:
+        """The key that a `KEY` mark replaces; "" for a new one."""
+        seat, _, text = (part.strip() for part in mark.value.partition("|"))
+        found = read_key(text)
+        return self.people.get(found[1], "") if seat == USER and found else self.agents.get(seat, "")
+
     def changed(self, mark: Mark) -> Keys:
         """These with the key of a `KEY` mark; as they are where that has no form."""
         seat, _, text = mark.value.partition("|")
@@ -91,7 +97,8 @@ def misuse(entry: Entry, keys: Keys, key: str) -> str:
     """Why an entry may not be signed by this key, as a sentence; "" where it may.
 
     A seat's key signs what its agent and its daemon write, and what its session may do by the person's hand; all else
-    by the person's hand is signed by the key of the person whom the heading names.
+    by the person's hand is signed by the key of the person whom the heading names. Keys are changed by the first of the
+    people, who shared the dialog, and by whoever holds the one that is changed.
     """
     seat, name = keys.of(key)
     if not seat:
@@ -101,6 +108,8 @@ def misuse(entry: Entry, keys: Keys, key: str) -> str:
     if entry.by == USER and not entry.via:
         if seat != USER:
             return f"it speaks for the person and is signed by {seat}"
+        if name != next(iter(keys.people)) and any(keys.held(mark) != key for mark in entry.all("KEY")):
+            return f"it changes another's key and is signed by {name}"
         return "" if entry.name == name else f"it speaks for {entry.name} and is signed by {name}"
     hand = [mark for mark in entry.marks if mark.name == "APPROVED" or _is_hands(mark)]
     if entry.by == USER:

@@ -106,10 +106,13 @@ def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
         dialog = grammar.parse(data)
         seat, _ = (dialog.state.hand.keys or Keys()).of(key)
         return dialog, "" if seat == USER else "the first row is not signed by the person"
-    dialog, last = grammar.read_on(before, data), len(before.entries)
-    if len(dialog.entries) != last + 1 or dialog.entries[-1].end != dialog.size:
+    dialog = grammar.read_on(before, data)
+    entry = dialog.entries[-1]
+    if len(dialog.entries) != len(before.entries) + 1 or entry.end != dialog.size:
         return dialog, "it is not one entry"
-    return dialog, misuse(dialog.entries[-1], before.state.hand.keys or Keys(), key)
+    if entry.is_turn and entry.by != USER and before.state.debt(entry.by) is None:
+        return dialog, f"it is a turn of {entry.by}, who owed none"
+    return dialog, misuse(entry, before.state.hand.keys or Keys(), key)
 
 
 class Mirror:
