@@ -147,7 +147,7 @@ class Mirror:
             raise BadInput(
                 f"the seat {agent} is on another machine: its key lies where it was made",
                 fix=f"start one of {', '.join(self.connection.seats) or 'no agents'} here, or the person gives {agent}"
-                f" a key of this machine: dialogd share --seat {agent} --file {file_words(self.file.path)}",
+                f" a key of this machine: {self._command('share', '--seat', agent)}",
             )
         self._daemon_of = agent
         with self._answers():
@@ -281,8 +281,11 @@ class Mirror:
         """What is said of text that was set aside; "" where there is none."""
         if not self.typed.exists():
             return ""
-        send = f"dialogd say - --file {file_words(self.file.path)} < {shlex.quote(str(self.typed))}"
+        send = f"{self._command('say', '-')} < {shlex.quote(str(self.typed))}"
         return f"what was typed into {self.file.path} is kept in {self.typed}; send it, then remove that file: {send}"
+
+    def _command(self, *words: str) -> str:
+        return shlex.join(["dialogd", *words, *file_words(self.file.path)])
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -307,7 +310,7 @@ class Mirror:
         if problem:
             raise Refused(
                 f"this cannot be written to the shared dialog: {problem}",
-                fix=f"the keys that count: dialogd verify {file_words(self.file.path)}",
+                fix=f"the keys that count: {self._command('verify')}",
             )
         files = ((addition.attachment, addition.overflow.encode("utf-8", "replace")),) if addition.attachment else ()
         row = Row(dialog.size, data, sha, seat, signing.sign(Path(path), sha), files)
