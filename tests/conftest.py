@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from dialogd.backends import BACKENDS
 from tests.examples import USUAL, fast
+from tests.support import postgres
 
 gc.disable()  # while tests are collected nothing becomes garbage, and looking for it takes as long as the rest
 
@@ -60,6 +61,13 @@ def signals_mean_something() -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[postgres.Cluster]:
+    """A PostgreSQL that runs for the tests of this worker; skips where there is none."""
+    with postgres.started() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,1 @@
-"""One file per engine of shared dialogs."""
+"""Engines of shared dialogs, each loaded when a dialog is on it."""
