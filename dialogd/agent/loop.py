@@ -356,8 +356,9 @@ class Agent(Speaker):
         for entry in self._news(dialog) if self._looks else ():  # what stood there before this daemon is no news
             self._reporter.entry(entry, dialog)
         self.dialog, self._looks = dialog, self._looks + 1
-        if state.hand.keys is not None and self.file.mirror is not None:
-            self.file.mirror.follow()
+        if state.hand.keys is not None and (mirror := self.file.mirror) is not None:
+            clock = asyncio.get_running_loop()
+            mirror.follow(lambda: clock.call_soon_threadsafe(lambda: self.hub.publish("mirror", **mirror.standing())))
         if is_news:
             for follower in self.followers:
                 follower.ended(dialog)

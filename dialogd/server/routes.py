@@ -31,7 +31,7 @@ from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
 from dialogd.store.disk import StateDir
 from dialogd.store.registry import carried
-from dialogd.views.standing import Phase, phase, standing
+from dialogd.views.standing import Phase, Shared, phase, standing
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 
@@ -311,11 +311,17 @@ class Health:
             backend=agent.backend.name,
             model=agent.backend.model,
             peers={who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in urls.items()},
+            shared=_shared(agent) if dialog is not None and dialog.state.hand.keys is not None else None,
             turns_written=agent.tally.turns,
             secrets_redacted=agent.tally.secrets,
             warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
             usd=agent.tally.bill.known_usd,
         )
+
+
+def _shared(agent: Agent) -> Shared | None:
+    """How its mirror stands; None for a copy of a dialog that is shared from elsewhere."""
+    return Shared(**mirror.standing()) if (mirror := agent.file.mirror) is not None else None
 
 
 def _working_on(agent: Agent) -> wire.Working | None:

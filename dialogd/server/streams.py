@@ -18,7 +18,7 @@ from dialogd.agent.loop import Agent
 from dialogd.protocol.order import is_apart
 from dialogd.protocol.text import clean, one_line
 from dialogd.server import wire
-from dialogd.views.standing import Noticed
+from dialogd.views.standing import Noticed, Shared
 
 RETRY = 1000  # milliseconds after which a browser tries again
 LINGER = 2.0  # seconds that connections outlive their last listener: a page that is loaded anew comes back
@@ -228,6 +228,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "call": str, "agent": str, "tool": str, "answer": (str, "approved, refused, unanswered"),
     }),
     "warning": ("Something odd.", {"text": str}),
+    "mirror": ("How the mirror of this shared dialog stands: something is wrong, or all is well again.", {
+        name: one.annotation for name, one in Shared.model_fields.items()
+    }),
     "dropped": ("Committed turns are gone from the file.", {
         "first": int, "last": int, "kept": str, "text": (str, "the same, with the command that puts them back, if any"),
     }),

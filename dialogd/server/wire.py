@@ -20,7 +20,7 @@ from dialogd.config import new_command
 from dialogd.errors import DialogdError
 from dialogd.protocol.lifecycle import worded
 from dialogd.protocol.state import Dialog
-from dialogd.views.standing import Basics, Standing, basics, entry_fields
+from dialogd.views.standing import Basics, Shared, Standing, basics, entry_fields
 
 
 class Problem(BaseModel):
@@ -182,6 +182,7 @@ class Health(Standing):
     backend: str
     model: str
     peers: dict[str, Peer]
+    shared: Shared | None = None
     turns_written: int
     secrets_redacted: int
     warnings: list[str]

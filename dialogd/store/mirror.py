@@ -14,7 +14,7 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -121,7 +121,8 @@ class Mirror:
     def __init__(self, file: LogFile, connection: Connection) -> None:
         self.file = file
         self.connection = connection
-        self.problem = ""  # why nothing is taken in or written at present
+        self.problem, self.fix, self.is_alarm = "", "", False  # why nothing is taken in or written at present
+        self._tell: Callable[[], object] = lambda: None  # that this has changed
         self._in_doubt = False  # what became of the last entry that was written here
         self._asked, self._came = 0.0, time.monotonic()  # when the engine last answered, and something last came
         self._engine: Engine | None = None
@@ -154,21 +155,36 @@ class Mirror:
             self.engine  # noqa: B018 - opening it takes the seat
 
     @contextmanager
-    def _answers(self) -> Iterator[None]:
-        """Whatever the engine is asked: remembers why it gave no answer, or when it did."""
+    def _answers(self, *, asked: bool = True) -> Iterator[None]:
+        """Whatever the engine is asked: remembers why it gave no answer, or when it did.
+
+        An alarm stays until rows were taken in again: that the engine answers ends none.
+        """
         try:
             yield
         except Differs as error:
             at, sha = self.file.head
-            self.problem = (
+            alarm = Alarm(
                 f"the log ends at byte {error.end:,} with {spoken(error.sha) if error.end else 'nothing'}, this mirror"
-                f" at byte {at:,} with {spoken(sha)}"
+                f" at byte {at:,} with {spoken(sha)}",
+                fix=error.fix,
             )
-            raise Alarm(self.problem, fix=error.fix) from error
+            self._found(alarm)
+            raise alarm from error
         except (DialogdError, OSError) as error:
-            self.problem = str(error)
+            self._found(error)
             raise
-        self.problem, self._asked = "", time.monotonic()
+        self._asked = time.monotonic() if asked else self._asked
+        if not self.is_alarm:
+            self._found()
+
+    def _found(self, error: Exception | None = None) -> None:
+        """Remember what is wrong, None for nothing, and tell where that is another kind of thing than before."""
+        before = bool(self.problem), self.is_alarm
+        self.problem, self.fix = str(error or ""), getattr(error, "fix", "")
+        self.is_alarm = isinstance(error, Alarm)
+        if before != (bool(self.problem), self.is_alarm) and not self._ending.is_set():
+            self._tell()
 
     def fetch(self) -> Sequence[Row]:
         """What others have appended. Raises `EngineAway`, and `Alarm` where the log does not go on from here."""
@@ -178,7 +194,7 @@ class Mirror:
 
     # -- taking in ------------------------------------------------------------------------------------------------
 
-    def settle(self, rows: Sequence[Row] = ()) -> None:
+    def settle(self, rows: Sequence[Row] | None = None) -> None:
         """Have the mirror end where its signatures do, then take in these rows, or where there is doubt the log's.
 
         Raises `EngineAway` where only the engine knows what stands here, and `Alarm`.
@@ -189,10 +205,13 @@ class Mirror:
         was_in_doubt = self._in_doubt
         if was_in_doubt:
             rows = self.fetch()
-        end, _ = self.file.head
-        with self._answers():
-            for row in self._accepted((row for row in rows if row.at >= end), self.file.known, end, self.file.hashed):
-                self.file.add(row.data)
+        if rows is not None:
+            end, _ = self.file.head
+            more = (row for row in rows if row.at >= end)
+            with self._answers(asked=False):
+                for row in self._accepted(more, self.file.known, end, self.file.hashed):
+                    self.file.add(row.data)
+            self._found()
         if was_in_doubt:
             self.file.note_done()
             self._in_doubt = False
@@ -372,9 +391,13 @@ class Mirror:
 
     # -- following the log ----------------------------------------------------------------------------------------
 
-    def follow(self) -> None:
-        """Take in what others append from now on, in a thread of its own, until `close`; once is enough."""
+    def follow(self, tell: Callable[[], object]) -> None:
+        """Take in what others append from now on, in a thread of its own, until `close`; once is enough.
+
+        `tell` is called by any thread when all is well no more, or again.
+        """
         if self._thread is None:
+            self._tell = tell
             self._thread = threading.Thread(target=self._follow, name="mirror", daemon=True)
             self._thread.start()
 
@@ -382,7 +405,7 @@ class Mirror:
         while not self._ending.is_set():
             try:
                 self.file.pull()
-                with self._answers():
+                with self._answers(asked=False):
                     self.engine.wait(self._patience())
             except (DialogdError, OSError) as error:
                 if not self._ending.wait(0):
@@ -413,9 +436,11 @@ class Mirror:
     def standing(self) -> dict[str, Any]:
         """Where the log is, who sits where, and how far this mirror is known to be the whole of it.
 
-        `asked` and `came` are seconds since the engine last answered (None: not yet) and something last came.
+        `asked` and `came` are seconds since the engine last answered (None: not yet) and something last came. Waits
+        for nobody.
         """
-        now, (end, sha) = time.monotonic(), self.file.head
+        now, signed = time.monotonic(), self._signed()  # not the file's own: its lock is held while an engine is asked
+        end, sha = (signed[-1].end, signed[-1].sha) if signed else (0, NOTHING)
         keys = (self.file.known.state.hand.keys if self.file.known is not None else None) or Keys()
         here = self.connection.seats
         return {
@@ -429,6 +454,8 @@ class Mirror:
             "asked": round(now - self._asked, 1) if self._asked else None,
             "came": round(now - self._came, 1),
             "problem": self.problem,
+            "fix": self.fix,
+            "alarm": self.is_alarm,
             "typed": self.said_of_typed,
         }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -127,6 +127,27 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
     }
 
 
+class Shared(BaseModel):
+    """How the mirror of a shared dialog stands; `alarm`: it takes in nothing more, whatever is done here.
+
+    `asked` and `came` are seconds since the log last answered (null: not yet) and something last came.
+    """
+
+    log: str
+    name: str
+    here: list[str]
+    elsewhere: list[str]
+    people: list[str]
+    end: int
+    words: str
+    asked: float | None
+    came: float
+    problem: str
+    fix: str
+    alarm: bool
+    typed: str
+
+
 # -- With the daemons that run on it ----------------------------------------------------------------------------------
 
 Run = Literal["starting", "running", "waiting", "asleep", "ended"]
@@ -147,15 +168,27 @@ def running(dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], *, 
 
     `end` says how it ended, where it did.
     """
+    if dialog.state.outcome is not None:
+        return Running("ended", end)
+    shared: Mapping[str, Any] = next((one["shared"] for one in healths.values() if one and one.get("shared")), {})
+    if shared.get("alarm"):
+        return Running("waiting", str(shared["problem"]), True)
+    found = _going_on(dialog, healths, shared.get("elsewhere", ()), is_starting=is_starting)
+    away = "; its log does not answer: there may be more than is here" if shared.get("problem") else ""
+    return replace(found, words=f"{found.words}{away}")
+
+
+def _going_on(
+    dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], elsewhere: Sequence[str], *, is_starting: bool
+) -> Running:
     state = dialog.state
     called = {agent.id: agent.name for agent in dialog.everybody}
-    if state.outcome is not None:
-        return Running("ended", end)
-    is_whole = all(agent.id in healths for agent in dialog.header.agents)
+    is_whole = all(agent.id in healths or agent.id in elsewhere for agent in dialog.header.agents)
     if is_starting and (not healths or not (is_whole or state.has_spoken)):
         return Running("starting", "its agents are being started")
     if not healths:
-        return Running("asleep", "it has not ended, and no agent of it runs")
+        here = " here" if state.hand.keys is not None else ""
+        return Running("asleep", f"it has not ended, and no agent of it runs{here}")
     calls = [call for health in healths.values() for call in (health or {}).get("calls") or ()]
     if calls:
         who, tool = str(calls[0].get("agent", "")), calls[0].get("tool", "a tool")
@@ -173,6 +206,8 @@ def running(dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], *, 
     if writing:
         return Running("running", is_writing)
     owing = [called.get(who, who) for who in state.owing if who != USER]
+    if owing and set(state.owing) <= {*elsewhere}:
+        return Running("running", f"{listed(owing)} {'is' if len(owing) == 1 else 'are'} next, on another machine")
     unread = f"; {dialog.last.notice}" if dialog.last and dialog.last.notice else ""
     if owing and not state.has_spoken and not is_starting:
         return Running("waiting", f"it has not begun{unread}", True)

@@ -4,6 +4,7 @@ import * as controls from "./controls.js";
 import * as entries from "./entries.js";
 import * as find from "./find.js";
 import * as live from "./live.js";
+import "./shared.js";
 
 function toAnchor() {
   const anchor = location.hash.slice(1);

@@ -152,7 +152,7 @@ function renderCard(card, agent, facts) {
   card.dataset.state = agent.state;
   card.toggleAttribute("data-owes", agent.owes);
   put($(".name", card), agent.name);
-  put($(".word", card), agent.doing ? agent.doing : agent.owes && agent.state === "idle" && !facts.outcome && !agent.reason ? "is next" : facts.outcome && AILING.has(agent.state) ? "" : WORDS[agent.state] ?? agent.state);
+  put($(".word", card), agent.doing ? agent.doing : agent.owes && agent.state === "idle" && !facts.outcome && (!agent.reason || agent.elsewhere) ? "is next" : facts.outcome && AILING.has(agent.state) ? "" : WORDS[agent.state] ?? agent.state);
   put($(".why", card), facts.outcome ? "" : agent.reason); // after the end nobody has to come back
   card.title = visible([agent.id === agent.name ? "" : `@${agent.id}`, spentBy(agent)].filter(Boolean).join(" · "));
   // Not beside those who have answered in a round, or have not begun to, while another one writes.

@@ -74,7 +74,7 @@ function listen() {
     if (facts.outcome && last?.by === "USER") end = { ...last, why: facts.reason.replace(/^\S+\s*/, "") };
     lookSoon();
   });
-  for (const kind of ["mark", "cost", "ready", "error", "appended", "call", "judged"]) on(kind, lookSoon);
+  for (const kind of ["mark", "cost", "ready", "error", "appended", "call", "judged", "mirror"]) on(kind, lookSoon);
   on("warning", (facts) => notice(facts.text));
   on("draft", (facts) => notice(`A reply of ${facts.by} is not in the dialog (${facts.why}). It is kept as a draft, and ${facts.by} is shown it next time.`));
   on("bye", lost);
