@@ -113,7 +113,10 @@ def misuse(entry: Entry, keys: Keys, key: str) -> str:
         return "" if entry.name == name else f"it speaks for {entry.name} and is signed by {name}"
     hand = [mark for mark in entry.marks if mark.name == "APPROVED" or _is_hands(mark)]
     if entry.by == USER:
-        return "" if seat != USER and all(_is_hands(mark, FROM_SEATS) for mark in entry.marks) else _hand(hand, seat)
+        if entry.via != seat and (seat == USER or entry.via in keys.agents):
+            return f"it was written by {entry.from_session} and is signed by {name or seat}"
+        is_free = entry.turn is None and not entry.is_turn
+        return "" if is_free and all(_is_hands(mark, FROM_SEATS) for mark in entry.marks) else _hand(hand, seat)
     if hand:
         return _hand(hand, seat)
     return "" if entry.by in (SYSTEM, seat) else f"it speaks for {entry.by} and is signed by {name or seat}"

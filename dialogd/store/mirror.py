@@ -43,6 +43,7 @@ SIGNATURES = "signatures"  # in the folder of attachments
 LARGEST = 64 * 1024 * 1024  # bytes of a log
 POLL, REST = 2.0, 30.0  # seconds between two looks: while somebody else owes a turn; after ten minutes of rest
 _LINE = re.compile(rb"(\d{1,12}) ([0-9a-f]{64}) ([A-Za-z][A-Za-z0-9_-]*) ([A-Za-z0-9+/]+=*)")
+_SEAT = re.compile("[A-Za-z][A-Za-z0-9_-]{0,60}")
 
 
 class Alarm(StorageError):
@@ -100,6 +101,18 @@ def signed_rows(data: bytes) -> list[Signed]:
     return [rows[end] for end in sorted(rows)]
 
 
+def _agreeing(signed: Iterable[Signed], data: bytes) -> tuple[Signed, Hash]:
+    """The last signature up to which these bytes are those that were signed, and their hash."""
+    sound, hashed = Signed(0, NOTHING, "", ""), sha256()
+    for one in signed:
+        more = hashed.copy()
+        more.update(data[sound.end : one.end])
+        if one.end > len(data) or more.hexdigest() != one.sha:
+            break
+        sound, hashed = one, more
+    return sound, hashed
+
+
 def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
     """The dialog with a row that this key signed, and why that may not stand there, as a sentence; "" where it may."""
     if before is None:
@@ -123,7 +136,8 @@ class Mirror:
         self.connection = connection
         self.problem, self.fix, self.is_alarm = "", "", False  # why nothing is taken in or written at present
         self._tell: Callable[[], object] = lambda: None  # that this has changed
-        self._in_doubt = False  # what became of the last entry that was written here
+        # What became of the last entry that was written here, perhaps by a process that was killed.
+        self._in_doubt = any(journal.intent() for journal in file.journals.all())
         self._asked, self._came = 0.0, time.monotonic()  # when the engine last answered, and something last came
         self._engine: Engine | None = None
         self._daemon_of = ""
@@ -163,7 +177,8 @@ class Mirror:
         try:
             yield
         except Differs as error:
-            at, sha = self.file.head
+            signed = self._signed()
+            at, sha = (signed[-1].end, signed[-1].sha) if signed else self.file.head
             alarm = Alarm(
                 f"the log ends at byte {error.end:,} with {spoken(error.sha) if error.end else 'nothing'}, this mirror"
                 f" at byte {at:,} with {spoken(sha)}",
@@ -222,7 +237,8 @@ class Mirror:
         Its attachments and its signature are written down first. Raises `Alarm` at the first one that does not fit.
         """
         for row in rows:
-            problem, who, hashed = "", row.seat, hashed.copy()
+            problem, hashed = "", hashed.copy()
+            who = row.seat if _SEAT.fullmatch(row.seat) else "nobody known"  # the engine's words
             hashed.update(row.data)
             try:
                 if row.at != end or hashed.hexdigest() != row.sha or row.end > LARGEST:
@@ -231,9 +247,8 @@ class Mirror:
                     problem = "the log does not begin as the line for `dialogd join` says"
                 else:
                     key = signing.signer(row.signature, row.sha)
-                    keys = dialog.state.hand.keys if dialog is not None else None
-                    who = (keys or Keys()).of(key)[0] or who
-                    dialog, problem = checked(dialog, row.data, key)
+                    before, (dialog, problem) = dialog, checked(dialog, row.data, key)
+                    who = ((before or dialog).state.hand.keys or Keys()).of(key)[0] or who
             except (ValueError, DialogdError) as error:
                 problem = str(error)
             if problem:
@@ -246,35 +261,33 @@ class Mirror:
                 if name == f"{digest(data)}.md" and name.encode() in row.data:
                     make_folder(self.file.attachments)
                     write_once(data, self.file.attachments / name)
-            self._note(row)
+            self._note(replace(row, seat=who))
             self._came, end = time.monotonic(), row.end
             yield row
 
     def _mend(self, signed: Sequence[Signed]) -> None:
         """Bring a mirror that ends elsewhere than its signatures do back to them, or on to what the engine has."""
         data = self.file.path.read_bytes()
-        hashed, sound = sha256(), Signed(0, NOTHING, "", "")
-        for one in signed:
-            more = hashed.copy()
-            more.update(data[sound.end : one.end])
-            if one.end > len(data) or more.hexdigest() != one.sha:
-                break
-            hashed, sound = more, one
+        sound, hashed = _agreeing(signed, data)
         tail, known, alarm = data[sound.end :], b"", None
         keep = len(tail)  # bytes of it that are the log's
         try:
             if not signed or signed[-1] is not sound:  # the engine has more than stands here, or signatures are lost
                 with self._answers():
                     rows = self.engine.fetch(sound.end, sound.sha)
+                    there = data[: sound.end] + b"".join(row.data for row in rows)
+                    if signed and _agreeing(signed, there)[0] is not signed[-1]:  # all that was ever here must be there
+                        raise Differs(len(there), sha256(there).hexdigest())
                     before = grammar.parse(data[: sound.end]) if sound.end else None
                     for row in self._accepted(rows, before, sound.end, hashed):
                         known += row.data
                         keep = len(known) if tail.startswith(known) else keep
         except Alarm as error:
             alarm = error
+        end = sound.end + len(known)
         if known.startswith(tail):
             self.file.add(known[len(tail) :])
-        elif known or sound.end:
+        elif end and (not signed or end >= signed[-1].end):  # a mirror never shrinks
             self._set_aside(tail[keep if tail.startswith(known[:keep]) and known else 0 :])
             self.file.restore(data[: sound.end] + known)
         self.file.note_done()
@@ -378,7 +391,8 @@ class Mirror:
             make_folder(self.file.attachments)
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
-                os.write(fd, line)
+                while line:
+                    line = line[os.write(fd, line) :]
                 flush(fd)
                 size = os.fstat(fd).st_size
             finally:
