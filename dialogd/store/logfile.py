@@ -420,7 +420,8 @@ class LogFile:
     def standing_still(self) -> Iterator[bytes]:
         """All bytes of the file, to which nobody appends meanwhile."""
         with self._mutex, self.locked():
-            yield pread(self._file.fd, self._open(os.O_RDONLY).st_size, 0)
+            status = self._open(os.O_RDONLY)
+            yield pread(self._file.fd, status.st_size, 0)
 
     def _is_clean(self, status: os.stat_result) -> bool:
         """True when the file is known to end in a sound entry, so that no writer was interrupted."""

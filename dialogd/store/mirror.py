@@ -222,7 +222,7 @@ class Mirror:
             rows = self.fetch()
         if rows is not None:
             end, _ = self.file.head
-            more = (row for row in rows if row.at >= end)
+            more = (row for row in rows if row.at >= end or row.end > end)
             with self._answers(asked=False):
                 for row in self._accepted(more, self.file.known, end, self.file.hashed):
                     self.file.add(row.data)
@@ -253,7 +253,7 @@ class Mirror:
                 problem = str(error)
             if problem:
                 raise Alarm(
-                    f"the entry at byte {row.at:,} of the log, written as {who}, is not taken in: {problem}",
+                    f"the entry at byte {end:,} of the log, written as {who}, is not taken in: {problem}",
                     fix="every honest mirror stops there; whoever keeps the log takes that writer's rights away, and"
                     " the person shares this file anew",
                 )

@@ -1,11 +1,9 @@
-"""Two machines that share a dialog: each with a home, a state directory, a dialog file, keys and a network of its own."""
+"""Machines that share a dialog: each with a state directory, a dialog file, keys and a network of its own."""
 
 from __future__ import annotations
 
-import base64
 import subprocess
 from collections.abc import Iterable, Mapping
-from hashlib import sha256
 from pathlib import Path
 
 from dialogd.protocol.keys import Keys, table_of
@@ -137,6 +135,3 @@ def is_signed(key: str, sha: str, signature: str, folder: Path) -> bool:
     words = ["ssh-keygen", "-Y", "verify", "-f", str(folder / "allowed"), "-I", "one", "-n", "dialogd"]
     command = [*words, "-s", str(folder / "sig")]
     return subprocess.run(command, input=f"{sha}\n".encode(), capture_output=True, check=False).returncode == 0
-
-
-__all__ = ["NAME", "Cast", "Files", "base64", "is_signed", "make_key", "public", "sha256", "signed"]
