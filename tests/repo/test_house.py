@@ -56,7 +56,8 @@ def test_the_protocol_neither_opens_nor_prints() -> None:
     assert calls == []
 
 
-def test_only_one_module_runs_git() -> None:
+def test_git_on_a_project_is_run_by_one_module() -> None:
+    """Of the others one has a repository of its own and the person's git, the other asks that for a setting."""
     runs = {
         path
         for path, text in texts("dialogd")
@@ -66,7 +67,8 @@ def test_only_one_module_runs_git() -> None:
         and isinstance(node.elts[0], ast.Constant)
         and node.elts[0].value == "git"
     }
-    assert runs == {"dialogd/tasks/git.py"}
+    others = {"dialogd/store/engines/gitremote.py", "dialogd/store/signing.py"}
+    assert runs == {"dialogd/tasks/git.py", *others}
 
 
 def test_nothing_of_one_machine_is_in_the_tree() -> None:
