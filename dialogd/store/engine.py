@@ -13,7 +13,7 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from dialogd.errors import AlreadyRunning, BadInput, StorageError
 
@@ -137,6 +137,6 @@ def open_engine(place: Place) -> Engine:
 
 def public(url: str) -> str:
     """The URL without its password."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))
+    place = urlsplit(url).netloc
+    user, at, host = place.rpartition("@")
+    return url.replace(place, f"{user.partition(':')[0]}{at}{host}", 1)
