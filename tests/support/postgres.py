@@ -104,11 +104,11 @@ class Cluster:
                 rows = cursor.fetchall() if cursor.description else []
         return rows
 
-    def url(self, role: str = "ada", database: str = "postgres", *, port: int = 0) -> str:
-        """The address of a database here; with `port` by a proxy that listens there."""
+    def url(self, role: str = "ada", database: str = "postgres", *, port: int = 0, pooled: bool = False) -> str:
+        """The address of a database here; with `port` by a proxy that listens there, or `pooled` by the pooler."""
         if port:
             return f"postgresql://{role}@127.0.0.1:{port}/{database}?sslmode=disable&gssencmode=disable"
-        return f"postgresql://{role}@/{database}?host={quote(str(self.folder), safe='')}"
+        return f"postgresql://{role}@/{database}?host={quote(str(self.folder), safe='')}{'&port=6432' * pooled}"
 
     def new_database(self, name: str) -> None:
         """An empty database in which everybody may make a schema."""
@@ -126,6 +126,29 @@ class Cluster:
                     process.kill()
             psutil.wait_procs(every, timeout=60)
         self._server.wait()
+
+    @contextmanager
+    def pooled(self) -> Iterator[None]:
+        """Run a pooler that shares a few connections among transactions; skips or fails where there is none."""
+        if not (path := shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")):
+            missing("pgbouncer is not installed")
+        users, settings = self.folder / "users.txt", self.folder / "pgbouncer.ini"
+        users.write_text("".join(f'"{role}" ""\n' for role in ROLES))
+        settings.write_text(
+            f"[databases]\n* = host={self.folder}\n[pgbouncer]\nlisten_addr =\nlisten_port = 6432\n"
+            f"unix_socket_dir = {self.folder}\nauth_type = trust\nauth_file = {users}\n"
+            "pool_mode = transaction\ndefault_pool_size = 4\nmax_client_conn = 500\n"
+        )
+        with (self.folder / "pgbouncer.log").open("ab") as log:
+            pooler = subprocess.Popen([*as_servers_user(), str(path), str(settings)], stdout=log, stderr=log)
+        try:
+            until(lambda: pooler.poll() is not None or (self.folder / ".s.PGSQL.6432").exists(), "pgbouncer")
+            assert pooler.poll() is None, (self.folder / "pgbouncer.log").read_text()
+            yield
+        finally:
+            pooler.kill()
+            pooler.wait()
+            (self.folder / ".s.PGSQL.6432").unlink(missing_ok=True)
 
     def stop(self) -> None:
         """End the server at once, but cleanly."""

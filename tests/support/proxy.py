@@ -108,8 +108,8 @@ class Proxy:
             self._tasks |= tasks
             await asyncio.wait(tasks)
             self._tasks -= tasks
-        except OSError:
-            pass  # nobody listens there: the client sees its connection end
+        except (OSError, asyncio.CancelledError):
+            pass  # nobody listens there, or this is the end: the client sees its connection end
         finally:
             self._abort(writer, there)
 

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
@@ -33,22 +33,26 @@ LEASE = 60.0  # seconds that a seat stays a daemon's when nothing is heard from 
 LONGEST = 60.0  # seconds for rows to arrive as long as they flow
 SCHEMA = Path(__file__).with_suffix(".sql")
 
-_LOST = (
-    errors.SerializationFailure,
-    errors.UniqueViolation,
-    errors.DeadlockDetected,
-)  # only another writer makes these
+# What only another writer causes.
+_LOST = (errors.SerializationFailure, errors.UniqueViolation, errors.DeadlockDetected)
+_REFUSED = re.compile(
+    "authentication failed|pg_hba|does not exist|permission denied|no password|no such (user|database)"
+)
+_POLLED = (0, select.POLLIN, select.POLLOUT, select.POLLIN | select.POLLOUT)  # by what psycopg waits for
+
+# The row that ends at `at`, without its content, and those behind it.
 _ROWS = """
     SELECT "end", sha, at, seat, signature, new.*
     FROM dialogd.entry e LEFT JOIN LATERAL (SELECT e.data, e.names, e.files WHERE "end" > %(at)s) new ON true
     WHERE dialog = %(log)s AND "end" >= %(at)s ORDER BY "end"
 """
-_HEAD = 'SELECT "end", sha FROM dialogd.entry WHERE dialog = %s ORDER BY "end" DESC LIMIT 1'
+# Where the log ends; no row at all for who holds no seat.
+_HEAD = """
+    SELECT coalesce("end", 0), coalesce(sha, %s) FROM dialogd.seat LEFT JOIN dialogd.entry USING (dialog)
+    WHERE dialog = %s ORDER BY 1 DESC LIMIT 1
+"""
+_HOLD = "dialogd.hold(%s, %s, %s, %s)"
 _APPEND = "dialogd.append(%s, %s, %s, %s, %b, %s, %s, %s, %b)"
-_HELD = f"SELECT taken, CASE WHEN taken = 0 THEN {_APPEND} END FROM dialogd.hold(%s, %s, %s, %s) taken"
-_REFUSALS = re.compile(
-    "authentication failed|pg_hba|does not exist|permission denied|no password|no such (user|database)"
-)
 
 
 class _Connection(psycopg.Connection[Any]):
@@ -62,25 +66,23 @@ class _Connection(psycopg.Connection[Any]):
             wants = next(gen)
             while True:
                 poll = select.poll()
-                poll.register(self.pgconn.socket, (wants & 1 and select.POLLIN) | (wants & 2 and select.POLLOUT))
-                ready = poll.poll(max(0.0, min(PATIENCE, self.until - monotonic())) * 1000)
-                if not ready:
+                poll.register(self.pgconn.socket, _POLLED[wants])
+                if not poll.poll(max(0.0, min(PATIENCE, self.until - monotonic())) * 1000):
                     raise psycopg.OperationalError("no answer in time")
-                event = ready[0][1]
-                is_over = event & ~(select.POLLIN | select.POLLOUT)
-                wants = gen.send(wants if is_over else (event & select.POLLIN and 1) | (event & select.POLLOUT and 2))
+                wants = gen.send(wants)
         except StopIteration as end:
             return end.value
+        except psycopg.Error:
+            raise
         except BaseException:
-            self.hang_up()  # whatever comes now belongs to nobody
+            self.hang_up()  # the answer that comes now belongs to nobody
             raise
 
     def hang_up(self) -> None:
         """Close without waiting for anything; whoever waits at the socket wakes."""
-        if not self.closed:
-            with suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as same:
-                same.shutdown(socket.SHUT_RDWR)
-            self.close()
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.pgconn.socket)) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        self.close()
 
 
 def _let_go(coming: Future[_Connection]) -> None:
@@ -118,23 +120,16 @@ class Postgres:
             found = connection.execute(_ROWS, values, binary=True).fetchall()
             if (at, sha) != (0, NOTHING):
                 if not found or found[0][:2] != (at, sha):
-                    raise Differs(*(self._head(connection) or (0, NOTHING)))
-                found = found[1:]
+                    head = self._one(connection, _HEAD, (NOTHING, self.place.name))
+                    if head is None:
+                        role = connection.info.user
+                        raise StorageError(f"{role} holds no seat in this log any more", fix="ask whoever keeps it")
+                    raise Differs(*head)
+                del found[0]
             return [
                 Row(at, data, sha, seat, signature, tuple(zip(names, files, strict=True)))
                 for _, sha, at, seat, signature, data, names, files in found
             ]
-
-    def _head(self, connection: _Connection) -> tuple[int, str] | None:
-        head = connection.execute(_HEAD, (self.place.name,)).fetchone()
-        if (
-            head is None
-            and not connection.execute("SELECT 1 FROM dialogd.seat WHERE dialog = %s", (self.place.name,)).fetchone()
-        ):
-            raise StorageError(
-                f"{connection.info.user} holds no seat in this log any more", fix="ask whoever keeps the log for it"
-            )
-        return head
 
     def put(self, row: Row, before: str, whole: bytes = b"") -> bool:
         """See `Engine`."""
@@ -144,7 +139,8 @@ class Postgres:
             try:
                 if not self.place.daemon_of:
                     return bool(self._one(connection, f"SELECT {_APPEND}", log)[0])
-                taken, is_won = self._one(connection, _HELD, (*log, *self._lease()))
+                query = f"SELECT taken, CASE WHEN taken = 0 THEN {_APPEND} END FROM {_HOLD} taken"
+                taken, is_won = self._one(connection, query, (*log, *self._lease()))
             except _LOST:
                 return False
             self._held(taken)
@@ -157,8 +153,10 @@ class Postgres:
             try:
                 with self._asking() as connection:
                     if monotonic() >= self._renew:
-                        self._held(self._one(connection, "SELECT dialogd.hold(%s, %s, %s, %s)", self._lease())[0])
-                    self._drain(connection)
+                        self._held(self._one(connection, f"SELECT {_HOLD}", self._lease())[0])
+                    connection.pgconn.consume_input()
+                    while notice := connection.pgconn.notifies():
+                        self._hear(connection, notice.be_pid)
                     if self._is_told or monotonic() >= end:
                         self._is_told = False
                         return True
@@ -173,33 +171,28 @@ class Postgres:
 
     def close(self) -> None:
         """See `Engine`."""
-        if self._end.alive:
-            self._end()
-            is_free = self._mutex.acquire(timeout=PATIENCE)
-            if self._connection is not None:
-                if self.place.daemon_of and is_free:
+        self._end()
+        if self._mutex.acquire(timeout=PATIENCE):
+            with suppress(psycopg.Error):  # the seat's lease lapses
+                if self._connection is not None and self.place.daemon_of:
                     self._connection.until = monotonic() + PATIENCE
-                    with suppress(psycopg.Error):
-                        self._connection.execute("SELECT dialogd.hold(%s, %s, %s, %s)", self._lease(0))
+                    self._one(self._connection, f"SELECT {_HOLD}", self._lease(0))
+            if self._connection is not None:
                 self._connection.hang_up()
             if self._coming is not None:
                 self._coming.add_done_callback(_let_go)
-            if is_free:
-                self._mutex.release()
+            self._mutex.release()
 
     def notices_arrive(self) -> bool:
         """Whether a notice of one connection comes to another within a second: not so through some poolers."""
-        probe = f"dialogd_{self.place.name}_{token_hex(4)}"
-        with self._asking() as connection:
-            connection.execute(f"LISTEN {probe}")
-            other = self._connect()
-            other.execute(f"NOTIFY {probe}")
-            other.hang_up()
-            end = monotonic() + 1
-            while not (is_heard := self._drain(connection, probe)) and monotonic() < end:
-                select.select([connection.pgconn.socket], [], [], 0.05)
-            connection.execute(f"UNLISTEN {probe}")
-            return is_heard
+        probe = f"dialogd_{token_hex(8)}"
+        with self._asking(), closing(self._connect()) as here, closing(self._connect()) as there:
+            here.execute(f"LISTEN {probe}")
+            there.execute(f"NOTIFY {probe}")
+            here.until = monotonic() + 1
+            with suppress(psycopg.OperationalError):
+                return any(here.notifies(stop_after=1))
+        return False
 
     # -- the connection -------------------------------------------------------------------------------------------
 
@@ -227,47 +220,37 @@ class Postgres:
         connection.until = until
         try:
             query = "SELECT current_setting('synchronous_commit'), to_regnamespace('dialogd') IS NULL"
-            commit, is_bare = self._one(connection, query)
+            (commit, is_bare), role = self._one(connection, query), connection.info.user
             if commit == "off":
-                role = connection.info.user
                 raise StorageError(
                     f"synchronous_commit is off for {role}: what was said could be lost",
                     fix=f"in that database: ALTER ROLE {role} SET synchronous_commit = on",
                 )
-            seats = list(self.place.seats)
+            name, seats = self.place.name, list(self.place.seats)
+            if self._is_new and is_bare:
+                try:
+                    connection.execute(SCHEMA.read_bytes())
+                except errors.InsufficientPrivilege as error:
+                    fix = f"once, as somebody who may: psql -1 -f {SCHEMA} URL"
+                    raise StorageError(f"{role} may not make a schema in this database", fix=fix) from error
+                except (errors.DuplicateSchema, errors.UniqueViolation):
+                    pass  # somebody else was faster
             if self._is_new:
-                if is_bare:
-                    self._make(connection)
-                values: tuple[object, ...] = (self.place.name, seats, list(self.place.others))
-                connection.execute("SELECT dialogd.found(%s, %s, %s)", values)
+                self._one(connection, "SELECT dialogd.found(%s, %s, %s)", (name, seats, list(self.place.others)))
                 self._is_new = False
-            cursor = psycopg.ClientCursor(connection)  # both in one round trip
-            query = f"SELECT dialogd.enter(%s, %s, %s, %s, %s); LISTEN dialogd_{self.place.name}"
+            enter = f"SELECT dialogd.enter(%s, %s, %s, %s, %s); LISTEN dialogd_{name}"  # in one round trip
             lease = (self.place.daemon_of, self.place.holder, LEASE)
-            taken: Any = cursor.execute(query, (self.place.name, seats, *lease)).fetchone()
-            self._held(taken[0])
+            entered: Any = psycopg.ClientCursor(connection).execute(enter, (name, seats, *lease)).fetchone()
+            self._held(entered[0])
             connection.add_notify_handler(lambda notice: self._hear(connection, notice.pid))
         except BaseException:
             connection.hang_up()
             raise
         return connection
 
-    def _make(self, connection: _Connection) -> None:
-        """Make the schema, unless somebody else does so at the same moment."""
-        try:
-            with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('dialogd', 0))")
-                if self._one(connection, "SELECT to_regnamespace('dialogd') IS NULL")[0]:
-                    connection.execute(SCHEMA.read_bytes())
-        except errors.InsufficientPrivilege as error:
-            raise StorageError(
-                f"{connection.info.user} may not make a schema in this database",
-                fix=f"once, as somebody who may: psql -1 -f {SCHEMA} {connection.info.dbname}",
-            ) from error
-
     def _connected(self, until: float) -> _Connection:
         """A new connection, made in a thread: looking a name up, and several addresses, take what time they take."""
-        if self._coming is None:
+        if self._coming is None or (self._coming.done() and self._coming.exception() is not None):
             coming = self._coming = Future()
 
             def connect() -> None:
@@ -283,10 +266,8 @@ class Postgres:
             raise self._away("no connection in time") from error
         except psycopg.Error as error:
             self._coming = None
-            if _REFUSALS.search(str(error)):
-                raise StorageError(
-                    f"{public(self.place.url)}: {error}", fix="check the URL, and the rights there"
-                ) from error
+            if _REFUSED.search(str(error)):
+                raise StorageError(f"{public(self.place.url)}: {error}", fix="check the URL and your rights") from error
             raise
         self._coming = None
         return connection
@@ -305,15 +286,6 @@ class Postgres:
         return connection.execute(query, values).fetchone()
 
     # -- notices, the seat, errors --------------------------------------------------------------------------------
-
-    def _drain(self, connection: _Connection, probe: str = "") -> bool:
-        """Take in the notices that came; True where one was for `probe`."""
-        connection.pgconn.consume_input()
-        is_heard = False
-        while notice := connection.pgconn.notifies():
-            is_heard |= notice.relname == probe.encode()
-            self._hear(connection, notice.be_pid)
-        return is_heard
 
     def _hear(self, connection: _Connection, pid: int) -> None:
         self._is_told |= pid != connection.pgconn.backend_pid
@@ -343,8 +315,9 @@ class Postgres:
                 self._connection.hang_up()
                 self._connection, self._is_told = None, True  # who knows what was missed
             return self._away(words)
+        url = public(self.place.url)
         if isinstance(error, errors.UndefinedObject | errors.InvalidSchemaName | errors.UndefinedFunction):
-            return BadInput(f"{public(self.place.url)}: {words}", fix="check the line that you were given")
-        if self._connection is None and not error.sqlstate:
-            return BadInput(f"{public(self.place.url)} makes no sense: {words}", fix="write it as libpq takes it")
-        return StorageError(f"{public(self.place.url)} refuses: {words}", fix="ask whoever keeps the log")
+            return BadInput(f"{url}: {words}", fix="check the line that you were given")
+        if not error.sqlstate:
+            return BadInput(f"{url} makes no sense: {words}", fix="write it as libpq takes it")
+        return StorageError(f"{url} refuses: {words}", fix="ask whoever keeps the log")
