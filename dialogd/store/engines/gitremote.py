@@ -35,7 +35,7 @@ _SETTINGS = """[core]
 	repositoryformatversion = 0
 	bare = true
 	hooksPath = /dev/null
-	fsmonitor = false
+	fsync = committed
 [gc]
 	auto = 0
 [user]
@@ -43,11 +43,6 @@ _SETTINGS = """[core]
 [push]
 	gpgSign = false
 	followTags = false
-	recurseSubmodules = no
-[fetch]
-	prune = false
-	recurseSubmodules = no
-	writeCommitGraph = false
 """
 # How the person reaches a host stays theirs; which repository is meant, and who is asked, does not.
 _THEIRS = ("GIT_SSH", "GIT_SSL", "GIT_HTTP", "GIT_PROXY", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NO")
@@ -55,7 +50,7 @@ _NOBODY_IS_ASKED = {
     "LC_ALL": "C",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "",
-    "SSH_ASKPASS": "false",  # its session has no terminal either: ssh is as in its batch mode, whichever ssh it is
+    "SSH_ASKPASS": "false",
     "SSH_ASKPASS_REQUIRE": "never",
     "GCM_INTERACTIVE": "never",
     "GIT_ALLOW_PROTOCOL": "git:ssh:https:http:file",
@@ -111,11 +106,8 @@ class GitRemote:
         own = {name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith(_THEIRS)}
         self._environment = {**own, **_NOBODY_IS_ASKED, "GIT_DIR": str(self._cache), "LOG_PASSWORD": unquote(password)}
         for number, helper in enumerate(("", _HELPER) if password else ()):
-            self._environment |= {
-                "GIT_CONFIG_COUNT": "2",
-                f"GIT_CONFIG_KEY_{number}": "credential.helper",
-                f"GIT_CONFIG_VALUE_{number}": helper,
-            }
+            key, value = f"GIT_CONFIG_KEY_{number}", f"GIT_CONFIG_VALUE_{number}"
+            self._environment |= {"GIT_CONFIG_COUNT": "2", key: "credential.helper", value: helper}
         try:
             make_folder(self._cache / "objects")
             make_folder(self._known_path.parent)
@@ -124,6 +116,11 @@ class GitRemote:
                     write_over(text.encode(), path)
         except OSError as error:
             raise StorageError(f"{self._cache} cannot be written: {why(error)}", fix=fix(error)) from error
+        if self._url.startswith("ssh:") and "GIT_SSH" not in own:
+            _, own_command, _ = self._git(time.monotonic() + PATIENCE, "config", "core.sshCommand")
+            command = own.get("GIT_SSH_COMMAND") or own_command.decode().strip() or "ssh"
+            if command.split()[0].endswith("ssh"):  # others have no such option
+                self._environment["GIT_SSH_COMMAND"] = f"{command} -oBatchMode=yes"
 
     # -- the calls of an engine -----------------------------------------------------------------------------------
 
@@ -226,7 +223,8 @@ class GitRemote:
     def _garbage(self, what: str) -> StorageError:
         return StorageError(
             f"the branch {self._branch} of {self._url} is no log of a dialog: {what}",
-            fix="somebody who may push there wrote to it: take it back to its last entry, and protect it",
+            fix="somebody who may push there wrote to it: take it back to its last entry, and protect it; or the copy"
+            f" {self._cache} is damaged: remove it",
         )
 
     @contextmanager
@@ -278,6 +276,8 @@ class GitRemote:
         if self._author is None:
             code, out, _ = self._git(until, "var", "GIT_AUTHOR_IDENT")
             self._author = "" if code else out.decode("utf-8", "replace").rsplit(maxsplit=2)[0]
+        if odd := next((name for name, _ in row.files if not re.fullmatch(_FILE, name)), ""):
+            raise BadInput(f"{odd!r} is no name for an attachment", fix="use letters, digits, dots and dashes")
         seat = re.sub(r"[^\w.-]", "-", row.seat)
         heading = next((line for line in row.data.decode("utf-8", "replace").split("\n") if line.startswith("#")), "")
         heading = "".join(filter(str.isprintable, heading.strip("# ")))[:100] or f"From byte {row.at:,}"
@@ -290,19 +290,18 @@ class GitRemote:
         files += [("dialog.md", whole)] if whole else []
         ref = f"refs/dialogd/{token_hex(8)}"  # under a name of its own no git waits for another one's lock
         script = [
-            f"commit {ref}\nmark :1\ncommitter {self._author or f'{seat} <{seat}@localhost>'} now\n".encode(),
+            f"commit {ref}\ncommitter {self._author or f'{seat} <{seat}@localhost>'} now\n".encode(),
             _data("\n".join(said).encode()),
             f"from {old}\n".encode() if old else b"",
             b"D dialog.md\n",
             *(f"M 100644 inline {path}\n".encode() + _data(data) for path, data in files),
-            b"get-mark :1\ndone\n",
+            b"done\n",
         ]
         words = ("fast-import", "--quiet", "--force", "--done", "--date-format=now")
-        code, out, problem = self._git(until, *words, stdin=b"".join(script))
+        code, _, problem = self._git(until, *words, stdin=b"".join(script))
         if code:
             raise StorageError(f"git cannot write {self._cache}: {_line(problem)}", fix="free some space; or remove it")
-        (self._cache / ref).unlink()
-        return out.decode().strip()
+        return self._taken(ref)
 
     def _pace(self, until: float) -> None:
         """Wait, or refuse, where a host would be asked for more than it gives; for all that writes to this log here."""
@@ -337,10 +336,13 @@ class GitRemote:
         code, _, said = self._git(until, *words, self._url, f"+{self._ref}:{ref}")
         if code and "couldn't find remote ref" not in said:
             raise self._failed(said)
-        if code:
-            return ""
-        head = (self._cache / ref).read_text().strip()
-        (self._cache / ref).unlink()
+        return "" if code else self._taken(ref)
+
+    def _taken(self, ref: str) -> str:
+        """What a name of a moment stood for."""
+        path = self._cache / ref
+        head = path.read_text().strip()
+        path.unlink()
         return head
 
     def _head(self, until: float) -> str:
@@ -395,8 +397,8 @@ def _lines(said: str) -> list[str]:
 
 
 def _line(said: str) -> str:
-    line = next(iter(_lines(said)), "git says nothing more")
-    return line.removeprefix("fatal: ").removeprefix("error: ")[:300]
+    lines = _lines(said) or ["git says nothing more"]
+    return " ".join(lines[: 1 + lines[0].endswith(":")]).removeprefix("fatal: ").removeprefix("error: ")[:300]
 
 
 def _data(data: bytes) -> bytes:
