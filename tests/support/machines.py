@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 from dialogd.protocol.keys import Keys, table_of
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.mirror import Connection, begin, take
+from tests.support import forked
+from tests.support.pair import PATIENCE, Daemon, Pair
+
+T = TypeVar("T")
 
 NAME = "5eed" * 8  # of the log, at its engine
+_CLONE_NEWNET = 0x40000000
 
 OPENING = """# Claude Autonomous Dialog
 
@@ -135,3 +145,109 @@ def is_signed(key: str, sha: str, signature: str, folder: Path) -> bool:
     words = ["ssh-keygen", "-Y", "verify", "-f", str(folder / "allowed"), "-I", "one", "-n", "dialogd"]
     command = [*words, "-s", str(folder / "sig")]
     return subprocess.run(command, input=f"{sha}\n".encode(), capture_output=True, check=False).returncode == 0
+
+
+# -- Daemons, each machine in a network of its own ---------------------------------------------------------------------
+
+
+class Network:
+    """A network namespace with a loopback of its own; where none can be made (`why`), the one that everybody has."""
+
+    def __init__(self) -> None:
+        words = ["unshare", "-n", "sh", "-c", "ip link set lo up && echo up && exec cat"]
+        self.pid, self.why = 0, ""
+        try:
+            self._holder = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        except FileNotFoundError:
+            self.why = "unshare is not installed"
+            return
+        assert self._holder.stdout is not None
+        assert self._holder.stderr is not None
+        if self._holder.stdout.readline().strip() == "up":
+            self.pid = self._holder.pid
+        else:
+            self.why = f"no network namespace: {self._holder.stderr.read().strip()[:100]}"
+
+    def close(self) -> None:
+        if self.pid:
+            self._holder.communicate()
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do something in it, in a thread of its own; raises what that raises."""
+        if not self.pid:
+            return work()
+
+        def there() -> T:
+            enter(self.pid)
+            return work()
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(there).result()
+
+
+def enter(pid: int) -> None:
+    """Take the calling thread to the network of a process."""
+    fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    finally:
+        os.close(fd)
+
+
+def _become_there(pid: int, *words: Any) -> None:
+    """What a forked process does: it goes to another network first."""
+    if pid:
+        enter(pid)
+    forked._become(*words)
+
+
+class There(Daemon):
+    """A daemon in another network."""
+
+    network: Network
+
+    def ask(self, method: str, path: str, body: object = None, seconds: float = PATIENCE) -> tuple[int, dict[str, Any]]:
+        return self.network.run(lambda: Daemon.ask(self, method, path, body, seconds))
+
+
+class Machine(Pair):
+    """One machine that runs daemons; `files` is what it has on its disk."""
+
+    def __init__(self, files: Files, command: str) -> None:
+        self.network = Network()
+        self.files = files
+        home = files.folder / "home"
+        home.mkdir(exist_ok=True)
+        own = {"HOME": str(home), "SSH_AUTH_SOCK": "", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+        super().__init__(files.folder, files.connection.seats, command=command, launch=self.begun, environment=own)
+        for who, daemon in self.daemons.items():
+            port = 3001 if self.network.pid else daemon.port  # the same one on every machine
+            there = self.daemons[who] = There(who, port, self._starter(who), daemon.output)
+            there.network = self.network
+
+    def begun(self, words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> forked.Forked:
+        """Start `dialogd WORDS` here."""
+        streams = (Path(os.devnull), output, output)
+        process = forked._fork.Process(
+            target=_become_there, args=(self.network.pid, words, environment, folder, streams), daemon=True
+        )
+        process.start()
+        assert process.pid is not None
+        return forked.Forked(process, process.pid)
+
+    def does(self, *words: str, seconds: float = PATIENCE) -> tuple[int, str]:
+        """Exit code and output of one command of the person's here."""
+        output = self.folder / "person.out"
+        output.unlink(missing_ok=True)
+        process = self.begun([*words, "--file", str(self.file)], self.environment, self.folder, output)
+        try:
+            return process.wait(seconds), output.read_text(errors="replace")
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.network.close()
