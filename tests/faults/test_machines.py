@@ -20,7 +20,7 @@ import pytest
 from tests.faults.history import bought_twice
 from tests.faults.replies import Replies
 from tests.faults.shared import faults, kept, received
-from tests.support.machines import NAME, Cast, Files, Machine
+from tests.support.machines import NAME, Cast, Files, Machine, closed
 from tests.support.pair import stretched, until
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
@@ -160,7 +160,7 @@ class Two:
             who: Files(folder / who, cast, {"A": "Ada", "B": "Bob"}[who], who, engine.url(who)) for who in "AB"
         }
         self.root = self.files["A"].share(cast.opening(), "B")
-        self.files["B"].join(self.root)
+        closed(self.files["B"].join(self.root))
         self.replies = {who: Replies(files.folder) for who, files in self.files.items()}
         self.machines = {}
         for who, files in self.files.items():
@@ -189,7 +189,7 @@ class Two:
         return self.machines[who].number
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-        until(condition, what, seconds=min(stretched(seconds), 150), why=self.told)
+        until(condition, what, seconds=min(stretched(seconds), 40), why=self.told)
 
     def told(self) -> str:
         return "\n".join(machine.told_by_logs() for machine in self.machines.values())
@@ -204,13 +204,16 @@ class Two:
 
     def end(self, drafts: Iterable[str] = ()) -> list[str]:
         """Stop the daemons, and judge: gives what is wrong. `drafts` are the words that were not sent."""
-        for who, machine in self.machines.items():
-            if machine.daemons[who].running:
-                machine.daemons[who].terminate()
-            self.files[who].log().pull()
-        log = self.engine.log()
+        for who in "AB":
+            if self.daemon(who).running:
+                self.daemon(who).terminate()
+        for who in "AB":
+            log = self.files[who].log()
+            log.pull()
+            closed(log)
+        whole = self.engine.log()
         words = {word for machine in self.machines.values() for word in received(machine.state_dir)}
-        found = faults(log, [files.file for files in self.files.values()], self.folder, words - set(drafts))
+        found = faults(whole, [files.file for files in self.files.values()], self.folder, words - set(drafts))
         there = {word for machine in self.machines.values() for word in kept(machine.state_dir)}
         found += [f"the drafts are {sorted(there)}"] if there != set(drafts) else []
         found += [f"asked twice for {debt}" for m in self.machines.values() for debt in bought_twice(m.state_dir)]
@@ -218,7 +221,7 @@ class Two:
         if not written <= calls <= written + self.kills:
             found.append(f"{calls} calls for {written} replies and {self.kills} kills")
         ends = {self.files[who].file.read_bytes() for who in "AB"}
-        found += ["the mirrors differ at the end"] if ends != {log} else []
+        found += ["the mirrors differ at the end"] if ends != {whole} else []
         told = self.told()
         return found + ([f"a traceback: {told}"] if "Traceback" in told else [])
 
@@ -348,7 +351,9 @@ def test_a_partition_makes_a_late_reply_a_draft(two: Make, engine: Engine) -> No
     both.start()
     both.until(both.replies["B"].asked, "B to be asked")
     engine.cut("B")
-    code, said = both.machines["A"].does("say", "Wait: SQLite. What do you say?", "--to", "B")
+    code, said = both.machines["A"].does(
+        "say", "Wait: SQLite. What do you say?", "--to", "B", "--file", str(both.files["A"].file)
+    )
     assert code == 0, said
     both.replies["B"].let_go()
     both.until(lambda: received(both.machines["B"].state_dir), "B's reply")
@@ -369,7 +374,7 @@ def test_a_seat_has_one_daemon_at_a_time(two: Make, engine: InPostgres) -> None:
     both.start()
     both.goes_on(2)
     third = Files(both.folder / "C", both.cast, "Bob", "B", engine.url("C"))
-    third.join(both.root)
+    closed(third.join(both.root))
     calls = Replies(third.folder)
     with Machine(third, calls.command(0.02)) as machine:
         machine["B"].start()
@@ -436,14 +441,14 @@ def test_with_a_frozen_engine_a_daemon_stops_and_all_can_be_read(two: Make, engi
     for who in "AB":
         daemon, mirror = both.daemon(who), both.files[who].file
         before = mirror.read_bytes()
-        for path in ("/health", "/state"):
+        for path in ("/health", "/page/state", "/page/entries"):
             began = time.monotonic()
             status, _ = daemon.ask("GET", path)
             assert (status, path) == (200, path)
             assert time.monotonic() - began < stretched(1.0)
-        for command in (["status"], ["verify"], ["tail"]):
+        for command in (["status", "--file"], ["verify"], ["status", "--json", "--file"]):
             began = time.monotonic()
-            code, said = both.machines[who].does(*command)
+            code, said = both.machines[who].does(*command, str(mirror))
             assert code == 0, (command, said)
             assert time.monotonic() - began < stretched(3.0)
         assert mirror.read_bytes() == before

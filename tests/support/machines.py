@@ -133,6 +133,12 @@ class Files:
         return [(int(end), sha, seat, signature) for end, sha, seat, signature in lines]
 
 
+def closed(log: LogFile) -> None:
+    """Let go of the engine."""
+    if log.mirror is not None:
+        log.mirror.close()
+
+
 def vars_of(connection: Connection) -> Mapping[str, object]:
     return {name: getattr(connection, name) for name in connection.__slots__}
 
@@ -242,7 +248,7 @@ class Machine(Pair):
         """Exit code and output of one command of the person's here."""
         output = self.folder / "person.out"
         output.unlink(missing_ok=True)
-        process = self.begun([*words, "--file", str(self.file)], self.environment, self.folder, output)
+        process = self.begun(words, self.environment, self.folder, output)
         try:
             return process.wait(seconds), output.read_text(errors="replace")
         finally:
