@@ -438,12 +438,15 @@ class Mirror:
         return min(REST, max(POLL, (time.monotonic() - self._came) / 20))
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Let go of the log. Where it does not answer within a second, the seat's lease ends by itself."""
         self._ending.set()
+        until = time.monotonic() + 1
         if self._engine is not None:
-            self._engine.close()
+            closing = threading.Thread(target=self._engine.close, name="closing", daemon=True)
+            closing.start()
+            closing.join(1)
         if self._thread is not None:
-            self._thread.join(POLL)
+            self._thread.join(max(0.0, until - time.monotonic()))
 
     # -- how it stands --------------------------------------------------------------------------------------------
 
