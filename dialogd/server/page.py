@@ -71,7 +71,7 @@ _STATIC = Path(__file__).parent / "static"
 
 def page_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health], state_dir: StateDir) -> None:
     """Serve the page of this agent's dialog; `state_dir` is where its cast and earlier dialogs are kept."""
-    neighbours = Neighbours(agent, health)
+    neighbours = Neighbours(agent)
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:

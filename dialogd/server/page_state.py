@@ -55,9 +55,8 @@ Healths = Mapping[str, Mapping[str, Any] | None]
 class Neighbours:
     """The other daemons' last known health, asked rarely and with a short timeout."""
 
-    def __init__(self, agent: Agent, own: Callable[[], wire.Health]) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._own = own
         self._known: Healths = {}
         self._asked_at = 0.0
         self._asking: asyncio.Task[None] | None = None
@@ -71,9 +70,7 @@ class Neighbours:
         return self._known
 
     async def _ask(self) -> None:
-        shared = self._own().shared
-        found = await self._agent.peers.healths(self._agent.dialog, str(self._agent.file.path))
-        self._known = {**dict.fromkeys(shared.here if shared is not None else ()), **found}
+        self._known = await self._agent.peers.healths(self._agent.dialog, str(self._agent.file.path))
         self._asked_at = time.monotonic()
 
 
@@ -103,19 +100,14 @@ def page_state(
         needed = "" if problem else "Write one there, or by dialogd new: this page shows it at once."
         return stands | {"words": words, "needed": needed}
     state, players, healths = dialog.state, cast(dialog), {**healths, agent.me: own.model_dump()}
-    elsewhere = own.shared.elsewhere if own.shared is not None else ()
     agents = [_agent(agent, dialog, players, one.id, healths, state_dir) for one in dialog.header.agents]
-    for one in agents:
-        if one["id"] in elsewhere:
-            one |= {"elsewhere": True, "start": "", "reason": one["reason"] or "on another machine"}
     calls = [
         {**call, "name": players.name(str(call.get("agent")))}
         for who in dict.fromkeys((agent.me, *healths))
         for call in (healths[who] or {}).get("calls") or ()
     ]
     start = _start_button(dialog, healths)
-    fix = own.shared.fix if own.shared is not None and own.shared.alarm else ""
-    words, needed = _stand(dialog, healths, start, is_asked=bool(calls), fix=fix)
+    words, needed = _stand(dialog, healths, start, is_asked=bool(calls))
     changed_from, versions = changed(dialog)
     asked = [{**one.model_dump(), "name": players.name(one.asker)} for one in own.questions]
     is_rehearsal = dialog.is_rehearsed and state.outcome is None  # the card of the end says it by itself
@@ -166,11 +158,8 @@ def _start_button(dialog: Dialog, healths: Healths) -> str:
 ANSWER = "Answer it below."
 
 
-def _stand(dialog: Dialog, healths: Healths, start: str, *, is_asked: bool, fix: str) -> tuple[str, str]:
-    """What happens, and what is needed of the person, each in a sentence; "" where nothing is needed.
-
-    `fix` is what ends an alarm.
-    """
+def _stand(dialog: Dialog, healths: Healths, start: str, *, is_asked: bool) -> tuple[str, str]:
+    """What happens, and what is needed of the person, each in a sentence; "" where nothing is needed."""
     state, outcome, (waits, what) = dialog.state, dialog.state.outcome, asked(dialog.state.build)
     if outcome is not None:
         return _stand_at_end(dialog, outcome)
@@ -180,7 +169,6 @@ def _stand(dialog: Dialog, healths: Healths, start: str, *, is_asked: bool, fix:
     stands = running(dialog, {who: healths[who] for who in here}, is_starting=False, end="")
     gone = [who for who in here if who in state.owing and healths[who] is None]
     needs = {
-        _sentence(fix): fix,
         "Approve or refuse it.": is_asked,
         "Press Resume to go on.": state.paused,
         ANSWER: state.questions.text,

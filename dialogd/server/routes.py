@@ -297,6 +297,7 @@ class Health:
             self._of = dialog, agent.is_working
         ended = {"outcome": agent.action.outcome.name} if isinstance(agent.action, Stop) else {}
         urls = agent.peers.of(dialog)
+        mirror = agent.file.mirror if dialog is not None and dialog.state.hand.keys is not None else None
         return wire.Health(
             **{**self._stands, **ended},
             id=agent.me,
@@ -311,17 +312,12 @@ class Health:
             backend=agent.backend.name,
             model=agent.backend.model,
             peers={who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in urls.items()},
-            shared=_shared(agent) if dialog is not None and dialog.state.hand.keys is not None else None,
+            shared=Shared(**mirror.standing()) if mirror is not None else None,
             turns_written=agent.tally.turns,
             secrets_redacted=agent.tally.secrets,
             warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
             usd=agent.tally.bill.known_usd,
         )
-
-
-def _shared(agent: Agent) -> Shared | None:
-    """How its mirror stands; None for a copy of a dialog that is shared from elsewhere."""
-    return Shared(**mirror.standing()) if (mirror := agent.file.mirror) is not None else None
 
 
 def _working_on(agent: Agent) -> wire.Working | None:

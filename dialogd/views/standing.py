@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -168,27 +168,19 @@ def running(dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], *, 
 
     `end` says how it ended, where it did.
     """
-    if dialog.state.outcome is not None:
-        return Running("ended", end)
-    shared: Mapping[str, Any] = next((one["shared"] for one in healths.values() if one and one.get("shared")), {})
-    if shared.get("alarm"):
-        return Running("waiting", str(shared["problem"]), True)
-    found = _going_on(dialog, healths, shared.get("elsewhere", ()), is_starting=is_starting)
-    away = "; its log does not answer: there may be more than is here" if shared.get("problem") else ""
-    return replace(found, words=f"{found.words}{away}")
-
-
-def _going_on(
-    dialog: Dialog, healths: Mapping[str, Mapping[str, Any] | None], elsewhere: Sequence[str], *, is_starting: bool
-) -> Running:
     state = dialog.state
     called = {agent.id: agent.name for agent in dialog.everybody}
+    if state.outcome is not None:
+        return Running("ended", end)
+    shared: Mapping[str, Any] = next((one["shared"] for one in healths.values() if one and one.get("shared")), {})
+    elsewhere = shared.get("elsewhere", ())
+    if shared.get("alarm"):
+        return Running("waiting", str(shared["problem"]), True)
     is_whole = all(agent.id in healths or agent.id in elsewhere for agent in dialog.header.agents)
     if is_starting and (not healths or not (is_whole or state.has_spoken)):
         return Running("starting", "its agents are being started")
     if not healths:
-        here = " here" if state.hand.keys is not None else ""
-        return Running("asleep", f"it has not ended, and no agent of it runs{here}")
+        return Running("asleep", f"it has not ended, and no agent of it runs{' here' * (state.hand.keys is not None)}")
     calls = [call for health in healths.values() for call in (health or {}).get("calls") or ()]
     if calls:
         who, tool = str(calls[0].get("agent", "")), calls[0].get("tool", "a tool")
@@ -207,7 +199,8 @@ def _going_on(
         return Running("running", is_writing)
     owing = [called.get(who, who) for who in state.owing if who != USER]
     if owing and set(state.owing) <= {*elsewhere}:
-        return Running("running", f"{listed(owing)} {'is' if len(owing) == 1 else 'are'} next, on another machine")
+        away = "; its log does not answer: there may be more than is here" if shared["problem"] else ""
+        return Running("running", f"waiting for {listed(owing)}, on another machine{away}")
     unread = f"; {dialog.last.notice}" if dialog.last and dialog.last.notice else ""
     if owing and not state.has_spoken and not is_starting:
         return Running("waiting", f"it has not begun{unread}", True)

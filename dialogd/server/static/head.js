@@ -30,8 +30,21 @@ export function setBusy(button, yes) {
 }
 const able = (button) => (button.disabled = held || button.hasAttribute("data-busy"));
 
-export function render(facts, { isLost = false } = {}) {
+// In a shared dialog: who has no daemon here because they sit elsewhere, and who ought to have one.
+function placed(facts) {
+  const { shared } = facts;
+  if (!shared) return facts;
+  const agents = facts.agents.map((agent) => {
+    if (shared.elsewhere.includes(agent.id)) return { ...agent, elsewhere: true, start: "", reason: agent.reason || "on another machine" };
+    const isGone = agent.alive === null && agent.state === "idle" && shared.here.includes(agent.id);
+    return isGone ? { ...agent, alive: false, state: "stopped", reason: `no daemon of it answers; start it in a terminal of its own: ${agent.start}` } : agent;
+  });
+  return { ...facts, agents, needed: shared.alarm && !facts.outcome ? `To go on: ${shared.fix}.` : facts.needed };
+}
+
+export function render(given, { isLost = false } = {}) {
   const isFirst = state === null;
+  const facts = placed(given);
   state = { ...facts, received: performance.now() };
   document.body.dataset.phase = facts.phase;
   put($("#topic"), facts.topic || "No dialog yet");

@@ -1,5 +1,5 @@
 // How the mirror of a shared dialog stands: who sits where, how far behind it is, what is wrong. It counts on by itself.
-import { $, make, put, say, show, timeOfDay } from "./dom.js";
+import { $, make, put, say, show, timeOfDay, visible } from "./dom.js";
 
 const box = $("#shared");
 let known = null; // how it stands, who is called what, and when that came
@@ -11,7 +11,7 @@ const sit = (names, where) => (names.length ? `${names.join(", ")} ${names.lengt
 function state({ shared }, passed) {
   if (shared.alarm) return `${shared.problem}. To go on: ${shared.fix}.`;
   const since = shared.asked === null ? "so far" : `since ${timeOfDay(new Date(Date.now() - (shared.asked + passed) * 1000))}`;
-  if (shared.problem) return `No answer from ${shared.log} ${since}: what is here may not be all. ${shared.problem}.`;
+  if (shared.problem) return `No answer from ${shared.log} ${since}: what is here may not be all. ${shared.problem}; ${shared.fix}.`;
   return shared.asked === null ? `${shared.log} is being asked.` : `The whole log as of ${ago(shared.asked + passed)} ago.`;
 }
 
@@ -34,8 +34,9 @@ document.addEventListener("dialogd:state", ({ detail }) => {
   put($("#shared-words"), shared.words);
   // What was typed into the file: the command that sends it stands behind the last colon and blank.
   const at = shared.typed.lastIndexOf(": dialogd ") + 2;
+  const typed = `W${shared.typed.slice(1)}`;
   show($("#shared-typed"), Boolean(shared.typed));
-  if ($("#shared-typed").textContent !== shared.typed) $("#shared-typed").replaceChildren(shared.typed.slice(0, at), make("code", { text: shared.typed.slice(at) }));
+  if ($("#shared-typed").textContent !== typed) $("#shared-typed").replaceChildren(visible(typed.slice(0, at)), make("code", { text: typed.slice(at) }));
   draw();
   const news = [shared.alarm ? state(known, 0) : shared.problem && "No answer from the log of this dialog.", shared.typed].filter(Boolean).join(" ");
   if (news && news !== told) say(news);
