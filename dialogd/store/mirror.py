@@ -96,7 +96,7 @@ class Signed:
 
 def signed_rows(data: bytes) -> list[Signed]:
     """The lines of a file of signatures by their places; what is no line of ours is passed over."""
-    found = (_LINE.fullmatch(line) for line in data.split(b"\n"))
+    found = (_LINE.fullmatch(line) for line in data.split(b"\n")[:-1])  # the last one may be torn
     rows = {int(m[1]): Signed(int(m[1]), *(m[k].decode() for k in (2, 3, 4))) for m in found if m}
     return [rows[end] for end in sorted(rows)]
 
@@ -384,7 +384,7 @@ class Mirror:
         """Write down a row's signature, durably, unless it is there."""
         signed, path = self._signed(), self.file.attachments / SIGNATURES
         one = Signed(row.end, row.sha, row.seat, row.signature)
-        if any((known.end, known.sha) == (one.end, one.sha) for known in reversed(signed)):
+        if one in signed:
             return
         line = f"\n{one.end} {one.sha} {one.seat} {one.signature}\n".encode()  # whatever a crash left stands above it
         try:
