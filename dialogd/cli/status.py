@@ -115,8 +115,19 @@ class Situation:
             return f"waiting for {agent}, which is about to reply"
         if daemon is not None:
             return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
+        if self.is_elsewhere(agent):
+            return f"waiting for {agent}, on another machine"
         again = started_again(self.dialog, self.file, agent, self.state, is_alone=not self.daemons)
         return f"waiting for {agent}; its daemon does not run: {again}"
+
+    def is_elsewhere(self, agent: str) -> bool:
+        """True where it sits on another machine."""
+        if self.dialog.state.hand.keys is None:
+            return False
+        from dialogd.store.mirror import Connection
+
+        known = Connection.at(self.state.dialog(self.file))
+        return known is not None and agent not in known.seats
 
     def calls(self) -> list[dict[str, Any]]:
         """The calls of tools that wait for the person, as the daemons told them."""
@@ -422,7 +433,8 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
 
 def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
     daemon = next((daemon for daemon in situation.daemons if daemon.id == agent), None)
-    answer, how = situation.healths.get(agent), "not running"
+    answer = situation.healths.get(agent)
+    how = "on another machine" if situation.is_elsewhere(agent) else "not running"
     if daemon is not None:
         how = f"pid {daemon.pid}, does not answer"
     if daemon is not None and answer is not None:

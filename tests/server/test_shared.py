@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dialogd import person
+from dialogd.cli.status import Situation
 from dialogd.errors import StorageError
-from dialogd.store.disk import Lock
+from dialogd.store.disk import Lock, StateDir
 from tests.server.daemon_process import Room, listening, send
 from tests.support.machines import NAME, Cast, Files
 from tests.support.pair import until
@@ -74,6 +75,14 @@ def test_it_is_told_where_the_log_is_who_sits_where_and_how_far_it_is_known(here
     assert (shared["name"], shared["end"]) == (NAME, here.file.stat().st_size)
     assert len(shared["words"].split()) == 8
     assert (shared["problem"], shared["fix"], shared["alarm"], shared["typed"]) == ("", "", False, "")
+
+
+def test_nobody_offers_to_start_who_sits_elsewhere(tmp_path: Path, cast: Cast, repository: Path) -> None:
+    for who, told in (("A", "its daemon does not run: dialogd start A"), ("B", "waiting for B, on another machine")):
+        files = Files(tmp_path / who, cast, "Ada", "A", f"git+file://{repository}", f"{who.lower()}0")
+        files.share(cast.opening().replace(b"TURN: A", b"TURN: " + who.encode()), "B")
+        situation = Situation.of(files.log().read(), files.file, (), StateDir(files.state_dir))
+        assert told in situation.reasons()[0]
 
 
 def test_a_dialog_of_this_machine_has_none_of_it(room: Room) -> None:
