@@ -395,6 +395,8 @@ IN_TERMINALS = {
     "start": "start another agent",
     "seat": "ask another session to take part",
     "replace": "put another dialog in the place of this one",
+    "share": "share a dialog with another machine",
+    "mirror": "take part in a dialog of another machine",
 }
 """What the person does in a terminal alone, in words."""
 
@@ -504,6 +506,12 @@ def seat(log: LogFile, agent: str, what: str, timeout: str = "") -> Dialog | Non
         return write(log, "join", make)
     except FileNotFoundError:
         return None
+
+
+@_act("share")
+def set_keys(dialog: Dialog, marks: Sequence[Mark]) -> Draft | None:
+    """Set keys of a shared dialog, or of one that is about to be: `KEY` marks."""
+    return note_of(*marks) if marks else None
 
 
 @_act("invite")

@@ -42,6 +42,8 @@ GROUPS = {
         "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
         "build": Located("work:build", "Have a goal carried out in a repository, task by task."),
         "new": Located("create:new", "Write the file of a new dialog.", "create:RecallCommand"),
+        "share": Located("share:share", "Share a dialog with another machine."),
+        "join": Located("share:join", "Take part in a dialog that was shared from another machine."),
         "start": Located("launch:start", "Run one agent's daemon, in a terminal of its own."),
         "live": Located("seat:live", "Take part with an open coding session: join, turn, reply."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
@@ -97,7 +99,7 @@ GROUPS = {
 """Every command, in the order in which they are listed, by what it is for. Its module is imported once it is called."""
 
 NOW = {
-    **{name: f"live {name}" for name in ("join", "accept", "sessions", "turn", "reply")},
+    **{name: f"live {name}" for name in ("accept", "sessions", "turn", "reply")},
     "approve-call": "approve CALL",
     "board": "status --board",
     "cost": "status --cost",

@@ -485,7 +485,12 @@ def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool 
         )
     copy = keep(old, log.path, StateDir(settings.state_dir)) if old is not None else None
     try:
-        log.create(data, replace=is_there)
+        with log.locked():
+            if old is not None and old.state.hand.keys is not None:
+                from dialogd.store.mirror import part
+
+                part(log)
+            log.create(data, replace=is_there)
     except FileExistsError:
         raise Refused(f"{log.path} has just been made by somebody else", fix="look at it: dialogd status") from None
     log.set_aside({entry.chain for entry in log.read().entries})
@@ -756,10 +761,15 @@ def former_cast(settings: Settings, pace: str | None, wanted: Start | None = Non
         raise Refused(
             f"the dialog {ended(dialog)}", fix=next_step(dialog, settings.file) or "begin another: dialogd run"
         )
-    state, ids = StateDir(settings.state_dir), [agent.id for agent in dialog.header.agents]
-    kept, given = saved_cast(state, settings.file), _named_now(wanted, ids)
+    state, mirror = StateDir(settings.state_dir), log.mirror
+    ids = [one.id for one in dialog.header.agents if mirror is None or one.id in mirror.connection.seats]
+    kept, given = saved_cast(state, settings.file), named_now(wanted, ids)
     known = {seat.id: seat for seat in kept.seats} if kept is not None and kept.dialog == dialog.id else {}
     known |= {seat.id: seat for seat in given}
+    if not ids:
+        raise NotRunning(
+            "no agent of this dialog sits on this machine", fix="what you say: dialogd say; the page: Home"
+        )
     if missing := [who for who in ids if who not in known]:
         starts = "; ".join(start_again(state, settings.file, dialog.id, who) for who in missing)
         who = f" {', '.join(missing)}" if given else ""
@@ -782,7 +792,7 @@ def former_cast(settings: Settings, pace: str | None, wanted: Start | None = Non
     return Cast(dialog.id, seats, pace or (kept.pace if kept is not None else "")).with_ports(ports)
 
 
-def _named_now(wanted: Start | None, ids: Sequence[str]) -> tuple[Seat, ...]:
+def named_now(wanted: Start | None, ids: Sequence[str]) -> tuple[Seat, ...]:
     """The agents that are named for a dialog between `ids` which goes on. Raises `BadInput`."""
     if wanted is None or not (wanted.agents or wanted.agent):
         return ()

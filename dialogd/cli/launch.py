@@ -38,6 +38,7 @@ from dialogd.cli.create import (
     Start,
     check_id,
     former_cast,
+    named_now,
     new_cast,
     takes_options,
     warn_of_twins,
@@ -324,6 +325,9 @@ class Held:
     go_on: Annotated[
         bool, option(None, "Start its agents again (run: or those you name), and go on.", "--continue")
     ] = False
+    line: Annotated[
+        Text, option("LINE", "Join the dialog of `dialogd share`, and run its seats of this machine.", "--with")
+    ] = None
     linger: Annotated[
         Text, option("TIME", "How long the daemons and the page stay after the end: 1 hour, or `always`, until Ctrl-C.")
     ] = None
@@ -363,7 +367,9 @@ def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: option
     lasts = held.lasts
     with interruptible() as interrupt:
         settings = held.settings(topic)
-        if held.go_on:
+        if held.line is not None:
+            cast = _joined_cast(settings, held, wanted)
+        elif held.go_on:
             cast = former_cast(settings, held.pace, wanted)
         elif topic is None:
             raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
@@ -376,7 +382,18 @@ def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: option
                 prices=held.price or (),
                 trust_project=trust_project,
             )
-        raise typer.Exit(perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens))
+        is_new = not (held.go_on or held.line)
+        raise typer.Exit(perform(settings, cast, interrupt, is_new=is_new, stay=lasts, opens=held.opens))
+
+
+def _joined_cast(settings: Settings, held: Held, wanted: Start) -> Cast:
+    """The cast of the seats that a line gives to this machine; who plays them is looked at before it is used."""
+    from dialogd.cli.share import Line, joined
+
+    assert held.line is not None
+    _, asked = named_now(wanted, Line.read(held.line).seats), joined(settings, held.line)
+    remark(f"joined: {asked.dialog.header.topic}; the head in words: {asked.facts['words']}")
+    return former_cast(settings, held.pace, wanted)
 
 
 def perform(

@@ -18,7 +18,7 @@ import typer
 from dialogd.cli import options
 from dialogd.cli.options import daemons, healths, line
 from dialogd.config import Settings, file_flag, file_words
-from dialogd.errors import NotRunning
+from dialogd.errors import DialogdError, NotRunning
 from dialogd.person import taken_out
 from dialogd.protocol import board, lifecycle, questions
 from dialogd.protocol.build import APPROVED, MERGED, listed, red, tested
@@ -30,7 +30,7 @@ from dialogd.protocol.model import ANY, USER, Outcome
 from dialogd.protocol.state import Dialog, budget_standing
 from dialogd.protocol.text import in_words, many, places
 from dialogd.store.disk import StateDir
-from dialogd.store.logfile import wall_time
+from dialogd.store.logfile import LogFile, wall_time
 from dialogd.store.registry import Running
 from dialogd.views.standing import Standing, phase, standing
 
@@ -342,12 +342,58 @@ def status(
         looks = "; ".join(shlex.join(["dialogd", "status", *file_words(file)]) for file in others)
         fix = f"look at those that run: {looks}; or {error.fix}" if others else error.fix
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=fix) from None
+    shared: dict[str, Any] | None = None
+    if dialog.state.hand.keys is not None:
+        dialog, shared = _asked_now(log, dialog)
     situation = Situation.of(dialog, settings.file, running, state)
     missing = taken_out(log.lost(dialog), settings.file)
     typed = takewhile(lambda entry: entry.frame is None or not entry.is_turn, reversed(dialog.entries))
     notices = [entry.notice for entry in reversed([*typed])]  # of what was typed since the last turn by a daemon
     warnings = [*filter(None, [missing, *dialog.header.warnings, *notices])]
-    options.answer(_facts(situation, warnings), _lines(situation, warnings), json=json)
+    shown = [*_lines(situation, warnings), *(f"  {label:8} {line(text)}" for label, text in _shared_rows(shared))]
+    facts = _facts(situation, warnings) | ({"shared": shared} if shared is not None else {})
+    options.answer(facts, shown, json=json)
+
+
+def _asked_now(log: LogFile, dialog: Dialog) -> tuple[Dialog, dict[str, Any]]:
+    """A shared dialog with what its log has now, and how its mirror stands: without an answer, since when.
+
+    For a file that is connected with no log here that is empty.
+    """
+    if (mirror := log.mirror) is None:
+        return dialog, {}
+    said = ""
+    try:
+        dialog = log.pull()
+    except (DialogdError, OSError) as error:
+        said = str(error)
+    since = max(path.stat().st_mtime for path in (log.path, *log.attachments.glob("signatures")))
+    shared = mirror.standing()
+    mirror.close()
+    return dialog, {**shared, "problem": shared["problem"] or said, "since": datetime.fromtimestamp(since).isoformat()}
+
+
+def _shared_rows(shared: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if shared is None:
+        return
+    if not shared:
+        yield (
+            "log",
+            "a copy of a shared dialog: with which log it goes on is not known here, so nothing leaves or comes",
+        )
+        return
+    yield "log", f"{shared['log']} ({shared['name']})"
+    here, away = (", ".join(shared[where]) or "nobody" for where in ("here", "elsewhere"))
+    yield "seats", f"here: {here}; elsewhere: {away}; people: {', '.join(shared['people'])}"
+    if shared["alarm"]:
+        yield "alarm", f"{shared['problem']}; {shared['fix']}"
+    elif shared["problem"]:
+        yield "behind", f"since {shared['since'][11:16]} no answer: {shared['problem']}"
+    else:
+        yield "mirror", "all of it is here, asked just now"
+    yield "head", shared["words"]
+    if shared["typed"]:
+        yield "typed", shared["typed"]
 
 
 def _missed(settings: Settings, since: str | None, *, json: bool) -> None:

@@ -341,7 +341,8 @@ class LogFile:
             self._finish_torn(status)
             status = os.fstat(self._file.fd)
             self._looked_for_torn = True
-        return self._read(status)
+        dialog = self._read(status)
+        return dialog if self.mirror is None else self._finished(status)  # it may have come to be shared meanwhile
 
     def _finish_torn(self, status: os.stat_result) -> None:
         fd, size = self._file.fd, status.st_size
@@ -362,6 +363,9 @@ class LogFile:
     @property
     def mirror(self) -> Mirror | None:
         """What makes this file a mirror, where its dialog is shared from here; None for a local one."""
+        if self._mirror is not None and not self._mirror.is_connected:  # another dialog has taken its place
+            old, self._mirror = self._mirror, None
+            old.close()
         if self._mirror is None and self._dialog is not None and self._dialog.state.hand.keys is not None:
             from dialogd.store.mirror import Connection, Mirror
 

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -128,6 +129,15 @@ def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
     return dialog, misuse(entry, before.state.hand.keys or Keys(), key)
 
 
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """What tells one state of a kept connection from the next; None where there is none."""
+    try:
+        status = (folder / CONNECTION).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
 class Mirror:
     """What makes one dialog file a mirror."""
 
@@ -145,6 +155,7 @@ class Mirror:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._known: tuple[int, list[Signed]] = (-1, [])
+        self._kept = _stamp(file.journals.folder)
 
     # -- the engine -----------------------------------------------------------------------------------------------
 
@@ -156,13 +167,24 @@ class Mirror:
                 self._engine = open_engine(self.connection.place(self.file.journals.folder, self._daemon_of))
             return self._engine
 
+    @property
+    def is_connected(self) -> bool:
+        """True while the file is shared from here at this very log; with the keys that this machine has now."""
+        kept = _stamp(self.file.journals.folder)
+        if kept != self._kept:
+            known = Connection.at(self.file.journals.folder)
+            if known is None or (known.name, known.root) != (self.connection.name, self.connection.root):
+                return False
+            self.connection, self._kept = known, kept
+        return True
+
     def claim(self, agent: str) -> None:
         """Open the log as the daemon of this seat. Raises `SeatTaken`, `BadInput` where the seat is not here."""
         if agent not in self.connection.seats:
             raise BadInput(
                 f"the seat {agent} is on another machine: its key lies where it was made",
                 fix=f"start one of {', '.join(self.connection.seats) or 'no agents'} here, or the person gives {agent}"
-                f" a key of this machine: {self._command('share', '--seat', agent)}",
+                f" a key of this machine: {self._command('share', '--seat', f'{agent}=here')}",
             )
         self._daemon_of = agent
         with self._answers():
@@ -445,7 +467,7 @@ class Mirror:
             closing = threading.Thread(target=self._engine.close, name="closing", daemon=True)
             closing.start()
             closing.join(1)
-        if self._thread is not None:
+        if self._thread not in (None, threading.current_thread()):
             self._thread.join(max(0.0, until - time.monotonic()))
 
     # -- how it stands --------------------------------------------------------------------------------------------
@@ -518,3 +540,16 @@ def take(file: LogFile, connection: Connection) -> Dialog:
     finally:
         mirror.close()
     return file.pull()
+
+
+def part(file: LogFile) -> None:
+    """Let a file be no mirror, once another dialog takes its place: what made it one is set aside. Raises `OSError`."""
+    folder = file.journals.folder
+    left = [path for path in (folder / CONNECTION, file.attachments / SIGNATURES) if path.exists()]
+    if left:
+        aside = folder / "aside" / f"shared-{time.time_ns()}"
+        make_folder(aside)
+        for path in left:
+            write_once(path.read_bytes(), aside / path.name)
+            path.unlink()
+    shutil.rmtree(folder / "git", ignore_errors=True)  # an engine's copy of another log
