@@ -15,7 +15,7 @@ from dialogd.cli import build
 from tests.cli.command import Commands, until
 
 GROUPS = {
-    "Begin": "open run ask build new start live templates",
+    "Begin": "open run ask build new share join start live templates",
     "Speak": "say pass",
     "Steer": "pause resume step retry skip invite leave limit stop",
     "See": "status watch show tasks logs",
@@ -53,7 +53,12 @@ def test_the_help_is_one_screen_of_commands_in_groups(dialogd: Commands) -> None
 
 
 def test_what_has_become_an_option_is_no_command(dialogd: Commands) -> None:
-    now = {"join": "live join", "board": "status --board", "approve-call": "approve CALL", "search": "list WORDS"}
+    now = {
+        "sessions": "live sessions",
+        "board": "status --board",
+        "approve-call": "approve CALL",
+        "search": "list WORDS",
+    }
     for (old, new), done in zip(now.items(), dialogd.all([[old, "x"] for old in now]), strict=True):
         assert (done.code, done.err) == (2, f"error: no such command {old!r}\n  fix: now: dialogd {new}\n")
 
