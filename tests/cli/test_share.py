@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +9,8 @@ from shutil import which
 
 import pytest
 
-from tests.cli.command import Commands, Done, until
-from tests.cli.test_from_seats import ALONE, seated, this_process
+from tests.cli.command import Commands, Done
 from tests.support.gitdaemon import Repository
-from tests.support.postgres import Cluster
 
 pytestmark = pytest.mark.skipif(which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 
