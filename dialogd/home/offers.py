@@ -6,13 +6,13 @@ and sessions that were found here, by name, and the rest are numbers, times and 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dialogd import person
 from dialogd.backends import BACKENDS, Found, address, auto
 from dialogd.backends.live import UNASKED
-from dialogd.backends.seats import CAST
+from dialogd.backends.seats import CAST, Cast
 from dialogd.backends.sessions import TITLES, running_sessions, without_tokens
 from dialogd.cli import options
 from dialogd.cli.create import (
@@ -31,12 +31,14 @@ from dialogd.cli.create import (
     SEATS,
     Start,
     along,
+    create,
     draw_up,
+    read_cast,
     seated,
     usual_ports,
     with_budget,
 )
-from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, continue_apart
+from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, continue_apart, served_at
 from dialogd.cli.options import ask, daemons
 from dialogd.cli.result import estimate_of
 from dialogd.cli.work import NOBODY_TO_ASK
@@ -118,6 +120,20 @@ class NewDialog(Asked):
     slow: float = Field(default=0, ge=0, le=60)
     unattended: bool = False
     key: Name = ""
+
+
+class ToShare(NewDialog):
+    """A dialog with agents `elsewhere`, by the URL of an engine; `sure`: what leaves this machine was looked at."""
+
+    engine: Place
+    elsewhere: list[Name]
+    sure: bool = False
+
+
+class ToJoin(Seated):
+    """The line of somebody else's dialog, and who takes the seat that it gives."""
+
+    line: Place
 
 
 class GoOn(Asked):
@@ -276,6 +292,42 @@ class Offers:
             continue_apart(self.settings, one.file, self.linger)
         return _started(one.file, next((daemon.port for daemon in daemons(self.settings, one.file)), 0))
 
+    def share(self, asked: ToShare) -> Facts:
+        """Write the dialog and say what would leave this machine; once one is `sure`, share it, and have it begin.
+
+        Gives the `line` for the other side. Raises `DialogdError`.
+        """
+        from dialogd.cli.share import draw_up as to_share
+
+        settings, wanted = self._checked(asked)
+        file = self.state.sessions / f"dialog-{digest(asked.model_dump_json(exclude={'sure'}))}.md"
+        settings, cast = replace(settings, file=file), wanted.seats()
+        here = [seat for seat in cast if seat.id not in asked.elsewhere]
+        if not file.exists():
+            known, choices = seated(here, settings, os.environ, dotenv(Path.cwd()))
+            opening = with_budget(draw_up(wanted, cast, usual_ports(cast), settings), known, choices, settings)
+            create(options.log_of(settings), settings, opening)
+        with concerning("engine"):
+            sharing = to_share(settings, asked.engine, asked.elsewhere)
+            if not asked.sure:
+                return {"lines": sharing.words}
+            line = sharing.carry_out()
+        Cast(sharing.dialog.id, tuple(here)).save(self.state, file)
+        return {"line": str(line), **self.go_on(served_at(settings, file, sharing.dialog))}
+
+    def join(self, asked: ToJoin) -> Facts:
+        """Make the mirror that a line names, and have whoever was picked take its seat. Raises `DialogdError`."""
+        from dialogd.cli.share import joined
+
+        (seat,) = read_cast(None, list(self._specs([asked])))
+        settings = replace(self.settings, file=self.state.sessions / f"dialog-{digest(asked.line)}.md")
+        with concerning("line"):
+            found = joined(settings, asked.line)
+        Cast(found.dialog.id, tuple(replace(seat, id=who) for who in found.connection.seats)).save(
+            self.state, settings.file
+        )
+        return self.go_on(served_at(settings, settings.file, found.dialog))
+
     def would_be(self, asked: CarryOut, one: Ongoing | None) -> Facts:
         """What `dialogd build` says of it before it asks. Raises `DialogdError` where it would not begin."""
         words, variables, none = [*PROGRAM, *self._build(asked, one)], without_tokens(os.environ), subprocess.DEVNULL
@@ -340,7 +392,7 @@ class Offers:
                         f"{seat.name}: {seat.backend} runs a program of your own, which no page may choose",
                         fix="pick an agent for that seat; in a terminal `dialogd run` takes commands",
                     )
-        return dataclasses.replace(self.settings, project=project), wanted
+        return replace(self.settings, project=project), wanted
 
     def _specs(self, agents: Sequence[Seated]) -> Iterator[str]:
         """Each agent as `--agent` takes it: only what is offered. Raises `BadInput`, `Refused`."""

@@ -22,7 +22,7 @@ from dialogd.backends.auto import LAST_RESORT, family_of
 from dialogd.cli.launch import Ongoing, ongoing
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, BadInput, StorageError
-from dialogd.home.offers import SHORT, CarryOut, Facts, GoOn, NewDialog, Offers, Paths
+from dialogd.home.offers import SHORT, CarryOut, Facts, GoOn, NewDialog, Offers, Paths, ToJoin, ToShare
 from dialogd.memory import DialogRow, Memory, excerpt
 from dialogd.memory.past import read_dialog, row_of
 from dialogd.protocol.build import came_of
@@ -104,6 +104,16 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
     def go_on(asked: GoOn) -> Facts:
         """Have a dialog go on whose agents are gone: after a restart of the machine, for example."""
         return offers.go_on(listing.standing(asked.dialog))
+
+    @app.post("/share", status_code=201)
+    def share(asked: ToShare) -> Facts:
+        """What would leave this machine; then share a new dialog, which gives the line for the other side."""
+        return offers.share(asked)
+
+    @app.post("/join", status_code=201)
+    def join(asked: ToJoin) -> Facts:
+        """Take part in somebody else's dialog."""
+        return offers.join(asked)
 
     @app.post("/build/look")
     def look(asked: CarryOut) -> Facts:

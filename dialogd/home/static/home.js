@@ -4,7 +4,7 @@ import { $, all, ask, make, put, read, refusal, say, show, soon, stored, visible
 
 const KEPT = "dialogd:home"; // the form as it was left; this tab only, for another program may have this port one day
 const LOOK = 3_000; // milliseconds between two looks at what runs
-const FIELDS = ["question", "project", "budget", "max_turns", "timeout", "max_time"];
+const FIELDS = ["question", "project", "budget", "max_turns", "timeout", "max_time", "engine"];
 const SLOW = 6.5; // seconds of each reply of a rehearsal: it is read, and interrupted
 const EXAMPLE = "Where should user sessions live: Redis or Postgres?";
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -21,7 +21,7 @@ const words = (...parts) => parts.filter(Boolean).join(" · ");
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const plural = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 const titled = (name) => capital(name.replaceAll("-", " "));
-const titleOf = (seat) => (seat.session ? session(seat.session)?.name : "") || backend(seat.backend)?.title || seat.backend;
+const titleOf = (seat) => (seat.elsewhere ? "Somebody else" : seat.session ? session(seat.session)?.name : "") || backend(seat.backend)?.title || seat.backend;
 
 // -- What was chosen, and what the form says of it --------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ function wanted() {
   return {
     question: text("question"),
     template: chosenTemplate(),
-    agents: seats,
+    agents: seats.map(({ elsewhere, ...seat }) => seat),
     budget: text("budget"),
     max_turns: Number(text("max_turns")) || null,
     timeout: text("timeout"),
@@ -50,7 +50,7 @@ let isKnown = false;
 
 function keep() {
   const { agents, template, context } = isKnown ? wanted() : kept;
-  stored(sessionStorage, KEPT, JSON.stringify({ ...wanted(), agents, template, context }));
+  stored(sessionStorage, KEPT, JSON.stringify({ ...wanted(), agents: isKnown ? seats : agents, template, context, engine: field("engine").value }));
 }
 
 function restoreText() {
@@ -67,7 +67,7 @@ function restoreChoices() {
   isKnown = true;
   const template = all("#templates input").find((one) => one.value === kept.template);
   if (template) template.checked = true;
-  const known = (kept.agents ?? []).filter((one) => (one.session ? session(one.session) : backend(one.backend)?.ready));
+  const known = (kept.agents ?? []).filter((one) => one.elsewhere || (one.session ? session(one.session) : backend(one.backend)?.ready));
   seats = kept.agents ? known : usual();
   if (kept.context?.length) attach(kept.context);
 }
@@ -84,7 +84,7 @@ const cards = () => choices.backends.filter((one) => !["rehearsal", "live"].incl
 // -- The cast -----------------------------------------------------------------------------------------------------------
 
 function card(one, seat) {
-  const isHere = (each) => (seat.session ? each.session === seat.session : !each.session && each.backend === seat.backend);
+  const isHere = (each) => !each.elsewhere && (seat.session ? each.session === seat.session : !each.session && each.backend === seat.backend);
   const at = seats.flatMap((each, index) => (isHere(each) ? [index] : []));
   const facts = !one.ready ? [
     make("span", { class: "why", text: one.why_not }),
@@ -124,6 +124,7 @@ function drawCast() {
   show($(".go"), !isBare());
   show($("#cast legend"), !isBare());
   field("rehearse-go").classList.toggle("primary", isBare());
+  field("join-agent").replaceChildren(...ready.map((one) => make("option", { value: one.id, text: one.title })));
   arrange();
   if (focused) all("[data-do=seat]").find((one) => one.dataset.backend === focused.backend && one.dataset.session === focused.session)?.focus();
   drawSeats();
@@ -141,13 +142,16 @@ function drawSeats() {
       "li",
       { class: `seat agent-${index % 10}` },
       avatar(index),
-      make("span", {}, make("span", { class: "seat-name", text: titleOf(seat) }), " ", make("span", { class: "hint", text: names[index] || (index ? "" : "speaks first") })),
-      make("span", { class: "seat-model" }, ...(seat.session ? [] : [model, known])),
-      make("span", { class: "seat-acts" }, index ? act("up", "Move up", "Move up") : "", seat.session ? "" : act("again", "One more", "One more like"), act("unseat", "Remove", "Remove")),
+      make("span", {}, make("span", { class: "seat-name", text: titleOf(seat) }), " ", make("span", { class: "hint", text: words(names[index] || (index ? "" : "speaks first"), seat.elsewhere && "on another computer") })),
+      make("span", { class: "seat-model" }, ...(seat.session || seat.elsewhere ? [] : [model, known])),
+      make("span", { class: "seat-acts" }, index ? act("up", "Move up", "Move up") : "", seat.session || seat.elsewhere ? "" : act("again", "One more", "One more like"), act("unseat", "Remove", "Remove")),
     );
   });
   $("#seats").replaceChildren(...rows);
-  const own = seats.map((seat, index) => [seat, index]).filter(([seat]) => !seat.session);
+  const own = seats.map((seat, index) => [seat, index]).filter(([seat]) => !seat.session && !seat.elsewhere);
+  field("with").checked = isShared();
+  show($("#share"), isShared());
+  drawLeaves();
   $("#own-projects").replaceChildren(...(own.length > 1 ? own : []).map(([seat, index]) => {
     const id = `project-${index}`;
     const input = make("input", { id, list: "projects", spellcheck: "false", placeholder: "the same", "data-seat": String(index), "aria-describedby": `agents.${index}.project-problem` });
@@ -162,7 +166,7 @@ function drawSeats() {
 
 function seatOrNot({ backend, session }) {
   const before = seats.length;
-  seats = seats.filter((one) => one.backend !== backend || one.session !== session);
+  seats = seats.filter((one) => one.elsewhere || one.backend !== backend || one.session !== session);
   if (seats.length === before) seats.push({ backend, session, model: "", project: "" });
   drawCast();
   say(seats.map((one, index) => `${LETTERS[index]} is ${titleOf(one)}`).join(", ") || "Nobody takes part yet");
@@ -275,6 +279,8 @@ function wrong(body) {
   if (turns && !/^[1-9]\d{0,4}$/.test(turns)) return { field: "max_turns", detail: `“${turns}” is no number of turns`, fix: "write a whole number, such as 20" };
   if (body && !body.question) return { field: "question", detail: "Write what they should discuss" };
   if (body && !body.agents.length) return { field: "agents", detail: "Choose who takes part", fix: "press one or two of the cards" };
+  if (body && isShared() && seats.every((one) => one.elsewhere)) return { field: "agents", detail: "Choose who takes part here", fix: "press one of the cards" };
+  if (body && isShared() && !field("engine").value.trim()) return { field: "engine", detail: "Name what carries the dialog", fix: "a git repository or a PostgreSQL database that both sides reach" };
   if (body && misfit()) return { field: "agents", detail: misfit().words, fix: "add or remove agents, or choose another way to talk" };
   return null;
 }
@@ -316,6 +322,7 @@ function changed() {
   isNew = true;
   keep();
   if (!isKnown) return;
+  drawLeaves();
   drawFolds();
   soonEstimate();
 }
@@ -372,6 +379,7 @@ async function start(rehearsal) {
   clear();
   const fault = rehearsal ? null : wrong(body);
   if (fault) return refused(fault, true);
+  if (!rehearsal && isShared()) return share(body);
   const button = rehearsal ? field("rehearse-go") : field("go");
   const name = button.textContent;
   for (const one of [field("rehearse-go"), field("go")]) one.disabled = true;
@@ -399,6 +407,72 @@ async function start(rehearsal) {
   keep();
   location.assign(url);
   return undefined;
+}
+
+// -- With somebody on another machine -----------------------------------------------------------------------------------
+
+let leaves = ""; // the form of which it is shown what leaves this machine
+
+const isShared = () => seats.some((one) => one.elsewhere);
+
+function drawLeaves(form = "", lines = []) {
+  leaves = form;
+  $("#share-lines").replaceChildren(...lines.map((text) => make("li", { text: capital(text) })));
+  show($("#share-leaves"), lines.length > 0);
+  put(field("go"), !isShared() ? "Start" : form ? "Share it and start" : "See what leaves this computer");
+}
+
+// First what would leave this machine; then the same form again shares it, and gives the line for the other side.
+async function share(asked) {
+  const body = keyed({ ...asked, engine: field("engine").value.trim(), elsewhere: seats.flatMap((one, index) => (one.elsewhere ? [LETTERS[index]] : [])) });
+  const sure = leaves === body.key;
+  const answer = await sent(field("go"), sure ? "Sharing…" : "Looking…", "/share", { ...body, sure });
+  if (!answer.ok) {
+    drawLeaves();
+    return refused(answer.facts, true);
+  }
+  if (!sure) {
+    drawLeaves(body.key, answer.facts.lines);
+    return $("#share-leaves").scrollIntoView({ block: "nearest" });
+  }
+  lately = {};
+  field("question").value = "";
+  [context, seats] = [[], usual()];
+  drawContext();
+  drawCast();
+  keep();
+  put($("#line-text"), answer.facts.line);
+  field("line-to").href = own(answer.facts.url) || (await follow(answer.facts));
+  show($("#line"), true);
+  $("#line").scrollIntoView({ block: "center" });
+  return field("line-copy").focus();
+}
+
+async function join() {
+  for (const name of ["line", "join"]) problem(name, "");
+  const body = { line: field("join-line").value.trim(), backend: field("join-agent").value, project: field("join-project").value.trim() };
+  if (!body.line) return problem("line", "Paste the line that you were given");
+  const answer = await sent(field("join-go"), "Joining…", "/join", body);
+  if (!answer.ok) return problem(answer.facts.field === "line" ? "line" : "join", refusal(answer.facts));
+  return location.assign(own(answer.facts.url) || (await follow(answer.facts)));
+}
+
+// Sends what a button stands for; it says so, and cannot be pressed meanwhile.
+async function sent(button, meanwhile, path, body) {
+  const name = button.textContent;
+  button.disabled = true;
+  put(button, meanwhile);
+  say(meanwhile);
+  let answer;
+  try {
+    answer = await ask(path, { body, seconds: 180 });
+  } catch {
+    answer = { ok: false, facts: { detail: "Home does not answer", fix: "see under Running whether it has begun; start Home again in a terminal: dialogd open" } };
+  }
+  button.disabled = false;
+  put(button, name);
+  if (!answer.ok) say(refusal(answer.facts));
+  return answer;
 }
 
 // -- What was decided is carried out ------------------------------------------------------------------------------------
@@ -581,7 +655,7 @@ const acts = {
   again: ({ dataset }) => (seats.splice(Number(dataset.index) + 1, 0, { ...seats[Number(dataset.index)] }), reseated("again", Number(dataset.index) + 1)),
   fit: ({ dataset }) => {
     const before = [...seats];
-    seats = Array.from({ length: Number(dataset.count) }, (_, index) => ({ ...before[index % before.length], ...(index < before.length ? {} : { session: "" }) })).filter((one) => one.session || one.backend);
+    seats = Array.from({ length: Number(dataset.count) }, (_, index) => ({ ...before[index % before.length], ...(index < before.length ? {} : { session: "" }) })).filter((one) => one.session || one.backend || one.elsewhere);
     drawCast();
     changed();
     field("question").focus();
@@ -602,6 +676,11 @@ const acts = {
     return put(button.nextElementSibling, stuck.get(button.dataset.dialog));
   },
   rehearse: () => start(true),
+  copy: async (button) => {
+    getSelection().selectAllChildren($("#line-text"));
+    const isCopied = await navigator.clipboard.writeText($("#line-text").textContent).then(() => true, () => false);
+    put(button, isCopied ? "Copied" : "Selected");
+  },
   check: async (button) => {
     button.disabled = true;
     put($("#checked"), "Looking…");
@@ -646,6 +725,16 @@ $("#start").addEventListener("keydown", (event) => {
     event.preventDefault();
     start(isBare());
   } else if (event.key === "Enter" && event.target.matches("input:not([type=submit])")) event.preventDefault(); // Enter in a limit starts nothing that costs
+});
+
+field("with").addEventListener("change", ({ target }) => {
+  seats = target.checked ? [...seats, { backend: "", session: "", model: "", project: "", elsewhere: true }] : seats.filter((one) => !one.elsewhere);
+  drawCast();
+});
+
+$("#join-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  join();
 });
 
 $("#carry-form").addEventListener("submit", (event) => {

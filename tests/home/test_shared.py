@@ -1,0 +1,36 @@
+"""Sharing and joining by Home's routes: what is refused, where, and to whom."""
+
+from __future__ import annotations
+
+from tests.cli.test_from_seats import ALONE, seated, this_process
+from tests.home.conftest import Home
+from tests.support.machines import make_key
+
+SHARED = {"question": "Tabs or spaces?", "rehearsal": True, "elsewhere": ["B"]}
+LINE = f"dialogd+git+file:///nowhere.git#dialog=0123456789abcdef,root={64 * '0'},seat=B"
+
+
+def test_a_session_that_holds_a_seat_neither_shares_nor_joins(shared: Home) -> None:
+    make_key(shared.commands.folder / ".ssh" / "id_ed25519")
+    asked = {"/share": {**SHARED, "engine": "git+file:///nowhere.git"}, "/join": {"line": LINE}}
+    with seated(shared.commands, this_process()):
+        for path, body in asked.items():
+            found = shared.ask(path, body)
+            assert (found.status, ALONE in found.problem["detail"]) == (409, True), (path, found.text)
+
+
+def test_what_is_wrong_is_said_at_its_field(shared: Home) -> None:
+    wrong: list[tuple[str, dict[str, object], str]] = [
+        ("/share", {**SHARED, "engine": ""}, "engine"),
+        ("/share", {**SHARED, "engine": "git+file:///nowhere.git", "elsewhere": ["Q"]}, "engine"),
+        ("/share", {**SHARED, "engine": "git+file:///nowhere.git", "budget": "a lot"}, "budget"),
+        ("/join", {"line": "dialogd+git+file:///nowhere.git"}, "line"),
+        ("/join", {"line": LINE}, "line"),
+        ("/join", {"line": LINE, "backend": "command:touch ran"}, "agents.0.backend"),
+    ]
+    for path, body, field in wrong:
+        found = shared.ask(path, body)
+        assert found.status in (400, 409, 501, 507), (path, body, found.text)
+        assert (found.problem["field"], bool(found.problem["fix"])) == (field, True), (body, found.text)
+    assert not shared.commands.daemons()
+    assert not (shared.commands.folder / "ran").exists()
