@@ -389,10 +389,11 @@ def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: option
 def _joined_cast(settings: Settings, held: Held, wanted: Start) -> Cast:
     """The cast of the seats that a line gives to this machine; who plays them is looked at before it is used."""
     from dialogd.cli.share import Line, joined
+    from dialogd.protocol.keys import spoken
 
     assert held.line is not None
     _, asked = named_now(wanted, Line.read(held.line).seats), joined(settings, held.line)
-    remark(f"joined: {asked.dialog.header.topic}; the head in words: {asked.facts['words']}")
+    remark(f"joined: {asked.dialog.header.topic}; the head in words: {spoken(asked.log.head[1])}")
     return former_cast(settings, held.pace, wanted)
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,7 +58,7 @@ def doctor(clear: Reap = False, file: options.FileOption = None, json: options.J
     """
     settings = options.settings_for(file)
     start, *facts = [
-        fact for check in (_backends, _state, _ports, _folder, _dialog, _alerts) for fact in check(settings)
+        fact for check in (_backends, _state, _ports, _folder, _dialog, _shared, _alerts) for fact in check(settings)
     ]
     left = find_leftovers(StateDir(settings.state_dir))
     taken = {item: reap(item) for item in left if clear}
@@ -193,6 +194,41 @@ def _dialog(settings: Settings) -> Iterator[Fact]:
         yield _fact("dialog", "problem", f"{settings.file}: {error.strerror}", "name another file with --file")
     else:
         yield _fact("dialog", "ok", f"{settings.file}, turn {found.state.number}, dialog {found.id}")
+
+
+def _shared(settings: Settings) -> Iterator[Fact]:
+    """Of a shared dialog: whether its log answers, and tells of what comes; whether each key of this machine signs."""
+    log = options.log_of(settings)
+    with suppress(DialogdError, OSError):
+        log.read()
+    if (mirror := log.mirror) is None:
+        return
+    from dialogd.protocol.keys import spoken
+    from dialogd.store import signing
+    from dialogd.store.engine import NOTHING, public
+
+    name, here = "shared", mirror.connection
+    try:
+        began = time.monotonic()
+        log.pull()
+        notices = getattr(mirror.engine, "notices_arrive", None)
+        told = "what comes is told at once" if notices is not None and notices() else "asked every 2 s for what comes"
+        took = f"answers in {(time.monotonic() - began) * 1000:.0f} ms; {told}"
+        text = f"{public(here.url)} {took}; here: {', '.join(here.seats) or 'no agent'}; {spoken(log.head[1])}"
+        yield _fact(name, "ok", text)
+        if notices is not None and told.startswith("asked"):
+            yield _fact("notices", "warning", "something swallows them, as poolers do", "name the server's own address")
+    except (DialogdError, OSError) as error:
+        yield _fact(name, "warning", str(error), getattr(error, "fix", ""))
+    finally:
+        mirror.close()
+    for who, key in {**here.seats, here.person_name or "you": here.person}.items():
+        try:
+            signing.sign(Path(key), NOTHING)
+        except DialogdError as error:
+            yield _fact(f"key {who}", "warning", str(error), error.fix)
+        else:
+            yield _fact(f"key {who}", "ok", f"{key} signs")
 
 
 def _alerts(settings: Settings) -> Iterator[Fact]:

@@ -1,30 +1,27 @@
-"""One dialog across machines: `dialogd share` puts it to a log, `dialogd join` makes a mirror of it elsewhere.
-
-Home and `dialogd run --with LINE` use the same: a `Sharing` is drawn up, shown and carried out; `joined` takes a line.
-"""
+"""One dialog across machines: `share` puts it to a log and gives a line, `join` makes a mirror of it elsewhere."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from getpass import getuser
 from os.path import lexists
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
 from dialogd import person
 from dialogd.cli import options
+from dialogd.cli.create import check_id
 from dialogd.cli.options import daemons, plain, remark
-from dialogd.config import Settings, file_flag, file_words, start_command
+from dialogd.config import Settings, file_flag, start_command
 from dialogd.errors import AlreadyRunning, BadInput, Refused
-from dialogd.protocol.header import AGENT_ID, with_keys
-from dialogd.protocol.keys import SOMEBODY, Keys, key_mark, read_key, spoken
+from dialogd.protocol.header import with_keys
+from dialogd.protocol.keys import Keys, key_mark, read_key, spoken
 from dialogd.protocol.model import USER, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import many
@@ -34,10 +31,9 @@ from dialogd.store.engine import public
 from dialogd.store.logfile import LogFile
 from dialogd.store.mirror import Connection, begin, part, take
 
-KEYS = "keys"  # the folder of private keys: of a dialog's seats, and those that wait for a line
-INVITATION = "invitation"
+KEYS = "keys"  # the folder of private keys: of a dialog's seats; in the state directory those that wait for a line
 HERE = "here"
-READERS = {"git": "whoever may read that repository", "postgres": "whoever may read that database"}
+_GUESTS = ("Guest", *(f"Guest {number}" for number in range(2, 100)))
 _CONTEXT = re.compile(r"^(\S.*) \((?:the first [\d,]+ of )?[\d,]+ bytes\):$", re.M)  # as a new dialog names its files
 _LINE = re.compile(
     r"dialogd\+([^#]+)#dialog=([0-9a-f]{8,54}),root=([0-9a-f]{64})(?:,seat=([\w+-]+))?(?:,guest=([^,]+),key=([\w-]{43}))?",
@@ -47,26 +43,23 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one person passes to another: where the log is, how it begins, for which seats, and with which key."""
+    """What one person passes to another: where the log is, how it begins, for which seats, with which secret key."""
 
     url: str
     name: str
     root: str
-    seats: tuple[str, ...] = ()
-    guest: str = ""
-    key: str = ""
+    seats: tuple[str, ...]
+    guest: str
+    key: str
 
     @classmethod
     def read(cls, text: str) -> Line:
         """Read one, also where a mail has broken it. Raises `BadInput` for one that is not whole."""
         match = _LINE.fullmatch("".join(text.split()))
         if match is None:
-            raise BadInput(
-                f"{text[:40]!r} … is no whole line of `dialogd share`",
-                fix="copy it from `dialogd+` to its end, and put it in quotes; for the session that you are in:"
-                " dialogd live join",
-            )
-        url, name, root, seats, guest, key = (part or "" for part in match.groups())
+            fix = "copy it from `dialogd+` to its end, in quotes; for the session that you are in: dialogd live join"
+            raise BadInput(f"{text[:40]!r} … is no whole line of `dialogd share`", fix=fix)
+        url, name, root, seats, guest, key = (found or "" for found in match.groups())
         return cls(url, name, root, tuple(filter(None, seats.split("+"))), unquote(guest), key)
 
     def __str__(self) -> str:
@@ -80,15 +73,13 @@ class Line:
 
 def machine(state: StateDir) -> str:
     """What names this machine at engines: random, and the same each time."""
-    path = state.root / "machine"
-    write_once(secrets.token_hex(8).encode(), path)
-    return path.read_text()
+    write_once(secrets.token_hex(8).encode(), state.root / "machine")
+    return (state.root / "machine").read_text()
 
 
 def kept_key(folder: Path, agent: str) -> Path:
-    """The private key of a seat, in the folder of a dialog or of the state; made where it is not there."""
-    path = folder / KEYS / agent
-    if not path.exists():
+    """The private key of a seat, made where it is not there."""
+    if not (path := folder / KEYS / agent).exists():
         signing.make_key(path, agent)
     return path
 
@@ -103,7 +94,6 @@ def own_key(state: StateDir, given: str) -> Path:
 
 
 def _public(text: str) -> str:
-    """The public key of a line, or of a file. Raises `BadInput`."""
     return found[0] if (found := read_key(text)) else signing.public_key(Path(text).expanduser())
 
 
@@ -112,70 +102,55 @@ def _public(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A dialog as it is to be shared, or how the keys of a shared one are to change.
-
-    `keys` are new, `invited` the seats for which there is
-    no key yet: with that of an invitation, whose private part is `secret`.
-    """
+    """A dialog that is to be shared, or a shared one whose `keys` are to change; `line` is for the other side."""
 
     log: LogFile
     dialog: Dialog
     connection: Connection
     keys: Keys
-    invited: tuple[str, ...]
-    guest: str
-    secret: str
-    is_new: bool
+    line: Line
 
     @property
     def words(self) -> list[str]:
         """What leaves this machine and who can read it, a sentence each."""
-        dialog, files = self.dialog, self.log.attachments.glob("*.md")
-        first = dialog.entries[0].body if dialog.entries else ""
-        context, attached = _CONTEXT.findall(first), [*files]
-        size = dialog.size + sum(path.stat().st_size for path in attached)
-        parts = ["the header", f"entries ({len(dialog.entries)})", many(len(attached), "attachment")]
+        dialog, url, here = self.dialog, self.connection.url, self.connection.seats
+        files = [path.stat().st_size for path in self.log.attachments.glob("*.md")]
+        context = _CONTEXT.findall(dialog.entries[0].body) if dialog.entries else []
+        parts = ["the header", f"what was said ({many(len(dialog.entries), 'time')})"]
         parts += [f"{many(len(context), 'context file')} ({', '.join(context)})"] if context else []
-        scheme, here = urlsplit(self.connection.url).scheme, self.connection.seats
-        who = next((words for name, words in READERS.items() if scheme.startswith(name)), "whoever may read there")
-        away = [agent.id for agent in dialog.header.agents if agent.id not in here]
-        secret = " and ".join(
-            ["the password of that URL"] * (bool(urlsplit(self.connection.url).password))
-            + [f"a secret that takes the seat of {', '.join(self.invited) or self.guest}"] * bool(self.secret)
-        )
+        parts += [many(len(files), "attachment")] if files else []
+        where = "repository" if url.startswith("git") else "database"
+        away = ", ".join(one.id for one in dialog.header.agents if one.id not in here) or "no agent"
+        secret = ["the URL's password"] if urlsplit(url).password else []
+        secret += [f"a secret, by which one is {', '.join((*self.line.seats, self.line.guest))}"] * bool(self.line.key)
         return [
-            f"to {public(self.connection.url)} go, now and with every turn: {', '.join(parts)}; {size:,} bytes so far",
-            f"{who} can read all of it",
-            f"here: {', '.join(here) or 'no agent'}; elsewhere: {', '.join(away) or 'no agent'}",
+            f"to {public(url)} go, now and with every turn: {', '.join(parts)}; {dialog.size + sum(files):,} bytes now",
+            f"whoever may read that {where} can read all of it",
+            f"here: {', '.join(here) or 'no agent'}; elsewhere: {away}",
             f"you are {self.connection.person_name} there, and sign with {self.connection.person}",
-            *([f"the line for the other side holds {secret}: pass it on privately"] if secret else []),
+            *([f"the line for the other side holds {' and '.join(secret)}: pass it on privately"] if secret else []),
         ]
 
     def carry_out(self) -> Line:
-        """Do it; gives the line for the other side. Raises what the engine and the keys do; then nothing was done."""
-        if self.is_new:
-            connection = self._begin()
-        else:
-            connection = self.connection
-            person.set_keys(self.log, _marks(self.keys, self.dialog.state.hand.keys or Keys()))
-            connection.save(self.log.journals.folder)
-        away = tuple(who for who in self.keys.agents if who not in connection.seats)
-        guest = self.guest if self.secret else ""
-        return Line(connection.url, connection.name, connection.root, self.invited or away, guest, self.secret)
-
-    def _begin(self) -> Connection:
-        """Write the keys, into the header where no agent has spoken, and put all of it to the log; both, or neither."""
-        with self.log.locked():  # no daemon here writes between the two
+        """Do it; gives the line with the root of the log. Raises what engine and keys do; then nothing was done."""
+        with self.log.locked():  # no daemon here writes in between
+            marks = _marks(self.keys, self.dialog.state.hand.keys or Keys())
+            if self.connection.root:
+                person.set_keys(self.log, marks)
+                self.connection.save(self.log.journals.folder)
+                return self.line
             part(self.log)  # what an earlier dialog of this name has left
             dialog, before = self.log.read(), self.log.path.read_bytes()
-            head, is_known = dialog.header.text.encode(), dialog.state.hand.keys is not None
+            head = dialog.header.text.encode()
             try:
-                if is_known or any(entry.by != USER for entry in dialog.entries) or not before.startswith(head):
-                    person.set_keys(self.log, _marks(self.keys, dialog.state.hand.keys or Keys()))
+                is_begun = dialog.state.hand.keys is not None or any(entry.by != USER for entry in dialog.entries)
+                if is_begun or not before.startswith(head):
+                    person.set_keys(self.log, marks)
                 else:
-                    text = with_keys(dialog.header.text, self.keys).encode()
-                    self.log.create(text + before[len(head) :], replace=True)
-                return begin(self.log, self.connection, [*self.keys.agents.keys() - self.connection.seats])
+                    text = with_keys(dialog.header.text, self.keys).encode() + before[len(head) :]
+                    self.log.create(text, replace=True)
+                away = [who for who in self.keys.agents if who not in self.connection.seats]
+                return replace(self.line, root=begin(self.log, self.connection, away).root)
             except BaseException:
                 self.log.create(before, replace=True)
                 raise
@@ -187,71 +162,60 @@ def _marks(keys: Keys, known: Keys) -> list[Mark]:
 
 
 def draw_up(
-    settings: Settings, url: str = "", seats: Sequence[str] = (), people: Sequence[str] = (), guest: str = "Guest"
+    settings: Settings, url: str = "", seats: Sequence[str] = (), people: Sequence[str] = (), guest: str = ""
 ) -> Sharing:
-    """How a dialog is to be shared: which keys it has then, and for whom there is an invitation. Writes keys alone.
+    """How a dialog is to be shared, or a shared one's keys are to change; writes nothing but keys of this machine.
 
     `seats` are `ID`, `ID=KEY` or `ID=here`, `people` `KEY` for one's own or `NAME=KEY`. Raises `BadInput`, `Refused`.
     """
     state, log = StateDir(settings.state_dir), options.log_of(settings)
     person.alone(state, "share")
     dialog = options.dialog_at(log)
-    known = Connection.at(log.journals.folder) if log.mirror is not None else None
+    known = log.mirror.connection if log.mirror is not None else None
     if dialog.state.build:
         raise Refused("a build needs one repository on one machine, and cannot be shared", fix="share a dialog")
     if url and known is not None:
-        fix = (
-            f"change its keys without a URL: dialogd share --seat ID{file_flag(log.path)}; or share a copy of the file"
-        )
+        fix = f"change its keys, without a URL: dialogd share --seat ID{file_flag(log.path)}; or share a copy of it"
         raise Refused(f"{log.path} is shared already, at {public(known.url)}", fix=fix)
-    if not url and known is None:
-        fix = "name an engine: dialogd share git+ssh://git@HOST/REPOSITORY, or dialogd share postgresql://HOST/DATABASE"
-        raise BadInput(f"{log.path} is not shared yet", fix=fix)
-    if "#" in url:
-        raise BadInput("a URL with `#` makes no line", fix="write %23 instead")
-    ids = [agent.id for agent in dialog.header.agents]
-    if known is not None:
-        dialog = log.pull()
-    folder, wanted = log.journals.folder, dict(_pairs(dialog, seats or (() if known else ids[1:])))
+    if (known is None and not url) or "#" in url:
+        what = "a URL with `#` makes no line" if url else f"{log.path} is not shared yet"
+        raise BadInput(what, fix="dialogd share git+ssh://git@HOST/REPOSITORY, or dialogd share postgresql://HOST/NAME")
+    dialog = log.pull() if known else dialog
+    ids, wanted, folder = [one.id for one in dialog.header.agents], dict[str, str](), log.journals.folder
+    for given in seats or (() if known else ids[1:]):
+        name, _, text = given.partition("=")
+        who = person.single(person.named(dialog, name), name)
+        wanted[who] = text if text in ("", HERE) else _public(text)
+    away = {who: key for who, key in wanted.items() if key != HERE}
+    if running := next((one for one in daemons(settings, log.path) if one.id in away), None):
+        what = f"{running.id} is to sit elsewhere, and its daemon runs here (pid {running.pid})"
+        raise AlreadyRunning(what, fix=f"end it first: kill {running.pid}")
     own, named = _people(people)
     path = Path(known.person) if known else own_key(state, own)
     mine = signing.public_key(path)
-    names = {key: name for name, key in named.items()}
-    me = known.person_name if known else names.pop(mine, "") or _account(dialog)
+    me = known.person_name if known else next((name for name, key in named.items() if key == mine), getuser())
     others = {name: key for name, key in named.items() if key != mine}
-    taken = {USER.casefold(), *(word.casefold() for one in dialog.everybody for word in (one.id, one.name))}
-    if wrong := next(
-        (one for one in (me, *others, guest) if one.casefold() in taken or not read_key(f"{mine} {one}")), ""
-    ):
-        fix = "take another name, of a line without | and quotes: --person NAME=KEY, --guest NAME"
-        raise BadInput(f"a person cannot be called {wrong!r} here", fix=fix)
-    away = {who: key for who, key in wanted.items() if key != HERE}
-    invited = tuple(who for who, key in away.items() if not key)
-    for running in daemons(settings, settings.file):
-        if running.id in away:
-            what = f"{running.id} is to sit elsewhere, and its daemon runs here (pid {running.pid})"
-            raise AlreadyRunning(what, fix=f"end it first: kill {running.pid}")
-    secret, key = signing.invitation() if invited or not (away or others or known) else ("", "")
-    if secret and guest in (me, *others):
-        raise BadInput(f"{guest} is somebody here already", fix="name the guest: --guest NAME")
-    here = dict(known.seats) if known else {}
-    stay = [who for who, to in wanted.items() if to == HERE] + [who for who in ids if not known and who not in wanted]
-    here = {who: at for who, at in here.items() if who not in away} | {who: str(kept_key(folder, who)) for who in stay}
-    new = {who: away[who] or key for who in away} | {who: signing.public_key(Path(here[who])) for who in stay}
-    agents = {who: new[who] for who in ids if who in new}
-    connection = replace(known, seats=here) if known else Connection(
-        url, secrets.token_hex(8), "", machine(state), str(path), me, here
-    )  # fmt: skip
-    keys = Keys(agents, ({} if known else {me: mine}) | others | ({guest: key} if secret else {}))
-    if known and not (agents or others):
+    if known and not (wanted or others):
         raise BadInput("nothing is to be changed", fix="name a seat or a person: --seat ID, --person NAME=KEY")
-    return Sharing(log, dialog, connection, keys, invited, guest, secret, known is None)
-
-
-def _pairs(dialog: Dialog, seats: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = [(who, text.strip()) for who, _, text in (seat.partition("=") for seat in seats)]
-    found = [(person.single(person.named(dialog, who), who), text) for who, text in pairs]
-    return [(who, text if text in ("", HERE) else _public(text)) for who, text in found]
+    invited = tuple(who for who, key in away.items() if not key)
+    secret, key = signing.invitation() if invited or not (known or others or away) else ("", "")
+    counting = dialog.state.hand.keys or Keys()
+    unused = {counting.agents.get(who) for who in invited}  # an earlier line's: this one takes over its guest
+    free = (name for name in _GUESTS if name != me and counting.people.get(name) in (None, *unused))
+    guests = {guest or next(free): key} if secret else {}
+    taken = {word.casefold() for one in dialog.everybody for word in (USER, one.id, one.name)}
+    for name in (me, *others, *guests):
+        if name.casefold() in taken or not read_key(f"{mine} {name}") or guests.keys() & {me, *others}:
+            fix = "take another name, of a line without | and quotes: --person NAME=KEY, --guest NAME"
+            raise BadInput(f"nobody can be called {name!r} here", fix=fix)
+    here = {who: key for who, key in known.seats.items() if who not in away} if known else {}
+    here |= {who: str(kept_key(folder, who)) for who in ids if wanted.get(who, "" if known else HERE) == HERE}
+    agents = {who: away[who] or key if who in away else signing.public_key(Path(here[who])) for who in (*here, *away)}
+    new = Connection(url, secrets.token_hex(8), "", machine(state), str(path), me, here)
+    connection = replace(known, seats=here) if known else new
+    line = Line(connection.url, connection.name, connection.root, invited or tuple(away), "".join(guests), secret)
+    keys = Keys({who: agents[who] for who in ids if who in agents}, {me: mine} | others | guests)
+    return Sharing(log, dialog, connection, keys, line)
 
 
 def _people(people: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -259,21 +223,12 @@ def _people(people: Sequence[str]) -> tuple[str, dict[str, str]]:
     own, named = "", dict[str, str]()
     for given in people:
         name, equals, text = given.partition("=")
-        if read_key(given) or not equals or " " in name.strip():  # a key may end in `=`
+        if not equals or Path(given).expanduser().is_file():
             own = given
-            continue
-        named[name.strip()] = _public(text)
-        if Path(text).expanduser().is_file() and not text.endswith(".pub"):
-            own = text
+        else:
+            named[name.strip()] = _public(text)
+            own = text if not text.endswith(".pub") and Path(text).expanduser().is_file() else own
     return own, named
-
-
-def _account(dialog: Dialog) -> str:
-    """The name of this account, where it is no agent's."""
-    with suppress(OSError, KeyError):
-        if (name := getuser()).casefold() not in {agent.id.casefold() for agent in dialog.everybody}:
-            return name
-    return SOMEBODY
 
 
 # -- Joining ----------------------------------------------------------------------------------------------------------
@@ -287,49 +242,35 @@ class Joined:
     dialog: Dialog
     connection: Connection
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What it is, for programs; `words` are the head, `next` the commands that start the seats of this machine."""
-        here, file = list(self.connection.seats), self.log.path
-        return {
-            "file": str(file), "dialog": self.dialog.id, "topic": self.dialog.header.topic,
-            "name": self.connection.name, "root": self.connection.root, "words": spoken(self.log.head[1]), "here": here,
-            "elsewhere": [one.id for one in self.dialog.header.agents if one.id not in here],
-            "person": self.connection.person_name, "next": [start_command(who, file) for who in here],
-        }  # fmt: skip
-
 
 def joined(settings: Settings, text: str, own: str = "") -> Joined:
-    """Make the mirror that a line names, with keys of this machine in the place of its invitation.
+    """Make the mirror that a line names, with keys of this machine in the place of the line's; `own` is the person's.
 
-    One that was made by this very line is gone on with. `own` is the path of the person's key. Raises `BadInput` for
-    what is no whole line, `Refused` where the file is there, or the line was used already, `Alarm` where the log does
-    not begin as the line says, and what the engine does.
+    One that this very line has made is gone on with. Raises `BadInput` for what is no whole line, `Refused` where the
+    file is there, or the line was used already, and what `take` does.
     """
     line, state, log = Line.read(text), StateDir(settings.state_dir), options.log_of(settings)
     person.alone(state, "mirror")
-    folder = log.journals.folder
-    known, is_there = Connection.at(folder), lexists(log.path)
-    is_ours = known is not None and (known.name, known.root) == (line.name, line.root)
-    if is_there and not is_ours:
-        again = f"dialogd join LINE --file {file_words(log.path.with_stem(f'{log.path.stem}-2'))[1]}"
-        raise Refused(f"{log.path} is there already, and is not overwritten", fix=f"name another file: {again}")
-    path = own_key(state, own)
-    if not is_there:
-        part(log)
-    invitation = folder / KEYS / INVITATION
+    folder, known, is_there = log.journals.folder, Connection.at(log.journals.folder), lexists(log.path)
+    if is_there and (known is None or (known.name, known.root) != (line.name, line.root)):
+        fix = "name another file: dialogd join LINE --file FILE"
+        raise Refused(f"{log.path} is there already, and is not overwritten", fix=fix)
+    path, invitation = own_key(state, own), folder / KEYS / "invitation"
     invited = signing.write_invitation(line.key, invitation) if line.key else ""
     seats = {who: str(folder / KEYS / who) for who in line.seats}
-    new = Connection(line.url, line.name, line.root, machine(state), str(path), "", seats)
+    connection = Connection(line.url, line.name, line.root, machine(state), str(path), "", seats)
     try:
-        dialog = log.pull() if is_there else take(log, new)
-        connection, marks = _own(new, dialog, state, folder, invited, line.guest)
-        if marks and log.mirror is not None:  # signed by the invitation, which is worth nothing from then on
+        if not is_there:  # whatever an earlier dialog of this name has left
+            part(log)
+            log.set_aside(set())
+        dialog = log.pull() if is_there else take(log, connection)
+        connection, marks = _with_own_keys(connection, dialog, (folder, state.root), invited, line.guest)
+        if marks and log.mirror is not None:  # the last thing that the invitation signs
             log.mirror.connection = replace(connection, person=str(invitation), person_name=line.guest)
             dialog = person.set_keys(log, marks)
         connection.save(folder)
     except BaseException:
-        if not is_there:  # nothing is left of a line that was worth nothing
+        if not is_there:
             log.path.unlink(missing_ok=True)
             part(log)
         raise
@@ -338,54 +279,47 @@ def joined(settings: Settings, text: str, own: str = "") -> Joined:
             left.unlink(missing_ok=True)
         if log.mirror is not None:
             log.mirror.close()
-    log.set_aside({entry.chain for entry in dialog.entries})
     return Joined(log, dialog, connection)
 
 
-def _own(
-    new: Connection, dialog: Dialog, state: StateDir, folder: Path, invited: str, guest: str
+def _with_own_keys(
+    new: Connection, dialog: Dialog, folders: Sequence[Path], invited: str, guest: str
 ) -> tuple[Connection, list[Mark]]:
     """The connection with the seats that are this machine's, and the keys that take the place of the invitation's."""
     keys, mine, seats, agents = dialog.state.hand.keys or Keys(), signing.public_key(Path(new.person)), {}, {}
     for who in new.seats:
         if invited and keys.agents.get(who) == invited:
-            seats[who] = str(kept_key(folder, who))
+            seats[who] = str(kept_key(folders[0], who))
             agents[who] = signing.public_key(Path(seats[who]))
-        else:  # a key that was made here, for a line that names it, or by an earlier join
-            made = (at / KEYS / who for at in (folder, state.root))
-            at = next(
-                (path for path in made if path.exists() and signing.public_key(path) == keys.agents.get(who)), None
-            )
-            seats |= {who: str(at)} if at is not None else {}
+        for path in (folder / KEYS / who for folder in folders):  # made for a line that names it, or by an earlier join
+            if path.exists() and signing.public_key(path) == keys.agents.get(who):
+                seats[who] = str(path)
     people = {guest: mine} if invited and keys.people.get(guest) == invited else {}
     _, name = Keys(people={**keys.people, **people}).of(mine)
     if not seats and not name:
-        was_known = invited and any(invited in text for text in (dialog.header.text, *map(str, _key_marks(dialog))))
-        what = "this line was used already" if was_known else "no key of this machine counts in that dialog"
-        raise Refused(what, fix="ask for a new line: dialogd share --seat ID, on the machine that shares it")
+        said = "\n".join([dialog.header.text, *(str(mark) for entry in dialog.entries for mark in entry.all("KEY"))])
+        is_used = invited and invited in said
+        what = "this line was used already" if is_used else "no key of this machine counts in that dialog"
+        raise Refused(what, fix="ask for a new line, of whoever shared it: dialogd share --seat ID")
     return replace(new, seats=seats, person_name=name), _marks(Keys(agents, people), keys)
-
-
-def _key_marks(dialog: Dialog) -> list[Mark]:
-    return [mark for entry in dialog.entries for mark in entry.all("KEY")]
 
 
 # -- The commands -----------------------------------------------------------------------------------------------------
 
+Seats = Annotated[
+    options.Texts, options.option("ID[=KEY]", "A seat elsewhere, or ID=here. Default: all but the first.")
+]
+People = Annotated[options.Texts, options.option("[NAME=]KEY", "Your SSH key; NAME=KEY: another person's.", "--person")]
+
 
 def share(
     url: Annotated[
-        str, typer.Argument(metavar="[URL]", help="The engine; without it: change a shared one's keys.")
+        str, typer.Argument(metavar="[URL]", help="The engine; without it a shared one's keys change.")
     ] = "",
     *,
-    seat: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID[=KEY]", help="A seat that is elsewhere, or ID=here. Default: all but the first."),
-    ] = None,
-    people: Annotated[
-        list[str] | None, typer.Option("--person", metavar="[NAME=]KEY", help="Your key; NAME=KEY: another person's.")
-    ] = None,
-    guest: Annotated[str, typer.Option(metavar="NAME", help="What the person at the other side is called.")] = "Guest",
+    seat: Seats = None,
+    people: People = None,
+    guest: Annotated[str, options.option("NAME", "What the person at the other side is called.", "--guest")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     file: options.FileOption = None,
     json: options.JsonOption = False,
@@ -393,20 +327,15 @@ def share(
     """Share a dialog with another machine.
 
     By a database or a git repository that both reach: URL is postgresql://…, git+ssh://…, git+https://… or
-    git+file:///…. What leaves this machine is said first. Prints one line, for `dialogd join` there. A KEY is an SSH
-    public key, or its file.
+    git+file:///…. What leaves this machine is said first. Prints one line, for `dialogd join` there.
     """
     from dialogd.cli.work import ask
 
-    settings = options.settings_for(file)
-    sharing = draw_up(settings, url, seat or (), people or (), guest)
-    if sharing.is_new:
-        for row in sharing.words:
-            remark(row)
-        ask("Share it?", yes=yes)
-    line = sharing.carry_out()
-    words = spoken(sharing.log.head[1])
-    remark(f"shared; the head in words, to be compared by voice: {words}\nthere: dialogd join LINE, in quotes")
+    sharing = draw_up(options.settings_for(file), url, seat or (), people or (), guest)
+    remark("\n".join(sharing.words))
+    ask("Share it?", yes=yes or not url)
+    line, words = sharing.carry_out(), spoken(sharing.log.head[1])
+    remark(f"shared; its head, to be compared by voice: {words}; at the other side: dialogd join 'LINE'")
     facts = {"line": str(line), "words": words, "root": line.root, "name": line.name}
     options.answer(facts, [str(line)], json=json)
 
@@ -415,9 +344,7 @@ def join(
     line: Annotated[str, typer.Argument(metavar="[LINE]", help="What `dialogd share` printed, in quotes.")] = "",
     *,
     own: Annotated[str, typer.Option("--person", metavar="KEY", help="The file of your SSH key.")] = "",
-    key: Annotated[
-        str, typer.Option("--key", metavar="ID", help="Only make a key for that seat, to be named in a line later.")
-    ] = "",
+    key: Annotated[str, typer.Option(metavar="ID", help="Make a key for that seat, for a line to come; no more.")] = "",
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -427,22 +354,20 @@ def join(
     """
     settings = options.settings_for(file)
     if key:
-        state = StateDir(settings.state_dir)
-        person.alone(state, "mirror")
-        if not AGENT_ID.fullmatch(key):
-            raise BadInput(f"{key!r} is no agent's id", fix="name the seat: dialogd join --key B")
-        public_key = signing.public_key(kept_key(state.root, key))
-        remark(f"for whoever shares the dialog: dialogd share URL --seat '{key}=KEY' --person 'YOU=YOUR KEY'")
-        options.answer({"seat": key, "key": public_key}, [public_key], json=json)
+        person.alone(state := StateDir(settings.state_dir), "mirror")
+        check_id(key, f"--key {key!r}", "name the seat: dialogd join --key B")
+        made = signing.public_key(kept_key(state.root, key))
+        remark(f"for whoever shares the dialog: dialogd share URL --seat '{key}={made}' --person 'YOU=YOUR KEY'")
+        options.answer({"seat": key, "key": made}, [made], json=json)
         return
     found = joined(settings, line, own)
-    facts = found.facts
-    rows = [
-        facts["topic"],
-        f"  file   {facts['file']}",
-        f"  seats  here: {', '.join(facts['here']) or 'none'}; elsewhere: {', '.join(facts['elsewhere']) or 'none'}",
-        f"  you    {facts['person'] or 'may only read: your key is none of the people there'}",
-        f"  head   {facts['words']} (compare it by voice)",
-        *(f"  start  {command}" for command in facts["next"]),
-    ]
-    options.answer(facts, map(plain, rows), json=json)
+    here, agents, path = found.connection.seats, found.dialog.header.agents, found.log.path
+    facts = {
+        "file": str(path), "topic": found.dialog.header.topic, "words": spoken(found.log.head[1]), "here": list(here),
+        "elsewhere": [one.id for one in agents if one.id not in here], "person": found.connection.person_name or None,
+        "next": [start_command(who, path) for who in here],
+        "root": found.connection.root, "name": found.connection.name,
+    }  # fmt: skip
+    rows = ((row, value if isinstance(value, list) else [value]) for row, value in [*facts.items()][:-2])
+    lines = (f"{row:9}  {'; '.join(str(one or 'nobody: no key there is yours') for one in each)}" for row, each in rows)
+    options.answer(facts, map(plain, lines), json=json)

@@ -9,8 +9,11 @@ from shutil import which
 
 import pytest
 
-from tests.cli.command import Commands, Done
+from dialogd.cli.options import ask
+from tests.cli.command import Commands, Done, until
+from tests.cli.test_from_seats import ALONE, seated, this_process
 from tests.support.gitdaemon import Repository
+from tests.support.postgres import Cluster
 
 pytestmark = pytest.mark.skipif(which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 
@@ -88,4 +91,170 @@ def test_a_line_carries_a_new_dialog_to_another_machine(ada: Commands, bob: Comm
         shown = ok(one("status")).out
         assert url in shown
         assert "all of it is here" in shown
-        assert ok(one("verify")).code == 0
+
+
+def test_a_dialog_that_goes_on_is_shared_with_all_that_was_said(ada: Commands, bob: Commands, url: str) -> None:
+    """An agent has spoken: the keys stand in a note, and earlier text stays byte for byte."""
+    assert ada("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--max-turns", "3").code == 4
+    before = ada.file.read_bytes()
+    line = shared(ada, url)
+    assert ada.file.read_bytes().startswith(before)
+    assert "[KEY: B | ssh-ed25519 " in ada.file.read_text()
+    ok(bob("join", line))
+    assert bob.file.read_bytes().startswith(before)
+    for words in (["plan"], ["export", "--to", "md"], ["show"]):
+        assert bob(*words).code == 0, words
+    ok(bob("say", "From another machine."))
+    ok(ada("status"))
+    assert "## Turn 4 — Guest" in ada.file.read_text()
+
+
+def test_what_the_person_does_on_one_machine_counts_on_both(ada: Commands, bob: Commands, url: str) -> None:
+    ada.begin("Tabs?")
+    ok(bob("join", shared(ada, url)))
+    ok(bob("pause"))
+    assert "paused" in ok(ada("status")).out
+    ok(ada("invite", "C"))
+    ok(ada("leave", "C"))
+    with bob.file.open("a") as file:
+        file.write("typed into the mirror\n")
+    typed = standing(bob)["typed"]
+    assert f"dialogd say - --file {bob.file} < {bob.file}.typed.md" in str(typed)
+    assert (bob.folder / "dialog.md.typed.md").read_text() == "typed into the mirror\n"
+    assert bob.file.read_bytes() == ada.file.read_bytes()
+    ok(ada("stop", "--file", str(ada.file)))
+    assert "ended" in ok(bob("status")).out
+    assert bob("start", "A", "--port", "0").code == 2
+
+
+def test_lines_that_are_not_whole_or_not_true_make_no_mirror(ada: Commands, bob: Commands, url: str) -> None:
+    ada.begin("Tabs?")
+    line = shared(ada, url)
+    head, _, rest = line.partition(",root=")
+    other = f"{head},root={'0' * 64}{rest[64:]}"
+    wrong = {
+        line[:-3]: "no whole line",
+        line[8:]: "no whole line",
+        "B": "no whole line",
+        other: "the log does not begin as the line",
+        line[:-43] + "A" * 43: "no key of this machine counts",
+        line.replace("#dialog=", "#dialog=0"): "",
+    }
+    for text, why in wrong.items():
+        done = bob("join", text)
+        assert (done.code > 0, why in done.err, bob.file.exists()) == (True, True, False), (text, done)
+        assert "  fix: " in done.err
+    broken = f"{line[:70]}\n  {line[70:]}\n"
+    bob.file.write_text("my notes")
+    there = bob("join", broken)
+    assert (there.code, bob.file.read_text()) == (1, "my notes")
+    assert "dialogd join LINE --file" in there.err
+    bob.file.unlink()
+    ok(bob("join", broken))
+    ok(bob("join", line))  # once more says the same
+
+
+def test_a_line_is_worth_nothing_once_it_was_used(ada: Commands, bob: Commands, url: str, tmp_path: Path) -> None:
+    ada.begin("Tabs?")
+    line = shared(ada, url)
+    ok(bob("join", line))
+    eve = machine(tmp_path, "eve")
+    late = eve("join", line)
+    assert (late.code, eve.file.exists()) == (1, False)
+    assert "this line was used already" in late.err
+
+
+def test_a_seat_goes_to_a_key_that_was_asked_for_before(ada: Commands, bob: Commands, url: str) -> None:
+    ada.begin("Tabs?")
+    seat = ok(bob("join", "--key", "B")).out.strip()
+    hers = (bob.folder / ".ssh/id_ed25519.pub").read_text().strip()
+    line = shared(ada, url, "--seat", f"B={seat}", "--person", f"Bob={hers}")
+    assert "key=" not in line
+    joined = ok(bob("join", line, "--json")).json
+    assert (joined["here"], joined["person"]) == (["B"], "Bob")
+    ok(bob("say", "--note", "It is me."))
+    ok(ada("status"))
+    assert "Note — Bob" in ada.file.read_text()
+
+
+def test_keys_of_a_shared_dialog_are_changed(ada: Commands, bob: Commands, url: str, tmp_path: Path) -> None:
+    ada.begin("Tabs?")
+    ok(bob("join", shared(ada, url)))
+    second = ada("share", url, "--yes")
+    assert (second.code, "is shared already" in second.err) == (1, True)
+    refused = bob("share", "--seat", "A=here")
+    assert (refused.code, "it changes another's key and is signed by Guest" in refused.err) == (1, True)
+    ok(ada("invite", "C"))
+    lost = ok(ada("share", "--seat", "C")).out.strip()
+    line = ok(ada("share", "--seat", "C")).out.strip()  # it takes the place of one that nobody used
+    assert ("guest=Guest%202" in lost, "guest=Guest%202" in line) == (True, True)
+    carol = machine(tmp_path, "carol")
+    assert ok(carol("join", line, "--json")).json["here"] == ["C"]
+    ok(ada("share", "--seat", "B=here"))
+    assert (standing(ada)["here"], standing(bob)["here"]) == (["A", "B"], ["B"])
+    ok(carol("say", "--note", "Here I am."))
+    assert bob("share").code == 2
+
+
+@pytest.mark.parametrize("words", [["share", "URL", "--yes"], ["join", "LINE"]], ids=["share", "join"])
+def test_a_session_that_holds_a_seat_opens_no_door(ada: Commands, bob: Commands, url: str, words: list[str]) -> None:
+    ada.begin("Tabs?")
+    line = shared(ada, url)
+    bob.begin("Spaces?", "other.md")
+    with seated(bob, this_process(), "A", bob.folder / "other.md"):
+        where = ["--file", str(bob.folder / ("other.md" if words[0] == "share" else "new.md"))]
+        done = bob(*[{"URL": url, "LINE": line}.get(word, word) for word in words], *where)
+    assert (done.code, ALONE in done.err) == (1, True), done.err
+    assert not (bob.folder / "new.md").exists()
+
+
+def test_another_dialog_in_the_place_of_a_mirror_is_local(ada: Commands, bob: Commands, url: str) -> None:
+    ada.begin("Tabs?")
+    ok(bob("join", shared(ada, url)))
+    before = ada.file.read_bytes()
+    ok(bob("new", "Spaces?", "--replace"))
+    ok(bob("say", "--note", "Only here."))
+    shown = ok(bob("status")).out
+    assert ("Spaces?" in shown, url in shown) == (True, False)
+    assert not (bob.folder / "dialog.md.d/signatures").exists()
+    ok(ada("status"))
+    assert ada.file.read_bytes().startswith(before)
+    assert "Only here." not in ada.file.read_text()
+    ok(bob("share", url, "--yes"))
+    assert "all of it is here" in ok(bob("status")).out
+
+
+def test_without_its_engine_a_mirror_is_read_and_says_since_when(ada: Commands, url: str, tmp_path: Path) -> None:
+    ada.begin("Tabs?")
+    shared(ada, url)
+    where = Path(url.removeprefix("git+file://"))
+    where.rename(tmp_path / "gone")
+    shown = ok(ada("status"))
+    assert "no answer" in shown.out
+    assert ok(ada("verify")).code == 0
+    doubt = ada("doctor")
+    assert "?? " in next(row for row in doubt.out.split("\n") if " shared " in row)
+    said = ada("say", "--note", "Hello?")
+    assert (said.code > 0, "Traceback" in said.err) == (True, False)
+
+
+def test_a_whole_dialog_between_two_machines(ada: Commands, bob: Commands, cluster: Cluster) -> None:
+    """Scripted agents, each with its own daemon and state, over one database; the person stops nothing."""
+    cluster.new_database("share")
+    url = cluster.url("ada", "share")
+    ada.begin("Tabs?")
+    assert "whoever may read that database" in ada("share", url).err
+    line = shared(ada, url)
+    ok(ada("start", "A", "--port", "0", "--detach"))
+    ask(ada.daemons()[0].port, "POST", "/notify", {}, seconds=5)
+    doubt = ada("doctor")
+    assert "answers in" in doubt.out
+    assert "what comes is told at once" in doubt.out
+    assert doubt.out.count(" signs") == 2
+    done = ok(bob("run", "--agent", "B=rehearsal", "--with", line))
+    assert "joined: Tabs?" in done.err
+    until(lambda: ada.file.read_bytes() == bob.file.read_bytes(), "the mirrors to be equal")
+    text = ada.file.read_text()
+    assert ("## Turn 2 — Claude A" in text or "## Turn 2" in text, "[CONSENSUS_REACHED" in text) == (True, True)
+    assert list(bob.state.archive.glob("*.md"))
+    ada("stop", "--file", str(ada.file))
