@@ -293,10 +293,7 @@ class Offers:
         return _started(one.file, next((daemon.port for daemon in daemons(self.settings, one.file)), 0))
 
     def share(self, asked: ToShare) -> Facts:
-        """Write the dialog and say what would leave this machine; once one is `sure`, share it, and have it begin.
-
-        Gives the `line` for the other side. Raises `DialogdError`.
-        """
+        """Write the dialog and say what would leave this machine; once one is `sure`, share it, and have it begin."""
         from dialogd.cli.share import draw_up as to_share
 
         settings, wanted = self._checked(asked)
@@ -316,16 +313,15 @@ class Offers:
         return {"line": str(line), **self.go_on(served_at(settings, file, sharing.dialog))}
 
     def join(self, asked: ToJoin) -> Facts:
-        """Make the mirror that a line names, and have whoever was picked take its seat. Raises `DialogdError`."""
+        """Make the mirror that a line names, and have whoever was picked take its seat."""
         from dialogd.cli.share import joined
 
         (seat,) = read_cast(None, list(self._specs([asked])))
         settings = replace(self.settings, file=self.state.sessions / f"dialog-{digest(asked.line)}.md")
         with concerning("line"):
             found = joined(settings, asked.line)
-        Cast(found.dialog.id, tuple(replace(seat, id=who) for who in found.connection.seats)).save(
-            self.state, settings.file
-        )
+        here = tuple(replace(seat, id=who) for who in found.connection.seats)
+        Cast(found.dialog.id, here).save(self.state, settings.file)
         return self.go_on(served_at(settings, settings.file, found.dialog))
 
     def would_be(self, asked: CarryOut, one: Ongoing | None) -> Facts:
