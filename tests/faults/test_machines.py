@@ -249,14 +249,15 @@ only_postgres = pytest.mark.parametrize("engine", ["postgres"], indirect=True)
 
 
 def test_killed_daemons_lose_and_double_nothing(two: Make, engine: Engine) -> None:
-    """-9 at a random moment, twelve times, once both at a time."""
+    """-9 at a random moment, twelve times (six in git, which may push but six times a minute), once both at a time."""
     both = two()
     both.start()
     rng = random.Random(22)
-    for kill in range(12):
+    kills = 12 if isinstance(engine, InPostgres) else 6
+    for kill in range(kills):
         both.goes_on(1)
         time.sleep(rng.random() * 0.25)
-        hit = "AB" if kill == 6 else rng.choice("AB")
+        hit = "AB" if kill == 3 else rng.choice("AB")
         for who in hit:
             both.daemon(who).kill()
             both.kills += 1
@@ -267,7 +268,7 @@ def test_killed_daemons_lose_and_double_nothing(two: Make, engine: Engine) -> No
     both.goes_on(3)
     both.kills += 2  # the end may cut a call
     assert both.end() == []
-    assert both.number("A") > 12
+    assert both.number("A") > kills
 
 
 @only_postgres
@@ -318,7 +319,7 @@ def test_cut_connections_lose_and_double_nothing(two: Make, engine: Engine) -> N
     both = two()
     both.start()
     rng = random.Random(23)
-    for turn in range(8):
+    for turn in range(8 if isinstance(engine, InPostgres) else 3):
         both.goes_on(1)
         who = rng.choice("AB")
         if isinstance(engine, InPostgres) and turn % 2:
@@ -409,6 +410,7 @@ def test_a_seat_has_one_daemon_at_a_time(two: Make, engine: InPostgres) -> None:
     assert all(engine.log().count(word.encode()) <= 1 for word in extra)
 
 
+@only_postgres
 def test_a_full_disk_at_a_mirror_loses_nothing(two: Make) -> None:
     """The log takes A's entry, the disk here does not: A says so, and goes on when there is room."""
     both = two()
@@ -469,7 +471,8 @@ def test_lost_races_are_nobodys_loss(two: Make, engine: Engine) -> None:
     """Both people speak at once, again and again, while the agents do."""
     both = two()
     both.start()
-    for turn in range(4):
+    rounds = 4 if isinstance(engine, InPostgres) else 2
+    for turn in range(rounds):
         both.goes_on(1)
         running = [
             machine.begun(
@@ -483,4 +486,4 @@ def test_lost_races_are_nobodys_loss(two: Make, engine: Engine) -> None:
     both.kills += 2
     assert both.end() == []
     log = engine.log().decode()
-    assert [log.split().count(f"Mind-{who}-{turn}") for who in "AB" for turn in range(4)] == [1] * 8
+    assert [log.split().count(f"Mind-{who}-{turn}") for who in "AB" for turn in range(rounds)] == [1] * 2 * rounds
