@@ -597,7 +597,8 @@ class State:
 
     @property
     def has_spoken(self) -> bool:
-        return bool(self.floor.spoke_at)
+        """True once an agent has: a sealed answer is one."""
+        return bool(self.floor.spoke_at or self.debts.seals)
 
     def is_asked_to_decide(self, agent: str) -> bool:
         """True when `agent` is to decide what the others could not, and was asked for its turn since."""
