@@ -19,6 +19,7 @@ from dialogd.store.logfile import Addition, LogFile
 from tests.engines.memory import LOGS, Memory, registered
 from tests.faults.shared import faults
 from tests.logfile.files import dialog_file
+from tests.logfile.moments import written
 from tests.support.machines import NAME, Cast, Files
 
 URL = "memory://engine"
@@ -99,6 +100,14 @@ def test_nothing_stands_in_a_mirror_that_the_log_does_not_have(both: Both) -> No
     memory(log).is_away = False
     assert log.append(says("one", "A", "B"), log.journals.of("A")) is not None
     assert both.found("one") == []
+
+
+def test_signatures_are_flushed_before_their_entry_is_written(both: Both) -> None:
+    log = both.here.log()
+    files = {"entry": both.here.file, "signature": both.here.file.with_name("dialog.md.d") / "signatures"}
+    steps = written(files, lambda: log.append(says("one", "A", "B"), log.journals.of("A")))
+    wanted = ["write signature", "flush signature", "write entry", "flush entry"]
+    assert [step for step in steps if "read" not in step] == wanted
 
 
 def test_a_lost_race_is_asked_anew(both: Both) -> None:

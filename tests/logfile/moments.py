@@ -40,8 +40,8 @@ def written(files: Mapping[str, Path], work: Callable[[], object]) -> list[str]:
     steps: list[str] = []
 
     def called(name: str, frame: FrameType) -> None:
-        if name not in words:
-            return
+        if name not in words or not isinstance(frame.f_locals.get("fd"), int):
+            return  # a pipe to another program
         touched = os.fstat(frame.f_locals["fd"])
         found = [file for file, path in files.items() if path.exists() and os.path.samestat(path.stat(), touched)]
         steps.extend(f"{words[name]} {file}" for file in found)
