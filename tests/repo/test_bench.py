@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.postgres import program
 from tests.tasks.site import BWRAP
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -78,6 +79,18 @@ def test_the_bench_of_a_build_has_each_round_beside_the_same_work_alone() -> Non
     rows = [line.split() for line in said.splitlines()[2:]]
     assert [row[0] for row in rows] == ["1", "2", "all"]
     assert all(float(figure) for row in rows for figure in row[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not program("initdb"), reason="initdb is not installed (package postgresql)")
+def test_the_bench_of_machines_has_each_engine_beside_the_file_and_many_dialogs() -> None:
+    said = bench("--seconds", "3", "--distances", "0", "--dialogs", "50", script="bench_machines.py")
+    rows = re.findall(
+        r"^(the local file|PostgreSQL, 0|git remote, 0).* +([\d.]+) +([\d.]+|-) +([\d.]+|-) .*$", said, re.M
+    )
+    assert [row[0] for row in rows] == ["the local file", "PostgreSQL, 0", "git remote, 0"]
+    assert re.search(r"^ +50 +0 +[\d,]+ ", said, re.M)
+    assert re.search(r"^ +50 +5 +\d+ ", said, re.M)
 
 
 @pytest.mark.slow
