@@ -33,7 +33,6 @@ from dialogd.store.mirror import Connection, begin, part, take
 
 KEYS = "keys"  # the folder of private keys: of a dialog's seats; in the state directory those that wait for a line
 HERE = "here"
-_GUESTS = ("Guest", *(f"Guest {number}" for number in range(2, 100)))
 _CONTEXT = re.compile(r"^(\S.*) \((?:the first [\d,]+ of )?[\d,]+ bytes\):$", re.M)  # as a new dialog names its files
 _LINE = re.compile(
     r"dialogd\+([^#]+)#dialog=([0-9a-f]{8,54}),root=([0-9a-f]{64})(?:,seat=([\w+-]+))?(?:,guest=([^,]+),key=([\w-]{43}))?",
@@ -113,21 +112,21 @@ class Sharing:
     @property
     def words(self) -> list[str]:
         """What leaves this machine and who can read it, a sentence each."""
-        dialog, url, here = self.dialog, self.connection.url, self.connection.seats
-        files = [path.stat().st_size for path in self.log.attachments.glob("*.md")]
+        dialog, url, here, line = self.dialog, self.connection.url, self.connection.seats, self.line
         context = _CONTEXT.findall(dialog.entries[0].body) if dialog.entries else []
-        parts = ["the header", f"what was said ({many(len(dialog.entries), 'time')})"]
-        parts += [f"{many(len(context), 'context file')} ({', '.join(context)})"] if context else []
-        parts += [many(len(files), "attachment")] if files else []
+        files = [path.stat().st_size for path in self.log.attachments.glob("*.md")]
+        parts = [
+            f"the header, what was said so far, {many(len(files), 'attachment')}, {many(len(context), 'context file')}"
+        ]
         where = "repository" if url.startswith("git") else "database"
-        away = ", ".join(one.id for one in dialog.header.agents if one.id not in here) or "no agent"
-        secret = ["the URL's password"] if urlsplit(url).password else []
-        secret += [f"a secret, by which one is {', '.join((*self.line.seats, self.line.guest))}"] * bool(self.line.key)
+        away = ", ".join(one.id for one in dialog.header.agents if one.id not in here)
+        secret = ["the URL's password"] * bool(urlsplit(url).password)
+        secret += [f"a secret, by which one is {', '.join((*line.seats, line.guest))}"] * bool(line.key)
         return [
-            f"to {public(url)} go, now and with every turn: {', '.join(parts)}; {dialog.size + sum(files):,} bytes now",
-            f"whoever may read that {where} can read all of it",
-            f"here: {', '.join(here) or 'no agent'}; elsewhere: {away}",
-            f"you are {self.connection.person_name} there, and sign with {self.connection.person}",
+            f"to {public(url)} go {': '.join([*parts, *filter(None, [', '.join(context)])])};"
+            f" {dialog.size + sum(files):,} bytes; and every turn to come. Whoever may read that {where} can read it",
+            f"here: {', '.join(here) or 'no agent'}; elsewhere: {away or 'no agent'};"
+            f" you are {self.connection.person_name} there, and sign with {self.connection.person}",
             *([f"the line for the other side holds {' and '.join(secret)}: pass it on privately"] if secret else []),
         ]
 
@@ -141,14 +140,13 @@ class Sharing:
                 return self.line
             part(self.log)  # what an earlier dialog of this name has left
             dialog, before = self.log.read(), self.log.path.read_bytes()
-            head = dialog.header.text.encode()
+            head, is_known = dialog.header.text.encode(), dialog.state.hand.keys is not None
             try:
-                is_begun = dialog.state.hand.keys is not None or any(entry.by != USER for entry in dialog.entries)
-                if is_begun or not before.startswith(head):
+                if is_known or any(entry.by != USER for entry in dialog.entries) or not before.startswith(head):
                     person.set_keys(self.log, marks)
                 else:
-                    text = with_keys(dialog.header.text, self.keys).encode() + before[len(head) :]
-                    self.log.create(text, replace=True)
+                    head_with = with_keys(dialog.header.text, self.keys).encode()
+                    self.log.create(head_with + before[len(head) :], replace=True)
                 away = [who for who in self.keys.agents if who not in self.connection.seats]
                 return replace(self.line, root=begin(self.log, self.connection, away).root)
             except BaseException:
@@ -178,7 +176,7 @@ def draw_up(
         fix = f"change its keys, without a URL: dialogd share --seat ID{file_flag(log.path)}; or share a copy of it"
         raise Refused(f"{log.path} is shared already, at {public(known.url)}", fix=fix)
     if (known is None and not url) or "#" in url:
-        what = "a URL with `#` makes no line" if url else f"{log.path} is not shared yet"
+        what = "a URL with `#` makes no line" if url else f"{log.path} is not shared yet: with which engine?"
         raise BadInput(what, fix="dialogd share git+ssh://git@HOST/REPOSITORY, or dialogd share postgresql://HOST/NAME")
     dialog = log.pull() if known else dialog
     ids, wanted, folder = [one.id for one in dialog.header.agents], dict[str, str](), log.journals.folder
@@ -199,10 +197,7 @@ def draw_up(
         raise BadInput("nothing is to be changed", fix="name a seat or a person: --seat ID, --person NAME=KEY")
     invited = tuple(who for who, key in away.items() if not key)
     secret, key = signing.invitation() if invited or not (known or others or away) else ("", "")
-    counting = dialog.state.hand.keys or Keys()
-    unused = {counting.agents.get(who) for who in invited}  # an earlier line's: this one takes over its guest
-    free = (name for name in _GUESTS if name != me and counting.people.get(name) in (None, *unused))
-    guests = {guest or next(free): key} if secret else {}
+    guests = {guest or " ".join(("Guest", *invited[:1])): key} if secret else {}  # a new line replaces a lost one
     taken = {word.casefold() for one in dialog.everybody for word in (USER, one.id, one.name)}
     for name in (me, *others, *guests):
         if name.casefold() in taken or not read_key(f"{mine} {name}") or guests.keys() & {me, *others}:
@@ -306,16 +301,13 @@ def _with_own_keys(
 
 # -- The commands -----------------------------------------------------------------------------------------------------
 
-Seats = Annotated[
-    options.Texts, options.option("ID[=KEY]", "A seat elsewhere, or ID=here. Default: all but the first.")
-]
+Url = Annotated[str, typer.Argument(metavar="[URL]", help="The engine; without it a shared one's keys change.")]
+Seats = Annotated[options.Texts, options.option("ID[=KEY]", "Who sits elsewhere, or ID=here. Default: all but one.")]
 People = Annotated[options.Texts, options.option("[NAME=]KEY", "Your SSH key; NAME=KEY: another person's.", "--person")]
 
 
 def share(
-    url: Annotated[
-        str, typer.Argument(metavar="[URL]", help="The engine; without it a shared one's keys change.")
-    ] = "",
+    url: Url = "",
     *,
     seat: Seats = None,
     people: People = None,
@@ -334,7 +326,8 @@ def share(
     sharing = draw_up(options.settings_for(file), url, seat or (), people or (), guest)
     remark("\n".join(sharing.words))
     ask("Share it?", yes=yes or not url)
-    line, words = sharing.carry_out(), spoken(sharing.log.head[1])
+    line = sharing.carry_out()
+    words = spoken(line.root if url else sharing.log.head[1])
     remark(f"shared; its head, to be compared by voice: {words}; at the other side: dialogd join 'LINE'")
     facts = {"line": str(line), "words": words, "root": line.root, "name": line.name}
     options.answer(facts, [str(line)], json=json)
@@ -361,13 +354,13 @@ def join(
         options.answer({"seat": key, "key": made}, [made], json=json)
         return
     found = joined(settings, line, own)
-    here, agents, path = found.connection.seats, found.dialog.header.agents, found.log.path
+    here = list(found.connection.seats)
     facts = {
-        "file": str(path), "topic": found.dialog.header.topic, "words": spoken(found.log.head[1]), "here": list(here),
-        "elsewhere": [one.id for one in agents if one.id not in here], "person": found.connection.person_name or None,
-        "next": [start_command(who, path) for who in here],
-        "root": found.connection.root, "name": found.connection.name,
+        "file": str(found.log.path), "topic": found.dialog.header.topic, "words": spoken(found.log.head[1]),
+        "here": here, "elsewhere": [one.id for one in found.dialog.header.agents if one.id not in here],
+        "person": found.connection.person_name or None, "root": found.connection.root, "name": found.connection.name,
+        "next": [start_command(who, found.log.path) for who in here],
     }  # fmt: skip
-    rows = ((row, value if isinstance(value, list) else [value]) for row, value in [*facts.items()][:-2])
-    lines = (f"{row:9}  {'; '.join(str(one or 'nobody: no key there is yours') for one in each)}" for row, each in rows)
+    shown = ((row, value if isinstance(value, list) else [value]) for row, value in facts.items())
+    lines = (f"{row:9}  {'; '.join(str(one or 'nobody there: you only read') for one in each)}" for row, each in shown)
     options.answer(facts, map(plain, lines), json=json)

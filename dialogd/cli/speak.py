@@ -30,7 +30,7 @@ from dialogd.cli.options import (
 )
 from dialogd.cli.result import keep_ended, leave_plan
 from dialogd.cli.status import onwards
-from dialogd.config import Settings, start_command
+from dialogd.config import Settings, file_flag, start_command
 from dialogd.errors import BadInput, DialogdError, NotRunning
 from dialogd.memory import keep
 from dialogd.protocol.certificate import where
@@ -64,6 +64,9 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
         who += f"{given and f' = {given}'} @ http://localhost:{port if port is not None else _port(before)}"
     after = person.invite(log, who, secrets=options.own_secrets())
     done(settings, after, f"{seat.id} takes part" + ("" if len(after.entries) > len(before.entries) else " already"))
+    keys, its = after.state.hand.keys, f"dialogd share{file_flag(settings.file)} --seat {seat.id}"
+    if keys is not None and seat.id not in keys.agents:
+        remark(f"it has no key yet: {its}=here, or {its} for a seat on another machine")
     remark(f"start it in a terminal of its own: {start_command(seat.id, settings.file, seat.flags())}")
 
 

@@ -721,6 +721,10 @@ def watch(file: options.FileOption = None, follow: Follow = False, json: options
     state, question, end.
     """
     settings = options.settings_for(file)
+    log = options.log_of(settings)
+    with suppress(DialogdError, OSError):  # of a mirror on which no daemon works, what comes is taken in by this
+        if log.read().state.hand.keys is not None and log.mirror is not None and not daemons(settings, settings.file):
+            log.mirror.follow(lambda: None)
     if json:
         raise typer.Exit(exit_code(_as_lines(settings, follow=follow)))
     with LiveView(settings, hint="Ctrl-C leaves") as live:

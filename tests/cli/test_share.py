@@ -51,6 +51,15 @@ def url(tmp_path: Path) -> str:
     return Repository(tmp_path / "repository").url
 
 
+@pytest.fixture(params=["git", "postgres"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "git":
+        return Repository(tmp_path / "repository").url
+    cluster: Cluster = request.getfixturevalue("cluster")
+    cluster.new_database("keys")
+    return cluster.url("ada", "keys")
+
+
 def shared(ada: Commands, url: str, *words: str) -> str:
     """The line for the other side."""
     done = ada("share", url, "--yes", *words)
@@ -73,7 +82,7 @@ def test_a_line_carries_a_new_dialog_to_another_machine(ada: Commands, bob: Comm
     before = ada.file.read_bytes()
     asked = ada("share", url)
     assert (asked.code, asked.out, ada.file.read_bytes()) == (1, "", before)
-    assert "whoever may read that repository can read all of it" in asked.err
+    assert "Whoever may read that repository can read it" in asked.err
     assert "here: A; elsewhere: B" in asked.err
     assert "--yes" in asked.err
     line = shared(ada, url)
@@ -106,12 +115,14 @@ def test_a_dialog_that_goes_on_is_shared_with_all_that_was_said(ada: Commands, b
         assert bob(*words).code == 0, words
     ok(bob("say", "From another machine."))
     ok(ada("status"))
-    assert "## Turn 4 — Guest" in ada.file.read_text()
+    assert "## Turn 4 — Guest B" in ada.file.read_text()
 
 
 def test_what_the_person_does_on_one_machine_counts_on_both(ada: Commands, bob: Commands, url: str) -> None:
     ada.begin("Tabs?")
-    ok(bob("join", shared(ada, url)))
+    line = ok(ada("share", url, "--yes", "--json")).json
+    assert line["words"] == standing(ada)["words"]
+    ok(bob("join", line["line"]))
     ok(bob("pause"))
     assert "paused" in ok(ada("status")).out
     ok(ada("invite", "C"))
@@ -177,17 +188,19 @@ def test_a_seat_goes_to_a_key_that_was_asked_for_before(ada: Commands, bob: Comm
     assert "Note — Bob" in ada.file.read_text()
 
 
-def test_keys_of_a_shared_dialog_are_changed(ada: Commands, bob: Commands, url: str, tmp_path: Path) -> None:
+def test_keys_of_a_shared_dialog_are_changed(ada: Commands, bob: Commands, either: str, tmp_path: Path) -> None:
+    url = either
     ada.begin("Tabs?")
     ok(bob("join", shared(ada, url)))
     second = ada("share", url, "--yes")
     assert (second.code, "is shared already" in second.err) == (1, True)
     refused = bob("share", "--seat", "A=here")
-    assert (refused.code, "it changes another's key and is signed by Guest" in refused.err) == (1, True)
+    assert (refused.code, "it changes another's key and is signed by Guest B" in refused.err) == (1, True)
     ok(ada("invite", "C"))
     lost = ok(ada("share", "--seat", "C")).out.strip()
     line = ok(ada("share", "--seat", "C")).out.strip()  # it takes the place of one that nobody used
-    assert ("guest=Guest%202" in lost, "guest=Guest%202" in line) == (True, True)
+    assert ("guest=Guest%20C" in lost, "guest=Guest%20C" in line) == (True, True)
+    assert machine(tmp_path, "eve")("join", lost).code == 1
     carol = machine(tmp_path, "carol")
     assert ok(carol("join", line, "--json")).json["here"] == ["C"]
     ok(ada("share", "--seat", "B=here"))
@@ -243,7 +256,7 @@ def test_a_whole_dialog_between_two_machines(ada: Commands, bob: Commands, clust
     cluster.new_database("share")
     url = cluster.url("ada", "share")
     ada.begin("Tabs?")
-    assert "whoever may read that database" in ada("share", url).err
+    assert "Whoever may read that database" in ada("share", url).err
     line = shared(ada, url)
     ok(ada("start", "A", "--port", "0", "--detach"))
     ask(ada.daemons()[0].port, "POST", "/notify", {}, seconds=5)
