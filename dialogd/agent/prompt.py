@@ -610,7 +610,9 @@ def _to_decide_on(dialog: Dialog, me: str) -> Iterator[Part]:
 
 
 def _nameless(dialog: Dialog, mark: Mark) -> Mark:
-    """The mark as models read it: of who is invited the id alone, where ids are the labels."""
+    """The mark as models read it: whose a key is, and of who is invited the id alone, where ids are the labels."""
+    if mark.name == "KEY":
+        return Mark("KEY", mark.value.partition("|")[0].strip())
     if mark.name != "INVITE" or names_agents(dialog.header):
         return mark
     return Mark("INVITE", mark.value.partition("=")[0].strip())

@@ -518,12 +518,17 @@ def faults(data: bytes) -> tuple[Fault, ...]:
         if entry.condition not in (Condition.SOUND, Condition.BY_HAND) or not entry.linked:
             break
         if entry.frame is not None:
-            then = replace(entry, marks=entry.written, withdrawn=None)  # what was withdrawn later counted then
-            words = _form(before, then, data[entry.start : entry.end]) or _against(before, then)
+            words = fault_of(before, entry, data[entry.start : entry.end])
             found += [Fault(entry.line, f"{where(entry.id)} of {entry.by} {words}", entry.chain)] if words else []
         if after is not None:
             before = read_on(before, data[before.size : after.start]) if before.entries else parse(data[: after.start])
     return tuple(found)
+
+
+def fault_of(before: Dialog, entry: Entry, raw: bytes) -> str:
+    """Why no daemon could have written this entry, with these bytes, behind those before it; "" where one could."""
+    then = replace(entry, marks=entry.written, withdrawn=None)  # what was withdrawn later counted then
+    return _form(before, then, raw) or _against(before, then)
 
 
 def _form(before: Dialog, entry: Entry, raw: bytes) -> str:

@@ -20,7 +20,8 @@ from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 
 # A public key as OpenSSH writes it (RFC 4253, section 6.6), and whose it is.
 _KEY = re.compile(r"((?:sk-)?(?:ssh|ecdsa)-[a-z0-9@.-]{1,60}) ([A-Za-z0-9+/]{20,4000}={0,2})(?: (.*))?")
-_NAME = re.compile(r"[^\n|\"\\]{1,60}")
+_NAME = re.compile(r"[^|\"\\]{1,60}")
+_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 SOMEBODY = "User"  # the person whose key has no name: what headings call them
 
 
@@ -51,7 +52,7 @@ class Keys:
         """These with the key of a `KEY` mark; as they are where that has no form."""
         seat, _, text = mark.value.partition("|")
         found = read_key(text)
-        if found is None or not seat.strip():
+        if found is None or not _ID.fullmatch(seat.strip()):
             return self
         key, name = found
         if seat.strip() == USER:
@@ -65,7 +66,14 @@ def read_key(text: str) -> tuple[str, str] | None:
     if match is None:
         return None
     name = match[3] or SOMEBODY
-    return (f"{match[1]} {match[2]}", name) if _NAME.fullmatch(name) else None
+    return (f"{match[1]} {match[2]}", name) if _NAME.fullmatch(name) and name.isprintable() else None
+
+
+def key_holder(mark: Mark) -> str:
+    """The name of the person whose key a `KEY` mark sets; "" where it is an agent's."""
+    seat, _, text = mark.value.partition("|")
+    found = read_key(text)
+    return found[1] if found and seat.strip() == USER else ""
 
 
 def key_mark(seat: str, key: str, name: str = "") -> Mark:
@@ -80,10 +88,12 @@ def read_keys(table: object, warnings: list[str]) -> Keys:
         warnings.append("header: Setup: keys is no table; ignoring it")
     for seat, given in table.items() if isinstance(table, Mapping) else ():
         for text in given if isinstance(given, list) else [given]:
-            before = keys
-            keys = keys.changed(Mark("KEY", f"{seat} | {text}"))
+            before, mark = keys, Mark("KEY", f"{seat} | {text}")
+            keys = keys.changed(mark)
             if keys is before:
                 warnings.append(f"header: Setup: keys: {seat} has no SSH public key; leaving it out")
+            elif before.held(mark):
+                warnings.append(f"header: Setup: keys: {seat} has two keys under one name; the last one counts")
     return keys
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from dialogd.config import file_words
 from dialogd.errors import BadInput, DialogdError, Refused, StorageError
 from dialogd.protocol import grammar
+from dialogd.protocol.certificate import fault_of
 from dialogd.protocol.keys import Keys, misuse, spoken
 from dialogd.protocol.model import SYSTEM, USER, Draft, digest
 from dialogd.protocol.state import Dialog
@@ -124,9 +125,10 @@ def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
     entry = dialog.entries[-1]
     if len(dialog.entries) != len(before.entries) + 1 or entry.end != dialog.size:
         return dialog, "it is not one entry"
-    if entry.is_turn and entry.by != USER and before.state.debt(entry.by) is None:
-        return dialog, f"it is a turn of {entry.by}, who owed none"
-    return dialog, misuse(entry, before.state.hand.keys or Keys(), key)
+    wrong = misuse(entry, before.state.hand.keys or Keys(), key)
+    if not wrong and (fault := fault_of(before, entry, data[entry.start - before.size : entry.end - before.size])):
+        wrong = f"it {fault}"
+    return dialog, wrong
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:

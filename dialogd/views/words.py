@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from dialogd.protocol import build, marks, questions
 from dialogd.protocol.certificate import own_words
+from dialogd.protocol.keys import key_holder
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, Outcome, Said
 from dialogd.protocol.state import Dialog
@@ -120,6 +121,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         "INVITE": Row("{who} invited {guest}", noun="invited", used=9, news="people"),
         "LEAVE": Row("{who} let {n0} leave", noun="left", used=1, news="people"),
         "LEAVE user": Row("{who} left: nothing waits for {person} any more", noun="left", used=1, news="people"),
+        "KEY": Row("{who} set the key of {whose}", noun="key", used=9, news="people"),
         "APPROVED": Row("{who} approved the result", BLOCK, "good", news="ended"),
         "APPROVED task": Row("{who} approved {task}", BLOCK, "good", used=1),
         "REJECTED": Row("{who} rejected the result", BLOCK, "bad", news="rejected", body="same"),
@@ -477,6 +479,7 @@ _READ: Mapping[str, Read] = MappingProxyType(
         "CONSENSUS_PROPOSED": lambda mark, _: {"state": (*mark.fields, "")[1]},
         "TO": lambda mark, _: {"state": "user" if mark.value.strip().upper() == USER else ""},
         "LEAVE": lambda mark, _: {"state": "user" if fields_of(mark)[0] == USER else ""},
+        "KEY": lambda mark, known: {"whose": key_holder(mark) or known.name(mark.value.partition("|")[0].strip())},
         "INVITE": lambda mark, _: {
             "guest": mark.value.partition("=")[2].partition("@")[0].strip() or mark.value.partition("=")[0].strip()
         },
