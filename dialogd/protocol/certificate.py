@@ -22,6 +22,7 @@ from dialogd.protocol.compose import Close, limit_mark
 from dialogd.protocol.fold import beginning, fold, steps, strikes
 from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
+from dialogd.protocol.lifecycle import cycle
 from dialogd.protocol.model import AGREED, ANY, OUTCOMES, SYSTEM, USER, Condition, Draft, Entry, Mark, digest
 from dialogd.protocol.state import Dialog, Proposal, State
 from dialogd.protocol.text import clean, one_line
@@ -609,7 +610,8 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
         return
     yield from (compose.error_note(before, *why) for why in entry.failures if state.debt(why[0]) is not None)
     yield from (compose.stall_note(before, who, at) for who in entry.silent if state.debt(who) is not None)
-    if (why := marks.round_of(entry.marks, "closing")) is not None and limits.max_time is not None:
+    why = marks.round_of(entry.marks, "closing")
+    if why is not None and (limits.max_time is not None or (before.header.is_unattended and cycle(before))):
         yield compose.closing_note(before, why, at)
     yield questions.due(before, at)
     yield compose.decided_note(before, at)
@@ -619,8 +621,8 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
     # A cap of its agent's own stands in no file.
     reached = {"budget": True, "time": limits.max_time is not None, "size": before.size >= limits.max_size}
     end = entry.ending
-    if end is not None and end.name == "STOPPED" and reached.get(end.value.partition(":")[0]):
-        yield compose.limit_note(before, end, at)
+    causes = [end.value.partition(":")[0]] if end is not None and end.name == "STOPPED" else reached
+    yield from (compose.limit_note(before, limit_mark(cause, ""), at) for cause in causes if reached.get(cause))
     rules, (what, task) = state.build.rules, state.build.due
     if rules is None or task is None or what not in (Due.ASSIGN, Due.GATE):
         return

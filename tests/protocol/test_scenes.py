@@ -210,3 +210,5 @@ def test_every_scene_goes_as_it_is_written(title: str, lines: list[str]) -> None
         except BaseException as error:
             error.add_note(f"{title}, line {number}: {line}")
             raise
+    found = [str(fault) for fault in faults(scene.room.paper.data)] if scene.made is not None else []
+    assert not found, f"{title}: verify, and every mirror, would refuse {found}"

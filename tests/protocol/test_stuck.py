@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dialogd.errors import BackendError
-from dialogd.protocol.certificate import answers
+from dialogd.protocol.certificate import answers, faults
 from dialogd.protocol.model import USER
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -118,6 +118,7 @@ def test_with_nobody_at_the_table_a_last_round_breaks_the_circle() -> None:
     assert (outcome.name, outcome.reason) == ("DEADLOCK", "a cycle: the same 2 turns have come 3 times")
     assert "[ROUND: closing | a cycle: the same 2 turns have come 3 times]" in here.text
     assert here.dialog.state.number == 9
+    assert faults(here.paper.data) == ()
 
 
 @cases("setup", ["", "break_cycles = false", "break_cycles = 1"])
