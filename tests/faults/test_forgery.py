@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
+from typing import Any
 
+import psycopg
 import pytest
 
 from dialogd.errors import StorageError
@@ -21,6 +25,7 @@ from dialogd.store.mirror import Alarm
 from tests.engines.memory import LOGS, Memory, registered
 from tests.logfile.files import turn
 from tests.support.machines import NAME, Cast, Files, is_signed, public, signed
+from tests.support.postgres import Cluster
 
 URL, HONEST = "lying://engine", "memory://engine"
 AT = "2026-11-27T01:00:00Z"
@@ -49,17 +54,57 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> Cast:
     return Cast(tmp_path_factory.mktemp("keys"))
 
 
+class InMemory:
+    """A log of which the tests are the operator."""
+
+    def __init__(self, url: str = URL) -> None:
+        LOGS.clear()
+        self.url, self.name = url, NAME
+
+    def rows(self, name: str = "") -> list[Row]:
+        """What it has."""
+        return list(LOGS[self.url, name or self.name].rows)
+
+    def give(self, rows: Sequence[Row]) -> None:
+        """What it has from now on."""
+        LOGS[self.url, self.name].rows[:] = rows
+
+
+class InTables:
+    """The same in PostgreSQL, by its superuser's hand."""
+
+    def __init__(self, cluster: Cluster, database: str) -> None:
+        self.cluster, self.database = cluster, database
+        self.url, self.name = cluster.url("ada", database), token_hex(16)
+
+    def rows(self, name: str = "") -> list[Row]:
+        """What it has."""
+        query = f"SELECT at, data, sha, seat, signature, names, files FROM dialogd.entry WHERE dialog = '{self.name}'"
+        found: list[Any] = self.cluster.sql(f'{query} ORDER BY "end"', database=self.database)
+        return [Row(*row, tuple(zip(names, files, strict=True))) for *row, names, files in found]
+
+    def give(self, rows: Sequence[Row]) -> None:
+        """What it has from now on."""
+        insert = "INSERT INTO dialogd.entry (dialog, at, seat, data, sha, signature, names, files) VALUES "
+        with psycopg.connect(self.cluster.url("postgres", self.database)) as connection:
+            connection.execute("DELETE FROM dialogd.entry WHERE dialog = %s", (self.name,))
+            for row in rows:
+                files = [name for name, _ in row.files], [data for _, data in row.files]
+                values = (self.name, row.at, row.seat, row.data, row.sha, row.signature, *files)
+                connection.execute(insert + "(%s, %s, %s, %s, %s, %s, %s, %s)", values)
+
+
 class World:
     """A dialog of six entries that was shared by Ada, with A; and Bob's mirror of it, with B.
 
     0: header and Ada's question, 1: A, 2: B, 3: Ada's note, 4: A, with an attachment, 5: B.
     """
 
-    def __init__(self, folder: Path, cast: Cast, url: str = URL) -> None:
-        LOGS.clear()
+    def __init__(self, folder: Path, cast: Cast, store: InMemory | InTables | None = None) -> None:
         self.folder, self.cast = folder, cast
-        self.here = Files(folder / "here", cast, "Ada", "A", url)
-        self.there = Files(folder / "there", cast, "Bob", "B", url)
+        self.store = store or InMemory()
+        self.machines: list[Files] = []
+        self.here, self.there = self.machine("here", "Ada", "A"), self.machine("there", "Bob", "B")
         self.root = self.here.share(cast.opening(), "B")
         self.mirror = self.there.join(self.root)
         a, b = self.here.log(), self.mirror
@@ -73,19 +118,29 @@ class World:
             log.pull()
             log.append(make, log.journals.of(writer))
         b.pull()
-        self.truth = list(LOGS[url, NAME].rows)
+        self.truth = self.store.rows()
         assert [row.seat for row in self.truth] == [USER, "A", "B", USER, "A", "B"]
-        self.url = url
+
+    def machine(self, name: str, person: str, seats: str) -> Files:
+        """One more machine, without a mirror yet."""
+        store = self.store
+        self.machines.append(Files(self.folder / name, self.cast, person, seats, store.url, store.name))
+        return self.machines[-1]
+
+    def close(self) -> None:
+        """Let go of the log everywhere."""
+        for machine in self.machines:
+            machine.close()
 
     def reader(self, name: str, rows: int) -> tuple[Files, LogFile]:
         """The mirror of somebody who has had so many entries of the truth."""
-        machine = Files(self.folder / name, self.cast, "Bob", "B", self.url)
+        machine = self.machine(name, "Bob", "B")
         self.give(self.truth[:rows])
         return machine, machine.join(self.root)
 
     def give(self, rows: Sequence[Row]) -> None:
         """What the engine has from now on."""
-        LOGS[self.url, NAME].rows[:] = rows
+        self.store.give(rows)
 
     def dialog(self, rows: Sequence[Row]) -> Dialog:
         return grammar.parse(b"".join(row.data for row in rows))
@@ -168,7 +223,10 @@ def _reordered(world: World) -> Sequence[Row]:
 
 def _inserted(world: World) -> Sequence[Row]:
     t = world.truth
-    return [*t[:4], _moved(t[1], t[:4]), *t[4:]]
+    rows = [*t[:4], _moved(t[1], t[:4])]
+    for row in t[4:]:
+        rows.append(_moved(row, rows))
+    return rows
 
 
 def _replayed(world: World) -> Sequence[Row]:
@@ -300,7 +358,27 @@ FORGERIES = [
 
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.name)
 def test_every_honest_mirror_stops_at_what_does_not_fit(tmp_path: Path, cast: Cast, forgery: Forgery) -> None:
-    world = World(tmp_path, cast)
+    _stops(World(tmp_path, cast), forgery)
+
+
+@pytest.fixture(scope="module")
+def tables(cluster: Cluster) -> str:
+    cluster.new_database("forgery")
+    return "forgery"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "forgery", [one for one in FORGERIES if one.name not in ("nothing", "enormous")], ids=lambda forgery: forgery.name
+)
+def test_every_honest_mirror_stops_at_what_an_operator_put_into_the_tables(
+    tmp_path: Path, cast: Cast, cluster: Cluster, tables: str, forgery: Forgery
+) -> None:
+    with closing(World(tmp_path, cast, InTables(cluster, tables))) as world:
+        _stops(world, forgery)
+
+
+def _stops(world: World, forgery: Forgery) -> None:
     given = list(forgery.rows(world))
     machine, log = world.reader("reader", forgery.had)
     world.give(given)
@@ -334,7 +412,7 @@ def _rolled(log: LogFile) -> str:
 
 
 def test_a_rolled_back_log_shortens_no_mirror(tmp_path: Path, cast: Cast) -> None:
-    world = World(tmp_path, cast, HONEST)
+    world = World(tmp_path, cast, InMemory(HONEST))
     machine, log = world.reader("reader", 6)
     before = machine.file.read_bytes()
     world.give(world.truth[:4])
@@ -344,7 +422,7 @@ def test_a_rolled_back_log_shortens_no_mirror(tmp_path: Path, cast: Cast) -> Non
     with pytest.raises(Alarm):
         log.append(_note("What now?"), log.journals.of(PERSON))
     assert machine.file.read_bytes() == before
-    assert LOGS[HONEST, NAME].rows == world.truth[:4]
+    assert world.store.rows() == world.truth[:4]
     world.give(world.truth)
     log.pull()
     assert machine.file.read_bytes() == before
@@ -410,7 +488,7 @@ def _other_header(world: World) -> Sequence[Row]:
 def _elsewhere(world: World) -> Sequence[Row]:
     other = Files(world.folder / "other", world.cast, "Ada", "A", URL, "0" * 32)
     other.share(world.cast.opening("20261127-another"), "B")
-    return LOGS[URL, "0" * 32].rows
+    return world.store.rows("0" * 32)
 
 
 @pytest.mark.parametrize("rows", [_other_header, _elsewhere, lambda _: [], lambda w: w.truth[1:]])

@@ -105,11 +105,18 @@ class Files:
             person_name=person,
             seats={who: str(cast[who]) for who in seats},
         )
+        self._logs: list[LogFile] = []
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def log(self) -> LogFile:
         """The file as a process of its own would have it: nothing is shared but the disk."""
-        return LogFile(self.file, Journals(StateDir(self.state_dir).dialog(self.file)))
+        self._logs.append(LogFile(self.file, Journals(StateDir(self.state_dir).dialog(self.file))))
+        return self._logs[-1]
+
+    def close(self) -> None:
+        """Let go of the engine, wherever it was opened here."""
+        for log in self._logs:
+            closed(log)
 
     def share(self, opening: bytes, others: Iterable[str]) -> str:
         """Write the dialog and put it to a new log; the root."""
