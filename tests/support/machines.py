@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -250,6 +251,18 @@ class Machine(Pair):
         process.start()
         assert process.pid is not None
         return forked.Forked(process, process.pid)
+
+    def executed(
+        self, words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path
+    ) -> subprocess.Popen[bytes]:
+        """The same as a program of its own, which the environment counts for from its first moment."""
+        there = ["nsenter", f"--net=/proc/{self.network.pid}/ns/net"] if self.network.pid else []
+        with output.open("ab") as out:
+            return subprocess.Popen(
+                [*there, sys.executable, "-m", "dialogd", *words],
+                env=dict(environment), cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
 
     def does(self, *words: str, seconds: float = PATIENCE) -> tuple[int, str]:
         """Exit code and output of one command of the person's here."""
