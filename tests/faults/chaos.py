@@ -448,6 +448,18 @@ def play(folder: Path, seed: int, agents: str, seconds: float = SECONDS) -> Chao
     return chaos
 
 
+def mirrors(seed: int, seconds: float) -> bool:
+    """Play one seed on two machines that share a dialog, where there is a PostgreSQL; True when all went well."""
+    from tests.faults.chaos_mirrors import play_mirrors
+
+    try:
+        print(f"seed {seed} two machines: {play_mirrors(seed, seconds)}", flush=True)
+    except AssertionError as error:
+        print(error, flush=True)
+        return False
+    return True
+
+
 def main() -> int:
     """Play seeds, one after another; the exit code says whether all went well."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -457,6 +469,7 @@ def main() -> int:
     given = parser.parse_args()
     failed = 0
     for seed in range(given.first, given.first + given.seeds):
+        failed += not mirrors(seed, given.seconds)
         for agents in CASTS:
             with tempfile.TemporaryDirectory(prefix="dialogd-chaos-") as folder:
                 try:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.chaos import CASTS, play
+from tests.faults.chaos import CASTS, SECONDS, play
+from tests.faults.chaos_mirrors import play_mirrors
 
 pytestmark = [pytest.mark.slow]
 
@@ -20,3 +21,10 @@ def test_a_dialog_comes_sound_out_of_chaos(tmp_path: Path, agents: str) -> None:
     assert len(chaos.judge.judged) >= ENTRIES
     assert chaos.counts["kill"]
     assert chaos.counts["save"]
+
+
+def test_a_shared_dialog_comes_sound_out_of_chaos() -> None:
+    said = play_mirrors(SEED, SECONDS)
+    if "not played" in said:
+        pytest.skip(said)
+    assert "kill" in said

@@ -186,8 +186,8 @@ class Two:
     def asked(self) -> list[tuple[str, int, int]]:
         return [call for who in "AB" for call in self.replies[who].asked()]
 
-    def end(self, drafts: Iterable[str] = ()) -> list[str]:
-        """Stop the daemons, and judge: gives what is wrong. `drafts` are the words that were not sent."""
+    def end(self, drafts: Iterable[str] | None = ()) -> list[str]:
+        """Stop the daemons, and judge: gives what is wrong. `drafts` are the words that were not sent; None: any."""
         for who in "AB":
             if self.daemon(who).running:
                 self.daemon(who).terminate()
@@ -197,9 +197,10 @@ class Two:
             closed(log)
         whole = self.engine.log()
         words = {word for machine in self.machines.values() for word in received(machine.state_dir)}
-        found = faults(whole, [files.file for files in self.files.values()], self.folder, words - set(drafts))
         there = {word for machine in self.machines.values() for word in kept(machine.state_dir)}
-        found += [f"the drafts are {sorted(there)}"] if there != set(drafts) else []
+        drafts = there if drafts is None else set(drafts)
+        found = faults(whole, [files.file for files in self.files.values()], self.folder, words - drafts)
+        found += [f"the drafts are {sorted(there)}"] if there != drafts else []
         found += [f"asked twice for {debt}" for m in self.machines.values() for debt in bought_twice(m.state_dir)]
         calls, written = len(self.asked()), len(words)
         if not written <= calls <= written + self.kills:
