@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from getpass import getuser
 from os.path import lexists
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ from dialogd.cli.options import daemons, plain, remark
 from dialogd.config import Settings, file_flag, start_command
 from dialogd.errors import AlreadyRunning, BadInput, Refused
 from dialogd.protocol.header import with_keys
-from dialogd.protocol.keys import Keys, key_mark, read_key, spoken
+from dialogd.protocol.keys import SOMEBODY, Keys, key_mark, read_key, spoken
 from dialogd.protocol.model import USER, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import many
@@ -57,7 +57,7 @@ class Line:
         match = _LINE.fullmatch("".join(text.split()))
         if match is None:
             fix = "copy it from `dialogd+` to its end, in quotes; for the session that you are in: dialogd live join"
-            raise BadInput(f"{text[:40]!r} … is no whole line of `dialogd share`", fix=fix)
+            raise BadInput(f"{text[:8]!r} … is no whole line of `dialogd share`", fix=fix)  # it may hold a password
         url, name, root, seats, guest, key = (found or "" for found in match.groups())
         return cls(url, name, root, tuple(filter(None, seats.split("+"))), unquote(guest), key)
 
@@ -85,11 +85,11 @@ def kept_key(folder: Path, agent: str) -> Path:
 
 def own_key(state: StateDir, given: str) -> Path:
     """The person's key: as given, else what they sign with usually. Raises `BadInput` where there is none."""
-    path = Path(given).expanduser() if given else signing.default_key(state.root / KEYS)
-    if path is None or not (lexists(path) or lexists(f"{path}.pub")):
-        what = f"there is no key {path}" if path else "you have no SSH key, with which what you say is signed"
-        raise BadInput(what, fix="make one: ssh-keygen -t ed25519; or name its file: --person KEY")
-    return path.absolute()
+    path = Path(given).expanduser().absolute() if given else signing.default_key(state.root)
+    if path is None:
+        fix = "make one: ssh-keygen -t ed25519; or name its file: --person KEY"
+        raise BadInput("you have no SSH key, with which what you say is signed", fix=fix)
+    return path
 
 
 def _public(text: str) -> str:
@@ -188,10 +188,16 @@ def draw_up(
     if running := next((one for one in daemons(settings, log.path) if one.id in away), None):
         what = f"{running.id} is to sit elsewhere, and its daemon runs here (pid {running.pid})"
         raise AlreadyRunning(what, fix=f"end it first: kill {running.pid}")
-    own, named = _people(people)
-    path = Path(known.person) if known else own_key(state, own)
+    pairs = [("", one) if "=" not in one else (one.partition("=")[0].strip(), one.partition("=")[2]) for one in people]
+    named = {name: _public(text) for name, text in pairs if name}
+    private = (text for name, text in pairs if not (name and (read_key(text) or text.endswith(".pub"))))
+    path = Path(known.person) if known else own_key(state, next(private, ""))
     mine = signing.public_key(path)
-    me = known.person_name if known else next((name for name, key in named.items() if key == mine), getuser())
+    me = (
+        known.person_name
+        if known
+        else next((name for name, key in named.items() if key == mine), os.environ.get("USER", SOMEBODY))
+    )
     others = {name: key for name, key in named.items() if key != mine}
     if known and not (wanted or others):
         raise BadInput("nothing is to be changed", fix="name a seat or a person: --seat ID, --person NAME=KEY")
@@ -211,19 +217,6 @@ def draw_up(
     line = Line(connection.url, connection.name, connection.root, invited or tuple(away), "".join(guests), secret)
     keys = Keys({who: agents[who] for who in ids if who in agents}, {me: mine} | others | guests)
     return Sharing(log, dialog, connection, keys, line)
-
-
-def _people(people: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The path of one's own key, "" where none is given, and public keys by name."""
-    own, named = "", dict[str, str]()
-    for given in people:
-        name, equals, text = given.partition("=")
-        if not equals or Path(given).expanduser().is_file():
-            own = given
-        else:
-            named[name.strip()] = _public(text)
-            own = text if not text.endswith(".pub") and Path(text).expanduser().is_file() else own
-    return own, named
 
 
 # -- Joining ----------------------------------------------------------------------------------------------------------
@@ -250,7 +243,7 @@ def joined(settings: Settings, text: str, own: str = "") -> Joined:
     if is_there and (known is None or (known.name, known.root) != (line.name, line.root)):
         fix = "name another file: dialogd join LINE --file FILE"
         raise Refused(f"{log.path} is there already, and is not overwritten", fix=fix)
-    path, invitation = own_key(state, own), folder / KEYS / "invitation"
+    path, invitation = own_key(state, own), folder / KEYS / ".invitation"
     invited = signing.write_invitation(line.key, invitation) if line.key else ""
     seats = {who: str(folder / KEYS / who) for who in line.seats}
     connection = Connection(line.url, line.name, line.root, machine(state), str(path), "", seats)
@@ -328,7 +321,8 @@ def share(
     ask("Share it?", yes=yes or not url)
     line = sharing.carry_out()
     words = spoken(line.root if url else sharing.log.head[1])
-    remark(f"shared; its head, to be compared by voice: {words}; at the other side: dialogd join 'LINE'")
+    starts = "; ".join(start_command(who, sharing.log.path) for who in sharing.connection.seats)
+    remark(f"its head, to be compared by voice: {words}\nhere: {starts or 'nothing'}; there: dialogd join 'LINE'")
     facts = {"line": str(line), "words": words, "root": line.root, "name": line.name}
     options.answer(facts, [str(line)], json=json)
 

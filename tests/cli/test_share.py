@@ -179,13 +179,15 @@ def test_a_seat_goes_to_a_key_that_was_asked_for_before(ada: Commands, bob: Comm
     ada.begin("Tabs?")
     seat = ok(bob("join", "--key", "B")).out.strip()
     hers = (bob.folder / ".ssh/id_ed25519.pub").read_text().strip()
-    line = shared(ada, url, "--seat", f"B={seat}", "--person", f"Bob={hers}")
+    own = f"Ada L.={ada.folder}/.ssh/id_ed25519"
+    line = shared(ada, url, "--seat", f"B={seat}", "--person", f"Bob={hers}", "--person", own)
     assert "key=" not in line
     joined = ok(bob("join", line, "--json")).json
     assert (joined["here"], joined["person"]) == (["B"], "Bob")
     ok(bob("say", "--note", "It is me."))
     ok(ada("status"))
     assert "Note — Bob" in ada.file.read_text()
+    assert standing(ada)["people"] == ["Ada L.", "Bob"]
 
 
 def test_keys_of_a_shared_dialog_are_changed(ada: Commands, bob: Commands, either: str, tmp_path: Path) -> None:
