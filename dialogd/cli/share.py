@@ -115,16 +115,17 @@ class Sharing:
         dialog, url, here, line = self.dialog, self.connection.url, self.connection.seats, self.line
         context = _CONTEXT.findall(dialog.entries[0].body) if dialog.entries else []
         files = [path.stat().st_size for path in self.log.attachments.glob("*.md")]
-        parts = [
-            f"the header, what was said so far, {many(len(files), 'attachment')}, {many(len(context), 'context file')}"
-        ]
+        named = f" ({', '.join(context)})" if context else ""
+        parts = f"{many(len(files), 'attachment')}, {many(len(context), 'context file')}{named}"
         where = "repository" if url.startswith("git") else "database"
         away = ", ".join(one.id for one in dialog.header.agents if one.id not in here)
-        secret = ["the URL's password"] * bool(urlsplit(url).password)
+        user, password = urlsplit(url).username, urlsplit(url).password
+        secret = ["the URL's password"] * bool(password)
+        secret += [f"your role {user}, for which the other side puts theirs"] * bool(user and where == "database")
         secret += [f"a secret, by which one is {', '.join((*line.seats, line.guest))}"] * bool(line.key)
         return [
-            f"to {public(url)} go {': '.join([*parts, *filter(None, [', '.join(context)])])};"
-            f" {dialog.size + sum(files):,} bytes; and every turn to come. Whoever may read that {where} can read it",
+            f"to {public(url)} go the header, what was said so far, {parts}, {dialog.size + sum(files):,} bytes in all,"
+            f" and every turn to come. Whoever may read that {where} can read it",
             f"here: {', '.join(here) or 'no agent'}; elsewhere: {away or 'no agent'};"
             f" you are {self.connection.person_name} there, and sign with {self.connection.person}",
             *([f"the line for the other side holds {' and '.join(secret)}: pass it on privately"] if secret else []),
@@ -356,5 +357,5 @@ def join(
         "next": [start_command(who, found.log.path) for who in here],
     }  # fmt: skip
     shown = ((row, value if isinstance(value, list) else [value]) for row, value in facts.items())
-    lines = (f"{row:9}  {'; '.join(str(one or 'nobody there: you only read') for one in each)}" for row, each in shown)
+    lines = (f"{row:9}  {'; '.join(str(one or 'you only read') for one in each) or 'nobody'}" for row, each in shown)
     options.answer(facts, map(plain, lines), json=json)
