@@ -440,11 +440,14 @@ class Mirror:
             self._thread.start()
 
     def _follow(self) -> None:
+        is_news = True
         while not self._ending.is_set():
             try:
-                self.file.pull()
-                with self._answers(asked=False):
-                    self.engine.wait(self._patience())
+                if is_news:
+                    self.file.pull()
+                is_news = True
+                with self._answers():
+                    is_news = self.engine.wait(self._patience())
             except (DialogdError, OSError) as error:
                 if not self._ending.wait(0):
                     log.warning("%s", error)
