@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -21,67 +21,56 @@ from secrets import token_hex
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from dialogd.errors import BadInput, NotInstalled, StorageError
-from dialogd.store.disk import fix, make_folder, read_json, why, write_json, write_over
+from dialogd.errors import BadInput, StorageError
+from dialogd.store.disk import fix, make_folder, read_json, why, write_json
 from dialogd.store.engine import NOTHING, Differs, EngineAway, Place, Row
 from dialogd.store.logfile import LARGEST
 
 PATIENCE = 8.0  # seconds for a call: git shakes hands more than once, and the wait for the lock beside a file is 10 s
 FIRST = 60.0  # seconds for the first fetch, which brings all of a log
 POLL = 2.0  # seconds between two looks at least
-PUSHES, MINUTE = 6, 60.0  # GitHub's documented limit for one repository, kept at every host
+PUSHES = 6  # a minute: GitHub's documented limit for one repository, kept at every host
 
-_SETTINGS = """[core]
-	repositoryformatversion = 0
-	bare = true
-	hooksPath = /dev/null
-	fsync = committed
-[gc]
-	auto = 0
-[user]
-	useConfigOnly = true
-[push]
-	gpgSign = false
-	followTags = false
-"""
+_SETTINGS = {
+    "core.hooksPath": os.devnull, "core.fsync": "committed", "gc.auto": "0", "user.useConfigOnly": "true",
+    "push.gpgSign": "false", "push.followTags": "false",
+}  # fmt: skip
 # How the person reaches a host stays theirs; which repository is meant, and who is asked, does not.
 _THEIRS = ("GIT_SSH", "GIT_SSL", "GIT_HTTP", "GIT_PROXY", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NO")
-_NOBODY_IS_ASKED = {
-    "LC_ALL": "C",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_ASKPASS": "",
-    "SSH_ASKPASS": "false",
-    "SSH_ASKPASS_REQUIRE": "never",
-    "GCM_INTERACTIVE": "never",
-    "GIT_ALLOW_PROTOCOL": "git:ssh:https:http:file",
-}
-# All can read a command line, so a password of the URL comes by the environment.
-_HELPER = """!f() { test "$1" = get && printf 'password=%s\\n' "$LOG_PASSWORD"; }; f"""
+_OURS = {
+    "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "GCM_INTERACTIVE": "never",
+    "GIT_ALLOW_PROTOCOL": "git:ssh:https:http:file", "GIT_DEFAULT_HASH": "sha1", "GIT_DEFAULT_REF_FORMAT": "files",
+}  # fmt: skip
+_SSH = 'f() { eval "$(git config core.sshCommand || echo "${GIT_SSH:-ssh}") \\"\\$@\\""; }; f'
 
-_FILE = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}"
 _HEADER = re.compile(rb"tree [0-9a-f]+\n(?:parent ([0-9a-f]+)\n)?author ")
 _ENTRY = re.compile(
-    rf"Seat: (\S{{1,100}})\nEnd: ([1-9]\d{{0,11}})\nHash: ([0-9a-f]{{64}})\n((?:Attachment: {_FILE}\n)*)Nonce: \S+\n"
+    r"Seat: (\S+)\nEnd: ([1-9]\d{0,11})\nHash: ([0-9a-f]{64})\n((?:Attachment: \w[\w.-]{0,150}\n)*)Nonce: \S+\n", re.A
 )
-_BUSY = re.compile(r"\b(?:429|503)\b|rate.?limit|too many requests|temporarily unavailable|throttl", re.IGNORECASE)
+_BUSY = re.compile(r"\b(?:429|503)\b|rate.?limit|too many requests|temporarily unavailable|throttl", re.I)
 _REFUSED = re.compile(
-    r"Authentication failed|could not read (?:Username|Password)|Permission denied|Host key verification failed"
+    r"Authentication failed|could not read (?:User|Pass)|Permission denied|Host key verification failed|No space"
     r"|error: 40[0134]|[Nn]ot found|not appear to be a git repository|access denied|dubious ownership|algorithm"
 )
-_NOISE = ("hint:", "warning:", "To ", "Done", "error: failed to push", "fatal: Could not read from", "Please make")
+# The first line that says more than git always says.
+_CAUSE = re.compile(
+    r"^(?!hint|warning|To |Done|error: failed to)(?:remote: |fatal: |error: )*(\S.*(?:(?<=:)\n.*)?)",
+    re.M,
+)
 
 
-class _Commit(NamedTuple):
-    """What a commit of a log says of its entry."""
+class _Entry(NamedTuple):
+    """What the commit of this id says of its entry."""
 
-    name: str
+    id: str
     parent: str
-    seat: str
     end: int
     sha: str
-    files: tuple[str, ...]
+    seat: str
+    files: Sequence[str]
 
 
+_BEGINNING = _Entry("", "", 0, NOTHING, "", ())
 _Read = Callable[[str, str], bytes]
 
 
@@ -89,325 +78,243 @@ class GitRemote:
     """One log in a git repository."""
 
     def __init__(self, place: Place) -> None:
-        parts = urlsplit(place.url)
-        who, at, host = parts.netloc.rpartition("@")
-        user, _, password = who.partition(":")
         if not re.fullmatch("[0-9a-f]{1,64}", place.name):
             raise BadInput(f"{place.name!r} is no name of a log", fix="use the line for `dialogd join` as it came")
-        self._url = parts._replace(scheme=parts.scheme.removeprefix("git+"), netloc=f"{user}{at}{host}").geturl()
-        self._branch, self._is_new = f"dialogd/{place.name}", place.is_new
-        self._ref = f"refs/heads/{self._branch}"
-        self._cache = place.folder.absolute() / "git"
-        self._known_path = self._cache / "refs/heads/log"  # the newest head that anybody here has looked at
-        self._seen: str | None = None  # the head where the mirror is known to end
+        parts, settings = urlsplit(place.url), dict(_SETTINGS)
+        who, _, host = parts.netloc.rpartition("@")
+        if ":" in who:  # a password: never in a command line, which all can read
+            settings["http.extraHeader"] = f"Authorization: Basic {b64encode(unquote(who).encode()).decode()}"
+        at = host if ":" in who else parts.netloc
+        self._url = parts._replace(scheme=parts.scheme.removeprefix("git+"), netloc=at).geturl()
+        self._branch, self._is_new = f"refs/heads/dialogd/{place.name}", place.is_new
+        self._copy = place.folder.absolute() / "git"
+        self._last = _BEGINNING  # the newest entry that was seen
+        self._taken_in: str | None = None  # the head where the mirror is known to end
         self._author: str | None = None
-        self._mutex, self._ending = threading.Lock(), threading.Event()
-        self._asking: subprocess.Popen[bytes] | None = None
-        own = {name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith(_THEIRS)}
-        self._environment = {**own, **_NOBODY_IS_ASKED, "GIT_DIR": str(self._cache), "LOG_PASSWORD": unquote(password)}
-        for number, helper in enumerate(("", _HELPER) if password else ()):
-            key, value = f"GIT_CONFIG_KEY_{number}", f"GIT_CONFIG_VALUE_{number}"
-            self._environment |= {"GIT_CONFIG_COUNT": "2", key: "credential.helper", value: helper}
-        try:
-            make_folder(self._cache / "objects")
-            make_folder(self._known_path.parent)
-            for path, text in ((self._cache / "config", _SETTINGS), (self._cache / "HEAD", "ref: refs/heads/log\n")):
-                if not path.exists() or path.read_text() != text:
-                    write_over(text.encode(), path)
-        except OSError as error:
-            raise StorageError(f"{self._cache} cannot be written: {why(error)}", fix=fix(error)) from error
-        if self._url.startswith("ssh:") and "GIT_SSH" not in own:
-            _, own_command, _ = self._git(time.monotonic() + PATIENCE, "config", "core.sshCommand")
-            command = own.get("GIT_SSH_COMMAND") or own_command.decode().strip() or "ssh"
-            if command.split()[0].endswith("ssh"):  # others have no such option
-                self._environment["GIT_SSH_COMMAND"] = f"{command} -oBatchMode=yes"
-
-    # -- the calls of an engine -----------------------------------------------------------------------------------
+        self._ending, self._running = threading.Event(), set[subprocess.Popen[bytes]]()
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith(_THEIRS)},
+            **{f"GIT_CONFIG_KEY_{number}": name for number, name in enumerate(settings)},
+            **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(settings.values())},
+            **_OURS,
+            "GIT_CONFIG_COUNT": str(len(settings)),
+            "GIT_SSH_COMMAND": f"{os.environ.get('GIT_SSH_COMMAND', _SSH)} -oBatchMode=yes",
+            "GIT_DIR": str(self._copy),
+        }
+        self._git(time.monotonic() + PATIENCE, "init", "--quiet", "--bare", "--template=")
 
     def fetch(self, at: int, sha: str) -> Sequence[Row]:
         """The rows behind byte `at`."""
-        known = self._known()
-        until = time.monotonic() + (PATIENCE if known else FIRST)
+        until = time.monotonic() + (PATIENCE if (self._copy / "refs/dialogd/newest").exists() else FIRST)
         head = self._pull(until)
-        if not head and (at or sha != NOTHING):
-            raise Differs(0, NOTHING)
-        if not head and not self._is_new:
-            raise BadInput(f"{self._url} has no branch {self._branch}", fix="ask whoever shares it for the line again")
-        rows: Sequence[Row] = ()
-        if head:
-            with self._objects(until) as read:
-                rows = self._rows(read, head, at, sha, known)
-            self._keep(head)
-        self._seen = None if rows else head  # what is handed out may yet fail to be taken in
+        if not head and not at and not self._is_new:
+            raise BadInput(f"{self._url} has no {self._branch}", fix="ask whoever shares it for the line again")
+        with self._reading(until) as read:
+            rows = self._rows(read, head, at, sha, self._last.id)
+            self._last = self._entry(read, head)
+        self._taken_in = None if rows else head  # what is handed out may yet fail to be taken in
         return rows
 
     def put(self, row: Row, before: str, whole: bytes = b"") -> bool:
         """Append the row by a push that counts only on the head that it was made for."""
-        until = time.monotonic() + PATIENCE
-        old = self._head_at(row.at, before, until)
-        if old is None:
-            return False
-        new = self._commit(row, old, whole, until)
+        until, last = time.monotonic() + PATIENCE, self._last
+        if last[2:4] != (row.at, before):
+            head = self._pull(until)
+            with self._reading(until) as read:
+                last = self._entry(read, head)
+            if last[2:4] != (row.at, before):
+                return False
+        new = self._commit(until, row, last.id, whole)
         self._pace(until)
-        lease = f"--force-with-lease={self._ref}:{old}"
-        code, out, said = self._git(until, "push", "--porcelain", "--no-verify", lease, self._url, f"{new}:{self._ref}")
+        lease = f"--force-with-lease={self._branch}:{last.id}"
+        code, out, said = self._git(
+            until, "push", "--porcelain", lease, self._url, f"{new}:{self._branch}", codes=(0, 1)
+        )
         if code == 0:
-            self._keep(new)
-            self._seen = new
+            self._last, self._taken_in = _Entry(new, last.id, row.end, row.sha, row.seat, ()), new
             return True
-        answer = next((line for line in out.decode("utf-8", "replace").split("\n") if line.startswith("!")), "")
-        if "[rejected]" not in answer and "[remote rejected]" not in answer:
-            raise self._failed(said)  # nobody said whether it was done
-        if "(stale info)" in answer:
-            return False
+        refusal = re.search(r"^!.*\[(?:remote )?rejected\].*", out, re.M)
+        if refusal is None:  # nobody said whether it was done
+            raise self._failed("push", said)
         for _ in range(3):  # every host has its own words for a lost race: then there is another head
-            if (head := self._head(until)) != old:
-                return head == new
+            if "(stale info)" in refusal[0] or self._head(until) != last.id:
+                return False
             self._ending.wait(0.2)
-        raise self._failed(f"{said}\n{answer}", is_refusal=True)
+        raise self._failed("push", f"{said}\n{refusal[0]}", StorageError)
 
     def wait(self, seconds: float) -> bool:
-        """Look after that time whether there is another head."""
-        try:
-            return not self._ending.wait(max(POLL, seconds)) and self._head(time.monotonic() + PATIENCE) != self._seen
-        except EngineAway:
-            if self._ending.is_set():
-                return False
-            raise
+        """Look after that time whether there is another head than the mirror's."""
+        return not self._ending.wait(max(POLL, seconds)) and self._head(time.monotonic() + PATIENCE) != self._taken_in
 
     def close(self) -> None:
-        """End a `wait`."""
+        """End whatever waits or runs."""
         self._ending.set()
-        if self._asking is not None:
-            _kill(self._asking)
-
-    # -- reading --------------------------------------------------------------------------------------------------
+        for git in self._running.copy():
+            _end(git)
 
     def _rows(self, read: _Read, head: str, at: int, sha: str, known: str) -> list[Row]:
         """The rows from `at` to this head. Raises `Differs`, and `StorageError` for what is no log."""
-        start = _Commit("", "", "", 0, NOTHING, ())  # what stands before the first entry
         chain = [self._entry(read, head)]  # the newest first, down to the one that ends at `at`
         while chain[-1].end > at:
-            chain.append(self._entry(read, chain[-1].parent) if chain[-1].parent else start)
+            chain.append(self._entry(read, chain[-1].parent))
             if chain[-1].end >= chain[-2].end:
-                raise self._garbage(f"the commit {chain[-1].name} ends behind its child")
-        *_, base = chain
-        same = (base.end, base.sha) == (at, sha)
-        if same and at and all(one.name != known for one in chain):  # another history: then the bytes decide
-            data = b"".join(row.data for row in self._rows(read, base.name, 0, NOTHING, ""))
-            same = sha256(data).hexdigest() == sha
-        if not same:
-            raise Differs(chain[0].end, chain[0].sha)
+                raise self._garbage(f"the commit {chain[-1].id} ends behind its child")
+        is_same = chain[-1][2:4] == (at, sha)
+        if is_same and at and all(one.id != known for one in chain):  # perhaps another history: then the bytes decide
+            before = self._rows(read, chain[-1].id, 0, NOTHING, "")
+            is_same = sha256(b"".join(row.data for row in before)).hexdigest() == sha
+        if not is_same:
+            raise Differs(*chain[0][2:4])
         rows: list[Row] = []
         while chain[1:]:
             begin, one = chain.pop().end, chain[-1]
-            path = f"{one.name}:entries/{begin:012}"
+            path = f"{one.id}:entries/{begin:012}"
             data, armour = read("blob", f"{path}.md"), read("blob", f"{path}.sig").split()
             if begin + len(data) != one.end:
                 raise self._garbage(f"{path}.md has {len(data):,} bytes")
-            signature = b"".join(armour[3:-3]).decode("ascii", "replace")
-            files = tuple((name, read("blob", f"{one.name}:attachments/{name}")) for name in one.files)
-            rows.append(Row(begin, data, one.sha, one.seat, signature, files))
+            files = tuple((name, read("blob", f"{one.id}:attachments/{name}")) for name in one.files)
+            rows.append(Row(begin, data, one.sha, one.seat, b"".join(armour[3:-3]).decode("ascii", "replace"), files))
         return rows
 
-    def _entry(self, read: _Read, name: str) -> _Commit:
-        """What a commit says. Raises `StorageError` for one that is no entry of a log."""
-        header, _, message = read("commit", name).partition(b"\n\n")
+    def _entry(self, read: _Read, commit: str) -> _Entry:
+        """What a commit says; "" is before the first. Raises `StorageError` for one that is no entry of a log."""
+        if not commit:
+            return _BEGINNING
+        header, _, message = read("commit", commit).partition(b"\n\n")
         found = _HEADER.match(header)
         said = _ENTRY.fullmatch(message.rpartition(b"\n\n")[2].decode("utf-8", "replace"))
         if found is None or said is None:
-            raise self._garbage(f"the commit {name} is no entry")
-        files = tuple(line.split()[1] for line in said[4].splitlines())
-        return _Commit(name, (found[1] or b"").decode(), said[1], int(said[2]), said[3], files)
+            raise self._garbage(f"the commit {commit} is no entry")
+        return _Entry(commit, (found[1] or b"").decode(), int(said[2]), said[3], said[1], said[4].split()[1::2])
 
     def _garbage(self, what: str) -> StorageError:
-        return StorageError(
-            f"the branch {self._branch} of {self._url} is no log of a dialog: {what}",
-            fix="somebody who may push there wrote to it: take it back to its last entry, and protect it; or the copy"
-            f" {self._cache} is damaged: remove it",
-        )
+        advice = f"take it back to its last entry, and protect it; if it is right, remove the copy {self._copy}"
+        return StorageError(f"{self._branch} of {self._url} is no log of a dialog: {what}", fix=advice)
 
     @contextmanager
-    def _objects(self, until: float) -> Iterator[_Read]:
+    def _reading(self, until: float) -> Iterator[_Read]:
         """Reads objects of a kind by their names, all by one git."""
         room = 2 * LARGEST
-        with self._started("cat-file", "--batch") as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            asked, answers = process.stdin, process.stdout
+        with self._started("cat-file", "--batch") as git:
 
             def read(kind: str, name: str) -> bytes:
                 nonlocal room
-                asked.write(f"{name}\n".encode())
-                asked.flush()
-                line = answers.readline().split()
-                if line and line[1:2] != [kind.encode()]:
-                    raise self._garbage(f"{name} is no {kind}")
-                size = int(line[2]) if line else 0
-                room -= size
-                if room < 0:
-                    raise self._garbage(f"it has more than {2 * LARGEST:,} bytes")
-                data = answers.read(size + 1)
-                if len(data) <= size or time.monotonic() > until:
-                    raise TimeoutError
-                return data[:size]
+                assert git.stdin is not None
+                assert git.stdout is not None
+                git.stdin.write(f"{name}\n".encode())
+                git.stdin.flush()
+                _, found, size, *_ = *git.stdout.readline().split(), b"", b"", b"0"
+                room -= int(size) if found == kind.encode() else room + 1
+                if room < 0 or time.monotonic() > until:
+                    raise self._garbage(f"{name} is no {kind}, or too large")
+                return git.stdout.read(int(size) + 1)[:-1]
 
-            try:
-                yield read
-            except OSError as error:
-                raise EngineAway(f"{self._cache} cannot be read", fix="try again; else remove it, a copy") from error
+            yield read
 
-    # -- writing --------------------------------------------------------------------------------------------------
-
-    def _head_at(self, at: int, sha: str, until: float) -> str | None:
-        """The head of a log that ends there, "" before its first entry; None where it ends elsewhere."""
-        if at == 0:
-            return "" if sha == NOTHING else None
-        for find in (self._known, lambda: self._pull(until)):
-            if head := find():
-                with self._objects(until) as read:
-                    entry = self._entry(read, head)
-                if (entry.end, entry.sha) == (at, sha):
-                    return head
-        return None
-
-    def _commit(self, row: Row, old: str, whole: bytes, until: float) -> str:
+    def _commit(self, until: float, row: Row, old: str, whole: bytes) -> str:
         """The commit of an entry, with something random: else equal entries were one, and several writers had won."""
         if self._author is None:
-            code, out, _ = self._git(until, "var", "GIT_AUTHOR_IDENT")
-            self._author = "" if code else out.decode("utf-8", "replace").rsplit(maxsplit=2)[0]
-        if odd := next((name for name, _ in row.files if not re.fullmatch(_FILE, name)), ""):
-            raise BadInput(f"{odd!r} is no name for an attachment", fix="use letters, digits, dots and dashes")
-        seat = re.sub(r"[^\w.-]", "-", row.seat)
-        heading = next((line for line in row.data.decode("utf-8", "replace").split("\n") if line.startswith("#")), "")
-        heading = "".join(filter(str.isprintable, heading.strip("# ")))[:100] or f"From byte {row.at:,}"
-        said = [heading, "", f"Seat: {row.seat}", f"End: {row.end}", f"Hash: {row.sha}"]
-        said += [*(f"Attachment: {name}" for name, _ in row.files), f"Nonce: {token_hex(8)}", ""]
-        signature = "\n".join(row.signature[at : at + 70] for at in range(0, len(row.signature), 70))
-        armour = f"-----BEGIN SSH SIGNATURE-----\n{signature}\n-----END SSH SIGNATURE-----\n"
-        files = [(f"entries/{row.at:012}.md", row.data), (f"entries/{row.at:012}.sig", armour.encode())]
-        files += [(f"attachments/{name}", data) for name, data in row.files]
-        files += [("dialog.md", whole)] if whole else []
-        ref = f"refs/dialogd/{token_hex(8)}"  # under a name of its own no git waits for another one's lock
-        script = [
-            f"commit {ref}\ncommitter {self._author or f'{seat} <{seat}@localhost>'} now\n".encode(),
-            _data("\n".join(said).encode()),
-            f"from {old}\n".encode() if old else b"",
-            b"D dialog.md\n",
-            *(f"M 100644 inline {path}\n".encode() + _data(data) for path, data in files),
-            b"done\n",
-        ]
+            self._author = self._git(until, "var", "GIT_AUTHOR_IDENT", codes=(0, 128))[1].rpartition("> ")[0]
+        author = f"{self._author}>" if self._author else f"{row.seat} <{row.seat}@localhost>"
+        heading = re.search(r"^#+ *(.{1,100})", row.data.decode("utf-8", "replace"), re.M)
+        said = f"{_plain(heading[1]) if heading else 'An entry'}\n\nSeat: {row.seat}\nEnd: {row.end}\nHash: {row.sha}\n"
+        said += "".join(f"Attachment: {name}\n" for name, _ in row.files) + f"Nonce: {token_hex(8)}\n"
+        signature = re.sub("(.{1,70})", r"\1\n", row.signature)
+        armour = f"-----BEGIN SSH SIGNATURE-----\n{signature}-----END SSH SIGNATURE-----\n".encode()
+        files = {f"entries/{row.at:012}.md": row.data, f"entries/{row.at:012}.sig": armour}
+        files |= {f"attachments/{name}": data for name, data in row.files} | ({"dialog.md": whole} if whole else {})
+        ref = f"refs/dialogd/{token_hex(8)}"
+        script = f"commit {ref}\ncommitter {author} now\n".encode() + _data(said.encode())
+        script += (f"from {old}\n".encode() if old else b"") + b"D dialog.md\n"
+        script += b"".join(f"M 100644 inline {path}\n".encode() + _data(data) for path, data in files.items())
         words = ("fast-import", "--quiet", "--force", "--done", "--date-format=now")
-        code, _, problem = self._git(until, *words, stdin=b"".join(script))
-        if code:
-            raise StorageError(f"git cannot write {self._cache}: {_line(problem)}", fix="free some space; or remove it")
-        return self._taken(ref)
+        self._git(until, *words, stdin=script + b"done\n")
+        return self._kept(ref)
 
     def _pace(self, until: float) -> None:
-        """Wait, or refuse, where a host would be asked for more than it gives; for all that writes to this log here."""
-        if not self._url.startswith(("https:", "http:", "ssh:")):
-            return
-        now, path = time.monotonic(), self._cache / "pushes.json"
-        times = [at for at in read_json(path) or () if now - MINUTE < at <= now]
-        pause = times[-PUSHES] + MINUTE - now if len(times) >= PUSHES else 0.0
+        """Wait, or refuse, where a host would be asked for more than it gives; for all that write to this log here."""
+        now, path = time.monotonic(), self._copy / "pushes.json"
+        times = [at for at in read_json(path) or () if now - 60 < at <= now][-PUSHES:]
+        pause = times[0] + 60 - now if len(times) == PUSHES and self._url.startswith(("http", "ssh")) else 0.0
         if pause > until - now - PATIENCE / 2:
-            raise EngineAway(
-                f"the host takes {PUSHES} pushes a minute: the next one in {pause:.0f} s",
-                fix="it goes on by itself; a livelier dialog belongs on postgresql://",
-            )
+            problem = f"the host takes {PUSHES} pushes a minute: the next one in {pause:.0f} s"
+            raise EngineAway(problem, fix="it goes on by itself; a livelier dialog belongs on postgresql://")
         self._ending.wait(pause)
-        write_json(path, [*times, now + pause][-PUSHES:])
-
-    # -- git ------------------------------------------------------------------------------------------------------
-
-    def _known(self) -> str:
-        with suppress(OSError):
-            return self._known_path.read_text().strip()
-        return ""
-
-    def _keep(self, head: str) -> None:
-        with self._mutex, suppress(OSError):
-            write_over(f"{head}\n".encode(), self._known_path, durable=False)
+        write_json(path, [*times, now + pause])
 
     def _pull(self, until: float) -> str:
         """Fetch the branch; its head, "" where there is none."""
-        ref = f"refs/dialogd/{token_hex(8)}"
-        words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
-        code, _, said = self._git(until, *words, self._url, f"+{self._ref}:{ref}")
+        ref = f"refs/dialogd/{token_hex(8)}"  # under a name of its own no git waits for another one's lock
+        words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", self._url)
+        code, _, said = self._git(until, *words, f"+{self._branch}:{ref}", codes=(0, 128))
         if code and "couldn't find remote ref" not in said:
-            raise self._failed(said)
-        return "" if code else self._taken(ref)
+            raise self._failed("fetch", said)
+        return "" if code else self._kept(ref)
 
-    def _taken(self, ref: str) -> str:
-        """What a name of a moment stood for."""
-        path = self._cache / ref
-        head = path.read_text().strip()
-        path.unlink()
+    def _kept(self, ref: str) -> str:
+        """What git has just written, from now on the newest here: the next fetch brings what is not in it."""
+        head = (self._copy / ref).read_text().strip()
+        (self._copy / ref).replace(self._copy / "refs/dialogd/newest")
         return head
 
     def _head(self, until: float) -> str:
         """The head of the branch, asked for without anything else; "" where there is none."""
-        code, out, said = self._git(until, "ls-remote", self._url, self._ref)
-        if code:
-            raise self._failed(said)
-        refs = (line.split("\t") for line in out.decode("utf-8", "replace").splitlines())
-        return next((ref[0] for ref in refs if ref[1:] == [self._ref]), "")
+        found = re.search(f"^(.*)\t{self._branch}$", self._git(until, "ls-remote", self._url, self._branch)[1], re.M)
+        return found[1] if found else ""
 
     @contextmanager
     def _started(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         """Git, in a session that is gone when this is left."""
-        pipe, env = subprocess.PIPE, self._environment
+        p, env = subprocess.PIPE, self._environment
         try:
-            process = subprocess.Popen(
-                ["git", *words], cwd="/", env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-            )
+            make_folder(self._copy)
+            git = subprocess.Popen(["git", *words], -1, None, p, p, p, cwd="/", env=env, start_new_session=True)
         except OSError as error:
-            raise NotInstalled(f"git cannot be run: {why(error)}", fix="install git 2.38 or newer") from error
-        with process:
+            problem = f"git cannot be run with {self._copy}: {why(error)}"
+            raise StorageError(problem, fix=f"{fix(error)}; git has to be there, 2.38 or newer") from error
+        with git:
+            self._running.add(git)
             try:
-                yield process
+                yield git
             finally:
-                _kill(process)
+                _end(git)
+                self._running.discard(git)
 
-    def _git(self, until: float, *words: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
+    def _git(
+        self, until: float, *words: str, stdin: bytes = b"", codes: tuple[int, ...] = (0,)
+    ) -> tuple[int, str, str]:
         """Exit code, output and words of git. Raises `EngineAway` where it has not ended by then."""
-        with self._started(*words) as process:
-            if words[0] == "ls-remote":
-                self._asking = process
+        with self._started(*words) as git:
             try:
-                out, said = process.communicate(stdin, max(0.0, until - time.monotonic()))
+                data = git.communicate(stdin, max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise self._failed(f"no answer within {PATIENCE:g} s") from None
-        return process.returncode, out, said.decode("utf-8", "replace")
+                raise self._failed(words[0], f"no answer within {PATIENCE:g} s") from None
+        out, said = (text.decode("utf-8", "replace") for text in data)
+        if git.returncode not in codes:
+            raise self._failed(words[0], said)
+        return git.returncode, out, said
 
-    def _failed(self, said: str, *, is_refusal: bool = False) -> StorageError:
+    def _failed(self, command: str, said: str, otherwise: type[StorageError] = EngineAway) -> StorageError:
         """What git could not do, in its own words or its host's."""
-        problem, again = f"{self._url}: {_line(said)}", f"git ls-remote {shlex.quote(self._url)}"
-        if _BUSY.search("\n".join(_lines(said))):
-            return EngineAway(f"the host asks for patience: {problem}", fix="it goes on by itself in a while")
-        if is_refusal or _REFUSED.search(said):
-            return StorageError(problem, fix=f"see that this, and a push, work without a question: {again}")
-        return EngineAway(problem, fix=f"it goes on by itself once this works: {again}")
+        kind = EngineAway if _BUSY.search(said) else StorageError if _REFUSED.search(said) else otherwise
+        cause = _CAUSE.search(said)
+        words = _plain(cause[1])[:300] if cause else "git says nothing more"
+        advice = f"it goes on by itself; `git ls-remote {self._url}`, and a push, have to work without a question"
+        return kind(f"git {command}, {self._url}: {words}", fix=advice)
 
 
-def _lines(said: str) -> list[str]:
-    """What git and its host said, without what they always say."""
-    lines = ("".join(filter(str.isprintable, line)).removeprefix("remote: ").strip() for line in said.splitlines())
-    return [line for line in lines if line and not line.startswith(_NOISE)]
+def _end(git: subprocess.Popen[bytes]) -> None:
+    """End git with what it has started."""
+    if git.poll() is None:
+        with suppress(OSError):
+            os.killpg(git.pid, signal.SIGKILL)
 
 
-def _line(said: str) -> str:
-    lines = _lines(said) or ["git says nothing more"]
-    return " ".join(lines[: 1 + lines[0].endswith(":")]).removeprefix("fatal: ").removeprefix("error: ")[:300]
+def _plain(text: str) -> str:
+    """A text of others on one line, without what a terminal obeys."""
+    return "".join(filter(str.isprintable, text))
 
 
 def _data(data: bytes) -> bytes:
     """Bytes as `git fast-import` reads them."""
     return b"data %d\n%b\n" % (len(data), data)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End git, and what it started."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
