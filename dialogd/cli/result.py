@@ -10,10 +10,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,7 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, Storag
 from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, faults, where
 from dialogd.protocol.header import AGENT_ID
+from dialogd.protocol.keys import Keys, spoken
 from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
@@ -45,6 +47,7 @@ from dialogd.views.words import METHODS
 if TYPE_CHECKING:
     from dialogd.backends import Price
     from dialogd.backends.auto import Choice
+    from dialogd.store.logfile import LogFile
     from dialogd.templates import Opening
     from dialogd.views.plan import Synthesis
 
@@ -398,6 +401,7 @@ WORDS = {
 }
 BROKEN = "chain broken: something before it was changed, removed or inserted"
 UNKNOWN = "unknown: no journal here remembers it; forged, or written on another machine"
+UNSIGNED = "shared, and no signatures lie beside it: who wrote what cannot be told here"
 TEXT_LINES = 8  # of the agreed text that are shown
 
 Kept = Annotated[
@@ -417,8 +421,8 @@ def verify(
     """Check that no entry was altered after it was written.
 
     Each entry is held against its recorded hash, the entry before it, and the journals; and what its daemon wrote is
-    worked out anew from the entries before it. The verdict comes first, then whatever was changed since. Exit code 0
-    when all is sound or written by hand, 1 otherwise.
+    worked out anew from the entries before it; in a shared dialog each is held against its signature too. The verdict
+    comes first, then whatever was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
     """
     settings = options.settings_for(path or file)
     if not settings.file.exists():
@@ -430,12 +434,19 @@ def verify(
     journals = (log := options.log_of(settings)).journals
     written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
     dialog = log.read(full=True)
-    present, remembered = {entry.chain for entry in dialog.entries}, journals.remembered()
+    signatures = _signatures(log, dialog) if dialog.state.hand.keys is not None else None
+    signed = {entry.chain for entry in dialog.entries[: len(signatures.keys)]} if signatures else set[str]()
+    present, remembered = {entry.chain for entry in dialog.entries}, journals.remembered() | signed
     unknown = {entry.chain for entry in dialog.entries if entry.condition is Condition.SOUND} - remembered
     elsewhere = journals.elsewhere(unknown) if unknown else None
     moved = _moved(elsewhere, settings.file) if elsewhere else ""
     problems, made = [*_problems(dialog, remembered)], certify(dialog)
+    if signatures is not None:
+        for at in range(first := len(signatures.keys), len(problems)):
+            why = signatures.problem if at == first else "it stands behind one that is not signed"
+            problems[at] = ("not signed", f"{problems[at][1]}; not signed: {line(why)}")
     missing = [_heading(text) for _, chain, text in written if chain not in present]
+    missing += signatures.missing if signatures else []
     lost, odd = taken_out(log.lost(dialog), settings.file), journals.odd()
     aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
     since, seals, found = changes(dialog), answers(dialog), faults(settings.file.read_bytes())
@@ -457,6 +468,7 @@ def verify(
         verdict = f"Not sound: {', '.join(wrong)}" if wrong else "Sound"
         yield f"{verdict}. {count} entr{'y' if count == 1 else 'ies'}. {agreed}."
         yield from [moved] if moved else []
+        yield from signatures.words if signatures else [UNSIGNED] if dialog.state.hand.keys is not None else []
         for entry, (problem, words) in zip(dialog.entries, problems, strict=True):
             if details or problem or entry.notice:
                 title = f"turn {entry.number}" if entry.is_turn else f"note {entry.id}"
@@ -498,9 +510,72 @@ def verify(
         "compared": None if compared is None else [change.words for change in compared],
         "seals": [asdict(seal) for seal in seals],
         "faults": [{"line": fault.line, "words": fault.words} for fault in found],
+        "signed": signatures.as_json() if signatures else None,
     }  # fmt: skip
     options.answer(facts, report(), json=json)
     raise typer.Exit(1 if wrong else 0)
+
+
+@dataclass
+class _Signatures:
+    """Which key signed each entry, up to the first that does not hold, and why not."""
+
+    dialog: Dialog
+    keys: list[tuple[str, str]] = field(default_factory=list)  # who, and the key
+    problem: str = ""
+    missing: list[str] = field(default_factory=list)  # what was signed and does not stand in the file
+    sha: str = ""  # of all that is signed
+
+    def as_json(self) -> dict[str, Any]:
+        found = {
+            (who, key): [
+                entry.id for entry, by in zip(self.dialog.entries, self.keys, strict=False) if by == (who, key)
+            ]
+            for who, key in self.keys
+        }
+        by = [{"who": who, "key": key, "entries": ids} for (who, key), ids in found.items()]
+        return {"by": by, "problem": self.problem, "sha256": self.sha, "words": spoken(self.sha) if self.sha else ""}
+
+    @property
+    def words(self) -> Iterator[str]:
+        facts = self.as_json()
+        for one in facts["by"]:
+            ids = one["entries"]
+            span = where(ids[0]) if len(ids) == 1 else f"from {where(ids[0])} to {where(ids[-1])}"
+            yield f"signed by {line(one['who'])}: {len(ids)} entr{'y' if len(ids) == 1 else 'ies'}, {span}"
+        yield f"what is signed, to be compared by voice: {facts['words'] or 'nothing'}"
+
+
+def _signatures(log: LogFile, dialog: Dialog) -> _Signatures | None:
+    """Hold the file of a shared dialog against the signatures beside it; None where there are none."""
+    from dialogd.store import signing
+    from dialogd.store.mirror import SIGNATURES, checked, signed_rows
+
+    path = log.attachments / SIGNATURES
+    if not path.is_file():
+        return None
+    # Under the lock where this machine writes to it: a signature is there a moment before its bytes are.
+    with log.standing_still() if log.mirror is not None else nullcontext(log.path.read_bytes()) as data:
+        rows = signed_rows(path.read_bytes())
+    found, before, end, hashed = _Signatures(dialog), None, 0, sha256()
+    for row in rows:
+        if row.end > len(data):
+            found.missing.append(f"an entry signed by {row.seat}, up to byte {row.end:,}")
+        elif row.end <= dialog.size and not found.problem:
+            hashed.update(data[end : row.end])
+            try:
+                if hashed.hexdigest() != row.sha:
+                    raise ValueError("its bytes are not those that were signed")
+                key = signing.signer(row.signature, row.sha)
+                after, found.problem = checked(before, data[end : row.end], key)
+            except (ValueError, DialogdError) as error:
+                found.problem = str(error)
+            if not found.problem:
+                seat, name = ((before or after).state.hand.keys or Keys()).of(key)
+                found.keys += [(name or seat, key)] * (len(after.entries) - len(found.keys))
+                before, end, found.sha = after, row.end, row.sha
+    found.problem = found.problem or ("nobody's signature covers it" if len(found.keys) < len(dialog.entries) else "")
+    return found
 
 
 def _moved(folder: Path, file: Path) -> str:

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,8 @@ from dialogd import person
 from dialogd.protocol.grammar import render
 from dialogd.protocol.model import Draft
 from tests.cli.command import Commands, reviewed
+from tests.cli.test_share import machine, ok, shared
+from tests.support.gitdaemon import Repository
 from tests.support.room import Room, opening
 
 SEALED = "sealed = true"
@@ -165,3 +169,62 @@ def test_earlier_dialogs_of_the_file_are_no_alarm(dialogd: Commands) -> None:
     dialogd.file.write_bytes(data[: data.index(b"## Turn 2")])
     log.set_aside({entry.chain for entry in log.read().entries})
     assert "Turn 2: taken out of the file by a save." in dialogd("verify").out
+
+
+# -- A shared dialog --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Commands, Commands]:
+    """Two machines that share a dialog: each person said something."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    ada, bob = machine(tmp_path, "ada"), machine(tmp_path, "bob")
+    ada.begin("Tabs?")
+    ok(bob("join", shared(ada, Repository(tmp_path / "repository").url)))
+    ok(ada("say", "Look at the editor first."))
+    ok(bob("say", "--note", "Ours shows tabs."))
+    ok(ada("say", "--note", "Good."))
+    return ada, bob
+
+
+def test_of_a_shared_dialog_it_says_who_signed_what_with_the_log_gone(
+    sides: tuple[Commands, Commands], tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "repository")
+    for one in sides:
+        done = ok(one("verify"))
+        assert "unknown" not in done.out
+        found = one("verify", "--json").json["signed"]
+        assert f"compared by voice: {found['words']}" in done.out
+        assert found["problem"] == ""
+        assert [by["who"] for by in found["by"]] == ["ada", "Guest B", "Guest B"]  # the invitation's key, then his own
+        assert sum(len(by["entries"]) for by in found["by"]) == len(one("verify", "--json").json["entries"])
+        assert found["sha256"] == sha256(one.file.read_bytes()).hexdigest()
+
+
+def test_what_is_not_signed_is_named_with_its_entry(sides: tuple[Commands, Commands]) -> None:
+    ada, _ = sides
+    path = ada.file.with_name("dialog.md.d") / "signatures"
+    data, rows = ada.file.read_bytes(), [row for row in path.read_bytes().split(b"\n") if row]
+    last = rows[-1].split(b" ")
+    other = rows[-2].split(b" ")
+    swapped = b" ".join([*last[:3], other[3]])
+    changed = data.replace(b"Ours shows tabs.", b"Ours shows Tabs.")
+
+    def told(rows: list[bytes], data: bytes) -> str:
+        ada.file.write_bytes(data)
+        path.write_bytes(b"\n".join([*rows, b""]))
+        done = ada("verify")
+        assert done.code == 1, done.out
+        return done.out
+
+    assert "nobody's signature covers it" in told(rows[:-1], data)
+    assert "not signed: it does not fit" in told([*rows[:-1], swapped], data)
+    assert "not signed: its bytes are not those that were signed" in told(rows, changed)
+    assert "behind one that is not signed" in told(rows, changed)
+    assert "missing: an entry signed by USER" in told(rows, data[: int(other[0])])
+    assert "nobody's signature covers it" in told(rows, data + b"\n## Note\n\nMore.\n")
+    told([], data)
+    path.unlink()
+    ada.file.write_bytes(data)
+    assert "no signatures lie beside it" in ada("verify").out
