@@ -188,6 +188,8 @@ def _secrets(settings: Settings, variables: Mapping[str, str]) -> tuple[str, ...
 def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> list[str]:
     """Remarks: what it is and why, who pays, who sees what; a default cap; twins."""
     remarks = [auto.introduce(choice, settings.project, trusts=settings.trust_project)]
+    if dialog is not None and dialog.state.hand.keys is not None:
+        remarks.append("this dialog is shared: whoever may read its log elsewhere sees all that is said in it")
     if choice.is_last_resort(settings.backend):
         remarks.extend(auto.NO_MODEL[:2])
     if settings.tools and choice.backend.partition(":")[0] in WITH_TOOLS:

@@ -321,7 +321,7 @@ class Mirror:
     def _set_aside(self, typed: bytes) -> None:
         """Keep what somebody typed into the mirror."""
         if typed.strip():
-            with self.typed.open("ab") as kept:
+            with open(self.typed, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as kept:
                 kept.write(typed.lstrip(b"\n"))
                 kept.flush()
                 os.fsync(kept.fileno())
