@@ -224,6 +224,9 @@ def seat_of(agent: str, agents: Sequence[str] = ()) -> int:
     return ord(agent.upper()) - ord("A") if len(agent) == 1 and agent.isascii() and agent.isalpha() else 0
 
 
+NOBODY_ELSE = "nobody outside this machine sees anything"
+
+
 def introduce(choice: Choice, project: Path | None = None, *, trusts: bool = False) -> str:
     """What an agent is and why, who pays, who sees what, and whether the project's own programs run; on one line."""
     kind = kind_of(choice.backend)
@@ -240,7 +243,7 @@ def seen(choice: Choice, project: Path | None) -> str:
     kind = kind_of(choice.backend)
     if not choice.vendor:
         is_here = kind.family in LOCAL
-        return "nobody outside this machine sees anything" if is_here else "who sees the dialog is its own matter"
+        return NOBODY_ELSE if is_here else "who sees the dialog is its own matter"
     if project is None:
         return f"{choice.vendor} sees the dialog"
     if kind.project == "nothing":

@@ -50,6 +50,7 @@ from dialogd.templates import warnings as warnings_of
 AGREES = "that session agrees by `dialogd live accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 Seats = tuple[Seat, ...]
+READERS = "whoever may read its log sees the dialog"  # of a shared one
 HOW = "ID=BACKEND[:MODEL][@DIR], such as A=claude; an id is letters, digits, `_` and `-`"
 
 # -- Who takes part ---------------------------------------------------------------------------------------------------
@@ -723,12 +724,15 @@ def _project(seat: Seat, settings: Settings) -> Path | None:
     return Path(seat.project) if seat.project else settings.project
 
 
-def _introduce(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
+def _introduce(
+    seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings, *, is_shared: bool = False
+) -> None:
     """Print what each agent is, who pays for it and who sees the text; warn about twins."""
     for seat in seats:
         who = f"{seat.id} ({seat.title})" if seat.title else seat.id
         trusts = seat.trust_project or settings.trust_project
-        remark(f"{who}: {auto.introduce(choices[seat.id], _project(seat, settings), trusts=trusts)}")
+        said = auto.introduce(choices[seat.id], _project(seat, settings), trusts=trusts)
+        remark(f"{who}: {said.replace(auto.NOBODY_ELSE, READERS) if is_shared else said}")
     warn_of_twins({who: choice.family for who, choice in choices.items()})
 
 
@@ -781,7 +785,7 @@ def former_cast(settings: Settings, pace: str | None, wanted: Start | None = Non
         raise _busy(settings, running)
     seats, choices = seated([known[who] for who in ids], settings, os.environ, dotenv(Path.cwd()))
     _try_backends(tuple(seat for seat in seats if seat.id in {one.id for one in given}), choices, settings)
-    _introduce(seats, choices, settings)
+    _introduce(seats, choices, settings, is_shared=mirror is not None)
     for seat in (seat for seat in given if seat.session):
         person.seat(log, seat.id, program_of(seat.session))
     ports = [seat.port for seat in seats]

@@ -268,6 +268,7 @@ def test_a_whole_dialog_between_two_machines(ada: Commands, bob: Commands, clust
     assert doubt.out.count(" signs") == 2
     done = ok(bob("run", "--agent", "B=rehearsal", "--with", line))
     assert "joined: Tabs?" in done.err
+    assert "whoever may read its log sees the dialog" in done.err
     until(lambda: ada.file.read_bytes() == bob.file.read_bytes(), "the mirrors to be equal")
     text = ada.file.read_text()
     assert ("## Turn 2 — Claude A" in text or "## Turn 2" in text, "[CONSENSUS_REACHED" in text) == (True, True)
