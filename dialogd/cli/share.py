@@ -27,7 +27,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import many
 from dialogd.store import signing
 from dialogd.store.disk import StateDir, write_once
-from dialogd.store.engine import public
+from dialogd.store.engine import open_engine, public
 from dialogd.store.logfile import LogFile
 from dialogd.store.mirror import Connection, begin, part, take
 
@@ -136,6 +136,9 @@ class Sharing:
         with self.log.locked():  # no daemon here writes in between
             marks = _marks(self.keys, self.dialog.state.hand.keys or Keys())
             if self.connection.root:
+                # An engine that knows seats gives these away, and those that come here to this machine.
+                place = self.connection.place(self.log.journals.folder, is_new=True, others=self.line.seats)
+                open_engine(place).close()
                 person.set_keys(self.log, marks)
                 self.connection.save(self.log.journals.folder)
                 return self.line

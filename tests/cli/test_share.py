@@ -211,6 +211,25 @@ def test_keys_of_a_shared_dialog_are_changed(ada: Commands, bob: Commands, eithe
     assert bob("share").code == 2
 
 
+def test_each_machine_may_have_a_role_of_its_own(
+    ada: Commands, bob: Commands, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.new_database("roles")
+    ada.begin("Tabs?")
+    line = shared(ada, cluster.url("ada", "roles"))
+    ok(bob("join", line.replace("ada@", "bob@")))
+    ok(ada("invite", "C"))
+    carol = machine(tmp_path, "carol")
+    line = ok(ada("share", "--seat", "C")).out.strip()
+    ok(carol("join", line.replace("ada@", "eve@")))
+    for who in (bob, carol, ada):
+        ok(who("say", "--note", "Here I am."))
+    roles = "SELECT id, role FROM dialogd.seat WHERE id <> 'USER' ORDER BY id"
+    assert cluster.sql(roles, database="roles") == [("A", "ada"), ("B", "bob"), ("C", "eve")]
+    ok(ada("share", "--seat", "B=here"))
+    assert cluster.sql(roles, database="roles") == [("A", "ada"), ("B", "ada"), ("C", "eve")]
+
+
 @pytest.mark.parametrize("words", [["share", "URL", "--yes"], ["join", "LINE"]], ids=["share", "join"])
 def test_a_session_that_holds_a_seat_opens_no_door(ada: Commands, bob: Commands, url: str, words: list[str]) -> None:
     ada.begin("Tabs?")

@@ -266,14 +266,15 @@ def test_what_is_wrong_with_a_database_is_said(cluster: Cluster, machine: Callab
         (new(machine(cluster.url("bob", lazy))), StorageError, "synchronous_commit is off", "ALTER ROLE bob SET"),
         (machine(cluster.url("nobody", bare)), StorageError, "nobody", "URL"),
         (machine(cluster.url("ada", "nowhere")), StorageError, "nowhere", "URL"),
-        (machine("postgresql://ada@/x?nonsense=1"), BadInput, "nonsense", "libpq"),
-        (machine("postgresql://ada:secret@127.0.0.1:1/x"), EngineAway, "refused", "asked"),
+        (machine("postgresql://ada@/x?nonsense=1"), BadInput, "nonsense", "URL"),
+        (machine("postgresql://ada:secret@127.0.0.1:1/x"), EngineAway, "refused", "answers"),
         (machine(cluster.url("ada", bare), name="../x"), BadInput, "no name of a log", "line"),
     ):
         with pytest.raises(DialogdError, match=words) as said:
             open_engine(place)
         assert (type(said.value), "secret" in str(said.value)) == (kind, False)
         assert fix in said.value.fix
+        assert "\n" not in str(said.value)
 
 
 def test_without_psycopg_it_says_what_to_install(repository: Path) -> None:

@@ -202,15 +202,14 @@ class Postgres:
         return connection
 
     def _connect(self) -> Connection:
+        options: dict[str, Any] = {"connect_timeout": round(PATIENCE), "client_encoding": "utf8"}
         # A pooler's connections share no prepared statements.
-        options: dict[str, Any] = {"connect_timeout": round(PATIENCE), "fallback_application_name": "dialogd"}
         return psycopg.connect(self.place.url, autocommit=True, prepare_threshold=None, **options)
 
     def _enter(self, connection: Connection) -> None:
         others = list(self.place.others) if self.place.is_new else None
-        name, *lease = self._lease()
-        query = "SELECT dialogd.enter(%s, %s, %s::text[], %s, %s, %s)"
-        self._held(connection, query, name, list(self.place.seats), others, *lease)
+        query = "SELECT dialogd.enter(%s, %s::text[], %s::text[], %s, %s, %s)"
+        self._held(connection, query, self.place.name, list(self.place.seats), others, *self._lease()[1:])
 
     def _lease(self, seconds: float = LEASE) -> tuple[object, ...]:
         return (self.place.name, self.place.daemon_of, self.place.holder, seconds)
@@ -239,18 +238,13 @@ class Postgres:
             self._connection, self._is_told = None, True  # who knows what is missed
 
     def _away(self, why: str) -> EngineAway:
-        return EngineAway(
-            f"{public(self.place.url)} gives no answer: {why}", fix="nothing: it is asked until it answers"
-        )
+        return EngineAway(f"{public(self.place.url)} gives no answer: {why}", fix="try again once it answers")
 
     def _said(self, error: psycopg.Error) -> Exception:
-        words, url = error.diag.message_primary or str(error).strip(), public(self.place.url)
-        if not error.sqlstate and re.search(_TURNED_AWAY, words):
-            return StorageError(f"{url}: {words}", fix="check the URL and your rights")
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        words, url = " ".join((error.diag.message_primary or str(error)).split()), public(self.place.url)
+        is_no = not error.sqlstate and re.search(_TURNED_AWAY, words)
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not is_no:
             return self._away(words)
-        if isinstance(error, errors.UndefinedObject | errors.InvalidSchemaName | errors.UndefinedFunction):
-            return BadInput(f"{url}: {words}", fix="check the line that you were given")
-        if not error.sqlstate:
-            return BadInput(f"{url} makes no sense: {words}", fix="write it as libpq takes it")
-        return StorageError(f"{url} refuses: {words}", fix="ask whoever keeps the log")
+        if isinstance(error, errors.UndefinedObject | errors.InvalidSchemaName) or not (error.sqlstate or is_no):
+            return BadInput(f"{url}: {words}", fix="check the URL, or the line that you were given")
+        return StorageError(f"{url} refuses: {words}", fix="check the URL, or ask whoever keeps the log")
