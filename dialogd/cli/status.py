@@ -494,9 +494,10 @@ def _by_hand(situation: Situation) -> Iterator[tuple[str, str]]:
     dialog = situation.dialog
     note, before = dialog.entry(dialog.state.approved) if dialog.state.approved else None, board.rejected(dialog)
     if note is not None:
-        yield "approved", f"by you{_when(note.at)}"
+        yield "approved", f"by {_person(dialog, note.id)}{_when(note.at)}"
     if before is not None:
-        yield "rejected", f"what ended in {where(before.ended_in)}, by you{_when(before.at)}: {before.reason}"
+        by = f"{_person(dialog, before.by)}{_when(before.at)}"
+        yield "rejected", f"what ended in {where(before.ended_in)}, by {by}: {before.reason}"
     yield from (("struck", strike.in_words) for strike in strikes(dialog).values())
     yield from (("vetoed", f"{ref}{reason and f': {reason}'}") for ref, reason in vetoes(dialog).items())
     if gone := ", ".join(agent.id for agent in dialog.state.hand.left):
@@ -507,6 +508,12 @@ def _by_hand(situation: Situation) -> Iterator[tuple[str, str]]:
         yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
     if did := lifecycle.from_sessions(dialog):
         yield "not you", did[-1] + (f" ({len(did)} in all)" if len(did) > 1 else "")
+
+
+def _person(dialog: Dialog, entry: str) -> str:
+    """Who spoke in that entry of the person's hand: you, or in a shared dialog one of several by name."""
+    found = dialog.entry(entry) if dialog.state.hand.keys is not None else None
+    return found.name if found is not None else "you"
 
 
 def _when(at: str) -> str:

@@ -292,4 +292,22 @@ def test_a_whole_dialog_between_two_machines(ada: Commands, bob: Commands, clust
     text = ada.file.read_text()
     assert ("## Turn 2 — Claude A" in text or "## Turn 2" in text, "[CONSENSUS_REACHED" in text) == (True, True)
     assert list(bob.state.archive.glob("*.md"))
+    ok(ada("approve"))
+    assert "approved by ada" in ok(bob("status")).out
+    for one in (ada, bob):
+        assert ok(one("verify")).out.startswith("Sound.")
     ada("stop", "--file", str(ada.file))
+
+
+def test_a_join_that_failed_half_way_is_done_again_by_the_same_line(ada: Commands, bob: Commands, url: str) -> None:
+    ada.begin("Tabs?")
+    line = shared(ada, url)
+    hook = Path(url.removeprefix("git+file://")) / "hooks/update"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    failed = bob("join", line)
+    assert (failed.code > 0, bob.file.exists(), "  fix: " in failed.err) == (True, False, True)
+    hook.unlink()
+    assert ok(bob("join", line, "--json")).json["here"] == ["B"]
+    assert "all of it is here" in ok(bob("status")).out
