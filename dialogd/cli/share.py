@@ -262,7 +262,7 @@ def joined(settings: Settings, text: str, own: str = "") -> Joined:
             dialog = person.set_keys(log, marks)
         connection.save(folder)
     except BaseException:
-        if not is_there:
+        if not is_there and Connection.at(folder) is not None:  # what was made here so far
             log.path.unlink(missing_ok=True)
             part(log)
         raise
