@@ -44,19 +44,15 @@ _OURS = {
 _SSH = 'f() { eval "$(git config core.sshCommand || echo "${GIT_SSH:-ssh}") \\"\\$@\\""; }; f'
 
 _HEADER = re.compile(rb"tree [0-9a-f]+\n(?:parent ([0-9a-f]+)\n)?author ")
-_ENTRY = re.compile(
-    r"Seat: (\S+)\nEnd: ([1-9]\d{0,11})\nHash: ([0-9a-f]{64})\n((?:Attachment: \w[\w.-]{0,150}\n)*)Nonce: \S+\n", re.A
-)
+_FILES = r"((?:Attachment: \w[\w.-]{0,150}\n)*)"
+_ENTRY = re.compile(rf"Seat: (\S+)\nEnd: ([1-9]\d{{0,11}})\nHash: ([0-9a-f]{{64}})\n{_FILES}Nonce: \S+\n", re.A)
 _BUSY = re.compile(r"\b(?:429|503)\b|rate.?limit|too many requests|temporarily unavailable|throttl", re.I)
 _REFUSED = re.compile(
     r"Authentication failed|could not read (?:User|Pass)|Permission denied|Host key verification failed|No space"
     r"|error: 40[0134]|[Nn]ot found|not appear to be a git repository|access denied|dubious ownership|algorithm"
 )
 # The first line that says more than git always says.
-_CAUSE = re.compile(
-    r"^(?!hint|warning|To |Done|error: failed to)(?:remote: |fatal: |error: )*(\S.*(?:(?<=:)\n.*)?)",
-    re.M,
-)
+_CAUSE = re.compile(r"^(?!hint|warning|To |error: failed)(?:remote: |fatal: |error: )*(\S.*(?:(?<=:)\n.*)?)", re.M)
 
 
 class _Entry(NamedTuple):
@@ -107,7 +103,7 @@ class GitRemote:
         """The rows behind byte `at`."""
         until = time.monotonic() + (PATIENCE if (self._copy / "refs/dialogd/newest").exists() else FIRST)
         head = self._pull(until)
-        if not head and not at and not self._is_new:
+        if not (head or at or self._is_new):
             raise BadInput(f"{self._url} has no {self._branch}", fix="ask whoever shares it for the line again")
         with self._reading(until) as read:
             rows = self._rows(read, head, at, sha, self._last.id)
@@ -127,9 +123,7 @@ class GitRemote:
         new = self._commit(until, row, last.id, whole)
         self._pace(until)
         lease = f"--force-with-lease={self._branch}:{last.id}"
-        code, out, said = self._git(
-            until, "push", "--porcelain", lease, self._url, f"{new}:{self._branch}", codes=(0, 1)
-        )
+        code, out, said = self._git(until, "push", "--porcelain", lease, self._url, f"{new}:{self._branch}", may=1)
         if code == 0:
             self._last, self._taken_in = _Entry(new, last.id, row.end, row.sha, row.seat, ()), new
             return True
@@ -160,7 +154,7 @@ class GitRemote:
             if chain[-1].end >= chain[-2].end:
                 raise self._garbage(f"the commit {chain[-1].id} ends behind its child")
         is_same = chain[-1][2:4] == (at, sha)
-        if is_same and at and all(one.id != known for one in chain):  # perhaps another history: then the bytes decide
+        if is_same and at and not (known and any(known in one[:2] for one in chain)):  # or another history: look
             before = self._rows(read, chain[-1].id, 0, NOTHING, "")
             is_same = sha256(b"".join(row.data for row in before)).hexdigest() == sha
         if not is_same:
@@ -214,7 +208,7 @@ class GitRemote:
     def _commit(self, until: float, row: Row, old: str, whole: bytes) -> str:
         """The commit of an entry, with something random: else equal entries were one, and several writers had won."""
         if self._author is None:
-            self._author = self._git(until, "var", "GIT_AUTHOR_IDENT", codes=(0, 128))[1].rpartition("> ")[0]
+            self._author = self._git(until, "var", "GIT_AUTHOR_IDENT", may=128)[1].rpartition("> ")[0]
         author = f"{self._author}>" if self._author else f"{row.seat} <{row.seat}@localhost>"
         heading = re.search(r"^#+ *(.{1,100})", row.data.decode("utf-8", "replace"), re.M)
         said = f"{_plain(heading[1]) if heading else 'An entry'}\n\nSeat: {row.seat}\nEnd: {row.end}\nHash: {row.sha}\n"
@@ -246,7 +240,7 @@ class GitRemote:
         """Fetch the branch; its head, "" where there is none."""
         ref = f"refs/dialogd/{token_hex(8)}"  # under a name of its own no git waits for another one's lock
         words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", self._url)
-        code, _, said = self._git(until, *words, f"+{self._branch}:{ref}", codes=(0, 128))
+        code, _, said = self._git(until, *words, f"+{self._branch}:{ref}", may=128)
         if code and "couldn't find remote ref" not in said:
             raise self._failed("fetch", said)
         return "" if code else self._kept(ref)
@@ -259,8 +253,8 @@ class GitRemote:
 
     def _head(self, until: float) -> str:
         """The head of the branch, asked for without anything else; "" where there is none."""
-        found = re.search(f"^(.*)\t{self._branch}$", self._git(until, "ls-remote", self._url, self._branch)[1], re.M)
-        return found[1] if found else ""
+        listed = self._git(until, "ls-remote", self._url, self._branch)[1]
+        return "".join(re.findall(f"^(.*)\t{self._branch}$", listed, re.M))
 
     @contextmanager
     def _started(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -280,17 +274,15 @@ class GitRemote:
                 _end(git)
                 self._running.discard(git)
 
-    def _git(
-        self, until: float, *words: str, stdin: bytes = b"", codes: tuple[int, ...] = (0,)
-    ) -> tuple[int, str, str]:
-        """Exit code, output and words of git. Raises `EngineAway` where it has not ended by then."""
+    def _git(self, until: float, *words: str, stdin: bytes = b"", may: int = 0) -> tuple[int, str, str]:
+        """Exit code (0, or `may`), output and words of git. Raises `EngineAway` where it has not ended by then."""
         with self._started(*words) as git:
             try:
                 data = git.communicate(stdin, max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise self._failed(words[0], f"no answer within {PATIENCE:g} s") from None
         out, said = (text.decode("utf-8", "replace") for text in data)
-        if git.returncode not in codes:
+        if git.returncode not in (0, may):
             raise self._failed(words[0], said)
         return git.returncode, out, said
 
