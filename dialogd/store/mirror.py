@@ -26,7 +26,7 @@ from dialogd.config import file_words
 from dialogd.errors import BadInput, DialogdError, Refused, StorageError
 from dialogd.protocol import grammar
 from dialogd.protocol.certificate import fault_of
-from dialogd.protocol.keys import Keys, misuse, spoken
+from dialogd.protocol.keys import SOMEBODY, Keys, misuse, spoken
 from dialogd.protocol.model import SYSTEM, USER, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store import signing
@@ -125,7 +125,13 @@ def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
     entry = dialog.entries[-1]
     if len(dialog.entries) != len(before.entries) + 1 or entry.end != dialog.size:
         return dialog, "it is not one entry"
-    wrong = misuse(entry, before.state.hand.keys or Keys(), key)
+    keys = before.state.hand.keys or Keys()
+    wrong = misuse(entry, keys, key)
+    names = [(USER, SOMEBODY), (SYSTEM, "System"), *((USER, name) for name in keys.people)]
+    names += ((agent.id, agent.name) for agent in before.header.agents)
+    owners = {who for who, name in names if name.casefold() == entry.name.casefold()}
+    if not wrong and owners and entry.by not in owners:
+        wrong = f"it is {entry.by}'s and bears the name of {entry.name}"
     if not wrong and (fault := fault_of(before, entry, data[entry.start - before.size : entry.end - before.size])):
         wrong = f"it {fault}"
     return dialog, wrong

@@ -318,6 +318,16 @@ FORGERIES = [
         Forgery(f"B's [{name}] as SYSTEM", _forged(Draft(SYSTEM, "System", marks=(mark,)), "B"), 6, "B", name)
         for name, mark in HAND.items()
     ),
+    *(
+        Forgery(f"B ends it as SYSTEM: [{name}]", _forged(Draft(SYSTEM, "System", marks=(Mark(name),)), "B"), 6, "B")
+        for name in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK", "MAX_TURNS_REACHED")
+    ),
+    *(
+        Forgery(f"B's turn under the name {name}", _forged(
+            Draft("B", name, 5, "So be it.", (), ("A",), (("re", "4"),)), "B", behind=5
+        ), 5, "B", "name")
+        for name in ("Claude A", "Ada", "Bob", "User", "System")
+    ),
     Forgery("KEY by a seat", _with_key(SYSTEM, "System", "B", _key("A", "Eve")), 6, "B", "KEY"),
     Forgery("KEY of Ada by Bob", _with_key(USER, "Bob", "Bob", _key(USER, "Eve", "Ada")), 6, "USER", "another's key"),
     Forgery("KEY of A by Bob", _with_key(USER, "Bob", "Bob", _key("A", "Eve")), 6, "USER", "another's key"),
