@@ -401,7 +401,10 @@ WORDS = {
 }
 BROKEN = "chain broken: something before it was changed, removed or inserted"
 UNKNOWN = "unknown: no journal here remembers it; forged, or written on another machine"
-UNSIGNED = "shared, and no signatures lie beside it: who wrote what cannot be told here"
+UNSIGNED = (
+    "what was written since it was shared, only who holds that seat's or person's key wrote; before, its sharer vouches"
+)
+SIGNED = "each entry is signed: nobody but the holder of the key of its seat, or of its person, can have written it"
 TEXT_LINES = 8  # of the agreed text that are shown
 
 Kept = Annotated[
@@ -494,7 +497,8 @@ def verify(
             yield "compared with the certificate that was kept: " + ("it differs" if compared else "all the same")
             yield from ("  " + change.words.replace("\n", "\n    ") for change in compared)
         yield from (line(str(fault)) for fault in found)
-        yield RECORDS if details else "more: --details shows each entry, the seals, and who signed what"
+        records = SIGNED if signatures is not None and not signatures.problem else RECORDS
+        yield records if details else "more: --details shows each entry, the seals, and who signed what"
 
     facts = {
         "file": str(settings.file),

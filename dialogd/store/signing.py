@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 from base64 import b64decode, b64encode, urlsafe_b64encode
+from contextlib import suppress
 from hashlib import sha256, sha512
 from os.path import lexists
 from pathlib import Path
@@ -31,14 +32,8 @@ _KINDS = ("ssh-ed25519", *(f"ecdsa-sha2-nistp{bits}" for bits in (256, 384, 521)
 _USUAL = ("id_ed25519", "id_ed25519_sk", "id_ecdsa", "id_ecdsa_sk", "id_rsa")
 
 
-# -- Keys -------------------------------------------------------------------------------------------------------------
-
-
 def make_key(path: Path, comment: str) -> str:
-    """Make an ed25519 key pair (0600) in a private folder; its public key.
-
-    Raises `BadInput` where there is one, `StorageError` where it cannot be written.
-    """
+    """Make an ed25519 key pair; its public key. Raises `BadInput` where there is one, and `StorageError`."""
     if lexists(path) or lexists(f"{path}.pub"):
         raise BadInput(f"there is a key {path} already", fix="name another file, or move that one away")
     return write_invitation(invitation()[0], path, comment)
@@ -51,10 +46,7 @@ def invitation() -> tuple[str, str]:
 
 
 def write_invitation(seed: str, path: Path, comment: str = "invitation") -> str:
-    """Write the private key of an invitation (0600), and its .pub beside it; the public key.
-
-    Raises `BadInput` for what is no such text, `StorageError` where it cannot be written.
-    """
+    """Write an invitation's private key (0600), and its .pub; the public key. Raises `BadInput` and `StorageError`."""
     if not re.fullmatch("[A-Za-z0-9_-]{43}", seed):
         raise BadInput("the key in the invitation is not whole", fix="copy the whole line, and put it in quotes")
     private, public = _pair(b64decode(f"{seed}=", altchars=b"-_"))
@@ -79,33 +71,26 @@ def _pair(seed: bytes) -> tuple[bytes, str]:
 def public_key(path: Path) -> str:
     """The public key of a private key's file, by the .pub beside it, or of a .pub file. Raises `BadInput`."""
     public = path if path.suffix == ".pub" else path.with_name(f"{path.name}.pub")
-    try:
-        with public.open("rb") as file:
-            found = _usable(file.readline(LONGEST).decode("utf-8", "replace"))
-    except OSError as error:
-        raise BadInput(f"{public} cannot be read: {why(error)}", fix="name a key that has a .pub beside it") from None
-    if not found:
-        raise BadInput(f"{public} is no SSH public key that can be used here", fix="make one: ssh-keygen -t ed25519")
-    return found
+    with suppress(OSError):
+        if found := _usable(public.read_text(encoding="utf-8", errors="replace")):
+            return found
+    raise BadInput(f"{public} is no SSH public key that can be used here", fix="make one: ssh-keygen -t ed25519")
 
 
 def default_key(folder: Path) -> Path | None:
-    """The person's own key: what git signs with, else a usual one in ~/.ssh, else the first one of their SSH agent.
+    """The person's own key: git's for signing, else a usual one in ~/.ssh, else their SSH agent's first.
 
     Where only the public part is known, it is written to a file in `folder`.
     """
     git = ("git", "config", "--global", "--includes")  # a project's own settings would name whose key its author likes
     named = _printed(*git, "--type=path", "user.signingkey") if _printed(*git, "gpg.format") == "ssh" else ""
-    texts = [named.removeprefix("key::")]
-    if lexists(named):
-        return Path(named)
-    if not _usable(texts[0]):
-        for path in (Path.home() / ".ssh" / name for name in _USUAL):
-            if lexists(f"{path}.pub"):
-                return path if lexists(path) else path.with_name(f"{path.name}.pub")
-        texts = _printed("ssh-add", "-L").split("\n") if os.environ.get("SSH_AUTH_SOCK") else []
-    key = next(filter(None, map(_usable, texts)), "")
-    if not key:
+    usual = (Path.home() / ".ssh" / name for name in _USUAL)
+    key = _usable(named.removeprefix("key::"))
+    path = Path(named) if lexists(named) else next((one for one in usual if lexists(f"{one}.pub")), None)
+    if path is not None and not key:
+        return path if lexists(path) else path.with_name(f"{path.name}.pub")
+    listed = _printed("ssh-add", "-L").split("\n") if os.environ.get("SSH_AUTH_SOCK") else []
+    if not (key := key or next(filter(None, map(_usable, listed)), "")):
         return None
     make_folder(folder)
     write_over(f"{key}\n".encode(), folder / "person.pub")
@@ -117,26 +102,23 @@ def _usable(text: str) -> str:
     return found[0] if found and found[0].partition(" ")[0] in _KINDS else ""
 
 
-# -- Signatures -------------------------------------------------------------------------------------------------------
-
-
 def sign(key: Path, sha: str) -> str:
     """A signature of this hash, in base64 without line breaks, by a private key's file or one that an SSH agent has.
 
     Asks nothing on a terminal; an agent may ask for a yes, a key for a touch. Raises `StorageError` without one.
     """
     done = _run("ssh-keygen", "-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key), stdin=f"{sha}\n".encode())
+    signature = "".join(done.stdout.decode("ascii", "replace").strip().split("\n")[1:-1])
+    problem = one_line(done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
+    try:
+        if not done.returncode:
+            signer(signature, sha)  # what nobody would take must not go out
+            return signature
+    except ValueError as error:
+        problem = str(error)
     private = key.with_suffix("") if key.suffix == ".pub" else key
     advice = f"ssh-add {shlex.quote(str(private))}" if private.is_file() else "see which keys there are: ssh-add -l"
-    if done.returncode:
-        said = one_line(done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
-        raise StorageError(f"{key} did not sign: {said or 'ssh-keygen does not say why'}", fix=advice)
-    signature = "".join(done.stdout.decode("ascii", "replace").strip().split("\n")[1:-1])
-    try:
-        signer(signature, sha)  # what nobody would take must not go out
-    except ValueError as error:
-        raise StorageError(f"{key} cannot sign here: {error}", fix="make another key: ssh-keygen -t ed25519") from None
-    return signature
+    raise StorageError(f"{key} did not sign: {problem or 'ssh-keygen does not say why'}", fix=advice)
 
 
 def signer(signature: str, sha: str) -> str:
@@ -150,12 +132,9 @@ def signer(signature: str, sha: str) -> str:
         public, namespace, reserved, algorithm, signed = _strings(blob[len(_BEGINNING) :])
         kind = _strings(public)[0].decode()
         digest = {b"sha256": sha256, b"sha512": sha512}[algorithm](f"{sha}\n".encode()).digest()
-        message = b"SSHSIG" + b"".join(
-            len(part).to_bytes(4) + part for part in (namespace, reserved, algorithm, digest)
-        )
-        if namespace != NAMESPACE.encode() or reserved:
-            refused = f"it was made for something else than {NAMESPACE}"
-        else:
+        message = b"SSHSIG" + b"".join(len(one).to_bytes(4) + one for one in (namespace, reserved, algorithm, digest))
+        refused = f"it was made for something else than {NAMESPACE}"
+        if namespace == NAMESPACE.encode() and not reserved:
             refused = _refused(kind, public, signed, message)
     except InvalidSignature:
         refused = "it does not fit: something else was signed, or it was changed"
@@ -183,18 +162,16 @@ def _refused(kind: str, public: bytes, signed: bytes, message: bytes) -> str:
     if isinstance(key, rsa.RSAPublicKey):
         if how not in (b"rsa-sha2-256", b"rsa-sha2-512") or not 2048 <= key.key_size <= 16384:
             return "RSA is taken with SHA-2, and 2,048 bits or more, only"
-        digest = hashes.SHA256() if how == b"rsa-sha2-256" else hashes.SHA512()
-        key.verify(signature, message, padding.PKCS1v15(), digest)
-    elif how != kind.encode():
-        return "it is of another kind than its key"
-    elif isinstance(key, ed25519.Ed25519PublicKey):
+        scheme = hashes.SHA256() if how == b"rsa-sha2-256" else hashes.SHA512()
+        key.verify(signature, message, padding.PKCS1v15(), scheme)
+    elif how == kind.encode() and isinstance(key, ed25519.Ed25519PublicKey):
         key.verify(signature, message)
-    elif isinstance(key, ec.EllipticCurvePublicKey):
+    elif how == kind.encode() and isinstance(key, ec.EllipticCurvePublicKey):
         r, s = (int.from_bytes(part, signed=True) for part in _strings(signature))
         curve = {256: hashes.SHA256(), 384: hashes.SHA384(), 521: hashes.SHA512()}[key.key_size]
         key.verify(utils.encode_dss_signature(r, s), message, ec.ECDSA(curve))
     else:
-        raise ValueError
+        return "it is of another kind than its key"
     return ""
 
 
@@ -228,8 +205,7 @@ def _run(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
 
 
 def _printed(*words: str) -> str:
-    try:
+    with suppress(NotInstalled, StorageError):
         done = _run(*words)
-    except (NotInstalled, StorageError):
-        return ""
-    return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
+        return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
+    return ""

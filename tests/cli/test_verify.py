@@ -194,6 +194,9 @@ def test_of_a_shared_dialog_it_says_who_signed_what_with_the_log_gone(
     for one in sides:
         done = ok(one("verify"))
         assert "unknown" not in done.out
+        told = one("verify", "--details").out
+        assert "its sharer vouches" in told
+        assert "does not authenticate" not in told
         found = one("verify", "--json").json["signed"]
         assert f"compared by voice: {found['words']}" in done.out
         assert found["problem"] == ""
