@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from getpass import getuser
 from os.path import lexists
 from pathlib import Path
 from typing import Annotated
@@ -92,8 +92,15 @@ def own_key(state: StateDir, given: str) -> Path:
     return path
 
 
+def _account() -> str:
+    try:
+        return getuser()
+    except (OSError, KeyError):  # a uid without an account, as in a container
+        return SOMEBODY
+
+
 def _public(text: str) -> str:
-    return found[0] if (found := read_key(text)) else signing.public_key(Path(text).expanduser())
+    return found[0] if (found := read_key(text)) else signing.public_key(Path(text).expanduser().absolute())
 
 
 # -- Sharing ----------------------------------------------------------------------------------------------------------
@@ -197,18 +204,14 @@ def draw_up(
     private = (text for name, text in pairs if not (name and (read_key(text) or text.endswith(".pub"))))
     path = Path(known.person) if known else own_key(state, next(private, ""))
     mine = signing.public_key(path)
-    me = (
-        known.person_name
-        if known
-        else next((name for name, key in named.items() if key == mine), os.environ.get("USER", SOMEBODY))
-    )
+    me = known.person_name if known else next((name for name, key in named.items() if key == mine), _account())
     others = {name: key for name, key in named.items() if key != mine}
     if known and not (wanted or others):
         raise BadInput("nothing is to be changed", fix="name a seat or a person: --seat ID, --person NAME=KEY")
     invited = tuple(who for who, key in away.items() if not key)
     secret, key = signing.invitation() if invited or not (known or others or away) else ("", "")
     guests = {guest or " ".join(("Guest", *invited[:1])): key} if secret else {}  # a new line replaces a lost one
-    taken = {word.casefold() for one in dialog.everybody for word in (USER, one.id, one.name)}
+    taken = {word.casefold() for one in dialog.everybody for word in (one.id, one.name)}
     for name in (me, *others, *guests):
         if name.casefold() in taken or not read_key(f"{mine} {name}") or guests.keys() & {me, *others}:
             fix = "take another name, of a line without | and quotes: --person NAME=KEY, --guest NAME"
