@@ -33,6 +33,7 @@ import psutil
 from bench_stamps import Stamps
 from bench_turns import DIALOG, Host, Pair, call, environment, load
 
+from dialogd.store.engine import Place, open_engine
 from tests.support import postgres
 from tests.support.gitdaemon import GitDaemon
 from tests.support.machines import Cast, Files
@@ -216,7 +217,8 @@ def many(cluster: postgres.Cluster, count: int, thinking: float, seconds: float)
     open_ = [psycopg.connect(cluster.url("ada", DATABASE), autocommit=True) for _ in range(min(CONNECTIONS, count))]
     try:
         for dialog in dialogs:
-            open_[0].execute("SELECT dialogd.found(%s, %s, %s)", (dialog.name, ["A", "B", "USER"], []))
+            place = Place(cluster.url("ada", DATABASE), dialog.name, Path(), "bench", ("A", "B", "USER"), is_new=True)
+            open_engine(place).close()
             dialog.turn(open_[0])
         for number, connection in enumerate(open_):
             for dialog in dialogs[number :: len(open_)]:
@@ -273,9 +275,6 @@ def main() -> None:
         if options.only != "many":
             turns(options, Path(name), cluster)
         if options.only != "turns":
-            script = own_python.REPOSITORY / "dialogd" / "store" / "engines" / "postgres.sql"
-            if not cluster.sql("SELECT to_regnamespace('dialogd')", database=DATABASE)[0][0]:
-                cluster.sql(script.read_text(), database=DATABASE)
             print(f"\n{MANY}", flush=True)
             for count, thinking in [*((int(n), 0.0) for n in options.dialogs), (int(max(options.dialogs)), 5.0)]:
                 print(many(cluster, count, thinking, options.seconds), flush=True)

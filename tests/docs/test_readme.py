@@ -19,6 +19,8 @@ from dialogd.store.disk import StateDir
 from dialogd.views.documents import place
 from tests.cli.command import until
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Block, Sandbox, blocks, put_dialogd
+from tests.support.gitdaemon import Repository
+from tests.support.machines import make_key
 from tests.support.pair import PATIENCE
 
 RUNNABLE = [block for document in DOCUMENTS for block in blocks(document, "sh", "run")]
@@ -66,7 +68,8 @@ def test_every_shell_block_is_tried_or_needs_no_try() -> None:
     plain = [line for block in blocks(README, "sh", "") for line in block.text.split("\n") if line]
     assert [line for line in plain if not re.match(r"make (demo|test|setup)\b|\. \.venv/bin/activate\b", line)] == []
     kinds = {block.kind for block in blocks(README, "sh")}
-    assert kinds == {"", "run", "http", "agents", "terminal-1", "terminal-1-slow", "terminal-2", "terminal-3"}
+    terminals = {"terminal-1", "terminal-1-slow", "terminal-2", "terminal-3", "machine-1", "machine-2"}
+    assert kinds == {"", "run", "http", "agents"} | terminals
     opens = re.compile(r"^ *dialogd(?: +open\b.*)? *(?:#.*)?$", re.MULTILINE)  # no block that is tried opens Home
     assert opens.search(blocks(DOCS / "using.md", "sh")[0].text)
     assert [block.text for block in RUNNABLE if opens.search(block.text)] == []
@@ -158,6 +161,31 @@ def test_three_terminals_with_other_ports_and_another_file(sandbox: Sandbox) -> 
         )
 
     hold(sandbox, sandbox.file, translated)
+
+
+def test_two_machines_come_to_a_consensus_by_the_line_of_the_first(tmp_path: Path) -> None:
+    """Two accounts, as far as they know, and a repository between them."""
+    (here,), (there,) = (blocks(README, "sh", f"machine-{number}") for number in (1, 2))
+    repository = Repository(tmp_path / "host")
+    sandboxes = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        sandboxes.append(Sandbox(tmp_path / name, {"USER": name}))
+        make_key(tmp_path / name / "home" / ".ssh" / "id_ed25519")
+    one, two = sandboxes
+    try:
+        new, share, start = here.text.rstrip().split("\n")
+        one.done(f"{new} --agents rehearsal,rehearsal")
+        line = one.done(re.sub(r"git\S+", repository.url, share.partition("  #")[0]) + " --yes").strip()
+        daemon = one.start(f"{start} --port 0")
+        until(lambda: "listening on port" in daemon.said(), f"a daemon that listens: {daemon.said()}")
+        told = two.done(there.text.replace("LINE", line).replace("=codex", "=rehearsal").rstrip() + " --linger 1s")
+        assert "ended, agreed: " in told
+        assert "\n[CONSENSUS_REACHED]\n" in (one.folder / "sessions.md").read_text(encoding="utf-8")
+        assert json.loads(one.done("dialogd status --file sessions.md --json"))["consensus_reached"]
+    finally:
+        one.close()
+        two.close()
 
 
 @pytest.fixture
