@@ -401,10 +401,8 @@ WORDS = {
 }
 BROKEN = "chain broken: something before it was changed, removed or inserted"
 UNKNOWN = "unknown: no journal here remembers it; forged, or written on another machine"
-UNSIGNED = (
-    "what was written since it was shared, only who holds that seat's or person's key wrote; before, its sharer vouches"
-)
-SIGNED = "each entry is signed: nobody but the holder of the key of its seat, or of its person, can have written it"
+UNSIGNED = "shared, and no signatures lie beside it: who wrote what cannot be told here"
+SIGNED = "since it was shared, only who holds a seat's or a person's key wrote for them; before, its sharer vouches"
 TEXT_LINES = 8  # of the agreed text that are shown
 
 Kept = Annotated[
