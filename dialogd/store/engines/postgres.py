@@ -35,7 +35,7 @@ SCHEMA = Path(__file__).with_suffix(".sql")
 
 # The row that ends at `at`, without its content, and those behind it.
 _ROWS = """
-    SELECT "end", sha, at, seat, signature, new.*
+    SELECT "end", at, new.data, sha, seat, signature, new.names, new.files
     FROM dialogd.entry e LEFT JOIN LATERAL (SELECT e.data, e.names, e.files WHERE "end" > %(at)s) new ON true
     WHERE dialog = %(log)s AND "end" >= %(at)s ORDER BY "end"
 """
@@ -82,14 +82,11 @@ class Postgres:
         def rows(connection: Connection) -> Sequence[Row]:
             found = connection.execute(_ROWS, {"log": self.place.name, "at": at}, binary=True).fetchall()
             if (at, sha) != (0, NOTHING):
-                if not found or found[0][:2] != (at, sha):
+                if not found or (found[0][0], found[0][3]) != (at, sha):
                     self._enter(connection)  # to whom holds no seat any more every log looks empty
                     raise Differs(*(connection.execute(_HEAD, (self.place.name,)).fetchone() or (0, NOTHING)))
                 del found[0]
-            return [
-                Row(at, data, sha, seat, signature, tuple(zip(names, files, strict=True)))
-                for _, sha, at, seat, signature, data, names, files in found
-            ]
+            return [Row(*row[1:6], files=tuple(zip(row[6], row[7], strict=True))) for row in found]
 
         return self._ask(rows, PATIENCE if at else LONGEST)
 
