@@ -86,7 +86,10 @@ class Postgres:
                     self._enter(connection)  # to whom holds no seat any more every log looks empty
                     raise Differs(*(connection.execute(_HEAD, (self.place.name,)).fetchone() or (0, NOTHING)))
                 del found[0]
-            return [Row(*row[1:6], files=tuple(zip(row[6], row[7], strict=True))) for row in found]
+            return [
+                Row(at, data, sha, seat, signature, tuple(zip(names, files, strict=True)))
+                for _, at, data, sha, seat, signature, names, files in found
+            ]
 
         return self._ask(rows, PATIENCE if at else LONGEST)
 
