@@ -136,7 +136,6 @@ def open_engine(place: Place) -> Engine:
 
 
 def public(url: str) -> str:
-    """The URL without its password."""
-    place = urlsplit(url).netloc
-    user, at, host = place.rpartition("@")
-    return url.replace(place, f"{user.partition(':')[0]}{at}{host}", 1)
+    """The URL without who is asked for and how: a user may be a token, an option a password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -446,18 +446,18 @@ class Mirror:
             self._thread.start()
 
     def _follow(self) -> None:
-        is_news = True
+        is_news, said = True, ""
         while not self._ending.is_set():
             try:
                 if is_news:
                     self.file.pull()
                 is_news = True
                 with self._answers():
-                    is_news = self.engine.wait(self._patience())
+                    is_news, said = self.engine.wait(self._patience()), ""
             except (DialogdError, OSError) as error:
-                if not self._ending.wait(0):
-                    log.warning("%s", error)
-                self._ending.wait(POLL if isinstance(error, EngineAway) else REST)
+                if not self._ending.is_set() and said != (said := str(error)):
+                    log.warning("%s", said)
+                self._ending.wait(REST if isinstance(error, Alarm) else POLL)
             except Exception:  # whatever it was: the next look may go well
                 log.exception("unexpected error")
                 self._ending.wait(REST)
