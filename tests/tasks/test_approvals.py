@@ -491,7 +491,7 @@ def test_a_file_that_was_edited_and_hashed_anew_is_none_that_the_journals_know(h
         built.file.write_bytes(forged)
         done = here.judged(task.commit)
         assert (done.code, "is in no journal here" in done.out) == (1, True), done.out + done.err
-        rest = parse(whole).entries[-1].start
+        rest = next(entry.start for entry in reversed(parse(whole).entries) if entry.is_turn)
         built.file.write_bytes(whole[:rest])
         done = here.judged(task.commit)
         assert (done.code, "something that was written is no longer in the file" in done.out) == (1, True)
