@@ -30,7 +30,6 @@ from dialogd.server.routes import create_app
 from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
 from dialogd.store.disk import StateDir, shared_with_group
-from dialogd.store.engine import EngineAway
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile, watch
 from dialogd.store.registry import Registry, carried
@@ -61,7 +60,10 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
     with ExitStack() as stack:
         registry = Registry(state)
         stack.enter_context(registry.seat(settings.id, file))
+        log.daemon_of = settings.id
         if log.mirror is not None:
+            from dialogd.store.engine import EngineAway
+
             with suppress(EngineAway):  # it is asked again and again; what is here can be read meanwhile
                 log.mirror.claim(settings.id)
         listener = stack.enter_context(bind(port, registry.listener))

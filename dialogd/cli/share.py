@@ -29,7 +29,7 @@ from dialogd.store import signing
 from dialogd.store.disk import StateDir, write_once
 from dialogd.store.engine import open_engine, public
 from dialogd.store.logfile import LogFile
-from dialogd.store.mirror import Connection, begin, part, take
+from dialogd.store.mirror import Connection, begin, linked, part, take
 
 KEYS = "keys"  # the folder of private keys: of a dialog's seats; in the state directory those that wait for a line
 HERE = "here"
@@ -121,7 +121,7 @@ class Sharing:
         """What leaves this machine and who can read it, a sentence each."""
         dialog, url, here, line = self.dialog, self.connection.url, self.connection.seats, self.line
         context = _CONTEXT.findall(dialog.entries[0].body) if dialog.entries else []
-        files = [path.stat().st_size for path in self.log.attachments.glob("*.md")]
+        files = [path.stat().st_size for path in linked(self.log, self.log.path.read_bytes())]
         named = f" ({', '.join(context)})" if context else ""
         parts = f"{many(len(files), 'attachment')}, {many(len(context), 'context file')}{named}"
         where = "repository" if url.startswith("git") else "database"

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dialogd.errors import DialogdError, StorageError, UnsafeFile
+from dialogd.errors import DialogdError, Refused, StorageError, UnsafeFile
 from dialogd.protocol import grammar
 from dialogd.protocol.model import Condition, Draft, Entry
 from dialogd.protocol.state import Dialog
@@ -104,6 +104,7 @@ class LogFile:
         self._looked_for_torn = False
         self._suspect = ""
         self._mirror: Mirror | None = None
+        self.daemon_of = ""  # the agent whose daemon this process is: its seat at a shared log
 
     def caller(self) -> Caller:
         """Where an act comes from that is done now: from whoever asks for it over a connection, else this process."""
@@ -255,6 +256,11 @@ class LogFile:
             return False
         if self._mirror is not None:
             addition = self._mirror.named(addition)
+        elif dialog.state.hand.keys is not None and (self.attachments / "signatures").exists():
+            raise Refused(
+                f"{self.path} is a mirror, and where its log is is not known in {self.journals.folder}",
+                fix="name the state directory that it was made from with DIALOGD_STATE_DIR; or go on in a copy of it",
+            )
         if addition.attachment:
             self._attach(addition)
         last = dialog.last
@@ -322,7 +328,7 @@ class LogFile:
             status = self._open(_TO_WRITE)
             try:
                 return self._finished(status)
-            except StorageError:
+            except DialogdError:
                 if self._mirror is None or self._suspect:
                     raise
                 return self._read(self._open(_TO_WRITE))  # its engine is away, or differs: what is here can be read

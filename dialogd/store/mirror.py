@@ -31,7 +31,7 @@ from dialogd.protocol.model import SYSTEM, USER, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store import signing
 from dialogd.store.disk import flush, make_folder, read_json, why, write_once, write_over
-from dialogd.store.engine import NOTHING, Differs, Engine, EngineAway, Place, Row, open_engine, public
+from dialogd.store.engine import NOTHING, Differs, Engine, EngineAway, Place, Row, SeatTaken, open_engine, public
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -158,7 +158,7 @@ class Mirror:
         self._in_doubt = any(journal.intent() for journal in file.journals.all())
         self._asked, self._came = 0.0, time.monotonic()  # when the engine last answered, and something last came
         self._engine: Engine | None = None
-        self._daemon_of = ""
+        self._taken: SeatTaken | None = None  # somebody else's daemon has the seat of this one
         self._opening = threading.Lock()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -172,7 +172,8 @@ class Mirror:
         """The log, opened. Raises what opening it does."""
         with self._opening:
             if self._engine is None:
-                self._engine = open_engine(self.connection.place(self.file.journals.folder, self._daemon_of))
+                daemon_of = self.file.daemon_of if self.file.daemon_of in self.connection.seats else ""
+                self._engine = open_engine(self.connection.place(self.file.journals.folder, daemon_of))
             return self._engine
 
     @property
@@ -194,7 +195,6 @@ class Mirror:
                 fix=f"start one of {', '.join(self.connection.seats) or 'no agents'} here, or the person gives {agent}"
                 f" a key of this machine: {self._command('share', '--seat', f'{agent}=here')}",
             )
-        self._daemon_of = agent
         with self._answers():
             self.engine  # noqa: B018 - opening it takes the seat
 
@@ -217,6 +217,7 @@ class Mirror:
             self._found(alarm)
             raise alarm from error
         except (DialogdError, OSError) as error:
+            self._taken = error if isinstance(error, SeatTaken) else self._taken
             self._found(error)
             raise
         self._asked = time.monotonic() if asked else self._asked
@@ -234,6 +235,8 @@ class Mirror:
     def fetch(self) -> Sequence[Row]:
         """What others have appended. Raises `EngineAway`, and `Alarm` where the log does not go on from here."""
         at, sha = next(((one.end, one.sha) for one in reversed(self._signed())), (0, NOTHING))
+        if self._taken is not None:  # no turn is paid for that only the other daemon may write
+            raise self._taken
         with self._answers():
             return self.engine.fetch(at, sha)
 
@@ -446,18 +449,21 @@ class Mirror:
             self._thread.start()
 
     def _follow(self) -> None:
-        is_news, said = True, ""
+        is_news, said, pause = True, "", POLL
         while not self._ending.is_set():
             try:
                 if is_news:
                     self.file.pull()
                 is_news = True
                 with self._answers():
-                    is_news, said = self.engine.wait(self._patience()), ""
+                    is_news, said, pause = self.engine.wait(self._patience()), "", POLL
+                self._taken = None
             except (DialogdError, OSError) as error:
                 if not self._ending.is_set() and said != (said := str(error)):
                     log.warning("%s", said)
-                self._ending.wait(REST if isinstance(error, Alarm) else POLL)
+                is_news = not isinstance(error, SeatTaken)  # its seat is asked for by the next `wait`
+                self._ending.wait(REST if isinstance(error, Alarm) else pause)
+                pause = min(REST, 2 * pause)
             except Exception:  # whatever it was: the next look may go well
                 log.exception("unexpected error")
                 self._ending.wait(REST)
@@ -513,6 +519,12 @@ class Mirror:
 # -- How a dialog comes to be shared ----------------------------------------------------------------------------------
 
 
+def linked(file: LogFile, data: bytes) -> list[Path]:
+    """The attachments beside a dialog file that its text links: all that leaves the machine with it."""
+    items = sorted(file.attachments.glob("*.md")) if file.attachments.is_dir() else []
+    return [item for item in items if item.is_file() and not item.is_symlink() and item.name.encode() in data]
+
+
 def begin(file: LogFile, connection: Connection, others: Sequence[str]) -> Connection:
     """Put the dialog as it stands to a new log, signed by the person; `others` are the seats that are elsewhere.
 
@@ -520,8 +532,7 @@ def begin(file: LogFile, connection: Connection, others: Sequence[str]) -> Conne
     """
     with file.standing_still() as data:
         sha = sha256(data).hexdigest()
-        attachments = file.attachments.glob("*.md") if file.attachments.is_dir() else ()
-        files = tuple((item.name, item.read_bytes()) for item in sorted(attachments))
+        files = tuple((item.name, item.read_bytes()) for item in linked(file, data))
         row = Row(0, data, sha, USER, signing.sign(Path(connection.person), sha), files)
         connection = replace(connection, root=sha)
         engine = open_engine(connection.place(file.journals.folder, is_new=True, others=tuple(others)))
