@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.errors import DialogdError, StorageError
+from dialogd.errors import DialogdError, Refused, StorageError
 from dialogd.protocol.model import USER, Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.engine import EngineAway
@@ -250,6 +250,28 @@ def test_a_seat_of_another_machine_is_not_written_for(both: Both) -> None:
 
 
 SHARING = {"dialogd.store.mirror", "dialogd.store.signing", "dialogd.store.engine", "psycopg"}
+
+
+def test_a_mirror_without_its_connection_is_read_and_not_written(both: Both) -> None:
+    log = both.here.log()
+    (log.journals.folder / "shared.json").unlink()
+    before = both.here.file.read_bytes()
+    with pytest.raises(Refused, match="where its log is"):
+        both.here.log().write(says("x", "A", "B"), log.journals.of("A"))
+    assert both.here.file.read_bytes() == before
+    assert both.here.log().read().state.owing == ("A",)
+
+
+def test_only_attachments_that_are_linked_leave_the_machine(tmp_path: Path, cast: Cast) -> None:
+    LOGS.clear()
+    here = Files(tmp_path / "here", cast, "Ada", "A", URL)
+    beside = here.file.with_name(f"{here.file.name}.d")
+    beside.mkdir(mode=0o700, parents=True)
+    (beside / "0123456789abcdef.md").write_text("of an earlier dialog")
+    (tmp_path / "secret").write_text("secret")
+    (beside / "link.md").symlink_to(tmp_path / "secret")
+    here.share(cast.opening(), "B")
+    assert [row.files for row in LOGS[URL, NAME].rows] == [()]
 
 
 def test_a_turn_of_a_local_dialog_imports_nothing_of_sharing(tmp_path: Path) -> None:
