@@ -10,7 +10,7 @@ from getpass import getuser
 from os.path import lexists
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import typer
 
@@ -38,6 +38,12 @@ _LINE = re.compile(
     r"dialogd\+([^#]+)#dialog=([0-9a-f]{8,54}),root=([0-9a-f]{64})(?:,seat=([\w+-]+))?(?:,guest=([^,]+),key=([\w-]{43}))?",
     re.ASCII,
 )
+# What a line of somebody else's may say to libpq: others name files here, which it reads, writes or sends.
+_OPTIONS = {
+    "host", "hostaddr", "port", "user", "password", "dbname", "options", "application_name", "sslmode",
+    "sslnegotiation", "sslrootcert", "sslsni", "channel_binding", "gssencmode", "connect_timeout",
+    "target_session_attrs", "load_balance_hosts",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,14 @@ class Line:
             fix = "copy it from `dialogd+` to its end, in quotes; for the session that you are in: dialogd live join"
             raise BadInput(f"{text[:8]!r} … is no whole line of `dialogd share`", fix=fix)  # it may hold a password
         url, name, root, seats, guest, key = (found or "" for found in match.groups())
+        try:
+            scheme, _, _, query, _ = urlsplit(url)
+        except ValueError as error:  # half of an address in brackets
+            raise BadInput(f"the line's URL is none: {error}", fix="copy the line again, whole") from None
+        options_of = parse_qsl(query, keep_blank_values=True) if scheme.startswith("postgres") else ()
+        if wrong := [option for option, _ in options_of if option not in _OPTIONS]:
+            fix = "leave it out of the line; your own go into the environment, as PGSSLKEY, or into ~/.pgpass"
+            raise BadInput(f"the line's URL says {wrong[0]!r}, which is no word of another machine's", fix=fix)
         return cls(url, name, root, tuple(filter(None, seats.split("+"))), unquote(guest), key)
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
+from socket import create_server
 
 import pytest
 
@@ -150,6 +151,7 @@ def test_lines_that_are_not_whole_or_not_true_make_no_mirror(ada: Commands, bob:
         other: "the log does not begin as the line",
         line[:-43] + "A" * 43: "no key of this machine counts",
         line.replace("#dialog=", "#dialog=0"): "",
+        line.replace(url, "git+ssh://h[1/x"): "the line's URL is none",
     }
     for text, why in wrong.items():
         done = bob("join", text)
@@ -163,6 +165,21 @@ def test_lines_that_are_not_whole_or_not_true_make_no_mirror(ada: Commands, bob:
     bob.file.unlink()
     ok(bob("join", broken))
     ok(bob("join", line))  # once more says the same
+
+
+@pytest.mark.parametrize("option", ["sslkeylogfile", "%73slkeylogfile", "passfile", "sslkey", "service", "gsslib"])
+def test_a_line_names_no_file_of_the_machine_that_joins(bob: Commands, option: str) -> None:
+    """Whoever wrote it has a server that greets everybody; libpq would write to one, and send from another."""
+    precious = bob.folder / "precious"
+    precious.write_text("mine\n")
+    with create_server(("127.0.0.1", 0)) as server:
+        url = f"postgresql://eve@127.0.0.1:{server.getsockname()[1]}/db?sslmode=require&{option}={precious}"
+        done = bob("join", f"dialogd+{url}#dialog={'ab' * 16},root={'0' * 64},seat=B")
+        assert (done.code, "no word of another machine's" in done.err, "  fix: " in done.err) == (2, True, True), done
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert precious.read_text() == "mine\n"
 
 
 def test_a_line_is_worth_nothing_once_it_was_used(ada: Commands, bob: Commands, url: str, tmp_path: Path) -> None:

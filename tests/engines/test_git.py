@@ -306,6 +306,24 @@ def test_over_http(tmp_path: Path, opened: Opened, home: Path) -> None:
             assert "s3cr" not in f"{refused.value}{refused.value.fix}"
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("git+https://t0ken@127.0.0.1:1/log.git", "`git ls-remote https://127.0.0.1:1/log.git`"),
+        (
+            "git+file:///no/$(touch${IFS}made);touch${IFS}made",
+            "`git ls-remote 'file:///no/$(touch${IFS}made);touch${IFS}made'`",
+        ),
+    ],
+    ids=["a token", "words for a shell"],
+)
+def test_advice_has_no_token_and_may_be_pasted(opened: Opened, url: str, shown: str) -> None:
+    with pytest.raises(StorageError) as refused:
+        opened(url).fetch(0, NOTHING)
+    assert shown in refused.value.fix
+    assert "t0ken" not in f"{refused.value}{refused.value.fix}"
+
+
 @pytest.mark.parametrize("by", ["GIT_SSH_COMMAND", "GIT_SSH", "core.sshCommand"])
 def test_over_ssh(
     tmp_path: Path, repository: Repository, opened: Opened, home: Path, monkeypatch: pytest.MonkeyPatch, by: str

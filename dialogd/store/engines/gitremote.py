@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from secrets import token_hex
+from shlex import quote
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -82,6 +83,9 @@ class GitRemote:
             settings["http.extraHeader"] = f"Authorization: Basic {b64encode(unquote(who).encode()).decode()}"
         at = host if ":" in who else parts.netloc
         self._url = parts._replace(scheme=parts.scheme.removeprefix("git+"), netloc=at).geturl()
+        # A user at a web host may be a token; a stranger's URL must not become commands where advice is pasted.
+        shown = host if "+http" in parts.scheme else at
+        self._shown = quote(parts._replace(scheme=parts.scheme.removeprefix("git+"), netloc=shown).geturl())
         self._branch, self._is_new = f"refs/heads/dialogd/{place.name}", place.is_new
         self._copy = place.folder.absolute() / "git"
         self._last = _BEGINNING  # the newest entry that was seen
@@ -104,7 +108,7 @@ class GitRemote:
         until = time.monotonic() + (PATIENCE if (self._copy / "refs/dialogd/newest").exists() else FIRST)
         head = self._pull(until)
         if not (head or at or self._is_new):
-            raise BadInput(f"{self._url} has no {self._branch}", fix="ask whoever shares it for the line again")
+            raise BadInput(f"{self._shown} has no {self._branch}", fix="ask whoever shares it for the line again")
         with self._reading(until) as read:
             rows = self._rows(read, head, at, sha, self._last.id)
             self._last = self._entry(read, head)
@@ -183,7 +187,7 @@ class GitRemote:
 
     def _garbage(self, what: str) -> StorageError:
         advice = f"take it back to its last entry, and protect it; if it is right, remove the copy {self._copy}"
-        return StorageError(f"{self._branch} of {self._url} is no log of a dialog: {what}", fix=advice)
+        return StorageError(f"{self._branch} of {self._shown} is no log of a dialog: {what}", fix=advice)
 
     @contextmanager
     def _reading(self, until: float) -> Iterator[_Read]:
@@ -291,8 +295,8 @@ class GitRemote:
         kind = EngineAway if _BUSY.search(said) else StorageError if _REFUSED.search(said) else otherwise
         cause = _CAUSE.search(said)
         words = _plain(cause[1])[:300] if cause else "git says nothing more"
-        advice = f"it goes on by itself; `git ls-remote {self._url}`, and a push, have to work without a question"
-        return kind(f"git {command}, {self._url}: {words}", fix=advice)
+        advice = f"it goes on by itself; `git ls-remote {self._shown}`, and a push, have to work without a question"
+        return kind(f"git {command}, {self._shown}: {words}", fix=advice)
 
 
 def _end(git: subprocess.Popen[bytes]) -> None:
