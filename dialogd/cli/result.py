@@ -458,6 +458,7 @@ def verify(
         *([many(bad, "problem")] if bad else []), *([f"{len(missing)} missing"] if missing else []),
         *([many(len(found), "fault")] if found else []),
         *(["what was agreed, sealed or kept was changed since"] if is_changed else []),
+        *(["its signatures are gone"] if signatures is None and log.mirror is not None else []),
     ]  # fmt: skip
 
     def report() -> Iterator[str]:
