@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect
+from playwright.sync_api import Browser, Page, Response, Route, expect
 
 from dialogd.backends.command import missing
 from dialogd.store.disk import StateDir
@@ -395,6 +395,21 @@ def test_a_rehearsal_is_one_click_and_clearly_one(home: Home, visitor: Visitor) 
     expect(listed).to_have_count(1)
     expect(listed.locator(".tag")).to_have_text("rehearsal")
     expect(page.locator("#welcome")).to_be_hidden()
+
+
+def test_the_rehearsal_is_shown_only_where_it_stays(home: Home, visitor: Visitor) -> None:
+    page = visitor.page
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/choices", hold)
+    visitor.visit(home.url)
+    expect(page.locator("#welcome")).to_be_visible()
+    expect(page.locator("#rehearse")).to_be_hidden()
+    held[0].continue_()
+    expect(page.locator("[data-field=question] #rehearse")).to_be_visible()
 
 
 def test_by_the_keyboard_alone_from_the_question_to_the_result(served: Home, visitor: Visitor) -> None:

@@ -765,3 +765,5 @@ try {
 } catch (error) {
   put($("#start-problem"), `What can be chosen here could not be read: ${error.message}. To go on: load this page again`);
 }
+await looked;
+show(field("rehearse"), true); // only where it stays: a click on what is being moved is lost
