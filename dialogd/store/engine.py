@@ -7,18 +7,24 @@ A new engine is one file and one line of `ENGINES`; one of another package is an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from dialogd.errors import AlreadyRunning, BadInput, StorageError
+from dialogd.store.logfile import LARGEST
 
 NOTHING = sha256().hexdigest()  # the hash of no bytes at all: where a log begins
+MOST = 2 * LARGEST  # bytes that one fetch may bring, attachments too: an engine could send without end
 PATIENCE = 5.0  # seconds that one request to an engine may take: shorter than the wait for the lock beside a file
+LONGEST = 60.0  # seconds for a whole log to arrive
+# Where a password has what ends it, every program reads another host and port, and says those aloud.
+_UNCLEAR = re.compile(r"//[^/?#]*@[^/?#]*@|//[^/?#@]*:[^/?#@]*[/?#].*@|^postgres.*(?:%(?!(?!00)[\da-fA-F]{2})|\s)")
 
 
 class EngineAway(StorageError):
@@ -33,8 +39,7 @@ class Differs(StorageError):
             f"the log does not go on from here: it ends at byte {end:,} ({sha[:16] or 'nothing'})",
             fix="nothing was changed here; ask whoever keeps the log whether it was rolled back or exchanged",
         )
-        self.end = end
-        self.sha = sha
+        self.end, self.sha = end, sha
 
 
 class SeatTaken(AlreadyRunning):
@@ -67,10 +72,10 @@ class Row:
 class Place:
     """Which log, and who is here.
 
-    `url` is the engine's, with its secrets; `name` the log's at it (hexadecimal). `seats` are those that this machine
-    writes for, `USER` among them. `holder` names this machine, the same one each time. `folder` is this machine's own,
-    for what an engine wants to keep. `is_new` makes the log, with `others`, the seats that are elsewhere. `daemon_of`
-    is the seat whose daemon opens it, "" for a command.
+    `url` is the engine's, with its secrets; `name` the log's at it (at most 54 hexadecimal digits). `seats` are those
+    that this machine writes for, `USER` among them. `holder` names this machine, the same one each time. `folder` is
+    this machine's own, for what an engine wants to keep. `is_new` makes the log, with `others`, the seats that are
+    elsewhere. `daemon_of` is the seat whose daemon opens it, "" for a command.
     """
 
     url: str
@@ -110,14 +115,18 @@ class Engine(Protocol):
 
 
 ENGINES = {
-    "postgresql": "dialogd.store.engines.postgres:Postgres",
-    "postgres": "dialogd.store.engines.postgres:Postgres",
+    **{f"postgres{way}": "dialogd.store.engines.postgres:Postgres" for way in ("ql", "")},
     **{f"git{way}": "dialogd.store.engines.gitremote:GitRemote" for way in ("", "+ssh", "+https", "+http", "+file")},
 }
 
 
 def open_engine(place: Place) -> Engine:
-    """The log at an engine. Raises what opening it does, and `BadInput` for a URL of no engine."""
+    """The log at an engine. Raises what opening it does, and `BadInput` for a URL of no engine or a name of no log."""
+    if not re.fullmatch("[0-9a-f]{1,54}", place.name):
+        raise BadInput(f"{place.name!r} is no name of a log", fix="check the line that you were given")
+    if _UNCLEAR.search(place.url):
+        fix = "write such characters of a user or password as %40 (@), %3A (:), %2F (/), %3F (?), %23 (#), %25 (%)"
+        raise BadInput(f"where the password ends cannot be told: {public(place.url)}", fix=fix)
     scheme = urlsplit(place.url).scheme
     where = ENGINES.get(scheme)
     if where is None:
@@ -130,12 +139,12 @@ def open_engine(place: Place) -> Engine:
                 fix=f"name one that begins with {', '.join(f'{name}://' for name in ENGINES)}",
             )
         where = next(iter(found)).value
-    module, _, name = where.partition(":")
-    make: Callable[[Place], Engine] = getattr(import_module(module), name)
+    make: Callable[[Place], Engine] = resolve_name(where)
     return make(place)
 
 
 def public(url: str) -> str:
     """The URL without who is asked for and how: a user may be a token, an option a password."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    rest = "…" if _UNCLEAR.search(url) else f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{parts.scheme}://{rest}"

@@ -30,8 +30,9 @@ from dialogd.protocol.keys import SOMEBODY, Keys, misuse, spoken
 from dialogd.protocol.model import SYSTEM, USER, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store import signing
-from dialogd.store.disk import flush, make_folder, read_json, why, write_once, write_over
+from dialogd.store.disk import fix, flush, make_folder, read_json, why, write_once, write_over
 from dialogd.store.engine import NOTHING, Differs, Engine, EngineAway, Place, Row, SeatTaken, open_engine, public
+from dialogd.store.logfile import LARGEST
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -42,7 +43,6 @@ log = logging.getLogger("dialogd.mirror")
 
 CONNECTION = "shared.json"  # in the state folder of a dialog file
 SIGNATURES = "signatures"  # in the folder of attachments
-LARGEST = 64 * 1024 * 1024  # bytes of a log
 POLL, REST = 2.0, 30.0  # seconds between two looks: while somebody else owes a turn; after ten minutes of rest
 _LINE = re.compile(rb"(\d{1,12}) ([0-9a-f]{64}) ([A-Za-z][A-Za-z0-9_-]*) ([A-Za-z0-9+/]+=*)")
 _SEAT = re.compile("[A-Za-z][A-Za-z0-9_-]{0,60}")
@@ -330,10 +330,8 @@ class Mirror:
     def _set_aside(self, typed: bytes) -> None:
         """Keep what somebody typed into the mirror."""
         if typed.strip():
-            with open(self.typed, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as kept:
-                kept.write(typed.lstrip(b"\n"))
-                kept.flush()
-                os.fsync(kept.fileno())
+            before = self.typed.read_bytes() if self.typed.exists() else b""
+            write_over(before + typed.lstrip(b"\n"), self.typed)
             log.warning("%s", self.said_of_typed)
 
     @property
@@ -431,9 +429,7 @@ class Mirror:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise StorageError(
-                f"{path} cannot be written: {why(error)}", fix="free some space, or check the disk"
-            ) from error
+            raise StorageError(f"{path} cannot be written: {why(error)}", fix=fix(error)) from error
         self._known = (size, [*(known for known in signed if known.end < one.end), one])
 
     # -- following the log ----------------------------------------------------------------------------------------

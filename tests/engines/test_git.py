@@ -279,13 +279,12 @@ def test_a_race_that_the_host_decides_is_a_lost_one(repository: Repository, open
 def test_over_http(tmp_path: Path, opened: Opened, home: Path) -> None:
     home.joinpath(".gitconfig").write_text("[credential]\n\thelper = store\n")
     with GitHTTP(tmp_path / "host") as host:
-        host.password = "s3cr et&more"
+        host.user, host.password = "ada", "s3cr et&more"
         user, password = "ada:", "s3cr%20et%26more"
         plain = host.url.replace(f"{user}{host.password}@", "")
         url = host.url.replace(host.password, password)
         engine, log = opened(url, is_new=True), rows(*(f"{number}\n" for number in range(PUSHES + 1)))
         written(engine, log[:-1])
-        assert not [line for line in host.seen if "s3cr" in line]  # where every user of this machine reads it
         assert not (home / ".git-credentials").exists()
         with pytest.raises(EngineAway, match=f"{PUSHES} pushes a minute"):
             opened(url).put(log[-1], log[-2].sha)
@@ -297,6 +296,7 @@ def test_over_http(tmp_path: Path, opened: Opened, home: Path) -> None:
             (url, 403, StorageError),
             (url.replace(password, "wrong"), 0, StorageError),
             (plain, 0, StorageError),
+            (url.replace(f"ada:{password}", "s3cret"), 0, StorageError),
             (plain.replace("log.git", "none.git"), 404, StorageError),
         ):
             host.status = status
@@ -304,6 +304,15 @@ def test_over_http(tmp_path: Path, opened: Opened, home: Path) -> None:
                 opened(given, "there").fetch(0, NOTHING)
             assert type(refused.value) is error, refused.value
             assert "s3cr" not in f"{refused.value}{refused.value.fix}"
+        host.status = 0
+        (home / ".git-credentials").write_text(f"http://ada:{password}@127.0.0.1:{host.url.rpartition(':')[2]}\n")
+        named = url.replace(f"{user}{password}", "ada")  # whose password the person's own helper knows
+        assert list(opened(named, "elsewhere").fetch(0, NOTHING)) == log[:-1]
+        host.user, host.password = "t0ken/s3cret", ""
+        token = plain.replace("//", "//t0ken%2Fs3cret@")
+        assert list(opened(token, "nowhere").fetch(0, NOTHING)) == log[:-1]
+        assert not [line for line in host.seen if "s3cr" in line]  # where every user of this machine reads it
+        assert [line for line in host.seen if "git fetch" in line]
 
 
 @pytest.mark.parametrize(

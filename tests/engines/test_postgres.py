@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dialogd.errors import BadInput, DialogdError, StorageError
@@ -268,6 +270,22 @@ def test_what_is_wrong_with_a_database_is_said(cluster: Cluster, machine: Callab
         (machine(cluster.url("ada", "nowhere")), StorageError, "nowhere", "URL"),
         (machine("postgresql://ada@/x?nonsense=1"), BadInput, "nonsense", "URL"),
         (machine("postgresql://ada:secret@127.0.0.1:1/x"), EngineAway, "refused", "answers"),
+        (machine("postgresql://ada:%73ecret@127.0.0.1:1/x?password=secret"), EngineAway, "refused", "answers"),
+        *(
+            (machine(f"postgresql://{where}"), BadInput, "postgresql://…$", "%40")
+            for where in (
+                "ada:secret%zz@127.0.0.1/x",
+                "ada:secret%00@127.0.0.1/x",
+                "ada:the secret@127.0.0.1/x",
+                "ada:pass@secret@127.0.0.1/x",
+                "ada:secret/1@127.0.0.1/x",
+                "ada:12/secret@127.0.0.1/x",
+                "ada:secret?1@127.0.0.1/x",
+                "ada:secret#1@127.0.0.1/x",
+                "127.0.0.1/x?password=secret%",
+            )
+        ),
+        (machine("postgresql://ada:secret@[::1]0/x"), BadInput, "unexpected character", "URL"),
         (machine(cluster.url("ada", bare), name="../x"), BadInput, "no name of a log", "line"),
     ):
         with pytest.raises(DialogdError, match=words) as said:
@@ -275,6 +293,45 @@ def test_what_is_wrong_with_a_database_is_said(cluster: Cluster, machine: Callab
         assert (type(said.value), "secret" in str(said.value)) == (kind, False)
         assert fix in said.value.fix
         assert "\n" not in str(said.value)
+
+
+@pytest.mark.slow
+def test_more_than_a_dialog_may_have_is_not_read(cluster: Cluster, kept: str, machine: Callable[..., Place]) -> None:
+    with closing(open_engine(new(machine(cluster.url("ada", kept))))) as engine:
+        log = rows(*"abcdefgh")
+        for row, before in zip(log, [NOTHING, *(row.sha for row in log)], strict=False):
+            assert engine.put(row, before)
+        where = f"dialog = '{machine('').name}'"
+        for change in (
+            "data = convert_to(repeat('x', 30000000), 'utf8')",
+            "files = ARRAY[repeat('x', 30000000)::bytea]",
+        ):
+            cluster.sql(f"UPDATE dialogd.entry SET data = 'x', files = '{{}}' WHERE {where}", database=kept)
+            assert engine.fetch(0, NOTHING)
+            cluster.sql(f"UPDATE dialogd.entry SET {change} WHERE {where} AND at > 1", database=kept)
+            with pytest.raises(StorageError, match="over 134,217,728 bytes") as refused:
+                engine.fetch(0, NOTHING)
+            assert not isinstance(refused.value, EngineAway)
+
+
+def test_a_server_ends_with_whoever_started_it(cluster: Cluster, repository: Path) -> None:
+    assert cluster  # there is one here
+    program = """
+import sys, time
+from tests.support.postgres import started
+with started() as cluster:
+    print(cluster.folder, cluster._server.pid, flush=True)
+    time.sleep(600)
+"""
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, cwd=repository, stdout=subprocess.PIPE, text=True) as starting:
+        assert starting.stdout is not None
+        folder, pid = starting.stdout.readline().split()
+        server = psutil.Process(int(pid))
+        assert server.is_running()
+        starting.kill()
+    until(lambda: not server.is_running(), "the server's end")
+    shutil.rmtree(folder)
 
 
 def test_without_psycopg_it_says_what_to_install(repository: Path) -> None:

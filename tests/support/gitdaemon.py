@@ -131,11 +131,11 @@ class _UnixServer(socketserver.ThreadingUnixStreamServer):
 
 
 class GitHTTP(Repository):
-    """Serves it over HTTP; `status` is answered instead of what was asked for, `password` is asked for."""
+    """Serves it over HTTP; `status` is answered instead of what was asked for, `user` and `password` are asked for."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.status, self.password = 0, ""
+        self.status, self.user, self.password = 0, "", ""
         self.seen: set[str] = set()  # command lines of all processes while it was asked something
         outer = self
 
@@ -157,16 +157,16 @@ class GitHTTP(Repository):
     @property
     def url(self) -> str:
         """Where an engine finds it."""
-        user = f"ada:{self.password}@" if self.password else ""
+        user = f"{self.user}:{self.password}@" if self.user else ""
         return f"git+http://{user}127.0.0.1:{self._server.server_port}/log.git"
 
     def serve(self, request: BaseHTTPRequestHandler) -> None:
         """Answer one request by `git http-backend`."""
         self.seen |= {" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
         body = _body(request)
-        asked = f"Basic {b64encode(f'ada:{self.password}'.encode()).decode()}"
+        asked = f"Basic {b64encode(f'{self.user}:{self.password}'.encode()).decode()}"
         status = self.status
-        if not status and self.password and request.headers.get("Authorization") != asked:
+        if not status and self.user and request.headers.get("Authorization") != asked:
             status = 401
         if status:
             request.send_response(status)

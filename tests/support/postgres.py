@@ -45,9 +45,9 @@ def missing(why: str) -> None:
 
 
 def as_servers_user() -> list[str]:
-    """What stands before a command that refuses to run as the superuser."""
-    user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
-    return user if os.geteuid() == 0 else []
+    """What stands before a command that refuses to run as the superuser, and must not outlive who starts it."""
+    user = ["--reuid=postgres", "--regid=postgres", "--init-groups"] if os.geteuid() == 0 else []
+    return ["setpriv", "--pdeathsig=INT", *user] if user or shutil.which("setpriv") else []
 
 
 class Cluster:
@@ -170,8 +170,8 @@ def started() -> Iterator[Cluster]:
             shutil.chown(folder, "postgres", "postgres")
         folder.chmod(0o755)
         cluster = Cluster(folder)
-        cluster.start()
         try:
+            cluster.start()
             cluster.sql(*(f"CREATE ROLE {role} LOGIN" for role in ROLES))
             yield cluster
         finally:

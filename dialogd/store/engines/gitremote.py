@@ -13,7 +13,6 @@ import signal
 import subprocess
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -24,11 +23,9 @@ from urllib.parse import unquote, urlsplit
 
 from dialogd.errors import BadInput, StorageError
 from dialogd.store.disk import fix, make_folder, read_json, why, write_json
-from dialogd.store.engine import NOTHING, Differs, EngineAway, Place, Row
-from dialogd.store.logfile import LARGEST
+from dialogd.store.engine import LONGEST, MOST, NOTHING, Differs, EngineAway, Place, Row
 
 PATIENCE = 8.0  # seconds for a call: git shakes hands more than once, and the wait for the lock beside a file is 10 s
-FIRST = 60.0  # seconds for the first fetch, which brings all of a log
 POLL = 2.0  # seconds between two looks at least
 PUSHES = 6  # a minute: GitHub's documented limit for one repository, kept at every host
 
@@ -43,6 +40,9 @@ _OURS = {
     "GIT_ALLOW_PROTOCOL": "git:ssh:https:http:file", "GIT_DEFAULT_HASH": "sha1", "GIT_DEFAULT_REF_FORMAT": "files",
 }  # fmt: skip
 _SSH = 'f() { eval "$(git config core.sshCommand || echo "${GIT_SSH:-ssh}") \\"\\$@\\""; }; f'
+
+# Who is asked for goes to git by the environment: its command line, and a shell's, can be read by all.
+_HELPER = '!printf %s "$DIALOGD_CREDENTIAL" #'
 
 _HEADER = re.compile(rb"tree [0-9a-f]+\n(?:parent ([0-9a-f]+)\n)?author ")
 _FILES = r"((?:Attachment: \w[\w.-]{0,150}\n)*)"
@@ -75,53 +75,50 @@ class GitRemote:
     """One log in a git repository."""
 
     def __init__(self, place: Place) -> None:
-        if not re.fullmatch("[0-9a-f]{1,64}", place.name):
-            raise BadInput(f"{place.name!r} is no name of a log", fix="use the line for `dialogd join` as it came")
-        parts, settings = urlsplit(place.url), dict(_SETTINGS)
+        parts, settings = urlsplit(place.url), [*_SETTINGS.items()]
         who, _, host = parts.netloc.rpartition("@")
-        if ":" in who:  # a password: never in a command line, which all can read
-            settings["http.extraHeader"] = f"Authorization: Basic {b64encode(unquote(who).encode()).decode()}"
-        at = host if ":" in who else parts.netloc
-        self._url = parts._replace(scheme=parts.scheme.removeprefix("git+"), netloc=at).geturl()
-        # A user at a web host may be a token; a stranger's URL must not become commands where advice is pasted.
-        shown = host if "+http" in parts.scheme else at
-        self._shown = quote(parts._replace(scheme=parts.scheme.removeprefix("git+"), netloc=shown).geturl())
+        user, colon, password = who.partition(":")
+        if user and "+http" in parts.scheme:  # it may be a token; without a password the person's helpers come first
+            settings += [("credential.username", unquote(user)), *[("credential.helper", "")] * len(colon)]
+            settings += [("credential.helper", _HELPER)]
+        elif user:
+            host = f"{user}@{host}"
+        self._url = parts._replace(scheme=parts.scheme.removeprefix("git+"), netloc=host).geturl()
+        self._shown = quote(self._url)  # a stranger's URL must not become commands where advice is pasted
         self._branch, self._is_new = f"refs/heads/dialogd/{place.name}", place.is_new
         self._copy = place.folder.absolute() / "git"
         self._last = _BEGINNING  # the newest entry that was seen
         self._taken_in: str | None = None  # the head where the mirror is known to end
-        self._author: str | None = None
         self._ending, self._running = threading.Event(), set[subprocess.Popen[bytes]]()
         self._environment = {
             **{name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith(_THEIRS)},
-            **{f"GIT_CONFIG_KEY_{number}": name for number, name in enumerate(settings)},
-            **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(settings.values())},
+            **{f"GIT_CONFIG_KEY_{number}": name for number, (name, _) in enumerate(settings)},
+            **{f"GIT_CONFIG_VALUE_{number}": value for number, (_, value) in enumerate(settings)},
             **_OURS,
             "GIT_CONFIG_COUNT": str(len(settings)),
             "GIT_SSH_COMMAND": f"{os.environ.get('GIT_SSH_COMMAND', _SSH)} -oBatchMode=yes",
             "GIT_DIR": str(self._copy),
+            "DIALOGD_CREDENTIAL": f"username={unquote(user)}\npassword={unquote(password)}\n",
         }
         self._git(time.monotonic() + PATIENCE, "init", "--quiet", "--bare", "--template=")
 
     def fetch(self, at: int, sha: str) -> Sequence[Row]:
         """The rows behind byte `at`."""
-        until = time.monotonic() + (PATIENCE if (self._copy / "refs/dialogd/newest").exists() else FIRST)
-        head = self._pull(until)
-        if not (head or at or self._is_new):
+        until = time.monotonic() + (PATIENCE if (self._copy / "refs/dialogd/newest").exists() else LONGEST)
+        newest = self._pull(until)
+        if not (newest.id or at or self._is_new):
             raise BadInput(f"{self._shown} has no {self._branch}", fix="ask whoever shares it for the line again")
         with self._reading(until) as read:
-            rows = self._rows(read, head, at, sha, self._last.id)
-            self._last = self._entry(read, head)
-        self._taken_in = None if rows else head  # what is handed out may yet fail to be taken in
+            rows = self._rows(read, newest, at, sha, self._last.id)
+        self._last = newest
+        self._taken_in = None if rows else newest.id  # what is handed out may yet fail to be taken in
         return rows
 
     def put(self, row: Row, before: str, whole: bytes = b"") -> bool:
         """Append the row by a push that counts only on the head that it was made for."""
         until, last = time.monotonic() + PATIENCE, self._last
         if last[2:4] != (row.at, before):
-            head = self._pull(until)
-            with self._reading(until) as read:
-                last = self._entry(read, head)
+            last = self._pull(until)
             if last[2:4] != (row.at, before):
                 return False
         new = self._commit(until, row, last.id, whole)
@@ -150,16 +147,14 @@ class GitRemote:
         for git in self._running.copy():
             _end(git)
 
-    def _rows(self, read: _Read, head: str, at: int, sha: str, known: str) -> list[Row]:
-        """The rows from `at` to this head. Raises `Differs`, and `StorageError` for what is no log."""
-        chain = [self._entry(read, head)]  # the newest first, down to the one that ends at `at`
+    def _rows(self, read: _Read, newest: _Entry, at: int, sha: str, known: str) -> list[Row]:
+        """The rows from `at` to this one. Raises `Differs`, and `StorageError` for what is no log."""
+        chain = [newest]  # and its parents, down to the one that ends at `at`
         while chain[-1].end > at:
             chain.append(self._entry(read, chain[-1].parent))
-            if chain[-1].end >= chain[-2].end:
-                raise self._garbage(f"the commit {chain[-1].id} ends behind its child")
         is_same = chain[-1][2:4] == (at, sha)
         if is_same and at and not (known and any(known in one[:2] for one in chain)):  # or another history: look
-            before = self._rows(read, chain[-1].id, 0, NOTHING, "")
+            before = self._rows(read, chain[-1], 0, NOTHING, "")
             is_same = sha256(b"".join(row.data for row in before)).hexdigest() == sha
         if not is_same:
             raise Differs(*chain[0][2:4])
@@ -192,7 +187,7 @@ class GitRemote:
     @contextmanager
     def _reading(self, until: float) -> Iterator[_Read]:
         """Reads objects of a kind by their names, all by one git."""
-        room = 2 * LARGEST
+        room = MOST
         with self._started("cat-file", "--batch") as git:
 
             def read(kind: str, name: str) -> bytes:
@@ -211,9 +206,8 @@ class GitRemote:
 
     def _commit(self, until: float, row: Row, old: str, whole: bytes) -> str:
         """The commit of an entry, with something random: else equal entries were one, and several writers had won."""
-        if self._author is None:
-            self._author = self._git(until, "var", "GIT_AUTHOR_IDENT", may=128)[1].rpartition("> ")[0]
-        author = f"{self._author}>" if self._author else f"{row.seat} <{row.seat}@localhost>"
+        person = self._git(until, "var", "GIT_AUTHOR_IDENT", may=128)[1].rpartition("> ")[0]
+        author = f"{person}>" if person else f"{row.seat} <{row.seat}@localhost>"
         heading = re.search(r"^#+ *(.{1,100})", row.data.decode("utf-8", "replace"), re.M)
         said = f"{_plain(heading[1]) if heading else 'An entry'}\n\nSeat: {row.seat}\nEnd: {row.end}\nHash: {row.sha}\n"
         said += "".join(f"Attachment: {name}\n" for name, _ in row.files) + f"Nonce: {token_hex(8)}\n"
@@ -240,14 +234,15 @@ class GitRemote:
         self._ending.wait(pause)
         write_json(path, [*times, now + pause])
 
-    def _pull(self, until: float) -> str:
-        """Fetch the branch; its head, "" where there is none."""
+    def _pull(self, until: float) -> _Entry:
+        """Fetch the branch; its newest entry."""
         ref = f"refs/dialogd/{token_hex(8)}"  # under a name of its own no git waits for another one's lock
         words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", self._url)
         code, _, said = self._git(until, *words, f"+{self._branch}:{ref}", may=128)
         if code and "couldn't find remote ref" not in said:
             raise self._failed("fetch", said)
-        return "" if code else self._kept(ref)
+        with self._reading(until) as read:
+            return self._entry(read, "" if code else self._kept(ref))
 
     def _kept(self, ref: str) -> str:
         """What git has just written, from now on the newest here: the next fetch brings what is not in it."""

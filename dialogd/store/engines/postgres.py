@@ -16,12 +16,11 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from secrets import token_hex
 from time import monotonic
 from typing import Any, TypeVar
 
 from dialogd.errors import BadInput, NotInstalled, StorageError
-from dialogd.store.engine import NOTHING, PATIENCE, Differs, EngineAway, Place, Row, SeatTaken, public
+from dialogd.store.engine import LONGEST, MOST, NOTHING, PATIENCE, Differs, EngineAway, Place, Row, SeatTaken, public
 
 try:
     import psycopg
@@ -30,7 +29,6 @@ except ImportError as missing:
     raise NotInstalled("PostgreSQL needs psycopg", fix="pip install 'dialogd[postgres]'") from missing
 
 LEASE = 60.0  # seconds that a seat stays a daemon's when nothing is heard from it
-LONGEST = 60.0  # seconds for a whole log to arrive
 SCHEMA = Path(__file__).with_suffix(".sql")
 
 # The row that ends at `at`, without its content, and those behind it.
@@ -40,9 +38,10 @@ _ROWS = """
     WHERE dialog = %(log)s AND "end" >= %(at)s ORDER BY "end"
 """
 _HEAD = 'SELECT "end", sha FROM dialogd.entry WHERE dialog = %s ORDER BY "end" DESC LIMIT 1'
-_HOLD = "dialogd.hold(%s, %s, %s, %s)"
-_APPEND = "dialogd.append(%s, %s, %s, %s, %b, %s, %s, %s, %b)"
-_PUT = f"SELECT taken, CASE WHEN taken <= 0 THEN {_APPEND} END FROM {_HOLD} taken"
+_HOLD = "SELECT dialogd.hold(%(log)s, %(daemon)s, %(machine)s, %(seconds)s)"
+_ENTER = "SELECT dialogd.enter(%(log)s, %(mine)s, %(others)s::text[], %(daemon)s, %(machine)s, %(seconds)s)"
+_ROW = "%(log)s, %(at)s, %(before)s, %(seat)s, %(data)b, %(sha)s, %(signature)s, %(names)s, %(files)b"
+_PUT = f"SELECT taken, CASE WHEN taken <= 0 THEN dialogd.append({_ROW}) END FROM ({_HOLD}) held (taken)"
 
 # What only another writer causes, and how a server turns somebody away before there are codes for it.
 _LOST = (errors.SerializationFailure, errors.UniqueViolation, errors.DeadlockDetected)
@@ -60,8 +59,6 @@ class Postgres:
     """
 
     def __init__(self, place: Place) -> None:
-        if not re.fullmatch("[0-9a-f]{8,54}", place.name):
-            raise BadInput(f"{place.name!r} is no name of a log", fix="check the line that you were given")
         self.place = place
         self._connection: Connection | None = None
         self._is_closed = False
@@ -80,7 +77,13 @@ class Postgres:
         """See `Engine`."""
 
         def rows(connection: Connection) -> Sequence[Row]:
-            found = connection.execute(_ROWS, {"log": self.place.name, "at": at}, binary=True).fetchall()
+            found, room = [], MOST
+            for one in connection.cursor().stream(_ROWS, {"log": self.place.name, "at": at}, binary=True):
+                room -= sum(map(len, (one[2] or b"", *(one[7] or ()))))
+                if room < 0:
+                    self._drop()  # else the rest of it would be read
+                    raise StorageError(f"{public(self.place.url)} sends over {MOST:,} bytes", fix="ask who keeps it")
+                found.append(one)
             if (at, sha) != (0, NOTHING):
                 if not found or (found[0][0], found[0][3]) != (at, sha):
                     self._enter(connection)  # to whom holds no seat any more every log looks empty
@@ -95,12 +98,12 @@ class Postgres:
 
     def put(self, row: Row, before: str, whole: bytes = b"") -> bool:
         """See `Engine`."""
-        names, files = [name for name, _ in row.files], [data for _, data in row.files]
-        values = (self.place.name, row.at, before, row.seat, row.data, row.sha, row.signature, names, files)
+        values = {name: getattr(row, name) for name in ("at", "seat", "data", "sha", "signature")}
+        values |= {"names": [name for name, _ in row.files], "files": [data for _, data in row.files]}
 
         def append(connection: Connection) -> bool:
             try:
-                return bool(self._held(connection, _PUT, *values, *self._lease())[1])
+                return bool(self._held(connection, _PUT, before=before, **values)[1])
             except _LOST:
                 return False
 
@@ -112,7 +115,7 @@ class Postgres:
 
         def news(connection: Connection) -> int | None:
             if monotonic() >= self._renew:
-                self._held(connection, f"SELECT {_HOLD}", *self._lease())
+                self._held(connection, _HOLD)
             others = {notice.pid for notice in connection.notifies(timeout=0)} - {connection.info.backend_pid}
             is_told, self._is_told = self._is_told or bool(others), False
             return None if is_told else connection.fileno()
@@ -135,18 +138,14 @@ class Postgres:
 
     def notices_arrive(self) -> bool:
         """Whether a notice of one connection comes to another within a second: not so through some poolers."""
-        probe = f"dialogd_{token_hex(8)}"
 
-        def arrives(connection: Connection) -> bool:
-            connection.execute(f"LISTEN {probe}")
+        def arrive(connection: Connection) -> bool:
             with self._connect() as other:
-                other.execute(f"NOTIFY {probe}")
-            heard = [notice.channel for notice in connection.notifies(timeout=1, stop_after=1)]
-            connection.execute(f"UNLISTEN {probe}")
-            self._is_told = True  # others' notices may have been among them
-            return probe in heard
+                other.execute(f"NOTIFY dialogd_{self.place.name}")
+            self._is_told = True  # somebody else's may have been the one
+            return any(connection.notifies(timeout=1, stop_after=1))
 
-        return self._ask(arrives)
+        return self._ask(arrive)
 
     # -- its thread -----------------------------------------------------------------------------------------------
 
@@ -176,9 +175,9 @@ class Postgres:
                     self._drop()
                 with suppress(InvalidStateError):
                     answer.set_exception(self._said(error) if isinstance(error, psycopg.Error) else error)
-        with suppress(psycopg.Error):  # then the lease lapses
+        with suppress(psycopg.Error, SeatTaken):  # then the lease lapses
             if self._connection is not None:
-                self._connection.execute(f"SELECT {_HOLD}", self._lease(0))
+                self._held(self._connection, _HOLD, 0)
         self._drop()
 
     def _open(self) -> Connection:
@@ -208,14 +207,12 @@ class Postgres:
 
     def _enter(self, connection: Connection) -> None:
         others = list(self.place.others) if self.place.is_new else None
-        query = "SELECT dialogd.enter(%s, %s::text[], %s::text[], %s, %s, %s)"
-        self._held(connection, query, self.place.name, list(self.place.seats), others, *self._lease()[1:])
+        self._held(connection, _ENTER, mine=list(self.place.seats), others=others)
 
-    def _lease(self, seconds: float = LEASE) -> tuple[object, ...]:
-        return (self.place.name, self.place.daemon_of, self.place.holder, seconds)
-
-    def _held(self, connection: Connection, query: str, *values: object) -> Any:
+    def _held(self, connection: Connection, query: str, seconds: float = LEASE, **values: object) -> Any:
         """The row of a query that asks for the seat, and says first for how long another machine has it."""
+        place = self.place
+        values |= {"log": place.name, "daemon": place.daemon_of, "machine": place.holder, "seconds": seconds}
         row: Any = connection.execute(query, values).fetchone()
         if row[0] > 0:
             raise SeatTaken(
@@ -242,6 +239,7 @@ class Postgres:
 
     def _said(self, error: psycopg.Error) -> Exception:
         words, url = " ".join((error.diag.message_primary or str(error)).split()), public(self.place.url)
+        words = words.replace(self.place.url, url)  # libpq shows all of one that it cannot read
         is_no = not error.sqlstate and re.search(_TURNED_AWAY, words)
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not is_no:
             return self._away(words)
