@@ -4,90 +4,20 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dialogd.store.engines import gitremote, postgres
 from tests.faults.history import bought_twice
 from tests.faults.replies import Replies
 from tests.faults.shared import faults, kept, received
+from tests.support.gitdaemon import GitDaemon
 from tests.support.machines import NAME, Cast, Files, Machine, closed
 from tests.support.pair import stretched, until
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
-
-
-class InPostgres:
-    """A log in a database of its own; each machine comes to it by a proxy on a Unix socket of its own."""
-
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.database = f"faults_{folder.name[-12:].lower().replace('-', '_')}"
-        cluster.new_database(self.database)
-        self.proxies: dict[str, Proxy] = {}
-        self.folder = folder
-
-    def url(self, who: str) -> str:
-        """Where this machine finds it."""
-        folder = self.folder / f"net-{who}"
-        if who not in self.proxies:
-            folder.mkdir()
-            self.proxies[who] = Watched(self.cluster.socket, folder / ".s.PGSQL.5432")
-        return f"postgresql://{'ada' if who == 'A' else 'bob'}@/{self.database}?host={quote(str(folder), safe='')}"
-
-    def log(self) -> bytes:
-        query = f"SELECT encode(data, 'hex') FROM dialogd.entry WHERE dialog = '{NAME}' ORDER BY \"end\""
-        words = ["psql", "-h", str(self.cluster.folder), "-U", "postgres", "-d", self.database, "-Atc", query]
-        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-        return bytes.fromhex(done.stdout)
-
-    def cut(self, who: str) -> None:
-        """From now on nothing passes between the log and this machine."""
-        self.proxies[who].freeze()
-
-    def heal(self, who: str) -> None:
-        self.proxies[who].thaw()
-        self.proxies[who].cut()
-
-    def close(self) -> None:
-        for proxy in self.proxies.values():
-            proxy.close()
-
-
-class InGit:
-    """A log in a bare repository; each machine finds it by a link of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.bare = folder / "bare.git"
-        subprocess.run(["git", "init", "-q", "--bare", str(self.bare)], check=True)
-
-    def url(self, who: str) -> str:
-        """Where this machine finds it."""
-        link = self.folder / f"{who}.git"
-        if not link.is_symlink():
-            self.heal(who)
-        return f"git+file://{link}"
-
-    def log(self) -> bytes:
-        branch = f"refs/heads/dialogd/{NAME}"
-        git = ["git", "--git-dir", str(self.bare)]
-        listed = subprocess.run(
-            [*git, "ls-tree", "-r", "--name-only", branch], capture_output=True, text=True, check=True
-        )
-        names = sorted(name for name in listed.stdout.split() if name.startswith("entries/") and name.endswith(".md"))
-        shown = [subprocess.run([*git, "show", f"{branch}:{name}"], capture_output=True, check=True) for name in names]
-        return b"".join(done.stdout for done in shown)
-
-    def cut(self, who: str) -> None:
-        """From now on this machine finds no log."""
-        (self.folder / f"{who}.git").unlink()
-
-    def heal(self, who: str) -> None:
-        (self.folder / f"{who}.git").symlink_to(self.bare)
-
-    def close(self) -> None:
-        """Nothing runs."""
 
 
 class Watched(Proxy):
@@ -131,6 +61,115 @@ class _Tap:
         return data if not data or self.proxy.seen(data, self.is_answer) else b""
 
 
+class _Reached:
+    """An engine to which each machine comes by a proxy of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.proxies: dict[str, Watched] = {}
+
+    def put_in_place(self, who: str, machine: Machine) -> None:
+        """Have this machine, in its network, find what its URL names."""
+
+    def cut(self, who: str) -> None:
+        """From now on nothing passes between the log and this machine."""
+        self.proxies[who].freeze()
+
+    def heal(self, who: str) -> None:
+        self.proxies[who].thaw()
+        self.proxies[who].cut()
+
+    def close(self) -> None:
+        for proxy in self.proxies.values():
+            proxy.close()
+
+
+class InPostgres(_Reached):
+    """A log in a database of its own; the proxies listen on Unix sockets."""
+
+    patience = postgres.PATIENCE  # seconds that an answer is waited for
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        super().__init__(folder)
+        self.cluster = cluster
+        self.database = f"faults_{folder.name[-12:].lower().replace('-', '_')}"
+        cluster.new_database(self.database)
+
+    def url(self, who: str) -> str:
+        """Where this machine finds it."""
+        folder = self.folder / f"net-{who}"
+        if who not in self.proxies:
+            folder.mkdir()
+            self.proxies[who] = Watched(self.cluster.socket, folder / ".s.PGSQL.5432")
+        return f"postgresql://{'ada' if who == 'A' else 'bob'}@/{self.database}?host={quote(str(folder), safe='')}"
+
+    def log(self) -> bytes:
+        query = f"SELECT encode(data, 'hex') FROM dialogd.entry WHERE dialog = '{NAME}' ORDER BY \"end\""
+        words = ["psql", "-h", str(self.cluster.folder), "-U", "postgres", "-d", self.database, "-Atc", query]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+        return bytes.fromhex(done.stdout)
+
+    def kill(self) -> None:
+        """kill -9 of the server."""
+        self.cluster.kill()
+
+    def start(self) -> None:
+        """Start it again."""
+        self.cluster.start()
+
+
+class InGit(_Reached):
+    """A log in a repository that a `git daemon` serves; a proxy listens on one port here and in the machine's net."""
+
+    patience = gitremote.PATIENCE
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.daemon = GitDaemon(folder / "host")
+        self._here: list[Proxy] = []
+        self._moments = cycle(["pre-receive", "reference-transaction"])
+
+    def url(self, who: str) -> str:
+        """Where this machine finds it."""
+        if who not in self.proxies:
+            self.proxies[who] = Watched(self.daemon.socket)
+        return f"git://127.0.0.1:{self.proxies[who].port}/log.git"
+
+    def put_in_place(self, who: str, machine: Machine) -> None:
+        """Have this machine, in its network, find what its URL names."""
+        if machine.network.pid:
+            here = self.proxies[who]
+            self._here.append(here)
+            there = ("127.0.0.1", here.port)
+            self.proxies[who] = machine.network.run(lambda: Watched(self.daemon.socket, there))
+
+    def log(self) -> bytes:
+        branch = f"refs/heads/dialogd/{NAME}"
+        names = [name for name in self.daemon.git("ls-tree", "-r", "--name-only", branch).split() if name[-3:] == ".md"]
+        words = ["git", "--git-dir", str(self.daemon.path), "show"]
+        shown = [f"{branch}:{name}" for name in sorted(names) if name.startswith("entries/")]
+        return subprocess.run([*words, *shown], capture_output=True, check=True).stdout
+
+    def kill(self) -> None:
+        """kill -9 of the server in the middle of a push, in turn before it counts and after it, before that is said."""
+        asked = self.folder / "asked"
+        hook = self.daemon.hook(next(self._moments), f'[ "$1" = prepared ] || {{ touch {asked}; sleep 60; }}')
+        until(asked.exists, "a push", seconds=40)
+        self.daemon.kill()
+        hook.unlink()
+        asked.unlink()
+
+    def start(self) -> None:
+        """Start it again."""
+        self.daemon.start()
+
+    def close(self) -> None:
+        super().close()
+        for proxy in self._here:
+            proxy.close()
+        self.daemon.kill()
+
+
 Engine = InPostgres | InGit
 
 
@@ -150,6 +189,7 @@ class Two:
         for who, files in self.files.items():
             seconds = think[who] if isinstance(think, dict) else think
             self.machines[who] = Machine(files, self.replies[who].command(seconds))
+            engine.put_in_place(who, self.machines[who])
 
     def __enter__(self) -> Two:
         return self
