@@ -56,7 +56,7 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
     log.check()
     present = _known_dialog(log)
     port = _port(settings, present)
-    plays = player(settings, present, state, file, may_rehearse=may_rehearse)
+    plays = player(settings, present, state, file, may_rehearse=may_rehearse and log.mirror is None)
     with ExitStack() as stack:
         registry = Registry(state)
         stack.enter_context(registry.seat(settings.id, file))

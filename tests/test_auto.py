@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.backends import BACKENDS, FREE, Found, Price, auto, price_of, variables_for
-from dialogd.backends.auto import Choice, choose, default_cap, introduce, price_for, resolve, seat_of, twins
+from dialogd.backends.auto import Choice, choose, introduce, price_for, resolve, seat_of, twins
 from dialogd.errors import BadInput
-from dialogd.protocol.grammar import parse
 from tests.support.cases import cases
 
 MEMBERS = [member for members in auto.FAMILIES.values() for member in members]
@@ -177,24 +176,6 @@ def test_each_agent_is_introduced_on_one_line(
     assert introduce(resolve(name, 0, variables, Machine(*MEMBERS)), project) == words
 
 
-@cases(
-    ("pays", "header", "cap"),
-    [
-        ("the key in XAI_API_KEY", "", auto.DEFAULT_CAP),
-        ("the key in XAI_API_KEY", "**Budget:** $2.00\n", None),
-        ("the key in XAI_API_KEY", "**Budget:** 200k tokens\n", None),
-        ("your Anthropic login", "", None),
-        ("your Claude subscription", "", None),
-        ("nobody", "", None),
-    ],
-)
-def test_a_key_without_a_budget_gets_a_cap(pays: str, header: str, cap: float | None) -> None:
-    dialog = parse(f"# D\n\n**Topic:** T\n{header}\n---\n\n## Turn 1 — User\n\nx\n\nTURN: A\n".encode())
-    choice = Choice("grok", "here", pays)
-    assert default_cap(choice, dialog) == cap
-    assert default_cap(choice, None) == (auto.DEFAULT_CAP if "key" in pays else None)
-
-
 def test_a_login_that_is_a_key_is_metered_too() -> None:
     assert Choice("codex", "codex 1.0, logged in with a key", "your OpenAI login").is_metered
     assert not Choice("openai", "localhost:8000, no key").is_metered
@@ -268,7 +249,6 @@ def test_a_key_is_not_what_pays_for_a_program_with_a_login(tmp_path: Path) -> No
     chosen = choose("auto", 0, environment, {})
     assert (chosen.backend, chosen.pays, chosen.vendor) == ("claude-code", "your Anthropic login", "Anthropic")
     assert (chosen.idle, chosen.is_metered) == (("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), False)
-    assert default_cap(chosen, None) is None
 
 
 def test_an_address_of_ones_own_says_who_sees_and_who_pays() -> None:

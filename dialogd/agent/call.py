@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from dialogd.backends import FREE, Backend, Delivery, NextRequest, Price, Request, Tool, Usage
 from dialogd.backends.parts import Prompt
 from dialogd.errors import BackendError, DialogdError
-from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Dialog, Estimate, Spent, account
+from dialogd.protocol.state import Dialog, Estimate, Spent, account
 from dialogd.protocol.text import KEY_BEGINS, KEY_ENDS, KEY_MAY_BEGIN, SHORTEST, clean, in_words, one_line, redact
 
 # -- What calls cost, and what the next one will --------------------------------------------------------------------
@@ -212,14 +212,6 @@ def at_stake(backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me:
 def is_priced(backend: Backend) -> bool:
     """True where a budget in dollars can be kept: its price is known, or somebody else replies, at their own cost."""
     return backend.price is not None or hasattr(backend, "is_opened")
-
-
-def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
-    """What an agent may spend on a paid key: its `own` cap, else the default one, unless the dialog has a budget."""
-    limits = dialog.state.limits
-    if (limits.budget, limits.tokens, own.usd, own.tokens) != (None,) * 4:
-        return own
-    return Estimate(tokens=DEFAULT_TOKENS) if backend.price is None else Estimate(usd=DEFAULT_CAP)
 
 
 def _told(dialog: Dialog, me: str) -> list[tuple[Spent, int]]:

@@ -33,11 +33,7 @@ class Peers:
     """
 
     def __init__(
-        self,
-        me: str,
-        overrides: Mapping[str, str],
-        file: str = "",
-        running: Callable[[], Mapping[str, str]] = dict,
+        self, me: str, overrides: Mapping[str, str], file: str = "", running: Callable[[], Mapping[str, str]] = dict
     ) -> None:
         self.me = me
         self.file = file
@@ -57,12 +53,9 @@ class Peers:
     def of(self, dialog: Dialog | None) -> dict[str, str]:
         """Agent id -> address of every other daemon."""
         running = self._running()
-        is_shared = (
-            dialog is not None and dialog.state.hand.keys is not None
-        )  # addresses of other machines mean nothing here
-        urls = (
-            {a.id: running.get(a.id, a.url) for a in dialog.header.agents} if dialog and not is_shared else {**running}
-        )
+        urls = {**running}
+        if dialog is not None and dialog.state.hand.keys is None:  # else those in the header are of other machines
+            urls = {agent.id: running.get(agent.id, agent.url) for agent in dialog.header.agents}
         urls.update(self.overrides)
         urls.pop(self.me, None)
         return {who: url.replace("//localhost:", "//127.0.0.1:").rstrip("/") for who, url in urls.items()}

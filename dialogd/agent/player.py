@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dialogd.agent.call import is_priced
-from dialogd.agent.turn import Behavior
+from dialogd.agent.turn import Behavior, needs_cap
 from dialogd.backends import (
     CODING,
     NOTHING,
@@ -27,7 +27,7 @@ from dialogd.backends import (
 )
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
-from dialogd.protocol.state import DEFAULT_TOKENS, Dialog
+from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Dialog
 from dialogd.protocol.text import NO_BUDGET, dollars, listed, read_budget
 from dialogd.store.disk import StateDir, pread
 
@@ -194,11 +194,10 @@ def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> 
         remarks.extend(auto.NO_MODEL[:2])
     if settings.tools and choice.backend.partition(":")[0] in WITH_TOOLS:
         remarks.append(f"it may call tools of {'; '.join(map(str, settings.tools))}")
-    if not settings.budget and (cap := auto.default_cap(choice, dialog)) is not None:
+    if choice.is_metered and not settings.budget and needs_cap(dialog):
         remarks.append(
-            f"a key pays and the dialog has no budget: {settings.id} stops at {dollars(cap)}"
-            f" ({DEFAULT_TOKENS:,} tokens where the price is unknown); another limit: --budget, or **Budget:** in the"
-            " header"
+            f"a key pays and you set no budget: {settings.id} stops at {dollars(DEFAULT_CAP)}"
+            f" ({DEFAULT_TOKENS:,} tokens where the price is unknown); another limit: --budget"
         )
     if choice.twins:
         remarks.append(auto.warning_of((settings.id, *choice.twins), choice.family))

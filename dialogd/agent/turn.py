@@ -28,7 +28,6 @@ from dialogd.agent.call import (
     from_record,
     is_priced,
     reading,
-    usual_cap,
 )
 from dialogd.agent.events import Counters, Hub, state_fields
 from dialogd.agent.peers import Peers
@@ -42,10 +41,10 @@ from dialogd.protocol.admit import Admission, Matter, admit, question
 from dialogd.protocol.build import Due, Submission, submitted
 from dialogd.protocol.certificate import seal, sealed_text
 from dialogd.protocol.decide import UNFINISHED_REST, Clock, Wait
-from dialogd.protocol.model import Condition, Entry, Mark, Participant, system_note
+from dialogd.protocol.model import Condition, Entry, Limits, Mark, Participant, system_note
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
-from dialogd.protocol.state import Debt, Dialog, Estimate, allowance, reached
+from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Debt, Dialog, Estimate, allowance, reached
 from dialogd.protocol.text import in_words, is_blank, redact
 from dialogd.store.disk import DiskThread
 from dialogd.store.journal import Received
@@ -84,7 +83,7 @@ class Behavior:
     `title` is the family's name in headings where the header names nobody. `has` is what it has to look at, `notes`
     what its project says to agents.
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
-    one dialog; with `is_capped` the usual limits do where nobody and no header set one. `reads_files`: its tools can.
+    one dialog; with `is_capped` the usual limits do where nobody here set one. `reads_files`: its tools can.
     It is offered tools of its dialog and of `servers`, and may make `tool_calls` calls in one turn. `repo` is the
     repository of a build, `gate` the command that tests it, `gate_sees` the folders of home and checkout that it reads.
     """
@@ -189,6 +188,12 @@ class Seen:
             url=self.url,
             pause=self.pause,
         )
+
+
+def needs_cap(dialog: Dialog | None) -> bool:
+    """True where the dialog has no budget that this person set: of a shared one it may be somebody else's."""
+    limits = dialog.state.limits if dialog is not None and dialog.state.hand.keys is None else Limits()
+    return (limits.budget, limits.tokens) == (None, None)
 
 
 def duration(dialog: Dialog) -> str:
@@ -363,8 +368,9 @@ class Speaker:
 
     def cap(self, dialog: Dialog) -> Estimate:
         """What this agent alone may spend in the dialog."""
-        own = Estimate(self.behavior.budget, self.behavior.tokens)
-        return usual_cap(dialog, own, self.backend) if self.behavior.is_capped else own
+        if self.behavior.is_capped and needs_cap(dialog):
+            return Estimate(tokens=DEFAULT_TOKENS) if self.backend.price is None else Estimate(DEFAULT_CAP)
+        return Estimate(self.behavior.budget, self.behavior.tokens)
 
     def is_limited(self, dialog: Dialog) -> bool:
         """True where what the coming turn will cost matters."""

@@ -16,7 +16,6 @@ from dialogd.backends import BACKENDS, CODING, FREE, SERVICES, Found, Price, kin
 from dialogd.backends.apis import host_of, vendor_of
 from dialogd.backends.coding_agent import VERSION_WAIT
 from dialogd.errors import BadInput, DialogdError
-from dialogd.protocol.state import DEFAULT_CAP, Dialog
 
 SCENARIOS = frozenset({"rehearsal"})  # what follows the colon is a scenario
 COMMANDS = frozenset({"command", "acp"})  # what follows the colon is a command line
@@ -269,13 +268,6 @@ def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
 def warning_of(group: Sequence[str], family: str) -> str:
     who = f"{', '.join(group[:-1])} and {group[-1]}"
     return f"{who} are of one family ({family}): they tend to agree; another one objects better (--agents claude,grok)"
-
-
-def default_cap(choice: Choice, dialog: Dialog | None) -> float | None:
-    """The default budget in US dollars when a key pays and none was set; None where none is needed."""
-    limits = dialog.header.limits if dialog else None
-    is_set = limits is not None and (limits.budget is not None or limits.tokens is not None)
-    return DEFAULT_CAP if choice.is_metered and not is_set else None
 
 
 def price_for(

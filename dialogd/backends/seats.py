@@ -32,6 +32,7 @@ class Seat:
     port: int = 0  # 0: not chosen yet
     title: str = ""  # what the template calls it
     price: str = ""  # what the person says its tokens cost
+    budget: str = ""  # what it alone may spend
     trust_project: bool = False  # what the project contains may run
     session: str = ""  # the key of the open session that it is
     repo: str = ""  # what the lead of a build works on
@@ -56,7 +57,7 @@ class Seat:
         """The flags of `dialogd start` for it, without port and file."""
         pairs = {
             "backend": self.backend, "model": self.model, "command": self.command, "project": self.project,
-            "price": self.price, "session": self.session, "repo": self.repo, "gate": self.gate,
+            "price": self.price, "budget": self.budget, "session": self.session, "repo": self.repo, "gate": self.gate,
         }  # fmt: skip
         words = [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
         words += [part for folder in self.gate_sees for part in ("--gate-sees", folder)]
@@ -122,12 +123,15 @@ def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[
         yield ("--peer", f"{who}={url}")
 
 
-def start_again(state: StateDir, file: Path, dialog: str | None, agent: str) -> str:
-    """The command that starts an agent's daemon as it was last started in `dialog` (None: any), else as `run` did."""
+def start_again(state: StateDir, file: Path, dialog: str | None, agent: str, *more: str) -> str:
+    """The command that starts an agent's daemon as it was last started in `dialog` (None: any), else as `run` did.
+
+    `more` flags stand before those.
+    """
     found = read_json(state.dialog(file) / f"start-{agent}.json")
     with suppress(TypeError, KeyError):
         if dialog is None or found["dialog"] in ("", dialog):
-            return start_command(agent, file, [word for flag in found["flags"] for word in flag])
+            return start_command(agent, file, [*more, *(word for flag in found["flags"] for word in flag)])
     cast = saved_cast(state, file)
     seats = cast.seats if cast is not None and dialog in (None, cast.dialog) else ()
-    return start_command(agent, file, next((seat.flags() for seat in seats if seat.id == agent), []))
+    return start_command(agent, file, [*more, *(word for seat in seats if seat.id == agent for word in seat.flags())])

@@ -574,6 +574,7 @@ def new(
     warn_of_twins({seat.id: auto.family_of(seat.backend) for seat in seats})
     log = options.log_of(settings)
     copy = create(log, settings, opening, replace=replace)
+    Cast(opening.dialog, seats).save(StateDir(settings.state_dir), settings.file)
     for daemon in here:
         if daemon.session and daemon.id in [agent.id for agent in opening.agents]:
             person.seat(log, daemon.id, program_of(daemon.session))
@@ -783,7 +784,8 @@ def former_cast(settings: Settings, pace: str | None, wanted: Start | None = Non
         )
     if running := daemons(settings, settings.file):
         raise _busy(settings, running)
-    seats, choices = seated([known[who] for who in ids], settings, os.environ, dotenv(Path.cwd()))
+    cast = [replace(known[who], budget=settings.budget or known[who].budget) for who in ids]
+    seats, choices = seated(cast, settings, os.environ, dotenv(Path.cwd()))
     _try_backends(tuple(seat for seat in seats if seat.id in {one.id for one in given}), choices, settings)
     _introduce(seats, choices, settings, is_shared=mirror is not None)
     for seat in (seat for seat in given if seat.session):

@@ -246,14 +246,11 @@ class Daemons:
         known.save(StateDir(self.settings.state_dir), self.settings.file)
         for seat in self.cast.seats:
             self.children[seat.id] = self._spawn(seat)
-        self.running = until_ready(self.children.values(), self._answering, interrupt)
+        self.running = until_ready(self.children.values(), lambda one: answering(one, self.settings), interrupt)
         ready()
         if not interrupt.is_set():
             notify(self.running.values())
             self._ask_sessions()
-
-    def _answering(self, child: Spawned) -> Running | None:
-        return answering(child, self.settings)
 
     def _ask_sessions(self) -> None:
         """Ask the open sessions that were picked from outside to take part: whoever is first is asked by its daemon."""
@@ -287,7 +284,7 @@ class Daemons:
             say(self._replace(dead[0]))
         for child in list(self.children.values()):
             is_new = child.id not in self.running and child.process.poll() is None
-            if is_new and (daemon := self._answering(child)) is not None:
+            if is_new and (daemon := answering(child, self.settings)) is not None:
                 self.running[child.id] = daemon
                 notify([daemon])
 
@@ -347,10 +344,10 @@ class Held:
             return 0.0
         return inf if self.linger == "always" else options.duration(self.linger, "--linger")
 
-    def settings(self, named: str | None) -> Settings:
-        """The settings; to go on, the file may be `named` where something else is named otherwise."""
-        file = self.file or (named if self.go_on else None)
-        return options.settings_for(file, pace=self.pace, plan=self.plan)
+    def settings(self, named: str | None, budget: str | None = None) -> Settings:
+        """The settings; to go on, the file may be `named`, and the `budget` is of each agent here, not the dialog's."""
+        file, is_new = self.file or (named if self.go_on else None), not (self.go_on or self.line)
+        return options.settings_for(file, pace=self.pace, plan=self.plan, budget=None if is_new else budget)
 
 
 INTERRUPTED = 130
@@ -366,7 +363,7 @@ def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: option
     """
     lasts = held.lasts
     with interruptible() as interrupt:
-        settings = held.settings(topic)
+        settings = held.settings(topic, wanted.budget)
         if held.line is not None:
             cast = _joined_cast(settings, held, wanted)
         elif held.go_on:
@@ -585,13 +582,14 @@ Health = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Ongoing:
-    """A dialog that stands in its file, and what runs on it; `healths` holds the agents with a daemon."""
+    """A dialog that stands in its file, and what runs on it: `healths` by agent with a daemon; who sits `elsewhere`."""
 
     dialog: Dialog
     file: Path
     running: tuple[Running, ...] = ()
     healths: Mapping[str, Health | None] = field(default_factory=dict)
     is_starting: bool = False
+    elsewhere: tuple[str, ...] = ()
 
     def stands(self, end: str = "") -> standing.Running:
         """What runs on it, in a word and in a sentence; `end` says how it ended, where it did."""
@@ -601,7 +599,8 @@ class Ongoing:
 def served_at(settings: Settings, file: Path, dialog: Dialog, *, is_starting: bool = False) -> Ongoing:
     """The dialog in that file with the daemons that run on it, and what each says of itself."""
     here = daemons(settings, file)
-    return Ongoing(dialog, file, here, {one.id: said for one, said in healths(here).items()}, is_starting)
+    said = {one.id: answer for one, answer in healths(here).items()}
+    return Ongoing(dialog, file, here, said, is_starting, options.elsewhere(StateDir(settings.state_dir), file, dialog))
 
 
 def ongoing(settings: Settings, logs: dict[Path, LogFile] | None = None, *, asked: bool = True) -> list[Ongoing]:
@@ -627,7 +626,7 @@ def ongoing(settings: Settings, logs: dict[Path, LogFile] | None = None, *, aske
     said = healths(open_ones) if asked else {}
     return [
         Ongoing(dialog, file, tuple(served.get(file, ())), {d.id: said.get(d) for d in served.get(file, ())},
-                is_starting=runs.get(file, False))
+                runs.get(file, False), options.elsewhere(state, file, dialog))
         for file, dialog in found.items()
     ]  # fmt: skip
 

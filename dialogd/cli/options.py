@@ -414,13 +414,13 @@ def done(settings: Settings, dialog: Dialog, what: str) -> None:
     show(plain(f"{what}; {_next(settings, dialog, {daemon.id for daemon in running})}"))
 
 
-def elsewhere(settings: Settings, dialog: Dialog) -> tuple[str, ...]:
+def elsewhere(state: StateDir, file: Path, dialog: Dialog) -> tuple[str, ...]:
     """The agents of a shared dialog that sit on other machines; of a local one nobody."""
     if dialog.state.hand.keys is None:
         return ()
     from dialogd.store.mirror import Connection
 
-    known = Connection.at(StateDir(settings.state_dir).dialog(settings.file))
+    known = Connection.at(state.dialog(file))
     return tuple(one.id for one in dialog.header.agents if known is not None and one.id not in known.seats)
 
 
@@ -434,8 +434,9 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
     if not agents:
         return f"the next turn is yours: {lifecycle.answers(dialog, file_flag(settings.file))[0]}"
     owing = f"{listed(agents)} {'owes' if len(agents) == 1 else 'owe'} the next turn"
-    asleep = next((who for who in agents if who not in (*running, ANY, *elsewhere(settings, dialog))), "")
+    kept = StateDir(settings.state_dir)
+    asleep = next((who for who in agents if who not in (*running, ANY, *elsewhere(kept, settings.file, dialog))), "")
     if state.paused or not asleep:
         return f"{owing}{' once you resume' if state.paused else ''}"
-    again = started_again(dialog, settings.file, asleep, StateDir(settings.state_dir), is_alone=not running)
+    again = started_again(dialog, settings.file, asleep, kept, is_alone=not running)
     return f"{owing} (not running: {again})"

@@ -401,9 +401,7 @@ FILES = {"gemini": Path(".gemini/settings.json"), "cursor": Path(".cursor/mcp.js
 """Where a client without such a command keeps its servers, below the home directory."""
 
 mcp = typer.Typer(
-    help="Serve dialogs as tools, for programs that speak MCP.",
-    rich_markup_mode=None,
-    invoke_without_command=True,
+    help="Serve dialogs as tools, for programs that speak MCP.", rich_markup_mode=None, invoke_without_command=True
 )
 
 Client = Literal["claude", "codex", "gemini", "cursor"]
@@ -428,7 +426,7 @@ def serve(
 
     settings = options.settings_for(file)
     if http:
-        server.serve_http(settings, port)
+        asyncio.run(server.serve_http(settings, port))
     else:
         server.make(settings).run()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from getpass import getuser
-from os.path import lexists
+from os.path import expanduser, lexists
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -15,19 +16,21 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 import typer
 
 from dialogd import person
+from dialogd.backends import auto
+from dialogd.backends.seats import start_again
 from dialogd.cli import options
 from dialogd.cli.create import check_id
 from dialogd.cli.options import daemons, plain, remark
-from dialogd.config import Settings, file_flag, start_command
+from dialogd.config import Settings, dotenv, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, Refused
 from dialogd.protocol.header import with_keys
 from dialogd.protocol.keys import SOMEBODY, Keys, key_mark, read_key, spoken
 from dialogd.protocol.model import USER, Mark
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import many
+from dialogd.protocol.text import budget_line, many
 from dialogd.store import signing
 from dialogd.store.disk import StateDir, write_once
-from dialogd.store.engine import open_engine, public
+from dialogd.store.engine import EngineAway, open_engine, public
 from dialogd.store.logfile import LogFile
 from dialogd.store.mirror import Connection, begin, linked, part, take
 
@@ -99,10 +102,11 @@ def kept_key(folder: Path, agent: str) -> Path:
 
 def own_key(state: StateDir, given: str) -> Path:
     """The person's key: as given, else what they sign with usually. Raises `BadInput` where there is none."""
-    path = Path(given).expanduser().absolute() if given else signing.default_key(state.root)
+    path = _file(given) if given else signing.default_key(state.root)
     if path is None:
         fix = "make one: ssh-keygen -t ed25519; or name its file: --person KEY"
         raise BadInput("you have no SSH key, with which what you say is signed", fix=fix)
+    signing.public_key(path)  # what is none is refused before anything is made
     return path
 
 
@@ -114,7 +118,11 @@ def _account() -> str:
 
 
 def _public(text: str) -> str:
-    return found[0] if (found := read_key(text)) else signing.public_key(Path(text).expanduser().absolute())
+    return found[0] if (found := read_key(text)) else signing.public_key(_file(text))
+
+
+def _file(text: str) -> Path:
+    return Path(expanduser(text)).absolute()  # noqa: PTH111 - Path's raises for a user who is not known
 
 
 # -- Sharing ----------------------------------------------------------------------------------------------------------
@@ -153,7 +161,10 @@ class Sharing:
         ]
 
     def carry_out(self) -> Line:
-        """Do it; gives the line with the root of the log. Raises what engine and keys do; then nothing was done."""
+        """Do it; gives the line with the root of the log. Raises what engine and keys do; then the file is as it was.
+
+        After `EngineAway` a log to which nobody writes may be left at the engine.
+        """
         with self.log.locked():  # no daemon here writes in between
             marks = _marks(self.keys, self.dialog.state.hand.keys or Keys())
             if self.connection.root:
@@ -174,8 +185,11 @@ class Sharing:
                     self.log.create(head_with + before[len(head) :], replace=True)
                 away = [who for who in self.keys.agents if who not in self.connection.seats]
                 return replace(self.line, root=begin(self.log, self.connection, away).root)
-            except BaseException:
+            except BaseException as error:
                 self.log.create(before, replace=True)
+                if isinstance(error, EngineAway):
+                    left = f"; a log called {self.connection.name}, to which nobody writes, may have been made there"
+                    raise EngineAway(f"{error}{left}", fix="share again: that makes a new log") from error
                 raise
 
 
@@ -233,11 +247,10 @@ def draw_up(
     here = {who: key for who, key in known.seats.items() if who not in away} if known else {}
     here |= {who: str(kept_key(folder, who)) for who in ids if wanted.get(who, "" if known else HERE) == HERE}
     agents = {who: away[who] or key if who in away else signing.public_key(Path(here[who])) for who in (*here, *away)}
-    new = Connection(url, secrets.token_hex(8), "", machine(state), str(path), me, here)
-    connection = replace(known, seats=here) if known else new
+    connection = known or Connection(url, secrets.token_hex(8), "", machine(state), str(path), me, {})
     line = Line(connection.url, connection.name, connection.root, invited or tuple(away), "".join(guests), secret)
     keys = Keys({who: agents[who] for who in ids if who in agents}, {me: mine} | others | guests)
-    return Sharing(log, dialog, connection, keys, line)
+    return Sharing(log, dialog, replace(connection, seats=here), keys, line)
 
 
 # -- Joining ----------------------------------------------------------------------------------------------------------
@@ -313,6 +326,17 @@ def _with_own_keys(
     return replace(new, seats=seats, person_name=name), _marks(Keys(agents, people), keys)
 
 
+def _starts(settings: Settings, dialog: Dialog, here: Iterable[str], budget: str = "") -> Iterator[str]:
+    """The command that starts each agent here: as it was started before, else with a backend of this machine."""
+    state, ids = StateDir(settings.state_dir), [one.id for one in dialog.header.agents]
+    for who in here:
+        start, more = start_again(state, settings.file, dialog.id, who), ["--budget", budget] if budget else []
+        if settings.source("backend") == "default" and "--backend" not in start:
+            found = auto.choose(auto.AUTO, auto.seat_of(who, ids), os.environ, dotenv(Path.cwd()))
+            more += ["--backend", "BACKEND" if found.is_last_resort(auto.AUTO) else found.backend]
+        yield start_again(state, settings.file, dialog.id, who, *more)
+
+
 # -- The commands -----------------------------------------------------------------------------------------------------
 
 Url = Annotated[str, typer.Argument(metavar="[URL]", help="The engine; without it a shared one's keys change.")]
@@ -337,12 +361,15 @@ def share(
     """
     from dialogd.cli.work import ask
 
-    sharing = draw_up(options.settings_for(file), url, seat or (), people or (), guest)
+    settings = options.settings_for(file)
+    sharing = draw_up(settings, url, seat or (), people or (), guest)
     remark("\n".join(sharing.words))
     ask("Share it?", yes=yes or not url)
     line = sharing.carry_out()
     words = spoken(line.root if url else sharing.log.head[1])
-    starts = "; ".join(start_command(who, sharing.log.path) for who in sharing.connection.seats)
+    limits = sharing.dialog.state.limits
+    budget = budget_line(limits.budget, limits.tokens) if url else ""  # its own until now: still the cap of agents here
+    starts = "; ".join(_starts(settings, sharing.dialog, sharing.connection.seats, budget))
     remark(f"its head, to be compared by voice: {words}\nhere: {starts or 'nothing'}; there: dialogd join 'LINE'")
     facts = {"line": str(line), "words": words, "root": line.root, "name": line.name}
     options.answer(facts, [str(line)], json=json)
@@ -374,7 +401,7 @@ def join(
         "file": str(found.log.path), "topic": found.dialog.header.topic, "words": spoken(found.log.head[1]),
         "here": here, "elsewhere": [one.id for one in found.dialog.header.agents if one.id not in here],
         "person": found.connection.person_name or None, "root": found.connection.root, "name": found.connection.name,
-        "next": [start_command(who, found.log.path) for who in here],
+        "next": list(_starts(settings, found.dialog, here)),
     }  # fmt: skip
     shown = ((row, value if isinstance(value, list) else [value]) for row, value in facts.items())
     lines = (f"{row:9}  {'; '.join(str(one or 'you only read') for one in each) or 'nobody'}" for row, each in shown)

@@ -115,19 +115,10 @@ class Situation:
             return f"waiting for {agent}, which is about to reply"
         if daemon is not None:
             return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
-        if self.is_elsewhere(agent):
+        if agent in options.elsewhere(self.state, self.file, self.dialog):
             return f"waiting for {agent}, on another machine"
         again = started_again(self.dialog, self.file, agent, self.state, is_alone=not self.daemons)
         return f"waiting for {agent}; its daemon does not run: {again}"
-
-    def is_elsewhere(self, agent: str) -> bool:
-        """True where it sits on another machine."""
-        if self.dialog.state.hand.keys is None:
-            return False
-        from dialogd.store.mirror import Connection
-
-        known = Connection.at(self.state.dialog(self.file))
-        return known is not None and agent not in known.seats
 
     def calls(self) -> list[dict[str, Any]]:
         """The calls of tools that wait for the person, as the daemons told them."""
@@ -350,16 +341,13 @@ def status(
     typed = takewhile(lambda entry: entry.frame is None or not entry.is_turn, reversed(dialog.entries))
     notices = [entry.notice for entry in reversed([*typed])]  # of what was typed since the last turn by a daemon
     warnings = [*filter(None, [missing, *dialog.header.warnings, *notices])]
-    shown = [*_lines(situation, warnings), *(f"  {label:8} {line(text)}" for label, text in _shared_rows(shared))]
+    shown = [*_lines(situation, warnings), *(f"  {name:8} {line(text)}" for name, text in _shared_rows(shared) if text)]
     facts = _facts(situation, warnings) | ({"shared": shared} if shared is not None else {})
     options.answer(facts, shown, json=json)
 
 
 def _asked_now(log: LogFile, dialog: Dialog) -> tuple[Dialog, dict[str, Any]]:
-    """A shared dialog with what its log has now, and how its mirror stands: without an answer, since when.
-
-    For a file that is connected with no log here that is empty.
-    """
+    """A shared dialog with what its log has now, and how its mirror stands; {} where no log is known here."""
     if (mirror := log.mirror) is None:
         return dialog, {}
     said = ""
@@ -367,33 +355,27 @@ def _asked_now(log: LogFile, dialog: Dialog) -> tuple[Dialog, dict[str, Any]]:
         dialog = log.pull()
     except (DialogdError, OSError) as error:
         said = str(error)
-    since = max(path.stat().st_mtime for path in (log.path, *log.attachments.glob("signatures")))
     shared = mirror.standing()
     mirror.close()
-    return dialog, {**shared, "problem": shared["problem"] or said, "since": datetime.fromtimestamp(since).isoformat()}
+    came = [round(time.time() - one.stat().st_mtime, 1) for one in log.attachments.glob("signatures")]
+    return dialog, {**shared, "problem": shared["problem"] or said, "came": max([0.0, *came])}
 
 
-def _shared_rows(shared: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
-    if shared is None:
-        return
+def _shared_rows(shared: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
     if not shared:
-        yield (
-            "log",
-            "a copy of a shared dialog: with which log it goes on is not known here, so nothing leaves or comes",
-        )
-        return
-    yield "log", f"{shared['log']} ({shared['name']})"
+        copy = "a copy of a shared dialog: with which log it goes on is not known here, so nothing leaves or comes"
+        return () if shared is None else (("log", copy),)
     here, away = (", ".join(shared[where]) or "nobody" for where in ("here", "elsewhere"))
-    yield "seats", f"here: {here}; elsewhere: {away}; people: {', '.join(shared['people'])}"
-    if shared["alarm"]:
-        yield "alarm", f"{shared['problem']}; {shared['fix']}"
-    elif shared["problem"]:
-        yield "behind", f"since {shared['since'][11:16]} no answer: {shared['problem']}"
-    else:
-        yield "mirror", "all of it is here, asked just now"
-    yield "head", shared["words"]
-    if shared["typed"]:
-        yield "typed", shared["typed"]
+    since = f"nothing came for {in_words(round(shared['came']))}, and no answer now: {shared['problem']}"
+    return (
+        ("log", f"{shared['log']} ({shared['name']})"),
+        ("seats", f"here: {here}; elsewhere: {away}; people: {', '.join(shared['people'])}"),
+        ("alarm", f"{shared['problem']}; {shared['fix']}" if shared["alarm"] else ""),
+        ("behind", since if shared["problem"] and not shared["alarm"] else ""),
+        ("mirror", "" if shared["problem"] else "all of it is here, asked just now"),
+        ("head", shared["words"]),
+        ("typed", shared["typed"]),
+    )
 
 
 def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
@@ -480,7 +462,8 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
 def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
     daemon = next((daemon for daemon in situation.daemons if daemon.id == agent), None)
     answer = situation.healths.get(agent)
-    how = "on another machine" if situation.is_elsewhere(agent) else "not running"
+    is_elsewhere = agent in options.elsewhere(situation.state, situation.file, situation.dialog)
+    how = "on another machine" if is_elsewhere else "not running"
     if daemon is not None:
         how = f"pid {daemon.pid}, does not answer"
     if daemon is not None and answer is not None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -125,8 +126,8 @@ class NewDialog(Asked):
 class ToShare(NewDialog):
     """A dialog with agents `elsewhere`, by the URL of an engine; `sure`: what leaves this machine was looked at."""
 
-    engine: Place
-    elsewhere: list[Name]
+    engine: Place = ""
+    elsewhere: list[Name] = []
     sure: bool = False
 
 
@@ -246,11 +247,13 @@ class Offers:
 
     # -- a new dialog -----------------------------------------------------------------------------------------------
 
-    def estimate(self, asked: NewDialog) -> Facts:
-        """What the dialog may cost at most, and what else is to be known first. Raises `DialogdError`."""
+    def estimate(self, asked: ToShare) -> Facts:
+        """What the dialog may cost here at most, and what else is to be known first. Raises `DialogdError`."""
         settings, wanted = self._checked(asked)
-        seats, choices = seated(wanted.seats(), settings, os.environ, dotenv(Path.cwd()))
-        opening = draw_up(wanted, seats, usual_ports(seats), settings)
+        cast = wanted.seats()
+        here = [seat for seat in cast if seat.id not in asked.elsewhere]
+        seats, choices = seated(here, settings, os.environ, dotenv(Path.cwd()))
+        opening = draw_up(wanted, cast, usual_ports(cast), settings)
         capped = with_budget(opening, seats, choices, settings)
         families = {who: choice.family for who, choice in choices.items()}
         notes = [
@@ -299,17 +302,22 @@ class Offers:
         settings, wanted = self._checked(asked)
         file = self.state.sessions / f"dialog-{digest(asked.model_dump_json(exclude={'sure'}))}.md"
         settings, cast = replace(settings, file=file), wanted.seats()
-        here = [seat for seat in cast if seat.id not in asked.elsewhere]
-        if not file.exists():
-            known, choices = seated(here, settings, os.environ, dotenv(Path.cwd()))
-            opening = with_budget(draw_up(wanted, cast, usual_ports(cast), settings), known, choices, settings)
-            create(options.log_of(settings), settings, opening)
-        with concerning("engine"):
-            sharing = to_share(settings, asked.engine, asked.elsewhere)
-            if not asked.sure:
-                return {"lines": sharing.words}
-            line = sharing.carry_out()
-        Cast(sharing.dialog.id, tuple(here)).save(self.state, file)
+        here = tuple(replace(one, budget=wanted.budget or "") for one in cast if one.id not in asked.elsewhere)
+        with self._starting, ExitStack() as unshared:
+            if not file.exists():
+                known, choices = seated(here, settings, os.environ, dotenv(Path.cwd()))
+                opening = with_budget(draw_up(wanted, cast, usual_ports(cast), settings), known, choices, settings)
+                unshared.callback(shutil.rmtree, self.state.dialog(file), ignore_errors=True)  # with the keys for it
+                for path in (file, file.with_name(f"{file.name}.lock")):
+                    unshared.callback(path.unlink, missing_ok=True)
+                create(options.log_of(settings), settings, opening)
+            with concerning("engine"):
+                sharing = to_share(settings, asked.engine, asked.elsewhere)
+                if not asked.sure:
+                    return {"lines": sharing.words}
+                line = sharing.carry_out()
+            unshared.pop_all()
+        Cast(sharing.dialog.id, here).save(self.state, file)
         return {"line": str(line), **self.go_on(served_at(settings, file, sharing.dialog))}
 
     def join(self, asked: ToJoin) -> Facts:

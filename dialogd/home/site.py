@@ -91,7 +91,7 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
         return offers.context(asked)
 
     @app.post("/estimate")
-    def estimate(asked: NewDialog) -> Facts:
+    def estimate(asked: ToShare) -> Facts:
         """What a dialog may cost."""
         return offers.estimate(asked)
 

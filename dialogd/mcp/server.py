@@ -20,14 +20,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp.types import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    ErrorData,
-    JSONRPCError,
-    Tool,
-    ToolAnnotations,
-)
+from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, Tool, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dialogd import __version__, person
@@ -378,7 +371,7 @@ class Tools:
 
     async def _say(self, one: Ongoing, message: str, to: str, type: str, *, note: bool) -> Facts:
         """Append the person's words, not too fast and not too many. Raises `DialogdError`."""
-        if known.is_copy(self.settings, one):
+        if StateDir(self.settings.state_dir).archive in one.file.parents:  # its file holds it no longer
             raise Refused(f"the session {one.dialog.id} is a copy in the archive", fix="begin another with `ask`")
         kind, log, secrets = _kind(one.dialog, type, note=note), log_of(self.settings, one.file), options.own_secrets()
         everybody = to.strip().casefold() in ("all", "everybody", "*")
@@ -670,12 +663,9 @@ def make(settings: Settings) -> Server:
     return server
 
 
-def serve_http(settings: Settings, port: int) -> None:
+async def serve_http(settings: Settings, port: int) -> None:
     """Answer at http://localhost:`port`/mcp until Ctrl-C or SIGTERM, behind the guard of the daemons."""
-    asyncio.run(_serve_http(make(settings), bind(port)))
-
-
-async def _serve_http(server: Server, listener: Any) -> None:
+    server, listener = make(settings), bind(port)
     serving = make_server(server.streamable_http_app(), listener)
     serving.leave_at_signals()
     print(f"http://localhost:{listener.getsockname()[1]}/mcp", file=sys.stderr, flush=True)

@@ -68,7 +68,7 @@ def facts_of(one: Ongoing) -> Facts:
             {
                 "id": agent.id,
                 "role": agent.role or rules.role(agent.id).name or agent.name,
-                "status": agent_state(dialog, agent.id, one.healths),
+                "status": agent_state(dialog, agent.id, one.healths, one.elsewhere),
             }
             for agent in dialog.header.agents
         ],
@@ -157,7 +157,9 @@ def find(settings: Settings, wanted: str) -> Ongoing:
     name = wanted.strip()
     if is_path(name):
         file = Path(os.path.normpath(Path.cwd() / Path(name).expanduser()))
-        if not (file.resolve().is_relative_to(Path.cwd().resolve()) or _is_known(settings, file)):
+        if not file.resolve().is_relative_to(Path.cwd().resolve()) and file not in {
+            settings.file, *dict(begun(StateDir(settings.state_dir))), *(one.file for one in ongoing(settings))
+        }:  # fmt: skip
             what = f"{name[:200]} is no session known here, and outside {Path.cwd()}"
             raise BadInput(what, fix="name its id: sessions_list")
         return at(settings, file)
@@ -176,20 +178,10 @@ def find(settings: Settings, wanted: str) -> Ongoing:
         raise BadInput(f"there is no session {name[:60]!r}", fix=f"name one of: {known}") from None
 
 
-def _is_known(settings: Settings, file: Path) -> bool:
-    """True for the file of a dialog that goes on, and of one that a program began."""
-    return file in {settings.file, *dict(begun(StateDir(settings.state_dir))), *(o.file for o in ongoing(settings))}
-
-
 def _kept(settings: Settings, row: DialogRow) -> Ongoing:
     """An ended session: as its file has it, or the archive where that holds it no longer."""
     file, dialog = current(row)
     return served_at(settings, file, dialog)
-
-
-def is_copy(settings: Settings, one: Ongoing) -> bool:
-    """True where its file holds it no longer, but the archive."""
-    return StateDir(settings.state_dir).archive in one.file.parents
 
 
 def sessions(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[Facts]:

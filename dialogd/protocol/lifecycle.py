@@ -8,7 +8,7 @@ not begun ─ an agent speaks → under way ⇄ deciding ─ the end → over
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, takewhile
@@ -283,7 +283,7 @@ LIFECYCLE = {
 }
 SESSIONS = ("initializing", "spawning_agents", "running", "completing", "completed", "error", "timeout")
 OPEN_SESSIONS = SESSIONS[:4]
-AGENTS = ("idle", "thinking", "executing", "failed", "stopped")
+AGENTS = ("idle", "thinking", "executing", "failed", "stopped", "elsewhere")
 WORDS = ("text", "message", "content")
 
 
@@ -309,12 +309,12 @@ def session_state(dialog: Dialog | None, state: str) -> str:
     return "completing" if dialog.state.closing else "running"
 
 
-def agent_state(dialog: Dialog, agent: str, healths: Mapping[str, Mapping[str, Any] | None]) -> str:
-    """One of `AGENTS`: `healths` holds the agents with a daemon, None for one that does not answer."""
+def agent_state(dialog: Dialog, agent: str, healths: Mapping[str, Any], elsewhere: Collection[str] = ()) -> str:
+    """One of `AGENTS`: `healths` of agents with a daemon, None for no answer; `elsewhere` those on other machines."""
     if agent in dialog.state.absent or agent in dialog.state.debts.failed:
         return "failed"
     if dialog.state.outcome is not None or agent not in healths:
-        return "stopped"
+        return "elsewhere" if agent in elsewhere else "stopped"
     working = (healths[agent] or {}).get("working_on")
     return str(working.get("state") or "thinking") if working else "idle"
 

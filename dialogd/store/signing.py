@@ -70,7 +70,7 @@ def _pair(seed: bytes) -> tuple[bytes, str]:
 
 def public_key(path: Path) -> str:
     """The public key of a private key's file, by the .pub beside it, or of a .pub file. Raises `BadInput`."""
-    public = path if path.suffix == ".pub" else path.with_name(f"{path.name}.pub")
+    public = path if path.suffix == ".pub" else Path(f"{path}.pub")
     with suppress(OSError):
         if found := _usable(public.read_text(encoding="utf-8", errors="replace")):
             return found

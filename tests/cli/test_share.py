@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +14,8 @@ from socket import create_server
 import pytest
 
 from dialogd.cli.options import ask
+from dialogd.config import Settings
+from dialogd.mcp.sessions import at, facts_of
 from tests.cli.command import Commands, Done, until
 from tests.cli.test_from_seats import ALONE, seated, this_process
 from tests.support.gitdaemon import Repository
@@ -281,12 +286,103 @@ def test_without_its_engine_a_mirror_is_read_and_says_since_when(ada: Commands, 
     where = Path(url.removeprefix("git+file://"))
     where.rename(tmp_path / "gone")
     shown = ok(ada("status"))
-    assert "no answer" in shown.out
+    assert "and no answer now: " in shown.out
     assert ok(ada("verify")).code == 0
     doubt = ada("doctor")
     assert "?? " in next(row for row in doubt.out.split("\n") if " shared " in row)
     said = ada("say", "--note", "Hello?")
     assert (said.code > 0, "Traceback" in said.err) == (True, False)
+
+
+def test_how_long_nothing_came_is_told_by_what_came(ada: Commands, url: str) -> None:
+    """Not by the file: somebody may have typed into it."""
+    ada.begin("Tabs?")
+    shared(ada, url)
+    signatures = ada.folder / "dialog.md.d/signatures"
+    then = signatures.stat().st_mtime - 7_200
+    os.utime(signatures, (then, then))
+    Path(url.removeprefix("git+file://")).rename(ada.folder / "gone")
+    shown = ok(ada("status")).out
+    assert re.search(r"behind   nothing came for 2 hours( \d+ seconds?)?, and no answer now: ", shown), shown
+
+
+def alone(machine: Commands, **keys: str) -> None:
+    """Take away what could answer on that machine, but with these keys."""
+    (machine.folder / "bin").mkdir()
+    for name in ("git", "ssh-keygen", "sh"):
+        (machine.folder / "bin" / name).symlink_to(str(which(name)))
+    gone = {"DIALOGD_BACKEND", *(name for name in machine.environment if name.endswith("_API_KEY"))}
+    for name in gone & {*machine.environment}:
+        del machine.environment[name]
+    machine.environment |= {"PATH": str(machine.folder / "bin"), "OLLAMA_HOST": "127.0.0.1:1", **keys}
+
+
+def test_the_starts_that_are_printed_can_be_run(ada: Commands, bob: Commands, url: str, tmp_path: Path) -> None:
+    """With who was named, a budget of one's own, and where nobody was named with who is on that machine."""
+    alone(ada)
+    ok(ada("new", "Tabs?", "--agents", "rehearsal,rehearsal", "--budget", "$3"))
+    done = ok(ada("share", url, "--yes"))
+    assert f"here: dialogd start A --budget '$3.00' --backend rehearsal --file {ada.file};" in done.err
+    alone(bob, XAI_API_KEY="xai-test-0123456789")
+    line = done.out.strip()
+    assert ok(bob("join", line, "--json")).json["next"] == [f"dialogd start B --backend grok --file {bob.file}"]
+    ok(ada("invite", "C"))
+    carol = machine(tmp_path, "carol")
+    alone(carol)
+    line = ok(ada("share", "--seat", "C")).out.strip()
+    start = ok(carol("join", line, "--json")).json["next"][0]
+    assert start == f"dialogd start C --backend BACKEND --file {carol.file}"
+    refused = carol("start", "C", "--port", "0")  # nor do scripted lines take the seat beside agents of others
+    assert (refused.code, "nobody is there for C" in refused.err) == (2, True), refused.err
+
+
+def test_no_key_and_no_budget_is_refused_before_anything_is_made(ada: Commands, bob: Commands, url: str) -> None:
+    ada.begin("Tabs?")
+    (ada.folder / "x.pub").write_bytes(bytes(range(256)))
+    wrong = (
+        "/",
+        ".",
+        str(ada.folder),
+        str(ada.folder / "x.pub"),
+        "/bin/sh",
+        "~nobody-here/id",
+        "Eve=/",
+        "Eve=~nobody/x",
+    )
+    for key in wrong:
+        done = ada("share", url, "--yes", "--person", key)
+        assert (done.code, "is no SSH public key that can be used here" in done.err) == (2, True), (key, done.err)
+    line = shared(ada, url)
+    for key in wrong[:6]:
+        done = bob("join", line, "--person", key)
+        assert (done.code, "is no SSH public key that can be used here" in done.err) == (2, True), (key, done.err)
+    done = bob("run", "--agent", "B=rehearsal", "--with", line, "--budget", "much")
+    assert (done.code, "budget" in done.err, bob.file.exists()) == (2, True, False), done.err
+
+
+def test_a_log_whose_answer_was_lost_is_told_of(ada: Commands, bob: Commands, url: str) -> None:
+    ada.begin("Tabs?")
+    before = ada.file.read_bytes()
+    repository = Path(url.removeprefix("git+file://"))
+    hook = repository / "hooks/post-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nkill -9 $PPID\n")
+    hook.chmod(0o755)
+    lost = ada("share", url, "--yes")
+    left = [path.name for path in repository.glob("refs/heads/dialogd/*")]
+    assert (lost.code > 0, ada.file.read_bytes() == before, len(left)) == (True, True, 1), lost.err
+    assert f"a log called {left[0]}, to which nobody writes, may have been made there" in lost.err
+    assert "fix: share again" in lost.err
+    hook.unlink()
+    ok(bob("join", shared(ada, url)))
+
+
+def test_a_program_is_told_who_sits_elsewhere(ada: Commands, url: str) -> None:
+    ada.begin("Tabs?")
+    shared(ada, url)
+    settings = Settings(file=ada.file, state_dir=ada.state.root)
+    told = {agent["id"]: agent["status"] for agent in facts_of(at(settings, ada.file))["agents"]}
+    assert told == {"A": "stopped", "B": "elsewhere"}
 
 
 def test_a_whole_dialog_between_two_machines(ada: Commands, bob: Commands, cluster: Cluster) -> None:
@@ -302,7 +398,8 @@ def test_a_whole_dialog_between_two_machines(ada: Commands, bob: Commands, clust
     assert "answers in" in doubt.out
     assert "what comes is told at once" in doubt.out
     assert doubt.out.count(" signs") == 2
-    done = ok(bob("run", "--agent", "B=rehearsal", "--with", line))
+    done = ok(bob("run", "--agent", "B=rehearsal", "--with", line, "--budget", "$2"))
+    assert json.loads((bob.state.dialog(bob.file) / "cast.json").read_text())["seats"][0]["budget"] == "$2"
     assert "joined: Tabs?" in done.err
     assert "whoever may read its log sees the dialog" in done.err
     until(lambda: ada.file.read_bytes() == bob.file.read_bytes(), "the mirrors to be equal")

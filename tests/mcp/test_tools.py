@@ -330,6 +330,7 @@ def test_an_agents_state_follows_from_what_its_daemon_says(working: object, stat
     assert state in AGENTS
     assert agent_state(dialog, "A", {"A": {"working_on": working}}) == state
     assert agent_state(dialog, "B", {"A": {"working_on": working}}) == "stopped"
+    assert agent_state(dialog, "B", {"A": {"working_on": working}}, ("B",)) == "elsewhere"
     over = parse(ended("[STOPPED: enough]").encode())
     assert agent_state(over, "A", {"A": {"working_on": working}}) == "stopped"
     here = Room(opening("A", "B"), A=[BackendError("overloaded", fix="wait")])

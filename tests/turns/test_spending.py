@@ -18,7 +18,11 @@ from dialogd.backends import FREE, Price, Request, Tool, Usage
 from dialogd.backends.parts import tokens_of
 from dialogd.errors import UnsafeFile
 from dialogd.protocol.decide import Wait, Write
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.header import with_keys
+from dialogd.protocol.keys import Keys
 from dialogd.store.journal import Received
+from dialogd.store.signing import invitation
 from tests.faults.replies import locked
 from tests.logfile.files import log_of, turn
 from tests.support.pair import PATIENCE
@@ -97,7 +101,8 @@ async def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
     assert mind.asked == []
 
 
-async def test_the_usual_cap_holds_only_where_no_budget_is_set(tmp_path: Path) -> None:
+async def test_the_usual_cap_holds_where_no_budget_of_ones_own_is_set(tmp_path: Path) -> None:
+    """That of a shared dialog may be somebody else's."""
     options = Behavior(pace=0.0, poll=0.05, is_capped=True)
     dear = Price(1e5, 1e5)
     async with agent_with(
@@ -108,6 +113,16 @@ async def test_the_usual_cap_holds_only_where_no_budget_is_set(tmp_path: Path) -
     other.mkdir()
     async with agent_with(dialog_in(other), Mind(("Words.", SAID), price=dear), "A", options) as a:
         assert isinstance(await a.step(), Write)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    path = dialog_in(theirs, "**Budget:** $9999")
+    head = parse(path.read_bytes()).header.text
+    with_them = with_keys(head, Keys({"A": invitation()[1]}, {"Ada": invitation()[1]}))
+    path.write_text(with_them + path.read_text().removeprefix(head))
+    async with agent_with(path, Mind(("Words.", SAID), price=dear), "A", options) as a:
+        ending = await a.step()
+        assert isinstance(ending, Write)
+        assert "A's own budget of $5.00" in ending.reason
 
 
 async def test_half_and_four_fifths_of_the_budget_are_warned_of_once_each(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ async function estimate() {
   let answer;
   try {
     const body = wanted();
-    answer = await ask("/estimate", { body: { ...body, question: body.question || EXAMPLE }, seconds: 30 });
+    answer = await ask("/estimate", { body: { ...body, question: body.question || EXAMPLE, elsewhere: away() }, seconds: 30 });
   } catch {
     return; // the lists say when Home is gone
   }
@@ -413,7 +413,8 @@ async function start(rehearsal) {
 
 let leaves = ""; // the form of which it is shown what leaves this machine
 
-const isShared = () => seats.some((one) => one.elsewhere);
+const away = () => seats.flatMap((one, index) => (one.elsewhere ? [LETTERS[index]] : []));
+const isShared = () => away().length > 0;
 
 function drawLeaves(form = "", lines = []) {
   leaves = form;
@@ -424,7 +425,7 @@ function drawLeaves(form = "", lines = []) {
 
 // First what would leave this machine; then the same form again shares it, and gives the line for the other side.
 async function share(asked) {
-  const body = keyed({ ...asked, engine: field("engine").value.trim(), elsewhere: seats.flatMap((one, index) => (one.elsewhere ? [LETTERS[index]] : [])) });
+  const body = keyed({ ...asked, engine: field("engine").value.trim(), elsewhere: away() });
   const sure = leaves === body.key;
   const answer = await sent(field("go"), sure ? "Sharing…" : "Looking…", "/share", { ...body, sure });
   if (!answer.ok) {
