@@ -365,8 +365,13 @@ def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: option
     with interruptible() as interrupt:
         settings = held.settings(topic, wanted.budget)
         if held.line is not None:
-            cast = _joined_cast(settings, held, wanted)
-        elif held.go_on:
+            from dialogd.cli.share import Line, joined
+            from dialogd.protocol.keys import spoken
+
+            named_now(wanted, Line.read(held.line).seats)  # who plays them is looked at before the line is used
+            log, dialog, _ = joined(settings, held.line)
+            remark(f"joined: {dialog.header.topic}; the head in words: {spoken(log.head[1])}")
+        if held.line is not None or held.go_on:
             cast = former_cast(settings, held.pace, wanted)
         elif topic is None:
             raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
@@ -381,17 +386,6 @@ def run(topic: Topic = None, *, wanted: Start, held: Held, trust_project: option
             )
         is_new = not (held.go_on or held.line)
         raise typer.Exit(perform(settings, cast, interrupt, is_new=is_new, stay=lasts, opens=held.opens))
-
-
-def _joined_cast(settings: Settings, held: Held, wanted: Start) -> Cast:
-    """The cast of the seats that a line gives to this machine; who plays them is looked at before it is used."""
-    from dialogd.cli.share import Line, joined
-    from dialogd.protocol.keys import spoken
-
-    assert held.line is not None
-    _, asked = named_now(wanted, Line.read(held.line).seats), joined(settings, held.line)
-    remark(f"joined: {asked.dialog.header.topic}; the head in words: {spoken(asked.log.head[1])}")
-    return former_cast(settings, held.pace, wanted)
 
 
 def perform(

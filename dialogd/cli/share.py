@@ -256,20 +256,12 @@ def draw_up(
 # -- Joining ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A mirror that was made here: its dialog, and how it is connected."""
-
-    log: LogFile
-    dialog: Dialog
-    connection: Connection
-
-
-def joined(settings: Settings, text: str, own: str = "") -> Joined:
+def joined(settings: Settings, text: str, own: str = "") -> tuple[LogFile, Dialog, Connection]:
     """Make the mirror that a line names, with keys of this machine in the place of the line's; `own` is the person's.
 
-    One that this very line has made is gone on with. Raises `BadInput` for what is no whole line, `Refused` where the
-    file is there, or the line was used already, and what `take` does.
+    One that this very line has made is gone on with. Gives its file, its dialog, and how it is connected. Raises
+    `BadInput` for what is no whole line, `Refused` where the file is there, or the line was used already, and what
+    `take` does.
     """
     line, state, log = Line.read(text), StateDir(settings.state_dir), options.log_of(settings)
     person.alone(state, "mirror")
@@ -301,7 +293,7 @@ def joined(settings: Settings, text: str, own: str = "") -> Joined:
             left.unlink(missing_ok=True)
         if log.mirror is not None:
             log.mirror.close()
-    return Joined(log, dialog, connection)
+    return log, dialog, connection
 
 
 def _with_own_keys(
@@ -395,13 +387,13 @@ def join(
         remark(f"for whoever shares the dialog: dialogd share URL --seat '{key}={made}' --person 'YOU=YOUR KEY'")
         options.answer({"seat": key, "key": made}, [made], json=json)
         return
-    found = joined(settings, line, own)
-    here = list(found.connection.seats)
+    log, dialog, connection = joined(settings, line, own)
+    here = list(connection.seats)
     facts = {
-        "file": str(found.log.path), "topic": found.dialog.header.topic, "words": spoken(found.log.head[1]),
-        "here": here, "elsewhere": [one.id for one in found.dialog.header.agents if one.id not in here],
-        "person": found.connection.person_name or None, "root": found.connection.root, "name": found.connection.name,
-        "next": list(_starts(settings, found.dialog, here)),
+        "file": str(log.path), "topic": dialog.header.topic, "words": spoken(log.head[1]),
+        "here": here, "elsewhere": [one.id for one in dialog.header.agents if one.id not in here],
+        "person": connection.person_name or None, "root": connection.root, "name": connection.name,
+        "next": list(_starts(settings, dialog, here)),
     }  # fmt: skip
     shown = ((row, value if isinstance(value, list) else [value]) for row, value in facts.items())
     lines = (f"{row:9}  {'; '.join(str(one or 'you only read') for one in each) or 'nobody'}" for row, each in shown)

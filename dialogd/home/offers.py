@@ -262,8 +262,8 @@ class Offers:
             *warnings(opening),
         ]
         if capped is not opening:
-            line = budget_line(capped.budget, capped.tokens)
-            notes.append(f"a key pays and no budget is given: the dialog ends at {line}")
+            most = budget_line(capped.budget, capped.tokens)
+            notes.append(f"a key pays and no budget is given: the dialog ends at {most}")
         words = estimate_of(capped, seats, choices, settings).removeprefix("estimate: ")
         return {"words": words or "nothing by the token", "notes": notes}
 
@@ -327,10 +327,9 @@ class Offers:
         (seat,) = read_cast(None, list(self._specs([asked])))
         settings = replace(self.settings, file=self.state.sessions / f"dialog-{digest(asked.line)}.md")
         with concerning("line"):
-            found = joined(settings, asked.line)
-        here = tuple(replace(seat, id=who) for who in found.connection.seats)
-        Cast(found.dialog.id, here).save(self.state, settings.file)
-        return self.go_on(served_at(settings, settings.file, found.dialog))
+            _, dialog, connection = joined(settings, asked.line)
+        Cast(dialog.id, tuple(replace(seat, id=who) for who in connection.seats)).save(self.state, settings.file)
+        return self.go_on(served_at(settings, settings.file, dialog))
 
     def would_be(self, asked: CarryOut, one: Ongoing | None) -> Facts:
         """What `dialogd build` says of it before it asks. Raises `DialogdError` where it would not begin."""
@@ -377,6 +376,11 @@ class Offers:
                 _ = options.duration(texts[name], name) if texts[name] else None
         with concerning("project"):
             project = own(asked.project, folder=True) if asked.project else self.settings.project
+        context: list[str] = []
+        for number, path in enumerate(asked.context):
+            with concerning(f"context.{number}"):
+                context.append(_shown(own(_whole(path, asked.project), folder=False)))
+                along(context[-1])  # what no dialog takes is refused here, where it is known which it is
         scripted = f"{auto.LAST_RESORT}:slow={asked.slow:g}" if asked.slow else auto.LAST_RESORT
         wanted = Start(
             one_line(asked.question, LONGEST_TOPIC),
@@ -384,7 +388,7 @@ class Offers:
             agents=",".join([scripted] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None,
             agent=None if asked.rehearsal else list(self._specs(asked.agents)) or None,
             max_turns=asked.max_turns,
-            context=list(_context(asked)) or None,
+            context=context or None,
             unattended=asked.unattended,
             template=asked.template or None,
             **texts,
@@ -441,10 +445,7 @@ def _patterns() -> Iterator[Facts]:
 
 
 def _started(file: Path, port: int | None = None) -> Facts:
-    """A dialog that was begun: its page, once a daemon of it answers there; "" where that takes long.
-
-    A coding agent's first start does.
-    """
+    """A dialog that was begun, and its page once a daemon answers there; "" where that takes long, as a first start."""
     dialog = read_dialog(file)
     port = int(dialog.header.agents[0].url.rpartition(":")[2]) if port is None else port
     url, until = "", time.monotonic() + READY
@@ -491,15 +492,6 @@ def _whole(path: str, project: str) -> str:
 def _shown(path: Path) -> str:
     """The path as the dialog names the file: from the folder that Home works in, where it lies there."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _context(asked: NewDialog) -> Iterator[str]:
-    """The files that go along, as `--context` takes them. Raises `BadInput`, `Refused`."""
-    for number, path in enumerate(asked.context):
-        with concerning(f"context.{number}"):
-            name = _shown(own(_whole(path, asked.project), folder=False))
-            along(name)  # what no dialog takes is refused here, where it is known which it is
-            yield name
 
 
 def _along(path: str) -> Facts:
