@@ -149,7 +149,7 @@ class Sharing:
         where = "repository" if url.startswith("git") else "database"
         away = ", ".join(one.id for one in dialog.header.agents if one.id not in here)
         user, password = urlsplit(url).username, urlsplit(url).password
-        secret = ["the URL's password"] * bool(password)
+        secret = ["the URL's password"] if password else ["the URL's user or token"] * bool(user and "+http" in url)
         secret += [f"your role {user}, for which the other side puts theirs"] * bool(user and where == "database")
         secret += [f"a secret, by which one is {', '.join((*line.seats, line.guest))}"] * bool(line.key)
         return [

@@ -134,10 +134,8 @@ def open_engine(place: Place) -> Engine:
 
         found = entry_points(group="dialogd.engines", name=scheme)
         if not found:
-            raise BadInput(
-                f"{public(place.url)!r} is no engine of shared dialogs",
-                fix=f"name one that begins with {', '.join(f'{name}://' for name in ENGINES)}",
-            )
+            fix = f"name one that begins with {', '.join(f'{name}://' for name in ENGINES)}"
+            raise BadInput(f"{public(place.url)!r} is no engine of shared dialogs", fix=fix)
         where = next(iter(found)).value
     make: Callable[[Place], Engine] = resolve_name(where)
     return make(place)

@@ -108,6 +108,24 @@ def test_a_line_carries_a_new_dialog_to_another_machine(ada: Commands, bob: Comm
         assert "all of it is here" in shown
 
 
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("git+https://ada:s3cret@127.0.0.1:1/log.git", "the URL's password"),
+        ("git+https://s3cret@127.0.0.1:1/log.git", "the URL's user or token"),
+        ("git+ssh://git@127.0.0.1:1/log.git", ""),
+        ("postgresql://:s3cret@127.0.0.1:1/log", "the URL's password"),
+    ],
+)
+def test_it_is_said_what_secret_is_in_the_line(ada: Commands, url: str, secret: str) -> None:
+    ada.begin("Tabs?")
+    asked = ada("share", url)
+    assert asked.code == 1
+    assert ("the URL's" in asked.err) == bool(secret)
+    assert secret in asked.err
+    assert "s3cret" not in asked.err
+
+
 def test_a_dialog_that_goes_on_is_shared_with_all_that_was_said(ada: Commands, bob: Commands, url: str) -> None:
     """An agent has spoken: the keys stand in a note, and earlier text stays byte for byte."""
     assert ada("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--max-turns", "3").code == 4

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -266,6 +267,19 @@ def test_a_host_that_refuses_is_no_lost_race(
     assert refused.value.fix
     path.unlink()
     assert engine.put(second, first.sha)
+
+
+def test_what_a_host_says_without_end_is_not_kept(repository: Repository, opened: Opened) -> None:
+    engine, (first, second) = opened(repository.url, is_new=True), rows("one\n", "two\n")
+    assert engine.put(first, NOTHING)
+    repository.hook("pre-receive", "echo no more >&2; yes | head -c 5000000 >&2; exit 1")
+    tracemalloc.start()
+    try:
+        with pytest.raises(StorageError, match="no more"):
+            engine.put(second, first.sha)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_race_that_the_host_decides_is_a_lost_one(repository: Repository, opened: Opened) -> None:

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from secrets import token_hex
 from shlex import quote
-from typing import NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from dialogd.errors import BadInput, StorageError
@@ -26,6 +27,7 @@ from dialogd.store.disk import fix, make_folder, read_json, why, write_json
 from dialogd.store.engine import LONGEST, MOST, NOTHING, Differs, EngineAway, Place, Row
 
 PATIENCE = 8.0  # seconds for a call: git shakes hands more than once, and the wait for the lock beside a file is 10 s
+SAID = 100_000  # bytes of what git and its host say that are read
 POLL = 2.0  # seconds between two looks at least
 PUSHES = 6  # a minute: GitHub's documented limit for one repository, kept at every host
 
@@ -69,6 +71,8 @@ class _Entry(NamedTuple):
 
 _BEGINNING = _Entry("", "", 0, NOTHING, "", ())
 _Read = Callable[[str, str], bytes]
+_Outputs = tuple[int | IO[bytes], int | IO[bytes]]
+_PIPE = subprocess.PIPE
 
 
 class GitRemote:
@@ -256,12 +260,14 @@ class GitRemote:
         return "".join(re.findall(f"^(.*)\t{self._branch}$", listed, re.M))
 
     @contextmanager
-    def _started(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    def _started(self, *words: str, to: _Outputs = (_PIPE, _PIPE)) -> Iterator[subprocess.Popen[bytes]]:
         """Git, in a session that is gone when this is left."""
-        p, env = subprocess.PIPE, self._environment
+        (out, said), env = to, self._environment
         try:
             make_folder(self._copy)
-            git = subprocess.Popen(["git", *words], -1, None, p, p, p, cwd="/", env=env, start_new_session=True)
+            git = subprocess.Popen(
+                ["git", *words], -1, None, _PIPE, out, said, cwd="/", env=env, start_new_session=True
+            )
         except OSError as error:
             problem = f"git cannot be run with {self._copy}: {why(error)}"
             raise StorageError(problem, fix=f"{fix(error)}; git has to be there, 2.38 or newer") from error
@@ -275,12 +281,12 @@ class GitRemote:
 
     def _git(self, until: float, *words: str, stdin: bytes = b"", may: int = 0) -> tuple[int, str, str]:
         """Exit code (0, or `may`), output and words of git. Raises `EngineAway` where it has not ended by then."""
-        with self._started(*words) as git:
+        with TemporaryFile() as first, TemporaryFile() as second, self._started(*words, to=(first, second)) as git:
             try:
-                data = git.communicate(stdin, max(0.0, until - time.monotonic()))
+                git.communicate(stdin, max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise self._failed(words[0], f"no answer within {PATIENCE:g} s") from None
-        out, said = (text.decode("utf-8", "replace") for text in data)
+            out, said = (os.pread(file.fileno(), SAID, 0).decode("utf-8", "replace") for file in (first, second))
         if git.returncode not in (0, may):
             raise self._failed(words[0], said)
         return git.returncode, out, said

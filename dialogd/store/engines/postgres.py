@@ -185,10 +185,8 @@ class Postgres:
         query = "SELECT current_setting('synchronous_commit'), to_regnamespace('dialogd') IS NULL"
         (commit, is_bare), role = connection.execute(query).fetchone() or ("", False), connection.info.user
         if commit == "off":
-            raise StorageError(
-                f"synchronous_commit is off for {role}: what was said could be lost",
-                fix=f"in that database: ALTER ROLE {role} SET synchronous_commit = on",
-            )
+            advice = f"in that database: ALTER ROLE {role} SET synchronous_commit = on"
+            raise StorageError(f"synchronous_commit is off for {role}: what was said could be lost", fix=advice)
         if self.place.is_new and is_bare:
             try:
                 with suppress(errors.DuplicateSchema, errors.UniqueViolation):  # somebody else was faster
@@ -215,11 +213,9 @@ class Postgres:
         values |= {"log": place.name, "daemon": place.daemon_of, "machine": place.holder, "seconds": seconds}
         row: Any = connection.execute(query, values).fetchone()
         if row[0] > 0:
-            raise SeatTaken(
-                f"a daemon on another machine runs the seat {self.place.daemon_of}",
-                fix=f"stop that one; if its machine is gone, try again in {row[0]:.0f} seconds",
-            )
-        self._renew = monotonic() + LEASE / 3 if self.place.daemon_of else float("inf")
+            advice = f"stop that one; if its machine is gone, try again in {row[0]:.0f} seconds"
+            raise SeatTaken(f"a daemon on another machine runs the seat {place.daemon_of}", fix=advice)
+        self._renew = monotonic() + LEASE / 3 if place.daemon_of else float("inf")
         return row
 
     def _hang_up(self) -> None:
