@@ -11,10 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,7 @@ from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, Storag
 from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, faults, where
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.keys import Keys, spoken
+from dialogd.protocol.keys import spoken
 from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
@@ -432,110 +433,135 @@ def verify(
             fix=f"name the dialog file: dialogd verify FILE; or begin a dialog: {new_command(settings.file)}",
         )
     kept = _kept(Path(certificate)) if certificate is not None else None
-    journals = (log := options.log_of(settings)).journals
-    written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
-    dialog = log.read(full=True)
-    signatures = _signatures(log, dialog) if dialog.state.hand.keys is not None else None
-    signed = {entry.chain for entry in dialog.entries[: len(signatures.keys)]} if signatures else set[str]()
-    present, remembered = {entry.chain for entry in dialog.entries}, journals.remembered() | signed
-    unknown = {entry.chain for entry in dialog.entries if entry.condition is Condition.SOUND} - remembered
-    elsewhere = journals.elsewhere(unknown) if unknown else None
-    moved = _moved(elsewhere, settings.file) if elsewhere else ""
-    problems, made = [*_problems(dialog, remembered)], certify(dialog)
-    if signatures is not None:
-        for at in range(first := len(signatures.keys), len(problems)):
-            why = signatures.problem if at == first else "it stands behind one that is not signed"
-            problems[at] = ("not signed", f"{problems[at][1]}; not signed: {line(why)}")
-    missing = [_heading(text) for _, chain, text in written if chain not in present]
-    missing += signatures.missing if signatures else []
-    lost, odd = taken_out(log.lost(dialog), settings.file), journals.odd()
-    aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
-    since, seals, found = changes(dialog), answers(dialog), faults(settings.file.read_bytes())
-    compared = differences(kept, dialog) if kept is not None else None
-    bad = sum(bool(problem) for problem, _ in problems)
-    is_changed = any(one.is_harm for one in (*since, *(compared or ()))) or any(one.is_harm for one in seals)
-    wrong = [
-        *([many(bad, "problem")] if bad else []), *([f"{len(missing)} missing"] if missing else []),
-        *([many(len(found), "fault")] if found else []),
-        *(["what was agreed, sealed or kept was changed since"] if is_changed else []),
-        *(["its signatures are gone"] if signatures is None and log.mirror is not None else []),
-    ]  # fmt: skip
+    found = _Verified(options.log_of(settings), kept)
+    options.answer(found.facts(), found.report(details=details), json=json)
+    raise typer.Exit(1 if found.wrong else 0)
 
-    def report() -> Iterator[str]:
-        count, agreed = len(problems), "Nothing was decided"
+
+class _Verified:
+    """What was found of a dialog file whose journals are at hand; `kept` is a certificate to compare it with."""
+
+    def __init__(self, log: LogFile, kept: Mapping[str, Any] | None) -> None:
+        self.file, journals = log.path, log.journals
+        written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
+        dialog = self.dialog = log.read(full=True)
+        self.is_shared = dialog.state.hand.keys is not None
+        is_signed = self.is_shared and (log.attachments / "signatures").is_file()
+        signatures = self.signatures = _Signatures(log, dialog) if is_signed else None
+        signed = {entry.chain for entry in dialog.entries[: len(signatures.keys)]} if signatures else set[str]()
+        present, remembered = {entry.chain for entry in dialog.entries}, journals.remembered() | signed
+        unknown = {entry.chain for entry in dialog.entries if entry.condition is Condition.SOUND} - remembered
+        elsewhere = journals.elsewhere(unknown) if unknown else None
+        self.moved = _moved(elsewhere, self.file) if elsewhere else ""
+        self.problems, self.made = [*_problems(dialog, remembered)], certify(dialog)
+        if signatures is not None:
+            for at in range(first := len(signatures.keys), len(self.problems)):
+                why = signatures.problem if at == first else "it stands behind one that is not signed"
+                self.problems[at] = ("not signed", f"{self.problems[at][1]}; not signed: {line(why)}")
+        self.missing = [_heading(text) for _, chain, text in written if chain not in present]
+        self.missing += signatures.missing if signatures else []
+        self.journals, self.lost, self.odd = journals.folder, taken_out(log.lost(dialog), self.file), journals.odd()
+        self.aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
+        self.since, self.seals, self.faults = changes(dialog), answers(dialog), faults(self.file.read_bytes())
+        self.compared = differences(kept, dialog) if kept is not None else None
+        bad = sum(bool(problem) for problem, _ in self.problems)
+        is_changed = any(one.is_harm for one in (*self.since, *(self.compared or ())))
+        is_changed |= any(seal.is_harm for seal in self.seals)
+        self.wrong = [
+            *([many(bad, "problem")] if bad else []), *([f"{len(self.missing)} missing"] if self.missing else []),
+            *([many(len(self.faults), "fault")] if self.faults else []),
+            *(["what was agreed, sealed or kept was changed since"] if is_changed else []),
+            *(["its signatures are gone"] if signatures is None and log.mirror is not None else []),
+        ]  # fmt: skip
+
+    def report(self, *, details: bool) -> Iterator[str]:
+        """The verdict, then what was changed since, in lines."""
+        dialog, made, signatures = self.dialog, self.made, self.signatures
+        count, agreed = len(dialog.entries), "Nothing was decided"
         if made is not None:
             how = METHODS.get(made.method, line(made.method))
             agreed = f"Decided: {line(made.ref) or 'a text'}, {how}"
             agreed = f"Everybody signed {line(made.ref) or 'a text'}" if made.method == "mutual" else agreed
-        verdict = f"Not sound: {', '.join(wrong)}" if wrong else "Sound"
+        verdict = f"Not sound: {', '.join(self.wrong)}" if self.wrong else "Sound"
         yield f"{verdict}. {count} entr{'y' if count == 1 else 'ies'}. {agreed}."
-        yield from [moved] if moved else []
-        yield from signatures.words if signatures else [UNSIGNED] if dialog.state.hand.keys is not None else []
-        for entry, (problem, words) in zip(dialog.entries, problems, strict=True):
+        yield from [self.moved] if self.moved else []
+        yield from signatures.words if signatures else [UNSIGNED] if self.is_shared else []
+        for entry, (problem, words) in zip(dialog.entries, self.problems, strict=True):
             if details or problem or entry.notice:
                 title = f"turn {entry.number}" if entry.is_turn else f"note {entry.id}"
                 notice = f"; {line(entry.notice)}" if entry.notice else ""
                 yield f"line {entry.line}: {title}, {line(entry.name)}: {words}{notice}"
-        for name in missing:
+        for name in self.missing:
             yield f"missing: {name.removeprefix('## ')}: it was written and is no longer in the file"
-        if missing:
-            yield f"  the journals in {journals.folder} keep the text of what is missing"
-        elif lost:
-            yield lost
-        yield from odd
-        for kept_at in aside if details else ():
+        if self.missing:
+            yield f"  the journals in {self.journals} keep the text of what is missing"
+        elif self.lost:
+            yield self.lost
+        yield from self.odd
+        for kept_at in self.aside if details else ():
             yield f"kept: turns of an earlier dialog in this file, or what was taken out of this one: {kept_at}"
-        for seal in seals:
+        for seal in self.seals:
             if details or seal.is_harm:
                 could_read = "; its tools could have read files" if seal.could_read else ""
                 yield f"sealed answer of {line(seal.agent)} to {where(seal.re)}: {seal.status}: {seal.why}{could_read}"
         if made is not None and details:
             yield from _certified(made)
-        yield from (f"since then: {change.words}" for change in since)
-        if compared is not None:
-            yield "compared with the certificate that was kept: " + ("it differs" if compared else "all the same")
-            yield from ("  " + change.words.replace("\n", "\n    ") for change in compared)
-        yield from (line(str(fault)) for fault in found)
+        yield from (f"since then: {change.words}" for change in self.since)
+        if self.compared is not None:
+            yield "compared with the certificate that was kept: " + ("it differs" if self.compared else "all the same")
+            yield from ("  " + change.words.replace("\n", "\n    ") for change in self.compared)
+        yield from (line(str(fault)) for fault in self.faults)
         records = SIGNED if signatures is not None and not signatures.problem else RECORDS
         yield records if details else "more: --details shows each entry, the seals, and who signed what"
 
-    facts = {
-        "file": str(settings.file),
-        "sound": not wrong,
-        "entries": [
-            {"id": e.id, "number": e.number, "by": e.by, "line": e.line, "condition": e.condition.value,
-             "linked": e.linked, "problem": problem}
-            for e, (problem, _) in zip(dialog.entries, problems, strict=True)
-        ],
-        "moved": moved, "missing": missing, "set_aside": aside, "journals": odd,
-        "certificate": made.as_json() if made else None,
-        "changes": [change.words for change in since],
-        "compared": None if compared is None else [change.words for change in compared],
-        "seals": [asdict(seal) for seal in seals],
-        "faults": [{"line": fault.line, "words": fault.words} for fault in found],
-        "signed": signatures.as_json() if signatures else None,
-    }  # fmt: skip
-    options.answer(facts, report(), json=json)
-    raise typer.Exit(1 if wrong else 0)
+    def facts(self) -> dict[str, Any]:
+        """All of it, as JSON."""
+        return {
+            "file": str(self.file),
+            "sound": not self.wrong,
+            "entries": [
+                {"id": e.id, "number": e.number, "by": e.by, "line": e.line, "condition": e.condition.value,
+                 "linked": e.linked, "problem": problem}
+                for e, (problem, _) in zip(self.dialog.entries, self.problems, strict=True)
+            ],
+            "moved": self.moved, "missing": self.missing, "set_aside": self.aside, "journals": self.odd,
+            "certificate": self.made.as_json() if self.made else None,
+            "changes": [change.words for change in self.since],
+            "compared": None if self.compared is None else [change.words for change in self.compared],
+            "seals": [asdict(seal) for seal in self.seals],
+            "faults": [{"line": fault.line, "words": fault.words} for fault in self.faults],
+            "signed": self.signatures.as_json() if self.signatures else None,
+        }  # fmt: skip
 
 
-@dataclass
 class _Signatures:
-    """Which key signed each entry, up to the first that does not hold, and why not."""
+    """Which key signed each entry of a shared dialog, up to the first that does not hold, and why not."""
 
-    dialog: Dialog
-    keys: list[tuple[str, str]] = field(default_factory=list)  # who, and the key
-    problem: str = ""
-    missing: list[str] = field(default_factory=list)  # what was signed and does not stand in the file
-    sha: str = ""  # of all that is signed
+    def __init__(self, log: LogFile, dialog: Dialog) -> None:
+        from dialogd.store.engine import Row
+        from dialogd.store.mirror import SIGNATURES, checked_rows, signed_rows
+
+        # Under the lock where this machine writes to it: a signature is there a moment before its bytes are.
+        with log.standing_still() if log.mirror is not None else nullcontext(log.path.read_bytes()) as data:
+            signed = signed_rows((log.attachments / SIGNATURES).read_bytes())
+        pairs = pairwise(one for one in signed if one.end <= dialog.size)
+        rows = (Row(a.end, data[a.end : b.end], b.sha, b.seat, b.signature) for a, b in pairs)
+        self.dialog, self.problem, self.sha = dialog, "", ""  # `sha` of all that is signed
+        self.keys: list[tuple[str, str]] = []  # who, and the key
+        # What was signed and does not stand in the file.
+        lost = (one for one in signed if one.end > len(data))
+        self.missing = [f"an entry signed by {one.seat}, up to byte {one.end:,}" for one in lost]
+        for row, after, (seat, name, key), self.problem in checked_rows(rows, None, sha256()):
+            if after is not None and not self.problem:
+                self.keys += [(name or seat, key)] * (len(after.entries) - len(self.keys))
+                self.sha = row.sha
+        if not self.problem and len(self.keys) < len(dialog.entries):
+            self.problem = "nobody's signature covers it"
 
     def as_json(self) -> dict[str, Any]:
-        found = {
-            (who, key): [
-                entry.id for entry, by in zip(self.dialog.entries, self.keys, strict=False) if by == (who, key)
-            ]
-            for who, key in self.keys
-        }
+        found: dict[tuple[str, str], list[str]] = {}
+        for entry, whose in zip(self.dialog.entries, self.keys, strict=False):
+            found.setdefault(whose, []).append(entry.id)
         by = [{"who": who, "key": key, "entries": ids} for (who, key), ids in found.items()]
         return {"by": by, "problem": self.problem, "sha256": self.sha, "words": spoken(self.sha) if self.sha else ""}
 
@@ -547,38 +573,6 @@ class _Signatures:
             span = where(ids[0]) if len(ids) == 1 else f"from {where(ids[0])} to {where(ids[-1])}"
             yield f"signed by {line(one['who'])}: {len(ids)} entr{'y' if len(ids) == 1 else 'ies'}, {span}"
         yield f"what is signed, to be compared by voice: {facts['words'] or 'nothing'}"
-
-
-def _signatures(log: LogFile, dialog: Dialog) -> _Signatures | None:
-    """Hold the file of a shared dialog against the signatures beside it; None where there are none."""
-    from dialogd.store import signing
-    from dialogd.store.mirror import SIGNATURES, checked, signed_rows
-
-    path = log.attachments / SIGNATURES
-    if not path.is_file():
-        return None
-    # Under the lock where this machine writes to it: a signature is there a moment before its bytes are.
-    with log.standing_still() if log.mirror is not None else nullcontext(log.path.read_bytes()) as data:
-        rows = signed_rows(path.read_bytes())
-    found, before, end, hashed = _Signatures(dialog), None, 0, sha256()
-    for row in rows:
-        if row.end > len(data):
-            found.missing.append(f"an entry signed by {row.seat}, up to byte {row.end:,}")
-        elif row.end <= dialog.size and not found.problem:
-            hashed.update(data[end : row.end])
-            try:
-                if hashed.hexdigest() != row.sha:
-                    raise ValueError("its bytes are not those that were signed")
-                key = signing.signer(row.signature, row.sha)
-                after, found.problem = checked(before, data[end : row.end], key)
-            except (ValueError, DialogdError) as error:
-                found.problem = str(error)
-            if not found.problem:
-                seat, name = ((before or after).state.hand.keys or Keys()).of(key)
-                found.keys += [(name or seat, key)] * (len(after.entries) - len(found.keys))
-                before, end, found.sha = after, row.end, row.sha
-    found.problem = found.problem or ("nobody's signature covers it" if len(found.keys) < len(dialog.entries) else "")
-    return found
 
 
 def _moved(folder: Path, file: Path) -> str:

@@ -44,9 +44,8 @@ class Keys:
 
     def held(self, mark: Mark) -> str:
         """The key that a `KEY` mark replaces; "" for a new one."""
-        seat, _, text = (part.strip() for part in mark.value.partition("|"))
-        found = read_key(text)
-        return self.people.get(found[1], "") if seat == USER and found else self.agents.get(seat, "")
+        name = key_holder(mark)
+        return self.people.get(name, "") if name else self.agents.get(mark.value.partition("|")[0].strip(), "")
 
     def changed(self, mark: Mark) -> Keys:
         """These with the key of a `KEY` mark; as they are where that has no form."""
@@ -126,15 +125,13 @@ def misuse(entry: Entry, keys: Keys, key: str) -> str:
         if entry.via != seat and (seat == USER or entry.via in keys.agents):
             return f"it was written by {entry.from_session} and is signed by {name or seat}"
         is_free = entry.turn is None and not entry.is_turn
-        return "" if is_free and all(_is_hands(mark, FROM_SEATS) for mark in entry.marks) else _hand(hand, seat)
+        return "" if is_free and all(str(mark).startswith(FROM_SEATS) for mark in entry.marks) else _hand(hand, seat)
     if hand:
         return _hand(hand, seat)
     return "" if entry.by in (SYSTEM, seat) else f"it speaks for {entry.by} and is signed by {name or seat}"
 
 
-def _is_hands(mark: Mark, beginnings: Sequence[str] = ()) -> bool:
-    if beginnings:
-        return str(mark).startswith(tuple(beginnings))
+def _is_hands(mark: Mark) -> bool:
     return mark.name in MARKS and MARKS[mark.name].who is Who.PERSON
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from dialogd.errors import DialogdError, Refused, StorageError, UnsafeFile
 from dialogd.protocol import grammar
-from dialogd.protocol.model import Condition, Draft, Entry
+from dialogd.protocol.model import Condition, Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import (
     Distrusted,
@@ -75,11 +75,6 @@ class _Replaced(Exception):
 
 class _Behind(Exception):
     """Somebody on another machine was faster."""
-
-
-def _is_daemons(entry: Entry) -> bool:
-    """True for a sound entry of a daemon that follows the one before it."""
-    return entry.condition is Condition.SOUND and entry.linked
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
@@ -184,7 +179,8 @@ class LogFile:
         dialog = grammar.read_on(known, more)
         self._hash.update(more)
         self._probe = data[-PROBE:]
-        self._is_doubtful |= not all(map(_is_daemons, dialog.entries[known.settled_entries :]))
+        new = dialog.entries[known.settled_entries :]
+        self._is_doubtful |= not all(entry.condition is Condition.SOUND and entry.linked for entry in new)
         self._keep(dialog, status)
         return dialog
 
@@ -475,18 +471,15 @@ class LogFile:
         """
         grammar.parse(data)
         with self._mutex, self.locked():
-            target = self.path.with_name(f".{self.path.name}.new") if replace else self.path
-            with suppress(FileNotFoundError):
-                if replace:
-                    target.unlink()
-            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                self._write(fd, data)
-            finally:
-                os.close(fd)
             if replace:
-                target.replace(self.path)
-            flush_folder(self.path.parent)
+                write_over(data, self.path)
+            else:
+                fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                try:
+                    self._write(fd, data)
+                finally:
+                    os.close(fd)
+                flush_folder(self.path.parent)
             self._dialog = None
 
 

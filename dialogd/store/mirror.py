@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dialogd.config import file_words
-from dialogd.errors import BadInput, DialogdError, Refused, StorageError
+from dialogd.errors import BadInput, DialogdError, Refused, StorageError, UnsafeFile
 from dialogd.protocol import grammar
 from dialogd.protocol.certificate import fault_of
 from dialogd.protocol.keys import SOMEBODY, Keys, misuse, spoken
 from dialogd.protocol.model import SYSTEM, USER, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store import signing
-from dialogd.store.disk import fix, flush, make_folder, read_json, why, write_once, write_over
+from dialogd.store.disk import distrust, fix, flush, make_folder, read_json, why, write_once, write_over
 from dialogd.store.engine import NOTHING, Differs, Engine, EngineAway, Place, Row, SeatTaken, open_engine, public
 from dialogd.store.logfile import LARGEST
 
@@ -70,8 +70,11 @@ class Connection:
 
     @classmethod
     def at(cls, folder: Path) -> Connection | None:
-        """What is kept in the state folder of a dialog file; None for one that is shared from nowhere here."""
-        known = read_json(folder / CONNECTION)
+        """What the state folder of a dialog file keeps, or None. Raises `UnsafeFile` for what others can write."""
+        known = read_json(path := folder / CONNECTION)
+        if known and (problem := distrust(path.lstat())):
+            advice = "look at it; where it says what it should, put a copy with mode 600 in its place"
+            raise UnsafeFile(f"{path} {problem[0]}", fix=advice)
         try:
             return cls(**known) if known else None
         except TypeError:
@@ -96,23 +99,25 @@ class Signed:
     signature: str
 
 
+START = Signed(0, NOTHING, "", "")  # what goes before the first line
+
+
 def signed_rows(data: bytes) -> list[Signed]:
-    """The lines of a file of signatures by their places; what is no line of ours is passed over."""
+    """The lines of a file of signatures by their places, behind `START`; what is no line of ours is passed over."""
     found = (_LINE.fullmatch(line) for line in data.split(b"\n")[:-1])  # the last one may be torn
     rows = {int(m[1]): Signed(int(m[1]), *(m[k].decode() for k in (2, 3, 4))) for m in found if m}
-    return [rows[end] for end in sorted(rows)]
+    return [START, *(rows[end] for end in sorted(rows))]
 
 
-def _agreeing(signed: Iterable[Signed], data: bytes) -> tuple[Signed, Hash]:
-    """The last signature up to which these bytes are those that were signed, and their hash."""
-    sound, hashed = Signed(0, NOTHING, "", ""), sha256()
+def _agreeing(signed: Iterable[Signed], data: bytes) -> Signed:
+    """The last signature up to which these bytes are those that were signed."""
+    sound, hashed = START, sha256()
     for one in signed:
-        more = hashed.copy()
-        more.update(data[sound.end : one.end])
-        if one.end > len(data) or more.hexdigest() != one.sha:
+        hashed.update(data[sound.end : one.end])
+        if hashed.hexdigest() != one.sha:
             break
-        sound, hashed = one, more
-    return sound, hashed
+        sound = one
+    return sound
 
 
 def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
@@ -135,6 +140,30 @@ def checked(before: Dialog | None, data: bytes, key: str) -> tuple[Dialog, str]:
     if not wrong and (fault := fault_of(before, entry, data[entry.start - before.size : entry.end - before.size])):
         wrong = f"it {fault}"
     return dialog, wrong
+
+
+def checked_rows(
+    rows: Iterable[Row], dialog: Dialog | None, hashed: Hash
+) -> Iterator[tuple[Row, Dialog | None, tuple[str, str, str], str]]:
+    """Hold rows that follow this dialog, whose hash this is, against their signatures, up to the first that is wrong.
+
+    Gives each row, the dialog with it, whose key signed it (seat, name, key), and why it may not stand there, or "".
+    """
+    end = dialog.size if dialog is not None else 0
+    for row in rows:
+        hashed.update(row.data)
+        before, who, problem = dialog, ("", "", ""), "its bytes are not those that were signed"
+        try:
+            if row.at == end and hashed.hexdigest() == row.sha and row.end <= LARGEST:
+                key = signing.signer(row.signature, row.sha)
+                dialog, problem = checked(before, row.data, key)
+                who = (*((before or dialog).state.hand.keys or Keys()).of(key), key)
+        except (ValueError, DialogdError) as error:
+            problem = str(error)
+        yield row, dialog, who, problem
+        if problem:
+            return
+        end = row.end
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
@@ -207,11 +236,10 @@ class Mirror:
         try:
             yield
         except Differs as error:
-            signed = self._signed()
-            at, sha = (signed[-1].end, signed[-1].sha) if signed else self.file.head
+            last = self._signed()[-1]
             alarm = Alarm(
                 f"the log ends at byte {error.end:,} with {spoken(error.sha) if error.end else 'nothing'}, this mirror"
-                f" at byte {at:,} with {spoken(sha)}",
+                f" at byte {last.end:,} with {spoken(last.sha)}",
                 fix=error.fix,
             )
             self._found(alarm)
@@ -234,11 +262,11 @@ class Mirror:
 
     def fetch(self) -> Sequence[Row]:
         """What others have appended. Raises `EngineAway`, and `Alarm` where the log does not go on from here."""
-        at, sha = next(((one.end, one.sha) for one in reversed(self._signed())), (0, NOTHING))
+        last = self._signed()[-1]
         if self._taken is not None:  # no turn is paid for that only the other daemon may write
             raise self._taken
         with self._answers():
-            return self.engine.fetch(at, sha)
+            return self.engine.fetch(last.end, last.sha)
 
     # -- taking in ------------------------------------------------------------------------------------------------
 
@@ -248,43 +276,31 @@ class Mirror:
         Raises `EngineAway` where only the engine knows what stands here, and `Alarm`.
         """
         signed = self._signed()
-        if not signed or (signed[-1].end, signed[-1].sha) != self.file.head:
+        if (signed[-1].end, signed[-1].sha) != self.file.head or self._is_holed(signed):
             self._mend(signed)
-        was_in_doubt = self._in_doubt
-        if was_in_doubt:
+        if self._in_doubt:
             rows = self.fetch()
         if rows is not None:
             end, _ = self.file.head
             more = (row for row in rows if row.at >= end or row.end > end)
             with self._answers(asked=False):
-                for row in self._accepted(more, self.file.known, end, self.file.hashed):
+                for row in self._accepted(more, self.file.known, self.file.hashed):
                     self.file.add(row.data)
             self._found()
-        if was_in_doubt:
+        if self._in_doubt:
             self.file.note_done()
             self._in_doubt = False
 
-    def _accepted(self, rows: Iterable[Row], dialog: Dialog | None, end: int, hashed: Hash) -> Iterator[Row]:
-        """The rows that go on from this dialog, which ends at `end`, each once its seat was found to have signed it.
+    def _accepted(self, rows: Iterable[Row], dialog: Dialog | None, hashed: Hash) -> Iterator[Row]:
+        """The rows that go on from this dialog, whose hash this is, each once its seat was found to have signed it.
 
         Its attachments and its signature are written down first. Raises `Alarm` at the first one that does not fit.
         """
-        for row in rows:
-            problem, hashed = "", hashed.copy()
-            who = row.seat if _SEAT.fullmatch(row.seat) else "nobody known"  # the engine's words
-            hashed.update(row.data)
-            try:
-                if row.at != end or hashed.hexdigest() != row.sha or row.end > LARGEST:
-                    problem = "its bytes are not those that were signed"
-                elif end == 0 and row.sha != self.connection.root:
-                    problem = "the log does not begin as the line for `dialogd join` says"
-                else:
-                    key = signing.signer(row.signature, row.sha)
-                    before, (dialog, problem) = dialog, checked(dialog, row.data, key)
-                    who = ((before or dialog).state.hand.keys or Keys()).of(key)[0] or who
-            except (ValueError, DialogdError) as error:
-                problem = str(error)
-            if problem:
+        end = dialog.size if dialog is not None else 0
+        for row, _, (seat, _, _), wrong in checked_rows(rows, dialog, hashed):
+            who = seat or (row.seat if _SEAT.fullmatch(row.seat) else "nobody known")  # the engine's words
+            is_other = end == 0 and row.sha != self.connection.root
+            if problem := wrong or ("the log does not begin as the line for `dialogd join` says" if is_other else ""):
                 raise Alarm(
                     f"the entry at byte {end:,} of the log, written as {who}, is not taken in: {problem}",
                     fix="every honest mirror stops there; whoever keeps the log takes that writer's rights away, and"
@@ -299,20 +315,20 @@ class Mirror:
             yield row
 
     def _mend(self, signed: Sequence[Signed]) -> None:
-        """Bring a mirror that ends elsewhere than its signatures do back to them, or on to what the engine has."""
+        """Bring a mirror that does not stand as its signatures say back to them, or both on to what the engine has."""
         data = self.file.path.read_bytes()
-        sound, hashed = _agreeing(signed, data)
+        sound = _agreeing(() if self._is_holed(signed) else signed, data)
         tail, known, alarm = data[sound.end :], b"", None
-        keep = len(tail)  # bytes of it that are the log's
+        keep = 0  # bytes of it that are the log's
         try:
-            if not signed or signed[-1] is not sound:  # the engine has more than stands here, or signatures are lost
+            if signed[-1] is not sound or not sound.end:  # the engine has more than stands here, or lines are lost
                 with self._answers():
                     rows = self.engine.fetch(sound.end, sound.sha)
                     there = data[: sound.end] + b"".join(row.data for row in rows)
-                    if signed and _agreeing(signed, there)[0] is not signed[-1]:  # all that was ever here must be there
+                    if signed[-1] is not _agreeing(signed[-1:], there):  # all that was ever here must be there
                         raise Differs(len(there), sha256(there).hexdigest())
                     before = grammar.parse(data[: sound.end]) if sound.end else None
-                    for row in self._accepted(rows, before, sound.end, hashed):
+                    for row in self._accepted(rows, before, sha256(data[: sound.end])):
                         known += row.data
                         keep = len(known) if tail.startswith(known) else keep
         except Alarm as error:
@@ -320,32 +336,24 @@ class Mirror:
         end = sound.end + len(known)
         if known.startswith(tail):
             self.file.add(known[len(tail) :])
-        elif end and (not signed or end >= signed[-1].end):  # a mirror never shrinks
-            self._set_aside(tail[keep if tail.startswith(known[:keep]) and known else 0 :])
+        elif end and end >= signed[-1].end:  # a mirror never shrinks
+            typed = tail[keep:].lstrip(b"\n")
+            if typed.strip():  # each text in a file of its own: whoever sends one removes no other
+                write_over(typed, self.file.attachments / f"typed-{digest(typed)}.txt")
+                log.warning("%s", self.said_of_typed)
             self.file.restore(data[: sound.end] + known)
         self.file.note_done()
         if alarm is not None:
             raise alarm
 
-    def _set_aside(self, typed: bytes) -> None:
-        """Keep what somebody typed into the mirror."""
-        if typed.strip():
-            before = self.typed.read_bytes() if self.typed.exists() else b""
-            write_over(before + typed.lstrip(b"\n"), self.typed)
-            log.warning("%s", self.said_of_typed)
-
-    @property
-    def typed(self) -> Path:
-        """The file beside the mirror for what was typed into it, there or not."""
-        return self.file.path.with_name(f"{self.file.path.name}.typed.md")
-
     @property
     def said_of_typed(self) -> str:
-        """What is said of text that was set aside; "" where there is none."""
-        if not self.typed.exists():
+        """What is said of text that was set aside and is there still; "" where there is none."""
+        kept = next(iter(sorted(self.file.attachments.glob("typed-*.txt"))), None)
+        if kept is None:
             return ""
-        send = f"{self._command('say', '-')} < {shlex.quote(str(self.typed))}"
-        return f"what was typed into {self.file.path} is kept in {self.typed}; send it, then remove that file: {send}"
+        send = f"{self._command('say', '-')} < {shlex.quote(str(kept))} && rm {shlex.quote(str(kept))}"
+        return f"what was typed into {self.file.path} is kept in {kept}; to send it, and remove that file: {send}"
 
     def _command(self, *words: str) -> str:
         return shlex.join(["dialogd", *words, *file_words(self.file.path)])
@@ -395,10 +403,10 @@ class Mirror:
         elif draft.by == USER and via:  # a session of an agent's: never the person's key
             who = next((one for one in (via, *seats) if one in seats), "")
         else:
-            who = draft.by if draft.by in seats else ""
-        if who == USER or (draft.by == USER and not via):
+            who = draft.by
+        if who == USER:
             return USER, self.connection.person
-        if not who:
+        if who not in seats:
             raise Refused(f"the seat {draft.by} is on another machine", fix="its own side writes for it")
         return who, seats[who]
 
@@ -408,8 +416,16 @@ class Mirror:
         path = self.file.attachments / SIGNATURES
         size = path.stat().st_size if path.exists() else 0
         if self._known[0] != size:
-            self._known = (size, signed_rows(path.read_bytes()) if size else [])
+            self._known = (size, signed_rows(path.read_bytes() if size else b""))
         return self._known[1]
+
+    def _is_holed(self, signed: Sequence[Signed]) -> bool:
+        """True where a line is lost before others: the first is the root's, and behind it each is of one entry."""
+        if self.file.known is None or len(signed) == 1:
+            return False
+        first, last = signed[1], signed[-1]
+        behind = sum(first.end < entry.end <= last.end for entry in self.file.known.entries)
+        return first.sha != self.connection.root or behind > len(signed) - 2
 
     def _note(self, row: Row) -> None:
         """Write down a row's signature, durably, unless it is there."""
@@ -430,7 +446,7 @@ class Mirror:
                 os.close(fd)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {why(error)}", fix=fix(error)) from error
-        self._known = (size, [*(known for known in signed if known.end < one.end), one])
+        self._known = (size, sorted((one, *(known for known in signed if known.end != one.end)), key=lambda k: k.end))
 
     # -- following the log ----------------------------------------------------------------------------------------
 
@@ -491,8 +507,7 @@ class Mirror:
         `asked` and `came` are seconds since the engine last answered (None: not yet) and something last came. Waits
         for nobody.
         """
-        now, signed = time.monotonic(), self._signed()  # not the file's own: its lock is held while an engine is asked
-        end, sha = (signed[-1].end, signed[-1].sha) if signed else (0, NOTHING)
+        now, last = time.monotonic(), self._signed()[-1]  # not the file's: its lock is held while an engine is asked
         keys = (self.file.known.state.hand.keys if self.file.known is not None else None) or Keys()
         here = self.connection.seats
         return {
@@ -501,8 +516,8 @@ class Mirror:
             "here": sorted(here),
             "elsewhere": sorted(set(keys.agents) - set(here)),
             "people": sorted(keys.people),
-            "end": end,
-            "words": spoken(sha),
+            "end": last.end,
+            "words": spoken(last.sha),
             "asked": round(now - self._asked, 1) if self._asked else None,
             "came": round(now - self._came, 1),
             "problem": self.problem,
@@ -517,7 +532,7 @@ class Mirror:
 
 def linked(file: LogFile, data: bytes) -> list[Path]:
     """The attachments beside a dialog file that its text links: all that leaves the machine with it."""
-    items = sorted(file.attachments.glob("*.md")) if file.attachments.is_dir() else []
+    items = sorted(file.attachments.glob("*.md"))
     return [item for item in items if item.is_file() and not item.is_symlink() and item.name.encode() in data]
 
 
@@ -552,7 +567,7 @@ def take(file: LogFile, connection: Connection) -> Dialog:
         rows = mirror.fetch()
         if not rows:
             raise EngineAway(f"the log {connection.name} is empty", fix="ask for a new line")
-        first = next(mirror._accepted(rows[:1], None, 0, sha256()))
+        first = next(mirror._accepted(rows[:1], None, sha256()))
         file.create(first.data)
         connection.save(file.journals.folder)
     finally:

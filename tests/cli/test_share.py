@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
@@ -16,7 +17,7 @@ import pytest
 from dialogd.cli.options import ask
 from dialogd.config import Settings
 from dialogd.mcp.sessions import at, facts_of
-from tests.cli.command import Commands, Done, until
+from tests.cli.command import Commands, Done, program, until
 from tests.cli.test_from_seats import ALONE, seated, this_process
 from tests.support.gitdaemon import Repository
 from tests.support.postgres import Cluster
@@ -153,10 +154,19 @@ def test_what_the_person_does_on_one_machine_counts_on_both(ada: Commands, bob: 
     ok(ada("leave", "C"))
     with bob.file.open("a") as file:
         file.write("typed into the mirror\n")
-    typed = standing(bob)["typed"]
-    assert f"dialogd say - --file {bob.file} < {bob.file}.typed.md" in str(typed)
-    assert (bob.folder / "dialog.md.typed.md").read_text() == "typed into the mirror\n"
+    typed = str(standing(bob)["typed"])
+    (kept,) = bob.folder.glob("dialog.md.d/typed-*.txt")
+    assert kept.read_text() == "typed into the mirror\n"
     assert bob.file.read_bytes() == ada.file.read_bytes()
+    command = f"dialogd say - --file {bob.file} < {kept} && rm {kept}"
+    assert typed.endswith(f": {command}")
+    program(bob.folder, "dialogd", f'exec {sys.executable} -m dialogd "$@"')
+    environment = bob.environment | {"PATH": f"{bob.folder / 'bin'}:{os.environ['PATH']}"}
+    for wrong in ({"DIALOGD_STATE_DIR": os.devnull}, {}):  # what was not sent stays
+        done = subprocess.run(["sh", "-c", command], env=environment | wrong, cwd=bob.folder, check=False, timeout=60)
+        assert (done.returncode != 0, kept.exists()) == (bool(wrong), bool(wrong))
+    assert "typed into the mirror" in bob.file.read_text()
+    assert standing(bob)["typed"] == ""
     ok(ada("stop", "--file", str(ada.file)))
     assert "ended" in ok(bob("status")).out
     assert bob("start", "A", "--port", "0").code == 2

@@ -158,8 +158,7 @@ class Mirrors:
             if log[word] > 1 or log[word] < is_said
         ]
         for word, who in self.typed.items():
-            kept = self.two.files[who].file.with_name("dialog.md.typed.md")
-            times = kept.read_text().split().count(word) if kept.exists() else 0
+            times = " ".join(self.two.files[who].typed).split().count(word)
             found += [f"{word}, which was typed, is kept {times} times"] if times != 1 else []
         return found
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.replies import Replies
 from tests.support.forked import fork
+from tests.support.machines import Cast
 from tests.support.pair import Pair
 
 
@@ -23,6 +24,12 @@ def cast(tmp_path: Path) -> Iterator[Callable[..., Pair]]:
             return stack.enter_context(Pair(tmp_path, agents, launch=fork, **options))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def holders(tmp_path_factory: pytest.TempPathFactory) -> Cast:
+    """Who takes part in shared dialogs, with their keys."""
+    return Cast(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture

@@ -49,11 +49,6 @@ def lying() -> Iterator[None]:
         del ENGINES["lying"]
 
 
-@pytest.fixture(scope="module")
-def cast(tmp_path_factory: pytest.TempPathFactory) -> Cast:
-    return Cast(tmp_path_factory.mktemp("keys"))
-
-
 class InMemory:
     """A log of which the tests are the operator."""
 
@@ -100,12 +95,12 @@ class World:
     0: header and Ada's question, 1: A, 2: B, 3: Ada's note, 4: A, with an attachment, 5: B.
     """
 
-    def __init__(self, folder: Path, cast: Cast, store: InMemory | InTables | None = None) -> None:
-        self.folder, self.cast = folder, cast
+    def __init__(self, folder: Path, holders: Cast, store: InMemory | InTables | None = None) -> None:
+        self.folder, self.holders = folder, holders
         self.store = store or InMemory()
         self.machines: list[Files] = []
         self.here, self.there = self.machine("here", "Ada", "A"), self.machine("there", "Bob", "B")
-        self.root = self.here.share(cast.opening(), "B")
+        self.root = self.here.share(holders.opening(), "B")
         self.mirror = self.there.join(self.root)
         a, b = self.here.log(), self.mirror
         for log, make, writer in (
@@ -124,7 +119,7 @@ class World:
     def machine(self, name: str, person: str, seats: str) -> Files:
         """One more machine, without a mirror yet."""
         store = self.store
-        self.machines.append(Files(self.folder / name, self.cast, person, seats, store.url, store.name))
+        self.machines.append(Files(self.folder / name, self.holders, person, seats, store.url, store.name))
         return self.machines[-1]
 
     def close(self) -> None:
@@ -148,7 +143,7 @@ class World:
     def row(self, before: Sequence[Row], data: bytes, key: str, seat: str = "") -> Row:
         """A row behind these with the signature of that key, as good as it gets."""
         sha = sha256(b"".join(row.data for row in before) + data).hexdigest()
-        return Row(sum(len(row.data) for row in before), data, sha, seat or key, signed(self.cast[key], sha))
+        return Row(sum(len(row.data) for row in before), data, sha, seat or key, signed(self.holders[key], sha))
 
     def entry(self, before: Sequence[Row], draft: Draft, key: str, seat: str = "") -> Row:
         """The same, with an entry that its writer's daemon could have rendered."""
@@ -256,11 +251,11 @@ def _after(first: Draft, then: Draft, key: str) -> Callable[[World], Sequence[Ro
 
 
 def _key(seat: str, whose: str, name: str = "") -> Callable[[Cast], Mark]:
-    return lambda cast: key_mark(seat, public(cast[whose]), name)
+    return lambda holders: key_mark(seat, public(holders[whose]), name)
 
 
 def _with_key(by: str, name: str, key: str, mark: Callable[[Cast], Mark]) -> Callable[[World], Sequence[Row]]:
-    return lambda w: _forged(Draft(by, name, marks=(mark(w.cast),)), key)(w)
+    return lambda w: _forged(Draft(by, name, marks=(mark(w.holders),)), key)(w)
 
 
 def _reply(by: str, name: str, body: str = "So be it.") -> Draft:
@@ -284,7 +279,7 @@ def _unlinked(world: World) -> bytes:
 
 def _used_invitation(world: World) -> Sequence[Row]:
     """Bob's key was the line's; he has put his own in its place, and somebody found the line."""
-    mark = key_mark(USER, public(world.cast["Eve"]), "Bob")
+    mark = key_mark(USER, public(world.holders["Eve"]), "Bob")
     own = world.entry(world.truth, Draft(USER, "Bob", marks=(mark,)), "Bob", USER)
     before = [*world.truth, own]
     return [*before, world.entry(before, Draft(USER, "Bob", body="I found it."), "Bob", USER)]
@@ -361,14 +356,14 @@ FORGERIES = [
     Forgery("enormous", lambda w: [*w.truth, Row(w.truth[-1].end, b"x" * (64 << 20), "0" * 64, "B", "AAAA")], 6, "B"),
     Forgery("a seat of no form", _changed(5, seat="B\n999 x", signature="AAAA"), 5, "nobody known"),
     Forgery("signed for something else", lambda w: [
-        *w.truth[:5], replace(w.truth[5], signature=signed(w.cast["B"], w.truth[5].sha, "git"))
+        *w.truth[:5], replace(w.truth[5], signature=signed(w.holders["B"], w.truth[5].sha, "git"))
     ], 5, "B", "something else than dialogd"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.name)
-def test_every_honest_mirror_stops_at_what_does_not_fit(tmp_path: Path, cast: Cast, forgery: Forgery) -> None:
-    _stops(World(tmp_path, cast), forgery)
+def test_every_honest_mirror_stops_at_what_does_not_fit(tmp_path: Path, holders: Cast, forgery: Forgery) -> None:
+    _stops(World(tmp_path, holders), forgery)
 
 
 @pytest.fixture(scope="module")
@@ -382,9 +377,9 @@ def tables(cluster: Cluster) -> str:
     "forgery", [one for one in FORGERIES if one.name not in ("nothing", "enormous")], ids=lambda forgery: forgery.name
 )
 def test_every_honest_mirror_stops_at_what_an_operator_put_into_the_tables(
-    tmp_path: Path, cast: Cast, cluster: Cluster, tables: str, forgery: Forgery
+    tmp_path: Path, holders: Cast, cluster: Cluster, tables: str, forgery: Forgery
 ) -> None:
-    with closing(World(tmp_path, cast, InTables(cluster, tables))) as world:
+    with closing(World(tmp_path, holders, InTables(cluster, tables))) as world:
         _stops(world, forgery)
 
 
@@ -421,8 +416,8 @@ def _rolled(log: LogFile) -> str:
     return str(alarm.value)
 
 
-def test_a_rolled_back_log_shortens_no_mirror(tmp_path: Path, cast: Cast) -> None:
-    world = World(tmp_path, cast, InMemory(HONEST))
+def test_a_rolled_back_log_shortens_no_mirror(tmp_path: Path, holders: Cast) -> None:
+    world = World(tmp_path, holders, InMemory(HONEST))
     machine, log = world.reader("reader", 6)
     before = machine.file.read_bytes()
     world.give(world.truth[:4])
@@ -439,9 +434,9 @@ def test_a_rolled_back_log_shortens_no_mirror(tmp_path: Path, cast: Cast) -> Non
 
 
 @pytest.mark.parametrize("harm", ["edited", "torn", "no signature of the last"])
-def test_a_mirror_that_must_be_mended_does_not_shrink_with_the_log(tmp_path: Path, cast: Cast, harm: str) -> None:
+def test_a_mirror_that_must_be_mended_does_not_shrink_with_the_log(tmp_path: Path, holders: Cast, harm: str) -> None:
     """Its entries behind the harm are at the engine; where they are not, what stands here stays."""
-    world = World(tmp_path, cast)
+    world = World(tmp_path, holders)
     machine, log = world.reader("reader", 6)
     whole = machine.file.read_bytes()
     harmed = {"edited": whole.replace(b"I say one", b"I say ten"), "torn": whole[:-5]}.get(harm, whole)
@@ -464,12 +459,12 @@ def test_a_mirror_that_must_be_mended_does_not_shrink_with_the_log(tmp_path: Pat
     world.give(world.truth)
     log.pull()
     assert machine.file.read_bytes() == whole
-    assert not machine.file.with_name("dialog.md.typed.md").exists() or harm != "torn"
+    assert not machine.typed or harm != "torn"
 
 
-def test_two_tails_are_never_joined(tmp_path: Path, cast: Cast) -> None:
+def test_two_tails_are_never_joined(tmp_path: Path, holders: Cast) -> None:
     """B says one thing to Ada and another to Bob, each signed: neither takes anything of the other's branch."""
-    world = World(tmp_path, cast)
+    world = World(tmp_path, holders)
     tails = {
         word: world.entry(world.truth[:5], Draft(SYSTEM, "System", body=f"It is {word}."), "B")
         for word in ("so", "not")
@@ -496,18 +491,18 @@ def _other_header(world: World) -> Sequence[Row]:
 
 
 def _elsewhere(world: World) -> Sequence[Row]:
-    other = Files(world.folder / "other", world.cast, "Ada", "A", URL, "0" * 32)
-    other.share(world.cast.opening("20261127-another"), "B")
+    other = Files(world.folder / "other", world.holders, "Ada", "A", URL, "0" * 32)
+    other.share(world.holders.opening("20261127-another"), "B")
     return world.store.rows("0" * 32)
 
 
 @pytest.mark.parametrize("rows", [_other_header, _elsewhere, lambda _: [], lambda w: w.truth[1:]])
 def test_a_log_that_does_not_begin_as_the_line_says_makes_no_mirror(
-    tmp_path: Path, cast: Cast, rows: Callable[[World], Sequence[Row]]
+    tmp_path: Path, holders: Cast, rows: Callable[[World], Sequence[Row]]
 ) -> None:
-    world = World(tmp_path, cast)
+    world = World(tmp_path, holders)
     world.give(list(rows(world)))
-    machine = Files(tmp_path / "newcomer", cast, "Bob", "B", URL)
+    machine = Files(tmp_path / "newcomer", holders, "Bob", "B", URL)
     with pytest.raises(StorageError) as refused:
         machine.join(world.root)
     assert refused.value.fix
@@ -517,8 +512,8 @@ def test_a_log_that_does_not_begin_as_the_line_says_makes_no_mirror(
     assert machine.file.read_bytes() == b"".join(row.data for row in world.truth)
 
 
-def test_another_header_below_a_mirror_changes_nothing(tmp_path: Path, cast: Cast) -> None:
-    world = World(tmp_path, cast)
+def test_another_header_below_a_mirror_changes_nothing(tmp_path: Path, holders: Cast) -> None:
+    world = World(tmp_path, holders)
     machine, log = world.reader("reader", 4)
     before = machine.file.read_bytes()
     world.give([*_other_header(world), *world.truth[1:]])
@@ -530,8 +525,8 @@ def test_another_header_below_a_mirror_changes_nothing(tmp_path: Path, cast: Cas
             again.pull()
 
 
-def test_an_attachment_that_was_exchanged_is_not_written(tmp_path: Path, cast: Cast) -> None:
-    world = World(tmp_path, cast)
+def test_an_attachment_that_was_exchanged_is_not_written(tmp_path: Path, holders: Cast) -> None:
+    world = World(tmp_path, holders)
     ((name, data),) = world.truth[4].files
     assert (world.there.file.with_name("dialog.md.d") / name).read_bytes() == data
     bad = ((name, b"other words"), ("signatures", b"x"), ("../dialog.md", b"x"), (f"{digest('x')}.md", b"x"))
@@ -543,20 +538,20 @@ def test_an_attachment_that_was_exchanged_is_not_written(tmp_path: Path, cast: C
     assert machine.file.read_bytes() == b"".join(row.data for row in world.truth)
 
 
-def test_an_engine_cannot_say_who_wrote(tmp_path: Path, cast: Cast) -> None:
+def test_an_engine_cannot_say_who_wrote(tmp_path: Path, holders: Cast) -> None:
     """What is noted beside the mirror is whose key it was, and holds when others verify it."""
-    world = World(tmp_path, cast)
+    world = World(tmp_path, holders)
     machine, log = world.reader("reader", 1)
     world.give([*world.truth[:1], *(replace(row, seat="A") for row in world.truth[1:])])
     log.pull()
     assert [seat for _, _, seat, _ in machine.signatures] == [USER, "A", "B", USER, "A", "B"]
     for end, sha, seat, signature in machine.signatures:
         assert sha256(machine.file.read_bytes()[:end]).hexdigest() == sha
-        assert is_signed(public(cast["Ada" if seat == USER else seat]), sha, signature, tmp_path)
+        assert is_signed(public(holders["Ada" if seat == USER else seat]), sha, signature, tmp_path)
 
 
-def test_withholding_is_no_lie(tmp_path: Path, cast: Cast) -> None:
-    world = World(tmp_path, cast)
+def test_withholding_is_no_lie(tmp_path: Path, holders: Cast) -> None:
+    world = World(tmp_path, holders)
     machine, log = world.reader("reader", 4)
     before = machine.file.read_bytes()
     log.pull()

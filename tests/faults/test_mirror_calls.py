@@ -17,20 +17,15 @@ pytestmark = [pytest.mark.ptrace, pytest.mark.slow]
 WORDS = ["A-one", "two"]
 
 
-@pytest.fixture(scope="module")
-def cast(tmp_path_factory: pytest.TempPathFactory) -> Cast:
-    return Cast(tmp_path_factory.mktemp("keys"))
-
-
 class Place:
     """A shared dialog for one traced run."""
 
-    def __init__(self, folder: Path, cast: Cast) -> None:
+    def __init__(self, folder: Path, holders: Cast) -> None:
         folder.mkdir()
         self.folder = folder
         url = f"kept://{folder}"
-        self.files = Files(folder / "here", cast, "Ada", "A", url)
-        self.files.share(cast.opening(), "B")
+        self.files = Files(folder / "here", holders, "Ada", "A", url)
+        self.files.share(holders.opening(), "B")
         self.log = Kept(self.files.connection.place(folder))
 
     def run(self, *faults: str) -> Traced:
@@ -49,14 +44,14 @@ class Place:
             append(log, word)
         data = b"".join(row.data for row in self.log.rows)
         assert self.files.file.read_bytes() == data
-        assert not self.files.file.with_name("dialog.md.typed.md").exists()
+        assert not self.files.typed
         return lost + faults(data, [self.files.file], self.folder, WORDS)
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "openat"])
-def test_killed_at_any_system_call_nothing_is_lost_or_doubled(tmp_path: Path, cast: Cast, call: str) -> None:
+def test_killed_at_any_system_call_nothing_is_lost_or_doubled(tmp_path: Path, holders: Cast, call: str) -> None:
     for k in range(1, ENOUGH):
-        place = Place(tmp_path / f"{call}-{k}", cast)
+        place = Place(tmp_path / f"{call}-{k}", holders)
         done = place.run(f"{call}:signal=KILL:when={k}")
         assert place.wrong(done.out.split()) == [], k
         if done.code == 0:
@@ -67,9 +62,9 @@ def test_killed_at_any_system_call_nothing_is_lost_or_doubled(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("error", ["write:error=ENOSPC", "fsync:error=EIO"])
-def test_an_error_of_any_system_call_loses_and_doubles_nothing(tmp_path: Path, cast: Cast, error: str) -> None:
+def test_an_error_of_any_system_call_loses_and_doubles_nothing(tmp_path: Path, holders: Cast, error: str) -> None:
     for k in range(1, ENOUGH):
-        place = Place(tmp_path / f"error-{k}", cast)
+        place = Place(tmp_path / f"error-{k}", holders)
         done = place.run(f"{error}:when={k}")
         assert done.code == 0, (k, done.said)
         assert place.wrong(done.out.split()) == [], k
@@ -80,8 +75,8 @@ def test_an_error_of_any_system_call_loses_and_doubles_nothing(tmp_path: Path, c
     raise AssertionError("no run went through without its fault")
 
 
-def test_signatures_are_durable_before_their_entry_is_written(tmp_path: Path, cast: Cast) -> None:
-    place = Place(tmp_path / "order", cast)
+def test_signatures_are_durable_before_their_entry_is_written(tmp_path: Path, holders: Cast) -> None:
+    place = Place(tmp_path / "order", holders)
     done = place.run()
     beside = place.files.file.with_name("dialog.md.d") / "signatures"
     lines = [line for line in done.trace.split("\n") if f"<{beside}>" in line or f"<{place.files.file}>" in line]

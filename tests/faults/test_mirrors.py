@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.errors import DialogdError, Refused, StorageError
-from dialogd.protocol.model import USER, Draft
+from dialogd.errors import DialogdError, Refused, StorageError, UnsafeFile
+from dialogd.protocol.model import USER, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store.engine import EngineAway
 from dialogd.store.journal import PERSON
@@ -31,20 +31,15 @@ def engine() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def cast(tmp_path_factory: pytest.TempPathFactory) -> Cast:
-    return Cast(tmp_path_factory.mktemp("keys"))
-
-
 class Both:
     """Ada's machine with A, and Bob's with B; A is owed."""
 
-    def __init__(self, folder: Path, cast: Cast) -> None:
+    def __init__(self, folder: Path, holders: Cast) -> None:
         LOGS.clear()
         self.folder = folder
-        self.here = Files(folder / "here", cast, "Ada", "A", URL)
-        self.there = Files(folder / "there", cast, "Bob", "B", URL)
-        self.there.join(self.here.share(cast.opening(), "B"))
+        self.here = Files(folder / "here", holders, "Ada", "A", URL)
+        self.there = Files(folder / "there", holders, "Bob", "B", URL)
+        self.there.join(self.here.share(holders.opening(), "B"))
 
     @property
     def log(self) -> bytes:
@@ -59,8 +54,8 @@ class Both:
 
 
 @pytest.fixture
-def both(tmp_path: Path, cast: Cast) -> Both:
-    return Both(tmp_path, cast)
+def both(tmp_path: Path, holders: Cast) -> Both:
+    return Both(tmp_path, holders)
 
 
 def says(word: str, by: str, to: str) -> Callable[[Dialog], Addition | None]:
@@ -172,8 +167,7 @@ def test_typed_text_is_kept_whole_beside_the_mirror(both: Both, text: str, *, is
             assert is_away
             log.finish_torn()
         assert both.here.file.read_bytes() == both.log
-    kept = both.here.file.with_name("dialog.md.typed.md")
-    assert kept.read_text().count(text.strip()) == 2
+    assert both.here.typed == [text.lstrip("\n")]
     assert log.mirror is not None
     assert "dialogd say - " in log.mirror.standing()["typed"]
     memory(log).is_away = False
@@ -188,7 +182,32 @@ def test_what_is_typed_while_others_write_is_kept(both: Both) -> None:
     there.append(notes("first"), there.journals.of(PERSON))
     here.append(says("one", "A", "B"), here.journals.of("A"))
     assert both.found("first", "one") == []
-    assert both.here.file.with_name("dialog.md.typed.md").read_text() == "Wait"
+    assert both.here.typed == ["Wait"]
+
+
+def test_each_typed_text_is_offered_until_its_file_is_gone(both: Both) -> None:
+    log = both.here.log()
+    for text in ("one", "two"):
+        with both.here.file.open("a") as file:
+            file.write(f"{text}\n")
+        log.pull()
+    assert log.mirror is not None
+    assert sorted(both.here.typed) == ["one\n", "two\n"]
+    for left in (1, 0):
+        *_, path = log.mirror.standing()["typed"].split()
+        Path(path).unlink()
+        assert len(both.here.typed) == left
+    assert log.mirror.standing()["typed"] == ""
+
+
+def test_typed_text_follows_no_link(both: Both) -> None:
+    precious, log = both.folder / "precious", both.here.log()
+    precious.write_text("mine")
+    both.here.file.with_name("dialog.md.d").joinpath(f"typed-{digest('Wait')}.txt").symlink_to(precious)
+    with both.here.file.open("a") as file:
+        file.write("Wait")
+    log.pull()
+    assert (precious.read_text(), both.here.typed) == ("mine", ["Wait"])
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200])
@@ -201,7 +220,7 @@ def test_a_torn_mirror_is_completed_from_the_log(both: Both, cut: int) -> None:
         pass
     both.here.log().pull()
     assert both.found("one") == []
-    assert not both.here.file.with_name("dialog.md.typed.md").exists()
+    assert not both.here.typed
 
 
 @pytest.mark.parametrize("room", [1, 60, 300])
@@ -226,7 +245,7 @@ def test_half_a_signature_counts_for_nothing(both: Both, room: int) -> None:
         again.pull()
         assert both.here.file.read_bytes() == both.log
     assert log.append(says("one", "A", "B"), journal) is None
-    assert not both.here.file.with_name("dialog.md.typed.md").exists()
+    assert not both.here.typed
     assert both.found("one", *(f"n{number}" for number in range(8))) == []
 
 
@@ -238,6 +257,26 @@ def test_lost_signatures_are_fetched_again(both: Both) -> None:
     both.here.log().pull()
     assert both.here.file.read_bytes() == before
     assert both.found("one") == []
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("text", ["", "Wait"])
+def test_a_lost_line_of_the_signatures_is_fetched_again(both: Both, number: int, text: str) -> None:
+    log = both.here.log()
+    log.append(says("one", "A", "B"), log.journals.of("A"))
+    for word in ("first", "second"):
+        log.append(notes(word), log.journals.of(PERSON))
+    before, path = both.here.signatures, both.here.file.with_name("dialog.md.d") / "signatures"
+    path.write_text("".join(f"{' '.join(map(str, row))}\n" for row in before if row is not before[number]))
+    with both.here.file.open("a") as file:
+        file.write(text)
+    for again in (both.here.log(), log):
+        again.pull()
+        assert sorted(both.here.signatures) == before
+    log.append(notes("third"), log.journals.of(PERSON))
+    assert len(both.here.signatures) == len(before) + 1
+    assert both.found("one", "first", "second", "third") == []
+    assert both.here.typed == [text] * bool(text)
 
 
 def test_a_seat_of_another_machine_is_not_written_for(both: Both) -> None:
@@ -262,15 +301,34 @@ def test_a_mirror_without_its_connection_is_read_and_not_written(both: Both) -> 
     assert both.here.log().read().state.owing == ("A",)
 
 
-def test_only_attachments_that_are_linked_leave_the_machine(tmp_path: Path, cast: Cast) -> None:
+@pytest.mark.parametrize("harm", ["chmod 666", "chmod 602", "ln", "mv; ln -s"])
+def test_a_connection_that_others_can_write_is_not_followed(both: Both, harm: str) -> None:
+    """Whoever writes it says where entries go, and with which keys."""
+    log = both.here.log()
+    path, moved = log.journals.folder / "shared.json", both.folder / "moved"
+    if harm.startswith("chmod"):
+        path.chmod(int(harm[-3:], 8))
+    elif harm == "ln":
+        moved.hardlink_to(path)
+    else:
+        path.rename(moved)
+        path.symlink_to(moved)
+    before = both.log
+    with pytest.raises(UnsafeFile, match=r"shared\.json") as refused:
+        log.append(says("one", "A", "B"), log.journals.of("A"))
+    assert "mode 600" in refused.value.fix
+    assert both.log == before
+
+
+def test_only_attachments_that_are_linked_leave_the_machine(tmp_path: Path, holders: Cast) -> None:
     LOGS.clear()
-    here = Files(tmp_path / "here", cast, "Ada", "A", URL)
+    here = Files(tmp_path / "here", holders, "Ada", "A", URL)
     beside = here.file.with_name(f"{here.file.name}.d")
     beside.mkdir(mode=0o700, parents=True)
     (beside / "0123456789abcdef.md").write_text("of an earlier dialog")
     (tmp_path / "secret").write_text("secret")
     (beside / "link.md").symlink_to(tmp_path / "secret")
-    here.share(cast.opening(), "B")
+    here.share(holders.opening(), "B")
     assert [row.files for row in LOGS[URL, NAME].rows] == [()]
 
 

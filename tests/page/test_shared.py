@@ -104,7 +104,7 @@ def test_what_was_typed_into_the_file_stands_there_with_the_command_that_sends_i
     here.types("\nWhat about Valkey?\n")
     typed = page.locator("#shared-typed")
     expect(typed.locator("code")).to_contain_text("dialogd say - --file")
-    expect(typed).to_contain_text("dialog.md.typed.md")
+    expect(typed).to_contain_text("dialog.md.d/typed-")
     assert "Valkey" not in here.text
 
 

@@ -134,6 +134,11 @@ class Files:
         return log
 
     @property
+    def typed(self) -> list[str]:
+        """What was typed into the mirror, and is kept beside it."""
+        return [path.read_text() for path in self.folder.glob(f"{self.file.name}.d/typed-*.txt")]
+
+    @property
     def signatures(self) -> list[tuple[int, str, str, str]]:
         """End, hash, seat and signature of every line beside the mirror."""
         path = self.file.with_name("dialog.md.d") / "signatures"
