@@ -34,8 +34,9 @@ demo: .venv/.stamp ## a whole dialog of two scripted agents, to be followed on i
 	if [ -t 1 ]; then agent=rehearsal:slow=8 how="--open --linger 1h"; fi; \
 	trap : INT; \
 	.venv/bin/dialogd run "Where should user sessions live?" --agents $$agent,$$agent --file "$$dialog" $$how $(ARGS); code=$$?; \
-	echo; echo "next   .venv/bin/dialogd open     a page to start dialogs of your own from"; \
-	echo "       .venv/bin/dialogd doctor   which agents can be used here, and who pays"; exit $$code
+	echo; echo "next   .venv/bin/dialogd open               a page to start dialogs of your own from"; \
+	echo "       .venv/bin/dialogd build --rehearse   a plan that is carried out: code, tests, review; no model, no key"; \
+	echo "       .venv/bin/dialogd doctor             which agents can be used here, and who pays"; exit $$code
 
 run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)

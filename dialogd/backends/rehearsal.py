@@ -12,12 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends import FREE, Found, Options, Price, Request, Usage
+from dialogd.backends import FREE, Found, Options, Price, Request, Usage, Workspace
 from dialogd.errors import BackendError, BadInput
+from dialogd.protocol.build import findings
 from dialogd.protocol.marks import AGAINST, CONTROLS
 from dialogd.protocol.model import ANY, USER, Entry, turn_number
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
 from dialogd.protocol.state import Dialog, Proposal
+from dialogd.store.disk import write_over
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -93,6 +95,17 @@ class Scene:
     earlier = cached_property(lambda s: next((proposal for proposal in s.plain if proposal not in s.new), None))
     own = cached_property(lambda s: s.objection(s.seat - 1))  # the second seat has the first one
     other = cached_property(lambda s: s.objection(s.seat + len(s.spoken)))
+
+    own_findings = cached_property(lambda s: [f for f in findings(s.dialog) if f.by == s.me.id and f.blocks])
+
+    @property
+    def attempt(self) -> Mapping[str, Any]:
+        """What the script has for the attempt at the task that is due, the last one for those beyond it."""
+        task = self.state.build.due[1]
+        asked = task.description if task is not None else ""
+        known = next((one["attempts"] for one in script()["tasks"] if one["description"] == asked), None)
+        found = known[min(task.iteration, len(known)) - 1] if task is not None and known else {}
+        return {"said": "", "finding": "", "files": {}} | found
 
     @property
     def polls(self) -> list[Any]:
@@ -272,6 +285,15 @@ def deadlock(s: Scene) -> str:
     return s.line("hold_second" if is_held else "counter", s.first)
 
 
+def build(s: Scene) -> str:
+    """Both seats of a build, as far as a script goes: plan, carry out, review, sum up; any other dialog: consensus."""
+    due, task = s.state.build.due
+    if due is None:
+        return consensus(s)
+    line = f"build {due.value[0]}"
+    return s.line(line if line in script()["lines"] else "build else", task)
+
+
 def error(s: Scene) -> str:
     """No lines at all."""
     raise BackendError(
@@ -285,6 +307,7 @@ SCENARIOS: Mapping[str, Callable[[Scene], str]] = {
     "deadlock": deadlock,
     "endless": lambda s: s.line("endless"),  # one more side of the matter, for ever
     "ask": ask,
+    "build": build,
     "error": error,
     "slow": consensus,
 }
@@ -322,6 +345,9 @@ class Rehearsal:
             yield Usage(model=self.model, usd=0.0)
             return
         scene = Scene(request)
+        if request.workspace is not None:
+            await self.prepare_to_write()
+            carry_out(scene.attempt["files"], request.workspace)
         heard = scene.line("heard") if scene.fresh else ""
         text = "\n\n".join(part for part in (script()["opening"], heard, self._scenario(scene)) if part)
         pieces = re.findall(r"\S+\s*" if self._seconds else r"(?s).+?(?:\n\n|$)", text)
@@ -331,8 +357,24 @@ class Rehearsal:
             yield piece
         yield Usage(model=self.model, usd=0.0)
 
+    async def prepare_to_write(self) -> None:
+        """Raise `BackendError` in a scenario without files."""
+        if self._scenario is not build:
+            raise BackendError("these scripted lines carry nothing out", fix="dialogd build --rehearse", kind="unsafe")
+
     async def close(self) -> None:
         """Nothing is kept between replies."""
+
+
+def carry_out(files: Mapping[str, str], where: Workspace) -> None:
+    """Write these files in a worktree, each anew: no link that lies there is followed. Raises `BackendError`."""
+    where.check()
+    try:
+        for name, text in files.items():
+            write_over(text.encode(), where.path / name, durable=False)
+    except OSError as error:
+        fix = "make room there, or begin another rehearsal"
+        raise BackendError(f"{where.path}: {error.strerror}", fix=fix) from error
 
 
 def means_it(reply: str, question: str) -> str:

@@ -10,7 +10,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -23,6 +24,7 @@ from typer.core import TyperGroup
 from dialogd import person
 from dialogd.backends import WRITING, auto, kind_of, writers
 from dialogd.backends.command import BWRAP, missing
+from dialogd.backends.rehearsal import script
 from dialogd.backends.seats import Cast, Seat
 from dialogd.cli import options
 from dialogd.cli.create import Asked, Seats, Start, former_cast, new_cast, takes_options
@@ -42,7 +44,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, in_words, many, one_line
 from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, judge_here, opened
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
-from dialogd.tasks.git import Git, checkout_at, push, remotes, shown
+from dialogd.tasks.git import Git, checkout_at, new_repository, push, remotes, shown
 from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates import ContextFile, Opening, template
 from dialogd.views.builds import events, look_into, why_of
@@ -109,6 +111,9 @@ class Job:
     cycles: Annotated[int, _number(0, "Improvements after the tasks. Default: 1.")] = 1
     expected: Annotated[int, _number(1, "How many tasks to expect. Default: 3.", "--tasks")] = EXPECTED
     gate_timeout: Annotated[str, _text("TIME", "How long the gate may take. Default: 15 minutes.")] = ""
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Try one: scripted agents, in a repository that is made for it.")
+    ] = False
     yes: Yes = False
 
     def wanted(self, goal: str | None, asked: Asked) -> Start:
@@ -147,6 +152,11 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
     itself. It says what it will be, and asks, before it starts. The moderator is agent M and the first of --agents, the
     tech lead is L. After a stop: dialogd build --continue
     """
+    if job.rehearse:
+        if names := _given(ctx, REHEARSAL_TAKES):
+            what = f"{names}: a rehearsal brings goal, repository and agents along"
+            raise BadInput(what, fix="leave it out, or leave --rehearse out")
+        goal, (job, asked, held) = "Read ages safely, and print them", _rehearsed(job, asked, held)
     lasts, settings = held.lasts, held.settings(goal)
     if held.go_on:
         cast = _gone_on(ctx, job, asked, held, settings)
@@ -156,9 +166,14 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
         wanted = job.wanted(goal, asked)
 
         def agree(opening: Opening) -> None:
-            for row in chain(_will_be(opening, job, asked), _tried(opening, job, settings)):
+            for row in chain(_about_rehearsal(job), _will_be(opening, job, asked), _tried(opening, job, settings)):
                 remark(row)
-            ask("Start it?", yes=job.yes)
+            try:
+                ask("Start it?", yes=job.yes)
+            except Refused:
+                if job.rehearse:
+                    shutil.rmtree(Path(job.repo).parent)
+                raise
 
         settings, cast = new_cast(
             settings,
@@ -171,7 +186,38 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
             equipped=lambda seats: _equipped(seats, job, wanted, settings),
         )
     with interruptible() as interrupt:
-        raise typer.Exit(perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens))
+        code = perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens)
+    for row in _about_rehearsal(job):
+        remark(row)
+    raise typer.Exit(code)
+
+
+REHEARSAL_TAKES = ("rehearse", "yes", "unattended", "gate_sees", "pace", "linger", "opens")
+
+
+def _rehearsed(job: Job, asked: Asked, held: Held) -> tuple[Job, Asked, Held]:
+    """What was asked for, with everything that a rehearsal brings along, in a temporary folder. Raises `DialogdError`.
+
+    Without a sandbox no gate runs what the agents wrote: every tree is untested.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="dialogd-rehearsal-"))
+    repo, gate = folder / "ages", "python3 -m unittest -q"
+    repo.mkdir()
+    new_repository(repo, script()["repository"])
+    if without := missing():
+        gate = ""
+        remark(f"note: {without}: it goes on untested")
+    job = replace(job, repo=str(repo), gate=gate, expected=len(script()["tasks"]), cycles=0)
+    asked = replace(asked, agents="rehearsal:build,rehearsal:build")
+    return job, asked, replace(held, file=str(folder / "dialog.md"), plan=str(folder))
+
+
+def _about_rehearsal(job: Job) -> Iterator[str]:
+    """What is said of a rehearsal before it starts, and once it has ended; of any other build nothing."""
+    if job.rehearse:
+        folder = str(Path(job.repo).parent)
+        yield "REHEARSAL: no model is asked and nothing is paid; agents say and write what was scripted"
+        yield f"repository, worktrees, dialog and plan lie in {folder}; remove them with: rm -r {shlex.quote(folder)}"
 
 
 LEADS = ("codex", "claude-code", "gemini", "opencode")
@@ -204,14 +250,14 @@ def _equipped(seats: Seats, job: Job, wanted: Start, settings: Settings) -> Seat
     """The seats with the repository that they may read or work on, and what tests it."""
     lead, moderator = _of_build(seats)
     kind_of(lead.backend)
-    why = writers()
+    why = writers() | ({auto.LAST_RESORT: ""} if job.rehearse else {})
     if lacking := why[kind := lead.backend.partition(":")[0]]:
         able = ", ".join(sorted(name for name in WRITING if not why[name]))
         raise BadInput(
             f"{lead.backend} cannot work as {lead.id} ({lead.title}): {lacking}",
             fix=f"name another: --agent {lead.id}=BACKEND, one of {able}{f'; or {BWRAP}' if kind in WRITING else ''}",
         )
-    if moderator.backend.partition(":")[0] == auto.LAST_RESORT:
+    if moderator.backend.partition(":")[0] == auto.LAST_RESORT and not job.rehearse:
         raise BadInput(
             f"{moderator.backend} cannot work as {moderator.id} ({moderator.title}): its lines plan nothing",
             fix=f"name another: --agent {moderator.id}=BACKEND",
@@ -227,20 +273,23 @@ WORDS = ("go_on", "file", "budget", "unattended", "yes")
 STARTS = ("gate_sees", "pace", "plan", "linger", "opens")
 
 
+def _given(ctx: typer.Context, taken: Collection[str | None]) -> str:
+    """What was given with the command beside what it takes, as people type it."""
+    return ", ".join(
+        "GOAL" if one.name == "goal" else one.opts[0]
+        for one in ctx.command.params
+        if one.name and one.name not in taken
+        and getattr(ctx.get_parameter_source(one.name), "name", "") == "COMMANDLINE"
+    )  # fmt: skip
+
+
 def _gone_on(ctx: typer.Context, job: Job, asked: Asked, held: Held, settings: Settings) -> Cast | None:
     """Have a build go on; its agents, None where their daemons run. Raises `BadInput` for what it does not take."""
     log = options.log_of(settings)
     rules = person.rules_of_build(options.dialog_at(log))
     runs = bool(daemons(settings, settings.file))
-    taken = {*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))}
-    given = {
-        one.name: "GOAL" if one.name == "goal" else one.opts[0]
-        for one in ctx.command.params
-        if one.name and one.name not in taken
-        and getattr(ctx.get_parameter_source(one.name), "name", "") == "COMMANDLINE"
-    }  # fmt: skip
-    names = ", ".join(given.values())
-    if runs and given.keys() & {*STARTS}:
+    names = _given(ctx, [*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))])
+    if runs and _given(ctx, [one.name for one in ctx.command.params if one.name not in STARTS]):
         raise BadInput(f"its daemons run, and take no {names}", fix="end them first: dialogd stop")
     if names:
         what = f"{names}: a build that goes on keeps what it began with"

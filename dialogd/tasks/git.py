@@ -397,6 +397,26 @@ def persons(name: str) -> list[str]:
     return [os.fsdecode(path) for path in done.stdout.split(b"\0")[:-1]]
 
 
+def new_repository(folder: Path, files: Mapping[str, str]) -> None:
+    """Make an empty folder a repository with one commit of these files on `main`. Raises `DialogdError`.
+
+    It has an identity of its own and signs nothing: what is tried in it asks for none of the person's keys.
+    """
+    _check_version()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    settings = {"user.name": "You", "user.email": "you@localhost", "commit.gpgSign": "false"}
+    for words in (
+        ("init", "--quiet", "--template=", "--initial-branch=main"),
+        *(("config", name, value) for name, value in settings.items()),
+        ("add", "--all"),
+        ("commit", "--quiet", "--message=Begin"),
+    ):
+        done = subprocess.run(["git", *words], cwd=folder, env=_environment(), capture_output=True, check=False)
+        if done.returncode:
+            raise failure(words[0], Done(done.returncode, b"", done.stderr.decode("utf-8", "backslashreplace")))
+
+
 # -- What the person publishes ----------------------------------------------------------------------------------------
 
 

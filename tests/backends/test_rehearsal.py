@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from dialogd.agent import prompt
-from dialogd.backends import Backend, Options, Request, Usage, load_backend
+from dialogd.backends import Backend, Options, Request, Usage, Workspace, load_backend
 from dialogd.backends.rehearsal import (
     SLOW_SECONDS,
     Rehearsal,
+    carry_out,
     means_it,
     quote,
     script,
 )
-from dialogd.errors import BadInput
+from dialogd.errors import BackendError, BadInput
 from dialogd.protocol import admit
 from dialogd.protocol.compose import agent_turn, received
 from dialogd.protocol.grammar import joint, parse, read_on, render
@@ -139,7 +140,7 @@ class TestVariants:
     def test_what_is_unknown_is_refused_with_a_fix(self, name: str) -> None:
         with pytest.raises(BadInput) as caught:
             load_backend(name, Options())
-        assert caught.value.fix.endswith(("deadlock, endless, ask, error, slow", "rehearsal:slow=0.5"))
+        assert caught.value.fix.endswith(("deadlock, endless, ask, build, error, slow", "rehearsal:slow=0.5"))
 
     @cases("variant", ["", "consensus", "deadlock", "endless", "ask", "slow=0"])
     async def test_the_first_line_says_that_no_model_was_asked(self, variant: str) -> None:
@@ -405,6 +406,36 @@ class TestMeansIt:
         )
         reply = "I read both.\n\n[VOTE: P1 approve | small]\n[VOTE: P2 reject]"
         assert means_it(reply, question) == "[VOTE: P1 approve]\n[VOTE: P2 reject]"
+
+
+class TestInAWorktree:
+    async def test_it_writes_in_its_worktree_and_nowhere_else(self, tmp_path: Path) -> None:
+        """Links that lie there, to a file and to one that is not there, give way to the files of the script."""
+        tree, kept = tmp_path / "tree", tmp_path / "kept"
+        for folder in (tree, tmp_path / "git", kept):
+            folder.mkdir()
+        (kept / "mine").write_text("mine")
+        (tree / "ages.py").symlink_to(kept / "mine")
+        (tree / "show.py").hardlink_to(kept / "mine")
+        (tree / "test_show.py").symlink_to(kept / "new")
+        where = Workspace(tree, tmp_path / "git", tmp_path / "git", (kept,))
+        files = script()["tasks"][0]["attempts"][0]["files"] | script()["tasks"][1]["attempts"][0]["files"]
+        carry_out(files, where)
+        assert {path.name: path.read_text() for path in tree.iterdir()} == files
+        assert not [path for path in tree.iterdir() if path.is_symlink()]
+        assert {path.name: path.read_text() for path in kept.iterdir()} == {"mine": "mine"}
+        with pytest.raises(BackendError, match="where the agent could write it"):
+            carry_out(files, replace(where, forbidden=(tree / "dialog.md",)))
+
+    async def test_lines_without_files_lead_no_build(self) -> None:
+        await Rehearsal(Options("build")).prepare_to_write()
+        for variant in ("", "slow=0"):
+            with pytest.raises(BackendError, match="carry nothing out"):
+                await Rehearsal(Options(variant)).prepare_to_write()
+
+    async def test_in_any_other_dialog_its_lines_are_the_usual_ones(self) -> None:
+        usual, own = Stage(), Stage(variant="build")
+        assert await own.reply("A") == await usual.reply("A")
 
 
 class TestQuote:
