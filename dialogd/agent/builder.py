@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from dialogd.protocol.model import SYSTEM, Draft, Entry, Mark
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import many, one_line
+from dialogd.store.disk import StateDir
+from dialogd.store.journal import Journals
 from dialogd.store.logfile import wall_time
 
 if TYPE_CHECKING:
@@ -61,19 +64,29 @@ class Builder:
         self.state = state
         self.is_busy = False
         self._open: Worktrees | None = None
-        self._before: GateResult | None = None  # the gate's end on the build's own base, once that was asked for
+        self._before: tuple[str, GateResult] | None = None  # a gate, and its end on the build's own base
 
     # -- what is asked of it --------------------------------------------------------------------------------------
 
-    def refuses(self, rules: Build) -> str:
+    def refuses(self, dialog: Dialog) -> str:
         """Why this daemon does nothing for this build, in words with the way out; "" where it does."""
+        if (rules := dialog.state.build.rules) is None:
+            return "there is no build"
         if self.repo is None:
             return f"its daemon was not told the repository; start it with --repo {rules.repo or 'DIR'}"
         if rules.repo and self.repo.resolve() != Path(rules.repo).resolve():
             return f"the dialog is about {rules.repo}, and its daemon was started with --repo {self.repo}"
-        if self.me == rules.lead and rules.gate and rules.gate != self.gate:
+        if self.me == rules.lead and rules.gate and rules.gate != self.gate and not self._is_by_command(dialog):
+            if dialog.state.build.gate_entry:
+                say = shlex.join(["dialogd", "tasks", "gate", rules.gate])
+                return f"the gate {rules.gate!r} stands in the file, and no command of yours here gave it: {say}"
             return f"the dialog asks for the gate {rules.gate!r}, and its daemon was started with {self.gate!r}; --gate"
         return ""
+
+    def _is_by_command(self, dialog: Dialog) -> bool:
+        from dialogd.tasks.gate import is_by_command
+
+        return is_by_command(dialog, Journals(StateDir(self.state).dialog(self.file)))
 
     async def work(self, dialog: Dialog, work: Work, aside: Aside) -> Note:
         """Open the worktree of a task, or run its gate; gives what makes the note that says what came of it."""
@@ -100,14 +113,14 @@ class Builder:
         if rules is None:
             return NO_MATERIAL
         if task := self._at_work(dialog):
-            self._check(rules)
+            self._check(dialog)
             worktree = self._worktree(dialog, task)
             self._worktrees(dialog).keep(worktree, EDITS.format(task.id))
             hidden, seen = beside(self.file, self.state), tuple(folder.expanduser() for folder in self.sees)
             where = Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(hidden), seen)
             return Material(workspace=where)
         if task := dialog.state.build.reviewed_by(self.me):
-            self._check(rules)
+            self._check(dialog)
             return Material(text="\n\n".join(self._submission(dialog, rules, task)))
         return NO_MATERIAL
 
@@ -129,7 +142,7 @@ class Builder:
         rules, task = dialog.state.build.rules, self._at_work(dialog)
         if rules is None or task is None:
             return None
-        self._check(rules)
+        self._check(dialog)
         title = one_line(f"Task {task.id}: {task.description}", LONGEST_TITLE)
         message = f"{title}\n\nIteration {task.iteration}."
         worktree = self._worktree(dialog, task)
@@ -137,8 +150,8 @@ class Builder:
 
     # -- how it does that -----------------------------------------------------------------------------------------
 
-    def _check(self, rules: Build) -> None:
-        if refusal := self.refuses(rules):
+    def _check(self, dialog: Dialog) -> None:
+        if refusal := self.refuses(dialog):
             raise BadInput(refusal, fix="start the daemon again with the flags of this build")
 
     def _worktrees(self, dialog: Dialog) -> Worktrees:
@@ -156,7 +169,7 @@ class Builder:
         """Open the next task's worktree; what was approved on another base is carried to the new one."""
         from dialogd.tasks.worktrees import Conflict
 
-        self._check(rules)
+        self._check(dialog)
         trees, base = self._worktrees(dialog), dialog.state.build.base or rules.base
         start, _, end = task.carried.partition("..")
         worktree = trees.open(task.number, task.description, start or base, anywhere=True)
@@ -176,7 +189,7 @@ class Builder:
 
     async def _gated(self, dialog: Dialog, rules: Build, task: Task, aside: Aside) -> Note:
         """Run the gate over exactly the submitted commit, in a folder of its own."""
-        self._check(rules)
+        self._check(dialog)
         trees = self._worktrees(dialog)
         is_allowed = task.gate == "run"
         found: tuple[Mark, ...] = () if is_allowed else await aside(lambda: self._found(dialog, trees, task))
@@ -190,7 +203,8 @@ class Builder:
 
         gate = Gate(rules.gate, rules.gate_timeout, trees, self.file, self.state, self.sees, aside)
         try:
-            ran = await gate.over(task.commit, f"{dialog.id}-{task.id}-{task.ref}", as_person=is_allowed)
+            name = "-".join(filter(None, (dialog.id, task.id, task.ref, dialog.state.build.gate_entry)))
+            ran = await gate.over(task.commit, name, as_person=is_allowed)
             says_nothing = "" if _asked_about(dialog, task) else await self._unrelated(gate, rules, task, ran)
         except NotInstalled as error:
             lacking = str(error)
@@ -198,7 +212,8 @@ class Builder:
                 return note(GateResult("untested", tail=f"The gate was not run: {lacking}."))
             return lambda _: build.ask_gate_note(rules, task, lacking, found, wall_time())
         if says_nothing:
-            fix = "mend that (--continue takes --gate-sees); `dialogd tasks retry` then has it run, and reviewed"
+            mend = "mend that (--continue takes --gate-sees), or change it (dialogd tasks gate CMD)"
+            fix = f"{mend}; `dialogd tasks retry` then has it run, and reviewed"
             raise Refused(f"the gate {says_nothing}. {last_line(ran)}", fix=fix)
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"
         said = f"`{rules.gate}`, {where}. {last_line(ran)}"
@@ -213,9 +228,9 @@ class Builder:
         changed = task.tree != gate.trees.tree_of(rules.base)
         if task.gate == "run" or ran.state != "failed" or not ran.tail.strip() or not changed:
             return ""
-        if self._before is None:
-            self._before = await gate.over(rules.base, f"base-{rules.base[:12]}")
-        is_same = (ran.code, ran.log) == (self._before.code, self._before.log)
+        if self._before is None or self._before[0] != rules.gate:
+            self._before = rules.gate, await gate.over(rules.base, f"base-{rules.base[:12]}")
+        is_same = (ran.code, ran.log) == (self._before[1].code, self._before[1].log)
         return f"ends as it did before anything was changed (exit code {ran.code}, the same output)" if is_same else ""
 
     def _found(self, dialog: Dialog, trees: Worktrees, task: Task) -> tuple[Mark, ...]:
@@ -277,8 +292,9 @@ def _names(diff: Diff, which: Callable[[FileDiff], bool] = lambda _: True) -> se
 
 
 def _since(dialog: Dialog, task: Task) -> list[Entry]:
-    """The entries of daemons after the task was submitted last."""
-    at = next((at for at, entry in enumerate(dialog.entries) if entry.id == task.entries[1]), len(dialog.entries))
+    """The entries of daemons after the task was submitted last, and the gate was given."""
+    begun = (task.entries[1], dialog.state.build.gate_entry)
+    at = max((at for at, entry in enumerate(dialog.entries) if entry.id in begun), default=len(dialog.entries))
     return [entry for entry in dialog.entries[at + 1 :] if entry.by == SYSTEM]
 
 

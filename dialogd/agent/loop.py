@@ -146,9 +146,8 @@ class Agent(Speaker):
 
     async def _work(self, dialog: Dialog, work: Work, clock: Clock) -> Action:
         """Do what a build asks this daemon for, and append the note that says what came of it."""
-        rules = dialog.state.build.rules
-        if rules is None or (why := self.builder.refuses(rules)):
-            return Wait("build", why if rules is not None else "there is no build")
+        if why := self.builder.refuses(dialog):
+            return Wait("build", why)
         key = (work.debt.key, work.due, work.task)
         if self._worked is None or self._worked[0] != key:
             self._worked = None

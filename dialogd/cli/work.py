@@ -25,7 +25,7 @@ from dialogd import person
 from dialogd.backends import WRITING, auto, kind_of, writers
 from dialogd.backends.command import BWRAP, missing
 from dialogd.backends.rehearsal import script
-from dialogd.backends.seats import Cast, Seat
+from dialogd.backends.seats import Cast, Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.create import Asked, Seats, Start, former_cast, new_cast, takes_options
 from dialogd.cli.launch import Held, interruptible, perform
@@ -42,6 +42,7 @@ from dialogd.protocol.model import USER
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, in_words, many, one_line
+from dialogd.store.disk import StateDir
 from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, judge_here, opened
 from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
 from dialogd.tasks.git import Git, checkout_at, new_repository, push, remotes, shown
@@ -166,7 +167,12 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
         wanted = job.wanted(goal, asked)
 
         def agree(opening: Opening) -> None:
-            for row in chain(_about_rehearsal(job), _will_be(opening, job, asked), _tried(opening, job, settings)):
+            rules = opening.rules.build
+            assert rules is not None
+            trees = Worktrees(Path(rules.repo), build=opening.dialog)
+            gate = Gate(rules.gate, rules.gate_timeout, trees, settings.file, settings.state_dir, job.toolchains)
+            tried = _tried(gate, rules.base, yes=job.yes)
+            for row in chain(_about_rehearsal(job), _will_be(opening, job, asked), tried):
                 remark(row)
             try:
                 ask("Start it?", yes=job.yes)
@@ -384,19 +390,16 @@ def _will_be(opening: Opening, job: Job, asked: Asked) -> Iterator[str]:
     )
 
 
-def _tried(opening: Opening, job: Job, settings: Settings) -> Iterator[str]:
-    """How the gate ends on the commit that the build starts from, as it will run on each task."""
-    rules = opening.rules.build
-    if rules is None or not rules.gate or missing():
+def _tried(gate: Gate, base: str, *, yes: bool) -> Iterator[str]:
+    """How the gate ends on the commit that the work starts from, as it will run on each task."""
+    if not gate.command or missing():
         return
-    trees = Worktrees(Path(rules.repo), build=opening.dialog)
-    gate = Gate(rules.gate, rules.gate_timeout, trees, settings.file, settings.state_dir, job.toolchains)
-    way_out = "; Ctrl-C leaves that out" if sys.stdin.isatty() and not job.yes else ""
-    yield f"tried   the gate runs on {rules.base[:12]}, before anything is changed{way_out}"
+    way_out = "; Ctrl-C leaves that out" if sys.stdin.isatty() and not yes else ""
+    yield f"tried   the gate runs on {base[:12]}, before anything is changed{way_out}"
     try:
-        ran = asyncio.run(gate.over(rules.base, name := f"base-{rules.base[:12]}"))
+        ran = asyncio.run(gate.over(base, name := f"base-{base[:12]}"))
     except KeyboardInterrupt:
-        if job.yes:
+        if yes:
             raise
         yield "        interrupted: how it ends is not known"
         return
@@ -408,7 +411,7 @@ def _tried(opening: Opening, job: Job, settings: Settings) -> Iterator[str]:
         return
     how = f"could not start: exit code {ran.code}" if ran.code in NOT_STARTED else f"failed: exit code {ran.code}"
     if ran.state == "timeout":
-        how = f"had not ended in {in_words(rules.gate_timeout)}: --gate-timeout gives it more"
+        how = f"had not ended in {in_words(gate.limit)}: --gate-timeout gives it more"
     yield f"        it {how}"
     yield from (f"          {line(row)}" for row in ran.tail.split("\n")[-5:] if row.strip())
     yield f"        its output: {gate.log(name)}"
@@ -738,16 +741,32 @@ def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> 
 @tasks.command("gate")
 def gate(
     how: Annotated[
-        str, typer.Argument(metavar="run|untested", help="Run it all the same, or have it reviewed untested.")
+        str, typer.Argument(metavar="CMD|run|untested", help="Another command; or your word where there is no sandbox.")
     ],
+    yes: Yes = False,
     file: options.FileOption = None,
 ) -> None:
-    """Say what becomes of the gate where there is no sandbox.
+    """Have another command test the tasks, or say what becomes of the gate without a sandbox.
 
-    It runs what the agent wrote, as you. Your word is for the tree that waits, and for no other.
+    A command ('npm test') is tried where the work starts from, and asked about. It tests every tree that is not
+    approved yet: what the one before said of that counts no more. Without a sandbox the gate waits: `run` has it run
+    what the agent wrote, as you, on the tree that waits and no other; `untested` has that tree reviewed untested.
     """
-    settings, log, _ = options.opened(file)
-    done(settings, person.gate(log, how), "the gate runs" if how == "run" else "it is reviewed untested")
+    settings, log, dialog = options.opened(file)
+    if how in ("run", "untested"):
+        done(settings, person.gate(log, how), "the gate runs" if how == "run" else "it is reviewed untested")
+        return
+    person.admitted(log, "tasks gate")
+    rules, command, secrets = person.rules_of_build(dialog), person.gate_command(how), options.own_secrets()
+    kept = saved_cast(StateDir(settings.state_dir), settings.file)
+    sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id == rules.lead for one in seat.gate_sees]
+    trees = Worktrees(Path(rules.repo), build=f"trial-{dialog.id}")  # a name that the gate of its daemon has not
+    trial = Gate(command, rules.gate_timeout, trees, settings.file, settings.state_dir, sees)
+    for row in _tried(trial, dialog.state.build.base or rules.base, yes=yes):
+        remark(row)
+    ask(f"Test the tasks by {line(command)!r} from now on?", yes=yes)
+    after = person.another_gate(log, command, secrets=secrets)
+    done(settings, after, f"the gate is {line(command)!r} from the next tree on")
 
 
 # -- Does a commit have a tree that was approved? ---------------------------------------------------------------------

@@ -3,6 +3,7 @@
 [TASK_PROPOSED: description | criterion; criterion | after 1, 2 | 2 h]     by the moderator; 001, 002 … in file order
 [IMPROVEMENT: category | priority | impact | hours | rationale | files | criterion; criterion]     likewise
 [TASK: 001 | state | …] and [GATE: 001 | state | …]     records of daemons, and the person's word on them
+[GATE: all | command | make test]                       by the person: what tests the trees from there on
 [FINDING: severity | category | file | line | issue | suggestion]     of any review; numbered 1, 2 … in file order
 [RESOLVED: 2 | how]                                                   by the agent that raised it
 [SCORE: code quality 80 | test coverage 70 | …]                       each part up to the most that it may have
@@ -167,6 +168,7 @@ class Tasks:
     rules: Build | None = None
     cycles: int = 0  # of improvement there were so far
     base: str = ""  # the last approved commit; before the first one the build's own counts
+    gate_entry: str = ""  # in which the person gave the gate that `rules` has; "" for that of the header
     top: int = 0  # the highest number that was given, also to a task of a withdrawn turn
     is_wanted: bool = False  # the person has said what they want beyond them, once they were done
     silent: int = 0  # the moderator's turns in a row that planned nothing
@@ -458,7 +460,24 @@ def _recorded(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     return tasks.with_(task, state=state, **new) if new else tasks
 
 
+def _another_gate(tasks: Tasks, build: Build, said: Said, command: str) -> Tasks:
+    """After the person gave another gate: it tests what is not approved yet, whatever the one before said of that."""
+    tasks = replace(tasks, rules=replace(build, gate=command), gate_entry=said.id)
+    for task in tasks.all:
+        if SUBMITTED in (task.state, task.was):
+            tasks = tasks.with_(task, gate="", log="")
+    return tasks
+
+
+def command_of(mark: Mark) -> str:
+    """The command that a GATE of the person's gives for all trees; "" where it gives none."""
+    head, state, command = (*(part.strip() for part in mark.value.split("|", 2)), "", "", "")[:3]
+    return command if (head.casefold(), state.casefold()) == ("all", "command") else ""
+
+
 def _gate(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
+    if tasks.rules is not None and said.is_persons and (command := command_of(mark)):
+        return _another_gate(tasks, tasks.rules, said, command)
     task, state = tasks.of(number_of(mark)), (*fields_of(mark), "")[1].casefold()
     if task is None or task.state != SUBMITTED or value_of(mark, "tree") not in ("", task.tree):
         return tasks

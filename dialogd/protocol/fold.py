@@ -253,6 +253,7 @@ def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
     spoke = said.is_on_tasks
     (was, old), (now, new) = before.due, state.build.due
     is_other = was is not now or (old and old.number) != (new and new.number)
+    is_other |= now is build.Due.GATE and before.gate_entry != state.build.gate_entry  # which ends the run of the old
     is_free = set(state.owing) <= {USER}
     is_back = said.mark("INVITE") is not None and is_free and not state.questions.open
     if (is_back or (spoke and (is_other or is_free))) and header.agent(named) and state.outcome is None:

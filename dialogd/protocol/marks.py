@@ -94,7 +94,7 @@ _ROWS: Mapping[str, Mapping[str, tuple[Who, str]]] = {
         "STALLED": (_D, "an agent gave no answer in time"),
         "AGENT_ERROR": (_D, "an agent failed: who, cause, fix"),
         "DIGEST": (_D, "sums up turns for the agents whose window they no longer fit: author, turns, cost"),
-        "GATE": (_D | _P, "what the tests said of a submitted tree; by the person: run, untested"),
+        "GATE": (_D | _P, "what the tests said of a submitted tree; by the person: run, untested, command"),
         "DEFAULT_TAKEN": (_D, "the deadline of a question passed: its default counts as the answer"),
         "DECIDED": (_D, "the rule of this dialog decided: it ends"),
         "MAX_TURNS_REACHED": (_D, "the limit of turns or rounds ended the dialog"),

@@ -306,9 +306,10 @@ class OnTasks(wire.Meant):
 
 
 class OnGate(wire.Meant):
-    """What becomes of the gate where there is no sandbox."""
+    """What becomes of the gate where there is no sandbox; or another command for it."""
 
-    how: Literal["run", "untested"]
+    how: Literal["run", "untested", "command"]
+    command: str = Field("", description="of `command`: what tests the tasks from now on", max_length=10_000)
 
 
 class OnBranch(wire.Meant):
@@ -339,7 +340,9 @@ def build_routes(app: FastAPI, agent: Agent, write: Write) -> None:
 
     @app.post("/gate")
     async def gate(said: OnGate) -> wire.Done:
-        """Let a build's gate run without a sandbox on the tree that waits, or have that tree reviewed untested."""
+        """Let a build's gate run without a sandbox on the tree that waits, review it untested, or change the gate."""
+        if said.how == "command":
+            return await write(lambda: person.another_gate(log, said.command, secrets=secrets))
         return await write(lambda: person.gate(log, said.how))
 
     @app.post("/merge")
@@ -368,8 +371,8 @@ def build_routes(app: FastAPI, agent: Agent, write: Write) -> None:
 
 def repository(dialog: Dialog, agent: Agent) -> Path:
     """The repository that this daemon was started with: what a file names is nothing to it. Raises `Refused`."""
-    rules, builder = person.rules_of_build(dialog), agent.builder
-    if (why := builder.refuses(rules)) or builder.repo is None:
+    builder = agent.builder
+    if (why := builder.refuses(dialog)) or builder.repo is None:
         raise Refused(f"cannot be merged from here: {why}", fix="do it in a terminal: dialogd build merge")
     return builder.repo
 
@@ -464,6 +467,7 @@ def tasks_piece(dialog: Dialog, look: Look) -> str:
         done=sum(row.task.state in (APPROVED, MERGED) for row in found),
         ready=sum(row.task.state == APPROVED for row in found),
         branch=known.rules.branch,
+        gate=known.rules.gate,
         needed=("", "") if is_over else asked(known),
         acts=[] if is_over else acts_of(known),
         over=is_over,

@@ -464,10 +464,11 @@ class Journals:
         """Number, hash and text of every turn known to have been committed, by number."""
         return sorted((n, chain, text) for journal in self.all() for n, chain, text, _ in journal.turns())
 
-    def remembered(self) -> set[str]:
-        """The hashes of all entries that journals here know, those that were set aside included."""
+    def remembered(self, writer: str = "") -> set[str]:
+        """The hashes of all entries that journals here, or those of one writer, know; of those set aside too."""
         folders = (self.folder, *self.folder.glob("aside/*"))
-        records = (r for folder in folders for journal in Journals(folder).all() for r in journal.records())
+        found = (one for folder in folders for one in Journals(folder).all() if writer in ("", one.writer))
+        records = (record for journal in found for record in journal.records())
         return {
             chain_of(str(record["entry"]).encode("utf-8", "surrogatepass"))
             for record in records

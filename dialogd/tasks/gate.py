@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.backends.command import BWRAP, confined, homes, limits_of, missing
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
-from dialogd.protocol.build import GateResult
+from dialogd.protocol.build import GateResult, command_of
+from dialogd.protocol.model import Condition
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.store.child import Child, Limits
 from dialogd.store.disk import StateDir, fix, why, write_over
+from dialogd.store.journal import PERSON, Journals
 
 if TYPE_CHECKING:
     from dialogd.tasks.worktrees import Worktrees
@@ -77,6 +80,18 @@ class Gate:
             await self.aside(lambda: remove(export))
             with suppress(OSError):
                 trees.root.rmdir()  # where no worktree is in it yet
+
+
+def is_by_command(dialog: Dialog, journals: Journals) -> bool:
+    """True where the gate that the file has now was given by a command of the person's on this machine.
+
+    A line that was typed, copied or written by a session gives none: a file alone makes no daemon run anything.
+    """
+    rules, entry = dialog.state.build.rules, dialog.entry(dialog.state.build.gate_entry)
+    if rules is None or entry is None or not (entry.is_persons and entry.linked):
+        return False
+    is_whole = entry.condition is Condition.SOUND and rules.gate in map(command_of, entry.all("GATE"))
+    return is_whole and entry.chain in journals.remembered(PERSON)
 
 
 def beside(file: Path, state: Path) -> list[Path]:

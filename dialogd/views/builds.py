@@ -241,7 +241,7 @@ class _Events:
         elif task.state == MERGED:
             words = ", ".join(filter(None, (f"commit {task.commit[:12]}", task.why)))
             yield self.event("TASK_MERGED", task, words, overruled=task.why.removeprefix("although ") or None)
-        elif old.state in (build.STUCK, ERROR) and task.state not in (APPROVED, DROPPED):
+        elif old.state in (build.STUCK, ERROR) and task.state not in (old.state, APPROVED, DROPPED):
             yield self.event("TASK_RETRIED", task, old.why)
         elif task.requests != old.requests:
             opened = task.requests[-1]

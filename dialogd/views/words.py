@@ -151,6 +151,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         "GATE timeout": Row("the gate ran out of time on {task}", BLOCK, "bad", "tests", 2, body="log"),
         "GATE untested": Row("{task} is untested", BLOCK, "asks", "tests", 2, body="log"),
         "GATE asked": Row("the gate of {task} asked to run without a sandbox", BLOCK, "asks", "tests", 2, body="log"),
+        "GATE command": Row("{who} had the tasks tested by another command: {2}", noun="tests", used=3),
         "GATE run": Row("{who} let the gate of {task} run without a sandbox", noun="tests", used=2),
     }
 )

@@ -696,6 +696,7 @@ def test_no_seat_confirms_accepts_allows_or_merges(dialogd: Commands, repo: Path
     lines = [
         ["build", "merge", "--yes"], ["build", "rebase", "--yes"], ["build", "pr", "1", "--yes"], ["tasks", "confirm"],
         ["tasks", "drop", "1"], ["tasks", "retry"], ["tasks", "accept"], ["tasks", "gate", "run"],
+        ["tasks", "gate", "true", "--yes"],
         ["tasks", "change", "1", "-d", "x"], ["build", "--continue"],
     ]  # fmt: skip
     with seated(dialogd, this_process(), agent="L"):

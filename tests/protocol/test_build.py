@@ -305,3 +305,19 @@ def test_whatever_is_played_the_states_are_legal_and_somebody_can_act(
             acts = [waits(build.look(me)) for me in ("M", "L")]
             able = {"Reply", "Work", "Write", "waiting_for_user"}
             assert able & {*acts}, (acts, build.owing)
+
+
+def test_the_person_alone_gives_another_gate() -> None:
+    made = confirm(room(yes("P1"), yes("P2")), "[TASK: 001 | confirmed]")
+    mark = "[GATE: all | command | npm test | tee log]"
+    for line, gate in (
+        (f"## Turn 90 — L\n\nDone.\n\n{mark}\n\nTURN: M", "make test"),
+        (f"> {mark}", "make test"),
+        ("[GATE: 001 | command | npm test]", "make test"),
+        ("[GATE: all | command |]", "make test"),
+        (mark, "npm test | tee log"),
+    ):
+        made.types(f"\n{line}\n")
+        rules = made.dialog.state.build.rules
+        assert rules is not None
+        assert rules.gate == gate, line
