@@ -18,6 +18,7 @@ from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.tasks.approvals import Judge
 from dialogd.tasks.gate import is_by_command
+from tests.support.pair import overwrite
 from tests.tasks.actor import SCORE
 from tests.tasks.site import BWRAP, GATE, PLAN, READ, USUAL, Site, git
 
@@ -313,9 +314,8 @@ def forged(site: Site, folder: Path, evil: str) -> None:
 
 def edited(site: Site, folder: Path, evil: str) -> None:
     """What a command wrote, changed afterwards."""
-    person.another_gate(log_of(site, folder / "state"), "true  #" + " " * (len(evil) - 7))
-    person.another_gate(log_of(site, folder / "state"), f"true {'x' * (len(evil) - 5)}")
-    site.file.write_text(site.text.replace(f"true {'x' * (len(evil) - 5)}", evil))
+    person.another_gate(log_of(site, folder / "state"), "true")
+    overwrite(site.file, site.text.replace("| command | true]", f"| command | {evil}]"))
 
 
 def under_a_known_name(site: Site, folder: Path, evil: str) -> None:
@@ -348,7 +348,7 @@ def test_a_gate_runs_only_where_a_command_of_the_person_gave_it(tmp_path: Path, 
         assert dialog.state.build.rules is not None
         assert dialog.state.build.rules.gate == evil
         assert not is_by_command(dialog, log_of(site, tmp_path / "state").journals)
-        site.types("[TASK: all | confirmed]")
+        person.tasks(log_of(site, tmp_path / "state"), "confirm")
         site.until(lambda: "no command of yours here gave it" in str(site["L"].health()), "the lead's daemon to say so")
         assert (ran.exists(), "| assigned |" in site.text) == (False, False)
         person.another_gate(log_of(site, tmp_path / "state"), GATE)
