@@ -338,7 +338,7 @@ def _is_loopback(url: str) -> bool:
 
 # -- What there is to set ---------------------------------------------------------------------------------------------
 
-USERS_OWN = ("tools", "repo", "gate", "gate_sees")
+USERS_OWN = ("tools", "repo", "gate", "gate_sees", "setup", "setup_network")
 HOOKS = ("on_question", "on_stalled", "on_error", "on_end", "on_event")  # commands that alerts go to
 _BARE = (
     "escalation_threshold", "session_max_agents", "session_max_messages", "session_max_tokens", "session_max_time",
@@ -395,6 +395,8 @@ class Settings:
     gate_sees: tuple[Path, ...] = _setting(
         (), "of a build's lead: folders of home and checkout that its gate reads", "paths"
     )
+    setup: str = _setting("", "of a build's lead: the command that makes what the tests need beside a task's files")
+    setup_network: bool = _setting(False, "of a build's lead: its setup may use the network")
     tool_calls: int = _setting(10, "calls of tools that one turn may make; 0: no tools are offered", "count or 0")
     plan: bool | Path = _setting(True, "leave a plan at the end: `true`, `false`, or the folder it goes to", "plan")
     max_rounds: int | None = _setting(None, "rounds after which a new dialog ends", "count")

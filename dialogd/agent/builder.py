@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,22 +49,35 @@ NO_MATERIAL = Material()
 class Builder:
     """The hands of agent `me` in a build of the dialog `file`; `state` is the state directory.
 
-    `repo`, `gate` and what else that `sees` come from the flags of its daemon: a file alone makes no daemon read
-    or run anything. Hidden from the gate are the dialog with all that lies beside it, the state directory, and what
-    else there is of the repository: the tree under test stands in the checkout's place.
+    `repo`, `gate`, what else that `sees`, and `setup` with its `network` come from the flags of its daemon: a file
+    alone makes no daemon read or run anything. Hidden from the gate are the dialog with all that lies beside it, the
+    state directory, and what else there is of the repository: the tree under test stands in the checkout's place, with
+    a setup in that of its worktree.
     `is_busy` is True while something is done that its peers must wait for.
     """
 
-    def __init__(self, me: str, repo: Path | None, gate: str, sees: Sequence[Path], file: Path, state: Path) -> None:
+    def __init__(
+        self,
+        me: str,
+        repo: Path | None,
+        gate: str,
+        sees: Sequence[Path],
+        setup: str,
+        network: bool,
+        file: Path,
+        state: Path,
+    ) -> None:
         self.me = me
         self.repo = repo
         self.gate = gate
         self.sees = sees
+        self.setup = setup
+        self.network = network
         self.file = file
         self.state = state
         self.is_busy = False
         self._open: Worktrees | None = None
-        self._before: tuple[str, GateResult] | None = None  # a gate, and its end on the build's own base
+        self._before: dict[tuple[str, Path], GateResult] = {}  # on the build's own base: of a gate, at a place
 
     # -- what is asked of it --------------------------------------------------------------------------------------
 
@@ -81,6 +94,11 @@ class Builder:
                 say = shlex.join(["dialogd", "tasks", "gate", rules.gate])
                 return f"the gate {rules.gate!r} stands in the file, and no command of yours here gave it: {say}"
             return f"the dialog asks for the gate {rules.gate!r}, and its daemon was started with {self.gate!r}; --gate"
+        if self.me == rules.lead and rules.setup and rules.setup != self.setup:
+            own = f"its daemon was started with {self.setup!r}"
+            return f"the dialog asks for the setup {rules.setup!r}, and {own}; --setup"
+        if self.me == rules.lead and rules.setup_network and not self.network:
+            return "the dialog asks for a setup with the network, and its daemon was started without; --setup-network"
         return ""
 
     def _is_by_command(self, dialog: Dialog) -> bool:
@@ -96,6 +114,10 @@ class Builder:
             if work.due is Due.GATE:
                 return await self._gated(dialog, rules, work.task, aside)
             note: Note = await aside(lambda: self._assigned(dialog, rules, work.task))
+            if rules.setup:
+                trees, base = self._worktrees(dialog), dialog.state.build.base or rules.base
+                task = replace(work.task, base=trees.git.commit(base))
+                await self._kit(dialog, rules, task, await aside(lambda: self._worktree(dialog, task)), aside)
             return note
         except StorageError:
             raise
@@ -107,7 +129,8 @@ class Builder:
 
     def material(self, dialog: Dialog) -> Material:
         """What the turn that this agent owes needs from git. Raises `DialogdError`."""
-        from dialogd.tasks.gate import beside
+        from dialogd.tasks.gate import beside, in_worktree
+        from dialogd.tasks.kit import kit
 
         rules = dialog.state.build.rules
         if rules is None:
@@ -117,7 +140,11 @@ class Builder:
             worktree = self._worktree(dialog, task)
             self._worktrees(dialog).keep(worktree, EDITS.format(task.id))
             hidden, seen = beside(self.file, self.state), tuple(folder.expanduser() for folder in self.sees)
-            where = Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(hidden), seen)
+            trees, at = self._worktrees(dialog), worktree.path.resolve()
+            parts = in_worktree([folder.resolve() for folder in seen], trees.checkout.path, at)
+            if rules.setup:
+                parts |= kit(trees, at, rules.setup, rules.setup_network, task.base)
+            where = Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(hidden), seen, parts)
             return Material(workspace=where)
         if task := dialog.state.build.reviewed_by(self.me):
             self._check(dialog)
@@ -187,6 +214,18 @@ class Builder:
         kept = trees.kept(worktree)
         return lambda _: build.assigned_note(task, worktree.branch, base, wall_time(), files, kept)
 
+    async def _kit(
+        self, dialog: Dialog, rules: Build, task: Task, worktree: Worktree, aside: Aside
+    ) -> Mapping[Path, Path]:
+        """What the tests of a task need beside its files, made by the person's setup unless it is there."""
+        from dialogd.tasks.gate import Gate
+        from dialogd.tasks.kit import prepare
+
+        trees = self._worktrees(dialog)
+        setup = Gate(rules.setup, rules.gate_timeout, trees, self.file, self.state, self.sees, aside)
+        name = f"setup-{dialog.id}-{task.id}"
+        return await prepare(setup, worktree.path.resolve(), task.base, name, network=rules.setup_network)
+
     async def _gated(self, dialog: Dialog, rules: Build, task: Task, aside: Aside) -> Note:
         """Run the gate over exactly the submitted commit, in a folder of its own."""
         self._check(dialog)
@@ -203,9 +242,14 @@ class Builder:
 
         gate = Gate(rules.gate, rules.gate_timeout, trees, self.file, self.state, self.sees, aside)
         try:
+            there: dict[str, Any] = {}
+            if rules.setup:
+                worktree = await aside(lambda: self._worktree(dialog, task))
+                parts = await self._kit(dialog, rules, task, worktree, aside)
+                there = {"at": worktree.path.resolve(), "kit": parts}
             name = "-".join(filter(None, (dialog.id, task.id, task.ref, dialog.state.build.gate_entry)))
-            ran = await gate.over(task.commit, name, as_person=is_allowed)
-            says_nothing = "" if _asked_about(dialog, task) else await self._unrelated(gate, rules, task, ran)
+            ran = await gate.over(task.commit, name, as_person=is_allowed, **there)
+            says_nothing = "" if _asked_about(dialog, task) else await self._unrelated(gate, rules, task, ran, there)
         except NotInstalled as error:
             lacking = str(error)
             if dialog.state.build.is_alone:
@@ -219,7 +263,7 @@ class Builder:
         said = f"`{rules.gate}`, {where}. {last_line(ran)}"
         return note(replace(ran, tail=f"{said}\n\n{fenced(ran.tail)}" if ran.tail.strip() else said))
 
-    async def _unrelated(self, gate: Gate, rules: Build, task: Task, ran: GateResult) -> str:
+    async def _unrelated(self, gate: Gate, rules: Build, task: Task, ran: GateResult, there: Mapping[str, Any]) -> str:
         """Why a red gate says nothing of the task, so that no review is paid for; "" where it may say something."""
         from dialogd.tasks.gate import NOT_STARTED
 
@@ -228,9 +272,10 @@ class Builder:
         changed = task.tree != gate.trees.tree_of(rules.base)
         if task.gate == "run" or ran.state != "failed" or not ran.tail.strip() or not changed:
             return ""
-        if self._before is None or self._before[0] != rules.gate:
-            self._before = rules.gate, await gate.over(rules.base, f"base-{rules.base[:12]}")
-        is_same = (ran.code, ran.log) == (self._before[1].code, self._before[1].log)
+        key = (rules.gate, there.get("at", gate.trees.checkout.path))
+        if key not in self._before:
+            self._before[key] = await gate.over(rules.base, f"base-{rules.base[:12]}", **there)
+        is_same = (ran.code, ran.log) == (self._before[key].code, self._before[key].log)
         return f"ends as it did before anything was changed (exit code {ran.code}, the same output)" if is_same else ""
 
     def _found(self, dialog: Dialog, trees: Worktrees, task: Task) -> tuple[Mark, ...]:

@@ -161,6 +161,8 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         repo=settings.repo,
         gate=settings.gate,
         gate_sees=settings.gate_sees,
+        setup=settings.setup,
+        setup_network=settings.setup_network,
     )
 
 

@@ -85,7 +85,8 @@ class Behavior:
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
     one dialog; with `is_capped` the usual limits do where nobody here set one. `reads_files`: its tools can.
     It is offered tools of its dialog and of `servers`, and may make `tool_calls` calls in one turn. `repo` is the
-    repository of a build, `gate` the command that tests it, `gate_sees` the folders of home and checkout that it reads.
+    repository of a build, `gate` the command that tests it, `gate_sees` the folders of home and checkout that it reads,
+    `setup` the command that makes what the tests need beside a task's files, with `setup_network` from the network.
     """
 
     name: str = ""
@@ -107,6 +108,8 @@ class Behavior:
     repo: Path | None = None
     gate: str = ""
     gate_sees: tuple[Path, ...] = ()
+    setup: str = ""
+    setup_network: bool = False
 
 
 class Seen:
@@ -239,7 +242,7 @@ class Speaker:
         self.has_kept = True
         self.disk = DiskThread()
         self.approvals = ApprovalQueue(me, hub.publish)
-        own = (behavior.repo, behavior.gate, behavior.gate_sees)
+        own = (behavior.repo, behavior.gate, behavior.gate_sees, behavior.setup, behavior.setup_network)
         self.builder = Builder(me, *own, file.path, file.journals.folder.parents[1])
 
     async def on_disk(self, work: Callable[[], T]) -> T:

@@ -125,6 +125,7 @@ class Workspace:
     # What an agent must never write: dialog file, lock, their folder, state directory, shared temporary folder, home.
     forbidden: tuple[Path, ...] = ()
     seen: tuple[Path, ...] = ()  # folders that can be read wherever they lie, as by the gate
+    kit: Mapping[Path, Path] = field(default_factory=dict)  # places in `path`, and what stands there, to be read
 
     @property
     def guarded(self) -> tuple[Path, ...]:
@@ -143,6 +144,14 @@ class Workspace:
                         fix="keep the dialog, its state directory and git's own folders outside of worktrees",
                         kind="unsafe",
                     )
+
+    @property
+    def shown(self) -> dict[Path, Path]:
+        """The parts of the kit for which there is a place: an agent may have put a link or a file there."""
+        return {
+            place: source for place, source in self.kit.items()
+            if place.resolve() == place and (not place.exists() or place.is_dir() == source.is_dir())
+        }  # fmt: skip
 
     def confined(
         self,
@@ -171,7 +180,9 @@ class Workspace:
         there = [path for path in there if not any(path.is_relative_to(root) for root in roots)]
         guarded = [path for path in self.guarded if not any(path.resolve().is_relative_to(one) for one in hidden)]
         fixed = [*there, self.git_dir, self.common_dir, *guarded, self.path / ".git", *pinned]
-        return confined(command, cwd=cwd, writable=roots, read_only=fixed, hidden=hidden, network=True)
+        return confined(
+            command, cwd=cwd, writable=roots, read_only=fixed, hidden=hidden, shown=self.shown, network=True
+        )
 
 
 @dataclass(frozen=True, slots=True)

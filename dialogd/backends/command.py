@@ -309,15 +309,17 @@ def confined(
     read_only: Sequence[Path] = (),
     hidden: Sequence[Path] = (),
     instead: Mapping[Path, Path] | None = None,
+    shown: Mapping[Path, Path] | None = None,
     network: bool,
 ) -> list[str]:
     """The words that run `command` in a sandbox; its environment is that of whoever runs them.
 
     The whole system is there to be read. `writable` paths, which must exist, can be written; `hidden` folders are
     empty and keep nothing, hidden files cannot be opened. Where a folder is a key of `instead`, another one stands, to
-    be written. Of rules for a path and one above it the deeper counts, of two for the same path the stricter. /tmp,
-    /dev, /proc, processes and, without `network`, the network are its own, and /run, where sockets lie, is empty. It
-    ends with whoever started it, and has no terminal. The superuser's processes are counted by a `Child` alone.
+    be written; at each place of `shown`, a path without links, what it names, to be read. Of rules for a path and one
+    above it the deeper counts, of two for the same path the stricter. /tmp, /dev, /proc, processes and, without
+    `network`, the network are its own, and /run, where sockets lie, is empty. It ends with whoever started it, and has
+    no terminal. The superuser's processes are counted by a `Child` alone.
     """
     rules: dict[Path, str] = {}
     shared = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), _RUNNING}
@@ -325,11 +327,11 @@ def confined(
     rules.update((path.resolve(), "--bind") for path in writable)
     rules.update((path.resolve(), "--ro-bind") for path in visible if path.exists())
     rules.update((path.resolve(), "--tmpfs") for path in (*shared, *hidden) if path.exists())
-    sources = {path.resolve(): source.resolve() for path, source in (instead or {}).items()}
-    covered = [
-        path for path, kind in rules.items() if kind == "--tmpfs" and not sources.keys().isdisjoint(path.parents)
-    ]
-    rules = {path: kind for path, kind in rules.items() if path not in covered} | dict.fromkeys(sources, "--bind")
+    others, shown = {path.resolve(): source.resolve() for path, source in (instead or {}).items()}, shown or {}
+    covered = [path for path, kind in rules.items() if kind == "--tmpfs" and not others.keys().isdisjoint(path.parents)]
+    rules = {path: kind for path, kind in rules.items() if path not in covered}
+    rules |= dict.fromkeys(others, "--bind") | dict.fromkeys(shown, "--ro-bind")
+    sources = {**others, **shown}
     rules.pop(Path("/"), None)  # which is to be read as it is
     words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--as-pid-1", *([] if network else ["--unshare-net"])]

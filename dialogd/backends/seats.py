@@ -38,6 +38,8 @@ class Seat:
     repo: str = ""  # what the lead of a build works on
     gate: str = ""  # the command that tests it
     gate_sees: tuple[str, ...] = ()  # the folders of home and checkout that it can read
+    setup: str = ""  # the command that makes what the tests need beside a task's files
+    setup_network: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -58,10 +60,12 @@ class Seat:
         pairs = {
             "backend": self.backend, "model": self.model, "command": self.command, "project": self.project,
             "price": self.price, "budget": self.budget, "session": self.session, "repo": self.repo, "gate": self.gate,
+            "setup": self.setup,
         }  # fmt: skip
         words = [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
         words += [part for folder in self.gate_sees for part in ("--gate-sees", folder)]
-        return [*words, "--trust-project"] if self.trust_project else words
+        switches = {"--trust-project": self.trust_project, "--setup-network": self.setup_network}
+        return [*words, *(flag for flag, is_on in switches.items() if is_on)]
 
 
 @dataclass(frozen=True, slots=True)

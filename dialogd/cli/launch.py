@@ -645,7 +645,8 @@ def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str
 # Settings that are options of the same name.
 OWN = (
     "port", "backend", "command", "model", "name", "role", "pace", "project", "max_tokens", "effort", "base_url", "api",
-    "session", "trust_project", "repo", "gate", "gate_sees", "price", "budget", "digest", "debug",
+    "session", "trust_project", "repo", "gate", "gate_sees", "setup", "setup_network", "price", "budget", "digest",
+    "debug",
 )  # fmt: skip
 
 

@@ -44,8 +44,9 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, in_words, many, one_line
 from dialogd.store.disk import StateDir
 from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, judge_here, opened
-from dialogd.tasks.gate import NOT_STARTED, Gate, last_line, readable
+from dialogd.tasks.gate import NOT_STARTED, Gate, how_it_ended, last_line, readable
 from dialogd.tasks.git import Git, checkout_at, new_repository, push, remotes, shown
+from dialogd.tasks.kit import trial, usual_gate, usual_setup
 from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates import ContextFile, Opening, template
 from dialogd.views.builds import events, look_into, why_of
@@ -104,6 +105,8 @@ class Job:
     gate_sees: Annotated[
         list[str] | None, _text("DIR", "A folder that the gate can read, as .venv or of a toolchain; repeat it.")
     ] = None
+    setup: Annotated[str, _text("CMD", "What makes what the tests need, as 'npm ci'; once for each task.")] = ""
+    setup_network: Annotated[bool, typer.Option("--setup-network", help="The setup may use the network.")] = False
     decided: Annotated[
         str | None, _text("DIALOG|PLAN", "Carry out what this dialog decided and you approved.", "--from")
     ] = None
@@ -125,13 +128,19 @@ class Job:
         if base.uncommitted:
             few = ", ".join(base.uncommitted[:5]) + (" …" if len(base.uncommitted) > 5 else "")
             remark(f"note: not committed, and no part of it: {few}")
-        if "\n" in self.gate:
-            fix = "write a script, and name it: --gate ./check"
-            raise BadInput("the gate's command has more than one line", fix=fix)
+        for what, command in (("gate", self.gate), ("setup", self.setup)):
+            if "\n" in command:
+                fix = f"write a script, and name it: --{what} ./{what}.sh"
+                raise BadInput(f"the {what}'s command has more than one line", fix=fix)
+        if self.setup and (lacking := missing()):
+            raise BadInput(f"--setup needs the sandbox: {lacking}", fix=f"{BWRAP}; or leave out --setup")
+        if self.setup_network and not self.setup:
+            raise BadInput("--setup-network is for a setup", fix="name its command: --setup 'npm ci'")
         limit = int(options.duration(self.gate_timeout, "--gate-timeout")) if self.gate_timeout else 900
-        rules: dict[str, str | int] = {
+        rules: dict[str, str | int | bool] = {
             "repo": str(checkout_at(folder).path), "branch": base.branch, "base": base.commit, "source": source,
-            "gate": " ".join(self.gate.split()), "gate_timeout": max(limit, 1), "iterations": self.iterations,
+            "gate": " ".join(self.gate.split()), "gate_timeout": max(limit, 1),
+            "setup": " ".join(self.setup.split()), "setup_network": self.setup_network, "iterations": self.iterations,
             "pass_score": self.pass_score, "cycles": self.cycles,
         }  # fmt: skip
         own = asdict(asked) | {"topic": topic, "question": said or asked.question}
@@ -164,6 +173,7 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
         if cast is None:
             return
     else:
+        job = _as_usual(job)
         wanted = job.wanted(goal, asked)
 
         def agree(opening: Opening) -> None:
@@ -171,7 +181,7 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
             assert rules is not None
             trees = Worktrees(Path(rules.repo), build=opening.dialog)
             gate = Gate(rules.gate, rules.gate_timeout, trees, settings.file, settings.state_dir, job.toolchains)
-            tried = _tried(gate, rules.base, yes=job.yes)
+            tried = _tried(gate, rules, rules.base, yes=job.yes)
             for row in chain(_about_rehearsal(job), _will_be(opening, job, asked), tried):
                 remark(row)
             try:
@@ -270,7 +280,11 @@ def _equipped(seats: Seats, job: Job, wanted: Start, settings: Settings) -> Seat
         )
     repo = str(wanted.build["repo"])
     sees = readable(job.toolchains, settings.file, settings.state_dir, Worktrees(Path(repo)))
-    work = replace(lead, gate=str(wanted.build["gate"]), gate_sees=tuple(map(str, sees)))
+    rules = wanted.build
+    work = replace(
+        lead, gate=str(rules["gate"]), gate_sees=tuple(map(str, sees)), setup=str(rules["setup"]),
+        setup_network=bool(rules["setup_network"]),
+    )  # fmt: skip
     return tuple(replace(work if seat is lead else seat, repo=repo) for seat in seats)
 
 
@@ -364,6 +378,24 @@ def _source(named: str) -> Dialog:
         return current(open_memory().dialog(ident))[1]
 
 
+def _as_usual(job: Job) -> Job:
+    """The job with the usual setup and gate of its repository, where it names none and the person says yes."""
+    folder, asks = Path.cwd() / Path(job.repo).expanduser(), sys.stdin.isatty() and sys.stderr.isatty() and not job.yes
+    new: dict[str, Any] = {}
+    for what, is_open, (name, command), network in (
+        ("setup", not (job.setup or job.gate_sees or missing()), usual_setup(folder), " --setup-network"),
+        ("gate", not job.gate, usual_gate(folder), ""),
+    ):
+        if not (is_open and command):
+            continue
+        flags = f"--{what} {shlex.quote(command)}{network}"
+        if not asks:
+            remark(f"note: there is {name}, and no {what}; usual is {flags}")
+        elif said_yes(f"There is {name}, and no {what}. Take the usual {flags}?"):
+            new |= {what: command, **({"setup_network": True} if network else {})}
+    return replace(job, **new)
+
+
 def _will_be(opening: Opening, job: Job, asked: Asked) -> Iterator[str]:
     """What the build will be, before anything is started."""
     rules = opening.rules.build
@@ -371,12 +403,17 @@ def _will_be(opening: Opening, job: Job, asked: Asked) -> Iterator[str]:
     work = f"{many(job.expected, 'task')} of up to {many(rules.iterations, 'attempt')}"
     yield f"goal    {one_line(opening.topic, 200)}"
     yield f"repo    {rules.repo}: from {rules.branch} at {rules.base[:12]}; its checkout is not touched"
+    if rules.setup:
+        net = "with the network" if rules.setup_network else "without network; --setup-network gives it that"
+        yield f"setup   {rules.setup}"
+        yield f"        once for each task, in a sandbox, {net}"
     yield f"gate    {rules.gate or 'none: nothing is tested, and every approval says so'}"
     if rules.gate and (why := missing()):
         what = "every tree is untested" if asked.unattended else "you are asked for each tree"
         yield f"        no sandbox here, so {what}: {why}"
     elif rules.gate:
         seen = f"only {', '.join(job.gate_sees)}" if job.gate_sees else "nothing: --gate-sees .venv shows it a folder"
+        seen = "nothing" if rules.setup and not job.gate_sees else seen
         yield f"        in a sandbox, without network; of your home and your checkout it sees {seen}"
     yield f"turns   at most {opening.max_turns}: {work}, {many(rules.cycles, 'improvement')}, a summary"
     if asked.unattended:
@@ -390,14 +427,20 @@ def _will_be(opening: Opening, job: Job, asked: Asked) -> Iterator[str]:
     )
 
 
-def _tried(gate: Gate, base: str, *, yes: bool) -> Iterator[str]:
-    """How the gate ends on the commit that the work starts from, as it will run on each task."""
-    if not gate.command or missing():
+def _tried(gate: Gate, rules: Build, base: str, *, yes: bool) -> Iterator[str]:
+    """How setup and gate end on the commit that the work starts from, as they will run on each task.
+
+    Raises `Refused` where the setup fails: no task would be begun.
+    """
+    if not (gate.command or rules.setup) or missing():
         return
     way_out = "; Ctrl-C leaves that out" if sys.stdin.isatty() and not yes else ""
-    yield f"tried   the gate runs on {base[:12]}, before anything is changed{way_out}"
+    what = (
+        "setup runs, then the gate," if rules.setup and gate.command else f"{'gate' if gate.command else 'setup'} runs"
+    )
+    yield f"tried   the {what} on {base[:12]}, before anything is changed{way_out}"
     try:
-        ran = asyncio.run(gate.over(base, name := f"base-{base[:12]}"))
+        ran = asyncio.run(trial(gate, rules, base, name := f"base-{base[:12]}"))
     except KeyboardInterrupt:
         if yes:
             raise
@@ -406,12 +449,14 @@ def _tried(gate: Gate, base: str, *, yes: bool) -> Iterator[str]:
     except NotInstalled as error:
         yield f"        it could not start: {line(str(error))}"
         return
+    if ran is None:
+        yield "        the setup passed"
+        return
     if ran.state == "passed":
         yield f"        it passed, in {in_words(ran.seconds)}. {line(last_line(ran))}"
         return
-    how = f"could not start: exit code {ran.code}" if ran.code in NOT_STARTED else f"failed: exit code {ran.code}"
-    if ran.state == "timeout":
-        how = f"had not ended in {in_words(gate.limit)}: --gate-timeout gives it more"
+    how = f"could not start: exit code {ran.code}" if ran.code in NOT_STARTED else how_it_ended(ran, gate.limit)
+    how += ": --gate-timeout gives it more" if ran.state == "timeout" else ""
     yield f"        it {how}"
     yield from (f"          {line(row)}" for row in ran.tail.split("\n")[-5:] if row.strip())
     yield f"        its output: {gate.log(name)}"
@@ -427,10 +472,15 @@ def ask(question: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Refused(NOBODY_TO_ASK, fix="say it with the command: --yes")
+    if not said_yes(question):
+        raise Refused("nothing was done", fix="say y, or --yes, once you agree")
+
+
+def said_yes(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().casefold() not in ("y", "yes"):
-        raise Refused("nothing was done", fix="say y, or --yes, once you agree")
+    return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
 # -- What becomes of the work -----------------------------------------------------------------------------------------
@@ -761,8 +811,8 @@ def gate(
     kept = saved_cast(StateDir(settings.state_dir), settings.file)
     sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id == rules.lead for one in seat.gate_sees]
     trees = Worktrees(Path(rules.repo), build=f"trial-{dialog.id}")  # a name that the gate of its daemon has not
-    trial = Gate(command, rules.gate_timeout, trees, settings.file, settings.state_dir, sees)
-    for row in _tried(trial, dialog.state.build.base or rules.base, yes=yes):
+    changed = Gate(command, rules.gate_timeout, trees, settings.file, settings.state_dir, sees)
+    for row in _tried(changed, rules, dialog.state.build.base or rules.base, yes=yes):
         remark(row)
     ask(f"Test the tasks by {line(command)!r} from now on?", yes=yes)
     after = person.another_gate(log, command, secrets=secrets)

@@ -339,6 +339,8 @@ class Build:
     base: Text = ""  # the commit from which the work starts
     gate: Text = ""  # the command that tests a tree
     gate_timeout: Annotated[float, Interval(ge=1, le=1_000_000)] = 900.0
+    setup: Text = ""  # the command that makes what the tests need beside a task's files
+    setup_network: bool = False
     iterations: Count = 3  # attempts that a task has before the person decides
     pass_score: Limit = 80  # points that a review needs
     cycles: Limit = 1  # of improvement after the tasks

@@ -9,19 +9,20 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dialogd.backends.command import BWRAP, confined, homes, limits_of, missing
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult, command_of
 from dialogd.protocol.model import Condition
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import in_words, one_line
 from dialogd.store.child import Child, Limits
 from dialogd.store.disk import StateDir, fix, why, write_over
 from dialogd.store.journal import PERSON, Journals
@@ -59,10 +60,19 @@ class Gate:
         """Where its output is kept, of a run by that name."""
         return StateDir(self.state).logs / f"gate-{name}.log"
 
-    async def over(self, commit: str, name: str, *, as_person: bool = False) -> GateResult:
+    async def over(
+        self,
+        commit: str,
+        name: str,
+        *,
+        as_person: bool = False,
+        at: Path | None = None,
+        kit: Mapping[Path, Path] | None = None,
+    ) -> GateResult:
         """Run it over the files of a commit, in a folder of their own; `log` says where its output is then.
 
-        Raises as `run` and `readable` do.
+        They stand where the checkout is; with a task's `kit` `at` its worktree instead. Raises as `run` and `readable`
+        do.
         """
         trees, mine = self.trees, f".gate-{self.trees.build}-"
         for left in trees.root.glob(f"{mine}*"):  # of a gate that was killed
@@ -71,10 +81,14 @@ class Gate:
         try:
             await self.aside(lambda: trees.export(commit, export))
             sees = await self.aside(lambda: readable(self.sees, self.file, self.state, trees))
+            shown = {path: path for path in sees}
+            hidden = [*beside(self.file, self.state), *await self.aside(trees.others)]
+            if at is not None:
+                shown |= {**in_worktree(sees, trees.checkout.path, at), **(kit or {})}
+                hidden.append(trees.checkout.path)
             return await run(
                 self.command, export, self.limit, self.log(name),
-                at=trees.checkout.path, visible=sees, as_person=as_person,
-                hidden=[*beside(self.file, self.state), *await self.aside(trees.others)],
+                at=at or trees.checkout.path, visible=shown, hidden=hidden, as_person=as_person,
             )  # fmt: skip
         finally:
             await self.aside(lambda: remove(export))
@@ -99,11 +113,28 @@ def beside(file: Path, state: Path) -> list[Path]:
     return [path for path in (file, Path(f"{file}.lock"), Path(f"{file}.d"), state) if path.exists()]
 
 
+def in_worktree(folders: Sequence[Path], checkout: Path, at: Path) -> dict[Path, Path]:
+    """Where folders of the checkout stand in a worktree `at` another place, and where they lie."""
+    return {at / path.relative_to(checkout): path for path in folders if path.is_relative_to(checkout)}
+
+
+def how_it_ended(result: GateResult, limit: float) -> str:
+    """How a command ended that did not pass, in words."""
+    return f"had not ended in {in_words(limit)}" if result.state == "timeout" else f"failed: exit code {result.code}"
+
+
 def last_line(result: GateResult) -> str:
     """The last thing that it printed, as a sentence: a gate that is green without a test is seen by that."""
     lines = [line for line in result.tail.split("\n") if line.strip()]
     said = one_line(lines[-1], 120).replace("`", "'") if lines else ""
     return f"The last line that it printed: `{said}`." if said else "It printed nothing: it reports no test."
+
+
+class Setup(NamedTuple):
+    """What a setup has that a gate has not: the network, variables, and a folder that is there afterwards."""
+
+    network: bool
+    environment: Mapping[str, str]
 
 
 async def run(
@@ -114,19 +145,21 @@ async def run(
     *,
     at: Path | None = None,
     hidden: Sequence[Path] = (),
-    visible: Sequence[Path] = (),
+    visible: Mapping[Path, Path] = MappingProxyType({}),
     as_person: bool = False,
     limits: Limits | None = None,
+    setup: Setup | None = None,
 ) -> GateResult:
     """Run `command` by the shell in `export`, a folder of its own with the tree's files, and remove that folder.
 
     In the sandbox: `export` can be written, and stands `at` another place: that of the checkout, so that what leads
     there leads to the tree. The home is empty, so are the shared temporary folders and `hidden` ones (dialog, state
-    directory, other worktrees), there is no network; `visible` folders can be read. After `limit` seconds
-    it is ended with all that it started. `log` gets its output, at most `HEAD` + `TAIL` bytes.
+    directory, other worktrees), there is no network; at each place of `visible` what it names can be read. After
+    `limit` seconds it is ended with all that it started. `log` gets its output, at most `HEAD` + `TAIL` bytes.
     What passes `limits`, by default those of `sandbox.limits`, is ended and has failed; the log's last line says so.
     `as_person` runs it without a sandbox, with the person's rights: only with their word for this very tree.
-    Raises `NotInstalled` where there is no sandbox, and `StorageError` when the log cannot be written.
+    A `setup` has what that says. Raises `NotInstalled` where there is no sandbox, and `StorageError` when the log
+    cannot be written.
     """
     output, began, is_over = _Output(), time.monotonic(), False
     try:
@@ -137,13 +170,13 @@ async def run(
             if lacking := missing():
                 raise NotInstalled(f"the gate has no sandbox: {lacking}", fix=BWRAP)
             at = at or export
-            for folder in visible:
-                await asyncio.to_thread(_make_room, export, at, folder)
+            for place, source in visible.items():
+                await asyncio.to_thread(_make_room, export, at, place, source)
             words = confined(
-                words, cwd=at, writable=(), read_only=visible, hidden=[*homes(), *hidden], instead={at: export},
-                network=False,
+                words, cwd=at, writable=(), hidden=[*homes(), *hidden], instead={at: export}, shown=visible,
+                network=setup is not None and setup.network,
             )  # fmt: skip
-        child = _start(words, export, limits, as_person=as_person)
+        child = _start(words, export, limits, setup.environment if setup else {}, as_person=as_person)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit):
@@ -164,19 +197,23 @@ async def run(
         except OSError as error:
             raise StorageError(f"the gate's log {log} cannot be written: {why(error)}", fix=fix(error)) from error
     finally:
-        await asyncio.to_thread(remove, export)
+        if setup is None:
+            await asyncio.to_thread(remove, export)
     state = "timeout" if not is_over else "failed" if code else "passed"
     return GateResult(state, code if is_over else None, time.monotonic() - began, sha256(data).hexdigest(), _told(data))
 
 
-def _make_room(export: Path, at: Path, folder: Path) -> None:
-    """Have a place in the tree for a folder of the checkout that is shown in it, whatever the tree has there."""
-    place = export
-    for part in folder.relative_to(at).parts if folder.is_relative_to(at) else ():
-        place /= part
-        if place.is_symlink() or not place.is_dir():
-            place.unlink(missing_ok=True)
-            place.mkdir()
+def _make_room(export: Path, at: Path, place: Path, source: Path) -> None:
+    """Have a place in the tree for what is shown in it, whatever the tree has there."""
+    room, parts = export, place.relative_to(at).parts if place.is_relative_to(at) else ()
+    for count, part in enumerate(parts, 1):
+        room /= part
+        is_folder, wanted = room.is_dir() and not room.is_symlink(), count < len(parts) or source.is_dir()
+        if is_folder and not wanted:
+            remove(room)
+        if not (is_folder and wanted):
+            room.unlink(missing_ok=True)
+            room.mkdir() if wanted else room.touch()
 
 
 def readable(folders: Sequence[Path], file: Path, state: Path, trees: Worktrees) -> list[Path]:
@@ -254,11 +291,13 @@ class _Output:
         return bytes(self._head) + between + bytes(self._rest[-TAIL:])
 
 
-def _start(words: Sequence[str], export: Path, limits: Limits | None, *, as_person: bool) -> Child:
+def _start(
+    words: Sequence[str], export: Path, limits: Limits | None, more: Mapping[str, str], *, as_person: bool
+) -> Child:
     environment = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
     home = os.environ.get("HOME") or next(map(str, homes()), "/")
     environment |= {"HOME": home, "SHELL": SHELL, "TERM": "dumb", "CI": "true"}
-    environment |= {} if as_person else {"TMPDIR": "/tmp"}
+    environment |= {**more} if as_person else {**more, "TMPDIR": "/tmp"}
     try:
         return Child(words, b"", environment, export, limits or limits_of(export))
     except OSError as error:

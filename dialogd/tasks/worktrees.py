@@ -290,6 +290,15 @@ class Worktrees:
             names = _split(self.git.run(*words, work_tree=self.checkout.path, index=index))
         return [self.checkout.path / os.fsdecode(name) for name in names if name.endswith(b"/")]
 
+    def left(self, commit: str, folder: Path) -> tuple[list[bytes], list[bytes]]:
+        """In a folder with a commit's files: what git ignores there, and what else is not as in the commit."""
+        look = partial(self.git.run, "ls-files", "-z", "--others", work_tree=folder)
+        with _an_index(self.git) as index:
+            self.git.run("read-tree", self.tree_of(commit), index=index)
+            ignored = look("--ignored", "--directory", *_ignoring(self.git), index=index)
+            new = look(*_ignoring(self.git), index=index)
+            return _split(ignored), [*_edited(self.git, folder, index), *_split(new)]
+
     def raw(self, base: str, commit: str) -> tuple[str, ...]:
         """Files that a commit changes and that are no pointers, though by its attributes they belong to Git LFS."""
         git, new = self.git, _files(self.git, self.tree_of(commit))

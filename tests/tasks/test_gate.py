@@ -41,6 +41,7 @@ async def gate(command: str, tree: Path, limit: float = 600.0, **more: object) -
     """How a gate ended, and its whole log."""
     tree.mkdir(exist_ok=True)
     log = tree.parent / "log"
+    more["visible"] = {path: path for path in more.get("visible", ())}  # type: ignore[attr-defined]
     gated = await run(command, tree, limit, log, **more)  # type: ignore[arg-type]
     assert gated.log == sha256(log.read_bytes()).hexdigest()
     assert not tree.exists()

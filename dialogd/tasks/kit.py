@@ -1,0 +1,177 @@
+"""The kit of a task: what its tests need beside its files, such as `.venv`, made by the person's setup command.
+
+The setup runs in a scratch copy of the task's base that stands at the worktree's own path, so that what it writes
+leads there. What git ignores in that copy afterwards is the kit. It is kept beside the worktrees, where no program of
+the build can write, and shown read-only, at its places, to who works on the task and to the gate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from dialogd.backends.command import BWRAP, missing
+from dialogd.errors import NotInstalled, Refused
+from dialogd.protocol.build import GateResult
+from dialogd.protocol.rules import Build
+from dialogd.store.disk import read_json, write_json
+from dialogd.tasks.gate import Gate, Setup, beside, how_it_ended, readable, remove, run
+from dialogd.tasks.worktrees import Worktrees, some
+
+PLACES = 200  # folders and files of a kit: each is mounted by itself
+_NEEDED = frozenset({
+    "http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle",
+    "curl_ca_bundle", "node_extra_ca_certs", "pip_cert", "pip_config_file", "pip_index_url", "pip_extra_index_url",
+    "pip_find_links", "pip_no_index", "uv_default_index", "uv_index", "uv_index_url", "uv_find_links", "uv_native_tls",
+    "uv_offline", "npm_config_registry", "npm_config_cafile", "goproxy", "gosumdb", "cargo_net_offline",
+})  # fmt: skip
+_PASSWORD = re.compile(r"://[^/\s]*@")
+
+# What a checkout has, and its usual setup; each needs the network. The first row counts.
+_PIP = "python3 -m venv .venv && .venv/bin/pip install -q"
+_SETUPS = (
+    ("uv.lock", "uv sync --frozen"),
+    ("poetry.lock", "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry install"),
+    ("requirements.txt", f"{_PIP} -r requirements.txt pytest"),
+    ("pyproject.toml", f"{_PIP} -e . pytest"),
+    ("package-lock.json", "npm ci"),
+    ("pnpm-lock.yaml", "pnpm install --frozen-lockfile"),
+    ("yarn.lock", "yarn install --frozen-lockfile"),
+    ("package.json", "npm install --no-package-lock"),
+)
+# … a piece of text in it, and its usual gate.
+_GATES = (
+    ("Makefile", "\ntest:", "make test"),
+    ("pyproject.toml", "", ".venv/bin/python -m pytest -q"),
+    ("requirements.txt", "", ".venv/bin/python -m pytest -q"),
+    ("package.json", '"test"', "npm test"),
+    ("Cargo.toml", "", "cargo test"),
+    ("go.mod", "", "go test ./..."),
+)
+
+
+def usual_setup(checkout: Path) -> tuple[str, str]:
+    """The file of a checkout that names what it needs, and the command that is usual then; "" without one."""
+    return next(((name, command) for name, command in _SETUPS if (checkout / name).is_file()), ("", ""))
+
+
+def usual_gate(checkout: Path) -> tuple[str, str]:
+    """Likewise what tests it."""
+    for name, piece, command in _GATES:
+        with suppress(OSError):
+            if piece in "\n" + (checkout / name).read_text("utf-8", "replace"):
+                return name, command
+    return "", ""
+
+
+def kit(trees: Worktrees, at: Path, setup: str, network: bool, base: str) -> Mapping[Path, Path]:
+    """The kit of the worktree at that path, made by this setup on that base: where each part stands, and lies."""
+    folder = _folder(trees, at, setup, network, base)
+    return {at / name: folder / "kit" / name for name in read_json(folder / "places.json") or ()}
+
+
+def _folder(trees: Worktrees, at: Path, setup: str, network: bool, base: str) -> Path:
+    key = sha256(json.dumps([setup, network, base]).encode()).hexdigest()[:12]
+    return trees.root / f".kit-{at.name}.{key}"
+
+
+async def prepare(setup: Gate, at: Path, base: str, name: str, *, network: bool) -> Mapping[Path, Path]:
+    """The kit of the worktree at that path, made now unless it is there; `setup` is run as a gate is, `name` its log's.
+
+    Raises `Refused` where it fails, or changes what git does not ignore; else as `Gate.over` does.
+    """
+    trees, aside = setup.trees, setup.aside
+    folder = _folder(trees, at, setup.command, network, base)
+    if folder.is_dir():
+        return kit(trees, at, setup.command, network, base)
+    if lacking := missing():
+        raise NotInstalled(f"the setup has no sandbox: {lacking}", fix=f"{BWRAP}; or leave out --setup")
+    for left in trees.root.glob(f".setup-{at.name}.*"):  # of one that was killed
+        await aside(lambda left=left: remove(left))  # type: ignore[misc]
+    scratch = trees.scratch(f".setup-{at.name}.")
+    try:
+        tree = scratch / "tree"
+        await aside(lambda: trees.export(base, tree))
+        sees = await aside(lambda: readable(setup.sees, setup.file, setup.state, trees))
+        hidden = [*beside(setup.file, setup.state), *await aside(trees.others), trees.checkout.path]
+        ran = await run(
+            setup.command, tree, setup.limit, setup.log(name), at=at, visible={path: path for path in sees},
+            hidden=hidden, setup=Setup(network, _environment()),
+        )  # fmt: skip
+        if ran.state != "passed":
+            said = " / ".join([row.strip() for row in ran.tail.split("\n") if row.strip()][-3:]) or "it printed nothing"
+            fix = f"its output: {setup.log(name)}" + ("" if network else "; --setup-network gives it the network")
+            raise Refused(f"the setup `{setup.command}` {how_it_ended(ran, setup.limit)}: {said}", fix=fix)
+        await aside(lambda: _keep(trees, base, tree, scratch, setup.command))
+        for old in trees.root.glob(f".kit-{at.name}.*"):  # of another base
+            await aside(lambda old=old: remove(old))  # type: ignore[misc]
+        await aside(lambda: scratch.rename(folder))
+    finally:
+        await aside(lambda: remove(scratch))
+    return kit(trees, at, setup.command, network, base)
+
+
+async def trial(gate: Gate, rules: Build, base: str, name: str) -> GateResult | None:
+    """How a gate ends on a commit, after the build's setup where there is one; None without a gate.
+
+    Raises as `prepare` and `Gate.over` do.
+    """
+    if not rules.setup:
+        return await gate.over(base, name)
+    at = gate.trees.root.resolve() / f"trial-{sha256(gate.trees.build.encode()).hexdigest()[:12]}"
+    try:
+        setup = replace(gate, command=rules.setup)
+        parts = await prepare(setup, at, base, f"setup-{name}", network=rules.setup_network)
+        return await gate.over(base, name, at=at, kit=parts) if gate.command else None
+    finally:
+        await gate.aside(lambda: remove(_folder(gate.trees, at, rules.setup, rules.setup_network, base)))
+        with suppress(OSError):
+            gate.trees.root.rmdir()  # where no worktree is in it yet
+
+
+def _keep(trees: Worktrees, base: str, tree: Path, scratch: Path, command: str) -> None:
+    """Make a kit of what a setup left in its copy of the tree, in `scratch`; nothing else stays there."""
+    ignored, changed = trees.left(base, tree)
+    if changed:
+        fix = "name what it makes in .gitignore, and commit that; or have it leave these files as they are"
+        raise Refused(f"the setup `{command}` changes what git does not ignore: {some(changed)}", fix=fix)
+    places = [name for name in _tops(ignored) if _is_part(tree / name)]
+    if len(places) > PLACES:
+        fix = "have it make folders that git ignores as a whole, such as .venv or node_modules"
+        raise Refused(f"the setup `{command}` leaves {len(places)} files and folders, at most {PLACES} can be", fix=fix)
+    for name in places:
+        to = scratch / "kit" / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).rename(to)
+    remove(tree)
+    write_json(scratch / "places.json", places)
+
+
+def _tops(names: Sequence[bytes]) -> Iterator[str]:
+    """These names without those that lie in another one of them."""
+    folders = {name for name in names if name.endswith(b"/")}
+    for name in names:
+        inside = (name[: at + 1] for at in range(len(name) - 1) if name[at : at + 1] == b"/")
+        if folders.isdisjoint(inside):
+            yield os.fsdecode(name.rstrip(b"/"))
+
+
+def _is_part(path: Path) -> bool:
+    """Whether it can be shown at its place: no link, which would lead elsewhere, and no compiled Python."""
+    mode = path.lstat().st_mode
+    if stat.S_ISDIR(mode):
+        path.chmod(stat.S_IMODE(mode) | 0o700)  # so that it can be moved
+    return (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and path.name != "__pycache__"
+
+
+def _environment() -> dict[str, str]:
+    """What of the person's environment says where packages come from; nothing with a password in it."""
+    given = os.environ.items()
+    return {name: value for name, value in given if name.lower() in _NEEDED and not _PASSWORD.search(value)}

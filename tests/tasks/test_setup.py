@@ -1,0 +1,327 @@
+"""A setup: what it may write, what of it is kept, and who sees that."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import distribution
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from dialogd.backends.command import missing
+from dialogd.errors import Refused
+from dialogd.protocol.build import Due
+from dialogd.tasks.gate import Gate
+from dialogd.tasks.kit import PLACES, kit, prepare, usual_gate, usual_setup
+from dialogd.tasks.worktrees import Worktree, Worktrees
+from tests.support.cases import cases
+from tests.support.pair import PATIENCE
+from tests.tasks.repos import a_repo, write
+from tests.tasks.site import BWRAP, PLAN, Site, git
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+CONNECT = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {}), 5)'"
+
+
+class Bench:
+    """A repository with a file, and the setups of its tasks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.state, self.file = folder, folder / "state", folder / "talk" / "dialog.md"
+        self.state.mkdir()
+        write(folder, {"talk/dialog.md": "SECRET"})
+        self.repo = a_repo(folder / "mine", {".gitignore": "kit/\n*.made\n", "a.txt": "a\n", "sub/b.txt": "b\n"})
+        self.trees = Worktrees(self.repo.path, build="3f9a1c")
+        self.base = self.repo.git("rev-parse", "HEAD")
+
+    def worktree(self, number: int = 1) -> Worktree:
+        """The worktree of a task."""
+        return self.trees.open(number, "ages", self.base)
+
+    def gate(self, command: str, limit: float = 60.0) -> Gate:
+        """A command over a tree."""
+        return Gate(command, limit, self.trees, self.file, self.state)
+
+    async def prepare(self, command: str, number: int = 1, *, network: bool = False) -> dict[str, Path]:
+        """The kit that a setup makes: where each part lies, by its name in the tree."""
+        at = self.worktree(number).path
+        made = await prepare(self.gate(command), at, self.base, f"setup-{number}", network=network)
+        assert made == kit(self.trees, at, command, network, self.base)
+        return {str(place.relative_to(at)): source for place, source in made.items()}
+
+    @property
+    def beside(self) -> list[str]:
+        """What lies beside the worktrees."""
+        return sorted(path.name.rpartition(".")[0] for path in self.trees.root.iterdir() if path.name.startswith("."))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The same, with an empty home."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return Bench(tmp_path)
+
+
+async def test_what_git_ignores_is_kept_and_leads_to_the_worktree(bench: Bench) -> None:
+    """Whole folders and single files, also of a folder that ignores itself; no link that stands alone."""
+    command = (
+        "mkdir -p kit/bin .venv/bin sub/kit __pycache__; echo $PWD >kit/bin/where; echo '*' >.venv/.gitignore; "
+        "touch x.made .venv/bin/python sub/kit/one sub/kit/two; ln -s / root.made; ln -s ../sub kit/sub"
+    )
+    found = await bench.prepare(command)
+    assert sorted(found) == [".venv", "kit", "sub/kit", "x.made"]
+    assert (found["kit"] / "bin" / "where").read_text() == f"{bench.worktree().path}\n"
+    assert sorted(path.name for path in found["sub/kit"].iterdir()) == ["one", "two"]
+    assert bench.beside == [".kit-task-001-ages"]
+    assert sorted(path.name for path in bench.worktree().path.iterdir()) == [".git", ".gitignore", "a.txt", "sub"]
+
+
+async def test_each_task_has_its_own_and_makes_it_once(bench: Bench) -> None:
+    command = "mkdir kit; echo $PWD >kit/where; date +%N >kit/when"
+    one, two = await bench.prepare(command), await bench.prepare(command, 2)
+    assert [(found["kit"] / "where").read_text().strip() for found in (one, two)] == [
+        str(bench.worktree(number).path) for number in (1, 2)
+    ]
+    when = (one["kit"] / "when").read_text()
+    assert ((await bench.prepare(command))["kit"] / "when").read_text() == when
+    other = await bench.prepare(f"{command}; true")
+    assert (other["kit"] / "when").read_text() != when
+    assert bench.beside == [".kit-task-001-ages", ".kit-task-002-ages"]
+
+
+async def test_a_setup_writes_nothing_else_and_reads_no_secret(bench: Bench) -> None:
+    home, worktree = Path(os.environ["HOME"]), bench.worktree()
+    (home / "key").write_text("SECRET")
+    places = [home, bench.folder / "talk", bench.state, bench.repo.path, bench.trees.root, worktree.git_dir]
+    places += [bench.trees.git.git_dir, bench.folder, Path("/usr"), Path("/tmp")]
+    before = {place: sorted(path.name for path in place.iterdir()) for place in places}
+    tries = "; ".join(f"echo x >'{place}/planted'; cat '{place}'/* >>kit/seen" for place in places)
+    found = await bench.prepare(f"mkdir kit; touch kit/seen; ({tries}) 2>/dev/null; true")
+    assert "SECRET" not in (found["kit"] / "seen").read_text(errors="replace")
+    after = {place: sorted(path.name for path in place.iterdir()) for place in places}
+    assert [name for place in places for name in after[place] if name == "planted"] == []
+    assert {place for place in places if place != bench.trees.root and before[place] != after[place]} <= {
+        bench.state, Path("/tmp"), bench.trees.git.git_dir,
+    }  # fmt: skip
+
+
+@cases("network", [True, False])
+async def test_the_network_is_there_where_the_person_allows_it(bench: Bench, network: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = f"mkdir kit; {CONNECT.format(server.getsockname()[1])} && touch kit/reached; true"
+        found = await bench.prepare(command, network=network)
+    assert ((found["kit"] / "reached").exists()) == network
+
+
+async def test_it_is_told_where_packages_are_and_no_password(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"HTTPS_PROXY": "http://proxy:3128", "PIP_INDEX_URL": "https://me:word@index/simple", "MY_TOKEN": "word"}
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    found = await bench.prepare("mkdir kit; env >kit/env")
+    said = (found["kit"] / "env").read_text()
+    assert ("HTTPS_PROXY=http://proxy:3128\n" in said, "word" in said) == (True, False)
+
+
+@cases(
+    "command, why",
+    [
+        ("echo one; echo no such package >&2; exit 3", r"`.*` failed: exit code 3: one / no such package"),
+        ("exit 1", "it printed nothing"),
+        ("mkdir kit; echo b >>sub/b.txt", r"changes what git does not ignore: sub/b\.txt"),
+        ("mkdir kit; rm a.txt", r"changes what git does not ignore: a\.txt"),
+        ("mkdir kit; echo '*' >>.gitignore", r"changes what git does not ignore: \.gitignore"),
+        ("mkdir kit new; touch new/file", "changes what git does not ignore: new/file"),
+        (f"for n in $(seq {PLACES + 1}); do touch $n.made; done", f"leaves {PLACES + 1} files and folders"),
+    ],
+)
+async def test_what_goes_wrong_leaves_nothing(bench: Bench, command: str, why: str) -> None:
+    with pytest.raises(Refused, match=why) as found:
+        await bench.prepare(command)
+    assert found.value.fix
+    assert bench.beside == []
+
+
+async def test_a_setup_that_takes_too_long_is_ended(bench: Bench) -> None:
+    setup = bench.gate("mkdir kit; sleep 600", 1.0)
+    with pytest.raises(Refused, match="had not ended in 1 second"):
+        await prepare(setup, bench.worktree().path, bench.base, "setup-1", network=False)
+    assert bench.beside == []
+
+
+def test_what_a_kill_leaves_is_no_kit(bench: Bench) -> None:
+    """The next run removes what is half made."""
+    worktree, command = bench.worktree(), "mkdir kit; [ -e /tmp/none ] || touch kit/half; sleep 600"
+    script = (
+        "import asyncio, sys; from pathlib import Path; from dialogd.tasks.gate import Gate;"
+        " from dialogd.tasks.kit import prepare;"
+        " from dialogd.tasks.worktrees import Worktrees; repo, file, state, at, base, command = sys.argv[1:];"
+        " gate = Gate(command, 600, Worktrees(Path(repo), build='3f9a1c'), Path(file), Path(state));"
+        " asyncio.run(prepare(gate, Path(at), base, 'setup', network=False))"
+    )
+    words = [bench.repo.path, bench.file, bench.state, worktree.path, bench.base, command]
+    process = subprocess.Popen([sys.executable, "-c", script, *map(str, words)])
+
+    async def half() -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not [*bench.trees.root.glob(".setup-*/tree/kit/half")]:
+                await asyncio.sleep(0.02)
+
+    try:
+        asyncio.run(half())
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert kit(bench.trees, worktree.path, command, False, bench.base) == {}
+    assert bench.beside == [".setup-task-001-ages"]
+    asyncio.run(bench.prepare("mkdir kit; touch kit/whole"))
+    assert bench.beside == [".kit-task-001-ages"]
+
+
+async def test_a_gate_stands_where_the_worktree_is_and_cannot_change_the_kit(bench: Bench) -> None:
+    """Whatever the tree under test has at its places: a link, a file, a folder."""
+    command = "mkdir -p kit sub/kit; echo right | tee kit/tool sub/kit/tool x.made >/dev/null"
+    worktree = bench.worktree()
+    await bench.prepare(command)
+    write(worktree.path, {".gitignore": "", "kit": "a file"})
+    (worktree.path / "sub" / "b.txt").unlink()
+    (worktree.path / "sub").rmdir()
+    (worktree.path / "sub").symlink_to(bench.repo.path)
+    (worktree.path / "x.made").mkdir()
+    (worktree.path / "x.made" / "y").touch()
+    commit = bench.trees.submit(worktree, 1, "1:x", "Task").commit
+    parts = kit(bench.trees, worktree.path, command, False, bench.base)
+    gate = bench.gate(
+        f"pwd; cat kit/tool sub/kit/tool x.made; ls '{bench.repo.path}'; (echo x >kit/tool; rm -rf kit sub/kit;"
+        f" mv kit k; echo x >x.made; for one in '{bench.trees.root}'/.kit-*; do echo x >\"$one/kit/kit/tool\";"
+        " done) 2>/dev/null; cat kit/tool"
+    )
+    ran = await gate.over(commit, "one", at=worktree.path, kit=parts)
+    assert (ran.state, ran.tail.split("\n")) == ("passed", [str(worktree.path), *["right"] * 4])
+    assert {path.read_text() for path in bench.trees.root.glob(".kit-*/kit/**/tool")} == {"right\n"}
+
+
+@cases(
+    "files, setup, gate",
+    [
+        ({"uv.lock": "", "pyproject.toml": ""}, "uv sync --frozen", ".venv/bin/python -m pytest -q"),
+        ({"package.json": '{"scripts": {"test": "x"}}', "package-lock.json": ""}, "npm ci", "npm test"),
+        ({"package.json": "{}"}, "npm install --no-package-lock", ""),
+        ({"Makefile": "all:\n\ntest: all\n", "go.mod": ""}, "", "make test"),
+        ({"Makefile": "all:\n", "Cargo.toml": ""}, "", "cargo test"),
+        ({"README.md": ""}, "", ""),
+    ],
+)
+def test_the_usual_commands_follow_from_the_files(
+    tmp_path: Path, files: Mapping[str, str], setup: str, gate: str
+) -> None:
+    folder = tmp_path / "-".join(files)
+    write(folder, dict(files))
+    assert (usual_setup(folder)[1], usual_gate(folder)[1]) == (setup, gate)
+
+
+# -- In a build -------------------------------------------------------------------------------------------------------
+
+
+def wheels(folder: Path, *names: str) -> None:
+    """Wheels of packages that are installed here."""
+    folder.mkdir(parents=True)
+    for name in names:
+        one = distribution(name)
+        with ZipFile(folder / f"{name}-{one.version}-py3-none-any.whl", "w") as wheel:
+            for file in one.files or ():
+                if ".." not in file.parts and file.suffix != ".pyc":
+                    wheel.write(str(file.locate()), str(file))
+
+
+PYTHON = "python3 -m venv .venv && .venv/bin/pip install -q --no-index --find-links vendor pytest"
+NODE = "npm install --no-audit --no-fund --no-package-lock --offline --install-links"
+AGES = {"ages.py": "def read(text):\n    return int(text)\n"}
+FORGES = (
+    "echo '#!/bin/sh' >.venv/bin/pytest; rm -rf .venv; mv .venv other; rm -rf ../.kit-*; echo x >>.venv/bin/python;"
+    " .venv/bin/pytest -q -p no:cacheprovider"
+)
+
+
+def begun(site: Site, files: Mapping[str, str], setup: str) -> None:
+    """Have files in its repository, and a setup."""
+    write(site.repo, dict(files))
+    git(site.repo, "add", "-A")
+    git(site.repo, "commit", "-q", "-m", "Ages")
+    site.rules = (*site.rules, f"setup = '{setup}'")
+    site.own_flags["L"] += ["--setup", setup]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(BWRAP), reason=BWRAP or "it is here")
+def test_the_lead_runs_what_the_gate_runs_and_cannot_change_it(tmp_path: Path) -> None:
+    """It sees its test fail by the pytest of the kit, and so does the gate, whatever it tried."""
+    script = {
+        "plan": PLAN.splitlines()[0],
+        "001.1": {**AGES, "run": FORGES},
+        "001.2": {"ages.py": "def read(text):\n    return abs(int(text))\n", "run": ".venv/bin/pytest -q"},
+    }
+    with Site(tmp_path, script, gate=".venv/bin/pytest -q -p no:cacheprovider") as site:
+        test = "import ages\n\n\ndef test_read():\n    assert ages.read('-3') == 3\n"
+        wheels(site.repo / "vendor", "pytest", "pluggy", "iniconfig", "packaging", "pygments")
+        begun(site, {"test_ages.py": test, ".gitignore": ".venv\n__pycache__\n"}, PYTHON)
+        site.build()
+        assert [task.state for task in site.tasks] == ["approved"], site.text
+        first, second = site.text.split("[GATE: 001 | failed |")
+        assert "I ran it: 1 " in first
+        assert "1 failed" in first
+        assert "[GATE: 001 | passed |" in second
+        assert "1 passed" in second
+        assert git(site.repo, "ls-tree", "-r", "--name-only", site.tasks[0].commit).count(".venv") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(BWRAP), reason=BWRAP or "it is here")
+def test_a_node_project_has_its_node_modules(tmp_path: Path) -> None:
+    package = '{"name": "app", "scripts": {"test": "checks"}, "dependencies": {"checks": "file:./checks"}}'
+    checks = '{"name": "checks", "version": "1.0.0", "bin": "run.js"}'
+    runs = (
+        "#!/usr/bin/env node\nconst is = require(process.cwd() + '/ages.js').read('-3') === 3;\n"
+        "console.log(is ? 'green' : 'red');\nprocess.exit(is ? 0 : 1);\n"
+    )
+    script = {
+        "plan": PLAN.splitlines()[0],
+        "001.1": {"ages.js": "exports.read = (text) => Math.abs(text);\n", "run": "npm test"},
+    }
+    files = {
+        "package.json": package, "checks/package.json": checks, "checks/run.js": runs, ".gitignore": "node_modules\n",
+        "ages.js": "exports.read = (text) => Number(text);\n",
+    }  # fmt: skip
+    with Site(tmp_path, script, gate="npm test") as site:
+        begun(site, files, NODE)
+        site.build()
+        assert [(task.state, task.gate) for task in site.tasks] == [("approved", "passed")], site.text
+        assert "I ran it: 0 " in site.text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(BWRAP), reason=BWRAP or "it is here")
+def test_a_setup_that_fails_stops_the_task_before_the_lead_is_asked(tmp_path: Path) -> None:
+    with Site(tmp_path, {"plan": PLAN.splitlines()[0], "001.1": AGES}, gate="true") as site:
+        begun(site, {".gitignore": "kit\n"}, "mkdir kit; [ -e go ] || { echo no such package; exit 3; }")
+        site.plan()
+        site.until_due(Due.STUCK)
+        assert "failed: exit code 3: no such package" in site.tasks[0].why
+        assert site.calls == ["plan"]
+
+
+def test_a_daemon_runs_no_other_setup_than_its_flags_say(tmp_path: Path) -> None:
+    with Site(tmp_path, {"plan": PLAN.splitlines()[0], "001.1": AGES}, gate="true") as site:
+        begun(site, {".gitignore": "kit\n"}, "mkdir kit")
+        site.own_flags["L"][-1] = "mkdir other"
+        site.plan()
+        site.until(lambda: "asks for the setup 'mkdir kit'" in site.told_by_logs(), "the daemon's words")
+        assert site.calls == ["plan"]
