@@ -208,6 +208,51 @@ def test_the_gate_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> 
     assert sorted(path.name for path in repo.iterdir()) == [".git", "ages.py"]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+def test_a_setup_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> None:
+    """The gate sees what it makes; where it fails, nothing is begun, also with --yes."""
+    commit(repo, ".gitignore", "kit\n")
+    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate", "cat kit/made"]
+    done = dialogd(*words, "--setup", "mkdir kit; echo green >kit/made")
+    assert (
+        "setup   mkdir kit; echo green >kit/made\n        once for each task, in a sandbox, without network" in done.err
+    )
+    assert "tried   the setup runs, then the gate, on " in done.err
+    assert "The last line that it printed: `green`" in done.err
+    assert "error: your word is needed" in done.err
+    failed = dialogd(*words, "--yes", "--setup", "echo no such package; exit 3")
+    assert "error: the setup `echo no such package; exit 3` failed: exit code 3: no such package" in failed.err
+    assert "--setup-network gives it the network" in failed.err
+    assert (failed.code, dialogd.file.exists(), dialogd.daemons()) == (1, False, ())
+    assert sorted(path.name for path in repo.parent.iterdir() if path.name.startswith("code")) == ["code"]
+    alone = dialogd(*words, "--setup-network")
+    assert (alone.code, "--setup-network is for a setup" in alone.err) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+def test_the_usual_setup_and_gate_are_proposed(dialogd: Commands, repo: Path) -> None:
+    """In a terminal the person says yes or no to each; else they are only named."""
+    commit(repo, "Makefile", "test:\n\t@echo tested\n")
+    commit(repo, "package.json", "{}")
+    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat"]
+    done = dialogd(*words)
+    assert "note: there is package.json, and no setup; usual is --setup 'npm install --no-package-lock'" in done.err
+    assert "note: there is Makefile, and no gate; usual is --gate 'make test'" in done.err
+    terminal = Terminal(dialogd.words(words), dialogd.environment, dialogd.folder)
+    try:
+        for answer, question in (("n\r", "--setup-network? [y/N]"), ("y\r", "--gate 'make test'? [y/N]")):
+            terminal.until(question)
+            terminal.press(answer)
+        terminal.until("Start it? [y/N]")
+        terminal.press("n\r")
+        assert "gate make test" in terminal.text
+        assert "setup npm" not in terminal.text
+    finally:
+        terminal.close()
+
+
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 def test_a_person_does_not_wait_for_a_gate_that_is_tried(dialogd: Commands, repo: Path) -> None:
     words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate", "sleep 600"]
@@ -828,7 +873,7 @@ def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd:
     tools = dialogd.folder / "tools"
     tools.mkdir()
     words = ["build", "Print ages", "--repo", str(repo), "--gate", "true", "--yes", "--pace", "0"]
-    words += ["--gate-sees", str(tools)]
+    words += ["--gate-sees", str(tools), *(["--setup", "true", "--setup-network"] if not missing() else [])]
     agents = ["--agent", f"M=command:{planner}", "--agent", "L=command:cat"]
     with dialogd.background(*words, *agents):
         until(lambda: dialogd.file.exists() and b"TASK_PROPOSED: read" in dialogd.file.read_bytes(), "a plan",
@@ -839,6 +884,7 @@ def test_the_moderator_plans_and_the_person_confirms_in_a_running_build(dialogd:
         assert ["--repo", str(repo)] in flags
         assert ["--gate", "true"] in flags
         assert ["--gate-sees", str(tools)] in flags
+        assert (["--setup", "true"] in flags, ["--setup-network"] in flags) == (not missing(), not missing())
         moderator = json.loads((dialogd.state.dialog(dialogd.file) / "start-M.json").read_text())["flags"]
         assert (["--repo", str(repo)] in moderator, any(flag[0] == "--gate" for flag in moderator)) == (True, False)
         assert "001  proposed" in dialogd("tasks").out

@@ -255,6 +255,8 @@ def begun(site: Site, files: Mapping[str, str], setup: str) -> None:
     """Have files in its repository, and a setup."""
     write(site.repo, dict(files))
     git(site.repo, "add", "-A")
+    if "checks/run.js" in files:
+        git(site.repo, "update-index", "--chmod=+x", "checks/run.js")
     git(site.repo, "commit", "-q", "-m", "Ages")
     site.rules = (*site.rules, f"setup = '{setup}'")
     site.own_flags["L"] += ["--setup", setup]
