@@ -282,10 +282,13 @@ class GitRemote:
     def _git(self, until: float, *words: str, stdin: bytes = b"", may: int = 0) -> tuple[int, str, str]:
         """Exit code (0, or `may`), output and words of git. Raises `EngineAway` where it has not ended by then."""
         with TemporaryFile() as first, TemporaryFile() as second, self._started(*words, to=(first, second)) as git:
-            try:
-                git.communicate(stdin, max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                raise self._failed(words[0], f"no answer within {PATIENCE:g} s") from None
+            timer = threading.Timer(max(0.0, until - time.monotonic()), _end, (git,))
+            timer.daemon = True  # Popen's own wait with a limit looks only now and then
+            timer.start()
+            git.communicate(stdin)
+            timer.cancel()
+            if git.returncode < 0 and time.monotonic() >= until:
+                raise self._failed(words[0], f"no answer within {PATIENCE:g} s")
             out, said = (os.pread(file.fileno(), SAID, 0).decode("utf-8", "replace") for file in (first, second))
         if git.returncode not in (0, may):
             raise self._failed(words[0], said)
