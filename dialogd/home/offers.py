@@ -144,11 +144,16 @@ class GoOn(Asked):
 
 
 class CarryOut(Asked):
-    """What a dialog decided, and the person approved, to be carried out in a repository; `gate` is what tests it."""
+    """What a dialog decided, and the person approved, to be carried out in a repository; `gate` is what tests it.
+
+    `setup` makes what the tests need, with `network` from the network.
+    """
 
     dialog: Name
     repo: Place
     gate: Place = ""
+    setup: Place = ""
+    network: bool = False
 
 
 class Offers:
@@ -352,7 +357,9 @@ class Offers:
         with concerning("repo"):
             repo = own(asked.repo, folder=True)
         source = str(one.file) if one is not None else asked.dialog
-        return ["build", f"--from={source}", f"--repo={repo}", f"--gate={asked.gate.strip()}"]
+        setup = [f"--setup={asked.setup.strip()}"] if asked.setup.strip() else []
+        setup += ["--setup-network"] if setup and asked.network else []
+        return ["build", f"--from={source}", f"--repo={repo}", f"--gate={asked.gate.strip()}", *setup]
 
     def _checked(self, asked: NewDialog) -> tuple[Settings, Start]:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""
