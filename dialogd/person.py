@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
@@ -28,13 +28,14 @@ from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Said, whose
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import budget_line, clean, in_words, is_blank, one_line, read_budget, redact, unescape
+from dialogd.protocol.text import budget_line, clean, in_words, is_blank, many, one_line, read_budget, redact, unescape
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import PERSON, Lost
 from dialogd.store.logfile import Addition, LogFile, wall_time
 from dialogd.store.registry import Caller, caller_here
 
 if TYPE_CHECKING:
+    from dialogd.tasks.git import Person as Committer
     from dialogd.tasks.worktrees import Worktrees
 
 Given = ParamSpec("Given")
@@ -690,8 +691,9 @@ def another_gate(dialog: Dialog, command: str, *, secrets: Sequence[str] = ()) -
 class Takeover:
     """What a merge, or a rebase, would do with the `approved` tasks and a branch of the person's that is at `at`.
 
-    A merge moves the branch to `to`, a fast-forward of `size`; `doubts` are why `dialogd tasks verify` would refuse
-    that. A rebase carries the tasks to where the branch is, and moves nothing: its `to` is "".
+    A merge brings the branch to the tree of `to`, a difference of `size`, by one commit `by` the person for each task
+    on top of `start`; `made` are commits that are taken as they are, by the approved ones. `doubts` are why `dialogd
+    tasks verify` would refuse it. A rebase carries the tasks to where the branch is, and moves nothing: its `to` is "".
     """
 
     branch: str
@@ -700,11 +702,35 @@ class Takeover:
     to: str = ""
     size: str = ""
     doubts: tuple[str, ...] = ()
+    start: str = ""
+    made: Mapping[str, str] = field(default_factory=dict)
+    by: Committer | None = None
+
+    @property
+    def new(self) -> tuple[build.Task, ...]:
+        """The tasks for which a commit is to be made."""
+        return tuple(task for task in self.approved if task.commit not in self.made)
+
+    @property
+    def words(self) -> str:
+        """What a merge does with the branch."""
+        to = self.made.get(self.to, "")
+        if self.by is None:
+            way = f"goes from {self.at[:12]} to {to[:12]}, a fast-forward" if to != self.at else "has it already"
+            return f"{self.branch} {way}"
+        from dialogd.tasks.git import shown
+
+        how = f"{many(len(self.new), 'commit')} by {shown(self.by.words)}{', signed' if self.by.signing else ''}"
+        return f"{self.branch} goes from {self.at[:12]} to what was approved as {self.to[:12]}: {how}, one a task"
 
 
-def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
-    """What a merge would do: of all that is approved, into `onto`, by default the branch that the build began from."""
+def takeover(log: LogFile, repo: Path, onto: str = "", *, commits: bool = False) -> Takeover:
+    """What a merge would do: of all that is approved, into `onto`, by default the branch that the build began from.
+
+    With `commits` each attempt stays the commit that it is: a fast-forward.
+    """
     from dialogd.tasks.approvals import judge_here
+    from dialogd.tasks.git import person_of
 
     judge, against = judge_here(log, untested=True)
     known, (trees, branch, at) = judge.dialog.state.build, _branch(judge.dialog, repo, onto)
@@ -716,10 +742,30 @@ def takeover(log: LogFile, repo: Path, onto: str = "") -> Takeover:
     if trees.tree_of(last.commit) != last.tree:
         why = f"commit {last.commit[:12]} does not have the tree that was approved"
         raise Refused(why, fix=f"have it submitted and reviewed again: {again}")
-    if not trees.is_ancestor(at, last.commit):
+    ready = ready[: 1 + ready.index(last)]
+    made, start = {}, _start(trees, known, ready, at)
+    if landed := judge.landed(trees.git, last, at):  # by hand, or before a kill
+        made = {task.commit: landed.get(task.tree, at) for task in ready} | {last.commit: at}
+    elif commits and trees.is_ancestor(at, last.commit):
+        made = {task.commit: task.commit for task in ready}
+    elif commits or not start:
         raise Refused(f"{branch} has moved since: {at[:12]} is not part of what was approved", fix=again)
-    doubts = dict.fromkeys((*judge.judge(trees.git, last.commit).why, *against))
-    return Takeover(branch, at, ready, last.commit, trees.diff(at, last.commit, 0).stat, tuple(doubts))
+    elif start == at:
+        made = {task.commit: task.commit for task in ready if trees.is_ancestor(task.commit, at)}
+    trees_of = [(task.tree, "") for task in ready if task.commit not in made]
+    tip = trees.commits(start, trees_of, None)[-1] if trees_of else made[last.commit]
+    doubts = dict.fromkeys((*judge.judge(trees.git, tip).why, *against))
+    by, size = person_of(trees.git) if trees_of else None, trees.diff(at, tip, 0).stat
+    return Takeover(branch, at, ready, last.commit, size, tuple(doubts), start, made, by)
+
+
+def _start(trees: Worktrees, known: build.Tasks, ready: Sequence[build.Task], at: str) -> str:
+    """The commit on top of which a branch that is at `at` takes these tasks over; "" where it has moved since."""
+    below = next((task for task in known.all if task.merged and task.commit == ready[0].base), None)
+    start = below.merged if below else ready[0].base  # a task may stand on attempts that are one commit by now
+    if trees.is_ancestor(at, start):
+        return start
+    return at if trees.is_ancestor(at, ready[-1].commit) else ""
 
 
 def _approved(tasks: build.Tasks) -> tuple[build.Task, ...]:
@@ -736,7 +782,7 @@ def carried_over(log: LogFile, repo: Path, onto: str = "") -> Takeover:
     dialog = log.read()
     trees, branch, at = _branch(dialog, repo, onto)
     waiting = _approved(dialog.state.build)
-    if waiting and trees.is_ancestor(at, waiting[-1].commit):
+    if waiting and _start(trees, dialog.state.build, waiting, at):
         words = shlex.join(["dialogd", "build", "merge", *file_words(log.path)])
         raise Refused(f"{branch} has not moved: what was approved stands on it", fix=f"take it over: {words}")
     return Takeover(branch, at, waiting)
@@ -766,7 +812,7 @@ def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
 
 
 def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> tuple[Dialog, Path | None]:
-    """Fast-forward the branch, and note it; gives the dialog and the checkout that came along, None for none.
+    """Take it over, and note it; gives the dialog and the checkout that came along, None for none.
 
     What speaks against it is overruled with `anyway`, and noted; else it is refused, with nothing done.
     """
@@ -774,8 +820,32 @@ def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> 
 
     admitted(log, "build merge")
     undoubted(log, what, anyway=anyway)
-    where = Worktrees(repo, build=log.read().id).forward(what.branch, what.to)
-    return merged(log, what.to, what.doubts), where
+    dialog = log.read()
+    trees, made = Worktrees(repo, build=dialog.id), dict(what.made)
+    if what.by is not None:
+        pieces = [(task.tree, _message(dialog, task, what.by)) for task in what.new]
+        commits = trees.commits(what.start, pieces, what.by)  # until the branch moves they count for nothing
+        made |= {task.commit: commit for task, commit in zip(what.new, commits, strict=True)}
+    where = trees.forward(what.branch, made[what.to])
+    return merged(log, made, what.doubts), where
+
+
+_VENDORS = {"claude": "anthropic.com", "gpt": "openai.com", "codex": "openai.com", "gemini": "google.com"}
+
+
+def _message(dialog: Dialog, task: build.Task, by: Committer) -> str:
+    """What the commit of a task says: what was asked for, who did it, and who answers for it."""
+    title, whole = one_line(task.description, 72), one_line(task.description, LONGEST)
+    said = (entry.frame.model for entry in reversed(dialog.entries) if entry.by == task.author and entry.frame)
+    agent = dialog.header.agent(task.author)
+    name = one_line(re.sub("[<>]", "", next(filter(None, said), agent.name if agent else task.author)))
+    vendor = next((vendor for start, vendor in _VENDORS.items() if name.startswith(start)), "localhost")
+    return "\n\n".join(filter(None, (
+        title,
+        whole if whole != title else "",
+        "\n".join(f"- {one_line(one)}" for one in task.criteria),
+        f"Dialogd-Task: {dialog.id}/{task.id}\nCo-authored-by: {name} <noreply@{vendor}>\nSigned-off-by: {by.words}\n",
+    )))  # fmt: skip
 
 
 @_act("build rebase")
@@ -797,16 +867,14 @@ def rebase(dialog: Dialog, commit: str) -> Draft | None:
 
 
 @_act("build merge")
-def merged(dialog: Dialog, commit: str, overruled: Sequence[str] = ()) -> Draft | None:
-    """Note that the tasks up to this commit are in the person's branch, and what spoke against that, `overruled`."""
+def merged(dialog: Dialog, made: Mapping[str, str], overruled: Sequence[str] = ()) -> Draft | None:
+    """Note by which commits the approved ones are in the person's branch, and what spoke against that, `overruled`."""
     against = one_line("; ".join(overruled), 2_000).replace("|", "/")
     although = f" | although {against}" if against else ""
     rules_of_build(dialog)
-    done = _approved(dialog.state.build)
-    new = done[: 1 + next((n for n, task in enumerate(done) if task.commit == commit), -1)]
-    if not new:
-        return None
-    return note_of(Mark("TASK", f"{', '.join(task.id for task in new)} | merged | commit {commit}{although}"))
+    new = [(task.id, made[task.commit]) for task in _approved(dialog.state.build) if task.commit in made]
+    marks = [Mark("TASK", f"{ident} | merged | commit {commit}{although}") for ident, commit in new]
+    return note_of(*marks) if marks else None
 
 
 @_act("build pr")

@@ -175,11 +175,26 @@ def test_a_moved_base_has_all_approved_tasks_gone_through_again() -> None:
     person.rebase(build.log, "c111")
     assert count(build) == before
     first, second = (task.commit for task in build.dialog.state.build.all)
-    person.merged(build.log, first)
-    assert states(build) == [MERGED, APPROVED]
-    person.merged(build.log, second)
-    person.merged(build.log, second)
-    assert (states(build), count(build)) == ([MERGED, MERGED], before + 2)
+    person.merged(build.log, {first: first})
+    assert (states(build), build.dialog.state.build.base) == ([MERGED, APPROVED], second)
+    build.types("\n[TASK: 002 | merged | commit c222]\n")
+    assert (states(build), build.dialog.state.build.base) == ([MERGED, MERGED], second)  # typed, it moves no base
+    person.merged(build.log, {second: "c333"})
+    assert count(build) == before + 2
+
+
+def test_once_merged_the_next_tasks_start_from_the_commit_that_has_them() -> None:
+    build = room(yes("P1"), yes("P2"), "Both.\n")
+    person.tasks(build.log, "confirm")
+    build.run()
+    first, second = (task.commit for task in build.dialog.state.build.all)
+    person.merged(build.log, {first: "c111", second: "c222"}, ["it is | untested"])
+    person.merged(build.log, {first: "c111", second: "c222"})
+    known = build.dialog.state.build
+    assert [(task.state, task.merged, task.why) for task in known.all] == [
+        (MERGED, "c111", "although it is / untested"), (MERGED, "c222", "although it is / untested"),
+    ]  # fmt: skip
+    assert known.base == "c222"
 
 
 def test_a_stopped_build_is_carried_on_where_it_stood() -> None:
@@ -227,7 +242,7 @@ def test_a_dialog_without_tasks_says_so() -> None:
         lambda: person.change_task(plain.log, "1", hours="1"),
         lambda: person.gate(plain.log, "run"),
         lambda: person.rebase(plain.log, "c"),
-        lambda: person.merged(plain.log, "c"),
+        lambda: person.merged(plain.log, {"c": "c"}),
         lambda: person.carry_on(plain.log),
     ):
         with pytest.raises(Refused, match="this dialog is no build"):

@@ -494,25 +494,29 @@ Because = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why; agents
 @build.command("merge")
 def merge(
     onto: Onto = "",
+    commits: Annotated[
+        bool, typer.Option("--commits", help="Keep each attempt as the commit that it is: a fast-forward.")
+    ] = False,
     yes: Yes = False,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also where `dialogd verify` would refuse it; the file says so.")
     ] = False,
     file: options.FileOption = None,
 ) -> None:
-    """Fast-forward your branch to the last approved commit.
+    """Bring what is approved to your branch, one commit for each task.
 
-    Says what it will do, and asks. Where the branch has moved since, nothing is done: `dialogd build rebase` has the
-    tasks tested and reviewed again. What `dialogd tasks verify` would refuse is refused, with the reasons; a tree
-    that no gate tested is named as such, and your yes is the word on it.
+    The commits are yours, as your git knows you and signs; attempts that were sent back are no part of it. Says what it
+    will do, and asks. Where the branch has moved since, nothing is done: `dialogd build rebase` has the tasks tested
+    and reviewed again. What `dialogd tasks verify` would refuse is refused, with the reasons; a tree that no gate
+    tested is named as such, and your yes is the word on it.
     """
     settings, log, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
     person.admitted(log, "build merge")
-    what = person.takeover(log, Path(rules.repo), onto)
+    what = person.takeover(log, Path(rules.repo), onto, commits=commits)
     doubtful = {task.id: f" ({tasks_of.tested(task)})" for task in what.approved if task.gate != "passed"}
     names = ", ".join(f"{task.id}{doubtful.get(task.id, '')}" for task in what.approved)
-    remark(f"{rules.repo}: {what.branch} goes from {what.at[:12]} to {what.to[:12]}, a fast-forward")
+    remark(f"{rules.repo}: {line(what.words)}")
     remark(f"with task{'s' * (len(what.approved) > 1)} {names}; {what.size}")
     for doubt in what.doubts:
         remark(f"{'overruled' if anyway else 'against it'}: {line(doubt)}")
@@ -520,7 +524,8 @@ def merge(
     ask("Merge?", yes=yes)
     after, where = person.merge(log, Path(rules.repo), what, anyway=anyway)
     here = f" and its files in {shown(where)}" if where else "; it is checked out nowhere"
-    done(settings, after, f"{what.branch} is at {what.to[:12]}{here}")
+    last = next(one.merged for one in after.state.build.all if one.commit == what.to)
+    done(settings, after, f"{what.branch} is at {last[:12]}{here}")
 
 
 @build.command("rebase")

@@ -135,6 +135,7 @@ class Task:
     was: str = ""  # its state before an error, and before a review that did not decide
     undecided: int = 0  # reviews that did not decide
     requests: tuple[Request, ...] = ()  # pull requests for its commits
+    merged: str = ""  # the commit that has it in the person's branch
     asks: Mapping[str, str] = field(default_factory=dict)  # for an improvement: category, priority, impact and files
     entries: tuple[str, str, str] = ("", "", "")  # in which it was proposed, submitted last, reviewed last
 
@@ -167,7 +168,7 @@ class Tasks:
     all: tuple[Task, ...] = ()
     rules: Build | None = None
     cycles: int = 0  # of improvement there were so far
-    base: str = ""  # the last approved commit; before the first one the build's own counts
+    base: str = ""  # the last approved commit, once it is merged the one that has it; before the first the build's own
     gate_entry: str = ""  # in which the person gave the gate that `rules` has; "" for that of the header
     top: int = 0  # the highest number that was given, also to a task of a withdrawn turn
     is_wanted: bool = False  # the person has said what they want beyond them, once they were done
@@ -489,7 +490,7 @@ def _gate(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     return tasks.with_(task, gate=state, log=value_of(mark, "log"))
 
 
-def _by_hand(tasks: Tasks, _: Said, mark: Mark) -> Tasks:
+def _by_hand(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     fields = (*fields_of(mark), *[""] * 6)
     event = fields[1].casefold()
     if event == "rebase":
@@ -519,6 +520,10 @@ def _by_hand(tasks: Tasks, _: Said, mark: Mark) -> Tasks:
             case "merged":
                 against = value_of(mark, "although")  # what stood against it, and was overruled by the person
                 new["why"] = f"although {against}" if against else ""
+                commit = value_of(mark, "commit")
+                if commit and not said.by_hand:  # a typed line makes nobody begin on another commit
+                    new["merged"] = commit
+                    tasks = replace(tasks, base=commit) if task.commit == tasks.base else tasks
         tasks = tasks.with_(task, **new)
     return tasks
 

@@ -322,6 +322,7 @@ class OnBranch(wire.Meant):
 class Merge(OnBranch):
     """What is to be merged, and whether that overrules what speaks against it."""
 
+    commits: bool = Field(False, description="keep each attempt as the commit that it is: a fast-forward")
     anyway: bool = Field(False, description="also what `dialogd verify` would refuse; the file says so")
 
 
@@ -347,11 +348,11 @@ def build_routes(app: FastAPI, agent: Agent, write: Write) -> None:
 
     @app.post("/merge")
     async def merge(said: Merge) -> wire.Done:
-        """Fast-forward the person's branch to the last approved commit, if that is the one which is named."""
+        """Bring what is approved to the person's branch, a commit for each task, if its last one is that named."""
 
         def merged() -> Dialog:
             repo = repository(log.read(), agent)
-            what = person.takeover(log, repo, said.onto)
+            what = person.takeover(log, repo, said.onto, commits=said.commits)
             _same(what.to, said.commit)
             return person.merge(log, repo, what, anyway=said.anyway)[0]
 

@@ -100,6 +100,8 @@ def approvals(dialog: Dialog) -> tuple[Approval, ...]:
             if not one.void:
                 moved = f"the work was moved to another base in {where(entry.id)}"
                 found[number] = replace(found[number], task=now) if now and stands else replace(one, void=moved)
+                if now and stands and now.merged:  # what is made on it stands on the same work
+                    roots.setdefault(now.merged, one.root)
     return tuple(found)
 
 
@@ -154,11 +156,18 @@ class Judge:
             why += reasons
         return Judged(commit, tree, None, tuple(dict.fromkeys(why)) or tuple(self._unknown(git, tree)))
 
+    def landed(self, git: Git, task: Task, commit: str) -> dict[str, str]:
+        """By their trees the commits that led to this one, where it has an approved task's; {} where it has not."""
+        found = next((one for one in self.approvals if one.task.commit == task.commit and not one.void), None)
+        if found is None or tree_of(git, commit) != task.tree or any(self._elsewhere(git, found, commit)):
+            return {}
+        return {tree: each for each, tree in _trees(git, commit, found.root).items()}
+
     def doubts(self, approval: Approval) -> tuple[str, ...]:
         """Why an approval does not hold, whatever the commit; () where it does."""
         found, base = [*self._unproved(approval), *self._around(approval)], approval.task.base
         for below in self.approvals[: self.approvals.index(approval)][::-1]:
-            if below.task.commit == base:
+            if base in (below.task.commit, below.task.merged):
                 base = below.task.base
                 found += [f"it stands on task {below.task.id}, where {why}" for why in self._unproved(below)]
         return tuple(dict.fromkeys(found))
@@ -311,7 +320,8 @@ def fates(git: Git, found: Collection[Approval], branch: str) -> tuple[Fate, ...
     fates: list[Fate] = []  # the last one first
     for approval in [approval for approval in found if not approval.void][::-1]:
         fate = _fate(git, approval, at)
-        after = next((one for one in fates if one.approval.task.base == approval.task.commit and one.commit), None)
+        places = (approval.task.commit, approval.task.merged)
+        after = next((one for one in fates if one.approval.task.base in places and one.commit), None)
         fates.append(fate if fate.commit or after is None else replace(after, approval=approval))
     return tuple(fates[::-1])
 

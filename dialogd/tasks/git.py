@@ -162,6 +162,28 @@ class Git:
         """Whether the commit, or the tag of one, of that full id is here."""
         return not self.done("cat-file", "-e", f"{commit}^{{commit}}", codes=(0, 1, 128)).code
 
+    def commit_as(self, person: Person | None, tree: str, parent: str, message: str) -> str:
+        """A commit by the person, signed where their git signs; without one a stand-in, the same each time.
+
+        Raises `Refused` where their git signs, and cannot now.
+        """
+        signs, places = person is not None and bool(person.signing), self._clean({"when": "@0 +0000"})
+        words = ("commit-tree", *["-S"] * signs, tree, "-p", parent)
+        if person is not None:
+            ours = [*_OVERRIDES.items(), *person.signing]
+            places = self._clean({}) | (_own() if signs else {}) | {"LC_ALL": "C"} | person.names
+            places |= {"GIT_CONFIG_COUNT": str(len(ours))}
+            for number, (name, value) in enumerate(ours):
+                places |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+        done = self._call(words, places, None, message.encode("utf-8", "surrogateescape"), (0, 1, 128))
+        if done.code and signs:
+            said = " / ".join(row for row in done.said.split("\n") if row.strip() and "[GNUPG:]" not in row)
+            fix = "see that your key can be used (gpg-agent, ssh-add -l), or: git config --global commit.gpgSign false"
+            raise Refused(f"your git signs commits, and could not: {shown(said)[:500]}", fix=fix)
+        if done.code:
+            raise failure("commit-tree", done)
+        return done.out.decode().strip()
+
     def ref(self, name: str) -> str:
         """The id that a full name such as `refs/heads/main` stands for; "" where there is none."""
         done = self.names("rev-parse", "--verify", "--quiet", "--end-of-options", name, codes=(0, 1))
@@ -389,12 +411,59 @@ def checkout_at(repo: Path) -> Checkout:
 
 def persons(name: str) -> list[str]:
     """The paths that a setting of the person's own names, whatever a repository says; nothing runs by it."""
-    own = {
-        key: value for key, value in os.environ.items() if not key.startswith("GIT_") or key.startswith("GIT_CONFIG_")
-    }
-    words = ["git", "config", "--includes", "--type=path", "-z", "--get-all", name]
-    done = subprocess.run(words, cwd="/", env=own, capture_output=True, timeout=60, check=False)
-    return [os.fsdecode(path) for path in done.stdout.split(b"\0")[:-1]]
+    return _asked("config", "--includes", "--type=path", "-z", "--get-all", name)[0].split("\0")[:-1]
+
+
+def _own(*kept: str) -> dict[str, str]:
+    """The person's environment, without what steers a git but for the variables that begin so."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("GIT_") or key.startswith(kept)}
+
+
+def _asked(*words: str, git_dir: Path | None = None) -> tuple[str, str]:
+    """What the person's git says and complains of; of a repository it knows the settings alone, and runs nothing."""
+    own = _own("GIT_CONFIG_", "GIT_AUTHOR_", "GIT_COMMITTER_") | {"LC_ALL": "C"}
+    own |= {"GIT_DIR": str(git_dir)} if git_dir else {}
+    done = subprocess.run(["git", *words], cwd="/", env=own, capture_output=True, timeout=60, check=False)
+    return os.fsdecode(done.stdout), done.stderr.decode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who commits by hand: author and committer, as variables of git's, and how their git signs, () for not at all."""
+
+    names: dict[str, str]
+    signing: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Name and address, as a trailer has them."""
+        return f"{self.names['GIT_COMMITTER_NAME']} <{self.names['GIT_COMMITTER_EMAIL']}>"
+
+
+# By which programs a person signs, their own settings alone say; whether, and with which key, a repository may say too.
+_SIGNERS = ("gpg.program", "gpg.openpgp.program", "gpg.x509.program", "gpg.ssh.program", "gpg.ssh.defaultkeycommand")
+
+
+def person_of(git: Git) -> Person:
+    """The person as their git knows them in that repository. Raises `Refused` where it has no name or address."""
+    names: dict[str, str] = {}
+    for who in ("AUTHOR", "COMMITTER"):
+        found, said = _asked("-c", "user.useConfigOnly=true", "var", f"GIT_{who}_IDENT", git_dir=git.git_dir)
+        match = re.fullmatch(r"(.+) <(.*)> \d+ [+-]\d+\n", found)
+        if match is None:
+            why = next((row for row in said.split("\n") if row.startswith("fatal: ")), "it has no name")
+            fix = 'git config --global user.name "Your Name", and git config --global user.email you@example.org'
+            raise Refused(f"your git does not say who you are: {shown(why.removeprefix('fatal: '))}", fix=fix)
+        names |= {f"GIT_{who}_NAME": match[1], f"GIT_{who}_EMAIL": match[2]}
+    wanted = _asked("config", "--type=bool", "--get", "commit.gpgsign", git_dir=git.git_dir)[0]
+    if wanted.strip() != "true":
+        return Person(names)
+    signing = [("commit.gpgsign", "true")]
+    for name in ("gpg.format", "user.signingkey", *_SIGNERS):
+        told = _asked("config", "--show-scope", "-z", "--get-all", name, git_dir=git.git_dir)[0].split("\0")
+        taken = ("system", "global", "command") if name in _SIGNERS else ("system", "global", "command", "local")
+        signing += [(name, value) for scope, value in zip(told[::2], told[1::2], strict=False) if scope in taken]
+    return Person(names, tuple(signing))
 
 
 def new_repository(folder: Path, files: Mapping[str, str]) -> None:

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
 from dialogd.store.disk import fix, why, write_over
-from dialogd.tasks.git import Checkout, Git, checkout_at, persons, shown
+from dialogd.tasks.git import Checkout, Git, Person, checkout_at, persons, shown
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
 LONGEST_POINTER = 1024  # bytes of what Git LFS keeps in a file's place
@@ -344,6 +344,16 @@ class Worktrees:
             where = checkout.git_dir if checkout else None
             self.git.update(f"dialogd: fast-forward to {to[:12]}", (name, to, at), git_dir=where)
         return checkout.path if checkout else None
+
+    def commits(self, start: str, pieces: Iterable[tuple[str, str]], person: Person | None) -> list[str]:
+        """Make a commit of each tree, with its message, one on the other from `start` on; no branch moves by that.
+
+        They are the person's, or without one stand-ins, to look at. Raises `Refused` where they cannot be signed.
+        """
+        made = [self.git.commit(start)]
+        for tree, message in pieces:
+            made.append(self.git.commit_as(person, tree, made[-1], message))
+        return made[1:]
 
     def export(self, commit: str, into: Path) -> None:
         """Write a commit's files to a folder that is empty or not there: as they are, symlinks as links, no `.git`."""

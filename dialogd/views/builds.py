@@ -239,8 +239,11 @@ class _Events:
         elif task.state == CONFIRMED and old.state == PROPOSED:
             yield self.event("TASK_CONFIRMED", task, task.description)
         elif task.state == MERGED:
-            words = ", ".join(filter(None, (f"commit {task.commit[:12]}", task.why)))
-            yield self.event("TASK_MERGED", task, words, overruled=task.why.removeprefix("although ") or None)
+            at = task.merged or task.commit
+            words = ", ".join(filter(None, (f"commit {at[:12]}", task.why)))
+            yield self.event(
+                "TASK_MERGED", task, words, commit=at, overruled=task.why.removeprefix("although ") or None
+            )
         elif old.state in (build.STUCK, ERROR) and task.state not in (old.state, APPROVED, DROPPED):
             yield self.event("TASK_RETRIED", task, old.why)
         elif task.requests != old.requests:

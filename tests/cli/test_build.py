@@ -65,6 +65,8 @@ def repo(tmp_path: Path) -> Path:
     folder = tmp_path / "code"
     folder.mkdir()
     git(folder, "init", "--quiet")
+    git(folder, "config", "user.name", "Ann")
+    git(folder, "config", "user.email", "ann@example.org")
     commit(folder, "ages.py", "AGES = []\n")
     return folder
 
@@ -536,7 +538,7 @@ def test_a_red_gate_is_told_as_red_wherever_an_accepted_task_is_shown(dialogd: C
 
 
 def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo: Path) -> None:
-    """Fast-forward, with the checkout; said before, refused without a word, done once; edits in the way stop it.
+    """A commit for each task, with the checkout; said before, refused without a word, done once; edits stop it.
 
     `tasks` and `status` name the command until it is done, also once the result is approved; then they say merged.
     """
@@ -552,18 +554,23 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
     first, last = room.dialog.state.build.all
     asked = dialogd("build", "merge", "--anyway")
     assert (asked.code, git(repo, "rev-parse", "main")) == (1, before)
-    assert f"main goes from {before[:12]} to {last.commit[:12]}, a fast-forward" in asked.err
+    goes = (
+        f"main goes from {before[:12]} to what was approved as {last.commit[:12]}: 2 commits by Ann <ann@example.org>"
+    )
+    assert goes in asked.err, asked.err
     (repo / "001.py").write_text("mine")
     held = dialogd("build", "merge", "--yes", "--anyway")
     assert (held.code, git(repo, "rev-parse", "main"), (repo / "001.py").read_text()) == (1, before, "mine")
     (repo / "001.py").unlink()
     done = dialogd("build", "merge", "--yes", "--anyway")
     assert done.code == 0, done.err
-    assert done.out.startswith(f"main is at {last.commit[:12]} and its files in {repo}; ")
-    assert (git(repo, "rev-parse", "main"), git(repo, "status", "--porcelain")) == (last.commit, "")
+    new = git(repo, "rev-list", "--reverse", f"{before}..main").split()
+    assert done.out.startswith(f"main is at {new[-1][:12]} and its files in {repo}; ")
+    assert git(repo, "log", "--reverse", "--format=%T", f"{before}..main").split() == [first.tree, last.tree]
+    assert git(repo, "status", "--porcelain") == ""
     assert (repo / "002.py").exists()
-    (mark,) = marks(dialogd)
-    assert mark.startswith(f"[TASK: {first.id}, {last.id} | merged | commit {last.commit} | although ")
+    for mark, task, made in zip(marks(dialogd), (first, last), new, strict=True):
+        assert mark.startswith(f"[TASK: {task.id} | merged | commit {made} | although ")
     again = dialogd("build", "merge", "--yes")
     assert (again.code, "nothing to merge: all is merged already" in again.err) == (1, True)
     carried = dialogd("build", "rebase", "--yes")
@@ -585,10 +592,10 @@ def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialog
         assert (held.code, git(repo, "rev-parse", "main"), dialogd.file.read_bytes()) == (1, before, whole)
         assert f"error: `dialogd tasks verify --commit {last.commit[:12]}` would refuse it: " in held.err
         assert (why in held.err, f"dialogd build merge --anyway --file {dialogd.file}" in held.err) == (True, True)
-    done = dialogd("build", "merge", "--yes", "--anyway")
+    done = dialogd("build", "merge", "--yes", "--anyway", "--commits")
     assert (done.code, git(repo, "rev-parse", "main")) == (0, last.commit), done.err
     assert "overruled: " in done.err
-    (mark,) = marks(dialogd)
+    _, mark = marks(dialogd)
     assert (f"merged | commit {last.commit} | although " in mark, why in mark) == (True, True)
     merged = [row for row in dialogd("tasks", "--json").json["events"] if row["type"] == "TASK_MERGED"]
     assert [why in row["fields"]["overruled"] for row in merged] == [True, True]
@@ -856,7 +863,7 @@ def test_a_goal_is_carried_out_and_merged_also_after_everything_was_killed(dialo
     merged = dialogd("build", "merge", "--yes")
     assert (merged.code, "against it" in merged.err) == (0, False), merged.err
     assert {"read.py", "print.py"} <= {path.name for path in repo.iterdir()}
-    assert git(repo, "log", "--format=%s").split("\n")[:2] == ["Task 002: print ages", "Task 001: read ages"]
+    assert git(repo, "log", "--format=%s").split("\n")[:2] == ["print ages", "read ages"]
 
 
 PLANS = """#!/bin/sh

@@ -50,6 +50,8 @@ def repository(folder: Path) -> Path:
     """A repository with one commit on `main`."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
+    git(folder, "config", "user.name", "Person")
+    git(folder, "config", "user.email", "person@example.org")
     (folder / "README.md").write_text("Ages.\n")
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "Begin")
