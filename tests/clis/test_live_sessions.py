@@ -133,8 +133,9 @@ class Table:
         return self.dialog()
 
     def journal(self, agent: str) -> list[tuple[str, int]]:
-        (path,) = (self.folder / "state").rglob(f"{agent}.journal")
-        rows = [json.loads(row) for row in path.read_text("utf-8").split("\n") if row]
+        """The deliveries so far, in their order: none before the daemon has made its journal."""
+        journals = (self.folder / "state").rglob(f"{agent}.journal")
+        rows = [json.loads(row) for path in journals for row in path.read_text("utf-8").split("\n") if row]
         return [(row["what"], row["knocks"]) for row in rows if row["kind"] == "delivery"]
 
 
