@@ -8,6 +8,7 @@ import json as jsons
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -266,6 +267,21 @@ def as_json(value: object, *, indent: int | None = 2) -> str:
 def show(text: str = "") -> None:
     """Print to stdout, at once."""
     print(text, flush=True)
+
+
+def paged(text: str) -> None:
+    """Show a long text in the person's pager; print it where stdout is no terminal, or there is no pager."""
+    pager = os.environ.get("GIT_PAGER") or os.environ.get("PAGER") or "less"
+    if sys.stdout.isatty():
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's own
+        try:
+            known = {"LESS": "FRX", **os.environ}
+            done = subprocess.run(["/bin/sh", "-c", pager], input=text.encode(), env=known, check=False)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if done.returncode not in (126, 127):
+            return
+    show(text)
 
 
 def remark(text: str) -> None:

@@ -6,11 +6,13 @@ import http.client
 import json
 import os
 import select
+import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,8 +25,9 @@ from dialogd.cli.options import daemons, line, log_of, notify, plain, remark, sh
 from dialogd.cli.speak import stop
 from dialogd.cli.status import Situation, ended, exit_code, may_call, next_step
 from dialogd.config import Settings, file_flag, new_command
-from dialogd.errors import DialogdError
+from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol import lifecycle
+from dialogd.protocol.build import submissions
 from dialogd.protocol.lifecycle import budget, convergence
 from dialogd.protocol.marks import tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Outcome
@@ -308,6 +311,20 @@ def account(entry: Entry) -> str:
     return line(" · ".join(filter(None, (options.clock(frame.at, ""), took, tokens, cost, frame.model))))
 
 
+# What can be typed in the terminal in which a build runs, by the group of commands that it is one of.
+WORDS = {
+    "tasks": ("confirm", "change", "accept", "retry", "drop", "gate", "show"),
+    "build": ("merge", "rebase"),
+    "": ("tasks", "invite", "pause", "resume", "status"),
+}
+BUILD_HELP = """\
+   confirm [001 …]   begin the tasks           accept, drop [001]   take one as it is; leave it out
+   retry ["why"]     have it tried again       show 001             its diff, in your pager
+   gate "npm test"   have another test them    merge                take over what is approved
+   say …   speak to the agents     tasks   how they stand     pause, resume, stop     Esc drops what is typed"""
+FEW = 6  # lines of a text that the terminal of a build shows; the file and the page have all
+
+
 class LiveView(Follower):
     """Shows one dialog file and takes the person's keys, in a `with` block: call `look` and `listen` in turn.
 
@@ -331,6 +348,7 @@ class LiveView(Follower):
         self._thread: threading.Thread | None = None
         self._stack = ExitStack()
         self._failed: BaseException | None = None
+        self._child: subprocess.Popen[bytes] | None = None  # the command that is in front
         self._was_needed = ""
         self._drawn = ("", "")
         self._held_up = ("", 0.0)
@@ -357,7 +375,9 @@ class LiveView(Follower):
         if app is not None and self._thread is not None:
             with suppress(Exception):  # it may have ended by itself, with its terminal
                 app.loop.call_soon_threadsafe(app.exit)  # type: ignore[union-attr]
-            self._thread.join(2)
+            if self._child is not None and self.outcome is None:
+                os.killpg(self._child.pid, signal.SIGTERM)
+            self._thread.join(2 if self._child is None else None)  # who reads a diff reads it to its end
         self._stack.close()
         return app.current_buffer.text if app is not None else ""
 
@@ -431,10 +451,14 @@ class LiveView(Follower):
         # By hand marks stand in the text; what only looks like one of the view's own lines is escaped.
         rows = [row for row in news.body.split("\n") if news.frame or tolerant(row) not in news.marks]
         rows = [row.replace(SIGN[0], "\\\\" + SIGN[0], 1) if row.lstrip().startswith(SIGN[0]) else row for row in rows]
+        if self._takes_words:
+            rows = [] if news.by == SYSTEM and news.is_on_tasks else _few(rows)
         if text := "\n".join(rows).strip("\n"):
             below.append(options.markdown(plain(text)))
         if found := sentences(news, lambda who: called.get(who, who)):
             below.append(Text("\n".join(["", *(f"{SIGN}{line(one)}" for one in found)])))
+        if self._takes_words and (made := submissions(news)):
+            below.append(Text(f"its diff: show {made[0].fields[0]}", "dim"))
         if news.turn:
             below.append(Text(f"next: {', '.join(called.get(who, who) for who in news.turn)}", "dim"))
         # Nothing in a text passes for a heading of the view's own: every line of it is indented.
@@ -444,6 +468,9 @@ class LiveView(Follower):
     def _ask(self) -> None:
         """That the person is asked, with a bell, and how it is answered."""
         assert self.situation is not None
+        if self._takes_words:
+            self._ask_for_words(self.situation.dialog)
+            return
         answer, *others = lifecycle.answers(self.situation.dialog, file_flag(self.settings.file))
         note = ""
         if self.can_type and answer.startswith("dialogd say"):
@@ -452,6 +479,14 @@ class LiveView(Follower):
             note = "   in another terminal; words that you type here are a turn of yours, and decide nothing\n"
         ways = "".join(f"   or: {other}\n" for other in others)
         self._ring(f">> your turn: {self.needed}\n   answer: {answer}\n{ways}{note}")
+
+    def _ask_for_words(self, dialog: Dialog) -> None:
+        """The same in the terminal of a build, where the words of the commands are typed."""
+        words = [one.removeprefix("dialogd ").removeprefix("tasks ") for one in lifecycle.answers(dialog)]
+        task = dialog.state.build.due[1]
+        words += [f"show {task.id}"] if task is not None and task.commit else []
+        first, *others = ['retry "why", or retry' if word == "retry" else word for word in words]
+        self._ring(f">> your turn: {self.needed}\n   type: {first}\n" + "".join(f"   or: {one}\n" for one in others))
 
     def _say_what_is_next(self) -> None:
         """At each end that it follows, what the person can do; `run` says it at its own end."""
@@ -544,7 +579,7 @@ class LiveView(Follower):
         def _(event: KeyPressEvent) -> None:
             text, prompt = event.current_buffer.text, self.prompt
             self.prompt = ""
-            if self._carefully(lambda: self._say(text)):
+            if self._carefully(lambda: self._word(text) if self._takes_words else self._say(text)):
                 event.current_buffer.reset()
             else:
                 self.prompt = prompt  # what was typed is not lost
@@ -604,7 +639,7 @@ class LiveView(Follower):
                 self._carefully(self._stop)
             return False
         leave = "stop the dialog" if self.is_run else "leave; the dialog goes on"
-        act: Callable[[], object] | None = {
+        acts: dict[str, Callable[[], object]] = {
             "p": self._pause,
             "s": lambda: self._open("say> "),
             "a": lambda: self._open("answer> "),
@@ -615,13 +650,15 @@ class LiveView(Follower):
             "q": self._ask_to_stop if self.is_run else self._leave,
             "?": lambda: self.say(HELP.format(leave=leave)),
             "\r": self._pass_on,
-        }.get(key)
-        if act is not None:
-            self._carefully(act)
+        }
+        if self._takes_words:  # every other key begins a word
+            acts = {"?": lambda: self.say(BUILD_HELP)}
+        if key in acts:
+            self._carefully(acts[key])
             return False
         begins = len(key) > 1 or (self.is_run and key.isprintable() and bool(key))
         if begins:
-            self._open("say> ")
+            self._open("> " if self._takes_words else "say> ")
         return begins
 
     def _open(self, prompt: str) -> None:
@@ -654,6 +691,58 @@ class LiveView(Follower):
                 to, words = first.rstrip(",:"), rest
         person.say(self.log, words, to=to, secrets=options.own_secrets())
         self._wake()
+
+    @property
+    def _takes_words(self) -> bool:
+        """True in the terminal in which a build runs, where the person can type."""
+        return self.can_type and self.is_run and self.feed.dialog is not None and bool(self.feed.dialog.state.build)
+
+    def _word(self, text: str) -> None:
+        """Carry out what is typed in the terminal of a build, as its command does. Raises `BadInput` for no word."""
+        dialog = self.feed.dialog
+        try:
+            first, *rest = shlex.split(text) or ["help"]
+        except ValueError as error:
+            raise BadInput(f"this cannot be read: {error}", fix="close the quotation mark") from None
+        group = next((group for group, words in WORDS.items() if first in words), None)
+        if first == "retry" and dialog is not None and rest and dialog.header.agent(rest[0]):
+            group = ""
+        if first == "help":
+            self.say(BUILD_HELP)
+        elif first == "stop":
+            self._ask_to_stop()
+        elif first == "say" and rest:
+            self._say(text.strip()[len("say") :].strip().strip("\"'"))
+        elif group is not None:
+            from prompt_toolkit.application import run_in_terminal
+
+            words = [*filter(None, [group]), first, *rest, "--file", str(self.settings.file)]
+            run_in_terminal(lambda: self._in_front(words))
+        elif dialog is not None and dialog.state.questions.asker:
+            self._say(text)
+        else:
+            names = ", ".join(word for words in WORDS.values() for word in words)
+            raise BadInput(f"{first[:60]!r} is no word here", fix=f"type one of: {names}, stop, help; say … speaks")
+
+    def _in_front(self, words: Sequence[str]) -> None:
+        """Run `dialogd WORDS` in this terminal, which is its own until it ends: its Ctrl-C ends nothing else."""
+        from dialogd.cli.launch import INTERRUPTED, PROGRAM
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})  # else who is behind may not take it back
+        terminal = sys.__stdin__.fileno()  # type: ignore[union-attr]
+        self._child = child = subprocess.Popen([*PROGRAM, *words], process_group=0)
+        try:
+            os.tcsetpgrp(terminal, child.pid)
+            status = os.waitpid(child.pid, os.WUNTRACED)[1]
+            while os.WIFSTOPPED(status):  # by Ctrl-Z: nobody could bring it to the front again
+                os.killpg(child.pid, signal.SIGCONT)
+                status = os.waitpid(child.pid, os.WUNTRACED)[1]
+            child.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            self._child = None
+            os.tcsetpgrp(terminal, os.getpgrp())
+        if child.returncode in (-signal.SIGINT, INTERRUPTED):
+            os.write(terminal, b"\n")  # behind the ^C
 
     def _pause(self) -> None:
         is_paused = self.feed.dialog is not None and self.feed.dialog.state.paused
@@ -693,6 +782,12 @@ class LiveView(Follower):
             self._wake()
         else:
             stop(str(self.settings.file))
+
+
+def _few(rows: Sequence[str]) -> list[str]:
+    """The first lines of a text, and how many more there are."""
+    left = len(rows) - FEW
+    return [*rows[:FEW], "", f"… {many(left, 'more line')}"] if left > 1 else [*rows]
 
 
 def _stand_still() -> None:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -758,7 +758,8 @@ class Word(NamedTuple):
 _WORDS = {
     "confirm": Word("confirmed", "Confirm proposed tasks, so that the work begins. Default: all of them."),
     "retry": Word("tried again", "Have a task tried again that failed, with all its attempts. Default: the one that "
-                  "waits."),
+                  "waits.\n\nWords behind the numbers are the reason, which its agent is told: retry \"keep the old "
+                  "names\".", has_reason=True),
     "accept": Word("accepted", "Approve a task yourself that its reviewer did not. Default: the one that waits for you."
                    "\n\nAlso the word that `dialogd tasks verify` asks for, where a yes was only typed, or no gate "
                    "tested a tree."),
@@ -766,12 +767,17 @@ _WORDS = {
 }  # fmt: skip
 
 
+_NUMBERS = re.compile(r"all|[\d,]+")
+
+
 def _command(act: str) -> Callable[..., None]:
     def command(task: Numbers = None, file: options.FileOption = None) -> None:
         _said(act, task, "", file)
 
     def with_reason(task: Numbers = None, why: Because = "", file: options.FileOption = None) -> None:
-        _said(act, task, why, file)
+        words = task or []
+        numbers = [*takewhile(_NUMBERS.fullmatch, words)]
+        _said(act, numbers, why or " ".join(words[len(numbers) :]), file)
 
     return with_reason if _WORDS[act].has_reason else command
 
@@ -791,6 +797,27 @@ def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> 
     if act == "accept" and (bad := tasks_of.red(after.state.build)):
         later = "unless the gate of a later task passes, only this takes it over"
         remark(f"{bad.id}: {tasks_of.tested(bad)}; {later}: {onwards(after, settings.file)}")
+
+
+LONGEST_DIFF = 10_000_000  # characters
+
+
+@tasks.command("show")
+def show_changes(task: Number, file: options.FileOption = None) -> None:
+    """Show what a task changes, in your pager.
+
+    The diff of what was submitted last. The pager is GIT_PAGER, PAGER or less; without a terminal it is printed.
+    """
+    _, _, dialog = options.opened(file)
+    rules = person.rules_of_build(dialog)
+    (one, *_) = person.tasks_named(dialog, task)
+    if not one.commit:
+        raise Refused(f"task {one.id} has submitted nothing yet", fix="dialogd tasks says how it stands")
+    diff = Worktrees(Path(rules.repo), build=dialog.id).diff(one.base, one.commit, LONGEST_DIFF)
+    left_out = [f"too long to be shown: {name.path}" for name in diff.omitted]
+    about = [f"{one.id}  {one.state}, {tasks_of.tested(one)}  {one.description}", why_of(one)]
+    about += [f"{diff.stat}, {one.base[:12]} to {one.commit[:12]}", *left_out]
+    options.paged(plain("\n".join([*filter(None, about), "", *(name.patch for name in diff.files)])))
 
 
 @tasks.command("gate")

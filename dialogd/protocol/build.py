@@ -510,6 +510,7 @@ def _by_hand(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
             case "retry":  # where it was, or with all its attempts anew
                 anew = {"iteration": task.iteration + 1, "spent": task.iteration, "gate": ""}
                 new |= {"was": "", "undecided": 0, **({"state": task.was} if task.was else anew)}
+                new["why"] = fields[2] or task.why  # the person's reason is told to who tries it
             case "accepted":
                 new["reviewer"] = USER
                 tasks = replace(tasks, base=task.commit)

@@ -298,7 +298,7 @@ class OnTasks(wire.Meant):
 
     act: Literal["confirm", "drop", "retry", "accept", "change"]
     tasks: str | int = Field("", description="their numbers: 003, or 1, 3; empty: those that wait for it")
-    reason: str = Field("", description="why, of a drop", max_length=1_000_000)
+    reason: str = Field("", description="why, of a drop or a retry", max_length=1_000_000)
     description: str = Field("", description="of a change: what is to be done", max_length=100_000)
     criteria: list[str] = Field([], description="of a change: what must be true of it", max_length=100)
     after: str = Field("", description="of a change: which tasks come first, or none", max_length=1_000)

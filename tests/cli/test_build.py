@@ -30,9 +30,13 @@ from dialogd.store.registry import HOOK, Running
 from dialogd.tasks.worktrees import Worktrees
 from tests.cli.command import PATIENCE, Commands, Done, program, reviewed, until
 from tests.cli.test_from_seats import ALONE, seated, this_process
+from tests.cli.test_terminal_view import Tmux, tmux
 from tests.protocol.test_build import PLAN, no, yes
 from tests.support.room import Room, opening
 from tests.support.terminal import Terminal
+from tests.tasks.site import ACTOR, BWRAP, Listener
+
+__all__ = ["tmux"]  # a fixture
 
 AGENTS = """
 [roles.M]
@@ -984,3 +988,68 @@ def test_the_tasks_of_a_project_are_told_to_what_happened_after_the_end(dialogd:
     dialogd.file.unlink()
     copy = dialogd("show", "--project", str(repo), **elsewhere).out
     assert (copy.count("TASK_COMPLETED"), copy.count("TASK_MERGED")) == (2, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
+def test_the_terminal_of_a_build_takes_words(dialogd: Commands, repo: Path, tmux: Tmux) -> None:
+    """From the plan to an accepted task without another terminal: words, a wrong gate, a diff in the pager, Ctrl-C."""
+    script = dialogd.folder / "script.json"
+    plan = "[TASK_PROPOSED: read ages | works | none | 1 h]\n[TASK_PROPOSED: print ages | works | after 1 | 1 h]"
+    script.write_text(json.dumps({"plan": plan, "001.1": {"read.py": "AGE = 1\n"}}))
+    listener = Listener(dialogd.folder / "calls.jsonl")
+    listener.held = {"work 002.1"}
+    port = str(listener.server_address[1])
+    command = shlex.join([os.path.realpath(sys.executable), str(ACTOR), str(script), port])
+    agents = ["--agent", f"M=command:{command}", "--agent", f"L=command:{command}", "--cycles", "0"]
+    tmux.type("export PAGER='cat; echo PAGED #'", "Enter")
+    tmux.run(
+        dialogd, "build", "Print ages", "--repo", str(repo), "--gate", "no-runner", *agents, "--pace", "0", "--yes"
+    )
+
+    def word(typed: str) -> None:
+        tmux.type("-l", typed)
+        tmux.type("Enter")
+
+    def states() -> list[str]:
+        return [task.state for task in parse(dialogd.file.read_bytes()).state.build.all]
+
+    try:
+        tmux.until("type: confirm or: change 001")
+        word("cofirm")
+        tmux.until("'cofirm' is no word here; type one of: confirm, change, accept,")
+        tmux.type("C-u")
+        word("confirm")
+        tmux.until('type: retry "why", or retry or: drop 001')
+        tmux.until("its diff: show 001")
+        word("show 001")
+        tmux.until("+AGE = 1 PAGED")
+        word("merge")
+        tmux.until("error: nothing to merge: no task is approved")
+        word("gate 'grep -q AGE read.py'")
+        tmux.until("Test the tasks by 'grep -q AGE read.py' from now on? [y/N]")
+        word("y")
+        tmux.until("the gate is 'grep -q AGE read.py' from the next tree on")
+        word("retry 'the runner is there now'")
+        tmux.until("001 tried again")
+        until(lambda: states()[:1] == ["approved"], "the first task", lambda: "\n".join(tmux.lines))
+        assert "[TASK: 001 | retry | the runner is there now]" in dialogd.file.read_text()
+        word("merge")
+        tmux.until("Merge? [y/N]")
+        tmux.type("C-c")  # ends the question, and nothing else
+        tmux.until("Merge? [y/N] ^C")
+        tmux.now("? help")
+        word("merge --yes")
+        tmux.until("and its files in")
+        tmux.now("? help")
+        assert states() == ["merged", "assigned"]
+        tmux.type("C-c")
+        tmux.ended(130)
+    finally:
+        listener.let_go()
+        listener.shutdown()
+        listener.server_close()
+    assert (repo / "read.py").read_text() == "AGE = 1\n"
+    done = dialogd("tasks", "show", "1")
+    assert (done.code, "+AGE = 1\n" in done.out, done.out[:4]) == (0, True, "001 ")
+    assert "has submitted nothing yet" in dialogd("tasks", "show", "2").err
