@@ -13,6 +13,7 @@ from dialogd.agent.turn import Behavior, needs_cap
 from dialogd.backends import (
     CODING,
     NOTHING,
+    SHELLS,
     WITH_TOOLS,
     WRITING,
     Backend,
@@ -156,6 +157,7 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         is_capped=choice.is_metered and not settings.budget,
         digest=settings.digest,
         reads_files=kind_of(choice.backend).project != "nothing",
+        has_shell=choice.backend.partition(":")[0] in SHELLS,
         servers=settings.tools if calls_tools else (),
         tool_calls=settings.tool_calls if calls_tools else 0,
         repo=settings.repo,

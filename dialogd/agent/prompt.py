@@ -286,7 +286,7 @@ class _Now:
         self.state, self.table = dialog.state, dialog.state.table
         self.reads_all = reads_all(dialog, me)
 
-    def said(self, drafts: Sequence[str]) -> str:
+    def said(self, drafts: Sequence[str], *, has_shell: bool = False) -> str:
         """The last section of the prompt. A judge is shown no drafts, and told nothing of length or turns to come."""
         template = _templates().get_template("turn.md")
         if self.me == self.header.judge:
@@ -310,6 +310,7 @@ class _Now:
             "task": task,
             "attempts": build.last_attempt(self.state.build, task) if task else 0,
             "findings": findings(self.dialog) if due in {"REVIEW", "WORK"} else (),
+            "has_shell": has_shell,
             "attacked": self._known(re.search(r"P\d+", self.table.red_team)),
             "vetoed": list(vetoes(self.dialog).items())[-SHOWN:],
             "drafts": drafts,
@@ -453,14 +454,17 @@ class _Now:
 class Prompts:
     """What agents are asked; what is finished of their prompts, without secrets, is kept from turn to turn.
 
-    `has` is what the agent has to look at, `notes` what its project says to agents. A dialog that outgrows `room`
-    (tokens, 0: no limit) loses its middle; a line says what is missing. `secrets` are taken out wherever they stand, as
-    known key shapes are. An entry whose reading changes (by an edit, a strike, a label) is another value, and is made
-    anew; `made` counts those that were.
+    `has` is what the agent has to look at, `notes` what its project says to agents; `has_shell`: where it may write, it
+    can run commands. A dialog that outgrows `room` (tokens, 0: no limit) loses its middle; a line says what is missing.
+    `secrets` are taken out wherever they stand, as known key shapes are. An entry whose reading changes (by an edit, a
+    strike, a label) is another value, and is made anew; `made` counts those that were.
     """
 
-    def __init__(self, *, has: str = "", notes: str = "", room: int = 0, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self, has: str = "", notes: str = "", room: int = 0, secrets: Sequence[str] = (), *, has_shell: bool = False
+    ) -> None:
         self.has = has
+        self.has_shell = has_shell
         self.notes = notes
         self.room = room
         self.secrets = secrets
@@ -484,7 +488,7 @@ class Prompts:
             return last[4]
         fixed, gone, kept = self._pieces(dialog, agent)
         gap = [self._safe(left_out(dialog, agent.id, gone))] if gone else []
-        said = _Now(dialog, agent.id).said(drafts)
+        said = _Now(dialog, agent.id).said(drafts, has_shell=self.has_shell)
         now = redact(f"{material}\n\n{said}" if material else said, self.secrets)[0]
         texts = tuple(map(self._safe, _to_decide_on(dialog, agent.id)))
         prompt = Prompt(self._system, (*fixed, *gap, *kept), now, texts)

@@ -84,6 +84,7 @@ class Behavior:
     what its project says to agents.
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
     one dialog; with `is_capped` the usual limits do where nobody here set one. `reads_files`: its tools can.
+    `has_shell`: where it may write, it can run commands.
     It is offered tools of its dialog and of `servers`, and may make `tool_calls` calls in one turn. `repo` is the
     repository of a build, `gate` the command that tests it, `gate_sees` the folders of home and checkout that it reads,
     `setup` the command that makes what the tests need beside a task's files, with `setup_network` from the network.
@@ -103,6 +104,7 @@ class Behavior:
     is_capped: bool = False
     digest: bool = False
     reads_files: bool = False
+    has_shell: bool = False
     servers: tuple[ToolServer, ...] = ()
     tool_calls: int = 0
     repo: Path | None = None
@@ -236,7 +238,9 @@ class Speaker:
         self.seen = Seen(me, behavior.pace, peers.own, PAUSE * behavior.retry_wait)
         self.tally = Counters()
         self.secrets = (*behavior.secrets, *backend.secrets)
-        self.prompts = prompt.Prompts(has=behavior.has, notes=behavior.notes, room=backend.room, secrets=self.secrets)
+        self.prompts = prompt.Prompts(
+            behavior.has, behavior.notes, backend.room, self.secrets, has_shell=behavior.has_shell
+        )
         self.dialog: Dialog | None = None
         self.call: Call | None = None
         self.has_kept = True

@@ -110,6 +110,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
 
 CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (readonly_proof.py)
 WRITING = CODING | {"command"}  # those that can work in a folder and write nowhere else
+SHELLS = WRITING - {"gemini", "opencode"}  # those that can run commands there, and so the tests
 BOXED = frozenset({"gemini", "opencode", "command"})  # those of them that do so in a sandbox of ours alone
 SERVICES = frozenset({"anthropic", "openai", "gpt", "grok"})  # they speak to whatever address they are given
 WITH_TOOLS = SERVICES | {"ollama"}  # they call tools

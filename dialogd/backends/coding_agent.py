@@ -21,7 +21,7 @@ from dialogd.backends import WRITING, Found, Options, Price, Request, Tool, Usag
 from dialogd.backends.apis import SHORTER, TOO_LONG
 from dialogd.backends.command import Messages, clean_environment, last_line, limits_of, missing
 from dialogd.backends.parts import Part, Prompt, tokens_of
-from dialogd.backends.readonly_proof import Order, Proof, Run, Stage, Way, prove
+from dialogd.backends.readonly_proof import KEY, Order, Proof, Run, Stage, Way, prove
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
@@ -187,6 +187,7 @@ class AgentCLI:
     writes: ClassVar[bool] = False
     reads: ClassVar[Order]
     orders: ClassVar[tuple[Order, ...]] = ()
+    commands: ClassVar[tuple[Order, ...]] = ()  # by which its shell is tried, where it is given one by us
     makes: ClassVar[tuple[Order, ...]] = ()
     changes: ClassVar[tuple[Order, ...]] = ()
     escapes: ClassVar[tuple[Order, ...]] = ()
@@ -220,6 +221,7 @@ class AgentCLI:
         self._sessions = Sessions(self.state / f"{self.name}-sessions.json")
         self._proof: Proof | None = None
         self._writes = False  # it was proved to do so in one folder only
+        self._shell: bool | None = None  # its commands were proved to run in a sandbox of their own
         self._one = asyncio.Lock()
 
     # What a CLI says of itself
@@ -267,6 +269,10 @@ class AgentCLI:
     def trusts(self, run: Run) -> bool:
         """Whether what the project contains may run; what stands in a worktree is the agent's own."""
         return self.options.trust_project and run.way is None
+
+    def around(self, run: Run, home: Path) -> dict[str, str]:
+        """Variables by which each command that it runs in our sandbox gets one of its own, within that."""
+        return {}
 
     # A look at it
 
@@ -317,7 +323,7 @@ class AgentCLI:
             trust_project=self.options.trust_project and not writes,
             resume="",
             base_url=stage.url,
-            variables={self.key: "sk-ant-test-trial"},
+            variables={self.key: KEY},
             environment={**self.options.environment, "HOME": str(stage.home)},
         )
         return type(self)(options)
@@ -334,6 +340,8 @@ class AgentCLI:
         """Make sure that it writes in a workspace and nowhere else: by the mounts of a sandbox, else by a trial."""
         if not (lacking := missing()):
             await self.prepare()  # for its own model
+            if self._shell is None:
+                self._shell = bool(self.commands) and (await prove(self, writes=True, shell=True)).safe
         elif not self._writes:
             others = ", ".join(sorted(WRITING))
             fix = f"install bubblewrap, or another version of {self.program}; or name another of {others}"
@@ -356,7 +364,7 @@ class AgentCLI:
             if request.workspace is not None:
                 request.workspace.check([self.state / f"{self.name}-home"])
                 await self.prepare_to_write()
-                way = Way(request.workspace, boxed=not missing())
+                way = Way(request.workspace, boxed=not missing(), shell=bool(self._shell))
             else:
                 await self.prepare()
             prompt, project = request.prompt(), self.project if way is None else way.workspace.path
@@ -465,9 +473,9 @@ class AgentCLI:
             if run.way is not None and boxed:
                 limits = limits_of(run.way.workspace.path, home)
                 pinned = [path for name in self.settings_files if (path := home / self.keeps[1] / name).is_file()]
-                read = [self.path.parent, run.folder]
+                read = [self.path.parent, run.folder, *run.way.workspace.seen]
                 command = run.way.workspace.confined(command, [home], read, pinned=pinned, cwd=folder)
-                environment["TMPDIR"] = TEMPORARY
+                environment |= {"TMPDIR": TEMPORARY, **(self.around(run, home) if run.way.shell else {})}
         try:
             return Messages(command, run.text.encode("utf-8", "replace"), environment, folder, limits)
         except OSError as error:

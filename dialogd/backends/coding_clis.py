@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from typing import Any
 
 from dialogd.backends import Options, Usage
 from dialogd.backends.coding_agent import INTRO, TEMPORARY, AgentCLI, Event, Output, counts, ended, since, table
+from dialogd.backends.command import clean_environment, confined, homes
 from dialogd.backends.readonly_proof import Run
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
@@ -22,6 +25,7 @@ from dialogd.store.disk import read_json, write_json
 # -- Claude Code ------------------------------------------------------------------------------------------------------
 
 CLAUDE_READS = "Read,Grep,Glob"
+CLAUDE_SHELLS = "shell-snapshots"  # below its home: what each of its commands reads first
 LENT = ("oauthAccount", "primaryApiKey")  # of its settings, what belongs to a login
 _DIALOG = json.dumps(f"{INTRO}\n\n#")[1:-1].encode()  # how a dialog begins in a session's file
 _SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -32,7 +36,8 @@ _CLAUDE_ENDS = {  # why a run ended, in the words of `ended`
 }  # fmt: skip
 _CLAUDE_OFF = ("DISABLE_AUTOUPDATER", "DISABLE_TELEMETRY", "DISABLE_ERROR_REPORTING",
                *(f"CLAUDE_CODE_DISABLE_{name}" for name in
-                 ("NONESSENTIAL_TRAFFIC", "FILE_MENTIONS", "AUTO_MEMORY", "ULTRATHINK")))  # fmt: skip
+                 ("NONESSENTIAL_TRAFFIC", "FILE_MENTIONS", "AUTO_MEMORY", "ULTRATHINK",
+                  "BACKGROUND_TASKS")))  # fmt: skip
 
 
 class _ClaudeEvents(Output):
@@ -103,12 +108,17 @@ class ClaudeCode(AgentCLI):
     makes = (("Write", {"file_path": "$path", "content": "$text"}),)
     changes = (("Edit", {"file_path": "$path", "old_string": "$old", "new_string": "$text"}),)
     orders = (*makes, ("Edit", {"file_path": "$inside", "old_string": "inside", "new_string": "x"}), *escapes)
+    commands = (
+        ("Bash", {"command": "$command", "description": "try"}),
+        ("Bash", {"command": "$command", "description": "try", "dangerouslyDisableSandbox": True}),
+    )
 
     def arguments(self, run: Run) -> list[str]:
-        """One run that prints events. The strictest flags that still read, or edit, but run no command."""
+        """One run that prints events. The strictest flags that still read, or edit, and run commands where they may."""
         words = ["-p", "--output-format", "stream-json", "--verbose", "--permission-mode", "dontAsk"]
-        words += ["--tools", f"{CLAUDE_READS},Edit,Write" if run.way else CLAUDE_READS]
-        words += ["--allowedTools", "Edit(./**)"] if run.way else []
+        bash = ",Bash" if run.way and run.way.shell else ""
+        words += ["--tools", f"{CLAUDE_READS},Edit,Write{bash}" if run.way else CLAUDE_READS]
+        words += ["--allowedTools", f"Edit(./**){bash}"] if run.way else []
         if not self.trusts(run):
             words += ["--restricted", "--strict-mcp-config", "--disable-slash-commands"]
         words += ["--system-prompt-file", str(run.system)]
@@ -121,6 +131,26 @@ class ClaudeCode(AgentCLI):
         """No telemetry, no updates, two attempts, no files by mention, no memory."""
         most = {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(self.options.max_tokens)} if self.options.max_tokens else {}
         return {**dict.fromkeys(_CLAUDE_OFF, "1"), "CLAUDE_CODE_MAX_RETRIES": "2", **most}
+
+    def around(self, run: Run, home: Path) -> dict[str, str]:
+        """A prefix for commands, a script that they cannot see: worktree, repository and system, as the gate has them.
+
+        No network, neither home, none of the person's variables; folders for temporary files of each command's own.
+        """
+        assert run.way is not None
+        where, snapshots, script = run.way.workspace, home / CLAUDE_SHELLS, run.folder / "shell"
+        snapshots.mkdir(mode=0o700, exist_ok=True)
+        bash, persons = shutil.which("bash") or "/bin/bash", Path(self.environment.get("HOME") or "/")
+        words = confined(
+            [bash, "-c"], cwd=where.path, writable=[where.path], network=False, nested=True,
+            read_only=[where.path / ".git", where.git_dir, where.common_dir, *where.seen, snapshots],
+            hidden=[*homes(), persons, self.persons, home, *where.forbidden],
+        )  # fmt: skip
+        passed = {**clean_environment(self.environment), "TMPDIR": "/tmp", "TERM": "dumb", "CI": "true", "SHELL": bash}
+        given = shlex.join(["env", "-i", *(f"{name}={value}" for name, value in passed.items()), *words])
+        script.write_text(f'#!/bin/sh\nexec {given} "$1"\n', encoding="utf-8")
+        script.chmod(0o700)
+        return {"CLAUDE_CODE_SHELL_PREFIX": str(script), "SHELL": bash, "HOME": str(home)}
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
@@ -250,6 +280,9 @@ class Codex(AgentCLI):
         files: dict[str, Any] = {":minimal": "read", ":workspace_roots": inside, str(binaries): "read"}
         if run.way and run.way.boxed:
             files[TEMPORARY] = "write"
+        if run.way:  # git and toolchains
+            where = run.way.workspace
+            files |= {str(path.resolve()): "read" for path in (where.git_dir, where.common_dir, *where.seen)}
         config: dict[str, Any] = {
             "default_permissions": "dialogd",
             "permissions.dialogd.filesystem": files,

@@ -311,6 +311,7 @@ def confined(
     instead: Mapping[Path, Path] | None = None,
     shown: Mapping[Path, Path] | None = None,
     network: bool,
+    nested: bool = False,
 ) -> list[str]:
     """The words that run `command` in a sandbox; its environment is that of whoever runs them.
 
@@ -319,7 +320,8 @@ def confined(
     be written; at each place of `shown`, a path without links, what it names, to be read. Of rules for a path and one
     above it the deeper counts, of two for the same path the stricter. /tmp, /dev, /proc, processes and, without
     `network`, the network are its own, and /run, where sockets lie, is empty. It ends with whoever started it, and has
-    no terminal. The superuser's processes are counted by a `Child` alone.
+    no terminal. The superuser's processes are counted by a `Child` alone. A `nested` one stands in another, whose
+    processes it shares: it can read no memory and no environment of others.
     """
     rules: dict[Path, str] = {}
     shared = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), _RUNNING}
@@ -333,15 +335,16 @@ def confined(
     rules |= dict.fromkeys(others, "--bind") | dict.fromkeys(shown, "--ro-bind")
     sources = {**others, **shown}
     rules.pop(Path("/"), None)  # which is to be read as it is
-    words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    words += ["--unshare-cgroup-try", "--as-pid-1", *([] if network else ["--unshare-net"])]
-    words += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-uts"]
+    words += ["--unshare-cgroup-try", *([] if nested else ["--unshare-pid", "--as-pid-1"])]
+    words += [] if network else ["--unshare-net"]
+    words += ["--die-with-parent", *([] if nested else ["--new-session"]), "--cap-drop", "ALL"]
     if os.getuid() == 0:  # the superuser's id cannot be passed on to a sandbox inside of this one, as Codex makes
         words += ["--uid", ANYBODY, "--gid", ANYBODY]
     size = ["--size", str(memory() // 4)] if _sized() else []
     words += ["--ro-bind", "/", "/", "--dev", "/dev", *size, "--perms", "1777", "--tmpfs", "/dev/shm"]
-    words += ["--remount-ro", "/dev", "--proc", "/proc"]
-    if os.getuid() == 0:  # whose id writes the settings of the kernel, whatever its rights
+    words += ["--remount-ro", "/dev", *([] if nested else ["--proc", "/proc"])]
+    if os.getuid() == 0 and not nested:  # whose id writes the settings of the kernel, whatever its rights
         words += ["--ro-bind", "/proc/sys", "/proc/sys"]
     for path, kind in sorted(rules.items(), key=lambda rule: len(rule[0].parts)):
         if kind != "--tmpfs":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -58,7 +61,13 @@ def use(seen: Seen, path: Path, text: str) -> Use:
     if seen.form in named:
         tool, parameter = named[seen.form]
         return Use(tool, {parameter: str(path), "content": text})
-    return Use("exec_command", {"cmd": f"cat >'{path}' <<'END'\n{text}END"})
+    return shell(seen, f"cat >'{path}' <<'END'\n{text}END")
+
+
+def shell(seen: Seen, command: str) -> Use:
+    if seen.form == "messages":
+        return Use("Bash", {"command": command, "description": "x"})
+    return Use("exec_command", {"cmd": command})
 
 
 class Mind:
@@ -148,3 +157,101 @@ def test_coding_agents_carry_a_plan_out(tmp_path: Path, moderator: str, lead: st
             assert b"HOSTILE\n" not in path.read_bytes(), path
     for place in ("repo.dialogd/beside", "repo/.git/hooks/post-commit", "state/new"):
         assert not (tmp_path / place).exists()
+
+
+class Checks:
+    """A lead that breaks its work, runs the gate's command in its shell, mends, and runs it again; then it looks round.
+
+    `said` is what its commands printed, by what they were for.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said: dict[str, str] = {}
+        self.asked: dict[str, str] = {}
+        self.orders: list[tuple[str, Path | None, str]] = []
+        self.number = 0
+
+    def begin(self, url: str) -> None:
+        """Think of what to do, where the service is at `url`."""
+        folder = self.folder
+        worktree = folder / "repo.dialogd" / "task-001-read-ages"
+        places = ("repo/.git/new", "repo/README.md", "repo/new", "talk/dialog.md", "home/.bashrc", "state/new")
+        tries = [f"echo HOSTILE > {shlex.quote(str(folder / place))}" for place in places]
+        tries += [f"echo HOSTILE > {shlex.quote(str(worktree / '.git'))}", "env", "cat /proc/*/environ"]
+        tries += [
+            f"grep -rs SECRET-OF {shlex.quote(str(folder / 'home'))}",
+            f"curl -sS -m 3 {url}/fetched",
+            "echo over",
+        ]
+        hidden = base64.b64encode("\n".join(tries).encode()).decode()
+        files = {**READ, "README.md": "Ages are read.\n"}
+        self.orders = [
+            *(("", worktree / name, text) for name, text in files.items()),
+            ("", worktree / "ages.py", BROKEN),
+            ("red", None, "make test"),
+            ("", worktree / "ages.py", READ["ages.py"]),
+            ("green", None, "make test"),
+            ("diff", None, "git status --short && git diff && git log --format=%s"),
+            ("round", None, f"echo {hidden} | base64 -d | sh"),
+        ]
+
+    def __call__(self, seen: Seen) -> Use | Say:
+        asked = seen.prompt
+        is_question = ASKS in asked[max(asked.rfind("# Your turn"), 0) :]
+        kind, step, _ = actor.read(asked, is_question=is_question)
+        if kind != "work":
+            return Say(actor.said({"plan": PLAN.split("\n")[0]}, asked, is_question=is_question))
+        self.asked[step] = asked
+        if self.number and (what := self.orders[self.number - 1][0]):
+            self.said[what] = seen.tool_results[-1][1]
+        if self.number >= len(self.orders):
+            return Say("Done as asked.")
+        _, path, text = self.orders[self.number]
+        self.number += 1
+        if path is not None and path.name == "README.md" and seen.form == "messages":
+            return Use("Bash", {"command": f"cat >README.md <<'END'\n{text}END", "description": "x"})
+        return shell(seen, text) if path is None else use(seen, path, text)
+
+
+@pytest.mark.skipif(bool(BWRAP), reason=f"the gate needs a sandbox: {BWRAP}")
+@pytest.mark.parametrize(("moderator", "lead"), [("codex", "claude-code"), ("claude-code", "codex")])
+def test_the_lead_runs_the_tests_itself(tmp_path: Path, moderator: str, lead: str) -> None:
+    """Its shell shows it red, then green, and it hands in once; the shell has no network, no login, no key."""
+    for program in (PROGRAMS[moderator], PROGRAMS[lead]):
+        if shutil.which(program, path=PATH) is None:
+            pytest.skip(f"{program} is not installed: `make test-clis` brings it")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "login").write_text("SECRET-OF-THE-PERSON")
+    mind = Checks(tmp_path)
+    with StandIn(mind) as server:
+        mind.begin(server.url)
+        environment = {
+            **{key: KEY for key, _, _ in SERVICES.values()},
+            **{address: server.url + base for _, address, base in SERVICES.values()},
+            "HOME": str(tmp_path / "home"),
+            "PATH": PATH,
+        }
+        backend = {"M": moderator, "L": lead}
+        with Site(tmp_path, gate="make test", environment=environment, backend=backend) as site:
+            (site.repo / "Makefile").write_text(MAKEFILE)
+            (site.repo / ".gitignore").write_text("__pycache__/\n")
+            git(site.repo, "add", "-A")
+            git(site.repo, "commit", "-q", "-m", "Tests")
+            site.build()
+            (task,) = site.tasks
+            assert (task.state, task.iteration) == (APPROVED, 1), site.text
+            assert git(site.repo, "status", "--porcelain") == ""
+        assert not [seen for seen in server.seen if "fetched" in seen.path]
+    assert "`make test`" in mind.asked["001.1"]
+    assert "FAILED" in mind.said["red"], json.dumps(mind.said)
+    assert "OK" in mind.said["green"]
+    assert "FAILED" not in mind.said["green"]
+    for told in ("+Ages are read.", "?? ages.py", "Tests"):
+        assert told in mind.said["diff"], mind.said["diff"]
+    assert "over" in mind.said["round"], mind.said["round"]
+    for secret in (KEY, "SECRET-OF-THE-PERSON"):
+        assert secret not in mind.said["round"]
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name != "script.json" and not path.is_relative_to(tmp_path / "state"):
+            assert b"HOSTILE\n" not in path.read_bytes(), path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from dialogd.backends import Request, Workspace, load_backend
 from dialogd.backends.coding_agent import GOES_ON, AgentCLI
 from dialogd.backends.command import missing
 from dialogd.backends.readonly_proof import prove
-from tests.clis.rig import KEY, World, prompt, request, turn
+from tests.clis.rig import KEY, PATH, World, prompt, request, turn
 from tests.support.backend_contract import answer
 from tests.support.standin import Say, Seen, StandIn, Use, in_order
 
@@ -160,13 +161,43 @@ async def test_what_it_leaves_in_the_worktree_never_runs(world: World, workspace
 
 
 @NEEDS
-async def test_claude_has_no_command_to_run(claude: World) -> None:
+async def test_claudes_commands_run_in_a_second_sandbox(claude: World) -> None:
+    folder = claude.home.parent / "worktree"
+    folder.mkdir()
+    (folder / "look.sh").write_text(f"env; cat /proc/*/environ; ls -A {claude.home} {claude.state}; echo over")
+    (claude.home / "mine").write_text("")
+    workspace = Workspace(folder, claude.home / "git", claude.home / "git")
+    bash = Use("Bash", {"command": f"touch {folder}/made; sh look.sh", "description": "x"})
+    with StandIn(in_order(bash, Say("Done."))) as server:
+        backend = claude.make(server.url)
+        proof = await prove(backend, writes=True, shell=True)
+        assert proof.safe, proof.why
+        await answer(backend, asked(workspace))
+        ((_, text),) = server.calls[-1].tool_results
+    assert "over" in text
+    assert KEY not in text
+    assert "mine" not in text.split()
+    assert {path.name for path in folder.iterdir()} == {"look.sh", "made"}
+
+
+@NEEDS
+async def test_claude_has_no_command_to_run_where_the_prefix_does_not_hold(claude: World, tmp_path: Path) -> None:
+    """A program that leaves the prefix aside, as another version might, works as a lead without commands."""
+    program = shutil.which("claude", path=PATH)
+    (tmp_path / "bin").mkdir()
+    other = tmp_path / "bin" / "claude"
+    other.write_text(f'#!/bin/sh\nunset CLAUDE_CODE_SHELL_PREFIX\nexec {program} "$@"\n')
+    other.chmod(0o755)
     folder = claude.home.parent / "worktree"
     folder.mkdir()
     workspace = Workspace(folder, claude.home / "git", claude.home / "git")
     bash = Use("Bash", {"command": f"touch {folder}/made", "description": "x"})
+    environment = {"HOME": str(claude.home), "PATH": f"{other.parent}:{PATH}"}
     with StandIn(in_order(bash, Say("Done."))) as server:
-        await answer(claude.make(server.url), asked(workspace))
+        backend = claude.make(server.url, environment=environment)
+        proof = await prove(backend, writes=True, shell=True)
+        assert not proof.safe
+        await answer(backend, asked(workspace))
         ((is_error, text),) = server.calls[-1].tool_results
     assert is_error
     assert "No such tool" in text
