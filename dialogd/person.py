@@ -752,11 +752,9 @@ def takeover(log: LogFile, repo: Path, onto: str = "", *, commits: bool = False)
         raise Refused(f"{branch} has moved since: {at[:12]} is not part of what was approved", fix=again)
     elif start == at:
         made = {task.commit: task.commit for task in ready if trees.is_ancestor(task.commit, at)}
-    trees_of = [(task.tree, "") for task in ready if task.commit not in made]
-    tip = trees.commits(start, trees_of, None)[-1] if trees_of else made[last.commit]
-    doubts = dict.fromkeys((*judge.judge(trees.git, tip).why, *against))
-    by, size = person_of(trees.git) if trees_of else None, trees.diff(at, tip, 0).stat
-    return Takeover(branch, at, ready, last.commit, size, tuple(doubts), start, made, by)
+    doubts = dict.fromkeys((*judge.judge(trees.git, last.commit).why, *against))
+    what = Takeover(branch, at, ready, last.commit, trees.diff(at, last.commit, 0).stat, tuple(doubts), start, made)
+    return replace(what, by=person_of(trees.git)) if what.new else what
 
 
 def _start(trees: Worktrees, known: build.Tasks, ready: Sequence[build.Task], at: str) -> str:
@@ -823,9 +821,10 @@ def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> 
     dialog = log.read()
     trees, made = Worktrees(repo, build=dialog.id), dict(what.made)
     if what.by is not None:
-        pieces = [(task.tree, _message(dialog, task, what.by)) for task in what.new]
-        commits = trees.commits(what.start, pieces, what.by)  # until the branch moves they count for nothing
-        made |= {task.commit: commit for task, commit in zip(what.new, commits, strict=True)}
+        parent = what.start
+        for task in what.new:  # until the branch moves they count for nothing
+            message = _message(dialog, task, what.by)
+            made[task.commit] = parent = trees.git.commit_as(what.by, task.tree, parent, message)
     where = trees.forward(what.branch, made[what.to])
     return merged(log, made, what.doubts), where
 

@@ -13,13 +13,12 @@ import os
 import re
 import signal
 import subprocess
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from dialogd.errors import DialogdError, NotInstalled, Refused, StorageError
 from dialogd.store.disk import fix, make_folder, why, write_over
@@ -51,6 +50,16 @@ _OVERRIDES = {
     "maintenance.auto": "false",
     "worktree.useRelativePaths": "false",
 }
+
+
+def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The variables by which git is given these settings, before those of any file."""
+    told = {"GIT_CONFIG_COUNT": str(len(pairs))}
+    for number, (name, value) in enumerate(pairs):
+        told |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return told
+
+
 _ENVIRONMENT = {
     "HOME": os.devnull,
     "LC_ALL": "C",
@@ -67,9 +76,7 @@ _ENVIRONMENT = {
     "GIT_PAGER": "cat",
     **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "dialogd"),
     **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "dialogd@localhost"),
-    "GIT_CONFIG_COUNT": str(len(_OVERRIDES)),
-    **{f"GIT_CONFIG_KEY_{number}": name for number, name in enumerate(_OVERRIDES)},
-    **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(_OVERRIDES.values())},
+    **_settings([*_OVERRIDES.items()]),
 }
 
 
@@ -162,19 +169,11 @@ class Git:
         """Whether the commit, or the tag of one, of that full id is here."""
         return not self.done("cat-file", "-e", f"{commit}^{{commit}}", codes=(0, 1, 128)).code
 
-    def commit_as(self, person: Person | None, tree: str, parent: str, message: str) -> str:
-        """A commit by the person, signed where their git signs; without one a stand-in, the same each time.
-
-        Raises `Refused` where their git signs, and cannot now.
-        """
-        signs, places = person is not None and bool(person.signing), self._clean({"when": "@0 +0000"})
+    def commit_as(self, person: Person, tree: str, parent: str, message: str) -> str:
+        """A commit by the person, signed where their git signs. Raises `Refused` where that cannot be now."""
+        signs, ours = bool(person.signing), [*_OVERRIDES.items(), *person.signing]
         words = ("commit-tree", *["-S"] * signs, tree, "-p", parent)
-        if person is not None:
-            ours = [*_OVERRIDES.items(), *person.signing]
-            places = self._clean({}) | (_own() if signs else {}) | {"LC_ALL": "C"} | person.names
-            places |= {"GIT_CONFIG_COUNT": str(len(ours))}
-            for number, (name, value) in enumerate(ours):
-                places |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+        places = self._clean({}) | (_own() if signs else {}) | {"LC_ALL": "C"} | person.names | _settings(ours)
         done = self._call(words, places, None, message.encode("utf-8", "surrogateescape"), (0, 1, 128))
         if done.code and signs:
             said = " / ".join(row for row in done.said.split("\n") if row.strip() and "[GNUPG:]" not in row)
@@ -194,21 +193,6 @@ class Git:
         zero = "0" * len(self.nothing)
         lines = [f"update {name}\0{new}\0{old or zero}\0" for name, new, old in changes]
         self.names("update-ref", "-m", message, "-z", "--stdin", git_dir=git_dir, stdin="".join(lines).encode())
-
-    @contextmanager
-    def reading(self, *words: str) -> Iterator[IO[bytes]]:
-        """What a command of the clean room writes, as it comes; whoever leaves early ends it."""
-        with self._started(words, self._clean({}), is_quiet=True) as process:
-            assert process.stdout is not None
-            timer = threading.Timer(self.patience, _kill, (process,))
-            timer.daemon = True
-            timer.start()
-            try:
-                yield process.stdout
-                if not process.stdout.read(1) and process.wait():
-                    raise failure(words[0], Done(process.returncode, b"", ""))
-            finally:
-                timer.cancel()
 
     def _clean(self, how: How) -> dict[str, str]:
         """Where the clean room is, and when it is there."""
@@ -251,27 +235,7 @@ class Git:
         stdin: bytes,
         codes: tuple[int, ...],
     ) -> Done:
-        with self._started(words, places, folder) as process:
-            try:
-                out, said = process.communicate(stdin, self.patience)
-            except subprocess.TimeoutExpired:
-                problem = f"git {words[0]} took longer than {self.patience:g} s"
-                raise Refused(problem, fix="see what keeps the disk busy, and try again") from None
-        done = Done(process.returncode, out, said.decode("utf-8", "backslashreplace"))
-        if done.code not in codes:
-            raise failure(words[0], done)
-        return done
-
-    @contextmanager
-    def _started(
-        self,
-        words: tuple[str, ...],
-        places: Mapping[str, str],
-        folder: Path | None = None,
-        *,
-        is_quiet: bool = False,
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        """Git, running in a group of its own that is gone when this is left."""
+        """Run git in a group of its own, that is gone then."""
         try:
             process = subprocess.Popen(
                 ["git", *words],
@@ -279,23 +243,27 @@ class Git:
                 env={**_environment(), **places},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL if is_quiet else subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
             )
         except FileNotFoundError as error:
             raise _not_there(folder or self.git_dir) from error
         except OSError as error:
             raise StorageError(f"cannot run git: {why(error)}", fix=fix(error)) from error
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                _kill(process)
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    with suppress(OSError):
-                        stream.close()
-            process.wait()
+        with process:
+            try:
+                out, said = process.communicate(stdin, self.patience)
+            except subprocess.TimeoutExpired:
+                problem = f"git {words[0]} took longer than {self.patience:g} s"
+                raise Refused(problem, fix="see what keeps the disk busy, and try again") from None
+            finally:
+                if process.poll() is None:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(process.pid, signal.SIGKILL)
+        done = Done(process.returncode, out, said.decode("utf-8", "backslashreplace"))
+        if done.code not in codes:
+            raise failure(words[0], done)
+        return done
 
 
 _EMPTY = {
@@ -356,12 +324,6 @@ def _check_version() -> None:
     version = tuple(int(number) for number in re.findall(rb"\d+", said)[:2])
     if version < OLDEST:
         raise NotInstalled(f"git {'.'.join(map(str, version))} is too old", fix=_INSTALL)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End git and what it started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,10 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
+from dialogd.errors import Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
 from dialogd.store.disk import fix, why, write_over
-from dialogd.tasks.git import Checkout, Git, Person, checkout_at, persons, shown
+from dialogd.tasks.git import Checkout, Git, checkout_at, persons, shown
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
 LONGEST_POINTER = 1024  # bytes of what Git LFS keeps in a file's place
@@ -180,21 +180,18 @@ def _copied_index(git: Git, checkout: Checkout) -> Iterator[Path]:
 
 
 class Worktrees:
-    """The worktrees of a build, in a folder of their own beside the checkout (`root`, by default NAME.dialogd).
+    """The worktrees of a build, in a folder of their own beside the checkout (`root`: NAME.dialogd).
 
     `build` names the build, such as the dialog's id: what another one made is not taken for its own.
     """
 
-    def __init__(self, repo: Path, root: Path | None = None, *, build: str = "") -> None:
+    def __init__(self, repo: Path, *, build: str = "") -> None:
         self.checkout = checkout_at(repo)
         self.git = Git(self.checkout.common_dir, here=self.checkout.git_dir)
         path = self.checkout.path
-        self.root = root.absolute() if root else path.with_name(f"{path.name}.dialogd")
+        self.root = path.with_name(f"{path.name}.dialogd")
         self._own = f"refs/dialogd/{re.sub(r'[^A-Za-z0-9]+', '-', build) or 'own'}"
         self.build = build
-        for place in (path, self.checkout.common_dir):
-            if self.root.resolve().is_relative_to(place):
-                raise BadInput(f"{shown(self.root)} is inside {shown(place)}", fix="name a folder beside the checkout")
 
     def open(self, number: int, title: str, base: str, *, anywhere: bool = False) -> Worktree:
         """The worktree of a task, made from the commit `base`, or as it is there; what a kill left half is made whole.
@@ -344,16 +341,6 @@ class Worktrees:
             where = checkout.git_dir if checkout else None
             self.git.update(f"dialogd: fast-forward to {to[:12]}", (name, to, at), git_dir=where)
         return checkout.path if checkout else None
-
-    def commits(self, start: str, pieces: Iterable[tuple[str, str]], person: Person | None) -> list[str]:
-        """Make a commit of each tree, with its message, one on the other from `start` on; no branch moves by that.
-
-        They are the person's, or without one stand-ins, to look at. Raises `Refused` where they cannot be signed.
-        """
-        made = [self.git.commit(start)]
-        for tree, message in pieces:
-            made.append(self.git.commit_as(person, tree, made[-1], message))
-        return made[1:]
 
     def export(self, commit: str, into: Path) -> None:
         """Write a commit's files to a folder that is empty or not there: as they are, symlinks as links, no `.git`."""
@@ -796,14 +783,13 @@ def _summary(changes: Sequence[FileDiff]) -> str:
 
 
 def _patch(git: Git, base: str, commit: str, change: FileDiff, limit: int) -> str:
-    """The patch of one file; "" where it is longer than that: no more of it is read."""
+    """The patch of one file; "" where it is longer than that."""
     if (change.added or 0) + (change.deleted or 0) > limit:
         return ""
     alone = f"--diff-filter={change.status}"  # where a folder has taken a file's place its files have that name too
     names = map(os.fsdecode, change.names)
-    with git.reading(*_DIFF, "-p", "--full-index", alone, base, commit, "--", *names) as out:
-        data = out.read(4 * limit + 1)
-    patch = data.decode("utf-8", "replace")
+    data = git.run(*_DIFF, "-p", "--full-index", alone, base, commit, "--", *names)
+    patch = data.decode("utf-8", "replace") if len(data) <= 4 * limit else ""
     return patch[patch.index("diff --git ") :] if len(patch) <= limit and "diff --git " in patch else ""
 
 

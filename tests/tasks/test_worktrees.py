@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.errors import BadInput, DialogdError, UnsafeFile
+from dialogd.errors import DialogdError, UnsafeFile
 from dialogd.protocol.build import Submission
 from dialogd.tasks.worktrees import Conflict, Worktree, Worktrees, base_of, is_beside_source, task_name
 from tests.support.cases import cases
@@ -162,17 +162,15 @@ def test_a_task_keeps_its_worktree_when_its_title_changes(repo: Repo) -> None:
 
 
 def test_the_folder_of_worktrees_is_the_persons_alone(repo: Repo, tmp_path: Path) -> None:
-    base = base_of(repo.path).commit
-    for inside in (repo.path / "trees", repo.path / ".git" / "trees"):
-        with pytest.raises(BadInput):
-            Worktrees(repo.path, inside)
-    (tmp_path / "link").symlink_to(tmp_path / "home")
+    base, trees = base_of(repo.path).commit, Worktrees(repo.path)
+    trees.root.symlink_to(tmp_path / "home")
     with pytest.raises(UnsafeFile):
-        Worktrees(repo.path, tmp_path / "link").open(1, "first", base)
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
+        trees.open(1, "first", base)
+    trees.root.unlink()
+    trees.root.mkdir()
+    trees.root.chmod(0o777)
     with pytest.raises(UnsafeFile):
-        Worktrees(repo.path, tmp_path / "open").open(1, "first", base)
+        trees.open(1, "first", base)
 
 
 def test_a_branch_that_somebody_moved_is_told_and_nothing_lost(repo: Repo) -> None:
