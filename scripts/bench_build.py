@@ -165,6 +165,7 @@ def alone(folder: Path, tasks: int, files: int) -> list[Cost]:
         copy = Path(tempfile.mkdtemp(prefix=".gate-", dir=trees.root))
         trees.export(made.commit, copy)
         asyncio.run(gate.run(GATE, copy, 60, folder / "gate.log"))
+        gate.remove(copy)
         trees.diff(base, made.commit, DIFF_SHOWN)
         subprocess.run(words, cwd=folder, input=b"# Your turn: You decide on P1:", capture_output=True, check=True)
         base = made.commit

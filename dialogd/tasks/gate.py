@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dialogd.backends.command import BWRAP, confined, homes, limits_of, missing
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
@@ -74,26 +74,35 @@ class Gate:
         They stand where the checkout is; with a task's `kit` `at` its worktree instead. Raises as `run` and `readable`
         do.
         """
-        trees, mine = self.trees, f".gate-{self.trees.build}-"
-        for left in trees.root.glob(f"{mine}*"):  # of a gate that was killed
-            remove(left)
-        export = trees.scratch(mine)
+        root, mine = self.trees.root, f".gate-{self.trees.build}-"
+        clear(root, f"{mine}*")  # of a gate that was killed
+        export = self.trees.scratch(mine)
         try:
-            await self.aside(lambda: trees.export(commit, export))
-            sees = await self.aside(lambda: readable(self.sees, self.file, self.state, trees))
-            shown = {path: path for path in sees}
-            hidden = [*beside(self.file, self.state), *await self.aside(trees.others)]
-            if at is not None:
-                shown |= {**in_worktree(sees, trees.checkout.path, at), **(kit or {})}
-                hidden.append(trees.checkout.path)
-            return await run(
-                self.command, export, self.limit, self.log(name),
-                at=at or trees.checkout.path, visible=shown, hidden=hidden, as_person=as_person,
-            )  # fmt: skip
+            return await self.in_copy(commit, export, name, at=at, kit=kit, as_person=as_person)
         finally:
-            await self.aside(lambda: remove(export))
-            with suppress(OSError):
-                trees.root.rmdir()  # where no worktree is in it yet
+            await self.aside(lambda: clear(root, export.name))
+
+    async def in_copy(
+        self,
+        commit: str,
+        export: Path,
+        name: str,
+        *,
+        at: Path | None = None,
+        kit: Mapping[Path, Path] | None = None,
+        **how: Any,
+    ) -> GateResult:
+        """The same in the folder `export`, which stays there; `how` is what else `run` takes."""
+        trees = self.trees
+        await self.aside(lambda: trees.export(commit, export))
+        sees = await self.aside(lambda: readable(self.sees, self.file, self.state, trees))
+        shown = {path: path for path in sees}
+        hidden = [*beside(self.file, self.state), *await self.aside(trees.others)]
+        if at is not None:
+            hidden.append(trees.checkout.path)
+            shown |= {} if kit is None else {**in_worktree(sees, trees.checkout.path, at), **kit}
+        at, log = at or trees.checkout.path, self.log(name)
+        return await run(self.command, export, self.limit, log, at=at, visible=shown, hidden=hidden, **how)
 
 
 def is_by_command(dialog: Dialog, journals: Journals) -> bool:
@@ -130,14 +139,7 @@ def last_line(result: GateResult) -> str:
     return f"The last line that it printed: `{said}`." if said else "It printed nothing: it reports no test."
 
 
-class Setup(NamedTuple):
-    """What a setup has that a gate has not: the network, variables, and a folder that is there afterwards."""
-
-    network: bool
-    environment: Mapping[str, str]
-
-
-async def run(
+async def run(  # noqa: PLR0913 - what a program of the build may see and take
     command: str,
     export: Path,
     limit: float,
@@ -148,57 +150,53 @@ async def run(
     visible: Mapping[Path, Path] = MappingProxyType({}),
     as_person: bool = False,
     limits: Limits | None = None,
-    setup: Setup | None = None,
+    network: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> GateResult:
-    """Run `command` by the shell in `export`, a folder of its own with the tree's files, and remove that folder.
+    """Run `command` by the shell in `export`, a folder of its own with the tree's files.
 
     In the sandbox: `export` can be written, and stands `at` another place: that of the checkout, so that what leads
     there leads to the tree. The home is empty, so are the shared temporary folders and `hidden` ones (dialog, state
-    directory, other worktrees), there is no network; at each place of `visible` what it names can be read. After
-    `limit` seconds it is ended with all that it started. `log` gets its output, at most `HEAD` + `TAIL` bytes.
+    directory, other worktrees), there is no `network` unless it is given; at each place of `visible` what it names can
+    be read. `environment` adds variables. After `limit` seconds it is ended with all that it started. `log` gets its
+    output, at most `HEAD` + `TAIL` bytes.
     What passes `limits`, by default those of `sandbox.limits`, is ended and has failed; the log's last line says so.
     `as_person` runs it without a sandbox, with the person's rights: only with their word for this very tree.
-    A `setup` has what that says. Raises `NotInstalled` where there is no sandbox, and `StorageError` when the log
-    cannot be written.
+    Raises `NotInstalled` where there is no sandbox, and `StorageError` when the log cannot be written.
     """
     output, began, is_over = _Output(), time.monotonic(), False
+    if not command.strip() or "\0" in command:
+        raise BadInput("the gate has no command to run", fix="name one: --gate 'make test'")
+    words = [SHELL, "-c", f"exec 2>&1\n{command}"]
+    if not as_person:
+        if lacking := missing():
+            raise NotInstalled(f"the gate has no sandbox: {lacking}", fix=BWRAP)
+        at = at or export
+        for place, source in visible.items():
+            await asyncio.to_thread(_make_room, export, at, place, source)
+        words = confined(
+            words, cwd=at, writable=(), hidden=[*homes(), *hidden], instead={at: export}, shown=visible, network=network
+        )
+    child = _start(words, export, limits, environment, as_person=as_person)
     try:
-        if not command.strip() or "\0" in command:
-            raise BadInput("the gate has no command to run", fix="name one: --gate 'make test'")
-        words = [SHELL, "-c", f"exec 2>&1\n{command}"]
-        if not as_person:
-            if lacking := missing():
-                raise NotInstalled(f"the gate has no sandbox: {lacking}", fix=BWRAP)
-            at = at or export
-            for place, source in visible.items():
-                await asyncio.to_thread(_make_room, export, at, place, source)
-            words = confined(
-                words, cwd=at, writable=(), hidden=[*homes(), *hidden], instead={at: export}, shown=visible,
-                network=setup is not None and setup.network,
-            )  # fmt: skip
-        child = _start(words, export, limits, setup.environment if setup else {}, as_person=as_person)
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(limit):
-                    while chunk := await child.read():
-                        output.add(chunk)
-                    is_over = True
-        finally:
-            code = await child.end()
-        if child.errno is not None or (child.stderr.startswith(b"bwrap:") and not as_person):
-            said = child.stderr.decode("utf-8", "replace").strip() or os.strerror(child.errno or 0)
-            raise NotInstalled(f"the gate could not be started: {said[:200]}", fix=BWRAP)
-        if child.passed:
-            output.add(f"\n[ended by dialogd: {child.passed}]\n".encode())
-            code = 128 + signal.SIGKILL
-        data = output.kept()
-        try:
-            await asyncio.to_thread(write_over, data, log)
-        except OSError as error:
-            raise StorageError(f"the gate's log {log} cannot be written: {why(error)}", fix=fix(error)) from error
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                while chunk := await child.read():
+                    output.add(chunk)
+                is_over = True
     finally:
-        if setup is None:
-            await asyncio.to_thread(remove, export)
+        code = await child.end()
+    if child.errno is not None or (child.stderr.startswith(b"bwrap:") and not as_person):
+        said = child.stderr.decode("utf-8", "replace").strip() or os.strerror(child.errno or 0)
+        raise NotInstalled(f"the gate could not be started: {said[:200]}", fix=BWRAP)
+    if child.passed:
+        output.add(f"\n[ended by dialogd: {child.passed}]\n".encode())
+        code = 128 + signal.SIGKILL
+    data = output.kept()
+    try:
+        await asyncio.to_thread(write_over, data, log)
+    except OSError as error:
+        raise StorageError(f"the gate's log {log} cannot be written: {why(error)}", fix=fix(error)) from error
     state = "timeout" if not is_over else "failed" if code else "passed"
     return GateResult(state, code if is_over else None, time.monotonic() - began, sha256(data).hexdigest(), _told(data))
 
@@ -255,6 +253,14 @@ def _private(folder: Path) -> Path | None:
                 if not stat.S_ISLNK(mode) and not mode & 0o044:
                     return path
     return None
+
+
+def clear(root: Path, names: str) -> None:
+    """Remove the folders of these names below a folder, and that too where nothing else is in it."""
+    for folder in root.glob(names):
+        remove(folder)
+    with suppress(OSError):
+        root.rmdir()
 
 
 def remove(folder: Path) -> None:

@@ -22,7 +22,7 @@ from dialogd.errors import NotInstalled, Refused
 from dialogd.protocol.build import GateResult
 from dialogd.protocol.rules import Build
 from dialogd.store.disk import read_json, write_json
-from dialogd.tasks.gate import Gate, Setup, beside, how_it_ended, readable, remove, run
+from dialogd.tasks.gate import Gate, clear, how_it_ended, remove
 from dialogd.tasks.worktrees import Worktrees, some
 
 PLACES = 200  # folders and files of a kit: each is mounted by itself
@@ -93,25 +93,17 @@ async def prepare(setup: Gate, at: Path, base: str, name: str, *, network: bool)
         return kit(trees, at, setup.command, network, base)
     if lacking := missing():
         raise NotInstalled(f"the setup has no sandbox: {lacking}", fix=f"{BWRAP}; or leave out --setup")
-    for left in trees.root.glob(f".setup-{at.name}.*"):  # of one that was killed
-        await aside(lambda left=left: remove(left))  # type: ignore[misc]
+    await aside(lambda: clear(trees.root, f".setup-{at.name}.*"))  # of one that was killed
     scratch = trees.scratch(f".setup-{at.name}.")
+    tree = scratch / "tree"
     try:
-        tree = scratch / "tree"
-        await aside(lambda: trees.export(base, tree))
-        sees = await aside(lambda: readable(setup.sees, setup.file, setup.state, trees))
-        hidden = [*beside(setup.file, setup.state), *await aside(trees.others), trees.checkout.path]
-        ran = await run(
-            setup.command, tree, setup.limit, setup.log(name), at=at, visible={path: path for path in sees},
-            hidden=hidden, setup=Setup(network, _environment()),
-        )  # fmt: skip
+        ran = await setup.in_copy(base, tree, name, at=at, network=network, environment=_environment())
         if ran.state != "passed":
             said = " / ".join([row.strip() for row in ran.tail.split("\n") if row.strip()][-3:]) or "it printed nothing"
             fix = f"its output: {setup.log(name)}" + ("" if network else "; --setup-network gives it the network")
             raise Refused(f"the setup `{setup.command}` {how_it_ended(ran, setup.limit)}: {said}", fix=fix)
         await aside(lambda: _keep(trees, base, tree, scratch, setup.command))
-        for old in trees.root.glob(f".kit-{at.name}.*"):  # of another base
-            await aside(lambda old=old: remove(old))  # type: ignore[misc]
+        await aside(lambda: clear(trees.root, f".kit-{at.name}.*"))  # of another base
         await aside(lambda: scratch.rename(folder))
     finally:
         await aside(lambda: remove(scratch))
@@ -131,9 +123,7 @@ async def trial(gate: Gate, rules: Build, base: str, name: str) -> GateResult | 
         parts = await prepare(setup, at, base, f"setup-{name}", network=rules.setup_network)
         return await gate.over(base, name, at=at, kit=parts) if gate.command else None
     finally:
-        await gate.aside(lambda: remove(_folder(gate.trees, at, rules.setup, rules.setup_network, base)))
-        with suppress(OSError):
-            gate.trees.root.rmdir()  # where no worktree is in it yet
+        await gate.aside(lambda: clear(gate.trees.root, f".kit-{at.name}.*"))
 
 
 def _keep(trees: Worktrees, base: str, tree: Path, scratch: Path, command: str) -> None:

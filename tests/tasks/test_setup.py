@@ -206,6 +206,7 @@ async def test_a_gate_stands_where_the_worktree_is_and_cannot_change_the_kit(ben
     )
     ran = await gate.over(commit, "one", at=worktree.path, kit=parts)
     assert (ran.state, ran.tail.split("\n")) == ("passed", [str(worktree.path), *["right"] * 4])
+    assert bench.beside == [".kit-task-001-ages"]  # its copy is gone
     assert {path.read_text() for path in bench.trees.root.glob(".kit-*/kit/**/tool")} == {"right\n"}
 
 
