@@ -61,13 +61,9 @@ def test_what_nobody_knows_is_no_price(model: str, vendor: str) -> None:
 
 
 def test_what_a_person_says_counts_before_the_list() -> None:
-    table = {"Claude-Opus-5-5": "1/2", "llama3.3": "free"}
-    assert price_of("claude-opus-5-5", "Anthropic", "3/15", table) == Price(3, 15, source="given")
-    assert price_of("claude-opus-5-5", "Anthropic", table=table) == Price(1, 2, source="given")
-    assert price_of("llama3.3", "", table=table) is FREE
+    assert price_of("claude-opus-5-5", "Anthropic", "3/15") == Price(3, 15, source="given")
     assert price_of("llama3.3", "", " Free ") is FREE
-    listed = price_of("claude-sonnet-5-5", "Anthropic", table=table)
-    assert listed.source == "list price"
+    assert price_of("Claude-Sonnet-5-5", "Anthropic").source == "list price"
 
 
 @cases(
@@ -96,7 +92,7 @@ def test_a_price_that_makes_no_sense_is_refused(text: str) -> None:
         parse_price(text)
     assert "IN/OUT" in refused.value.fix
     with pytest.raises(BadInput, match="the price of llama"):
-        price_of("llama", "", table={"llama": text})
+        parse_price(text, "the price of llama")
 
 
 @given(*[st.floats(0, 500)] * 4, *[st.integers(0, 10**7)] * 4)

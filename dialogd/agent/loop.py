@@ -281,7 +281,7 @@ class Agent(Speaker):
         """Give back what was held."""
         await self.backend.close()
         await self.peers.close()
-        self.disk.close()
+        self.disk.shutdown(wait=False)
         if self.file.mirror is not None:
             await in_thread(self.file.mirror.close)
 

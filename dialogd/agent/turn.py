@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets as random
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -46,7 +45,6 @@ from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Debt, Dialog, Estimate, allowance, reached
 from dialogd.protocol.text import in_words, is_blank, redact
-from dialogd.store.disk import DiskThread
 from dialogd.store.journal import Received
 from dialogd.store.logfile import Addition, LogFile, Make, wall_time
 
@@ -63,17 +61,11 @@ async def in_thread(work: Callable[[], T]) -> T:
     The loop's own threads are waited for at the end: a PDF of a long dialog would keep a stopped daemon for half a
     minute, and its seat with it.
     """
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except Exception as error:  # told to whoever waits
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="in_thread", daemon=True).start()
-    return await asyncio.wrap_future(future)
+    pool = ThreadPoolExecutor(1, "in_thread")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    finally:
+        pool.shutdown(wait=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +236,14 @@ class Speaker:
         self.dialog: Dialog | None = None
         self.call: Call | None = None
         self.has_kept = True
-        self.disk = DiskThread()
+        self.disk = ThreadPoolExecutor(1, "disk")  # one thread: it is used in order, and never blocks the event loop
         self.approvals = ApprovalQueue(me, hub.publish)
         own = (behavior.repo, behavior.gate, behavior.gate_sees, behavior.setup, behavior.setup_network)
         self.builder = Builder(me, *own, file.path, file.journals.folder.parents[1])
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Run a blocking piece of work in the one thread that touches the disk."""
-        return await self.disk.run(work)
+        return await asyncio.get_running_loop().run_in_executor(self.disk, work)
 
     def participant(self, dialog: Dialog) -> Participant:
         """This agent as the header and its own flags describe it."""

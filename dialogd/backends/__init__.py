@@ -289,15 +289,16 @@ class Backend(Protocol):
 
     name: str
     model: str
-    costs: bool  # a call costs money: the file is read in full before it
+    costs: bool = False  # a call costs money: the file is read in full before it
     price: Price | None  # None when unknown
-    most_out: int  # tokens that one reply may have at most, 0 when nobody knows
-    room: int  # tokens that the prompt may have, 0 without a limit
-    secrets: tuple[str, ...]  # keys it holds: they are taken out of everything it says
+    most_out: int = 0  # tokens that one reply may have at most, 0 when nobody knows
+    room: int = 0  # tokens that the prompt may have, 0 without a limit
+    secrets: tuple[str, ...] = ()  # keys it holds: they are taken out of everything it says
 
     def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Delivery | NextRequest, None]: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Give back what is kept between replies: usually nothing."""
 
 
 @runtime_checkable
@@ -389,20 +390,14 @@ class Price:
 FREE = Price(0.0, 0.0, source="free")
 
 
-def price_of(
-    model: str, vendor: str, override: str = "", table: Mapping[str, str] = MappingProxyType({})
-) -> Price | None:
+def price_of(model: str, vendor: str, override: str = "") -> Price | None:
     """What `model` of `vendor` costs; None when nobody knows. Raises `BadInput` for a price that cannot be read.
 
-    `override` counts before `table` (model name to price, both as people write them), that before the price list.
+    `override`, as people write it, counts before the price list.
     """
     if override.strip():
         return parse_price(override)
-    name = model.strip().lower()
-    own = next((text for known, text in table.items() if name and known.strip().lower() == name), None)
-    if own is not None:
-        return parse_price(own, f"the price of {model}")
-    provider = _PROVIDERS.get(vendor.lower())
+    provider, name = _PROVIDERS.get(vendor.lower()), model.strip().lower()
     return _listed(name, provider) if provider and name else None
 
 

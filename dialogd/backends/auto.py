@@ -95,7 +95,6 @@ LOCAL = frozenset({"rehearsal", "ollama"})  # families whose text stays here
 TRUSTING = frozenset({*CODING, "acp"})  # backends that may run what a project contains
 RUNS_PROJECT = "what the project contains may run: its hooks, servers, plugins and scripts (--trust-project)"
 HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # an Ollama told to listen everywhere is here too
-_EMPTY: Mapping[str, str] = MappingProxyType({})
 _METERED = re.compile(r"\bkeys?\b|_API_KEY|_AUTH_TOKEN")
 
 
@@ -270,10 +269,8 @@ def warning_of(group: Sequence[str], family: str) -> str:
     return f"{who} are of one family ({family}): they tend to agree; another one objects better (--agents claude,grok)"
 
 
-def price_for(
-    choice: Choice, model: str = "", price: str = "", *, agents: Path | None = None, table: Mapping[str, str] = _EMPTY
-) -> Price | None:
-    """The price of its tokens; None when unknown. `price` is the person's, `table` theirs by model.
+def price_for(choice: Choice, model: str = "", price: str = "", *, agents: Path | None = None) -> Price | None:
+    """The price of its tokens; None when unknown. `price` is the person's.
 
     A program chooses its model itself: the one when it was proved last (`agents` remembers it), before that the one
     that its family's API asks. Raises `BadInput` for a bad price.
@@ -290,7 +287,7 @@ def price_for(
         family = (BACKENDS[member].model for member in FAMILIES.get(kind.family, ()))
         named = (last_model(agents, choice.backend) if agents else "") or next(filter(None, family), "")
     vendor = choice.vendor if choice.backend == "openai" else kind.vendor  # it speaks to anybody
-    return price_of(named, vendor, price, table)
+    return price_of(named, vendor, price)
 
 
 def known_names() -> tuple[str, ...]:

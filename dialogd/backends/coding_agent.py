@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dialogd.backends import WRITING, Found, Options, Price, Request, Tool, Usage, bare, price_of
+from dialogd.backends import WRITING, Backend, Found, Options, Price, Request, Tool, Usage, bare, price_of
 from dialogd.backends.apis import SHORTER, TOO_LONG
 from dialogd.backends.command import Messages, clean_environment, last_line, limits_of, missing
 from dialogd.backends.parts import Part, Prompt, tokens_of
@@ -160,10 +160,10 @@ class Output:
 # -- The base of coding-agent CLIs ------------------------------------------------------------------------------------
 
 
-class AgentCLI:
+class AgentCLI(Backend):
     """A coding agent's command line as a backend. Raises `BadInput` without the program or the project."""
 
-    name: ClassVar[str] = ""
+    name = ""
     program: ClassVar[str] = ""  # looked for on PATH
     package: ClassVar[str] = ""  # what npm calls it
     vendor: ClassVar[str] = ""  # whose prices count
@@ -193,7 +193,6 @@ class AgentCLI:
     escapes: ClassVar[tuple[Order, ...]] = ()
 
     costs = True
-    most_out = 0
     room = ROOM
 
     def __init__(self, options: Options) -> None:
@@ -527,9 +526,6 @@ class AgentCLI:
                 with suppress(OSError):
                     write_over(ours, self.persons / name)
                     write_over(_sha(ours), folder / f"{name}.lent")
-
-    async def close(self) -> None:
-        """Nothing is kept between replies."""
 
     # Set-up
 

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dialogd.backends import Found, Options, Price, Request, Tool, Usage, parse_price
+from dialogd.backends import Backend, Found, Options, Price, Request, Tool, Usage, parse_price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
 from dialogd.store.child import STDERR_TAIL, Child, Limits, not_started, too_greedy
@@ -35,16 +35,13 @@ PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "LOGNAM
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-_])")
 
 
-class Command:
+class Command(Backend):
     """Runs `options.command`, once per reply, in `options.project`, without a shell; in a workspace in the sandbox.
 
     It is told the dialog as its agent may see it, not the file. Whatever it starts ends with it.
     """
 
     name = "command"
-    costs = False
-    most_out = 0
-    room = 0
     give_one = "give one: --command 'prog args' (prompt on stdin, reply on stdout)"
 
     def __init__(self, options: Options) -> None:
@@ -95,9 +92,6 @@ class Command:
         if lacking := missing():
             why = f"{self._words[0]!r} is not used where it may write: {lacking}"
             raise BackendError(why, fix=BWRAP, kind="unsafe")
-
-    async def close(self) -> None:
-        """Nothing is kept between replies."""
 
     def _start(self, request: Request) -> Child:
         program = self._program()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dialogd.backends import Delivery, Found, Options, Price, Request, Usage, price_of, sessions
+from dialogd.backends import Backend, Delivery, Found, Options, Price, Request, Usage, price_of, sessions
 from dialogd.backends.coding_agent import INTRO
 from dialogd.backends.parts import Prompt
 from dialogd.config import file_words
@@ -91,14 +91,10 @@ class Owed:
         return pages[number - 1], len(pages)
 
 
-class Live:
+class Live(Backend):
     """Waits for the reply to each turn; with `options.session` it knocks there. Whoever replies pays."""
 
     name = "live"
-    costs = False
-    most_out = 0
-    room = 0
-    secrets: tuple[str, ...] = ()
 
     def __init__(self, options: Options) -> None:
         self.session = options.session.removesuffix(UNASKED)
@@ -163,9 +159,6 @@ class Live:
             if waking is not None:
                 waking.cancel()
                 await asyncio.gather(waking, return_exceptions=True)
-
-    async def close(self) -> None:
-        """Nothing is kept open."""
 
     def _owe(self, request: Request, prompt: Prompt) -> Owed:
         kind = "question" if request.question else "body" if request.lacking else ""

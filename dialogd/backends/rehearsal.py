@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends import FREE, Found, Options, Price, Request, Usage, Workspace
+from dialogd.backends import FREE, Backend, Found, Options, Price, Request, Usage, Workspace
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.build import findings
 from dialogd.protocol.marks import AGAINST, CONTROLS
@@ -313,7 +313,7 @@ SCENARIOS: Mapping[str, Callable[[Scene], str]] = {
 }
 
 
-class Rehearsal:
+class Rehearsal(Backend):
     """Plays a scenario, `options.variant`: what is said follows from the dialog alone, so daemons may come and go.
 
     `slow` streams the consensus word by word over six seconds; `slow=0.5` over half a second.
@@ -321,11 +321,8 @@ class Rehearsal:
 
     name = "rehearsal"
     model = "rehearsal"
-    costs = False
     price: Price | None = FREE
     most_out = 2_000
-    room = 0
-    secrets: tuple[str, ...] = ()
 
     def __init__(self, options: Options) -> None:
         scenario, given, seconds = (options.variant or "consensus").partition("=")
@@ -361,9 +358,6 @@ class Rehearsal:
         """Raise `BackendError` in a scenario without files."""
         if self._scenario is not build:
             raise BackendError("these scripted lines carry nothing out", fix="dialogd build --rehearse", kind="unsafe")
-
-    async def close(self) -> None:
-        """Nothing is kept between replies."""
 
 
 def carry_out(files: Mapping[str, str], where: Workspace) -> None:

@@ -207,17 +207,12 @@ def seated(
     scripted = [seat for seat in seats if choices[seat.id].family == auto.LAST_RESORT]
     unasked = [seat for seat in scripted if not seat.backend or choices[seat.id].is_last_resort(seat.backend)]
     if unasked and len(scripted) < len(seats):
-        raise _nobody_for(unasked)
+        raise BadInput(
+            f"nobody is there for {_people(unasked)}, and scripted lines take no seat beside real agents",
+            fix=f"name one: --agent {unasked[0].id}=BACKEND; which can be used here: dialogd doctor",
+        )
     chosen = (replace(s, backend=choices[s.id].backend, model=s.model or choices[s.id].model) for s in named)
     return tuple(chosen), choices
-
-
-def _nobody_for(seats: Sequence[Seat]) -> BadInput:
-    """What is said where only scripted lines would be left for these seats, beside real agents."""
-    return BadInput(
-        f"nobody is there for {_people(seats)}, and scripted lines take no seat beside real agents",
-        fix=f"name one: --agent {seats[0].id}=BACKEND; which can be used here: dialogd doctor",
-    )
 
 
 def warn_of_twins(families: Mapping[str, str], *, only: str = "") -> None:

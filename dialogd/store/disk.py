@@ -8,27 +8,20 @@ import json
 import os
 import re
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dialogd.errors import StorageError, UnsafeFile
 from dialogd.protocol.model import digest
 from dialogd.protocol.state import Dialog
 
 if TYPE_CHECKING:
-    import asyncio
-
     from filelock import BaseFileLock
-
-
-T = TypeVar("T")
 
 
 def flush(fd: int) -> None:
@@ -113,55 +106,6 @@ def pread(fd: int, size: int, at: int) -> bytes:
         at += len(chunk)
         size -= len(chunk)
     return b"".join(chunks)
-
-
-class DiskThread:
-    """The one thread that touches the disk: it is used in order, and never blocks the event loop.
-
-    By hand, as every turn goes this way twice: an executor's futures cost three times as much.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Do a blocking piece of work there, after all that was asked for before; gives and raises what it does."""
-        from asyncio import get_running_loop
-
-        future: asyncio.Future[T] = get_running_loop().create_future()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="disk", daemon=True)
-            self._thread.start()
-        self._jobs.put((future, work))
-        return await future
-
-    def close(self) -> None:
-        """End the thread, once it has done what is wanted still; nothing more may be asked of it."""
-        self._jobs.put(None)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            future, work = job
-            if future.cancelled():
-                continue
-            value, error = None, None
-            try:
-                value = work()
-            except BaseException as problem:  # whoever waits for it has to do with it
-                error = problem
-            with suppress(RuntimeError):  # nobody waits any more: the loop has ended
-                future.get_loop().call_soon_threadsafe(_settle, future, value, error)
-            del job, future, work, value, error  # the next job may be long in coming
-
-
-def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(value)
 
 
 class KeptFile:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from dialogd.backends import parts
 from dialogd.protocol.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -88,10 +89,7 @@ def guarded(text: str) -> str:
 
 def fenced(text: str) -> str:
     """A text between fences of tildes that nothing in it can close."""
-    text = visible(text)
-    longest = max((len(run) for run in re.findall(r"~{3,}", text)), default=2)
-    fence = "~" * (longest + 1)
-    return f"{fence}text\n{text}\n{fence}"
+    return parts.fenced(visible(text))
 
 
 def cell(text: str) -> str:

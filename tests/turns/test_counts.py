@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -41,7 +42,7 @@ CALLS = {
     Hub.publish.__code__: "events",
     Event.data.func.__code__: "events worked out",  # type: ignore[attr-defined]
     asyncio.BaseEventLoop.create_task.__code__: "tasks",
-    disk.DiskThread.run.__code__: "ways to another thread",
+    ThreadPoolExecutor.submit.__code__: "ways to another thread",
     threading.Thread.start.__code__: "threads",
     LogFile.write.__code__: "appends",
 }
