@@ -27,7 +27,7 @@ from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import SYSTEM
 from dialogd.protocol.state import Ballot, Dialog
-from dialogd.protocol.text import dollars, many, moment_of
+from dialogd.protocol.text import many, moment_of
 from dialogd.store.disk import StateDir
 from dialogd.views.builds import NAMES, Event, events, look_into
 from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
@@ -429,7 +429,7 @@ def list_dialogs(
 def _row(row: DialogRow) -> str:
     end = "REHEARSAL" if row.is_rehearsal else row.outcome or row.state
     turned = f"  {row.verdict.outcome}" if row.verdict else "  approved" if row.approved else ""
-    facts = f"{when(row):16}  {row.id:12}  {end:18}  {row.turns:3} turns  {cost(row):12}"
+    facts = f"{when(row):16}  {row.id:12}  {end:18}  {row.turns:3} turns  {row.cost:12}"
     return f"{facts}  {line(row.topic)[:TOPIC_WIDTH]}{turned}"
 
 
@@ -438,11 +438,6 @@ def when(row: DialogRow) -> str:
     ended = moment_of(row.ended)
     local = f"{ended.astimezone():%Y-%m-%d %H:%M}" if ended is not None else "undated"
     return local if row.state == "ended" else row.state
-
-
-def cost(row: DialogRow) -> str:
-    """What a dialog cost, as far as anybody knows."""
-    return "cost unknown" if row.usd is None else f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"
 
 
 def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, json: bool) -> None:
@@ -530,7 +525,7 @@ def _page(row: DialogRow, decisions: Sequence[PastDecision], dialog: Dialog) -> 
     """The dialog as text for a terminal: its result, then every entry."""
     yield f"{line(row.topic)}  ({row.id})"
     yield line(f"{'REHEARSAL, no model was asked: ' if row.is_rehearsal else ''}{row.headline}")
-    yield f"{when(row)} · {', '.join(row.agents)} · {many(row.turns, 'turn')} · {cost(row)}"
+    yield f"{when(row)} · {', '.join(row.agents)} · {many(row.turns, 'turn')} · {row.cost}"
     yield from (f"{name:8} {value}" for name, value in (("file", row.file), ("archive", row.archive)) if value)
     if row.verdict is not None:
         yield f"later    it {row.verdict.outcome}: {line(row.verdict.why)}"

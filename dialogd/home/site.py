@@ -28,7 +28,7 @@ from dialogd.memory.past import read_dialog, row_of
 from dialogd.protocol.build import came_of
 from dialogd.protocol.model import AGREED
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, dollars, one_line
+from dialogd.protocol.text import clean, one_line
 from dialogd.server.serving import PAGE_HEADERS, READING_HEADERS, bind, make_server, serve_parts
 from dialogd.server.wire import handle_errors
 from dialogd.store.disk import Lock, StateDir, attachments_of, write_json
@@ -240,7 +240,7 @@ def _row(row: DialogRow, state: Run, words: str) -> Facts:
     """
     cost = f"{row.tokens:,} tokens" if row.tokens is not None else ""
     if row.is_rehearsal or row.usd is not None:
-        cost = "nothing" if row.is_rehearsal else f"{'' if row.is_exact else 'about '}{dollars(row.usd or 0.0)}"
+        cost = "nothing" if row.is_rehearsal else row.cost
     names = ("id", "topic", "file", "started", "ended", "outcome", "turns")
     return {name: getattr(row, name) for name in names} | {
         "state": state,

@@ -452,18 +452,14 @@ async def _answered(daemon: Running, method: str, path: str, body: Facts | None 
 
     Raises `Refused` with its reason, `NotRunning` without an answer.
     """
+    import httpx2
+
     answer: tuple[int, Facts] | None = None
-    text = json.dumps(body) if body else ""
-    head = f"{method} {path} HTTP/1.0\r\nHost: localhost:{daemon.port}\r\nContent-Length: {len(text)}\r\n\r\n"
-    with suppress(OSError, ValueError, IndexError):
-        async with asyncio.timeout(ANSWER):
-            reader, writer = await asyncio.open_connection("127.0.0.1", daemon.port)
-            try:
-                writer.write(f"{head}{text}".encode())
-                said, _, found = (await reader.read(-1)).partition(b"\r\n\r\n")
-            finally:
-                writer.close()
-        answer = int(said.split()[1]), json.loads(found)
+    with suppress(httpx2.HTTPError, ValueError):
+        # No proxy of the environment's: this is loopback traffic.
+        async with httpx2.AsyncClient(timeout=ANSWER, trust_env=False, verify=False) as http:
+            said = await http.request(method, f"{daemon.url}{path}", json=body)
+        answer = said.status_code, said.json()
     retry = "try again; sessions_list shows who runs"
     return accepted(daemon, answer, fix="fetch what is owed: wait_for_turn", retry=retry)
 

@@ -20,7 +20,7 @@ from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, turn_number
 from dialogd.protocol.state import Dialog, total
-from dialogd.protocol.text import Zone, clean, escape, moment_of, one_line, redact
+from dialogd.protocol.text import Zone, clean, dollars, escape, moment_of, one_line, redact
 from dialogd.store.disk import distrust
 from dialogd.views.flow import TIMES, moment
 from dialogd.views.markup import BACKSLASHED, inline, quoted
@@ -121,6 +121,11 @@ class DialogRow(_Fields):
     names: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     decided: str = ""
+
+    @property
+    def cost(self) -> str:
+        """What it cost, as far as anybody knows."""
+        return "cost unknown" if self.usd is None else f"{'' if self.is_exact else 'about '}{dollars(self.usd)}"
 
 
 @dataclass(frozen=True, slots=True)

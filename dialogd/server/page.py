@@ -560,19 +560,12 @@ def _history(memory: Memory, wanted: Mapping[str, str], offset: int, own: str) -
         hits = memory.search(wanted["q"], agent=wanted["agent"], since=moment, limit=LISTED + 1, offset=offset)
         return fragment("history", **{**values, "hits": hits[:LISTED]}, more=len(hits) > LISTED)
     rows = memory.dialogs(limit=LISTED + 1, offset=offset)
-    values["rows"] = [(row, _cost(row)) for row in rows[:LISTED]]
-    return fragment("history", **values, more=len(rows) > LISTED)
+    return fragment("history", **{**values, "rows": rows[:LISTED]}, more=len(rows) > LISTED)
 
 
 def _names(row: DialogRow) -> Mapping[str, str]:
     """What the agents of an earlier dialog are called, by id."""
     return {USER: YOU, **dict(zip(row.agents, row.names, strict=False))}
-
-
-def _cost(row: DialogRow) -> str:
-    if row.usd is None:
-        return "cost unknown" if row.turns else ""
-    return f"{'' if row.is_exact else 'about '}{dollars(row.usd)}"
 
 
 def _recall(memory: Memory, question: str) -> str:
@@ -588,7 +581,6 @@ def _earlier(memory: Memory, wanted: str) -> str:
     return fragment(
         "earlier",
         row=row,
-        cost=_cost(row),
         decisions=memory.decisions(row.id),
         names={row.id: _names(row)},
         method=method,

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from dialogd.agent.events import Event, Listener, State
 from dialogd.agent.loop import Agent
 from dialogd.protocol.order import is_apart
-from dialogd.protocol.text import clean, one_line
 from dialogd.server import wire
 from dialogd.views.standing import Noticed, Shared
 
@@ -113,7 +112,7 @@ class Relay:
                     async for kind, data in _events(chunks):
                         if not passed and not self._is_theirs(who, kind, data):
                             raise ValueError(kind)
-                        if passed and data.get("agent", data.get("by")) == who:
+                        if passed:
                             self._pass_on(who, kind, data)
                         passed += 1
             except OSError:
@@ -133,20 +132,17 @@ class Relay:
         return kind == "state" and is_same and (mine is None or known in (None, mine.id))
 
     def _pass_on(self, who: str, kind: str, data: dict[str, Any]) -> None:
-        """Tell the clients here; what a model wrote is cleaned of what this daemon knows to be a secret."""
-        hub, secrets = self.agent.hub, self.agent.secrets
+        """Tell the clients here, without what this daemon knows to be a secret."""
+        hub, dialog = self.agent.hub, self.agent.dialog
         if kind == "agent":
-            reason, seconds = one_line(data["reason"], secrets=secrets), float(data["seconds"])
-            hub.agent(who, data["state"], turn=data["turn"], reason=reason, seconds=seconds, is_relayed=True)
+            told = {name: data[name] for name in ("turn", "reason", "seconds")}
+            hub.agent(who, data["state"], **told, is_relayed=True)
         elif kind == "text":
-            dialog = self.agent.dialog
             debt = dialog.state.debt(who) if dialog is not None else None
             if dialog is None or debt is None or not is_apart(dialog, debt):  # else nobody may see it yet
-                hub.text(who, data["turn"], clean(data["text"]), reset=data["reset"], is_relayed=True)
+                hub.text(who, data["turn"], data["text"], reset=data["reset"], is_relayed=True)
         elif kind in ("draft", "error"):
-            told = {name: data[name] for name in KINDS[kind][1]}
-            lines = {name: one_line(said, secrets=secrets) for name, said in told.items() if isinstance(said, str)}
-            hub.relay(kind, {**told, **lines, **({"text": clean(told["text"])} if "text" in told else {})})
+            hub.relay(kind, data)
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, dict[str, Any]]]:

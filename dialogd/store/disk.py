@@ -109,10 +109,14 @@ def pread(fd: int, size: int, at: int) -> bytes:
 
 
 class KeptFile:
-    """A file that stays open from one use to the next, for as long as its path names it and it is as safe as it was."""
+    """A file that stays open from one use to the next, for as long as its path names it and it is as safe as it was.
 
-    def __init__(self, path: Path) -> None:
+    `called` is said before its path where it is not safe, `advice` what to do then, unless that follows from why.
+    """
+
+    def __init__(self, path: Path, called: str = "", advice: str = "") -> None:
         self.path = path
+        self._called, self._advice = called, advice
         self.fd = -1
         self.is_new = False  # it was not there before it was opened
         self._flags = 0
@@ -136,7 +140,7 @@ class KeptFile:
     def open(self, flags: int) -> os.stat_result:
         """Have it open with these flags, or more; what the path names now. Never through a symlink.
 
-        Raises `OSError` as opening does, and `Distrusted`.
+        Raises `OSError` as opening does, and `UnsafeFile`.
         """
         status = self.status() if flags & ~self._flags == 0 else None
         if status is not None:
@@ -154,7 +158,7 @@ class KeptFile:
         problem = distrust(status)
         if problem:
             os.close(fd)
-            raise Distrusted(*problem)
+            raise UnsafeFile(f"{self._called}{self.path} {problem[0]}", fix=self._advice or problem[1])
         # Open for both serves either.
         self.fd, self._flags, self._identity = fd, flags, _identity(status)
         return status
@@ -168,12 +172,7 @@ class KeptFile:
     __del__ = close
 
 
-class Distrusted(Exception):
-    """A file that cannot be trusted: what is wrong with it, and what to do."""
-
-    def __init__(self, problem: str, fix: str) -> None:
-        super().__init__(problem)
-        self.fix = fix
+MOVE = "move it away; dialogd makes its own"
 
 
 def log_at(path: Path) -> KeptFile:
@@ -181,12 +180,11 @@ def log_at(path: Path) -> KeptFile:
 
     Raises `UnsafeFile` for a link, a pipe or another user's file.
     """
-    kept = KeptFile(path)
+    kept = KeptFile(path, "the log ", MOVE)
     try:
         kept.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    except (OSError, Distrusted) as problem:
-        what = f"cannot be opened: {why(problem)}" if isinstance(problem, OSError) else str(problem)
-        raise UnsafeFile(f"the log {path} {what}", fix="move it away; dialogd makes its own") from problem
+    except OSError as problem:
+        raise UnsafeFile(f"the log {path} cannot be opened: {why(problem)}", fix=MOVE) from problem
     return kept
 
 

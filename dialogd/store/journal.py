@@ -22,13 +22,12 @@ from typing import Any
 from dialogd.errors import StorageError, UnsafeFile
 from dialogd.protocol.model import USER, Entry, digest
 from dialogd.protocol.state import Dialog
-from dialogd.store.disk import Distrusted, KeptFile, flush, flush_folder, make_folder, pread, why, write_once
+from dialogd.store.disk import MOVE, KeptFile, flush, flush_folder, make_folder, pread, why, write_once
 
 DROPPED = "dropped.md"  # the text of turns whose journals were set aside
 PERSON = "person"  # the journal of what command line and HTTP write for the person
 
 SUSPECT_FIX = "check the disk, then restart this daemon"
-MOVE = "move it away; dialogd makes its own"
 
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
@@ -161,7 +160,7 @@ class Journal:
         self.writer = writer
         self.is_calling = False  # a call that this very object was told of is under way
         self._trust = trust or _Trust()
-        self._file = KeptFile(self.path)
+        self._file = KeptFile(self.path, "the journal ", MOVE)
         self._mutex = threading.RLock()
         self._begin(0)
 
@@ -204,8 +203,6 @@ class Journal:
     def _open(self, flags: int) -> os.stat_result:
         try:
             return self._file.open(flags)
-        except Distrusted as problem:
-            raise UnsafeFile(f"the journal {self.path} {problem}", fix=MOVE) from problem
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise

@@ -23,7 +23,6 @@ from dialogd.protocol import grammar
 from dialogd.protocol.model import Condition, Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import (
-    Distrusted,
     KeptFile,
     Lock,
     fix,
@@ -210,8 +209,6 @@ class LogFile:
             raise
         except OSError as error:
             raise UnsafeFile(f"{self.path} cannot be opened: {why(error)}", fix=fix(error)) from error
-        except Distrusted as problem:
-            raise UnsafeFile(f"{self.path} {problem}", fix=problem.fix) from problem
 
     def append(self, make: Make, journal: Journal) -> Dialog | None:
         """Append what `make` returns for the dialog as read under the lock; the dialog with it.
