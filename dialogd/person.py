@@ -667,19 +667,19 @@ def gate(dialog: Dialog, how: str) -> Draft:
     return note_of(Mark("GATE", f"{task.id} | {how} | tree {task.tree}"))
 
 
-def gate_command(command: str, secrets: Sequence[str] = ()) -> str:
-    """The command of a gate, on one line. Raises `BadInput` for what a line of the file cannot hold."""
+def command_in_file(command: str, what: str = "gate", secrets: Sequence[str] = ()) -> str:
+    """A build's command, on one line. Raises `BadInput` for what a line of the file cannot hold."""
     words = " ".join(command.split())
     if not words or "\n" in command.strip() or redact(one_line(words, LONGEST), secrets) != (words, 0):
-        what = "has no command" if not words else "has more than a line can hold, or a secret in it"
-        raise BadInput(f"the gate {what}", fix="write a script, and name it: dialogd tasks gate ./check")
+        why = "has no command" if not words else "has more than a line can hold, or a secret in it"
+        raise BadInput(f"the {what} {why}", fix=f"write a script, and name it: ./{what}.sh")
     return words
 
 
 @_act("tasks gate")
 def another_gate(dialog: Dialog, command: str, *, secrets: Sequence[str] = ()) -> Draft | None:
     """Have this command test every tree that is not approved yet, and those that come, in the place of the gate."""
-    words, rules = gate_command(command, secrets), rules_of_build(dialog)
+    words, rules = command_in_file(command, secrets=secrets), rules_of_build(dialog)
     is_so = rules.gate == words and not dialog.state.build.gate_entry
     return None if is_so else note_of(Mark("GATE", f"all | command | {words}"))
 

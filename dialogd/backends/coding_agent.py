@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dialogd.backends import WRITING, Backend, Found, Options, Price, Request, Tool, Usage, bare, price_of
+from dialogd.backends import MACHINE, WRITING, Backend, Found, Options, Price, Request, Tool, Usage, bare, price_of
 from dialogd.backends.apis import SHORTER, TOO_LONG
 from dialogd.backends.command import Messages, clean_environment, last_line, limits_of, missing
 from dialogd.backends.parts import Part, Prompt, tokens_of
@@ -33,10 +33,6 @@ VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs 
 LONGEST = 4096  # bytes that a program may print when it is asked for its version
 QUOTED = 200  # characters of a program's own words
 ROOM = 150_000  # tokens; what the smallest window of today's models leaves for a prompt
-
-# How this machine reaches the network; no secrets in them, and without them some people's CLIs reach nothing.
-NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy", "SSL_CERT_FILE",
-           "NODE_EXTRA_CA_CERTS")  # fmt: skip
 
 Event = Mapping[str, Any]
 
@@ -532,7 +528,7 @@ class AgentCLI(Backend):
     def _environment(self) -> tuple[dict[str, str], str]:
         """The environment of a run, and the key that pays, "" with a login."""
         given = self.options.variables
-        passed = {name: given[name] for name in (*NETWORK, *self.own) if given.get(name)}
+        passed = {name: given[name] for name in (*MACHINE, *self.own) if given.get(name)}
         environment = {**clean_environment(os.environ), **passed, **self.options.environment}
         login = self.login(environment)
         key = "" if login else given.get(self.key, "")

@@ -57,15 +57,8 @@ class Seat:
 
     def flags(self) -> list[str]:
         """The flags of `dialogd start` for it, without port and file."""
-        pairs = {
-            "backend": self.backend, "model": self.model, "command": self.command, "project": self.project,
-            "price": self.price, "budget": self.budget, "session": self.session, "repo": self.repo, "gate": self.gate,
-            "setup": self.setup,
-        }  # fmt: skip
-        words = [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
-        words += [part for folder in self.gate_sees for part in ("--gate-sees", folder)]
-        switches = {"--trust-project": self.trust_project, "--setup-network": self.setup_network}
-        return [*words, *(flag for flag, is_on in switches.items() if is_on)]
+        own = {name: value for name, value in asdict(self).items() if value and name not in ("id", "port", "title")}
+        return [word for name, value in own.items() for flag in flags_of(name, value) for word in flag]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +101,28 @@ def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, p
     write_json(state.dialog(settings.file) / f"start-{settings.id}.json", known)
 
 
+def flags_of(name: str, value: object) -> Iterator[tuple[str, ...]]:
+    """The flags of `dialogd start` for a setting of that value."""
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        yield (flag,) if value else ()
+    elif isinstance(value, tuple):
+        yield from ((flag, str(each)) for each in value)
+    else:
+        yield (flag, f"{value:g}" if isinstance(value, float) else str(value))
+
+
 def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """The flags of `dialogd start`, each with its value; of what the environment said, the backend."""
     for one in SETTINGS:
-        value, source, flag = getattr(settings, one.name), settings.source(one.name), f"--{one.name.replace('_', '-')}"
+        value, source = getattr(settings, one.name), settings.source(one.name)
         is_told = source.startswith("flag") or (one.name == "backend" and source.startswith("environment"))
         if not is_told or one.name in ("id", "file", "state_dir"):
             continue
-        if value is False:
-            yield ("--plan", "no") if one.name == "plan" else ()
-        elif value is True:
-            yield () if one.name == "plan" else (flag,)
-        elif isinstance(value, tuple):
-            yield from ((flag, str(each)) for each in value)
+        if isinstance(value, bool) and one.name == "plan":
+            yield () if value else ("--plan", "no")
         else:
-            yield (flag, f"{value:g}" if isinstance(value, float) else str(value))
+            yield from flags_of(one.name, value)
     for who, url in peers.items():
         yield ("--peer", f"{who}={url}")
 

@@ -45,9 +45,9 @@ FileOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print facts as JSON on stdout.")]
 
 
-def option(metavar: str | None, about: str, *names: str, least: int | None = None) -> Any:
+def option(metavar: str | None, about: str, *names: str, least: int | None = None, most: int | None = None) -> Any:
     """An option whose default is told in its text."""
-    return typer.Option(*names, metavar=metavar, min=least, show_default=False, help=about)
+    return typer.Option(*names, metavar=metavar, min=least, max=most, show_default=False, help=about)
 
 
 Text = str | None

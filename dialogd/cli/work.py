@@ -29,7 +29,7 @@ from dialogd.backends.seats import Cast, Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.create import Asked, Seats, Start, former_cast, new_cast, takes_options
 from dialogd.cli.launch import Held, interruptible, perform
-from dialogd.cli.options import daemons, done, line, plain, remark, show
+from dialogd.cli.options import daemons, done, line, option, plain, remark, show
 from dialogd.cli.result import fresh, save
 from dialogd.cli.status import ended, next_step, onwards
 from dialogd.config import Settings, dotenv, file_flag, file_words
@@ -46,7 +46,7 @@ from dialogd.store.disk import StateDir
 from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, judge_here, opened
 from dialogd.tasks.gate import NOT_STARTED, Gate, how_it_ended, last_line, readable
 from dialogd.tasks.git import Git, checkout_at, new_repository, push, remotes, shown
-from dialogd.tasks.kit import trial, usual_gate, usual_setup
+from dialogd.tasks.kit import trial, usual
 from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates import ContextFile, Opening, template
 from dialogd.views.builds import events, look_into, why_of
@@ -87,34 +87,25 @@ Goal = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: you have seen what will be done.")]
 
 
-def _text(metavar: str, about: str, *names: str) -> Any:
-    """An option whose default is told in its text."""
-    return typer.Option(*names, metavar=metavar, show_default=False, help=about)
-
-
-def _number(least: int, about: str, *names: str, most: int | None = None) -> Any:
-    return typer.Option(*names, min=least, max=most, metavar="N", show_default=False, help=about)
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """A build, beside what every dialog is asked for with."""
 
-    repo: Annotated[str, _text("DIR", "Your repository. Default: the folder that you are in.")] = "."
-    gate: Annotated[str, _text("CMD", "What tests a task, such as 'make test'. Default: nothing.")] = ""
+    repo: Annotated[str, option("DIR", "Your repository. Default: the folder that you are in.")] = "."
+    gate: Annotated[str, option("CMD", "What tests a task, such as 'make test'. Default: nothing.")] = ""
     gate_sees: Annotated[
-        list[str] | None, _text("DIR", "A folder that the gate can read, as .venv or of a toolchain; repeat it.")
+        list[str] | None, option("DIR", "A folder that the gate can read, as .venv or of a toolchain; repeat it.")
     ] = None
-    setup: Annotated[str, _text("CMD", "What makes what the tests need, as 'npm ci'; once for each task.")] = ""
+    setup: Annotated[str, option("CMD", "What makes what the tests need, as 'npm ci'; once for each task.")] = ""
     setup_network: Annotated[bool, typer.Option("--setup-network", help="The setup may use the network.")] = False
     decided: Annotated[
-        str | None, _text("DIALOG|PLAN", "Carry out what this dialog decided and you approved.", "--from")
+        str | None, option("DIALOG|PLAN", "Carry out what this dialog decided and you approved.", "--from")
     ] = None
-    iterations: Annotated[int, _number(1, "Attempts that a task has. Default: 3.")] = 3
-    pass_score: Annotated[int, _number(0, "Points that a review needs. Default: 80.", most=100)] = 80
-    cycles: Annotated[int, _number(0, "Improvements after the tasks. Default: 1.")] = 1
-    expected: Annotated[int, _number(1, "How many tasks to expect. Default: 3.", "--tasks")] = EXPECTED
-    gate_timeout: Annotated[str, _text("TIME", "How long the gate may take. Default: 15 minutes.")] = ""
+    iterations: Annotated[int, option("N", "Attempts that a task has. Default: 3.", least=1)] = 3
+    pass_score: Annotated[int, option("N", "Points that a review needs. Default: 80.", least=0, most=100)] = 80
+    cycles: Annotated[int, option("N", "Improvements after the tasks. Default: 1.", least=0)] = 1
+    expected: Annotated[int, option("N", "How many tasks to expect. Default: 3.", "--tasks", least=1)] = EXPECTED
+    gate_timeout: Annotated[str, option("TIME", "How long the gate may take. Default: 15 minutes.")] = ""
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Try one: scripted agents, in a repository that is made for it.")
     ] = False
@@ -128,10 +119,8 @@ class Job:
         if base.uncommitted:
             few = ", ".join(base.uncommitted[:5]) + (" …" if len(base.uncommitted) > 5 else "")
             remark(f"note: not committed, and no part of it: {few}")
-        for what, command in (("gate", self.gate), ("setup", self.setup)):
-            if "\n" in command:
-                fix = f"write a script, and name it: --{what} ./{what}.sh"
-                raise BadInput(f"the {what}'s command has more than one line", fix=fix)
+        given = {"gate": self.gate.strip(), "setup": self.setup.strip()}
+        commands = {what: command and person.command_in_file(command, what) for what, command in given.items()}
         if self.setup and (lacking := missing()):
             raise BadInput(f"--setup needs the sandbox: {lacking}", fix=f"{BWRAP}; or leave out --setup")
         if self.setup_network and not self.setup:
@@ -139,9 +128,8 @@ class Job:
         limit = int(options.duration(self.gate_timeout, "--gate-timeout")) if self.gate_timeout else 900
         rules: dict[str, str | int | bool] = {
             "repo": str(checkout_at(folder).path), "branch": base.branch, "base": base.commit, "source": source,
-            "gate": " ".join(self.gate.split()), "gate_timeout": max(limit, 1),
-            "setup": " ".join(self.setup.split()), "setup_network": self.setup_network, "iterations": self.iterations,
-            "pass_score": self.pass_score, "cycles": self.cycles,
+            **commands, "gate_timeout": max(limit, 1), "setup_network": self.setup_network,
+            "iterations": self.iterations, "pass_score": self.pass_score, "cycles": self.cycles,
         }  # fmt: skip
         own = asdict(asked) | {"topic": topic, "question": said or asked.question}
         return Start(**own, template=TEMPLATE, build=rules, expected=self.expected, along=along)
@@ -382,13 +370,12 @@ def _as_usual(job: Job) -> Job:
     """The job with the usual setup and gate of its repository, where it names none and the person says yes."""
     folder, asks = Path.cwd() / Path(job.repo).expanduser(), sys.stdin.isatty() and sys.stderr.isatty() and not job.yes
     new: dict[str, Any] = {}
-    for what, is_open, (name, command), network in (
-        ("setup", not (job.setup or job.gate_sees or missing()), usual_setup(folder), " --setup-network"),
-        ("gate", not job.gate, usual_gate(folder), ""),
-    ):
-        if not (is_open and command):
+    given = {"setup": job.setup or job.gate_sees or missing(), "gate": job.gate}
+    for what, (name, command) in usual(folder).items():
+        if given[what] or not command:
             continue
-        flags = f"--{what} {shlex.quote(command)}{network}"
+        network = what == "setup"
+        flags = f"--{what} {shlex.quote(command)}{' --setup-network' * network}"
         if not asks:
             remark(f"note: there is {name}, and no {what}; usual is {flags}")
         elif said_yes(f"There is {name}, and no {what}. Take the usual {flags}?"):
@@ -839,7 +826,7 @@ def gate(
         done(settings, person.gate(log, how), "the gate runs" if how == "run" else "it is reviewed untested")
         return
     person.admitted(log, "tasks gate")
-    rules, command, secrets = person.rules_of_build(dialog), person.gate_command(how), options.own_secrets()
+    rules, command, secrets = person.rules_of_build(dialog), person.command_in_file(how), options.own_secrets()
     kept = saved_cast(StateDir(settings.state_dir), settings.file)
     sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id == rules.lead for one in seat.gate_sees]
     trees = Worktrees(Path(rules.repo), build=f"trial-{dialog.id}")  # a name that the gate of its daemon has not

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dialogd.backends.command import last_line
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol import build
 from dialogd.protocol.build import KEPT, Task, submissions, value_of
@@ -362,7 +363,10 @@ def bundled(judge: Judge, holding: Collection[Approval], key: Path) -> bytes:
         raise BadInput(f"there is no key {key}", fix="name an SSH key: --key ~/.ssh/id_ed25519")
     signed = _ssh_keygen("-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key), stdin=_canonical(facts))
     if signed.returncode:
-        raise Refused(f"{key} did not sign: {_last_line(signed.stderr)}", fix="name an SSH key that you can use")
+        raise Refused(
+            f"{key} did not sign: {last_line(signed.stderr) or 'it does not say why'}",
+            fix="name an SSH key that you can use",
+        )
     return _canonical({**facts, "signature": signed.stdout.decode()})
 
 
@@ -471,8 +475,3 @@ def _ssh_keygen(*words: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]
         raise NotInstalled("ssh-keygen is not installed", fix="install OpenSSH 8.2 or newer") from None
     except subprocess.TimeoutExpired:
         raise DialogdError(f"ssh-keygen took longer than {PATIENCE:g} s", fix="try again; see ssh-add -l") from None
-
-
-def _last_line(said: bytes) -> str:
-    rows = [row for row in shown(said.replace(b"\n", b"\x1e")).split("\\u001e") if row.strip()]
-    return rows[-1].strip() if rows else "it does not say why"

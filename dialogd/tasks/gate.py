@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends.command import BWRAP, confined, homes, limits_of, missing
+from dialogd.backends.command import BWRAP, clean_environment, confined, homes, limits_of, missing
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult, command_of
 from dialogd.protocol.model import Condition
@@ -37,7 +37,6 @@ SHELL = "/bin/sh"
 NOT_STARTED = (126, 127)  # how a shell ends where a command cannot be started
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
-_KEPT = ("PATH", "LANG", "TZ", "USER", "LOGNAME")  # of the environment, and LC_*
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +299,9 @@ class _Output:
 def _start(
     words: Sequence[str], export: Path, limits: Limits | None, more: Mapping[str, str], *, as_person: bool
 ) -> Child:
-    environment = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
     home = os.environ.get("HOME") or next(map(str, homes()), "/")
-    environment |= {"HOME": home, "SHELL": SHELL, "TERM": "dumb", "CI": "true"}
-    environment |= {**more} if as_person else {**more, "TMPDIR": "/tmp"}
+    environment = clean_environment(os.environ) | {"HOME": home, "SHELL": SHELL, "TERM": "dumb", "CI": "true", **more}
+    environment |= {} if as_person else {"TMPDIR": "/tmp"}
     try:
         return Child(words, b"", environment, export, limits or limits_of(export))
     except OSError as error:

@@ -122,7 +122,6 @@ class Git:
         self.patience = patience
         self.room = git_dir / "dialogd"
         settings = self.settings()
-        self.has_modes = settings.get("core.filemode") != "false"
         self.digest = "sha256" if settings.get("extensions.objectformat") == "sha256" else "sha1"
         self.nothing = _EMPTY[self.digest]
         self._make_room(settings)
@@ -149,10 +148,10 @@ class Git:
         return self._call(words, {"GIT_DIR": str(git_dir or self.git_dir)}, None, stdin, codes)
 
     def settings(self) -> dict[str, str]:
-        """The repository's own settings, names in small letters; only read."""
+        """The repository's own settings, names in small letters but for what stands in quotation marks; only read."""
         listed = self.names("config", "--local", "--includes", "-z", "--list").out.decode("utf-8", "replace")
         pairs = (setting.partition("\n") for setting in listed.split("\0") if setting)
-        return {name.lower(): value if equals else "true" for name, equals, value in pairs}
+        return {name: value if equals else "true" for name, equals, value in pairs}
 
     def commit(self, name: str) -> str:
         """The full id of the commit that a name or an id stands for."""
@@ -247,7 +246,8 @@ class Git:
                 start_new_session=True,
             )
         except FileNotFoundError as error:
-            raise _not_there(folder or self.git_dir) from error
+            gone = f"{shown(folder or self.git_dir)} is not there any more"
+            raise Refused(gone, fix="put it back, or name another repository") from error
         except OSError as error:
             raise StorageError(f"cannot run git: {why(error)}", fix=fix(error)) from error
         with process:
@@ -301,12 +301,6 @@ def failure(command: str, done: Done) -> DialogdError:
 
 
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large", "unable to write", "Read-only file system")
-
-
-def _not_there(folder: Path) -> DialogdError:
-    if not folder.is_dir():
-        return Refused(f"{shown(folder)} is not there any more", fix="put it back, or name another repository")
-    return NotInstalled("git is not installed", fix=_INSTALL)
 
 
 _INSTALL = f"install git {OLDEST[0]}.{OLDEST[1]} or newer"
@@ -453,10 +447,11 @@ def new_repository(folder: Path, files: Mapping[str, str]) -> None:
 
 def remotes(repo: Path) -> dict[str, str]:
     """The remotes of the repository by name, each with where it is; only read."""
-    git = Git(checkout_at(repo).common_dir)
-    listed = git.names("config", "--local", "-z", "--get-regexp", r"^remote\..*\.url$", codes=(0, 1)).out
-    pairs = (row.partition("\n") for row in listed.decode("utf-8", "replace").split("\0") if row)
-    return {name[len("remote.") : -len(".url")]: url for name, _, url in pairs}
+    found = (
+        (re.fullmatch(r"remote\.(.*)\.url", name), url)
+        for name, url in Git(checkout_at(repo).common_dir).settings().items()
+    )
+    return {match[1]: url for match, url in found if match}
 
 
 def push(repo: Path, remote: str, branch: str) -> None:

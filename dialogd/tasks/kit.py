@@ -34,41 +34,35 @@ _NEEDED = frozenset({
 })  # fmt: skip
 _PASSWORD = re.compile(r"://[^/\s]*@")
 
-# What a checkout has, and its usual setup; each needs the network. The first row counts.
 _PIP = "python3 -m venv .venv && .venv/bin/pip install -q"
-_SETUPS = (
-    ("uv.lock", "uv sync --frozen"),
-    ("poetry.lock", "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry install"),
-    ("requirements.txt", f"{_PIP} -r requirements.txt pytest"),
-    ("pyproject.toml", f"{_PIP} -e . pytest"),
-    ("package-lock.json", "npm ci"),
-    ("pnpm-lock.yaml", "pnpm install --frozen-lockfile"),
-    ("yarn.lock", "yarn install --frozen-lockfile"),
-    ("package.json", "npm install --no-package-lock"),
+_PYTEST = ".venv/bin/python -m pytest -q"
+
+# A file of a checkout, and a piece of its text; the setup that is usual then, which needs the network, and the gate.
+# Of either the first one counts.
+_USUAL = (
+    ("Makefile", "\ntest:", "", "make test"),
+    ("uv.lock", "", "uv sync --frozen", ""),
+    ("poetry.lock", "", "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry install", ""),
+    ("requirements.txt", "", f"{_PIP} -r requirements.txt pytest", _PYTEST),
+    ("pyproject.toml", "", f"{_PIP} -e . pytest", _PYTEST),
+    ("package-lock.json", "", "npm ci", ""),
+    ("pnpm-lock.yaml", "", "pnpm install --frozen-lockfile", ""),
+    ("yarn.lock", "", "yarn install --frozen-lockfile", ""),
+    ("package.json", "", "npm install --no-package-lock", ""),
+    ("package.json", '"test"', "", "npm test"),
+    ("Cargo.toml", "", "", "cargo test"),
+    ("go.mod", "", "", "go test ./..."),
 )
-# … a piece of text in it, and its usual gate.
-_GATES = (
-    ("Makefile", "\ntest:", "make test"),
-    ("pyproject.toml", "", ".venv/bin/python -m pytest -q"),
-    ("requirements.txt", "", ".venv/bin/python -m pytest -q"),
-    ("package.json", '"test"', "npm test"),
-    ("Cargo.toml", "", "cargo test"),
-    ("go.mod", "", "go test ./..."),
-)
 
 
-def usual_setup(checkout: Path) -> tuple[str, str]:
-    """The file of a checkout that names what it needs, and the command that is usual then; "" without one."""
-    return next(((name, command) for name, command in _SETUPS if (checkout / name).is_file()), ("", ""))
-
-
-def usual_gate(checkout: Path) -> tuple[str, str]:
-    """Likewise what tests it."""
-    for name, piece, command in _GATES:
+def usual(checkout: Path) -> dict[str, tuple[str, str]]:
+    """For `setup` and `gate` the file of a checkout by which one is usual, and that command; "" without one."""
+    found = {"setup": ("", ""), "gate": ("", "")}
+    for name, piece, setup, gate in reversed(_USUAL):
         with suppress(OSError):
             if piece in "\n" + (checkout / name).read_text("utf-8", "replace"):
-                return name, command
-    return "", ""
+                found |= {what: (name, command) for what, command in (("setup", setup), ("gate", gate)) if command}
+    return found
 
 
 def kit(trees: Worktrees, at: Path, setup: str, network: bool, base: str) -> Mapping[Path, Path]:

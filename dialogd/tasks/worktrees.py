@@ -39,14 +39,13 @@ _LINK, _MODULE = b"120000", b"160000"
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a build starts from: the branch that is checked out, its commit and tree.
+    """What a build starts from: the branch that is checked out, and its commit.
 
     `uncommitted` names what the checkout holds beyond it, and what does not take part.
     """
 
     branch: str
     commit: str
-    tree: str
     uncommitted: tuple[str, ...] = ()
 
 
@@ -128,12 +127,11 @@ def base_of(repo: Path) -> Base:
     if not commit:
         raise Refused(f"{shown(checkout.path)} has no commit yet", fix="commit something there first")
     _nothing_under_way(checkout)
-    tree = tree_of(git, commit)
-    modules = [path for path, entry in _files(git, tree).items() if entry.mode == _MODULE]
+    modules = [path for path, entry in _files(git, tree_of(git, commit)).items() if entry.mode == _MODULE]
     if modules:
         problem = f"{shown(checkout.path)} has submodules ({some(modules)}), with which no task can work"
         raise Refused(problem, fix="name a repository without submodules")
-    return Base(_short(branch), commit, tree, tuple(map(shown, _uncommitted(git, checkout, commit))))
+    return Base(_short(branch), commit, tuple(map(shown, _uncommitted(git, checkout, commit))))
 
 
 def _nothing_under_way(checkout: Checkout) -> None:
@@ -219,13 +217,13 @@ class Worktrees:
         tree = self._snapshot(worktree, tip)
         if tree == self.tree_of(tip):
             return ""
-        return self._commit(worktree, tip, tree, message, {"Task": _number(worktree), "Kept": "true"})
+        return self._commit(worktree, tip, tree, message, {"Task": worktree.name.split("-")[1], "Kept": "true"})
 
     def submit(self, worktree: Worktree, number: int, debt: str, message: str) -> Submission:
         """Commit everything in answer to a debt; a commit that was made for it already is taken as it is."""
         tip = self._settle(worktree)
         trailers = {"Task": f"{number:03}", "Debt": debt}
-        for commit in _ids(self.git.run("rev-list", "--first-parent", tip, f"^{worktree.base}")):
+        for commit in self.git.run("rev-list", "--first-parent", tip, f"^{worktree.base}").decode().split():
             if trailers.items() <= self._trailers(commit).items():
                 return self._submission(commit, worktree.base, worktree.branch)
         commit = self._commit(worktree, tip, self._snapshot(worktree, tip), message, trailers)
@@ -346,8 +344,6 @@ class Worktrees:
         """Write a commit's files to a folder that is empty or not there: as they are, symlinks as links, no `.git`."""
         with _storing(into):
             into.mkdir(mode=0o700, exist_ok=True)
-            if any(into.iterdir()):
-                raise Refused(f"{shown(into)} is not empty", fix="name an empty folder")
         with _an_index(self.git) as index:
             _write_out(self.git, self.tree_of(commit), index, into)
 
@@ -674,10 +670,6 @@ def _short(ref: str) -> str:
     return ref.removeprefix("refs/heads/")
 
 
-def _number(worktree: Worktree) -> str:
-    return worktree.name.split("-")[1]
-
-
 def some(paths: Iterable[bytes]) -> str:
     """The first few names, and how many there are besides."""
     names = [shown(path) for path in paths]
@@ -746,10 +738,6 @@ def _ignoring(git: Git) -> list[str]:
 
 def _split(out: bytes) -> list[bytes]:
     return out.removesuffix(b"\0").split(b"\0") if out else []
-
-
-def _ids(out: bytes) -> list[str]:
-    return out.decode().split()
 
 
 _DIFF = ("diff-tree", "-r", "-M", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=none")

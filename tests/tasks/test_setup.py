@@ -19,7 +19,7 @@ from dialogd.backends.command import missing
 from dialogd.errors import Refused
 from dialogd.protocol.build import Due
 from dialogd.tasks.gate import Gate
-from dialogd.tasks.kit import PLACES, kit, prepare, usual_gate, usual_setup
+from dialogd.tasks.kit import PLACES, kit, prepare, usual
 from dialogd.tasks.worktrees import Worktree, Worktrees
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE
@@ -226,7 +226,7 @@ def test_the_usual_commands_follow_from_the_files(
 ) -> None:
     folder = tmp_path / "-".join(files)
     write(folder, dict(files))
-    assert (usual_setup(folder)[1], usual_gate(folder)[1]) == (setup, gate)
+    assert {what: command for what, (_, command) in usual(folder).items()} == {"setup": setup, "gate": gate}
 
 
 # -- In a build -------------------------------------------------------------------------------------------------------
