@@ -127,28 +127,27 @@ class Builder:
         finally:
             self.is_busy = False
 
-    def material(self, dialog: Dialog) -> Material:
+    async def material(self, dialog: Dialog, aside: Aside) -> Material:
         """What the turn that this agent owes needs from git. Raises `DialogdError`."""
         from dialogd.tasks.gate import beside, in_worktree
-        from dialogd.tasks.kit import kit
 
         rules = dialog.state.build.rules
         if rules is None:
             return NO_MATERIAL
         if task := self._at_work(dialog):
             self._check(dialog)
-            worktree = self._worktree(dialog, task)
-            self._worktrees(dialog).keep(worktree, EDITS.format(task.id))
+            worktree = await aside(lambda: self._worktree(dialog, task))
+            await aside(lambda: self._worktrees(dialog).keep(worktree, EDITS.format(task.id)))
             hidden, seen = beside(self.file, self.state), tuple(folder.expanduser() for folder in self.sees)
             trees, at = self._worktrees(dialog), worktree.path.resolve()
             parts = in_worktree([folder.resolve() for folder in seen], trees.checkout.path, at)
             if rules.setup:
-                parts |= kit(trees, at, rules.setup, rules.setup_network, task.base)
+                parts |= await self._kit(dialog, rules, task, worktree, aside)  # made anew where it is gone
             where = Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(hidden), seen, parts)
             return Material(workspace=where)
-        if task := dialog.state.build.reviewed_by(self.me):
+        if reviewed := dialog.state.build.reviewed_by(self.me):
             self._check(dialog)
-            return Material(text="\n\n".join(self._submission(dialog, rules, task)))
+            return Material(text=await aside(lambda: "\n\n".join(self._submission(dialog, rules, reviewed))))
         return NO_MATERIAL
 
     def _at_work(self, dialog: Dialog) -> Task | None:

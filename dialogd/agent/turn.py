@@ -423,10 +423,10 @@ class Speaker:
 # -- One turn ---------------------------------------------------------------------------------------------------------
 
 
-async def _with_git(work: Callable[[], T], failed: str) -> T:
-    """What git's work in a thread gives. Raises `StorageError` where the disk is full, `BackendError` for all else."""
+async def _with_git(work: Awaitable[T], failed: str) -> T:
+    """What work with git gives. Raises `StorageError` where the disk is full, `BackendError` for all else."""
     try:
-        return await in_thread(work)
+        return await work
     except StorageError:
         raise
     except DialogdError as error:
@@ -542,7 +542,7 @@ class Turn:
             return  # its edits stay as they are
         await self._keep(received)
         self._submission = await _with_git(
-            lambda: of.builder.submit(dialog, self.debt), "its work could not be committed"
+            in_thread(lambda: of.builder.submit(dialog, self.debt)), "its work could not be committed"
         )
         self._is_submitted = True
 
@@ -585,7 +585,7 @@ class Turn:
                     return PASSED
             self._tools = await of.toolbox(dialog, self.debt)
             if dialog.state.build:
-                self._material = await _with_git(lambda: of.builder.material(dialog), "the work cannot be looked at")
+                self._material = await _with_git(of.builder.material(dialog, in_thread), "the work cannot be looked at")
             request = replace(of.request(dialog, self.debt, self._drafts, self._material), tools=self._tools)
             text = await self._in_time(call, request)
             said = beginning(call.text, of.secrets) if text is None else text

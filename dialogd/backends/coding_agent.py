@@ -6,6 +6,7 @@ A new one is a subclass of `AgentCLI` (names, paths, orders; arguments) and one 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from dialogd.backends import MACHINE, WRITING, Backend, Found, Options, Price, R
 from dialogd.backends.apis import SHORTER, TOO_LONG
 from dialogd.backends.command import Messages, clean_environment, last_line, limits_of, missing
 from dialogd.backends.parts import Part, Prompt, tokens_of
-from dialogd.backends.readonly_proof import KEY, Order, Proof, Run, Stage, Way, prove
+from dialogd.backends.readonly_proof import KEY, NO_SHELL, Order, Proof, Run, Stage, Way, prove
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
@@ -33,6 +34,8 @@ VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs 
 LONGEST = 4096  # bytes that a program may print when it is asked for its version
 QUOTED = 200  # characters of a program's own words
 ROOM = 150_000  # tokens; what the smallest window of today's models leaves for a prompt
+
+log = logging.getLogger("dialogd")
 
 Event = Mapping[str, Any]
 
@@ -335,8 +338,11 @@ class AgentCLI(Backend):
         """Make sure that it writes in a workspace and nowhere else: by the mounts of a sandbox, else by a trial."""
         if not (lacking := missing()):
             await self.prepare()  # for its own model
-            if self._shell is None:
-                self._shell = bool(self.commands) and (await prove(self, writes=True, shell=True)).safe
+            if self._shell is None and self.commands:
+                proof = await prove(self, writes=True, shell=True)
+                self._shell = proof.safe
+                if not proof.safe:
+                    log.warning(f"warning: {self.program} {proof.version} {NO_SHELL}: {proof.why}")
         elif not self._writes:
             others = ", ".join(sorted(WRITING))
             fix = f"install bubblewrap, or another version of {self.program}; or name another of {others}"

@@ -41,6 +41,7 @@ Json = dict[str, Any]
 LIMIT = 600.0  # seconds for one trial of two turns; they take one or two, and much more on a busy machine
 MEMORY = "readonly-proofs.json"
 KEPT = 50  # proofs
+NO_SHELL = "runs no commands as the lead, and so no tests"  # what is said of one whose shell is not proved
 KEY = "sk-ant-test-trial"  # which pays in a trial
 TRY = "try.sh"  # what a shell is told to run: to write a file, and to find a key, a login, git's folders, the network
 TRIES = """mkdir -p "$(dirname "$1")"; cat inside.txt > "$1"

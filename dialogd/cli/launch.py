@@ -242,11 +242,16 @@ class Daemons:
 
         The cast is kept before, for `run --continue`, and so that they are known as started by this process.
         """
+        from dialogd.backends.readonly_proof import NO_SHELL
+
         known = dataclasses.replace(self.cast, by=process_key(os.getpid()))
         known.save(StateDir(self.settings.state_dir), self.settings.file)
         for seat in self.cast.seats:
             self.children[seat.id] = self._spawn(seat)
         self.running = until_ready(self.children.values(), lambda one: answering(one, self.settings), interrupt)
+        said = "".join(_printed(one.output, one.offset) for one in self.children.values()).split("\n")
+        for row in (row for row in said if NO_SHELL in row):  # else nobody sees it before a task is paid for
+            remark(plain(row))
         ready()
         if not interrupt.is_set():
             notify(self.running.values())

@@ -170,11 +170,11 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
             trees = Worktrees(Path(rules.repo), build=opening.dialog)
             gate = Gate(rules.gate, rules.gate_timeout, trees, settings.file, settings.state_dir, job.toolchains)
             tried = _tried(gate, rules, rules.base, yes=job.yes)
-            for row in chain(_about_rehearsal(job), _will_be(opening, job, asked), tried):
-                remark(row)
             try:
+                for row in chain(_about_rehearsal(job), _will_be(opening, job, asked), tried):
+                    remark(row)
                 ask("Start it?", yes=job.yes)
-            except Refused:
+            except (Refused, KeyboardInterrupt):
                 if job.rehearse:
                     shutil.rmtree(Path(job.repo).parent)
                 raise

@@ -494,8 +494,8 @@ def _by_hand(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     fields = (*fields_of(mark), *[""] * 6)
     event = fields[1].casefold()
     if event == "rebase":
-        is_busy = any(task.state in UNDER_WAY for task in tasks.all)
-        return tasks if is_busy or not fields[2] else _rebased(tasks, fields[2])
+        is_busy = any(task.state in UNDER_WAY for task in tasks.all)  # typed, it makes nobody begin on another commit
+        return tasks if said.by_hand or is_busy or not fields[2] else _rebased(tasks, fields[2])
     when, state = _WORDS.get(event, ((), ""))
     for task in [task for task in _named(tasks, mark) if task.state in when]:
         new: dict[str, Any] = {"state": state or task.state}

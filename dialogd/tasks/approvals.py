@@ -332,7 +332,7 @@ def _fate(git: Git, approval: Approval, at: str) -> Fate:
     commits = [row.decode("utf-8", "replace").split(" ", 2) for row in rows if row.strip()]  # newest first
     undone: dict[str, str] = {}
     for commit, _, message in commits:
-        if commit not in undone:
+        if commit not in undone and "\nDialogd-Task: " not in message:  # a task may be called so, and reverts nothing
             undone |= dict.fromkeys(_REVERTS.findall(message), commit)
     ways = [commit for commit, tree, _ in commits if tree == approval.task.tree]
     made = next((commit for commit in ways[::-1] if commit not in undone), ways[-1] if ways else "")

@@ -286,13 +286,13 @@ class Worktrees:
         return [self.checkout.path / os.fsdecode(name) for name in names if name.endswith(b"/")]
 
     def left(self, commit: str, folder: Path) -> tuple[list[bytes], list[bytes]]:
-        """In a folder with a commit's files: what git ignores there, and what else is not as in the commit."""
+        """In a folder with a commit's files: what git ignores there, and what else is not as the commit has it."""
         look = partial(self.git.run, "ls-files", "-z", "--others", work_tree=folder)
         with _an_index(self.git) as index:
             self.git.run("read-tree", self.tree_of(commit), index=index)
             ignored = look("--ignored", "--directory", *_ignoring(self.git), index=index)
             new = look(*_ignoring(self.git), index=index)
-            return _split(ignored), [*_edited(self.git, folder, index), *_split(new)]
+            return _split(ignored), [*_edited(self.git, folder, index, "-c", "core.fileMode=false"), *_split(new)]
 
     def raw(self, base: str, commit: str) -> tuple[str, ...]:
         """Files that a commit changes and that are no pointers, though by its attributes they belong to Git LFS."""
@@ -703,9 +703,9 @@ def _folders_of(paths: Iterable[bytes]) -> set[bytes]:
     return {path[: match.start()] for path in paths for match in re.finditer(b"/", path)}
 
 
-def _edited(git: Git, root: Path, index: Path, *, converts: bool = False) -> list[bytes]:
+def _edited(git: Git, root: Path, index: Path, *settings: str, converts: bool = False) -> list[bytes]:
     """The files of an index that are not so in a folder, or not there."""
-    look = partial(git.run, work_tree=root, index=index, converts=converts)
+    look = partial(git.run, *settings, work_tree=root, index=index, converts=converts)
     look("update-index", "-q", "--refresh", codes=(0, 1))
     return _split(look("diff-files", "-z", "--name-only", "--no-ext-diff", "--ignore-submodules=none"))
 

@@ -15,7 +15,7 @@ import pytest
 from dialogd.backends import BOXED, WRITING, Options, Request, Workspace, Writer, writers
 from dialogd.backends.coding_agent import GOES_ON, AgentCLI
 from dialogd.backends.command import Command, missing
-from dialogd.backends.readonly_proof import prove
+from dialogd.backends.readonly_proof import NO_SHELL, Run, prove
 from dialogd.errors import BackendError
 from tests.backends.toy_cli import Bench, Toy, bench, install
 from tests.clis.rig import prompt, request, turn
@@ -30,6 +30,16 @@ class Boxed(Toy):
     """The toy, as if it wrote in a sandbox of ours and else not."""
 
     writes = False
+
+
+class Shelled(Toy):
+    """The same with a shell of which nothing comes."""
+
+    commands = (("shell", {"path": "$path"}),)
+
+    def arguments(self, run: Run) -> list[str]:
+        self.given_shells = [*getattr(self, "given_shells", []), bool(run.way and run.way.shell)]
+        return super().arguments(run)
 
 
 @pytest.fixture
@@ -85,6 +95,18 @@ class TestProof:
     async def test_in_the_sandbox_its_mounts_are_the_proof(self, toy: Bench) -> None:
         backend = Boxed(toy.options("http://127.0.0.1:9"))
         await backend.prepare_to_write()
+
+    @NEEDS
+    async def test_a_shell_that_is_not_proved_is_told_of_and_not_given(
+        self, toy: Bench, workspace: Workspace, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with StandIn(in_order(Say("Done."), Say("Done again."))) as server:
+            backend = Shelled(toy.options(server.url))
+            for said in ("Done.", "Done again."):
+                assert await answer(backend, to_write(workspace)) == said
+        assert backend.given_shells[-2:] == [False, False]
+        (told,) = caplog.messages
+        assert told.startswith(f"warning: toy 1.2.3 {NO_SHELL}: it did not write 'made")
 
     def test_the_table_names_those_that_can(self) -> None:
         from dialogd.backends import BACKENDS, class_of

@@ -13,7 +13,10 @@ import pytest
 from dialogd.backends.command import missing
 from dialogd.protocol.grammar import parse
 from tests.cli.command import PATIENCE, Commands, Done, until
+from tests.cli.test_terminal_view import Tmux, tmux
 from tests.support.cases import cases
+
+__all__ = ["tmux"]  # a fixture
 
 BWRAP = missing()
 NEEDS = pytest.mark.skipif(bool(BWRAP), reason=f"the gate needs a sandbox: {BWRAP}")
@@ -125,3 +128,59 @@ def test_a_no_leaves_nothing_behind(dialogd: Commands) -> None:
     done = dialogd.really("build", "--rehearse")
     assert (done.code, "your word is needed, and nobody can be asked here" in done.err) == (1, True)
     assert not [*dialogd.folder.glob("dialogd-rehearsal-*")]
+
+
+def left_by(dialogd: Commands) -> set[str]:
+    """What lies in the state directory and is more than a log."""
+    return {path.parent.name for path in dialogd.state.root.rglob("*") if path.is_file()} - {"logs"}
+
+
+@NEEDS
+@pytest.mark.slow
+def test_in_a_terminal_it_asks_and_is_held_by_words(dialogd: Commands, tmux: Tmux) -> None:
+    """A no, or Ctrl-C at the question, leaves nothing but the trial's log; a yes is told what to type, to the merge."""
+    for answer, code in ((["n", "Enter"], 1), (["C-c", "Enter"], 130)):
+        tmux.run(dialogd, "build", "--rehearse")
+        tmux.until("Start it? [y/N]")
+        folder_of(dialogd)
+        tmux.type(*answer)
+        tmux.ended(code)
+        assert not [*dialogd.folder.glob("dialogd-rehearsal-*")]
+        assert left_by(dialogd) == set()
+        tmux.type("clear", "Enter")
+        tmux("clear-history")
+    tmux.run(dialogd, "build", "--rehearse")
+    tmux.until("Start it? [y/N]")
+    tmux.type("y", "Enter")
+    tmux.until("type: confirm or: change 001")
+    tmux.type("confirm", "Enter")
+    tmux.until("takes it over")
+    tmux.ended(0)
+    folder = folder_of(dialogd)
+    assert gates((folder / "dialog.md").read_text()) == [("001", "failed"), ("001", "passed"), ("002", "passed")]
+    tmux.run(dialogd, "build", "merge", "--file", str(folder / "dialog.md"))
+    tmux.until("2 commits by You <you@localhost>, one a task")
+    tmux.until("Merge? [y/N]")
+    tmux.type("y", "Enter")
+    tmux.until("2 of 2 tasks approved and merged")
+    assert git(folder / "ages", "rev-list", "--count", "main") == "3"
+    shutil.rmtree(folder)
+    assert not dialogd.daemons()
+    assert dialogd("list").out.count("REHEARSAL") == 1
+
+
+@NEEDS
+@pytest.mark.slow
+def test_words_that_nobody_types_are_no_words(dialogd: Commands, tmux: Tmux) -> None:
+    """Through a pipe, also where what is said goes to a terminal."""
+    command = " ".join(dialogd.words(["build", "--rehearse", "--yes"]))
+    tmux.type(f"(echo confirm; echo merge --yes; echo drop 001) | {command}", "Enter")
+    tmux.until("answer: dialogd tasks confirm")
+    before = (folder_of(dialogd) / "dialog.md").read_bytes()
+    tmux.until("without a terminal the dialog may wait for you")
+    tmux.type("C-c")
+    tmux.until("ended, stopped by you")
+    after = (folder_of(dialogd) / "dialog.md").read_bytes()
+    assert after.startswith(before)
+    assert [one.state for one in parse(after).state.build.all] == ["proposed", "proposed"]
+    assert [entry.by for entry in parse(after).entries[:2]] == ["USER", "M"]

@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}"),
 ]
+KEY = "sk-ant-api03-0123456789abcdefghijklmnopqrstuvwxyz"
 RUN = "<img src=x onerror=hacked=1>"
 HOSTILE = {f"{RUN}.html": f"<script>hacked = 1</script>\n{RUN}\n"}
 BIG = {"big.txt": "a line of a big file\n" * 20_000}
@@ -209,3 +210,36 @@ def is_taken_over(page: Page, site: Site, browser: Browser, address: str) -> Non
     assert git(site.repo, "log", "--reverse", "--format=%T", f"{moved}..main").split() == [first.tree, last.tree]
     assert git(site.repo, "status", "--porcelain") == ""
     assert [task.state for task in site.tasks] == [MERGED, MERGED, DROPPED]
+
+
+def test_a_gate_that_was_wrong_is_changed_on_the_page(tmp_path: Path, visitor: Visitor) -> None:
+    """What is typed bears a file that grows, what is refused says why there; the new one runs by the person's press."""
+    visitor.expected = ("status of 400",)
+    script = {"plan": PLAN.splitlines()[0], "001.1": READ}
+    with Site(tmp_path, script, gate="no-such-runner") as site:
+        site.plan()
+        site.until_due(Due.STUCK)
+        page = visitor.visit(f"http://localhost:{site.daemons['M'].port}/")
+        form = page.locator("#panel-tasks #change-gate")
+        expect(form.locator("summary")).to_have_text("What tests them: no-such-runner")
+        form.locator("summary").click()
+        form.locator("input[name=command]").fill(f"echo {KEY}")
+        form.get_by_role("button", name="Change it").click()
+        expect(form.get_by_role("status")).to_contain_text("a secret in it")
+        assert "| command |" not in site.text
+        gate = f"python3 -m unittest -q # {RUN}"
+        form.locator("input[name=command]").fill(gate)
+        site.types("[PAUSED]")
+        expect(page.locator("#pause")).to_have_text("Resume")
+        page.locator("#pause").click()
+        expect(page.locator("#pause")).to_have_text("Pause")
+        expect(form.locator("input[name=command]")).to_have_value(gate)
+        form.get_by_role("button", name="Change it").click()
+        expect(form.locator("summary")).to_have_text(f"What tests them: {gate}")
+        assert f"[GATE: all | command | {gate}]" in site.text
+        page.locator("#build-asks").get_by_role("button", name="Try again").click()
+        site.until_end()
+        assert [(task.state, task.gate) for task in site.tasks] == [(APPROVED, "passed")]
+        expect(form).to_be_hidden()  # it is over
+        is_unharmed(page)
+        page.goto("about:blank")

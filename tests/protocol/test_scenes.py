@@ -107,6 +107,7 @@ class Scene:
             "pass": room.pass_on,
             "accept": lambda: room.by_hand(person.tasks, "accept"),
             "leave": lambda: room.by_hand(person.leave, rest),
+            "rebase": lambda: room.by_hand(person.rebase, rest),
             "floor": lambda: room.asks_for_the_word(rest),
             "wait": lambda: room.advance(float(rest)),
             "step": lambda: [room.step(me) for me in rest],

@@ -221,6 +221,18 @@ class Site(Pair):
         self.until_due(Due.CONFIRM)
         self.types("[TASK: all | confirmed]")
 
+    def commands(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """What `dialogd WORDS` says to the person."""
+        words = (sys.executable, "-m", "dialogd", *words, "--file", str(self.file))
+        return subprocess.run(
+            words, env=self.environment, cwd=self.repo, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    def rebase(self) -> None:
+        """The person has what is approved carried to where their branch is."""
+        done = self.commands("build", "rebase", "--yes")
+        assert done.returncode == 0, done.stderr
+
     def plan(self) -> None:
         """Begin, and confirm all of the plan."""
         self.open()

@@ -293,7 +293,7 @@ def test_an_untested_tree_needs_the_person_s_word() -> None:
 
 def test_another_base_voids_what_was_approved_on_the_old_one() -> None:
     build = confirm(room(yes("P1"), yes("P2"), "Both.\n", yes("P3"), yes("P4"), "Again.\n"))
-    build.types("\n## Turn 99 — User\n\n[TASK: all | rebase | c999]\n\nTURN: L\n")
+    person.rebase(build.log, "c999")
     build.run()
     found = doubted(build)
     assert ["is void: the work was moved to another base in turn 99" in one for one in found] == [

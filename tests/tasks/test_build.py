@@ -138,7 +138,9 @@ def test_a_base_that_moved_takes_the_work_along(tmp_path: Path) -> None:
         git(site.repo, "add", "-A")
         git(site.repo, "commit", "-q", "-m", "The person goes on")
         moved = git(site.repo, "rev-parse", "HEAD")
-        site.types(f"## Turn 99 — User\n\n[TASK: all | rebase | {moved}]\n\nTURN: L")
+        site.types(f"[TASK: all | rebase | {moved}]")  # typed, it moves nothing
+        assert [task.state for task in site.tasks] == [APPROVED, APPROVED]
+        site.rebase()
         site.until(lambda: site.text.count("[DECIDED]") == 2, "the second end")
         first, second = site.tasks
         assert (first.base, second.base) == (moved, first.commit)

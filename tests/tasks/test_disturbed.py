@@ -148,7 +148,7 @@ def test_edits_after_an_approval_take_no_part_and_are_kept(tmp_path: Path) -> No
         (site.repo / "other.txt").write_text("By the person.\n")
         git(site.repo, "add", "-A")
         git(site.repo, "commit", "-q", "-m", "Meanwhile")
-        site.types(f"## Turn 99 — User\n\n[TASK: all | rebase | {git(site.repo, 'rev-parse', 'HEAD')}]\n\nTURN: L")
+        site.rebase()
         site.until(lambda: site.text.count("[DECIDED]") == 2, "the second end")
         (again,) = site.tasks
         kept = [name for name in told(site) if git(site.repo, "ls-tree", "--name-only", name, "later.txt")]

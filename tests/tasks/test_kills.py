@@ -297,6 +297,39 @@ def test_a_merge_that_is_killed_at_each_step_is_made_once(tmp_path: Path) -> Non
         assert faults(site.file.read_bytes()) == ()
 
 
+# Kills who makes a commit: the one of that number, before or after it is made.
+COMMITTING_GIT = """#!/bin/sh
+[ "$1" = commit-tree ] || exec '{real}' "$@"
+echo x >>'{folder}/made'
+if [ $(wc -l <'{folder}/made') -ne {number} ]; then exec '{real}' "$@"; fi
+test {when} = before || '{real}' "$@"
+kill -9 $PPID
+"""
+
+
+def test_commits_of_a_merge_that_is_killed_among_them_count_for_nothing(tmp_path: Path) -> None:
+    """Two stand-ins, by which it is judged; then two commits, between which and the branch it ends."""
+    with Site(tmp_path, USUAL) as site:
+        site.build()
+        before, text = git(site.repo, "for-each-ref"), site.text
+        for number, when in ((1, "before"), (2, "after"), (3, "before"), (3, "after"), (4, "before"), (4, "after")):
+            folder = tmp_path / f"{number} {when}"
+            folder.mkdir()
+            program = folder / "git"
+            facts = {"real": shutil.which("git"), "folder": folder, "number": number, "when": when}
+            program.write_text(COMMITTING_GIT.format(**facts))
+            program.chmod(0o755)
+            assert merge(site, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}) == -9
+            assert len((folder / "made").read_text()) == 2 * number
+            assert (git(site.repo, "for-each-ref"), site.text) == (before, text)
+            assert git(site.repo, "status", "--porcelain") == ""
+        assert merge(site, {}) == 0
+        trees = git(site.repo, "log", "--format=%T", "--max-count=2").split()
+        assert trees == [task.tree for task in reversed(site.tasks)]
+        assert site.text.count("| merged |") == 2
+        assert faults(site.file.read_bytes()) == ()
+
+
 def merge(site: Site, environment: dict[str, str]) -> int:
     """`dialogd build merge`, by the person: its exit code."""
     words = [sys.executable, "-m", "dialogd", "build", "merge", "--yes", "--file", str(site.file)]

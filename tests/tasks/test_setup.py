@@ -18,13 +18,14 @@ import pytest
 from dialogd.backends.command import missing
 from dialogd.errors import Refused
 from dialogd.protocol.build import Due
-from dialogd.tasks.gate import Gate
+from dialogd.tasks.gate import Gate, remove
 from dialogd.tasks.kit import PLACES, kit, prepare, usual
 from dialogd.tasks.worktrees import Worktree, Worktrees
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE
-from tests.tasks.repos import a_repo, write
+from tests.tasks.repos import Plants, a_repo, write
 from tests.tasks.site import BWRAP, PLAN, Site, git
+from tests.tasks.test_git import ATTRIBUTES, planted
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 CONNECT = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {}), 5)'"
@@ -140,6 +141,8 @@ async def test_it_is_told_where_packages_are_and_no_password(bench: Bench, monke
         ("mkdir kit; rm a.txt", r"changes what git does not ignore: a\.txt"),
         ("mkdir kit; echo '*' >>.gitignore", r"changes what git does not ignore: \.gitignore"),
         ("mkdir kit new; touch new/file", "changes what git does not ignore: new/file"),
+        ("chmod +x a.txt; echo b >>a.txt", r"changes what git does not ignore: a\.txt"),
+        ("rm a.txt; ln -s sub/b.txt a.txt", r"changes what git does not ignore: a\.txt"),
         (f"for n in $(seq {PLACES + 1}); do touch $n.made; done", f"leaves {PLACES + 1} files and folders"),
     ],
 )
@@ -184,6 +187,55 @@ def test_what_a_kill_leaves_is_no_kit(bench: Bench) -> None:
     assert bench.beside == [".setup-task-001-ages"]
     asyncio.run(bench.prepare("mkdir kit; touch kit/whole"))
     assert bench.beside == [".kit-task-001-ages"]
+
+
+async def test_only_what_files_hold_counts(bench: Bench) -> None:
+    """A script that is made executable is as it was; names are whatever they are."""
+    names = [r"a\377b.made", r"line\nbreak.made", r"kit/\377"]
+    made = "; ".join(f"""touch "$(printf '{name}')\"""" for name in names)
+    found = await bench.prepare(f"chmod +x a.txt sub/b.txt; mkdir kit; {made}")
+    assert {os.fsencode(name) for name in found} == {b"a\xffb.made", b"line\nbreak.made", b"kit"}
+    assert [os.fsencode(path.name) for path in found["kit"].iterdir()] == [b"\xff"]
+
+
+@pytest.mark.parametrize("where", ["own", "included", "home"])
+async def test_in_a_hostile_repository_nothing_of_it_runs_for_a_setup(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    plants = Plants(bench.folder / "plants")
+    bench.base = bench.repo.commit({".gitattributes": ATTRIBUTES, "c.long": "long\n"})
+    planted(bench.repo, plants, where)
+    monkeypatch.setenv("HOME", str(bench.repo.home))
+    plants.forget()
+    found = await bench.prepare("mkdir kit; cat a.txt c.long >kit/seen")
+    assert (found["kit"] / "seen").read_text() == "a\nlong\n"
+    gate = bench.gate("cat kit/seen")
+    at = bench.worktree().path
+    ran = await gate.over(bench.base, "one", at=at, kit={at / name: path for name, path in found.items()})
+    assert (ran.state, ran.tail, plants.ran) == ("passed", "a\nlong", set())
+
+
+async def test_what_a_setup_plants_for_git_runs_nowhere(bench: Bench) -> None:
+    """Neither the repository that it makes of its copy, nor one in what is kept; nor count what such a one ignores."""
+    plants, worktree = Plants(bench.folder / "plants"), bench.worktree()
+    program, link = plants.program("any", "exit 1"), (worktree.path / ".git").read_text()
+    plants.forget()
+    plant = (
+        f"git config core.fsmonitor '{program}'; git config core.hooksPath '{plants.folder}/bin'; echo '*' >.git/info/"
+        f"exclude; for hook in post-index-change reference-transaction; do ln -s '{program}' .git/hooks/$hook; done"
+    )
+    command = f"mkdir kit; for one in . kit; do git init -q $one && (cd $one && {plant}) || exit 1; done"
+    found = await bench.prepare(command)
+    assert list(found) == ["kit"]
+    assert (worktree.path / ".git").read_text() == link
+    assert bench.beside == [".kit-task-001-ages"]
+    write(worktree.path, {"a.txt": "b\n"})
+    at, commit = worktree.path, bench.trees.submit(worktree, 1, "1:x", "Task").commit
+    ran = await bench.gate("cat a.txt").over(commit, "one", at=at, kit={at / "kit": found["kit"]})
+    assert (ran.tail, plants.ran) == ("b", set())
+    with pytest.raises(Refused, match=r"changes what git does not ignore: new\.txt"):
+        await bench.prepare(f"{command}; touch new.txt", 2)
+    assert plants.ran == set()
 
 
 async def test_a_gate_stands_where_the_worktree_is_and_cannot_change_the_kit(bench: Bench) -> None:
@@ -284,6 +336,23 @@ def test_the_lead_runs_what_the_gate_runs_and_cannot_change_it(tmp_path: Path) -
         assert "[GATE: 001 | passed |" in second
         assert "1 passed" in second
         assert git(site.repo, "ls-tree", "-r", "--name-only", site.tasks[0].commit).count(".venv") == 0
+
+
+@pytest.mark.skipif(bool(BWRAP), reason=BWRAP or "it is here")
+def test_a_kit_that_is_gone_is_made_anew_before_the_lead_is_asked(tmp_path: Path) -> None:
+    reads = {"run": "cat kit/tool"}
+    script = {"plan": PLAN.splitlines()[0], "001.1": {**AGES, **reads}, "review 001.1": "no", "001.2": reads}
+    with Site(tmp_path, script, gate="cat kit/tool") as site:
+        begun(site, {".gitignore": "kit\n"}, "mkdir kit; echo right >kit/tool")
+        site.waits_at("review 001.1")
+        site.plan()
+        site.until_asked("review 001.1")
+        (kept,) = (tmp_path / "repo.dialogd").glob(".kit-*")
+        remove(kept)
+        site.waits_at()
+        site.until_asked("work 001.2")
+        assert kept.is_dir()
+        site.until(lambda: site.text.count("I ran it: 0 right") == 2, "the second attempt")
 
 
 @pytest.mark.slow
